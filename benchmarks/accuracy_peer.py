@@ -1,10 +1,12 @@
 """AIConfigurator on the rows that accuracy.py scored: the same deployments, lengths and users.
 
-    pip install "aiconfigurator==0.12.*"      (an environment of its own; this script needs nothing of Loadstone)
+    pip install "aiconfigurator==0.12.*"      (an environment of its own; this script needs nothing
+                                              of Loadstone)
     python benchmarks/accuracy_peer.py ROWS.json [--rows 200]
 
-ROWS.json is what `accuracy.py --json` wrote. A seeded sample of the closed-loop rows without speculative decoding;
-where the installed tables have no such combination the row is counted as not predicted.
+ROWS.json is what `accuracy.py --json` wrote. A seeded sample of the closed-loop rows without
+speculative decoding; where the installed tables have no such combination the row is counted as not
+predicted.
 """
 
 from __future__ import annotations
@@ -20,9 +22,27 @@ from pathlib import Path
 from typing import Any
 
 BACKENDS = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
-SYSTEMS = {"h100": "h100_sxm", "h200": "h200_sxm", "b200": "b200_sxm", "b300": "b300_sxm", "gb200": "gb200"}
-GEMM = {"fp8": "fp8_block", "nvfp4": "nvfp4", "bf16": "bfloat16", "mxfp4": "bfloat16", "int4": "bfloat16"}
-EXPERTS = {"fp8": "fp8_block", "nvfp4": "nvfp4", "bf16": "bfloat16", "mxfp4": "w4a16_mxfp4", "int4": "int4_wo"}
+SYSTEMS = {
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "b300": "b300_sxm",
+    "gb200": "gb200",
+}
+GEMM = {
+    "fp8": "fp8_block",
+    "nvfp4": "nvfp4",
+    "bf16": "bfloat16",
+    "mxfp4": "bfloat16",
+    "int4": "bfloat16",
+}
+EXPERTS = {
+    "fp8": "fp8_block",
+    "nvfp4": "nvfp4",
+    "bf16": "bfloat16",
+    "mxfp4": "w4a16_mxfp4",
+    "int4": "int4_wo",
+}
 DENSE = ("llama", "qwen3-32b")
 
 
@@ -57,7 +77,9 @@ def estimate(row: dict[str, Any]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("rows", type=Path)
     parser.add_argument("--rows", dest="count", type=int, default=200)
     arguments = parser.parse_args()
@@ -80,7 +102,10 @@ def main() -> None:
         try:
             ttft, tpot = estimate(row)
         except Exception as error:
-            what = f"{row['gpu']} {row['engine']} {row['family']} {row['weights']}: {type(error).__name__} {error}"
+            what = (
+                f"{row['gpu']} {row['engine']} {row['family']} {row['weights']}:"
+                f" {type(error).__name__} {error}"
+            )
             failed[what[:140]] += 1
             continue
         for group in ("all", row["gpu"], row["engine"]):
@@ -90,9 +115,10 @@ def main() -> None:
     for (group, name), values in sorted(theirs.items()):
         mine = ours[group, name]
         print(
-            f"{group:14s} {name} n {len(values):4d}: AIConfigurator {statistics.median(map(abs, values)):6.1%} "
-            f"(bias {statistics.median(values):+.0%}), Loadstone {statistics.median(map(abs, mine)):6.1%} "
-            f"(bias {statistics.median(mine):+.0%})"
+            f"{group:14s} {name} n {len(values):4d}: AIConfigurator"
+            f" {statistics.median(map(abs, values)):6.1%} (bias {statistics.median(values):+.0%}),"
+            f" Loadstone {statistics.median(map(abs, mine)):6.1%} (bias"
+            f" {statistics.median(mine):+.0%})"
         )
     print(f"not predicted: {sum(failed.values())} of {min(arguments.count, len(rows))}")
     for text, count in failed.most_common(15):

@@ -1,9 +1,11 @@
-"""What sessions of agents cost: reading and planning them, the memory that this takes, and simulating them.
+"""What sessions of agents cost: reading and planning them, the memory that this takes, and
+simulating them.
 
     python benchmarks/agents.py [--sessions 2000] [--turns 40] [--tokens 200000] [--concurrency 32]
 
-Sessions of so many turns, each of which adds as much to its prompt, up to so many tokens in blocks of 64; the first
-blocks are those of all sessions. Planned: from the file to the plan and what it promises a cache.
+Sessions of so many turns, each of which adds as much to its prompt, up to so many tokens in blocks
+of 64; the first blocks are those of all sessions. Planned: from the file to the plan and what it
+promises a cache.
 """
 
 from __future__ import annotations
@@ -37,18 +39,26 @@ def write(path: Path, sessions: int, turns: int, tokens: int) -> None:
     most = tokens // BLOCK
     with path.open("w") as file:
         for session in range(sessions):
-            ids = [*range(COMMON), *range(COMMON + session * most, COMMON + (session + 1) * most - COMMON)]
+            ids = [
+                *range(COMMON),
+                *range(COMMON + session * most, COMMON + (session + 1) * most - COMMON),
+            ]
             calls = []
             for turn in range(turns):
                 length = tokens * (turn + 1) // turns
                 calls.append({
                     "t": 30 * turn, "in": length, "out": 200, "api_time": 10, "hash_ids": ids[: -(-length // BLOCK)],
                 })  # fmt: skip
-            file.write(json.dumps({"block_size": BLOCK, "hash_id_scope": "global", "requests": calls}) + "\n")
+            file.write(
+                json.dumps({"block_size": BLOCK, "hash_id_scope": "global", "requests": calls})
+                + "\n"
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sessions", type=int, default=2000)
     parser.add_argument("--turns", type=int, default=40)
     parser.add_argument("--tokens", type=int, default=200_000)
@@ -63,14 +73,21 @@ def main() -> None:
         shared = promised_tokens(plan, 0)
         promised = time.process_time() - begun - planned
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
-    print(f"planned    {len(plan.cell):,} turns in {planned:.1f} s, what they share in {promised:.1f} s,", end=" ")
+    print(
+        f"planned    {len(plan.cell):,} turns in {planned:.1f} s, what they share in"
+        f" {promised:.1f} s,",
+        end=" ",
+    )
     print(f"{memory:.2f} GiB, {shared.sum() / plan.input_tokens.sum():.2%} of tokens are shared")
     for deployment in DEPLOYMENTS:
         begun = time.process_time()
         run = run_cell(plan, 0, fleet_of(parse_deployment(deployment)))
         took = time.process_time() - begun
         cached = sum(run.cached_tokens[: len(plan.cell)]) / plan.input_tokens.sum()
-        print(f"simulated  {len(plan.cell) / took:,.0f} turns/s on {deployment}, {cached:.2%} of tokens were cached")
+        print(
+            f"simulated  {len(plan.cell) / took:,.0f} turns/s on {deployment}, {cached:.2%} of"
+            " tokens were cached"
+        )
 
 
 if __name__ == "__main__":

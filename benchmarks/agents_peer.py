@@ -1,9 +1,12 @@
-"""One trace of sessions, replayed by Loadstone and by AIPerf on the same simulated engine: what each says of it.
+"""One trace of sessions, replayed by Loadstone and by AIPerf on the same simulated engine: what
+each says of it.
 
-    python benchmarks/agents_peer.py AIPERF [--sessions 32] [--turns 8] [--concurrency 8] [--rounds 1]
+    python benchmarks/agents_peer.py AIPERF [--sessions 32] [--turns 8] [--concurrency 8] [--rounds
+    1]
 
-AIPERF: its program (0.13 was tried). Rows have a session, whole histories with recorded answers, a length of the
-answer and a delay: both read that file as it is. The engine counts tokens, and what its cache had of each prompt.
+AIPERF: its program (0.13 was tried). Rows have a session, whole histories with recorded answers, a
+length of the answer and a delay: both read that file as it is. The engine counts tokens, and what
+its cache had of each prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ DEPLOYMENT = "llama-3.1-8b@1xh100/engine=vllm"
 
 
 def write_trace(path: Path, sessions: int, turns: int) -> None:
-    """Write sessions that share a system prompt; each turn adds a question and the recorded answer."""
+    """Write sessions that share a system prompt; each turn adds a question and the recorded
+    answer."""
     draw = random.Random(7)
 
     def words(count: int) -> str:
@@ -37,7 +41,11 @@ def write_trace(path: Path, sessions: int, turns: int) -> None:
             for turn in range(turns):
                 history = [*history, {"role": "user", "content": words(draw.randrange(100, 700))}]
                 output = draw.randrange(40, 160)
-                row: dict[str, Any] = {"session_id": f"s{session}", "messages": history, "output_length": output}
+                row: dict[str, Any] = {
+                    "session_id": f"s{session}",
+                    "messages": history,
+                    "output_length": output,
+                }
                 if turn:
                     row["delay"] = draw.randrange(100, 1500)
                 file.write(json.dumps(row) + "\n")
@@ -58,33 +66,73 @@ def of_loadstone(url: str, trace: Path, concurrency: int, folder: Path) -> list[
         "chat",
         "--json",
     ]
-    command += ["--concurrency", str(concurrency), "--requests", str(calls), "--warmup", "0", "--out", str(folder)]
+    command += [
+        "--concurrency",
+        str(concurrency),
+        "--requests",
+        str(calls),
+        "--warmup",
+        "0",
+        "--out",
+        str(folder),
+    ]
     document = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     metrics = document["cells"][0]["metrics"]
     hits = metrics["cached_input_tokens"] / metrics["input_tokens"]
-    return [metrics["output_tokens_per_s"], metrics["ttft_s"]["p50"] * 1e3, metrics["tpot_s"]["p50"] * 1e3, hits]
+    return [
+        metrics["output_tokens_per_s"],
+        metrics["ttft_s"]["p50"] * 1e3,
+        metrics["tpot_s"]["p50"] * 1e3,
+        hits,
+    ]
 
 
 def of_aiperf(program: Path, url: str, trace: Path, concurrency: int, folder: Path) -> list[float]:
     sessions = len({json.loads(line)["session_id"] for line in trace.open()})
     (folder / "tokenizer").mkdir()
     write_tokenizer(folder / "tokenizer")
-    command = [str(program), "profile", "--endpoint-type", "chat", "--streaming", "--url", url, "--ui", "none"]
+    command = [
+        str(program),
+        "profile",
+        "--endpoint-type",
+        "chat",
+        "--streaming",
+        "--url",
+        url,
+        "--ui",
+        "none",
+    ]
     command += ["--model", "meta-llama/Meta-Llama-3.1-8B", "--tokenizer", str(folder / "tokenizer")]
-    command += ["--extra-inputs", "ignore_eos:true", "--use-server-token-count", "--artifact-dir", str(folder)]
+    command += [
+        "--extra-inputs",
+        "ignore_eos:true",
+        "--use-server-token-count",
+        "--artifact-dir",
+        str(folder),
+    ]
     command += ["--custom-dataset-type", "mooncake-trace", "--input-file", str(trace)]
     command += ["--dataset-sampling-strategy", "sequential", "--conversation-num", str(sessions)]
-    silent = {**os.environ, "DO_NOT_TRACK": "1", "HF_HOME": str(folder / "hf"), "NO_PROXY": "127.0.0.1"}
+    silent = {
+        **os.environ,
+        "DO_NOT_TRACK": "1",
+        "HF_HOME": str(folder / "hf"),
+        "NO_PROXY": "127.0.0.1",
+    }
     command += ["--concurrency", str(concurrency)]
     subprocess.run(command, capture_output=True, check=True, env=silent)
     told = json.loads((folder / "profile_export_aiperf.json").read_text())
-    hits = told["total_usage_prompt_cache_read_tokens"]["avg"] / told["total_usage_prompt_tokens"]["avg"]
+    hits = (
+        told["total_usage_prompt_cache_read_tokens"]["avg"]
+        / told["total_usage_prompt_tokens"]["avg"]
+    )
     spread = ("time_to_first_token", "inter_token_latency")
     return [told["output_token_throughput"]["avg"], *(told[name]["p50"] for name in spread), hits]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("aiperf", type=Path)
     parser.add_argument("--sessions", type=int, default=32)
     parser.add_argument("--turns", type=int, default=8)
@@ -97,7 +145,9 @@ def main() -> None:
         for tool in ("Loadstone", "AIPerf"):
             with (
                 tempfile.TemporaryDirectory() as name,
-                subprocess.Popen(served, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server,
+                subprocess.Popen(
+                    served, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+                ) as server,
             ):
                 folder, trace = Path(name) / "out", Path(name) / "trace.jsonl"
                 folder.mkdir()
@@ -106,7 +156,9 @@ def main() -> None:
                 url = json.loads(server.stdout.readline())["url"]
                 try:
                     if tool == "AIPerf":
-                        told = of_aiperf(asked.aiperf.absolute(), url, trace, asked.concurrency, folder)
+                        told = of_aiperf(
+                            asked.aiperf.absolute(), url, trace, asked.concurrency, folder
+                        )
                     else:
                         told = of_loadstone(url, trace, asked.concurrency, folder)
                 finally:

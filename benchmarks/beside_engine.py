@@ -1,14 +1,16 @@
 """The client beside an engine on the same cores: does it see what the engine says of itself?
 
-    python benchmarks/beside_engine.py [--runs 10] [--concurrency 4] [--requests 64] [--setsid] [--json]
+    python benchmarks/beside_engine.py [--runs 10] [--concurrency 4] [--requests 64] [--setsid]
+    [--json]
 
-Starts the engine (scripts/engines/vllm installs it) in this session, as a shell does, or with --setsid in one of its
-own, as a service does; then runs `loadstone bench` on it again and again, without pinning either. The truth is the
-engine's mean time to first token: what vllm:time_to_first_token_seconds_sum and _count gained over the cell, by the
-readings of /metrics in the run folder. It begins after the engine has read a request and ends before it writes the
-token, so that a right client is above it by a little. A run is near if its mean TTFT, of warm-up and measured
-requests as the engine counts both, is within 10 % or 3 ms. The first run is thrown away: an engine's first requests
-are slow.
+Starts the engine (scripts/engines/vllm installs it) in this session, as a shell does, or with
+--setsid in one of its own, as a service does; then runs `loadstone bench` on it again and again,
+without pinning either. The truth is the engine's mean time to first token: what
+vllm:time_to_first_token_seconds_sum and _count gained over the cell, by the readings of /metrics in
+the run folder. It begins after the engine has read a request and ends before it writes the token,
+so that a right client is above it by a little. A run is near if its mean TTFT, of warm-up and
+measured requests as the engine counts both, is within 10 % or 3 ms. The first run is thrown away:
+an engine's first requests are slow.
 """
 
 from __future__ import annotations
@@ -42,9 +44,12 @@ READY_S = 300.0
 
 @contextmanager
 def serving(folder: Path, session: bool) -> Iterator[str]:
-    """vLLM's address, by the recipe of tests/engines/launch.py, which would guard it in a session that we choose."""
+    """vLLM's address, by the recipe of tests/engines/launch.py, which would guard it in a session
+    that we choose."""
     sys.path.insert(0, str(ROOT / "tests"))
-    launch, tiny_model = (importlib.import_module(f"engines.{name}") for name in ("launch", "tiny_model"))
+    launch, tiny_model = (
+        importlib.import_module(f"engines.{name}") for name in ("launch", "tiny_model")
+    )
     recipe = launch.RECIPES["vLLM"]
     program = ROOT / ".cache" / "engines" / recipe.home / "bin" / "vllm"
     if not program.exists():
@@ -53,7 +58,11 @@ def serving(folder: Path, session: bool) -> Iterator[str]:
     (folder / "hub").mkdir()
     port = free_port()
     words = [word.format(model=folder / "tiny", port=port) for word in recipe.command.split()[1:]]
-    env = launch.environment() | {"HF_HOME": str(folder), "OMP_NUM_THREADS": "1", **recipe.environment}
+    env = launch.environment() | {
+        "HF_HOME": str(folder),
+        "OMP_NUM_THREADS": "1",
+        **recipe.environment,
+    }
     with (folder / "log").open("wb") as log:
         engine = subprocess.Popen(
             [program, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env,
@@ -64,7 +73,9 @@ def serving(folder: Path, session: bool) -> Iterator[str]:
         deadline = time.monotonic() + READY_S
         while not _answers(f"{url}/health"):
             if engine.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"vLLM did not start: {(folder / 'log').read_text(errors='replace')[-500:]}")
+                raise SystemExit(
+                    f"vLLM did not start: {(folder / 'log').read_text(errors='replace')[-500:]}"
+                )
             time.sleep(0.5)
         yield url
     finally:
@@ -81,7 +92,14 @@ def _answers(url: str) -> bool:
 
 
 def bench(url: str, asked: argparse.Namespace, out: Path) -> dict[str, Any]:
-    command = [str(Path(sys.executable).with_name("loadstone")), "bench", url, "--json", "--out", str(out)]
+    command = [
+        str(Path(sys.executable).with_name("loadstone")),
+        "bench",
+        url,
+        "--json",
+        "--out",
+        str(out),
+    ]
     command += ["--input", "128", "--output", "64"]
     command += ["--concurrency", str(asked.concurrency), "--requests", str(asked.requests)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -93,7 +111,9 @@ def bench(url: str, asked: argparse.Namespace, out: Path) -> dict[str, Any]:
     folder = Path(document["run_dir"])
     engine_s = engines_own(folder)
     sent = pq.read_table(folder / "records.parquet", columns=["sent_s", "arrival_s"]).to_pylist()
-    mean_s = statistics.mean(row["arrival_s"][0] - row["sent_s"] for row in sent if row["arrival_s"])
+    mean_s = statistics.mean(
+        row["arrival_s"][0] - row["sent_s"] for row in sent if row["arrival_s"]
+    )
     return {
         "ttft_mean_s": mean_s, "engine_ttft_mean_s": engine_s, "ttft_p50_s": metrics["ttft_s"]["p50"],
         "near": abs(mean_s - engine_s) <= max(NEAR_SHARE * engine_s, NEAR_S), "trusted": cell["verdict"]["trusted"],
@@ -105,7 +125,8 @@ def bench(url: str, asked: argparse.Namespace, out: Path) -> dict[str, Any]:
 
 
 def engines_own(folder: Path) -> float:
-    """Mean TTFT of the one cell by the engine, s: counters from the last reading before it to the first after."""
+    """Mean TTFT of the one cell by the engine, s: counters from the last reading before it to the
+    first after."""
     cell = json.loads((folder / "run.json").read_text())["cells"][0]
     rows = pq.read_table(folder / "server.parquet").to_pylist()
     gained = {}
@@ -118,7 +139,9 @@ def engines_own(folder: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--concurrency", type=int, default=4)
     parser.add_argument("--requests", type=int, default=64)
@@ -126,7 +149,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory(prefix="beside-engine-") as scratch, serving(Path(scratch), asked.setsid) as url:
+    with (
+        tempfile.TemporaryDirectory(prefix="beside-engine-") as scratch,
+        serving(Path(scratch), asked.setsid) as url,
+    ):
         for number in range(asked.runs + 1):
             row = bench(url, asked, Path(scratch) / "runs")
             if number == 0:
@@ -135,18 +161,23 @@ def main() -> None:
             if not asked.json:
                 ms = {name: value * 1e3 for name, value in row.items() if name.endswith("_s")}
                 print(
-                    f"TTFT mean {ms['ttft_mean_s']:6.1f} ms, engine's own {ms['engine_ttft_mean_s']:6.1f}, "
-                    f"p50 {ms['ttft_p50_s']:6.1f}; sends late p99 {ms['send_lag_p99_s']:6.1f}, receive lag p99 "
-                    f"{ms['receive_lag_p99_s']:6.1f}; ITL p50 {ms['itl_p50_s']:5.2f}, p99 {ms['itl_p99_s']:6.1f}; "
-                    f"{'near' if row['near'] else 'off'}, {'trusted' if row['trusted'] else row['spoilt_by']} "
-                    f"(load {row['load_average']:.1f})",
+                    f"TTFT mean {ms['ttft_mean_s']:6.1f} ms, engine's own"
+                    f" {ms['engine_ttft_mean_s']:6.1f}, p50 {ms['ttft_p50_s']:6.1f}; sends late p99"
+                    f" {ms['send_lag_p99_s']:6.1f}, receive lag p99 {ms['receive_lag_p99_s']:6.1f};"
+                    f" ITL p50 {ms['itl_p50_s']:5.2f}, p99 {ms['itl_p99_s']:6.1f};"
+                    f" {'near' if row['near'] else 'off'},"
+                    f" {'trusted' if row['trusted'] else row['spoilt_by']} (load"
+                    f" {row['load_average']:.1f})",
                     flush=True,
                 )
     if asked.json:
         print(json.dumps({"setsid": asked.setsid, "runs": rows}, indent=1))
         return
     near, trusted = (sum(row[name] for row in rows) for name in ("near", "trusted"))
-    print(f"{'setsid' if asked.setsid else 'same session'}: near {near}, trusted {trusted} of {len(rows)}")
+    print(
+        f"{'setsid' if asked.setsid else 'same session'}: near {near}, trusted {trusted} of"
+        f" {len(rows)}"
+    )
 
 
 if __name__ == "__main__":

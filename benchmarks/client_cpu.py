@@ -3,11 +3,11 @@
     python benchmarks/client_cpu.py [--streams 200,1000] [--tokens 400] [--itl 25ms]
                                     [--rounds 5] [--usage final|running]
 
-Both read the same streams of the embedded timing server, in turn, several rounds. The bare loop does `add_reader` and
-`recvmsg`, looks for the last chunk and counts: no kernel stamps, no HTTP, no JSON, no records. Loadstone does all of
-that, journals, and is charged for connecting and for writing the requests too; only process start is left out.
-Both send their requests evenly over one second: how tokens bunch decides how often a loop is woken, and a wake costs
-more than a read.
+Both read the same streams of the embedded timing server, in turn, several rounds. The bare loop
+does `add_reader` and `recvmsg`, looks for the last chunk and counts: no kernel stamps, no HTTP, no
+JSON, no records. Loadstone does all of that, journals, and is charged for connecting and for
+writing the requests too; only process start is left out. Both send their requests evenly over one
+second: how tokens bunch decides how often a loop is woken, and a wake costs more than a read.
 """
 
 from __future__ import annotations
@@ -31,12 +31,22 @@ OPTIONS = {
     "final": {"include_usage": True, "continuous_usage_stats": False},
     "running": {"include_usage": True, "continuous_usage_stats": True},
 }
-"""Token counts at the end of the stream, or in every event, as Loadstone asks where the server can."""
+"""Token counts at the end of the stream, or in every event, as Loadstone asks where the server
+can."""
 
 
 def bare(url: str, streams: int, tokens: int, usage: str) -> float:
     """CPU µs per token of the bare loop, in a process of its own."""
-    command = [sys.executable, __file__, "--bare", url, "--streams", str(streams), "--tokens", str(tokens)]
+    command = [
+        sys.executable,
+        __file__,
+        "--bare",
+        url,
+        "--streams",
+        str(streams),
+        "--tokens",
+        str(tokens),
+    ]
     command += ["--usage", usage]
     return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
@@ -48,9 +58,18 @@ def run_bare(url: str, streams: int, tokens: int, usage: str) -> float:
 
     parts = urlsplit(url)
     body = json.dumps(
-        {"model": "timing", "prompt": [1, 2], "max_tokens": tokens, "stream": True, "stream_options": OPTIONS[usage]}
+        {
+            "model": "timing",
+            "prompt": [1, 2],
+            "max_tokens": tokens,
+            "stream": True,
+            "stream_options": OPTIONS[usage],
+        }
     ).encode()
-    request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (
+        len(body),
+        body,
+    )
     loop = uvloop.new_event_loop()
     left, reads = streams, 0
 
@@ -64,7 +83,9 @@ def run_bare(url: str, streams: int, tokens: int, usage: str) -> float:
             if not left:
                 loop.stop()
 
-    sockets = [socket.create_connection((parts.hostname or "", parts.port or 80)) for _ in range(streams)]
+    sockets = [
+        socket.create_connection((parts.hostname or "", parts.port or 80)) for _ in range(streams)
+    ]
     for sock in sockets:
         sock.setblocking(False)
         loop.add_reader(sock, on_readable, sock)
@@ -95,7 +116,9 @@ def ours(url: str, streams: int, tokens: int, usage: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", default="200,1000")
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--itl", default="25ms")
@@ -117,7 +140,9 @@ def main() -> None:
         ratios = [mine / other for other, mine in pairs]
         plain, full = (statistics.median(column) for column in zip(*pairs, strict=True))
         shown = " ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"{streams:>8} {plain:>14.2f} {full:>10.2f} {statistics.median(ratios):>6.2f}   {shown}")
+        print(
+            f"{streams:>8} {plain:>14.2f} {full:>10.2f} {statistics.median(ratios):>6.2f}   {shown}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,35 +1,42 @@
-"""What `loadstone compare` holds: false alarms on pairs that do not differ, power on pairs that do, and coverage.
+"""What `loadstone compare` holds: false alarms on pairs that do not differ, power on pairs that do,
+and coverage.
 
-    python benchmarks/comparison.py [--pairs 1000] [--quick] [--only TEXT] [--intervals] [--simulated DEPLOYMENT]
-    python benchmarks/comparison.py --measured FOLDER [--runs 240]
-    python benchmarks/comparison.py --repeats [--pairs 300]
+    python benchmarks/comparison.py [--pairs 1000] [--quick] [--only TEXT] [--intervals]
+    [--simulated DEPLOYMENT] python benchmarks/comparison.py --measured FOLDER [--runs 240] python
+    benchmarks/comparison.py --repeats [--pairs 300]
 
-Pairs of runs come from two laws that share nothing with the product, and whose requests depend on one another as
-those of engines do:
+Pairs of runs come from two laws that share nothing with the product, and whose requests depend on
+one another as those of engines do:
 
-closed   so many slots, each taking the next request when its own ends; one step time for all, which waits for
-         prefills and drifts (AR(1), correlation 0.98 from step to step, 10 %); lengths uniform in [64, 128]
-stretches  four slots, 16 tokens each; TTFT and steps go up and down by a quarter with what else the machine does,
-         correlated over so many seconds (an Ornstein-Uhlenbeck process on a log scale); 0: each request by itself
-open     Poisson arrivals to eight servers with a common queue (M/G/8, gamma service times, shape 4), at a share of
-         their capacity: near 1, queues outlast the run
+closed   so many slots, each taking the next request when its own ends; one step time for all, which
+         waits for prefills and drifts (AR(1), correlation 0.98 from step to step, 10 %); lengths
+         uniform in [64, 128]
+stretches  four slots, 16 tokens each; TTFT and steps go up and down by a quarter with what else the
+           machine does,
+         correlated over so many seconds (an Ornstein-Uhlenbeck process on a log scale); 0: each
+         request by itself
+open     Poisson arrivals to eight servers with a common queue (M/G/8, gamma service times, shape
+         4), at a share of their capacity: near 1, queues outlast the run
 
---intervals: of single runs instead, how many of the intervals in their summaries hold what such runs have on average
-(of simulated runs: to 0.1 %); in brackets, of those that take each request for independent. A side that is open
-counts as holding.
+--intervals: of single runs instead, how many of the intervals in their summaries hold what such
+runs have on average (of simulated runs: to 0.1 %); in brackets, of those that take each request for
+independent. A side that is open counts as holding.
 
-simulated  `loadstone simulate` with another seed on each side, through run folders and the whole comparison; no power
+simulated  `loadstone simulate` with another seed on each side, through run folders and the whole
+           comparison; no power
 
-measured   llama.cpp with the small random model, run after run on one server, kept in FOLDER. Successive runs are A
-           or B by the design: one against one; three against three and four against four, interleaved. No run is in
-           two pairs of a design
+measured   llama.cpp with the small random model, run after run on one server, kept in FOLDER.
+           Successive runs are A or B by the design: one against one; three against three and four
+           against four, interleaved. No run is in two pairs of a design
 
-repeats    sides of several whole runs of one setup, by laws of how runs differ; in turn, or one side after the other
+repeats    sides of several whole runs of one setup, by laws of how runs differ; in turn, or one
+           side after the other
 
-Each pair is judged as a comparison is: seven metrics in one family (with 999 relabellings instead of 3,999). `alarms`
-is the share of pairs with any metric called different at 5 %; its 95 % range is binomial. `covered` is the share of
-95 % intervals that hold the true ratio, 1 (of simulated runs: to 0.1 %, below which nothing is called different).
-Power is the share of pairs with a difference shown, of a tenth as many.
+Each pair is judged as a comparison is: seven metrics in one family (with 999 relabellings instead
+of 3,999). `alarms` is the share of pairs with any metric called different at 5 %; its 95 % range is
+binomial. `covered` is the share of 95 % intervals that hold the true ratio, 1 (of simulated runs:
+to 0.1 %, below which nothing is called different). Power is the share of pairs with a difference
+shown, of a tenth as many.
 """
 
 from __future__ import annotations
@@ -126,7 +133,9 @@ def open_loop(requests: int, share: float) -> FixedLatency:
     return run
 
 
-def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens: np.ndarray) -> RequestTimes:
+def _requests(
+    sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens: np.ndarray
+) -> RequestTimes:
     order = np.argsort(sent_s, kind="stable")
     sent_s, first_s, end_s, tokens = sent_s[order], first_s[order], end_s[order], tokens[order]
     # A request's tokens are evenly spread: 16 events stand for them.
@@ -139,7 +148,9 @@ def _requests(sent_s: np.ndarray, first_s: np.ndarray, end_s: np.ndarray, tokens
         e2e_s=end_s - sent_s,
         sent_s=sent_s,
         end_s=end_s,
-        curve=window_curve(arrivals, np.repeat(tokens / 16, 16), (float(sent_s[0]), float(sent_s[-1]))),
+        curve=window_curve(
+            arrivals, np.repeat(tokens / 16, 16), (float(sent_s[0]), float(sent_s[-1]))
+        ),
         window_s=float(sent_s[-1] - sent_s[0]),
         span_s=float(end_s.max() - sent_s.min()),
     )
@@ -160,7 +171,9 @@ def _stat(run: RequestTimes, metric: Metric, places: int) -> Stat | None:
 
 
 def compared(law: FixedLatency, places: int, pair: int, slower: float) -> ComparedCell:
-    a, b = (law(np.random.default_rng([pair, side]), factor) for side, factor in ((0, 1.0), (1, slower)))
+    a, b = (
+        law(np.random.default_rng([pair, side]), factor) for side, factor in ((0, 1.0), (1, slower))
+    )
     rows, reaches = [], {}
     for metric in DEFAULT:
         on_a, on_b = _stat(a, metric, places), _stat(b, metric, places)
@@ -193,11 +206,19 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1000)
     parser.add_argument("--quick", action="store_true", help="one law of each sort")
     parser.add_argument("--only", default="", help="laws whose name holds this")
-    parser.add_argument("--simulated", metavar="DEPLOYMENT", help="pairs of this instead, as llama-3.1-8b@1xh200")
-    parser.add_argument("--measured", metavar="FOLDER", type=Path, help="pairs of measured runs instead")
+    parser.add_argument(
+        "--simulated", metavar="DEPLOYMENT", help="pairs of this instead, as llama-3.1-8b@1xh200"
+    )
+    parser.add_argument(
+        "--measured", metavar="FOLDER", type=Path, help="pairs of measured runs instead"
+    )
     parser.add_argument("--runs", type=int, default=240, help="runs that FOLDER shall have")
-    parser.add_argument("--repeats", action="store_true", help="pairs of sides of several runs instead")
-    parser.add_argument("--intervals", action="store_true", help="of single runs, how often they hold the truth")
+    parser.add_argument(
+        "--repeats", action="store_true", help="pairs of sides of several runs instead"
+    )
+    parser.add_argument(
+        "--intervals", action="store_true", help="of single runs, how often they hold the truth"
+    )
     options = parser.parse_args()
     if options.repeats:
         repeated(options.pairs)
@@ -219,7 +240,10 @@ def main() -> None:
     if options.intervals:
         intervals(laws, options.pairs)
         return
-    print("| law | blocks | alarms | 95 % range | covered | power at 2 % | at 5 % | at 10 % | TPOT p50 at 5 % | ms |")
+    print(
+        "| law | blocks | alarms | 95 % range | covered | power at 2 % | at 5 % | at 10 % | TPOT"
+        " p50 at 5 % | ms |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name, law, places in laws:
         begin = time.perf_counter()
@@ -227,16 +251,26 @@ def main() -> None:
         each_ms = (time.perf_counter() - begin) / options.pairs * 1e3
         alarms = sum(any(row.differs for row in cell.rows) for cell in same)
         low, high = _binomial_range(alarms, options.pairs)
-        bounded = [row for cell in same for row in cell.rows if row.low is not None and row.high is not None]
+        bounded = [
+            row
+            for cell in same
+            for row in cell.rows
+            if row.low is not None and row.high is not None
+        ]
         covered = sum((row.low or 0) <= 1 <= (row.high or 0) for row in bounded)
         powers, pace = [], 0.0
         for slower in (1.02, 1.05, 1.10):
-            apart = [compared(law, places, pair, slower) for pair in range(max(options.pairs // 10, 20))]
+            apart = [
+                compared(law, places, pair, slower) for pair in range(max(options.pairs // 10, 20))
+            ]
             powers.append(sum(any(row.differs for row in cell.rows) for cell in apart) / len(apart))
             if slower == 1.05:
-                pace = sum(row.differs for cell in apart for row in cell.rows if row.metric.name == "tpot_p50") / len(
-                    apart
-                )
+                pace = sum(
+                    row.differs
+                    for cell in apart
+                    for row in cell.rows
+                    if row.metric.name == "tpot_p50"
+                ) / len(apart)
         counts = [cell.counts[0] for cell in same if cell.counts]
         print(
             f"| {name} | {np.mean(counts) if counts else 0:.0f} | {alarms / options.pairs:.1%} | "
@@ -247,7 +281,14 @@ def main() -> None:
         )
 
 
-SHOWN = (("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("e2e", "mean"), ("e2e", "p50"), ("e2e", "p99"))
+SHOWN = (
+    ("ttft", "p50"),
+    ("ttft", "p99"),
+    ("tpot", "p50"),
+    ("e2e", "mean"),
+    ("e2e", "p50"),
+    ("e2e", "p99"),
+)
 
 
 Bounds = list[float | None]
@@ -279,14 +320,18 @@ def intervals(laws: list[tuple[str, FixedLatency, int]], runs: int) -> None:
             assert run.curve is not None
             assert run.window_s is not None
             bounds = dependence.rate_bounds(run.curve, run.window_s)
-            values.setdefault("rate", []).append((float(run.curve.sum() / run.window_s), bounds, bounds))
+            values.setdefault("rate", []).append(
+                (float(run.curve.sum() / run.window_s), bounds, bounds)
+            )
         shares = []
         for what, each in values.items():
             truth = float(np.mean([value for value, _, _ in each]))
             held = np.mean([_holds(bounds, truth) for _, bounds, _ in each])
             plainly = np.mean([_holds(bounds, truth) for _, _, bounds in each])
             shares.append(f"{held:.0%}" + (f" ({plainly:.0%})" if what != "rate" else ""))
-        print(f"| {name} | {runs} | {' | '.join(shares)} | {missing / (3 * runs):.0%} |", flush=True)
+        print(
+            f"| {name} | {runs} | {' | '.join(shares)} | {missing / (3 * runs):.0%} |", flush=True
+        )
 
 
 def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str, Any]]) -> None:
@@ -296,12 +341,16 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
         missing = 0
         with tempfile.TemporaryDirectory() as folder:
             for seed in range(runs):
-                options = SimulateOptions.read(deployment=deployment, seed=seed, out=Path(folder), draws=0, **load)
+                options = SimulateOptions.read(
+                    deployment=deployment, seed=seed, out=Path(folder), draws=0, **load
+                )
                 document = simulate.simulate(options)
                 metrics = document["cells"][0]["metrics"]
                 for base, statistic in SHOWN:
                     found = metrics[f"{base}_s"]
-                    values.setdefault(f"{base} {statistic}", []).append((found[statistic], found["ci95"][statistic]))
+                    values.setdefault(f"{base} {statistic}", []).append(
+                        (found[statistic], found["ci95"][statistic])
+                    )
                     missing += statistic == "p50" and None in found["ci95"][statistic]
                 steady = metrics["steady"]
                 values.setdefault("rate", []).append(
@@ -311,13 +360,19 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
         shares = []
         for each in values.values():
             truth = float(np.mean([value for value, _ in each]))
-            shares.append(f"{np.mean([_holds(bounds, truth, RESOLUTION) for _, bounds in each]):.0%}")
-        print(f"| {name} | {runs} | {' | '.join(shares)} | {missing / (3 * runs):.0%} |", flush=True)
+            shares.append(
+                f"{np.mean([_holds(bounds, truth, RESOLUTION) for _, bounds in each]):.0%}"
+            )
+        print(
+            f"| {name} | {runs} | {' | '.join(shares)} | {missing / (3 * runs):.0%} |", flush=True
+        )
 
 
 def _holds(bounds: Bounds, truth: float, near: float = 0.0) -> bool:
     low, high = bounds
-    return (low is None or low <= truth * (1 + near)) and (high is None or truth * (1 - near) <= high)
+    return (low is None or low <= truth * (1 + near)) and (
+        high is None or truth * (1 - near) <= high
+    )
 
 
 _VARIED = {"input": "512", "output": "128", "range_ratio": 0.5}
@@ -335,7 +390,8 @@ SIMULATED: dict[str, dict[str, Any]] = {
         "rate": [8.0], "requests": [300], "input": "1024", "output": "128",
     },
 }  # fmt: skip
-"""Lengths in [256, 512] and [64, 128], or all alike: then requests fall into a rhythm, another in each run."""
+"""Lengths in [256, 512] and [64, 128], or all alike: then requests fall into a rhythm, another in
+each run."""
 
 
 MEASURED: dict[str, Any] = {
@@ -362,19 +418,23 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
                 rows = [row for cell in document["cells"] for row in cell["metrics"]]
                 alarms += any(row["differs"] for row in rows)
                 ends = [(row["low"], row["high"]) for row in rows if row["low"] is not None]
-                covered += sum(low <= 1 + RESOLUTION and high >= 1 / (1 + RESOLUTION) for low, high in ends)
+                covered += sum(
+                    low <= 1 + RESOLUTION and high >= 1 / (1 + RESOLUTION) for low, high in ends
+                )
                 bounded += len(ends)
                 for run in runs:
                     shutil.rmtree(run)
         low, high = _binomial_range(alarms, pairs)
         print(
-            f"| {name} | {pairs} | {alarms / pairs:.1%} | {low:.1%} – {high:.1%} | {covered / max(bounded, 1):.1%} |",
+            f"| {name} | {pairs} | {alarms / pairs:.1%} | {low:.1%} – {high:.1%} |"
+            f" {covered / max(bounded, 1):.1%} |",
             flush=True,
         )
 
 
 def take_runs(folder: Path, count: int) -> None:
-    """Measures llama.cpp until `folder` has `count` runs, in a folder of its own each: one server for all of them."""
+    """Measures llama.cpp until `folder` has `count` runs, in a folder of its own each: one server
+    for all of them."""
     folder.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -385,7 +445,11 @@ def take_runs(folder: Path, count: int) -> None:
             bench.bench(Options.read(url=server.url, out=folder / f"{number:04d}", **MEASURED))
 
 
-DESIGNS = {"one against one": "AB", "three against three": "ABBAAB", "four against four": "ABBABAAB"}
+DESIGNS = {
+    "one against one": "AB",
+    "three against three": "ABBAAB",
+    "four against four": "ABBABAAB",
+}
 """Sides of successive runs."""
 
 
@@ -393,7 +457,9 @@ def measured(folder: Path) -> None:
     """False verdicts of each design on pairs that do not differ."""
     runs = [path.parent for path in sorted(folder.glob("*/*/summary.json"))]
     print(f"{len(runs)} runs, {sum(map(_trusted, runs))} trusted\n")
-    print("| design | pairs | p ≤ 5 % | called better | 95 % range | lines | better | with a number |")
+    print(
+        "| design | pairs | p ≤ 5 % | called better | 95 % range | lines | better | with a number |"
+    )
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for design, sides in DESIGNS.items():
         tests = alarms = pairs = 0
@@ -401,17 +467,26 @@ def measured(folder: Path) -> None:
         numbers = 0
         for start in range(0, len(runs) - len(sides) + 1, len(sides)):
             taken = list(zip(runs[start:], sides, strict=False))
-            document = compare(*([run for run, side in taken if side == which] for which in "AB"), seed=start)
-            rows = [row for cell in document["cells"] for row in cell["metrics"] if row["conclusion"] is not None]
+            document = compare(
+                *([run for run, side in taken if side == which] for which in "AB"), seed=start
+            )
+            rows = [
+                row
+                for cell in document["cells"]
+                for row in cell["metrics"]
+                if row["conclusion"] is not None
+            ]
             pairs += 1
             tests += any(row["p_family"] <= LEVEL for row in rows)
             alarms += any(row["better"] for row in rows)
             words.update(row["conclusion"] for row in rows)
-            numbers += sum(row["would_show"] is not None or row["repeats_needed"] is not None for row in rows)
+            numbers += sum(
+                row["would_show"] is not None or row["repeats_needed"] is not None for row in rows
+            )
         low, high = _binomial_range(alarms, pairs)
         print(
-            f"| {design} | {pairs} | {tests} | {alarms} | {low:.0%} – {high:.0%} | {words.total()} | "
-            f"{words['better']} | {numbers} |  <!-- {dict(words)} -->",
+            f"| {design} | {pairs} | {tests} | {alarms} | {low:.0%} – {high:.0%} | {words.total()}"
+            f" | {words['better']} | {numbers} |  <!-- {dict(words)} -->",
             flush=True,
         )
 
@@ -427,7 +502,10 @@ def _drift(rng: np.random.Generator, runs: int) -> np.ndarray:
 RUN_LAWS: dict[str, tuple[RunLaw, bool]] = {
     "normal": (lambda rng, runs: rng.normal(size=runs), True),
     "heavy tails": (lambda rng, runs: rng.standard_t(2, size=runs), True),
-    "two states": (lambda rng, runs: 3.0 * (rng.random(runs) < 0.3) + 0.3 * rng.normal(size=runs), True),
+    "two states": (
+        lambda rng, runs: 3.0 * (rng.random(runs) < 0.3) + 0.3 * rng.normal(size=runs),
+        True,
+    ),
     "drift": (_drift, True),
     "drift, one side after the other": (_drift, False),
     "walk": (lambda rng, runs: np.cumsum(rng.normal(size=runs)), True),
@@ -444,15 +522,24 @@ def repeated(pairs: int) -> None:
             tests = alarms = 0
             for pair in range(pairs):
                 rng = np.random.default_rng([pair, runs])
-                on_b = np.resize([False, True], 2 * runs) if in_turn else np.arange(2 * runs) >= runs
+                on_b = (
+                    np.resize([False, True], 2 * runs) if in_turn else np.arange(2 * runs) >= runs
+                )
                 shared, compared = law(rng, 2 * runs), []
                 for load in (1, 4):
                     cell = ComparedCell(
-                        Load("concurrency", load), [], runs=(runs, runs), one_after_another=not in_turn
+                        Load("concurrency", load),
+                        [],
+                        runs=(runs, runs),
+                        one_after_another=not in_turn,
                     )
                     values = {}
                     for metric in DEFAULT:
-                        own = rng.normal(size=2 * runs) if "drift" in name or "walk" in name else law(rng, 2 * runs)
+                        own = (
+                            rng.normal(size=2 * runs)
+                            if "drift" in name or "walk" in name
+                            else law(rng, 2 * runs)
+                        )
                         each = np.exp(0.03 * (0.7 * shared + 0.3 * own))
                         values[metric] = [each[~on_b].tolist(), each[on_b].tolist()]
                         a, b = (float(np.exp(np.log(side).mean())) for side in values[metric])
@@ -467,7 +554,10 @@ def repeated(pairs: int) -> None:
 
 
 def _trusted(run: Path) -> bool:
-    return all(cell["verdict"]["trusted"] for cell in json.loads((run / "summary.json").read_bytes())["cells"])
+    return all(
+        cell["verdict"]["trusted"]
+        for cell in json.loads((run / "summary.json").read_bytes())["cells"]
+    )
 
 
 def _binomial_range(found: int, of: int) -> tuple[float, float]:

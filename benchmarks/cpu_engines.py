@@ -1,14 +1,18 @@
-"""Real engines on this machine's processor: calibrated at two concurrencies, predicted at the others.
+"""Real engines on this machine's processor: calibrated at two concurrencies, predicted at the
+others.
 
-    python benchmarks/cpu_engines.py --engine llama.cpp [--runs DIR] [--repeats 3] [--concurrency 1,2,4,8,16]
-                                     [--given 1,8] [--input 128] [--output 64] [--requests 96] [--json]
+    python benchmarks/cpu_engines.py --engine llama.cpp [--runs DIR] [--repeats 3] [--concurrency
+    1,2,4,8,16]
+                                     [--given 1,8] [--input 128] [--output 64] [--requests 96]
+                                     [--json]
 
-Each repeat starts the engine anew with the tiny random model, pinned to one core, and measures every concurrency with
-`loadstone bench` from the other cores, in an order that rotates, so that a slow minute does not fall on the same one
-each time. `loadstone calibrate` then gets the runs of the `--given` concurrencies alone, and `loadstone simulate
---profile` predicts all. What is printed: the median of the repeats, their spread (largest less smallest, over the
-median), the prediction, and its error. Runs in DIR are kept and added to; `--repeats 0` only predicts from them.
-`--fit DIR` calibrates on the runs of another folder: of another load. vLLM is installed by
+Each repeat starts the engine anew with the tiny random model, pinned to one core, and measures
+every concurrency with `loadstone bench` from the other cores, in an order that rotates, so that a
+slow minute does not fall on the same one each time. `loadstone calibrate` then gets the runs of the
+`--given` concurrencies alone, and `loadstone simulate --profile` predicts all. What is printed: the
+median of the repeats, their spread (largest less smallest, over the median), the prediction, and
+its error. Runs in DIR are kept and added to; `--repeats 0` only predicts from them. `--fit DIR`
+calibrates on the runs of another folder: of another load. vLLM is installed by
 scripts/engines/vllm; its recipe is that of tests/engines/launch.py.
 """
 
@@ -34,8 +38,12 @@ from loadstone.measure.engines import llama_cpp
 SLOTS = 16
 CONTEXT_TOKENS = 512
 HARDWARE = {
-    "llama.cpp": f"1xcpu/engine=llama.cpp,kv=fp16,parallel={SLOTS},ctx_size={SLOTS * CONTEXT_TOKENS}",
-    "vLLM": f"1xcpu/engine=vllm,max_num_seqs={SLOTS},max_model_len=4096,block_size=32,enforce_eager=true",
+    "llama.cpp": (
+        f"1xcpu/engine=llama.cpp,kv=fp16,parallel={SLOTS},ctx_size={SLOTS * CONTEXT_TOKENS}"
+    ),
+    "vLLM": (
+        f"1xcpu/engine=vllm,max_num_seqs={SLOTS},max_model_len=4096,block_size=32,enforce_eager=true"
+    ),
 }
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -51,7 +59,8 @@ CONFIG = {
     "max_position_embeddings": 4096,
     "torch_dtype": "float32",
 }
-"""The tiny model of loadstone.measure.engines.tiny_gguf, as those would say it who publish models."""
+"""The tiny model of loadstone.measure.engines.tiny_gguf, as those would say it who publish
+models."""
 METRICS = ("ttft_s", "tpot_s", "output_tokens_per_s")
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 
@@ -65,7 +74,9 @@ def serving(engine: str, folder: Path) -> Iterator[str]:
     os.sched_setaffinity(0, cores[:1])  # what is started now inherits it
     try:
         if engine == "llama.cpp":
-            with llama_cpp.launch(slots=SLOTS, context_tokens=CONTEXT_TOKENS, log_path=folder / "log") as server:
+            with llama_cpp.launch(
+                slots=SLOTS, context_tokens=CONTEXT_TOKENS, log_path=folder / "log"
+            ) as server:
                 os.sched_setaffinity(0, cores[1:] or cores)
                 yield server.url
         else:
@@ -80,7 +91,9 @@ def serving(engine: str, folder: Path) -> Iterator[str]:
 def loadstone(*arguments: object, env: dict[str, str] | None = None) -> dict[str, Any]:
     """The JSON document of a command. Raises SystemExit with its last line of errors."""
     command = [str(Path(sys.executable).with_name("loadstone")), *map(str, arguments), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(env or {})}
+    )
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise SystemExit(f"{arguments[0]}: {lines[-1]}")
@@ -96,7 +109,10 @@ def load_flags(asked: argparse.Namespace, concurrency: object) -> list[object]:
 def measure(asked: argparse.Namespace, runs: Path, repeat: int) -> None:
     first = repeat % len(asked.concurrency)
     order = asked.concurrency[first:] + asked.concurrency[:first]
-    with tempfile.TemporaryDirectory(prefix="cpu-engines-") as scratch, serving(asked.engine, Path(scratch)) as url:
+    with (
+        tempfile.TemporaryDirectory(prefix="cpu-engines-") as scratch,
+        serving(asked.engine, Path(scratch)) as url,
+    ):
         loadstone("bench", url, *load_flags(asked, SLOTS), "--out", Path(scratch) / "warm")
         for concurrency in order:
             loadstone("bench", url, *load_flags(asked, concurrency), "--out", runs)
@@ -118,12 +134,20 @@ def read(runs: Path) -> tuple[Cells, dict[int, list[Path]]]:
         cells[concurrency].append(metrics_of(cell))
         folders[concurrency].append(path.parent)
         if not cell["verdict"]["trusted"]:
-            kinds = {finding["kind"] for finding in cell["verdict"]["findings"] if finding["severity"] != "info"}
-            print(f"in doubt: concurrency {concurrency}, {', '.join(sorted(kinds))}", file=sys.stderr)
+            kinds = {
+                finding["kind"]
+                for finding in cell["verdict"]["findings"]
+                if finding["severity"] != "info"
+            }
+            print(
+                f"in doubt: concurrency {concurrency}, {', '.join(sorted(kinds))}", file=sys.stderr
+            )
     return cells, folders
 
 
-def predict(asked: argparse.Namespace, folders: dict[int, list[Path]], scratch: Path) -> tuple[Any, Cells]:
+def predict(
+    asked: argparse.Namespace, folders: dict[int, list[Path]], scratch: Path
+) -> tuple[Any, Cells]:
     config = scratch / "config.json"
     config.write_text(json.dumps(CONFIG))
     deployment = f"{config}@{HARDWARE[asked.engine]}"
@@ -154,7 +178,9 @@ def whole_numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", choices=tuple(HARDWARE), default="llama.cpp")
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--fit", type=Path)
@@ -180,7 +206,10 @@ def main() -> None:
         missing = [str(each) for each in asked.concurrency if each not in measured]
         missing += [str(each) for each in asked.given if each not in folders]
         if missing:
-            raise SystemExit(f"--runs {runs}: no run of concurrency {', '.join(missing)}; give --repeats 1 or more")
+            raise SystemExit(
+                f"--runs {runs}: no run of concurrency {', '.join(missing)}; give --repeats 1 or"
+                " more"
+            )
         fit, predicted = predict(asked, folders, Path(scratch))
     found = list(rows(asked, measured, predicted))
     if asked.json:

@@ -1,11 +1,12 @@
-"""What other tools keep of each request, and what they say of all: the captures under tests/analyse/dialects.
+"""What other tools keep of each request, and what they say of all: the captures under
+tests/analyse/dialects.
 
     python benchmarks/dialects.py OUT [--tools vllm,aiperf,guidellm]
 
-Each tool measures one timing server (30 ms + 0.1 ms per input token to the first token, then 7 ms per token, three
-tokens an event) with 12 requests of about 64 + 24 tokens, four at a time. Its raw output is cut down to what
-tests/analyse/test_other_tools.py needs and written to OUT/<tool>.json. The tools are installed as
-benchmarks/peers.py does.
+Each tool measures one timing server (30 ms + 0.1 ms per input token to the first token, then 7 ms
+per token, three tokens an event) with 12 requests of about 64 + 24 tokens, four at a time. Its raw
+output is cut down to what tests/analyse/test_other_tools.py needs and written to OUT/<tool>.json.
+The tools are installed as benchmarks/peers.py does.
 """
 
 from __future__ import annotations
@@ -31,13 +32,22 @@ def vllm_command(command: list[str]) -> list[str]:
     """With every metric, each request's own numbers, and lengths that differ."""
     start = command.index("--percentile-metrics")
     wanted = ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"]
-    return [*command[:start], *wanted, *command[start + 4 :], "--save-detailed", "--random-range-ratio", "0.4"]
+    return [
+        *command[:start],
+        *wanted,
+        *command[start + 4 :],
+        "--save-detailed",
+        "--random-range-ratio",
+        "0.4",
+    ]
 
 
 def vllm_capture(folder: Path) -> Json:
     result: Json = json.loads((folder / "result.json").read_text())
     return {
-        key: value for key, value in result.items() if key not in ("date", "tokenizer_id", "generated_texts", "label")
+        key: value
+        for key, value in result.items()
+        if key not in ("date", "tokenizer_id", "generated_texts", "label")
     }
 
 
@@ -72,7 +82,9 @@ def aiperf_capture(folder: Path) -> Json:
 
 def guidellm_command(command: list[str]) -> list[str]:
     data = command.index("--data") + 1
-    spread = ",prompt_tokens_stdev=10,output_tokens_stdev=6,output_tokens_min=4,output_tokens_max=40"
+    spread = (
+        ",prompt_tokens_stdev=10,output_tokens_stdev=6,output_tokens_min=4,output_tokens_max=40"
+    )
     return [*command[:data], command[data] + spread, *command[data + 1 :]]
 
 
@@ -97,7 +109,11 @@ def guidellm_capture(folder: Path) -> Json:
         "metrics": {
             "request_totals": metrics["request_totals"],
             **{
-                name: {"successful": {k: v for k, v in metrics[name]["successful"].items() if k not in dropped}}
+                name: {
+                    "successful": {
+                        k: v for k, v in metrics[name]["successful"].items() if k not in dropped
+                    }
+                }
                 for name in kept
             },
         },
@@ -134,7 +150,9 @@ def take(name: str, work: peers.Work) -> Json:
         folder = Path(scratch)
         spent = peers.run_tree(command, folder, peers.environment(tool, peers.PEERS / "hf"))
         if spent.exit_code:
-            raise InputError(f"{name}: ended with exit code {spent.exit_code}: {peers.last_words(folder)}")
+            raise InputError(
+                f"{name}: ended with exit code {spent.exit_code}: {peers.last_words(folder)}"
+            )
         return CAPTURES[name].read(folder)
 
 
@@ -156,7 +174,9 @@ def capture(names: list[str], out: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--tools", default=",".join(CAPTURES))
     arguments = parser.parse_args()

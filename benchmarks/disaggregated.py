@@ -1,14 +1,17 @@
-"""How far predictions of deployments with prefill and decode pools are off: InferenceX's runs of DeepSeek-R1.
+"""How far predictions of deployments with prefill and decode pools are off: InferenceX's runs of
+DeepSeek-R1.
 
-    python benchmarks/disaggregated.py POINTS.csv [--draws 12] [--out CELLS.csv] [--only GPU] [--every N]
+    python benchmarks/disaggregated.py POINTS.csv [--draws 12] [--out CELLS.csv] [--only GPU]
+    [--every N]
 
-POINTS.csv has a row for each run: pools, layouts, lengths, users, and what was measured (DeepSeek-R1 by SGLang and
-TensorRT-LLM; rows that say why are excluded). Repeats are folded: a cell is one setup under one load, its measured
-values are medians. One number is fitted to these rows, the floors of workers that decode alone, and each GPU is
-predicted by a fit without it; the shipped profile has rows of single instances of the same programme. Each cell is
-simulated as it was measured: ten requests a user, lengths uniform from 0.8 of the nominal, tokens over the whole run.
-Acceptance of guessed tokens is that of benchmarks/inferencex.py. Then choices among setups are scored, and tokens/s a
-GPU that others published of one phase alone.
+POINTS.csv has a row for each run: pools, layouts, lengths, users, and what was measured
+(DeepSeek-R1 by SGLang and TensorRT-LLM; rows that say why are excluded). Repeats are folded: a cell
+is one setup under one load, its measured values are medians. One number is fitted to these rows,
+the floors of workers that decode alone, and each GPU is predicted by a fit without it; the shipped
+profile has rows of single instances of the same programme. Each cell is simulated as it was
+measured: ten requests a user, lengths uniform from 0.8 of the nominal, tokens over the whole run.
+Acceptance of guessed tokens is that of benchmarks/inferencex.py. Then choices among setups are
+scored, and tokens/s a GPU that others published of one phase alone.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ LAYOUTS = 3
 FLOORS_WITHOUT = {"b200": 0.5}
 """DECODE_FLOORS as fitted without the cells of a GPU, where that is not what is shipped."""
 HANDOVER_S_WITHOUT = {"gb200": 0.06, "h100": 0.04}
-"""SGLang's latency of a handover likewise: the median of what first tokens took longer at up to 16 users."""
+"""SGLang's latency of a handover likewise: the median of what first tokens took longer at up to 16
+users."""
 _LMSYS = "attention-dp,engine=sglang,eplb=1"
 _TURNS = f"{_LMSYS},two_batch_overlap=1"
 PUBLISHED = [
@@ -80,13 +84,15 @@ PUBLISHED = [
      18_471),
     ("… in NVFP4", f"deepseek-r1:nvfp4@4xgb200/dp4,ep4,kv=fp8,{_LMSYS}", 16_384, -2048, 26_156),
 ]  # fmt: skip
-"""Name, deployment, tokens of a rank's step, context (below 0: of prompts so long), tokens/s a GPU: LMSYS's posts of
-2025-05-05, 06-16, 07-20 and 09-25; DeepSeek's overview of its service and its profile-data page."""
+"""Name, deployment, tokens of a rank's step, context (below 0: of prompts so long), tokens/s a GPU:
+LMSYS's posts of 2025-05-05, 06-16, 07-20 and 09-25; DeepSeek's overview of its service and its
+profile-data page."""
 
 
 @dataclass
 class Cell:
-    """One setup under one load, its rows, and what was predicted of it: quantity to (value, low, high)."""
+    """One setup under one load, its rows, and what was predicted of it: quantity to (value, low,
+    high)."""
 
     rows: list[Row]
     predicted: dict[str, tuple[float, float, float]] = field(default_factory=dict)
@@ -127,11 +133,17 @@ def _pool(row: Row, role: str) -> str:
     parts += [f"engine={row['engine']}", "kv=fp8"]
     version = _version(row)
     parts += [f"version={version}"] if version else []
-    stored = row[f"{role}_max_running"] or (row["decode_max_batch_per_rank"] if role == "decode" else "")
+    stored = row[f"{role}_max_running"] or (
+        row["decode_max_batch_per_rank"] if role == "decode" else ""
+    )
     most = "max_running_requests" if row["engine"] == "sglang" else "max_batch_size"
     given: dict[str, object] = {most: stored} if stored and role == "decode" else {}
     if row["engine"] == "sglang":
-        own = _amd(row, role, gpus, shared=shared) if row["gpu"].startswith("mi") else _nvidia(row, role, gpus)
+        own = (
+            _amd(row, role, gpus, shared=shared)
+            if row["gpu"].startswith("mi")
+            else _nvidia(row, role, gpus)
+        )
         given = own | given
     parts += [f"{name}={value}" for name, value in given.items()]
     if role == "decode" and re.search("eplb[1-9]", row["recipe"]):
@@ -142,12 +154,15 @@ def _pool(row: Row, role: str) -> str:
 
 
 def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
-    """Return what the programme's own launches of SGLang on AMD give (InferenceX at 02d1804, multi_node/amd_utils,
-    models.yaml): their limits, and chunks of 16,384 tokens for each rank of attention-DP."""
+    """Return what the programme's own launches of SGLang on AMD give (InferenceX at 02d1804,
+    multi_node/amd_utils, models.yaml): their limits, and chunks of 16,384 tokens for each rank of
+    attention-DP."""
     dealt = {"moe_a2a_backend": "mori"} if shared and int(row[f"{role}_ep"] or 1) > 1 else {}
     if role == "decode":
         most = 4096 if shared else 256 if int(row["decode_ep"] or 1) > 1 else 128
-        balanced = {"ep_dispatch_algorithm": "fake"} if shared and row["date"] >= "2026-02-19" else {}
+        balanced = (
+            {"ep_dispatch_algorithm": "fake"} if shared and row["date"] >= "2026-02-19" else {}
+        )
         return {"mem_fraction_static": 0.85, "max_running_requests": most, **balanced, **dealt}
     chunk = 16_384 * gpus if shared else 262_144 if row["precision"] == "fp8" else 16_384
     return {
@@ -157,9 +172,9 @@ def _amd(row: Row, role: str, gpus: int, *, shared: bool) -> dict[str, object]:
 
 
 def _nvidia(row: Row, role: str, gpus: int) -> dict[str, object]:
-    """Return what is taken where the recipe is not stored: the share of memory in which the weights fit, and with
-    drafts as many slots as users; on GB200 what its scripts and recipes of FP8 have in common (Dynamo's
-    dsr1-wideep-gb200 page, srt-slurm's recipes/gb200-fp8)."""
+    """Return what is taken where the recipe is not stored: the share of memory in which the weights
+    fit, and with drafts as many slots as users; on GB200 what its scripts and recipes of FP8 have
+    in common (Dynamo's dsr1-wideep-gb200 page, srt-slurm's recipes/gb200-fp8)."""
     fp8 = row["precision"] == "fp8" and row["gpu"] == "gb200"
     given: dict[str, object] = {"mem_fraction_static": 0.95 if fp8 and gpus == 4 else 0.85}
     if role == "decode" and row["drafts"] == "1":
@@ -196,7 +211,10 @@ def predict(cell: Cell, draws: int) -> None:
     fleet = fleet_for(fleet, deployment, lengths, acceptance=acceptance)
     if row["engine"] == "sglang" and fleet.prefill is not None:
         latency_s = HANDOVER_S_WITHOUT.get(row["gpu"], fleet.prefill.link.latency_s)
-        fleet = replace(fleet, prefill=fleet.prefill._replace(link=fleet.prefill.link._replace(latency_s=latency_s)))
+        fleet = replace(
+            fleet,
+            prefill=fleet.prefill._replace(link=fleet.prefill.link._replace(latency_s=latency_s)),
+        )
     run = run_cell(plan, 0, fleet)
     rows = answered_rows(run)
     latencies = latencies_s(rows)
@@ -231,8 +249,8 @@ def per_gpu(cell: Cell, *, measured: bool) -> float:
 
 
 def is_near_best(cells: list[Cell], bound_ms: float, share: float) -> bool:
-    """Tell whether the setup that is predicted to give most tokens/s a GPU within a bound on TPOT gives, as measured,
-    at least that share of the best."""
+    """Tell whether the setup that is predicted to give most tokens/s a GPU within a bound on TPOT
+    gives, as measured, at least that share of the best."""
     allowed = [cell for cell in cells if cell.predicted["tpot"][0] <= bound_ms]
     best = max(per_gpu(cell, measured=True) for cell in cells if cell.measured("tpot") <= bound_ms)
     if not allowed:
@@ -243,28 +261,45 @@ def is_near_best(cells: list[Cell], bound_ms: float, share: float) -> bool:
 
 
 def score_choices(cells: list[Cell]) -> None:
-    """Print how often the best setup is found: under a bound on TPOT, the group's median, among all of a GPU,
-    precision and lengths; and of two under one load."""
+    """Print how often the best setup is found: under a bound on TPOT, the group's median, among all
+    of a GPU, precision and lengths; and of two under one load."""
     groups: dict[tuple[str, ...], list[Cell]] = {}
     loads: dict[tuple[str, ...], list[Cell]] = {}
     for cell in cells:
         setup = tuple(map(cell.has, ("gpu", "precision", "input_len", "output_len")))
         groups.setdefault(setup, []).append(cell)
-        loads.setdefault((*setup, *map(cell.has, ("engine", "drafts", "concurrency"))), []).append(cell)
+        loads.setdefault((*setup, *map(cell.has, ("engine", "drafts", "concurrency"))), []).append(
+            cell
+        )
     several = [each for each in groups.values() if len(set(map(layout, each))) >= LAYOUTS]
-    for name, rank in (("the lower third", 1 / 3), ("the median", 1 / 2), ("the upper third", 2 / 3)):
-        bounds = [float(np.quantile([cell.measured("tpot") for cell in each], rank)) for each in several]
-        right = sum(is_near_best(each, bound, 0.9) for each, bound in zip(several, bounds, strict=True))
-        print(f"within 10 % of the best under a bound on TPOT, {name} of the group's: {right} of {len(several)}")
+    for name, rank in (
+        ("the lower third", 1 / 3),
+        ("the median", 1 / 2),
+        ("the upper third", 2 / 3),
+    ):
+        bounds = [
+            float(np.quantile([cell.measured("tpot") for cell in each], rank)) for each in several
+        ]
+        right = sum(
+            is_near_best(each, bound, 0.9) for each, bound in zip(several, bounds, strict=True)
+        )
+        print(
+            f"within 10 % of the best under a bound on TPOT, {name} of the group's: {right} of"
+            f" {len(several)}"
+        )
     pairs = [
-        pair for each in loads.values() for pair in combinations(each, 2) if len(set(map(layout, pair))) == len(pair)
+        pair
+        for each in loads.values()
+        for pair in combinations(each, 2)
+        if len(set(map(layout, pair))) == len(pair)
     ]
     right = sum(is_near_best([*pair], math.inf, 0.98) for pair in pairs)
     print(f"the better of two under one load: {right} of {len(pairs)}")
 
 
 def score_published() -> None:
-    """Print tokens/s a GPU of each phase alone, as makers and LMSYS published it: upper bounds, of full batches."""
+    """Print tokens/s a GPU of each phase alone, as makers and LMSYS published it: upper bounds, of
+    full batches."""
     print("\n| | published | predicted | |\n|---|---|---|---|")
     for name, text, tokens, context, published in PUBLISHED:
         model = StepModel(parse_deployment(text))
@@ -313,9 +348,12 @@ def tables(cells: list[Cell]) -> None:
     kinds = sorted({(cell.has("gpu"), cell.has("engine")) for cell in scored})
     for gpu, engine in kinds:
         for wide in (False, True):
-            groups.append((f"{gpu}, {engine}{', wide' if wide else ''}", partial(_is_of, gpu, engine, wide)))
+            groups.append(
+                (f"{gpu}, {engine}{', wide' if wide else ''}", partial(_is_of, gpu, engine, wide))
+            )
     print(
-        "| | cells | TPOT | in 80 % | TTFT | in 80 % | tokens/s a GPU | in 80 % |\n|---|---|---|---|---|---|---|---|"
+        "| | cells | TPOT | in 80 % | TTFT | in 80 % | tokens/s a GPU | in 80 %"
+        " |\n|---|---|---|---|---|---|---|---|"
     )
     for name, belongs in groups:
         if chosen := [cell for cell in scored if belongs(cell)]:
@@ -343,7 +381,9 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1)
     asked = parser.parse_args()
     with asked.points.open(newline="", encoding="utf-8") as file:
-        cells = [cell for cell in fold(csv.DictReader(file)) if asked.only in cell.has("gpu")][:: asked.every]
+        cells = [cell for cell in fold(csv.DictReader(file)) if asked.only in cell.has("gpu")][
+            :: asked.every
+        ]
     for cell in cells:
         begun_s = time.monotonic()
         try:
@@ -353,7 +393,10 @@ def main() -> None:
         said = " ".join(f"{name} {cell.ratio(name):.2f}" for name in cell.predicted) or cell.why_not
         text = deployment_of(cell.rows[0])
         took_s = time.monotonic() - begun_s
-        print(f"{took_s:5.1f} s {text} c{cell.has('concurrency')} {cell.has('input_len')}: {said}", file=sys.stderr)
+        print(
+            f"{took_s:5.1f} s {text} c{cell.has('concurrency')} {cell.has('input_len')}: {said}",
+            file=sys.stderr,
+        )
     if asked.out is not None:
         asked.out.write_bytes(
             msgspec.json.encode([

@@ -3,9 +3,9 @@
     python benchmarks/energy.py [--rounds 5] [--requests 120] [--concurrency 4] [--output 128]
                                 [--law ttft=30ms,itl=5ms] [--json]
 
-An exporter in the words of NVIDIA's DCGM tells of four GPUs that draw 310 W each, all the time. Whatever stretch of
-time a tool takes, the truth is then 1,240 W over the tokens per second that the same tool reports. The tools take
-turns. AIPerf is installed as by peers.py.
+An exporter in the words of NVIDIA's DCGM tells of four GPUs that draw 310 W each, all the time.
+Whatever stretch of time a tool takes, the truth is then 1,240 W over the tokens per second that the
+same tool reports. The tools take turns. AIPerf is installed as by peers.py.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from loadstone.measure import simulated_server
 
 GPUS, WATTS = 4, 310.0
 _LABELS = (
-    'gpu="{0}",UUID="GPU-00000000-0000-0000-0000-00000000000{0}",pci_bus_id="00000000:0{0}:00.0",device="nvidia{0}",'
-    'modelName="NVIDIA H100 80GB HBM3",Hostname="node"'
+    'gpu="{0}",UUID="GPU-00000000-0000-0000-0000-00000000000{0}",pci_bus_id="00000000:0{0}:00.0",device="nvidia{0}",modelName="NVIDIA'
+    ' H100 80GB HBM3",Hostname="node"'
 )
 
 
@@ -75,8 +75,12 @@ def exporter() -> Iterator[str]:
             }
             lines = []
             for name, (kind, value) in values.items():
-                lines.append(f"# HELP DCGM_FI_DEV_{name} {name}\n# TYPE DCGM_FI_DEV_{name} {kind}\n")
-                lines += [f"DCGM_FI_DEV_{name}{{{_LABELS.format(gpu)}}} {value}\n" for gpu in range(GPUS)]
+                lines.append(
+                    f"# HELP DCGM_FI_DEV_{name} {name}\n# TYPE DCGM_FI_DEV_{name} {kind}\n"
+                )
+                lines += [
+                    f"DCGM_FI_DEV_{name}{{{_LABELS.format(gpu)}}} {value}\n" for gpu in range(GPUS)
+                ]
             body = "".join(lines).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
@@ -105,10 +109,16 @@ def measure(name: str, work: Work, address: str) -> Json:
         command = [*tool.command(programs, work), flag, address]
         spent = peers.run_tree(command, folder, peers.environment(tool, peers.PEERS / "hf"))
         if spent.exit_code:
-            raise InputError(f"{name}: ended with exit code {spent.exit_code}: {peers.last_words(folder)}")
+            raise InputError(
+                f"{name}: ended with exit code {spent.exit_code}: {peers.last_words(folder)}"
+            )
         told = read(json.loads((folder / tool.result).read_text()))
     true = GPUS * WATTS / told.output_tokens_per_s
-    return {**told._asdict(), "true_j_per_output_token": true, "error": told.j_per_output_token / true - 1}
+    return {
+        **told._asdict(),
+        "true_j_per_output_token": true,
+        "error": told.j_per_output_token / true - 1,
+    }
 
 
 def render(document: Json) -> str:
@@ -122,7 +132,9 @@ def render(document: Json) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=120)
     parser.add_argument("--concurrency", type=int, default=4)
@@ -133,13 +145,20 @@ def main() -> None:
     found: dict[str, list[Json]] = {name: [] for name in READERS}
     try:
         law = simulated_server.FixedLatency.parse(arguments.law, "--law")
-        with tempfile.TemporaryDirectory(prefix="energy-tokenizer-") as folder, exporter() as address:
+        with (
+            tempfile.TemporaryDirectory(prefix="energy-tokenizer-") as folder,
+            exporter() as address,
+        ):
             peers.write_tokenizer(Path(folder))
             for _ in range(arguments.rounds):
                 for name, rounds in found.items():
                     with simulated_server.start(law) as server:
                         work = Work(
-                            server.url, arguments.concurrency, arguments.requests, arguments.output, Path(folder)
+                            server.url,
+                            arguments.concurrency,
+                            arguments.requests,
+                            arguments.output,
+                            Path(folder),
                         )
                         rounds.append(measure(name, work, address))
     except InputError as error:

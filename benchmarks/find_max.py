@@ -2,11 +2,12 @@
 
     python benchmarks/find_max.py [--seeds 20] [--http 240] [--aiperf PROGRAM] [--json FILE]
 
-On the simulated clock: the simulator's own capacity is that at which a long simulation (60,000 requests) of other
-arrivals just holds the bounds; found is what `simulate --find-max` says with each seed. With --http (seconds for a
-search) also over real HTTP on a `serve-sim` of the same deployment, by rate and by concurrency, for shorter requests
-of normal lengths and a bound on a p95; with --aiperf beside it AIPerf's `max-concurrency-under-sla`, whose TTFT and
-inter-token latency bound the same p95 of the same quantities. The server counts what each asks of it.
+On the simulated clock: the simulator's own capacity is that at which a long simulation (60,000
+requests) of other arrivals just holds the bounds; found is what `simulate --find-max` says with
+each seed. With --http (seconds for a search) also over real HTTP on a `serve-sim` of the same
+deployment, by rate and by concurrency, for shorter requests of normal lengths and a bound on a p95;
+with --aiperf beside it AIPerf's `max-concurrency-under-sla`, whose TTFT and inter-token latency
+bound the same p95 of the same quantities. The server counts what each asks of it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,12 @@ def on_simulated_clock(seeds: int) -> Json:
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as out:
             begun_s = time.monotonic()
-            given = TRAFFIC | {"deployment": DEPLOYMENT, "out": out, "find_max": BOUNDS, "seed": seed}
+            given = TRAFFIC | {
+                "deployment": DEPLOYMENT,
+                "out": out,
+                "find_max": BOUNDS,
+                "seed": seed,
+            }
             answer = find_max(options_of(given, SimulateOptions))["max"]
         middle = math.sqrt(answer["load"]["value"] * answer["fails_at"]["value"])
         rows.append({"seed": seed, "low": answer["load"]["value"], "high": answer["fails_at"]["value"],
@@ -73,7 +79,8 @@ def on_simulated_clock(seeds: int) -> Json:
                      "seconds": time.monotonic() - begun_s})  # fmt: skip
     within = sum(abs(row["off"]) <= 0.05 for row in rows)
     print(
-        f"within 5 %: {within} of {len(rows)}; requests {rows[0]['requests']:,}, {rows[0]['seconds']:.1f} s a search"
+        f"within 5 %: {within} of {len(rows)}; requests {rows[0]['requests']:,},"
+        f" {rows[0]['seconds']:.1f} s a search"
     )
     return {"capacity": capacity, "within": within, "rows": rows}
 
@@ -101,7 +108,9 @@ def served() -> Iterator[str]:
 def counted(url: str, what: str = "request_success") -> int:
     """A counter of the server's; requests that it has answered or given up so far."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return round(sum(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:{what}_total{{")))
+    return round(
+        sum(float(line.split()[-1]) for line in lines if line.startswith(f"vllm:{what}_total{{"))
+    )
 
 
 def over_http(longest_s: float, kinds: Sequence[str]) -> list[Json]:
@@ -109,14 +118,27 @@ def over_http(longest_s: float, kinds: Sequence[str]) -> list[Json]:
     for kind in kinds:
         capacity = true_capacity(kind, HTTP_BOUNDS, HTTP_TRAFFIC)
         with served() as url, tempfile.TemporaryDirectory() as out:
-            given = HTTP_TRAFFIC | {"url": url, "out": out, "find_max": HTTP_BOUNDS, "max_duration": longest_s}
+            given = HTTP_TRAFFIC | {
+                "url": url,
+                "out": out,
+                "find_max": HTTP_BOUNDS,
+                "max_duration": longest_s,
+            }
             begun_s, before = time.monotonic(), counted(url)
-            answer = find_max(options_of(given | ({kind: "8"} if kind == "concurrency" else {}), Options))["max"]
+            answer = find_max(
+                options_of(given | ({kind: "8"} if kind == "concurrency" else {}), Options)
+            )["max"]
             row = answer | {"seconds": time.monotonic() - begun_s, "asked": counted(url) - before}
-        off = {name: value["value"] / capacity - 1 for name in ("load", "fails_at") if (value := answer[name])}
+        off = {
+            name: value["value"] / capacity - 1
+            for name in ("load", "fails_at")
+            if (value := answer[name])
+        }
         found.append(row | {"capacity": capacity, "off": off})
         print(
-            f"{kind}: {capacity:.4g} by simulation; {answer['text']}; {row['seconds']:.0f} s, off {off}", flush=True
+            f"{kind}: {capacity:.4g} by simulation; {answer['text']}; {row['seconds']:.0f} s, off"
+            f" {off}",
+            flush=True,
         )
     return found
 
@@ -126,42 +148,92 @@ def with_aiperf(program: Path, style: str, requests: int, longest_s: float) -> J
     capacity = true_capacity("concurrency", HTTP_BOUNDS, HTTP_TRAFFIC)
     with served() as url, tempfile.TemporaryDirectory() as folder:
         write_tokenizer(Path(folder))
-        command = [str(program), "profile", "--endpoint-type", "completions", "--streaming", "--url", url]
+        command = [
+            str(program),
+            "profile",
+            "--endpoint-type",
+            "completions",
+            "--streaming",
+            "--url",
+            url,
+        ]
         command += ["--model", "meta-llama/Meta-Llama-3.1-8B", "--tokenizer", folder]
         command += ["--extra-inputs", "ignore_eos:true", "--isl", "256", "--isl-stddev", "64"]
-        command += ["--osl", "32", "--osl-stddev", "8", "--search-recipe", "max-concurrency-under-sla"]
-        command += ["--ttft-sla-ms", "200", "--tpot-sla-ms", "15", "--search-style", style, "--ui", "none"]
-        command += ["--concurrency-min", str(round(capacity / 3)), "--concurrency-max", str(round(3 * capacity))]
+        command += [
+            "--osl",
+            "32",
+            "--osl-stddev",
+            "8",
+            "--search-recipe",
+            "max-concurrency-under-sla",
+        ]
+        command += [
+            "--ttft-sla-ms",
+            "200",
+            "--tpot-sla-ms",
+            "15",
+            "--search-style",
+            style,
+            "--ui",
+            "none",
+        ]
+        command += [
+            "--concurrency-min",
+            str(round(capacity / 3)),
+            "--concurrency-max",
+            str(round(3 * capacity)),
+        ]
         command += ["--artifact-dir", f"{folder}/artifacts"]
         command += ["--request-count", str(requests)] if requests else []
         begun_s, before = time.monotonic(), counted(url)
         search = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            command,
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         try:
             search.wait(longest_s)
         except subprocess.TimeoutExpired:
             os.killpg(search.pid, signal.SIGKILL)
             search.wait()
-        row: Json = {"style": style, "seconds": time.monotonic() - begun_s, "asked": counted(url) - before}
-        row["cached"] = counted(url, "prefix_cache_hits") / max(1, counted(url, "prefix_cache_queries"))
+        row: Json = {
+            "style": style,
+            "seconds": time.monotonic() - begun_s,
+            "asked": counted(url) - before,
+        }
+        row["cached"] = counted(url, "prefix_cache_hits") / max(
+            1, counted(url, "prefix_cache_queries")
+        )
         histories = list(Path(folder, "artifacts").rglob("search_history.json"))
         history = json.loads(histories[0].read_text()) if histories else {}
         row |= {"history": history, "capacity": capacity}
-    told = history.get("boundary_summary"), history.get("convergence_reason"), len(history.get("iterations", []))
-    print(f"AIPerf, {style}: {row['seconds']:.0f} s, {row['asked']:,} requests, {row['cached']:.0%} cached")
+    told = (
+        history.get("boundary_summary"),
+        history.get("convergence_reason"),
+        len(history.get("iterations", [])),
+    )
+    print(
+        f"AIPerf, {style}: {row['seconds']:.0f} s, {row['asked']:,} requests, {row['cached']:.0%}"
+        " cached"
+    )
     print(f"by simulation {capacity}; {told}")
     return row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--http", type=float, metavar="SECONDS")
     parser.add_argument("--by", default="rate,concurrency", help="with --http")
     parser.add_argument("--aiperf", type=Path, metavar="PROGRAM")
     parser.add_argument("--style", default="smooth_isotonic")
-    parser.add_argument("--requests", type=int, default=0, help="of each of AIPerf's probes; 0: its default")
+    parser.add_argument(
+        "--requests", type=int, default=0, help="of each of AIPerf's probes; 0: its default"
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     document: Json = {}
@@ -170,7 +242,9 @@ def main() -> None:
     if arguments.http:
         document["http"] = over_http(arguments.http, arguments.by.split(","))
     if arguments.aiperf:
-        document["aiperf"] = with_aiperf(arguments.aiperf.absolute(), arguments.style, arguments.requests, 600)
+        document["aiperf"] = with_aiperf(
+            arguments.aiperf.absolute(), arguments.style, arguments.requests, 600
+        )
     if arguments.json:
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
 

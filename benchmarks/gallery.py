@@ -1,4 +1,5 @@
-"""Makes the pictures of docs/gallery.md, from simulated runs and, where given, other people's result files.
+"""Makes the pictures of docs/gallery.md, from simulated runs and, where given, other people's
+result files.
 
     python benchmarks/gallery.py [--results FOLDER]      with dstack/ in it
 
@@ -40,7 +41,10 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with TemporaryDirectory() as folder:
         for name, report in _reports(Path(folder), given.results):
-            for figure in [*report.figures, *(each for part in report.parts for each in part.figures)]:
+            for figure in [
+                *report.figures,
+                *(each for part in report.parts for each in part.figures),
+            ]:
                 wanted = WANTED.get((name, figure.key))
                 if wanted is not None:
                     save(figure, wanted)
@@ -68,29 +72,47 @@ WANTED = {
 
 
 def _reports(folder: Path, results: Path | None) -> Iterable[tuple[str, Report]]:
-    for deployment in ("llama-3.1-70b@4xh200/tp4", "llama-3.1-70b@4xh200/tp2,dp2", "llama-3.1-70b@4xh100/tp4"):
+    for deployment in (
+        "llama-3.1-70b@4xh200/tp4",
+        "llama-3.1-70b@4xh200/tp2,dp2",
+        "llama-3.1-70b@4xh100/tp4",
+    ):
         loadstone.simulate(
             deployment, input="1024", output="256", range_ratio=0.5, concurrency=[1, 4, 16, 64, 256], requests=[600],
             out=folder / "simulated",
         )  # fmt: skip
-    yield "simulated", build(read_runs([folder / "simulated"])[0], prices=Prices(h200=3.2, h100=2.1))
+    yield (
+        "simulated",
+        build(read_runs([folder / "simulated"])[0], prices=Prices(h200=3.2, h100=2.1)),
+    )
     if results is not None:
         files = [results / "dstack" / f"{kind}_results.csv" for kind in ("online", "offline")]
         import_files(files, folder / "dstack", given=["model=deepseek-ai/DeepSeek-R1", "gpus=8"])
         yield "dstack", build(read_runs([folder / "dstack"])[0])
-        # As dstack's server and client were; the coefficients of that release were fitted on these very runs.
+        # As dstack's server and client were; the coefficients of that release were fitted on these
+        # very runs.
         loadstone.simulate(
             "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3", input="3200", output="800",
             concurrency=[4, 8, 16, 32, 64, 128], requests=[500], warmup=0, out=folder / "both",
         )  # fmt: skip
-        import_files(files[:1], folder / "both", given=["model=deepseek-ai/DeepSeek-R1", "gpus=8", "tp=1", "dp=8"])
+        import_files(
+            files[:1],
+            folder / "both",
+            given=["model=deepseek-ai/DeepSeek-R1", "gpus=8", "tp=1", "dp=8"],
+        )
         yield "both", build(read_runs([folder / "both"])[0])
 
 
 def _sizing() -> Iterable[tuple[str, Figure]]:
     models = ["llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "mixtral-8x22b", "deepseek-v3"]
-    yield "contexts", contexts_picture(sizes(SizeOptions(models=models, gpu=("h200",), gpus=(1, 2, 4, 8))))
-    yield "memory", memory_picture(sizes(SizeOptions(models=models[1:3], gpu=("h200",), gpus=(2, 4, 8))))
+    yield (
+        "contexts",
+        contexts_picture(sizes(SizeOptions(models=models, gpu=("h200",), gpus=(1, 2, 4, 8)))),
+    )
+    yield (
+        "memory",
+        memory_picture(sizes(SizeOptions(models=models[1:3], gpu=("h200",), gpus=(2, 4, 8)))),
+    )
 
 
 def save(figure: Figure, name: str) -> None:
@@ -100,7 +122,8 @@ def save(figure: Figure, name: str) -> None:
 
 
 def smaller(png: bytes) -> bytes:
-    """The same picture with 256 colours at most: charts have few, and take a sixth of the room then."""
+    """The same picture with 256 colours at most: charts have few, and take a sixth of the room
+    then."""
     pixels = _pixels(png)
     for bits in range(8, 2, -1):
         step = 1 << (8 - bits)
@@ -113,7 +136,12 @@ def smaller(png: bytes) -> bytes:
     lines[:, 1:] = index.reshape(height, width)
     head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
     body = zlib.compress(lines.tobytes(), 9)
-    parts = ((b"IHDR", head), (b"PLTE", colours.astype(np.uint8).tobytes()), (b"IDAT", body), (b"IEND", b""))
+    parts = (
+        (b"IHDR", head),
+        (b"PLTE", colours.astype(np.uint8).tobytes()),
+        (b"IDAT", body),
+        (b"IEND", b""),
+    )
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in parts
@@ -121,7 +149,8 @@ def smaller(png: bytes) -> bytes:
 
 
 def _pixels(png: bytes) -> NDArray[np.uint8]:
-    """Height × width × 3 of an RGBA PNG of 8 bits, not interlaced, on white. PNG specification, 9.2: filters."""
+    """Height × width × 3 of an RGBA PNG of 8 bits, not interlaced, on white. PNG specification,
+    9.2: filters."""
     at, data, width, height = 8, b"", 0, 0
     while at < len(png):
         length, kind = struct.unpack(">I4s", png[at : at + 8])

@@ -1,10 +1,11 @@
-"""False alarms and power of the comparison of graded answers, on simulated servers that flip some of them.
+"""False alarms and power of the comparison of graded answers, on simulated servers that flip some
+of them.
 
     python benchmarks/graded_answers.py [--pairs 400]
 
-A server answers 80 % of the questions right, by question; in each run a share `noise` of the answers flips either
-way. The table has, by number of questions and noise, how many of the pairs A against A are told apart, how many of
-the pairs whose B loses what is said to show, and that loss.
+A server answers 80 % of the questions right, by question; in each run a share `noise` of the
+answers flips either way. The table has, by number of questions and noise, how many of the pairs A
+against A are told apart, how many of the pairs whose B loses what is said to show, and that loss.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def answer(number: int, right: bool) -> GradedAnswer:
 
 
 def flipping(count: int, noise: float, lost: float, rng: random.Random) -> ComparedAnswers:
-    """Pair a server of 80 % right answers with one that flips `noise` of them and loses `lost` besides."""
+    """Pair a server of 80 % right answers with one that flips `noise` of them and loses `lost`
+    besides."""
     pairs = []
     for number in range(count):
         drawn, share = rng.random(), noise / 2

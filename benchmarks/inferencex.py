@@ -1,12 +1,14 @@
-"""InferenceX's runs of DeepSeek-R1 in 2026, from a dump of its database to rows that `loadstone validate` reads.
+"""InferenceX's runs of DeepSeek-R1 in 2026, from a dump of its database to rows that `loadstone
+validate` reads.
 
     python benchmarks/inferencex.py INFERENCEX.csv > benchmarks/inferencex_points.csv
 
-The rows are of the fixture of InferenceX-app (github.com/vngcloud/InferenceX-app at 7fe6d62ad57a, Apache-2.0). What
-they do not say of the launch is in the scripts of github.com/SemiAnalysisAI/InferenceX (Apache-2.0;
-benchmarks/single_node/dsr1_*.sh, as they were in May 2026): arguments that change what a scheduler does, what a token
-costs, or how many tokens are guessed. Left out are engines without rules here (ATOM), instances that prefill and
-decode apart, rows whose image is not stored, and rows that the dump itself calls suspect.
+The rows are of the fixture of InferenceX-app (github.com/vngcloud/InferenceX-app at 7fe6d62ad57a,
+Apache-2.0). What they do not say of the launch is in the scripts of
+github.com/SemiAnalysisAI/InferenceX (Apache-2.0; benchmarks/single_node/dsr1_*.sh, as they were in
+May 2026): arguments that change what a scheduler does, what a token costs, or how many tokens are
+guessed. Left out are engines without rules here (ATOM), instances that prefill and decode apart,
+rows whose image is not stored, and rows that the dump itself calls suspect.
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ COLUMNS = (
     "tpot_ms_median", "output_tok_s", "mode", "range_ratio", "acceptance", "stat", "fold", "notes",
 )  # fmt: skip
 ACCEPTANCE = "0.5"
-"""Of a guessed token. Prompts are random words in the model's chat template, and DeepSeek's answers to them are hard
-to guess: the values that meet the TPOT of each of 41 runs with drafts have quartiles of 0.41 and 0.54, whatever GPU,
-length and number of guesses, and their median without any one of the GPUs is 0.45 to 0.49."""
+"""Of a guessed token. Prompts are random words in the model's chat template, and DeepSeek's answers
+to them are hard to guess: the values that meet the TPOT of each of 41 runs with drafts have
+quartiles of 0.41 and 0.54, whatever GPU, length and number of guesses, and their median without any
+one of the GPUs is 0.45 to 0.49."""
 ENGINES = {"sglang": "sglang", "trt": "tensorrt-llm"}
 Row = Mapping[str, str]
 
@@ -54,7 +57,11 @@ def deployment_of(row: Row) -> str:
     parts += [f"engine={engine}", f"version={version}"]
     # H200's SGLang scripts alone leave the cache as the checkpoint has it, in 16 bits.
     parts += [] if engine == "sglang" and gpu == "h200" else ["kv=fp8"]
-    given = sglang(row, gpu, amd, users, drafts) if engine == "sglang" else tensorrt_llm(row, gpu, users, drafts)
+    given = (
+        sglang(row, gpu, amd, users, drafts)
+        if engine == "sglang"
+        else tensorrt_llm(row, gpu, users, drafts)
+    )
     parts += [f"{name}={value}" for name, value in given.items() if value is not None]
     return f"deepseek-r1:{weights}@{gpus}x{gpu}/{','.join(parts)}"
 
@@ -66,8 +73,8 @@ def sglang(row: Row, gpu: str, amd: bool, users: int, drafts: bool) -> dict[str,
         chunk = 196_608 if newer else 131_072
         if row["precision"] == "fp4" and long and users > 32:
             chunk = 32_768
-        # With drafts MI355X's script in FP8 gives as many places as users, and MI325X's runs had them; in FP4 none
-        # are given: SGLang's 48.
+        # With drafts MI355X's script in FP8 gives as many places as users, and MI325X's runs had
+        # them; in FP4 none are given: SGLang's 48.
         given = users if drafts and not (newer and row["precision"] == "fp4") else None
         return {
             "chunked_prefill_size": chunk, "mem_fraction_static": 0.8, "max_running_requests": given,
@@ -101,12 +108,16 @@ def tensorrt_llm(row: Row, gpu: str, users: int, drafts: bool) -> dict[str, obje
     # With drafts a rank's places are its share of the users: an eighth, of FP4 on B200 a quarter.
     ranks = (tp if not b200 else 8 if fp8 else 4) if shared else 1
     places = max(1, users // ranks) if drafts else None
-    room = (((guessed + 1) * places if places else users) + int(row["input_len"]) + 64 + 63) // 64 * 64
+    room = (
+        (((guessed + 1) * places if places else users) + int(row["input_len"]) + 64 + 63) // 64 * 64
+    )
     tokens = room if drafts else max(room, 8192)
     if not b200:
         graphs = False
     elif drafts:
-        graphs = not shared and (users > (4 if short else 16) if fp8 else short and 32 <= users <= 128)
+        graphs = not shared and (
+            users > (4 if short else 16) if fp8 else short and 32 <= users <= 128
+        )
     else:
         graphs = users >= 64 if fp8 else short and row["tp"] == row["ep"] == "8"
     gathers = b200 and fp8 and not drafts and short and users >= 64
@@ -140,7 +151,10 @@ def main() -> None:
     writer.writeheader()
     left_out = Counter(map(why_not, rows))
     writer.writerows(point_of(row) for row in rows if not why_not(row))
-    print("; ".join(f"{count} {reason or 'kept'}" for reason, count in left_out.most_common()), file=sys.stderr)
+    print(
+        "; ".join(f"{count} {reason or 'kept'}" for reason, count in left_out.most_common()),
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""An open loop of some 950 streams at once: how far each tool's TTFT is from what the server knows it to be.
+"""An open loop of some 950 streams at once: how far each tool's TTFT is from what the server knows
+it to be.
 
-    python benchmarks/open_loop.py [--rate 400] [--requests 8000] [--output 40] [--law ttft=370ms,itl=50ms]
+    python benchmarks/open_loop.py [--rate 400] [--requests 8000] [--output 40] [--law
+    ttft=370ms,itl=50ms]
                                    [--tools loadstone,vllm,aiperf,guidellm] [--json]
 
-Every tool sends the same Poisson traffic, 64 tokens a prompt, to one timing server, which keeps when it had read each
-request and when it wrote each token. A tool's error is its own TTFT percentile, from the moment that it says it sent
-the request, less the same percentile of (first token written − request read) at the server in the same run: what the
-server itself was late by is in both. Client and server share the host. The peers are installed as by peers.py.
+Every tool sends the same Poisson traffic, 64 tokens a prompt, to one timing server, which keeps
+when it had read each request and when it wrote each token. A tool's error is its own TTFT
+percentile, from the moment that it says it sent the request, less the same percentile of (first
+token written − request read) at the server in the same run: what the server itself was late by is
+in both. Client and server share the host. The peers are installed as by peers.py.
 """
 
 from __future__ import annotations
@@ -53,7 +56,9 @@ def measure(name: str, work: Work, rate: float) -> Json:
         env = peers.environment(tool, peers.PEERS / "hf")
         spent = peers.run_tree(command(name, programs, work, rate), folder, env)
         if spent.exit_code:
-            raise InputError(f"{name}: ended with exit code {spent.exit_code}: {peers.last_words(folder)}")
+            raise InputError(
+                f"{name}: ended with exit code {spent.exit_code}: {peers.last_words(folder)}"
+            )
         reading = tool.read(json.loads((folder / tool.result).read_text()))
     truth: dict[str, list[int]] = httpx.get(f"{work.url}/truth", timeout=60, trust_env=False).json()
     # Requests of the meeting (Loadstone's, GuideLLM's validation) ask for less than the work does.
@@ -80,7 +85,14 @@ def measure(name: str, work: Work, rate: float) -> Json:
 
 def render(document: Json) -> str:
     rows = [
-        ["tool", "requests", "rate at the server", "streams at once", "server's TTFT p50 / p99", "error p50 / p99"]
+        [
+            "tool",
+            "requests",
+            "rate at the server",
+            "streams at once",
+            "server's TTFT p50 / p99",
+            "error p50 / p99",
+        ]
     ]
     for name, row in document["tools"].items():
         rows.append(
@@ -93,8 +105,9 @@ def render(document: Json) -> str:
                 f"{row['ttft_p50_error_ms']:+,.2f} / {row['ttft_p99_error_ms']:+,.2f} ms",
             ]
         )
-    return f"Poisson {document['rate']:g} requests/s, {document['law']}, {document['output']} tokens each\n\n" + (
-        peers.table(rows)
+    return (
+        f"Poisson {document['rate']:g} requests/s, {document['law']}, {document['output']} tokens"
+        " each\n\n" + (peers.table(rows))
     )
 
 
@@ -125,7 +138,9 @@ def compare(arguments: argparse.Namespace) -> Json:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rate", type=float, default=400)
     parser.add_argument("--requests", type=int, default=8000)
     parser.add_argument("--output", type=int, default=40)

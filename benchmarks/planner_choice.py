@@ -1,16 +1,19 @@
 """Would the planner have chosen well among what others measured?
 
-    python benchmarks/planner_choice.py POINTS.csv      best as annotate.py (research/calibration) writes them
+    python benchmarks/planner_choice.py POINTS.csv      best as annotate.py (research/calibration)
+    writes them
 
-Groups are the rows of one model, GPU, lengths, precision and load that were measured in several layouts or on
-several engines; rows that are one deployment, named differently, count once. In each the coefficients are those of a
-fit without the model's family. Of each row the throughput per GPU is predicted, and the probability that TPOT stays
-below a bound (the group's median of what was measured); the choice is the row with the largest product. Other rules
-are the largest throughput of those that hold with 40 %, and the planner's own: the least mean regret over draws of
-the errors, where a miss costs three times, or half, the best that holds. A choice is right where it meets the bound,
-or breaks it by less than a tenth, and its measured throughput per GPU is within a tenth of the best that meets it.
-Also printed: the same without a bound; how often bounds held that were stated to hold with some probability, in ten
-bins, over bounds of 0.7 to 1.4 times the group's median; and what a measurement is worth, advised against random.
+Groups are the rows of one model, GPU, lengths, precision and load that were measured in several
+layouts or on several engines; rows that are one deployment, named differently, count once. In each
+the coefficients are those of a fit without the model's family. Of each row the throughput per GPU
+is predicted, and the probability that TPOT stays below a bound (the group's median of what was
+measured); the choice is the row with the largest product. Other rules are the largest throughput of
+those that hold with 40 %, and the planner's own: the least mean regret over draws of the errors,
+where a miss costs three times, or half, the best that holds. A choice is right where it meets the
+bound, or breaks it by less than a tenth, and its measured throughput per GPU is within a tenth of
+the best that meets it. Also printed: the same without a bound; how often bounds held that were
+stated to hold with some probability, in ten bins, over bounds of 0.7 to 1.4 times the group's
+median; and what a measurement is worth, advised against random.
 """
 
 from __future__ import annotations
@@ -70,11 +73,15 @@ def row_of(each: Scored) -> Row | None:
     ttft, tpot = each.measured["ttft"], each.measured["tpot"]
     gpus = deployment_of(point).gpus
     measured = users * output / (ttft + (output - 1) * tpot) / gpus
-    predicted = users * output / (each.predicted["ttft"] + (output - 1) * each.predicted["tpot"]) / gpus
+    predicted = (
+        users * output / (each.predicted["ttft"] + (output - 1) * each.predicted["tpot"]) / gpus
+    )
     spread = math.log(each.high["tpot"] / each.low["tpot"]) / (2 * Z80)
     name = f"{each.deployment}"
     facts = facts_of(each, ttft, tpot)
-    return Row(name, point.engine, gpus, each.predicted["tpot"], predicted, spread, tpot, measured, facts)
+    return Row(
+        name, point.engine, gpus, each.predicted["tpot"], predicted, spread, tpot, measured, facts
+    )
 
 
 def facts_of(each: Scored, ttft: float, tpot: float) -> dict[str, object]:
@@ -101,23 +108,36 @@ def groups_of(scored: Sequence[Scored]) -> list[list[Row]]:
             point.load_value, point.prefix_tokens,
         )  # fmt: skip
         made = deployment_of(point)
-        layout = (made.engine, made.gpus, made.tp, made.dp, made.ep, made.attention_dp, made.kv_dtype)
+        layout = (
+            made.engine,
+            made.gpus,
+            made.tp,
+            made.dp,
+            made.ep,
+            made.attention_dp,
+            made.kv_dtype,
+        )
         members[key].setdefault(layout, row)  # of repeats and versions the first
     return [list(rows.values()) for rows in members.values() if len(rows) > 1]
 
 
 def choose(rows: Sequence[Row], bound: float, least: float | None = None) -> Row:
-    """`least`: the largest throughput of those that hold with this probability, the surest if none does."""
+    """`least`: the largest throughput of those that hold with this probability, the surest if none
+    does."""
     if least is None:
         return max(rows, key=lambda row: row.rate * row.holds(bound))
     return max(
-        rows, key=lambda row: (row.holds(bound) >= least, row.rate if row.holds(bound) >= least else -row.tpot)
+        rows,
+        key=lambda row: (
+            row.holds(bound) >= least,
+            row.rate if row.holds(bound) >= least else -row.tpot,
+        ),
     )
 
 
 def choose_by_regret(rows: Sequence[Row], bound: float, miss_cost: float, draws: int = 500) -> Row:
-    """The least mean regret: a row that holds costs GPUs per token, one that does not what the best that does costs,
-    and `miss_cost` times that."""
+    """The least mean regret: a row that holds costs GPUs per token, one that does not what the best
+    that does costs, and `miss_cost` times that."""
     rng = np.random.default_rng(1)
     spread, axes = np.linalg.eigh(covariance_of(rows))
     wide = AS_WIDE * np.sqrt(TAILS / rng.chisquare(TAILS, (draws, 1)))
@@ -135,7 +155,9 @@ def covariance_of(rows: Sequence[Row]) -> Floats:
     """Of ln TPOT of the rows: those of one engine have much of it in common."""
     spread, engines = np.array([row.spread for row in rows]), np.array([row.engine for row in rows])
     same = engines[:, None] == engines
-    common: Floats = np.where(np.eye(len(rows)) > 0, 1.0, COMMON["tpot"]) * same * spread[:, None] * spread
+    common: Floats = (
+        np.where(np.eye(len(rows)) > 0, 1.0, COMMON["tpot"]) * same * spread[:, None] * spread
+    )
     return common
 
 
@@ -149,19 +171,28 @@ def calibration(groups: Sequence[Sequence[Row]]) -> list[tuple[str, int, float, 
     for rows in groups:
         middle = median(row.measured_tpot for row in rows)
         for factor in (0.7, 0.85, 1.0, 1.2, 1.4):
-            stated += [(row.holds(factor * middle), row.measured_tpot <= factor * middle) for row in rows]
+            stated += [
+                (row.holds(factor * middle), row.measured_tpot <= factor * middle) for row in rows
+            ]
     table = []
     for low in range(10):
-        here = [each for each in stated if low / 10 <= each[0] < (low + 1) / 10 or (low == 9 and each[0] == 1)]
+        here = [
+            each
+            for each in stated
+            if low / 10 <= each[0] < (low + 1) / 10 or (low == 9 and each[0] == 1)
+        ]
         if here:
-            means = float(np.mean([each[0] for each in here])), float(np.mean([each[1] for each in here]))
+            means = (
+                float(np.mean([each[0] for each in here])),
+                float(np.mean([each[1] for each in here])),
+            )
             table.append((f"{low * 10} to {low * 10 + 10} %", len(here), *means))
     return table
 
 
 def worth(groups: Sequence[Sequence[Row]], seed: int = 0) -> dict[str, float]:
-    """Regret, as a share of the best throughput per GPU: by prediction, after measuring the row that is advised, a
-    random one, the one that looks best."""
+    """Regret, as a share of the best throughput per GPU: by prediction, after measuring the row
+    that is advised, a random one, the one that looks best."""
     rng = np.random.default_rng(seed)
     regrets: dict[str, list[float]] = {"none": [], "advised": [], "random": [], "best looking": []}
     for rows in groups:
@@ -171,15 +202,20 @@ def worth(groups: Sequence[Sequence[Row]], seed: int = 0) -> dict[str, float]:
         regrets["none"].append(1 - choose_rate(rows, {}).measured_rate / best)
         advised = advise(rows, rng)
         looking = max(range(len(rows)), key=lambda at: rows[at].rate)
-        others = [1 - choose_rate(rows, {at: rows[at]}).measured_rate / best for at in range(len(rows))]
+        others = [
+            1 - choose_rate(rows, {at: rows[at]}).measured_rate / best for at in range(len(rows))
+        ]
         regrets["advised"].append(others[advised])
         regrets["random"].append(float(np.mean(others)))
         regrets["best looking"].append(others[looking])
-    return {name: float(np.mean(values)) for name, values in regrets.items()} | {"groups": len(regrets["none"])}
+    return {name: float(np.mean(values)) for name, values in regrets.items()} | {
+        "groups": len(regrets["none"])
+    }
 
 
 def choose_rate(rows: Sequence[Row], known: dict[int, Row]) -> Row:
-    """The largest throughput per GPU, once some were measured: engines' errors have much in common."""
+    """The largest throughput per GPU, once some were measured: engines' errors have much in
+    common."""
     shifts: dict[str, float] = {}
     for at, row in known.items():
         gap = math.log(row.measured_rate / rows[at].rate)
@@ -192,10 +228,13 @@ def choose_rate(rows: Sequence[Row], known: dict[int, Row]) -> Row:
 
 
 def advise(rows: Sequence[Row], rng: np.random.Generator, worlds: int = 512) -> int:
-    """The row whose measurement lowers the expected regret most, by the covariance that the planner has."""
+    """The row whose measurement lowers the expected regret most, by the covariance that the planner
+    has."""
     count = len(rows)
     covariance = covariance_of(rows)
-    logs = np.log([row.rate for row in rows]) + rng.multivariate_normal(np.zeros(count), covariance, worlds)
+    logs = np.log([row.rate for row in rows]) + rng.multivariate_normal(
+        np.zeros(count), covariance, worlds
+    )
     rates = np.exp(logs)
     noise = SIGMA["tpot"] ** 2
     prior = np.log([row.rate for row in rows])
@@ -226,13 +265,17 @@ def main() -> None:
     if arguments.groups:
         for rows in groups:
             for row in rows:
-                row.facts["holds"] = {name: row.holds(bound_of(rows)) for name, bound_of in bounds.items()}
+                row.facts["holds"] = {
+                    name: row.holds(bound_of(rows)) for name, bound_of in bounds.items()
+                }
         arguments.groups.write_text(json.dumps([[row.facts for row in rows] for rows in groups]))
     document: dict[str, object] = {"groups": len(groups), "rows": sum(map(len, groups))}
     print(f"{len(groups)} groups, {document['rows']} rows")
     for name, bound_of in bounds.items():
         right = [is_right(rows, choose(rows, bound_of(rows)), bound_of(rows)) for rows in groups]
-        cut = [is_right(rows, choose(rows, bound_of(rows), LIKELY), bound_of(rows)) for rows in groups]
+        cut = [
+            is_right(rows, choose(rows, bound_of(rows), LIKELY), bound_of(rows)) for rows in groups
+        ]
         regret = {
             str(cost): float(np.mean([
                 is_right(rows, choose_by_regret(rows, bound_of(rows), cost), bound_of(rows)) for rows in groups

@@ -1,15 +1,18 @@
-"""Does the planner's first plan hold as often as it says? Traces, shared prefixes and bursts, made from a seed.
+"""Does the planner's first plan hold as often as it says? Traces, shared prefixes and bursts, made
+from a seed.
 
-    python benchmarks/planner_truth.py RESULTS.jsonl [--cases 40] [--draws 50] [--seed 1] [--most 5] [-o PAGE.md]
+    python benchmarks/planner_truth.py RESULTS.jsonl [--cases 40] [--draws 50] [--seed 1] [--most 5]
+    [-o PAGE.md]
 
-Each first plan is simulated whole: all its replicas, under all its traffic (other requests than those that it was
-chosen by), once for each draw of the errors that `recommend` states (TTFT and TPOT together, with Student's tails;
-the draws lie evenly, from a random start). The share of draws in which all bounds hold stands beside the stated
-probability. So this tests what lies between the errors and the answer: windows, shares of a fleet, interpolation
-between slower engines, quantiles of few requests. The errors are tested by planner_choice.py.
+Each first plan is simulated whole: all its replicas, under all its traffic (other requests than
+those that it was chosen by), once for each draw of the errors that `recommend` states (TTFT and
+TPOT together, with Student's tails; the draws lie evenly, from a random start). The share of draws
+in which all bounds hold stands beside the stated probability. So this tests what lies between the
+errors and the answer: windows, shares of a fleet, interpolation between slower engines, quantiles
+of few requests. The errors are tested by planner_choice.py.
 
-Then as many replicas of each plan that was shown as three quarters of the first plan's GPUs give are simulated under
-the same draws, until it is known whether they hold as often.
+Then as many replicas of each plan that was shown as three quarters of the first plan's GPUs give
+are simulated under the same draws, until it is known whether they hold as often.
 
 Cases that are in RESULTS.jsonl are not done again; `--most` ends a call after so many.
 """
@@ -53,7 +56,9 @@ def make_case(number: int, seed: int, folder: Path) -> tuple[str, dict[str, Any]
     """Return the kind of a case and the options of `recommend` that ask for it."""
     rng = np.random.default_rng([seed, number])
     kind = _KINDS[number % len(_KINDS)]
-    ttft, tpot = (f"p{rng.choice([90, 95, 99])}<{rng.choice(bounds)}" for bounds in ((1, 2, 3), (25, 35, 50)))
+    ttft, tpot = (
+        f"p{rng.choice([90, 95, 99])}<{rng.choice(bounds)}" for bounds in ((1, 2, 3), (25, 35, 50))
+    )
     asked: dict[str, Any] = {
         "model": str(rng.choice(["llama-3.1-8b", "qwen3-8b", "mistral-7b", "qwen3-32b"])),
         "gpus": str(rng.choice(["h100", "a100", "h200"])),
@@ -66,11 +71,17 @@ def make_case(number: int, seed: int, folder: Path) -> tuple[str, dict[str, Any]
         asked |= {"rate": rate, "input": "uniform:256:2048", "output": "uniform:32:256"}
         if "prefixes" in kind:
             shared = int(rng.integers(1, 7))
-            asked |= {"prefix": f"{shared}k", "input": f"{shared + 1}k", "prefix_groups": int(rng.integers(1, 40))}
+            asked |= {
+                "prefix": f"{shared}k",
+                "input": f"{shared + 1}k",
+                "prefix_groups": int(rng.integers(1, 40)),
+            }
         if "bursts" in kind:
             asked |= {"burstiness": float(rng.choice([0.1, 0.2, 0.4]))}
         return kind, asked
-    stretches = [(512, 96, rate / 3), (512, 96, 2 * rate), (512, 96, rate)][: int(rng.integers(2, 4))]
+    stretches = [(512, 96, rate / 3), (512, 96, 2 * rate), (512, 96, rate)][
+        : int(rng.integers(2, 4))
+    ]
     if kind == "short then long":
         stretches = [(128, 32, rate), (int(rng.integers(2, 9)) * 1024, 200, rate / 4)]
     path = folder / f"{number}.csv"
@@ -78,7 +89,9 @@ def make_case(number: int, seed: int, folder: Path) -> tuple[str, dict[str, Any]
     return kind, asked | {"trace": str(path)}
 
 
-def write_trace(path: Path, stretches: list[tuple[int, int, float]], rng: np.random.Generator) -> None:
+def write_trace(
+    path: Path, stretches: list[tuple[int, int, float]], rng: np.random.Generator
+) -> None:
     """Write a trace of stretches of a minute each: tokens in, tokens out, requests/s."""
     lines = ["timestamp_s,input_tokens,output_tokens"]
     for number, (inputs, outputs, rate) in enumerate(stretches):
@@ -91,7 +104,8 @@ def write_trace(path: Path, stretches: list[tuple[int, int, float]], rng: np.ran
 
 
 def draw_evenly(error: PredictionError, draws: int, seed: int) -> Any:
-    """Return factors of TTFT and TPOT, draws × 2, evenly over the distribution of the error, from a random start."""
+    """Return factors of TTFT and TPOT, draws × 2, evenly over the distribution of the error, from a
+    random start."""
     from scipy.special import gammaincinv, ndtri
 
     start = np.random.default_rng(seed).uniform(0, 1, 3)
@@ -101,9 +115,11 @@ def draw_evenly(error: PredictionError, draws: int, seed: int) -> Any:
     return np.exp((ndtri(shares[:, :2]) * np.sqrt(np.maximum(spread, 0.0)) * wide) @ axes.T)
 
 
-def count_holds(traffic: Traffic, plan: tuple[int, str], draws: int, seed: int, least: float = 0.0) -> float:
-    """Return the share of draws in which a plan, replicas and deployment, holds all bounds under the whole traffic;
-    where that is known to be below `least`, at most which share it is."""
+def count_holds(
+    traffic: Traffic, plan: tuple[int, str], draws: int, seed: int, least: float = 0.0
+) -> float:
+    """Return the share of draws in which a plan, replicas and deployment, holds all bounds under
+    the whole traffic; where that is known to be below `least`, at most which share it is."""
     one = fleet_of(parse_deployment(plan[1]))
     fleet = replace(one, replicas=one.replicas * plan[0])
     requests = traffic.plan if traffic.has_times else traffic.part(traffic.demand, _REQUESTS)
@@ -119,18 +135,22 @@ def count_holds(traffic: Traffic, plan: tuple[int, str], draws: int, seed: int, 
     return 1 - missed / draws
 
 
-def _holds(plan: Any, fleet: Fleet, traffic: Traffic, names: list[str], first: float, pace: float) -> bool:
+def _holds(
+    plan: Any, fleet: Fleet, traffic: Traffic, names: list[str], first: float, pace: float
+) -> bool:
     sooner = hasten(plan, pace)
     run = run_cell(sooner, 0, fleet, grace_s=math.inf)
     figures = bounded_figures(run, sooner, names)
     met = all(
-        figures[each.name] * (first if each.metric == "ttft" else pace) <= each.bound_s for each in traffic.bounds
+        figures[each.name] * (first if each.metric == "ttft" else pace) <= each.bound_s
+        for each in traffic.bounds
     )
     return met and simulated_pace(run, sooner.cells[0]).keeps_up is not False
 
 
 def judge_case(number: int, seed: int, draws: int) -> dict[str, Any]:
-    """Plan one case and count how often its first plan holds, and those at three quarters of its GPUs."""
+    """Plan one case and count how often its first plan holds, and those at three quarters of its
+    GPUs."""
     with tempfile.TemporaryDirectory() as folder:
         kind, asked = make_case(number, seed, Path(folder))
         found: dict[str, Any] = {"case": number, "kind": kind, "seed": seed, "draws": draws}
@@ -142,13 +162,21 @@ def judge_case(number: int, seed: int, draws: int) -> dict[str, Any]:
         traffic = traffic_of(options, seed=1000 + number)
         best = document.plans[0]
         held = count_holds(traffic, (best.replicas, best.deployment), draws, number)
-        found |= {"plan": f"{best.replicas} × {best.deployment}", "stated": best.p_slo, "held": held}
+        found |= {
+            "plan": f"{best.replicas} × {best.deployment}",
+            "stated": best.p_slo,
+            "held": held,
+        }
         less = []
         for each in document.plans:
             replicas = math.floor(0.75 * best.gpus / (each.gpus // each.replicas))
             if replicas:
                 less.append(count_holds(traffic, (replicas, each.deployment), draws, number, held))
-        return found | {"less": max(less, default=None), "cheaper": len(less), "holds": document.holds}
+        return found | {
+            "less": max(less, default=None),
+            "cheaper": len(less),
+            "holds": document.holds,
+        }
 
 
 def write_page(rows: list[dict[str, Any]]) -> str:
@@ -160,17 +188,19 @@ def write_page(rows: list[dict[str, Any]]) -> str:
             continue
         less = "" if each["less"] is None else f"at most {each['less']:.0%}"
         lines.append(
-            f"| {each['case']} {each['kind']} | {each['plan']} | {each['stated']:.0%} | {each['held']:.0%} | {less} |"
+            f"| {each['case']} {each['kind']} | {each['plan']} | {each['stated']:.0%} |"
+            f" {each['held']:.0%} | {less} |"
         )
     planned = [each for each in rows if "plan" in each]
     off = np.array([each["held"] - each["stated"] for each in planned])
     beaten = [each for each in planned if each["less"] is not None and each["less"] >= each["held"]]
     cheaper = sum(each["less"] is not None for each in planned)
     lines.append(
-        f"\nStated {np.mean([each['stated'] for each in planned]):.1%} on average, held "
-        f"{np.mean([each['held'] for each in planned]):.1%}; within 15 points in {np.sum(abs(off) <= 0.15)} of "
-        f"{len(off)} cases, {rows[0]['draws']} draws each, seed {rows[0]['seed']}. Three quarters of the GPUs "
-        f"hold as often in {len(beaten)} of {cheaper}."
+        f"\nStated {np.mean([each['stated'] for each in planned]):.1%} on average, held"
+        f" {np.mean([each['held'] for each in planned]):.1%}; within 15 points in"
+        f" {np.sum(abs(off) <= 0.15)} of {len(off)} cases, {rows[0]['draws']} draws each, seed"
+        f" {rows[0]['seed']}. Three quarters of the GPUs hold as often in {len(beaten)} of"
+        f" {cheaper}."
     )
     return "\n".join(lines)
 
@@ -184,7 +214,11 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1000)
     parser.add_argument("-o", "--output", type=Path)
     given = parser.parse_args()
-    rows = [json.loads(line) for line in given.results.read_text().splitlines()] if given.results.exists() else []
+    rows = (
+        [json.loads(line) for line in given.results.read_text().splitlines()]
+        if given.results.exists()
+        else []
+    )
     done = {each["case"] for each in rows}
     for number in [each for each in range(given.cases) if each not in done][: given.most]:
         rows.append(judge_case(number, given.seed, given.draws))

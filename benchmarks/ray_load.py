@@ -1,11 +1,14 @@
-"""What load workers on the nodes of a Ray cluster cost beside one process here: CPU per token, and the same result.
+"""What load workers on the nodes of a Ray cluster cost beside one process here: CPU per token, and
+the same result.
 
-    python benchmarks/ray_load.py [--streams 1000] [--tokens 400] [--itl 25ms] [--rounds 5]     needs loadstone[ray]
+    python benchmarks/ray_load.py [--streams 1000] [--tokens 400] [--itl 25ms] [--rounds 5]
+    needs loadstone[ray]
 
-One plan on one timing server: by one local worker, by two local ones, and by two on the two nodes that
-scripts/clusters/ray starts on this machine, in turn. CPU is that of all processes of a kind between a cell's begin
-and its end, by their own clocks: workers, relays (a process of the owner for each worker elsewhere) and actors;
-process start is left out, as in client_cpu.py. Ray's daemons, which every cluster has, stand beside.
+One plan on one timing server: by one local worker, by two local ones, and by two on the two nodes
+that scripts/clusters/ray starts on this machine, in turn. CPU is that of all processes of a kind
+between a cell's begin and its end, by their own clocks: workers, relays (a process of the owner for
+each worker elsewhere) and actors; process start is left out, as in client_cpu.py. Ray's daemons,
+which every cluster has, stand beside.
 """
 
 from __future__ import annotations
@@ -41,11 +44,15 @@ RAMP_S = 1.0
 
 @contextlib.contextmanager
 def cluster() -> Iterator[str]:
-    with subprocess.Popen([sys.executable, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ray:
+    with subprocess.Popen(
+        [sys.executable, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as ray:
         assert ray.stdin is not None
         assert ray.stdout is not None
         try:
-            yield next(line.strip() for line in ray.stdout if line.count(":") == 1 and " " not in line)
+            yield next(
+                line.strip() for line in ray.stdout if line.count(":") == 1 and " " not in line
+            )
         finally:
             ray.stdin.close()
             ray.wait(60)
@@ -53,9 +60,12 @@ def cluster() -> Iterator[str]:
 
 @contextlib.contextmanager
 def timing_server(law: str) -> Iterator[str]:
-    """In a session of its own, as one elsewhere: all workers are then scheduled alike (measure.client.priority)."""
+    """In a session of its own, as one elsewhere: all workers are then scheduled alike
+    (measure.client.priority)."""
     command = [sys.executable, "-m", "loadstone", "serve-sim", law, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as server:
         assert server.stdout is not None
         try:
             yield json.loads(server.stdout.readline())["url"]
@@ -68,7 +78,9 @@ def cpu_s() -> dict[str, float]:
     parents, commands = {}, {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(process.name)] = int(
+                (process / "stat").read_text().rpartition(")")[2].split()[1]
+            )
             commands[int(process.name)] = (process / "cmdline").read_text(errors="replace")
     spent = dict.fromkeys(KINDS.values(), 0.0) | {"owner": time.process_time()}
     for pid, command in commands.items():
@@ -93,7 +105,10 @@ def measured(options: Options) -> tuple[dict[str, float], dict[str, float]]:
 
     document = bench(options, on_event)
     cell: dict[str, Any] = document["cells"][0]
-    result = {"requests": float(cell["requests"]["ok"]), "tokens": float(cell["metrics"]["output_tokens"])}
+    result = {
+        "requests": float(cell["requests"]["ok"]),
+        "tokens": float(cell["metrics"]["output_tokens"]),
+    }
     for name in QUANTILES:
         metric, _, quantile = name.rpartition("_")
         result[name] = cell["metrics"][metric][quantile]
@@ -101,7 +116,9 @@ def measured(options: Options) -> tuple[dict[str, float], dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--itl", default="25ms")
@@ -133,13 +150,23 @@ def main() -> None:
     ratios: dict[str, list[float]] = {}
     for arm, rounds in spent.items():
         clients = [each["workers"] + each["relays"] + each["actors"] for each in rounds]
-        ratios[arm] = [mine / each["workers"] for mine, each in zip(clients, spent["1 here"], strict=True)]
+        ratios[arm] = [
+            mine / each["workers"] for mine, each in zip(clients, spent["1 here"], strict=True)
+        ]
         row = [statistics.median(each[kind] for each in rounds) / tokens * 1e6 for kind in kinds]
         row += [statistics.median(clients) / tokens * 1e6, statistics.median(ratios[arm])]
-        print(f"{arm:>9}", *(f"{each:8.2f}" for each in row), "  ", *(f"{each:.2f}" for each in ratios[arm]))
+        print(
+            f"{arm:>9}",
+            *(f"{each:8.2f}" for each in row),
+            "  ",
+            *(f"{each:.2f}" for each in ratios[arm]),
+        )
     print(f"{'result':>9}", *(f"{name:>12}" for name in results["1 here"][0]))
     for arm, runs in results.items():
-        print(f"{arm:>9}", *(f"{statistics.median(run[name] for run in runs):12.6g}" for name in runs[0]))
+        print(
+            f"{arm:>9}",
+            *(f"{statistics.median(run[name] for run in runs):12.6g}" for name in runs[0]),
+        )
 
 
 if __name__ == "__main__":

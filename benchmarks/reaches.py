@@ -1,12 +1,14 @@
-"""What step_time/boards.py is made of, by the kernel tables of PyPI's aiconfigurator-core (Apache-2.0): what matrix
-products reach of data sheets, how fast 16-bit and FP8 caches are read, what all-reduces reach of their links.
+"""What step_time/boards.py is made of, by the kernel tables of PyPI's aiconfigurator-core
+(Apache-2.0): what matrix products reach of data sheets, how fast 16-bit and FP8 caches are read,
+what all-reduces reach of their links.
 
     pip install --no-deps --target TABLES aiconfigurator-core==0.12.0
     python benchmarks/reaches.py TABLES/aiconfigurator_core/systems/data
 
-Each table of products is fitted by t0 + ‖FLOPs/(compute·peak), bytes/(memory·bandwidth)‖, ‖a, b‖ = (a³ + b³)^⅓, over
-those of at least 4 million weights. Caches: decodes that read at least 256 million numbers, heads of 128, medians.
-All-reduces: the shortest time, and the ring's bytes of the longest message over its time. Two minutes on one core.
+Each table of products is fitted by t0 + ‖FLOPs/(compute·peak), bytes/(memory·bandwidth)‖, ‖a, b‖ =
+(a³ + b³)^⅓, over those of at least 4 million weights. Caches: decodes that read at least 256
+million numbers, heads of 128, medians. All-reduces: the shortest time, and the ring's bytes of the
+longest message over its time. Two minutes on one core.
 """
 
 from __future__ import annotations
@@ -24,21 +26,29 @@ from scipy.optimize import least_squares
 
 from loadstone.catalogue import gpu
 
-TYPES = {"bfloat16": ("bf16", 2.0), "fp8": ("fp8", 1.0), "fp8_block": ("fp8", 1.0), "nvfp4": ("fp4", 0.5625)}
+TYPES = {
+    "bfloat16": ("bf16", 2.0),
+    "fp8": ("fp8", 1.0),
+    "fp8_block": ("fp8", 1.0),
+    "nvfp4": ("fp4", 0.5625),
+}
 Floats = NDArray[np.float64]
 LEAST_WEIGHTS, LEAST_READ = 2**22, 2**28
 UNCACHED_BYTES = 32e6
-"""Of the boards with large caches, products with smaller weights are left out: the tables go round a few copies of
-them, which the cache holds, at up to three times the data sheet's bandwidth."""
+"""Of the boards with large caches, products with smaller weights are left out: the tables go round
+a few copies of them, which the cache holds, at up to three times the data sheet's bandwidth."""
 MOST_FLOOR_S = 20e-6
-"""Tables with a longer floor are of kernels that quantise on the host's side: what they reach says little."""
+"""Tables with a longer floor are of kernels that quantise on the host's side: what they reach says
+little."""
 
 
 def fitted(path: Path, board: str) -> dict[str, tuple[float, float, float, float]]:
     """By type: compute, memory (shares of the peaks), floor (s), median error."""
     table = pq.read_table(path, columns=["gemm_dtype", "m", "n", "k", "latency"])
     dtype = np.array(table["gemm_dtype"].to_pylist())
-    rows, wide, deep, ms = (table[name].to_numpy().astype(float) for name in ("m", "n", "k", "latency"))
+    rows, wide, deep, ms = (
+        table[name].to_numpy().astype(float) for name in ("m", "n", "k", "latency")
+    )
     device, found = gpu(board), {}
     for name, (kind, width) in TYPES.items():
         at = (dtype == name) & (wide * deep >= LEAST_WEIGHTS) & (np.minimum(wide, deep) >= 1024)
@@ -52,7 +62,9 @@ def fitted(path: Path, board: str) -> dict[str, tuple[float, float, float, float
         reading = (n * k * width + 2 * m * (n + k)) / device.hbm_bytes_per_s
 
         given = products, reading, seconds
-        best = least_squares(off, np.log([0.6, 0.7, 5e-6]), loss="soft_l1", f_scale=0.1, args=given).x
+        best = least_squares(
+            off, np.log([0.6, 0.7, 5e-6]), loss="soft_l1", f_scale=0.1, args=given
+        ).x
         compute, memory, floor = (float(each) for each in np.exp(best))
         found[name] = compute, memory, floor, float(np.median(np.abs(np.expm1(off(best, *given)))))
     return found
@@ -73,14 +85,17 @@ def products(folder: Path) -> None:
     for board, engine, path in tables(folder, "gemm", "gemm_perf"):
         for name, (compute, memory, floor, error) in fitted(path, board).items():
             print(
-                f"| {board} | {engine} | {name} | {compute:.2f} | {memory:.2f} | {floor * 1e6:.1f} µs | {error:.0%} |"
+                f"| {board} | {engine} | {name} | {compute:.2f} | {memory:.2f} | {floor * 1e6:.1f}"
+                f" µs | {error:.0%} |"
             )
             if floor <= MOST_FLOOR_S:
                 classes[board, TYPES[name][0]].append((compute, memory))
     print("| ratio to H100, H200 and B200 | type | of peak | of bandwidth |")
     print("|---|---|---|---|")
     for (board, kind), each in sorted(classes.items()):
-        others = [classes[name, kind] for name in ("h100", "h200", "b200") if (name, kind) in classes]
+        others = [
+            classes[name, kind] for name in ("h100", "h200", "b200") if (name, kind) in classes
+        ]
         mine, rest = np.log(each).mean(0), np.mean([np.log(other).mean(0) for other in others], 0)
         compute, memory = np.exp(mine - rest)
         print(f"| {board} | {kind} | {compute:.2f} | {memory:.2f} |")
@@ -108,12 +123,17 @@ def all_reduces(folder: Path) -> None:
         times: dict[int, dict[int, float]] = defaultdict(dict)
         for row in pq.read_table(path).to_pylist():
             known = times[row["num_gpus"]]
-            known[row["message_size"]] = min(row["latency"] * 1e-3, known.get(row["message_size"], np.inf))
+            known[row["message_size"]] = min(
+                row["latency"] * 1e-3, known.get(row["message_size"], np.inf)
+            )
         for ranks, known in sorted(times.items()):
             longest = max(known)
             ring = 2 * (ranks - 1) / ranks * 2 * longest  # numbers of 16 bits
             share = ring / known[longest] / gpu(board).link_bytes_per_s
-            print(f"| {board} | {engine} | {ranks} | {min(known.values()) * 1e6:.1f} µs | {share:.2f} |")
+            print(
+                f"| {board} | {engine} | {ranks} | {min(known.values()) * 1e6:.1f} µs |"
+                f" {share:.2f} |"
+            )
 
 
 def tables(folder: Path, kind: str, name: str) -> Iterator[tuple[str, str, Path]]:

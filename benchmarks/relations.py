@@ -1,20 +1,24 @@
-"""Predictions that cannot be: relations that must hold between two predictions, whatever the coefficients.
+"""Predictions that cannot be: relations that must hold between two predictions, whatever the
+coefficients.
 
     python benchmarks/relations.py [--worst 1] [--json FILE]
 
 One deployment against another that differs from it in one thing alone:
 
-- `fp8`: 8-bit weights are not slower than the 16-bit ones of the same model, GPU, engine and layout;
+- `fp8`: 8-bit weights are not slower than the 16-bit ones of the same model, GPU, engine and
+  layout;
 - `newer`: a GPU is not slower than the one before it in its line;
 - `longer`: a longer prompt is not answered faster, nor a longer context read faster;
 - `users`: more users at once are not served faster, each of them;
-- `gpus`: twice the ranks within a node are not slower, of models that use LARGE parameters or more for a token.
+- `gpus`: twice the ranks within a node are not slower, of models that use LARGE parameters or more
+  for a token.
 
-TTFT is the mean of USERS that send at once to an idle engine; TPOT and E2E are means of a closed loop of as many. (In
-a closed loop TTFT may grow where decodes get faster: requests come back sooner, to the same queue.) A relation is
-violated where the side that must not be slower is, by more than TOLERANCE. Violations that no measurement explains
-(EXPLAINED) are grouped, the largest group first; of the worst of each the part of the prediction that grew most is
-named (parts_of in step_time/step.py). Exits with 1 where there are any, or where an explanation explains nothing any
+TTFT is the mean of USERS that send at once to an idle engine; TPOT and E2E are means of a closed
+loop of as many. (In a closed loop TTFT may grow where decodes get faster: requests come back
+sooner, to the same queue.) A relation is violated where the side that must not be slower is, by
+more than TOLERANCE. Violations that no measurement explains (EXPLAINED) are grouped, the largest
+group first; of the worst of each the part of the prediction that grew most is named (parts_of in
+step_time/step.py). Exits with 1 where there are any, or where an explanation explains nothing any
 more.
 """
 
@@ -71,7 +75,8 @@ _ROUNDS = 6
 
 
 class Point(NamedTuple):
-    """What is predicted. `gpu` is a name of the catalogue, `weights` a precision or "" for the checkpoint's."""
+    """What is predicted. `gpu` is a name of the catalogue, `weights` a precision or "" for the
+    checkpoint's."""
 
     model: str
     weights: str
@@ -128,8 +133,11 @@ def predicted(point: Point) -> dict[str, float] | None:
 
 
 def _simulated(fleet: Fleet, point: Point) -> dict[str, float]:
-    # Both sides of a relation are sent the same: no two requests are alike, or all would go in step.
-    spread = np.random.default_rng(0).uniform(0.8, 1.0, 1 if point.users == 1 else _ROUNDS * point.users)
+    # Both sides of a relation are sent the same: no two requests are alike, or all would go in
+    # step.
+    spread = np.random.default_rng(0).uniform(
+        0.8, 1.0, 1 if point.users == 1 else _ROUNDS * point.users
+    )
     inputs = np.maximum(1, (spread * point.prompt).astype(np.int64))
     outputs = np.maximum(2, (spread[::-1] * OUTPUT).astype(np.int64))
     burst = run(fleet, point.users, inputs[: point.users], outputs[: point.users])
@@ -158,7 +166,9 @@ def cause_of(violation: Violation) -> str:
 
 
 def relations(
-    models: Sequence[str] = tuple(MODELS), prompts: Sequence[int] = PROMPTS, users: Sequence[int] = USERS
+    models: Sequence[str] = tuple(MODELS),
+    prompts: Sequence[int] = PROMPTS,
+    users: Sequence[int] = USERS,
 ) -> Iterator[tuple[str, Point, Point]]:
     """(kind, side that must not be slower, the other), of all whose deployments there are."""
     for model in models:
@@ -175,7 +185,11 @@ def relations(
                     if gpu != line[0]:
                         yield "newer", point, point._replace(gpu=line[line.index(gpu) - 1])
                     if prompt != prompts[0]:
-                        yield "longer", point._replace(prompt=prompts[prompts.index(prompt) - 1]), point
+                        yield (
+                            "longer",
+                            point._replace(prompt=prompts[prompts.index(prompt) - 1]),
+                            point,
+                        )
                     if many != users[0]:
                         yield "users", point._replace(users=users[users.index(many) - 1]), point
                     if large and ranks != RANKS[0]:
@@ -218,33 +232,40 @@ class Explanation(NamedTuple):
 EXPLAINED = (
     Explanation(
         "Marlin on A100",
-        lambda each: each.kind == "fp8" and each.slower.gpu == "a100" and each.slower.engine != "tensorrt-llm",
+        lambda each: (
+            each.kind == "fp8"
+            and each.slower.gpu == "a100"
+            and each.slower.engine != "tensorrt-llm"
+        ),
         0.75,
-        "A100 has no FP8 products: engines widen the weights in Marlin's kernel, which reaches 150 of 312 TFLOP/s "
-        "where cuBLAS reaches 245 (moe_perf and gemm_perf of a100_sxm): a prompt takes 1.63 times as long",
+        "A100 has no FP8 products: engines widen the weights in Marlin's kernel, which reaches 150"
+        " of 312 TFLOP/s where cuBLAS reaches 245 (moe_perf and gemm_perf of a100_sxm): a prompt"
+        " takes 1.63 times as long",
     ),
     Explanation(
         "block scales",
         lambda each: each.kind == "fp8" and each.slower.weights == BLOCKS,
         0.60,
-        "kernels of FP8 experts with block scales take 1.0 to 1.9 times as long as 16-bit ones from 4,096 tokens on, "
-        "and up to 2.0 times for one token (moe_perf of b200_sxm and h200_sxm); Qwen3.5 on 8 B200, SGLang 0.5.9 "
-        "(points.csv): TTFT 1.01 to 1.40, TPOT 0.96 to 1.04 times those of BF16",
+        "kernels of FP8 experts with block scales take 1.0 to 1.9 times as long as 16-bit ones from"
+        " 4,096 tokens on, and up to 2.0 times for one token (moe_perf of b200_sxm and h200_sxm);"
+        " Qwen3.5 on 8 B200, SGLang 0.5.9 (points.csv): TTFT 1.01 to 1.40, TPOT 0.96 to 1.04 times"
+        " those of BF16",
     ),
     Explanation(
         "small products",
         lambda each: each.kind == "fp8" and product_bytes(each.slower) <= SMALL,
         0.20,
-        "products whose weights are at most 16 MB in BF16 take 1.36 (SGLang, H200) to 2.3 times (vLLM, B200) as long "
-        "in FP8 with their quantising, those up to 64 MB 0.9 to 1.1 times (gemm_perf, up to 8 tokens); AMD has no "
-        "table, and is taken to be alike",
+        "products whose weights are at most 16 MB in BF16 take 1.36 (SGLang, H200) to 2.3 times"
+        " (vLLM, B200) as long in FP8 with their quantising, those up to 64 MB 0.9 to 1.1 times"
+        " (gemm_perf, up to 8 tokens); AMD has no table, and is taken to be alike",
     ),
     Explanation(
         "one link between two",
         lambda each: each.kind == "gpus" and each.slower.gpu in AMD and each.slower.ranks == 2,
         0.75,
-        "in a mesh two GPUs have one link of seven, which AMD measured at 48 of 64 GB/s (ROCm blog, RCCL and xGMI on "
-        "MI300X, March 2025): all-reduces take longer than half of a prompt's products",
+        "in a mesh two GPUs have one link of seven, which AMD measured at 48 of 64 GB/s (ROCm blog,"
+        " RCCL and xGMI on MI300X, March 2025): all-reduces take longer than half of a prompt's"
+        " products",
     ),
     Explanation(
         "first tokens on B200",
@@ -254,9 +275,10 @@ EXPLAINED = (
             and (each.slower.engine, each.faster.gpu, each.slower.gpu) == ("vllm", "h200", "b200")
         ),
         0.15,
-        "prompts of 1,024 tokens in vLLM (points.csv): TTFT of Llama 70B FP8 on B200 is over 3 % above H200's in "
-        "16 of 40 pairs of rows, up to 1.8 times, of MiniMax FP8 in 3 of 10; of 8,192 tokens in none. Some of these "
-        "rows' scripts left prompts out of CUDA graphs on B200 alone",
+        "prompts of 1,024 tokens in vLLM (points.csv): TTFT of Llama 70B FP8 on B200 is over 3 %"
+        " above H200's in 16 of 40 pairs of rows, up to 1.8 times, of MiniMax FP8 in 3 of 10; of"
+        " 8,192 tokens in none. Some of these rows' scripts left prompts out of CUDA graphs on B200"
+        " alone",
     ),
 )
 OPEN = (
@@ -264,20 +286,24 @@ OPEN = (
         "TensorRT-LLM on A100",
         lambda each: (
             each.kind == "newer"
-            and (each.slower.engine, each.faster.gpu, each.slower.gpu) == ("tensorrt-llm", "a100", "h100")
+            and (each.slower.engine, each.faster.gpu, each.slower.gpu)
+            == ("tensorrt-llm", "a100", "h100")
         ),
         0.25,
-        "no row is of it on A100, which has the engine's mean host times; those fitted on H100's rows are longer",
+        "no row is of it on A100, which has the engine's mean host times; those fitted on H100's"
+        " rows are longer",
     ),
     Explanation(
         "first tokens on MI355X",
         lambda each: (
             each.kind == "newer"
             and each.metric == "TTFT"
-            and (each.slower.engine, each.faster.gpu, each.slower.gpu) == ("sglang", "mi325x", "mi355x")
+            and (each.slower.engine, each.faster.gpu, each.slower.gpu)
+            == ("sglang", "mi325x", "mi355x")
         ),
         0.10,
-        "times of small kernels and of the host fitted on MI355X's rows are longer than MI325X's for one token",
+        "times of small kernels and of the host fitted on MI355X's rows are longer than MI325X's"
+        " for one token",
     ),
 )
 """What is violated without a measurement, and is known."""
@@ -286,7 +312,9 @@ OPEN = (
 def explanation_of(violation: Violation) -> Explanation | None:
     """Of OPEN the reason, which no measurement bears out."""
     known = (*EXPLAINED, *OPEN)
-    return next((each for each in known if violation.share <= each.most and each.covers(violation)), None)
+    return next(
+        (each for each in known if violation.share <= each.most and each.covers(violation)), None
+    )
 
 
 def group_of(violation: Violation) -> str:
@@ -297,13 +325,19 @@ def group_of(violation: Violation) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--worst", type=int, default=1, help="violations to print of each group")
     parser.add_argument("--json", type=Path, help="all of them")
-    parser.add_argument("--grid", type=Path, help="write the relations, for relations_peer.py, and end")
+    parser.add_argument(
+        "--grid", type=Path, help="write the relations, for relations_peer.py, and end"
+    )
     arguments = parser.parse_args()
     if arguments.grid:
-        possible = [each for each in relations() if all(fleet(point.deployment) for point in each[1:])]
+        possible = [
+            each for each in relations() if all(fleet(point.deployment) for point in each[1:])
+        ]
         arguments.grid.write_bytes(msgspec.json.encode(possible))
         return
     counts, found = violations(relations())
@@ -317,7 +351,10 @@ def main() -> None:
     for name, members in sorted(groups.items(), key=lambda item: -len(item[1])):
         print(f"{len(members):5d}  {name}")
         for each in sorted(members, key=lambda each: -each.share)[: arguments.worst]:
-            times = f"{1e3 * each.slower_s:.2f} against {1e3 * each.faster_s:.2f} ms, most of it {cause_of(each)}"
+            times = (
+                f"{1e3 * each.slower_s:.2f} against {1e3 * each.faster_s:.2f} ms, most of it"
+                f" {cause_of(each)}"
+            )
             print(f"       {each.share:+.1%} {each.slower.name}: {times}")
     violated = Counter(each.kind for each in found)
     left = Counter(each.kind for members in groups.values() for each in members)

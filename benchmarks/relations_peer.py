@@ -1,11 +1,13 @@
 """AIConfigurator on the same relations: how many of its own predictions cannot be.
 
     python benchmarks/relations.py --grid GRID.json
-    pip install "aiconfigurator==0.12.*"      (an environment of its own; this script needs nothing of Loadstone)
+    pip install "aiconfigurator==0.12.*"      (an environment of its own; this script needs nothing
+                                              of Loadstone)
     python benchmarks/relations_peer.py GRID.json [--relations 100]
 
-A seeded sample of the relations `fp8` and `newer` whose models and GPUs it has; with FP8 in blocks and without as the
-grid says. Its TTFT is that of a steady state with so many users. An estimate takes it seconds.
+A seeded sample of the relations `fp8` and `newer` whose models and GPUs it has; with FP8 in blocks
+and without as the grid says. Its TTFT is that of a steady state with so many users. An estimate
+takes it seconds.
 """
 
 from __future__ import annotations
@@ -41,7 +43,11 @@ def estimate(
     from aiconfigurator.cli.api import cli_estimate  # type: ignore[import-not-found]
 
     name, experts = MODELS[model]
-    dealt = {"moe_ep_size": 1, "moe_tp_size": ranks, "moe_quant_mode": PRECISIONS[weights]} if experts else {}
+    dealt = (
+        {"moe_ep_size": 1, "moe_tp_size": ranks, "moe_quant_mode": PRECISIONS[weights]}
+        if experts
+        else {}
+    )
     try:
         found = cli_estimate(
             name,
@@ -62,7 +68,9 @@ def estimate(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("grid", type=Path)
     parser.add_argument("--relations", type=int, default=100)
     arguments = parser.parse_args()
@@ -86,7 +94,11 @@ def main() -> None:
             counts[f"{kind} {metric}"] += 1
             if here[metric] > there[metric] * (1 + TOLERANCE):
                 violated[f"{kind} {metric}"] += 1
-                print(f"{kind} {metric} {here[metric] / there[metric] - 1:+.0%} {fast} against {slow}", flush=True)
+                print(
+                    f"{kind} {metric} {here[metric] / there[metric] - 1:+.0%} {fast} against"
+                    f" {slow}",
+                    flush=True,
+                )
     for name, count in sorted(counts.items()):
         print(f"{name:12s} {violated[name]:4d} of {count:4d} violated")
     print(f"not predicted: {failed.total()} of {min(arguments.relations, len(grid))}")

@@ -2,10 +2,11 @@
 
     python benchmarks/report_page.py [--results FOLDER] [--shots FOLDER] [--axe FILE]
 
-Published files of dstack (37 runs, with --results FOLDER that has dstack/ in it), 18 simulated sweeps, a study of 36
-cells with one lost, plans for six kinds of GPU, one `bench` of a simulated server; and 200 runs, for size and time.
-Each is opened in headless Chromium, light and dark. `--axe`: axe.min.js of the npm package axe-core, which judges
-contrast, names and roles, with all parts unfolded. `--shots`: screenshots of 1440×900 and 390×844.
+Published files of dstack (37 runs, with --results FOLDER that has dstack/ in it), 18 simulated
+sweeps, a study of 36 cells with one lost, plans for six kinds of GPU, one `bench` of a simulated
+server; and 200 runs, for size and time. Each is opened in headless Chromium, light and dark.
+`--axe`: axe.min.js of the npm package axe-core, which judges contrast, names and roles, with all
+parts unfolded. `--shots`: screenshots of 1440×900 and 390×844.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def main() -> None:
     parser.add_argument("--shots", type=Path, help="folder for screenshots")
     parser.add_argument("--axe", type=Path, help="axe.min.js")
     given = parser.parse_args()
-    print("| page | hero ends at (1440×900) | written in | processor | size | opens in | 390 px | messages | axe |")
+    print(
+        "| page | hero ends at (1440×900) | written in | processor | size | opens in | 390 px |"
+        " messages | axe |"
+    )
     print("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     with TemporaryDirectory() as folder:
         for name, words in _pages(Path(folder), given.results):
@@ -65,7 +69,11 @@ def main() -> None:
             loadstone(*words, "-o", page)
             written_s, busy_s = time.perf_counter() - begin, _busy_s() - busy_s
             cells = [name, *_opened(page, given.axe, given.shots)]
-            cells[2:2] = [f"{written_s:.1f} s", f"{busy_s:.1f} s", f"{page.stat().st_size / 1e6:.2f} MB"]
+            cells[2:2] = [
+                f"{written_s:.1f} s",
+                f"{busy_s:.1f} s",
+                f"{page.stat().st_size / 1e6:.2f} MB",
+            ]
             print("| " + " | ".join(cells) + " |", flush=True)
 
 
@@ -79,7 +87,10 @@ def _pages(folder: Path, results: Path | None) -> Iterator[tuple[str, list[str |
     if results is not None:
         yield "dstack, 37 runs", ["report", results / "dstack"]
     yield "a study, 35 of 36 cells", _studied(folder / "study")
-    yield "plans for six GPUs", ["recommend", "llama-3.1-70b", *ASKED, "--gpus", re.sub(r"=[\d.]+", "", PRICES)]
+    yield (
+        "plans for six GPUs",
+        ["recommend", "llama-3.1-70b", *ASKED, "--gpus", re.sub(r"=[\d.]+", "", PRICES)],
+    )
     yield "one bench", ["report", _measured(folder / "bench")]
     sweeps = folder / "sweeps"
     of = product((("h100", 8), ("h200", 8), ("b200", 4)), ("vllm", "sglang"), MODELS)
@@ -113,7 +124,15 @@ def _simulated(out: Path, gpus: tuple[str, int], engine: str, asked: tuple[str, 
 
 def _measured(out: Path) -> Path:
     server = subprocess.Popen(
-        [sys.executable, "-m", "loadstone", "serve-sim", "llama-3.1-8b@1xh100/engine=vllm", "--port", "0"],
+        [
+            sys.executable,
+            "-m",
+            "loadstone",
+            "serve-sim",
+            "llama-3.1-8b@1xh100/engine=vllm",
+            "--port",
+            "0",
+        ],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -122,7 +141,16 @@ def _measured(out: Path) -> Path:
         found = re.search(r"http://[\d.:]+", server.stdout.readline())
         assert found is not None
         url = found.group()
-        asked = ["--concurrency", "1,4,16,64", "--input", "256", "--output", "64", "--requests", "120"]
+        asked = [
+            "--concurrency",
+            "1,4,16,64",
+            "--input",
+            "256",
+            "--output",
+            "64",
+            "--requests",
+            "120",
+        ]
         loadstone("bench", url, *asked, "--slo", "ttft_p99<500ms,tpot_p99<20ms", "--out", out)
     finally:
         server.terminate()
@@ -131,11 +159,14 @@ def _measured(out: Path) -> Path:
 
 
 def loadstone(*words: str | Path) -> None:
-    subprocess.run([sys.executable, "-m", "loadstone", *map(str, words)], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "loadstone", *map(str, words)], check=True, capture_output=True
+    )
 
 
 def _opened(page: Path, axe: Path | None, shots: Path | None) -> list[str]:
-    """Where the hero ends, how long the page takes to open, its screens on a phone, messages, and what axe says."""
+    """Where the hero ends, how long the page takes to open, its screens on a phone, messages, and
+    what axe says."""
     worst = {"bottom": 0.0, "load_s": 0.0, "screens": 0.0, "messages": 0.0, "axe": 0.0}
     for dark in (False, True):
         with TemporaryDirectory() as profile, Browser(Path(profile), dark=dark) as browser:
@@ -160,11 +191,19 @@ def _opened(page: Path, axe: Path | None, shots: Path | None) -> list[str]:
                     if not page.stem.startswith("200"):
                         browser.run(UNFOLD)
                     browser.run(axe.read_text("utf-8") + ";0")
-                    serious = "found.violations.filter((each) => ['serious', 'critical'].includes(each.impact))"
-                    shown = f"{serious}.map((each) => each.id + ': ' + each.nodes[0].html.slice(0, 120))"
+                    serious = (
+                        "found.violations.filter((each) => ['serious',"
+                        " 'critical'].includes(each.impact))"
+                    )
+                    shown = (
+                        f"{serious}.map((each) => each.id + ': ' + each.nodes[0].html.slice(0,"
+                        " 120))"
+                    )
                     for each in browser.run(f"axe.run().then((found) => {shown})"):
                         print(
-                            f"  axe, {page.stem}, {width} px, {'dark' if dark else 'light'}: {each}", file=sys.stderr
+                            f"  axe, {page.stem}, {width} px, {'dark' if dark else 'light'}:"
+                            f" {each}",
+                            file=sys.stderr,
                         )
                         worst["axe"] += 1
             worst["messages"] += len(browser.complaints)

@@ -4,9 +4,10 @@
     python benchmarks/scale.py requests [--requests 1000000] [--concurrency 64] [--tokens 2]
     python benchmarks/scale.py summary [--requests 1000000] [--concurrency 64] [--tokens 100]
 
-The first two print the largest resident memory of the workers and of the owner (planning, assembly, summary), and
-check that every request is in the records with all its tokens. Their target is the embedded timing server.
-The third simulates such a run, and prints what its summary, anew from the records, and its report take.
+The first two print the largest resident memory of the workers and of the owner (planning, assembly,
+summary), and check that every request is in the records with all its tokens. Their target is the
+embedded timing server. The third simulates such a run, and prints what its summary, anew from the
+records, and its report take.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class WorkerMemory(threading.Thread):
             return
 
 
-def run(law: str, options: Callable[[str, Path], Options], expected_requests: int, expected_tokens: int) -> None:
+def run(
+    law: str, options: Callable[[str, Path], Options], expected_requests: int, expected_tokens: int
+) -> None:
     memory = WorkerMemory()
     memory.start()
     with (
@@ -71,9 +74,13 @@ def run(law: str, options: Callable[[str, Path], Options], expected_requests: in
     assert cell["metrics"]["output_tokens"] == expected_tokens, cell["metrics"]["output_tokens"]
     owner = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"requests            {cell['requests']}")
-    print(f"duration            {cell['duration_s']:.1f} s measured, {wall_s:.1f} s in all, {os.cpu_count()} cores")
     print(
-        f"output tokens       {cell['metrics']['output_tokens']:,} at {cell['metrics']['output_tokens_per_s']:,.0f}/s"
+        f"duration            {cell['duration_s']:.1f} s measured, {wall_s:.1f} s in all,"
+        f" {os.cpu_count()} cores"
+    )
+    print(
+        f"output tokens       {cell['metrics']['output_tokens']:,} at"
+        f" {cell['metrics']['output_tokens_per_s']:,.0f}/s"
     )
     print(f"client CPU          {cell['client']['cpu_s']:.1f} s")
     print(f"receive lag p99     {cell['client']['receive_lag_p99_s'] * 1e3:.2f} ms")
@@ -92,8 +99,9 @@ def timed(*arguments: str) -> None:
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, arguments
     print(
-        f"{arguments[0]:10} {time.monotonic() - started:5.1f} s wall, "
-        f"{usage.ru_utime + usage.ru_stime:5.1f} s of processor time, {usage.ru_maxrss / 2**20:.2f} GiB"
+        f"{arguments[0]:10} {time.monotonic() - started:5.1f} s wall,"
+        f" {usage.ru_utime + usage.ru_stime:5.1f} s of processor time,"
+        f" {usage.ru_maxrss / 2**20:.2f} GiB"
     )
 
 
@@ -110,7 +118,9 @@ def summary(requests: int, concurrency: int, tokens: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["streams", "requests", "summary"])
     parser.add_argument("--streams", type=int, default=10_000)
     parser.add_argument("--requests", type=int, default=1_000_000)

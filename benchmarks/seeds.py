@@ -1,11 +1,13 @@
-"""Makes benchmarks/results/seeds_speed.md: what 000 and 002 measured, simulated as their servers were started.
+"""Makes benchmarks/results/seeds_speed.md: what 000 and 002 measured, simulated as their servers
+were started.
 
     python benchmarks/seeds.py POINTS.csv [--json] > benchmarks/results/seeds_speed.md
 
-POINTS.csv: docs/accuracy.md has the columns; rows whose source begins with `seed000` (DeepSeek-V3, H200, SGLang) and
-`seed002` (DeepSeek-R1, MI300X and H200, dstack) are used, those that were excluded from fits included. Each row is
-simulated with the shipped coefficients (whose fit saw most of the served rows) and with those of a fit without this
-model family. `light` has all efficiencies 1 and no overhead. Some seconds on one core.
+POINTS.csv: docs/accuracy.md has the columns; rows whose source begins with `seed000` (DeepSeek-V3,
+H200, SGLang) and `seed002` (DeepSeek-R1, MI300X and H200, dstack) are used, those that were
+excluded from fits included. Each row is simulated with the shipped coefficients (whose fit saw most
+of the served rows) and with those of a fit without this model family. `light` has all efficiencies
+1 and no overhead. Some seconds on one core.
 """
 
 from __future__ import annotations
@@ -35,9 +37,15 @@ EAGER = "mem_fraction_static=0.8,enforce_eager=1"
 R1_SGLANG = "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3"
 MI300X_SGLANG = "deepseek-r1@8xmi300x/tp8,engine=sglang,version=0.4.2"
 SERVERS = {
-    "000, 8 GPUs, CUDA graphs off": f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.1,{EAGER}",
-    "000, 8 GPUs, FP8 KV cache": "deepseek-v3@8xh200/tp1,dp8,attention-dp,kv=fp8,engine=sglang,version=0.4.1",
-    "000, 16 GPUs, CUDA graphs off": f"deepseek-v3@16xh200/tp16,nodes=2,engine=sglang,version=0.4.1,{EAGER}",
+    "000, 8 GPUs, CUDA graphs off": (
+        f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.1,{EAGER}"
+    ),
+    "000, 8 GPUs, FP8 KV cache": (
+        "deepseek-v3@8xh200/tp1,dp8,attention-dp,kv=fp8,engine=sglang,version=0.4.1"
+    ),
+    "000, 16 GPUs, CUDA graphs off": (
+        f"deepseek-v3@16xh200/tp16,nodes=2,engine=sglang,version=0.4.1,{EAGER}"
+    ),
     "000, 16 GPUs, FP8 KV cache": (
         "deepseek-v3@16xh200/tp16,nodes=2,kv=fp8,engine=sglang,version=0.4.1,enforce_eager=1"
     ),
@@ -48,20 +56,26 @@ SERVERS = {
     "002, H200, vLLM 0.7.4, shared prefixes": (
         "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,prefix_caching=1,enable_chunked_prefill=1"
     ),
-    "002, H200, vLLM 0.7.4, offline": "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_model_len=32768",
+    "002, H200, vLLM 0.7.4, offline": (
+        "deepseek-r1@8xh200/tp8,engine=vllm,version=0.7.4,max_model_len=32768"
+    ),
     "002, H200, TensorRT-LLM 0.17": (
         "deepseek-r1@8xh200/tp8,ep4,engine=tensorrt-llm,version=0.17,max_batch_size=512,max_num_tokens=16384,"
         "max_seq_len=16384,enforce_eager=1"
     ),
     "002, MI300X, SGLang 0.4.2": MI300X_SGLANG,
     "002, MI300X, SGLang 0.4.2, shared prefixes": MI300X_SGLANG,
-    "002, MI300X, vLLM 0.7.3": "deepseek-r1@8xmi300x/tp8,engine=vllm,version=0.7.3,max_model_len=32768",
+    "002, MI300X, vLLM 0.7.3": (
+        "deepseek-r1@8xmi300x/tp8,engine=vllm,version=0.7.3,max_model_len=32768"
+    ),
 }
-"""As they were started, in shorthand. Sources: 000 itself; for 002 the tasks in dstackai/benchmarks,
-Deepseek-R1/README.md. What vLLM 0.7 makes of its defaults (whole prompts, before all decodes) the shorthand's version
-says; the rows agree: ITL has p99 near its median and a deviation of several times it."""
+"""As they were started, in shorthand. Sources: 000 itself; for 002 the tasks in
+dstackai/benchmarks, Deepseek-R1/README.md. What vLLM 0.7 makes of its defaults (whole prompts,
+before all decodes) the shorthand's version says; the rows agree: ITL has p99 near its median and a
+deviation of several times it."""
 PREFIX_GROUPS = 10
-"""Of 50 requests each, shuffled (--gsp-num-groups, --gsp-prompts-per-group), from an empty cache."""
+"""Of 50 requests each, shuffled (--gsp-num-groups, --gsp-prompts-per-group), from an empty
+cache."""
 
 PREFIXES, OFFLINE = ", shared prefixes", ", offline"
 GAPS_AT: dict[str, tuple[float, ...]] = {"rate": (1, 4, 8), "concurrency": (4, 16, 64)}
@@ -70,7 +84,8 @@ GAPS_AT: dict[str, tuple[float, ...]] = {"rate": (1, 4, 8), "concurrency": (4, 1
 IMPLIED = {"002, H200, vLLM 0.7.4": 280_000, "002, H200, TensorRT-LLM 0.17": 355_000}
 """KV tokens that the rows with 128 users imply (docs/seeds.md), where sizing finds more."""
 IMPLIED_NIC_BYTES_PER_S = 2.5e9 / 8
-"""Per GPU of the network between 000's two nodes, 20 Gbit/s a node, implied likewise; the catalogue has 50e9."""
+"""Per GPU of the network between 000's two nodes, 20 Gbit/s a node, implied likewise; the catalogue
+has 50e9."""
 
 
 HEAD = """# DeepSeek-V3 and R1 as two documents measured them, beside simulations
@@ -89,7 +104,8 @@ class Figures(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A decode step of one scheduler, s: the median gap between tokens, and the model's for as many sequences."""
+    """A decode step of one scheduler, s: the median gap between tokens, and the model's for as many
+    sequences."""
 
     sequences: int
     measured_s: float
@@ -122,15 +138,24 @@ def server_of(point: Point) -> str | None:
         return None
     gpu = "MI300X" if "MI300X" in point.gpu else "H200"
     engine = {"sglang": "SGLang", "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM"}[point.engine]
-    name = f"002, {gpu}, {engine} {'.'.join(point.engine_version.split('.')[: 2 if engine[0] == 'T' else 3])}"
+    name = (
+        f"002, {gpu}, {engine}"
+        f" {'.'.join(point.engine_version.split('.')[: 2 if engine[0] == 'T' else 3])}"
+    )
     if point.prefix_tokens:
         return name + PREFIXES
     return name + OFFLINE if point.mode == "offline" and name + OFFLINE in SERVERS else name
 
 
-def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model: StepModel) -> Figures:
-    """Without warm-up and over the whole run, as these clients measured (`--warmup 0 --dialect sglang`)."""
-    tokens: dict[str, Any] = {"input": str(round(point.input_tokens or 0)), "output": str(point.output_tokens)}
+def simulated(
+    point: Point, deployment: Deployment, policy: EnginePolicy, model: StepModel
+) -> Figures:
+    """Without warm-up and over the whole run, as these clients measured (`--warmup 0 --dialect
+    sglang`)."""
+    tokens: dict[str, Any] = {
+        "input": str(round(point.input_tokens or 0)),
+        "output": str(point.output_tokens),
+    }
     if point.prefix_tokens:
         tokens |= {"prefix": round(point.prefix_tokens), "prefix_groups": PREFIX_GROUPS}
     requests = point.requests or 0
@@ -151,16 +176,23 @@ def simulated(point: Point, deployment: Deployment, policy: EnginePolicy, model:
 
 
 def step_of(point: Point, deployment: Deployment, models: Sequence[StepModel]) -> Step | None:
-    """The median gap is one decode step. A closed loop of equal lengths has all users decoding at once, if the cache
-    holds them; at a rate, output tokens/s · TPOT do on average (Little's law)."""
+    """The median gap is one decode step. A closed loop of equal lengths has all users decoding
+    at once, if the cache holds them; at a rate, output tokens/s · TPOT do on average (Little's
+    law)."""
     if point.prefix_tokens or point.output_tokens is None:
         return None
     if not point.itl_s or not point.tpot_s or not point.output_tokens_per_s:
         return None
-    users = point.output_tokens_per_s * point.tpot_s if point.load == "rate" else point.load_value or 0.0
+    users = (
+        point.output_tokens_per_s * point.tpot_s
+        if point.load == "rate"
+        else point.load_value or 0.0
+    )
     sequences = max(1, round(users / deployment.dp))
     context = sequences * ((point.input_tokens or 0) + point.output_tokens // 2)
-    return Step(sequences, point.itl_s, *(model.step_s(sequences, round(context), ()) for model in models))
+    return Step(
+        sequences, point.itl_s, *(model.step_s(sequences, round(context), ()) for model in models)
+    )
 
 
 def rows_of(points: Sequence[Point]) -> list[Row]:
@@ -205,8 +237,8 @@ def seconds(values: Sequence[float | None], scale: float = 1.0) -> str:
 
 
 def tables(rows: Sequence[Row]) -> str:
-    """Returns the page: measured / simulated as shipped / with the family held out [/ held out, with
-    what the rows imply of cache or network]."""
+    """Returns the page: measured / simulated as shipped / with the family held out [/ held out,
+    with what the rows imply of cache or network]."""
     served = [row for row in rows if row.load != "offline"]
     prefixes = [row for row in served if row.server.endswith(PREFIXES)]
     others = [row for row in served if not row.server.endswith(PREFIXES)]
@@ -220,10 +252,19 @@ def tables(rows: Sequence[Row]) -> str:
 def serving(head: str, rows: Sequence[Row]) -> list[str]:
     text = [f"| {head} | TTFT, s | TPOT, ms | output tok/s |", "|---|---|---|---|---|"]
     order = list(SERVERS)
-    for row in sorted(rows, key=lambda row: (order.index(row.server), row.output_tokens, row.value)):
-        kinds = [each for each in (row.measured, row.shipped, row.held_out, row.implied) if each is not None]
+    for row in sorted(
+        rows, key=lambda row: (order.index(row.server), row.output_tokens, row.value)
+    ):
+        kinds = [
+            each
+            for each in (row.measured, row.shipped, row.held_out, row.implied)
+            if each is not None
+        ]
         load = f"{row.value:g}" if row.load == "rate" else f"{row.value:g}, {row.output_tokens:,}"
-        ttft, tpot = seconds([each.ttft_s for each in kinds]), seconds([each.tpot_s for each in kinds], 1e3)
+        ttft, tpot = (
+            seconds([each.ttft_s for each in kinds]),
+            seconds([each.tpot_s for each in kinds], 1e3),
+        )
         rate = " / ".join(f"{each.rate:,.0f}" for each in kinds)
         text.append(f"| {label(row)} | {load} | {ttft} | {tpot} | {rate} |")
     return text
@@ -234,13 +275,19 @@ def label(row: Row) -> str:
 
 
 def offline(rows: Sequence[Row]) -> list[str]:
-    text = ["| 002, offline, answer | requests: measured / shipped / held out, output tok/s |", "|---|---|"]
+    text = [
+        "| 002, offline, answer | requests: measured / shipped / held out, output tok/s |",
+        "|---|---|",
+    ]
     for name in SERVERS:
         mine = [row for row in rows if row.server == name and row.load == "offline"]
         for answer in sorted({row.output_tokens for row in mine}):
-            same = sorted((row for row in mine if row.output_tokens == answer), key=lambda row: row.value)
+            same = sorted(
+                (row for row in mine if row.output_tokens == answer), key=lambda row: row.value
+            )
             cells = [
-                f"{row.value:g}: {row.measured.rate:,.0f} / {row.shipped.rate:,.0f} / {row.held_out.rate:,.0f}"
+                f"{row.value:g}: {row.measured.rate:,.0f} / {row.shipped.rate:,.0f} /"
+                f" {row.held_out.rate:,.0f}"
                 for row in same
             ]
             text.append(f"| {label(same[0])}, {answer:,} | {'; '.join(cells)} |")
@@ -249,7 +296,10 @@ def offline(rows: Sequence[Row]) -> list[str]:
 
 def steps(rows: Sequence[Row]) -> list[str]:
     text = [
-        "| server | load | sequences | gap, ms | shipped | held out | light | left, ms | µs per layer |",
+        (
+            "| server | load | sequences | gap, ms | shipped | held out | light | left, ms | µs per"
+            " layer |"
+        ),
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -265,12 +315,16 @@ def steps(rows: Sequence[Row]) -> list[str]:
             str(step.sequences),
             *(f"{each * 1e3:.1f}" for each in times),
         ]
-        text.append(f"| {' | '.join(cells)} | {left_s * 1e3:+.0f} | {left_s * 1e6 / row.layers:+,.0f} |")
+        text.append(
+            f"| {' | '.join(cells)} | {left_s * 1e3:+.0f} | {left_s * 1e6 / row.layers:+,.0f} |"
+        )
     return text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("points", type=Path)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -281,7 +335,9 @@ def main() -> None:
     pairs = ("measured", "shipped", "held_out", "implied", "step")
     dicts = []
     for row in rows:
-        inner = {name: value._asdict() for name in pairs if (value := getattr(row, name)) is not None}
+        inner = {
+            name: value._asdict() for name in pairs if (value := getattr(row, name)) is not None
+        }
         dicts.append(row._asdict() | inner)
     print(json.dumps(dicts, indent=1))
 

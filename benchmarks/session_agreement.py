@@ -1,12 +1,16 @@
-"""Whether sessions are simulated as they are measured: one plan through `simulate`, and through `bench` on serve-sim.
+"""Whether sessions are simulated as they are measured: one plan through `simulate`, and through
+`bench` on serve-sim.
 
-    python benchmarks/session_agreement.py [WORKLOAD…]   prints both, how far apart they are, and whether that is more
-                                                         than 3 % beyond what the simulated sample leaves open
+    python benchmarks/session_agreement.py [WORKLOAD…]   prints both, how far apart they are, and
+    whether that is more
+                                                         than 3 % beyond what the simulated sample
+                                                         leaves open
 
-serve-sim has the same scheduler in real time, so that what differs is how the client, the plan and the caches are
-simulated. Workloads of ten to forty seconds each, of different shapes; steps take 15 ms or more, so that a client
-which shares its machine does not decide. Messages have words that cost serve-sim what the plan's estimate says; of
-real text the two count differently. Weka's sample is that of ../shared/data/agents, made from MLPerf's sessions.
+serve-sim has the same scheduler in real time, so that what differs is how the client, the plan and
+the caches are simulated. Workloads of ten to forty seconds each, of different shapes; steps take 15
+ms or more, so that a client which shares its machine does not decide. Messages have words that cost
+serve-sim what the plan's estimate says; of real text the two count differently. Weka's sample is
+that of ../shared/data/agents, made from MLPerf's sessions.
 """
 
 from __future__ import annotations
@@ -34,8 +38,19 @@ def chains(path: Path, sessions: int = 12, calls: int = 8) -> Path:
     for session in range(sessions):
         blocks: list[int] = list(range(8))
         for call in range(calls):
-            blocks += [1000 * session + 100 * call + each + 100 for each in range(draw.randint(2, 12))]
-            rows.append(row(session, call, [call - 1] if call else [], blocks, draw, delay=draw.expovariate(2)))
+            blocks += [
+                1000 * session + 100 * call + each + 100 for each in range(draw.randint(2, 12))
+            ]
+            rows.append(
+                row(
+                    session,
+                    call,
+                    [call - 1] if call else [],
+                    blocks,
+                    draw,
+                    delay=draw.expovariate(2),
+                )
+            )
     return write(path, rows)
 
 
@@ -52,7 +67,9 @@ def agents(path: Path, sessions: int = 8) -> Path:
             for step in range(3):
                 place = 1 + 3 * number + step
                 after, trigger = (
-                    ([0], "sent") if number == 2 and not step else ([0 if not step else place - 1], "ended")
+                    ([0], "sent")
+                    if number == 2 and not step
+                    else ([0 if not step else place - 1], "ended")
                 )
                 blocks = blocks + [next(own) for _ in range(draw.randint(1, 8))]
                 rows.append(row(session, place, after, blocks, draw, trigger, draw.expovariate(4)))
@@ -62,12 +79,15 @@ def agents(path: Path, sessions: int = 8) -> Path:
 
 
 def messages(path: Path, sessions: int = 8, calls: int = 7) -> Path:
-    """Write sessions of messages, tools' results among them, in words of which serve-sim and the plan's estimate have
-    as many tokens."""
+    """Write sessions of messages, tools' results among them, in words of which serve-sim and the
+    plan's estimate have as many tokens."""
     draw, rows = random.Random(3), []
 
     def said(role: str, words: int) -> Row:
-        return {"role": role, "content": " ".join("".join(draw.choices("aeiou", k=3)) for _ in range(words))}
+        return {
+            "role": role,
+            "content": " ".join("".join(draw.choices("aeiou", k=3)) for _ in range(words)),
+        }
 
     for session in range(sessions):
         history = [said("system", 500), said("user", 300)]
@@ -104,22 +124,42 @@ def weka(path: Path) -> Path:
 
 
 def workloads(folder: Path) -> dict[str, tuple[str, Row]]:
-    turns: Row = {"turns": "5", "input": "600", "output": "uniform:20:60", "think_time": "exponential:300ms"}
+    turns: Row = {
+        "turns": "5",
+        "input": "600",
+        "output": "uniform:20:60",
+        "think_time": "exponential:300ms",
+    }
     tools, tree = chains(folder / "chains.jsonl"), agents(folder / "agents.jsonl")
     found: dict[str, tuple[str, Row]] = {
         "turns": (DEPLOYMENT, {**turns, "concurrency": [8], "requests": [200], "warmup": 4}),
         "turns, open": (DEPLOYMENT, {**turns, "rate": [4.0], "requests": [200], "warmup": 0}),
-        "tools, evicted": (SMALL, {"agents": tools, "concurrency": [12], "requests": [192], "warmup": 0}),
+        "tools, evicted": (
+            SMALL,
+            {"agents": tools, "concurrency": [12], "requests": [192], "warmup": 0},
+        ),
         "tools, host tier": (
             f"{SMALL},kv_host=100gb".replace("20000", "32000"),
             {"agents": tools, "concurrency": [12], "requests": [192], "warmup": 0},
         ),
-        "tools": (DEPLOYMENT, {"agents": tools, "concurrency": [8], "requests": [192], "warmup": 0}),
+        "tools": (
+            DEPLOYMENT,
+            {"agents": tools, "concurrency": [8], "requests": [192], "warmup": 0},
+        ),
         "tools drawn, two replicas": (
             "llama-3.1-70b@8xh100/tp4,dp2",
-            {"agents": tools, "concurrency": [10], "requests": [192], "warmup": 0, "tool_time": "exponential:500ms"},
+            {
+                "agents": tools,
+                "concurrency": [10],
+                "requests": [192],
+                "warmup": 0,
+                "tool_time": "exponential:500ms",
+            },
         ),
-        "sub-agents": (DEPLOYMENT, {"agents": tree, "concurrency": [4], "requests": [176], "warmup": 0}),
+        "sub-agents": (
+            DEPLOYMENT,
+            {"agents": tree, "concurrency": [4], "requests": [176], "warmup": 0},
+        ),
     }
     chat = {"agents": messages(folder / "messages.jsonl"), "endpoint": "chat"}
     found["messages"] = (DEPLOYMENT, {**chat, "concurrency": [6], "requests": [112], "warmup": 0})
@@ -159,10 +199,13 @@ def main() -> None:
                 got = other[metric][0]
                 apart = got / value - 1 if value else 0.0
                 far = "" if abs(got - min(max(got, low), high)) <= WITHIN * value else "  too far"
-                print(f"{said:30}{metric:>12}{value:>12.4f}{got:>12.4f}{apart:>9.1%}{far}", flush=True)
+                print(
+                    f"{said:30}{metric:>12}{value:>12.4f}{got:>12.4f}{apart:>9.1%}{far}", flush=True
+                )
                 said = ""
             print(
-                f"{'':30}receive lag p99 {lag_s * 1e3:.1f} ms, {measured['cells'][0]['requests']['ok']} answered",
+                f"{'':30}receive lag p99 {lag_s * 1e3:.1f} ms,"
+                f" {measured['cells'][0]['requests']['ok']} answered",
                 flush=True,
             )
 

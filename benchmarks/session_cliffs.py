@@ -1,18 +1,22 @@
-"""Simulates published sweeps of agents' sessions: at how many sessions throughput falls, and what lower tiers give.
+"""Simulates published sweeps of agents' sessions: at how many sessions throughput falls, and what
+lower tiers give.
 
-    python benchmarks/session_cliffs.py [CASE…]   prints a line for each load, and whether each case is met
+    python benchmarks/session_cliffs.py [CASE…]   prints a line for each load, and whether each case
+    is met
 
 Assumed of sessions, from facts other than the sweeps' own turning points:
-  - in AgentX's full-context set one session held 35 % of a pool of 1,048,576 tokens at most (InferenceX pull
-    2273), and its traces have 145 top-level calls (57,000 in 393): 145 turns, each with as many tokens more, up to
-    367,000;
-  - answers of 600 tokens (input over output tokens of InferenceX pull 2275, at prompts of 95,000 tokens), tools of
-    8 s (inference-perf's example), exponential;
-  - ATOM pull 890 states contexts of 100,000 tokens and 32 users; its host memory and disk are assumed: 200 GB, 2 TB.
-Sub-agents are not told apart: a session is one chain. With data parallelism pull 2268 has a router that hashes
-sessions to ranks (sglang-router's consistent_hashing), and a rank's cache is as large as `size` finds it: it has
-all of attention's weights, so that less is left than the 3.3 M tokens that the pull states of TP8.
-Throughput is that of all tokens, cached ones included, as AgentX counts it.
+  - in AgentX's full-context set one session held 35 % of a pool of 1,048,576 tokens at most
+    (InferenceX pull 2273), and its traces have 145 top-level calls (57,000 in 393): 145 turns, each
+    with as many tokens more, up to 367,000;
+  - answers of 600 tokens (input over output tokens of InferenceX pull 2275, at prompts of 95,000
+    tokens), tools of 8 s (inference-perf's example), exponential;
+  - ATOM pull 890 states contexts of 100,000 tokens and 32 users; its host memory and disk are
+    assumed: 200 GB, 2 TB.
+Sub-agents are not told apart: a session is one chain. With data parallelism pull 2268 has a router
+that hashes sessions to ranks (sglang-router's consistent_hashing), and a rank's cache is as large
+as `size` finds it: it has all of attention's weights, so that less is left than the 3.3 M tokens
+that the pull states of TP8. Throughput is that of all tokens, cached ones included, as AgentX
+counts it.
 """
 
 from __future__ import annotations
@@ -101,23 +105,32 @@ def main() -> None:
         if name == "890":
             totals = []
             for tier, options in TIERS.items():
-                total, share = throughput(f"minimax-m2.5@2xmi300x/tp2,engine=vllm{options}", 32, 40, 100_000)
+                total, share = throughput(
+                    f"minimax-m2.5@2xmi300x/tp2,engine=vllm{options}", 32, 40, 100_000
+                )
                 totals.append(total)
                 print(f"890 {tier:5} {total:9,.0f} tok/s/GPU, cached {share:.2f}", flush=True)
-            print(f"890: HBM < DRAM < NVMe {'met' if totals == sorted(totals) else 'missed'}", flush=True)
+            print(
+                f"890: HBM < DRAM < NVMe {'met' if totals == sorted(totals) else 'missed'}",
+                flush=True,
+            )
             continue
         sweep = SWEEPS[name]
         best, found = 0.0, 0
         for sessions in sweep.sessions:
             total, share = throughput(sweep.deployment, sessions, 145, 367_000, sweep.route)
-            print(f"{name} {sessions:4} sessions {total:9,.0f} tok/s/GPU, cached {share:.2f}", flush=True)
+            print(
+                f"{name} {sessions:4} sessions {total:9,.0f} tok/s/GPU, cached {share:.2f}",
+                flush=True,
+            )
             if not found and total < FALL * best:
                 found = sessions
             best = max(best, total)
         low, high = sweep.fine / WIDER, sweep.fallen * WIDER
         said = "met" if low <= found <= high else "missed"
         print(
-            f"{name}: falls at {found or 'none'}, published {sweep.fine}..{sweep.fallen} ({low:g}..{high:g}): {said}"
+            f"{name}: falls at {found or 'none'}, published {sweep.fine}..{sweep.fallen}"
+            f" ({low:g}..{high:g}): {said}"
         )
 
 

@@ -1,13 +1,14 @@
 """How fast the simulator is, what a million requests cost, and whether it agrees with serve-sim.
 
-    python benchmarks/simulator.py speed [--requests 100000]     requests/s of the event simulation, on one core
-    python benchmarks/simulator.py million [--requests 1000000]  `loadstone simulate`, written and summarised
-    python benchmarks/simulator.py closing [--requests 800]      one plan, simulated and measured on serve-sim
+    python benchmarks/simulator.py speed [--requests 100000]     requests/s of the event simulation,
+    on one core python benchmarks/simulator.py million [--requests 1000000]  `loadstone simulate`,
+    written and summarised python benchmarks/simulator.py closing [--requests 800]      one plan,
+    simulated and measured on serve-sim
 
-All with prompts of 1,024 and answers of 128 tokens, range ratio 0.5, concurrency 64, unless the table says otherwise.
-Vidur is not run: its PyPI package fetches its kernel profiles from a model hub when it starts. VIDUR_PER_S is what an
-earlier study measured on a machine like this one (2 cores, 5,000 requests, with attention profiles made up: its speed
-does not depend on them).
+All with prompts of 1,024 and answers of 128 tokens, range ratio 0.5, concurrency 64, unless the
+table says otherwise. Vidur is not run: its PyPI package fetches its kernel profiles from a model
+hub when it starts. VIDUR_PER_S is what an earlier study measured on a machine like this one (2
+cores, 5,000 requests, with attention profiles made up: its speed does not depend on them).
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def speed(requests: int) -> None:
         ("closed loop, 3,500 blocks: preemptions", closed, Fleet(tight, fleet.model)),
         ("open loop, 20 requests/s", {"rate": [20.0], "range_ratio": 0.5}, fleet),
         ("closed loop, 256 tokens of each prompt shared", {**closed, "prefix": 256}, fleet),
-        ("closed loop, 8 replicas", {**closed, "concurrency": [512]}, Fleet(fleet.policy, fleet.model, 8)),
+        (
+            "closed loop, 8 replicas",
+            {**closed, "concurrency": [512]},
+            Fleet(fleet.policy, fleet.model, 8),
+        ),
         ("closed loop, a prefill and a decode pool", closed, fleet_of(parse_deployment(POOLS))),
     ]
     print(f"{'':44}{'requests':>10}{'requests/s':>12}{'of Vidur':>10}")
@@ -75,7 +80,15 @@ def _per_s(options: dict[str, Any], fleet: Fleet) -> float:
 
 def million(requests: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "loadstone.commands", "simulate", DEPLOYMENT, "--requests", str(requests)]
+        command = [
+            sys.executable,
+            "-m",
+            "loadstone.commands",
+            "simulate",
+            DEPLOYMENT,
+            "--requests",
+            str(requests),
+        ]
         command += ["--concurrency", "64", "--range-ratio", "0.5", "--out", folder, "--json"]
         begun_s = time.monotonic()
         done = subprocess.run(command, capture_output=True, check=True)
@@ -106,7 +119,9 @@ def closing(requests: int) -> None:
                     DEPLOYMENT, **options, input="512", output="64", range_ratio=ratio, requests=[requests],
                     out=Path(folder),
                 )  # fmt: skip
-                measured = loadstone.bench(sim=DEPLOYMENT, plan=Path(simulated["run_dir"]), out=Path(folder))
+                measured = loadstone.bench(
+                    sim=DEPLOYMENT, plan=Path(simulated["run_dir"]), out=Path(folder)
+                )
                 one, other = (document["cells"][0]["metrics"] for document in (simulated, measured))
                 client = measured["cells"][0]["client"]
                 for name in ("ttft_s", "tpot_s"):
@@ -114,21 +129,31 @@ def closing(requests: int) -> None:
                         a, b = one[name][point], other[name][point]
                         within = abs(b - a) <= max(0.03 * a, 0.0015)
                         worst = max(worst, abs(b - a) / max(0.03 * a, 0.0015))
-                        said = f"{load}, lengths {lengths}" if (name, point) == ("ttft_s", "p50") else ""
+                        said = (
+                            f"{load}, lengths {lengths}"
+                            if (name, point) == ("ttft_s", "p50")
+                            else ""
+                        )
                         print(
-                            f"{said:40}{name[:4].upper()} {point:>7}{a * 1e3:>9.2f} ms{b * 1e3:>9.2f} ms"
-                            f"{b / a - 1:>9.1%}{'' if within else '  too far'}"
+                            f"{said:40}{name[:4].upper()} {point:>7}{a * 1e3:>9.2f}"
+                            f" ms{b * 1e3:>9.2f} ms{b / a - 1:>9.1%}{'' if within else '  too far'}"
                         )
                 print(f"{'':40}receive lag p99 {client['receive_lag_p99_s'] * 1e3:.2f} ms")
     print(f"worst: {worst:.2f} of what is allowed (3 % or 1.5 ms)")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("speed", "million", "closing"))
     parser.add_argument("--requests", type=int)
     given = parser.parse_args()
-    defaults = {"speed": (speed, 100_000), "million": (million, 1_000_000), "closing": (closing, 800)}
+    defaults = {
+        "speed": (speed, 100_000),
+        "million": (million, 1_000_000),
+        "closing": (closing, 800),
+    }
     function, requests = defaults[given.what]
     function(given.requests or requests)
 

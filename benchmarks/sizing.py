@@ -2,8 +2,8 @@
 
     python benchmarks/sizing.py [--rounds N]
 
-`first_s` is a first table in a fresh process, with reading the catalogue; `command_s` the whole command, from
-Python's start to the rows as JSON. Prints JSON.
+`first_s` is a first table in a fresh process, with reading the catalogue; `command_s` the whole
+command, from Python's start to the rows as JSON. Prints JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ DTYPES = ("bf16", "fp8")
 KV_DTYPES = ("bf16", "fp8")
 
 
-OPTIONS = SizeOptions(models=MODELS, gpu=GPUS, gpus=COUNTS, weights_dtype=DTYPES, kv_dtype=KV_DTYPES)
+OPTIONS = SizeOptions(
+    models=MODELS, gpu=GPUS, gpus=COUNTS, weights_dtype=DTYPES, kv_dtype=KV_DTYPES
+)
 """7 models × 5 GPUs × 4 counts × 2 precisions of weights × 2 of the cache: 560 rows."""
 
 

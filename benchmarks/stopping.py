@@ -2,11 +2,12 @@
 
     python benchmarks/stopping.py [--runs 300]
 
-at every look: independent requests, one look after each of 3,000; a miss is one at any of them. Beside it the
-intervals for a number of requests that is fixed before.
+at every look: independent requests, one look after each of 3,000; a miss is one at any of them.
+Beside it the intervals for a number of requests that is fixed before.
 
-when stopped: a closed loop of so many slots, whose generations share a factor (log-normal, 20 %) that is correlated
-from one to the next; looked at after each twentieth more until the interval is within 5 %.
+when stopped: a closed loop of so many slots, whose generations share a factor (log-normal, 20 %)
+that is correlated from one to the next; looked at after each twentieth more until the interval is
+within 5 %.
 """
 
 from __future__ import annotations
@@ -40,26 +41,38 @@ def misses_at_every_look(ranks: Ranks, q: float, runs: int, draw: np.random.Gene
     return missed / runs
 
 
-def stopped(places: int, correlation: float, name: str, draw: np.random.Generator) -> tuple[int, bool] | None:
-    """After how many requests a run stops, and whether its interval then holds the truth; None: it never stops."""
+def stopped(
+    places: int, correlation: float, name: str, draw: np.random.Generator
+) -> tuple[int, bool] | None:
+    """After how many requests a run stops, and whether its interval then holds the truth; None: it
+    never stops."""
     truth = float(np.exp(np.hypot(OWN, SHARED) * NormalDist().inv_cdf(PERCENTILES[name])))
     shared = draw.standard_normal(MOST // places)
     for i in range(1, len(shared)):
         shared[i] = correlation * shared[i - 1] + np.sqrt(1 - correlation**2) * shared[i]
-    values = np.exp(SHARED * np.repeat(shared, places) + OWN * draw.standard_normal(len(shared) * places))
+    values = np.exp(
+        SHARED * np.repeat(shared, places) + OWN * draw.standard_normal(len(shared) * places)
+    )
     generation = np.repeat(np.arange(len(shared), dtype=np.float64), places)
     n = 30
     while n <= len(values):
         dependence = Dependence.of(generation[:n], generation[:n] + 1, places=places)
         known = interval_of(values[:n], name, dependence)
-        if known is not None and known.is_within(WITHIN) and known.low is not None and known.high is not None:
+        if (
+            known is not None
+            and known.is_within(WITHIN)
+            and known.low is not None
+            and known.high is not None
+        ):
             return n, known.low <= truth <= known.high
         n = int(n * 1.05) + 1
     return None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=300)
     runs = parser.parse_args().runs
     draw = np.random.default_rng(1)
@@ -69,7 +82,11 @@ def main() -> None:
         print(f"| {name} | {' | '.join(f'{share:.1%}' for share in both)} |", flush=True)
     print("\n| when stopped | missed | stopped | median requests |\n|---|---:|---:|---:|")
     for places, correlation, name in LOOPS:
-        ends = [end for _ in range(runs) if (end := stopped(places, correlation, name, draw)) is not None]
+        ends = [
+            end
+            for _ in range(runs)
+            if (end := stopped(places, correlation, name, draw)) is not None
+        ]
         missed = sum(not held for _, held in ends) / max(1, len(ends))
         median = np.median([n for n, _ in ends]) if ends else np.nan
         what = f"{name}, {places} slots, correlation {correlation:g}"

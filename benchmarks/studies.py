@@ -1,11 +1,13 @@
-"""What studies take beside launching and measuring: `show` of 2,000 cells, and the machinery's seconds a cell.
+"""What studies take beside launching and measuring: `show` of 2,000 cells, and the machinery's
+seconds a cell.
 
     python benchmarks/studies.py [--engine llama.cpp] [--cells N]
 
-`show_s` are three studies of 2,000 cells, from file to estimate: few deployments with many loads, and many of both;
-the first in a fresh process. Of a study that is run, `beside_s` is all of its time but that in which an engine was
-started or stopped and cells were measured or simulated, by cell; `around_s` of an engine also what a measurement
-takes beside its own requests (attaching, planning, saving, the summary). Prints JSON.
+`show_s` are three studies of 2,000 cells, from file to estimate: few deployments with many loads,
+and many of both; the first in a fresh process. Of a study that is run, `beside_s` is all of its
+time but that in which an engine was started or stopped and cells were measured or simulated, by
+cell; `around_s` of an engine also what a measurement takes beside its own requests (attaching,
+planning, saving, the summary). Prints JSON.
 """
 
 from __future__ import annotations
@@ -30,10 +32,22 @@ from loadstone.studies.plan import PlannedCell, PlannedLaunch, plan_study
 from loadstone.studies.show import estimate
 from loadstone.studies.supervise import Machine, Measure, RunningLaunch, run_study
 
-LAYOUTS = [f"{count}x{gpu}/tp{count}" for count in (1, 2, 4, 8) for gpu in ("h100", "h200", "b200", "a100", "mi300x")]
+LAYOUTS = [
+    f"{count}x{gpu}/tp{count}"
+    for count in (1, 2, 4, 8)
+    for gpu in ("h100", "h200", "b200", "a100", "mi300x")
+]
 SHOWN = {
-    "1 deployment": ("8xh200/tp8", "{rate: " + str([i / 10 for i in range(1, 1001)]) + ", requests: 500}", 1),
-    "20 deployments, 5 repeats": (", ".join(LAYOUTS), "{concurrency: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]}", 5),
+    "1 deployment": (
+        "8xh200/tp8",
+        "{rate: " + str([i / 10 for i in range(1, 1001)]) + ", requests: 500}",
+        1,
+    ),
+    "20 deployments, 5 repeats": (
+        ", ".join(LAYOUTS),
+        "{concurrency: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]}",
+        5,
+    ),
     "20 deployments": (", ".join(LAYOUTS), f"{{concurrency: {list(range(1, 51))}}}", 1),
 }
 STUDY = """\
@@ -74,7 +88,9 @@ class Timed:
     def release(self, left: Handle) -> None:
         self._machine.release(left)
 
-    def measure(self, launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path) -> Summary:
+    def measure(
+        self, launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path
+    ) -> Summary:
         begun_s = time.perf_counter()
         summary = self._how(launch, cell, engine, out)
         self.measuring_s += time.perf_counter() - begun_s
@@ -103,7 +119,9 @@ def run_s(folder: Path, engine: str | None, cells: int) -> dict[str, Any]:
     read = read_study(path)
     launches = plan_study(read)
     machine = make_machines(read, None)[0] if engine else measure.Simulation()
-    timed = Timed(machine, measure.live(read, lambda event: None) if engine else measure.simulated(read))
+    timed = Timed(
+        machine, measure.live(read, lambda event: None) if engine else measure.simulated(read)
+    )
     begun_s = time.perf_counter()
     left = run_study(read, launches, folder / "run", [timed], timed.measure)
     wall_s = time.perf_counter() - begun_s
@@ -116,14 +134,21 @@ def run_s(folder: Path, engine: str | None, cells: int) -> dict[str, Any]:
         "beside_s": round((wall_s - timed.launching_s - timed.measuring_s) / cells, 4),
     }
     if engine:
-        runs = [run_folder.read_info(file.parent) for file in (folder / "run" / "cells").glob("*/*/run.json")]
-        requests_s = sum((cell.end_s or 0) - (cell.start_s or 0) for run in runs for cell in run.cells)
+        runs = [
+            run_folder.read_info(file.parent)
+            for file in (folder / "run" / "cells").glob("*/*/run.json")
+        ]
+        requests_s = sum(
+            (cell.end_s or 0) - (cell.start_s or 0) for run in runs for cell in run.cells
+        )
         result["around_s"] = round((wall_s - timed.launching_s - requests_s) / cells, 4)
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--engine", default="llama.cpp", help="that is started and measured")
     parser.add_argument("--cells", type=int, default=12, help="of a study that is run")
     options = parser.parse_args()

@@ -1,10 +1,11 @@
-"""Writes the tables of pages in benchmarks/results anew, by the commands that the pages name above them.
+"""Writes the tables of pages in benchmarks/results anew, by the commands that the pages name above
+them.
 
     python benchmarks/tables.py PAGE [--only TEXT] [--set POINTS.csv=PATH ...]
 
-A paragraph that begins with a command in backquotes (`python benchmarks/...`) is followed by what the command prints:
-the tables up to the next such paragraph or heading are replaced. Commands that read a file name it in capitals;
-`--set` has the path, and without it their tables stay.
+A paragraph that begins with a command in backquotes (`python benchmarks/...`) is followed by what
+the command prints: the tables up to the next such paragraph or heading are replaced. Commands that
+read a file name it in capitals; `--set` has the path, and without it their tables stay.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ GIVEN = re.compile(r"\b[A-Z]{4,}\b(?:\.csv)?|\bpoints\.csv\b")
 
 
 def renew(part: str, paths: dict[str, str], only: str) -> str:
-    """Returns a part of a page, which begins with its command, with the tables that the command prints now."""
+    """Returns a part of a page, which begins with its command, with the tables that the command
+    prints now."""
     found = COMMAND.match(part)
     if found is None or only not in found.group(1) or TABLE.search(part) is None:
         return part
@@ -32,7 +34,9 @@ def renew(part: str, paths: dict[str, str], only: str) -> str:
         print(f"{command}: left as it is, for want of --set", file=sys.stderr)
         return part
     print(command, file=sys.stderr)
-    done = subprocess.run([sys.executable, *shlex.split(command)], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command)], stdout=subprocess.PIPE, text=True, check=True
+    )
     printed = "\n".join(table.group() for table in TABLE.finditer(done.stdout))
     begin = TABLE.search(part)
     assert begin is not None
@@ -40,7 +44,9 @@ def renew(part: str, paths: dict[str, str], only: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("page", help="such as statistics.md")
     parser.add_argument("--only", default="", help="commands that have this text")
     parser.add_argument("--set", action="append", default=[], help="NAME=PATH")

@@ -1,10 +1,12 @@
-"""How often the 80 % interval of a simulated throughput holds the truth: the rate times the mean answer.
+"""How often the 80 % interval of a simulated throughput holds the truth: the rate times the mean
+answer.
 
     python benchmarks/throughput.py [--deployment llama-3.1-70b@4xh100] [--seeds 20] [--rates 1,4,8]
 
-Cells of a minute; answers of 128 tokens, or of 64 to 128. Arrivals: as plans have them, so many in the time that they
-take at the rate; free, Poisson without that; and free and unknown, as a trace tells no rate. *Kept up*: cells whose
-rate is the estimate. *Delivered*: how far what the cells delivered is from the truth, as a standard deviation.
+Cells of a minute; answers of 128 tokens, or of 64 to 128. Arrivals: as plans have them, so many in
+the time that they take at the rate; free, Poisson without that; and free and unknown, as a trace
+tells no rate. *Kept up*: cells whose rate is the estimate. *Delivered*: how far what the cells
+delivered is from the truth, as a standard deviation.
 """
 
 from __future__ import annotations
@@ -54,13 +56,25 @@ def main() -> None:
                     row(folder, options.deployment, options.seeds, arrivals, ratio, answers, rate)
 
 
-def row(folder: Path, deployment: str, seeds: int, arrivals: str, ratio: float, answers: str, rate: float) -> None:
+def row(
+    folder: Path,
+    deployment: str,
+    seeds: int,
+    arrivals: str,
+    ratio: float,
+    answers: str,
+    rate: float,
+) -> None:
     held, kept, widths, off = 0, 0, [], []
     truth = rate * 128 * (1 + ratio) / 2
     for seed in range(seeds):
-        plan = plan_of(Options.read(seed=seed, rate=[rate], input="512", output="128", range_ratio=ratio))
+        plan = plan_of(
+            Options.read(seed=seed, rate=[rate], input="512", output="128", range_ratio=ratio)
+        )
         run_folder.write_plan(folder / "plan.parquet", drawn(plan, seed, arrivals))
-        options = SimulateOptions.read(deployment=deployment, plan=folder / "plan.parquet", out=folder, draws=6)
+        options = SimulateOptions.read(
+            deployment=deployment, plan=folder / "plan.parquet", out=folder, draws=6
+        )
         document = simulate.simulate(options)
         metrics = document["cells"][0]["metrics"]
         found = metrics["interval"]["output_tokens_per_s"]
@@ -70,8 +84,8 @@ def row(folder: Path, deployment: str, seeds: int, arrivals: str, ratio: float, 
         off.append(metrics["steady"]["output_tokens_per_s"] / truth - 1)
         shutil.rmtree(document["run_dir"])
     print(
-        f"| {arrivals} | {answers} | {rate:g} | {seeds} | {held / seeds:.0%} | {kept / seeds:.0%} | "
-        f"{np.mean(widths):.1%} | {np.std(off):.1%} |",
+        f"| {arrivals} | {answers} | {rate:g} | {seeds} | {held / seeds:.0%} | {kept / seeds:.0%} |"
+        f" {np.mean(widths):.1%} | {np.std(off):.1%} |",
         flush=True,
     )
 

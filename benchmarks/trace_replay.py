@@ -1,10 +1,12 @@
-"""How exactly a trace is replayed: every request's send time beside the time that the trace gives it.
+"""How exactly a trace is replayed: every request's send time beside the time that the trace gives
+it.
 
-    python benchmarks/trace_replay.py AzureLLMInferenceTrace_conv.csv [--time-scale 0.1] [--law ttft=50ms,itl=10ms]
+    python benchmarks/trace_replay.py AzureLLMInferenceTrace_conv.csv [--time-scale 0.1] [--law
+    ttft=50ms,itl=10ms]
 
-Runs `loadstone bench --trace` against the embedded timing server, which shares the machine, and reads the records:
-lateness is `sent_s − intended_s`, and each intended time is checked against the file. Exit code 1 if something was
-lost.
+Runs `loadstone bench --trace` against the embedded timing server, which shares the machine, and
+reads the records: lateness is `sent_s − intended_s`, and each intended time is checked against the
+file. Exit code 1 if something was lost.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from loadstone.workload.options import Options
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path)
     parser.add_argument("--time-scale", type=float, default=0.1)
     parser.add_argument("--requests", type=int)
@@ -45,14 +49,20 @@ def main() -> int:
         records = open_run(document["run_dir"]).records()
     cell = document["cells"][0]
     measured = np.array([phase == "measure" for phase in records["phase"].to_pylist()])
-    order = np.array([int(name.rpartition("-")[2]) for name in records["request_id"].to_pylist()])[measured].argsort()
-    intended, sent = (records[name].to_numpy()[measured][order] for name in ("intended_s", "sent_s"))
+    order = np.array([int(name.rpartition("-")[2]) for name in records["request_id"].to_pylist()])[
+        measured
+    ].argsort()
+    intended, sent = (
+        records[name].to_numpy()[measured][order] for name in ("intended_s", "sent_s")
+    )
     late_s = sent - intended
     off_s = np.abs((intended - intended[0]) - (expected - expected[0]))
     print(f"requests            {cell['requests']}")
     print(f"output tokens       {cell['metrics']['output_tokens']:,}, {cell['duration_s']:.1f} s")
     print(f"planned off trace   {off_s.max() * 1e6:.3f} µs at most")
-    shown = ", ".join(f"p{q:g} {np.percentile(late_s, q) * 1e3:.3f} ms" for q in (50, 99, 99.9, 100))
+    shown = ", ".join(
+        f"p{q:g} {np.percentile(late_s, q) * 1e3:.3f} ms" for q in (50, 99, 99.9, 100)
+    )
     print(f"sent late           {shown}")
     print(f"late by over 2 ms   {(late_s > 2e-3).sum()} of {len(late_s)}")
     print(f"receive lag p99     {cell['client']['receive_lag_p99_s'] * 1e3:.3f} ms")

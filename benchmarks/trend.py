@@ -1,17 +1,21 @@
-"""What `loadstone trend` and the gate of `compare` hold: alarms where nothing changed, and changes that are found.
+"""What `loadstone trend` and the gate of `compare` hold: alarms where nothing changed, and changes
+that are found.
 
     python benchmarks/trend.py [--series 1000] [--runs 20] [--pool 160]
     python benchmarks/trend.py --measured FOLDER [--pairs 20]
     python benchmarks/trend.py --llama FOLDER [--pairs 20] [--minutes 3]
 
-simulated  series of so many runs, drawn without replacement and in random order from a pool of `loadstone simulate`
-           with other seeds; a tenth as many have TPOT and E2E of their second half 5 % longer
-measured   `loadstone bench` against `loadstone serve-sim` with fixed times, kept in FOLDER: a pool of runs, and one
-           with tokens that take 10 % longer. Series are drawn as above. Then the gate, two runs against two: pairs of
-           the first pool, and pairs of both, each `compare --fail-on 'tpot_p50>+3%'`. No run is in two pairs.
-llama      the same gate on llama.cpp with the small random model: 180 runs of a second, in turn on one server, which
-           is stopped for 1 ms after every 14 ms of every third. Pairs of 3, 6 and 12 runs a side are drawn from
-           them; two pairs may share runs. It goes on where --minutes ended it.
+simulated  series of so many runs, drawn without replacement and in random order from a pool of
+           `loadstone simulate` with other seeds; a tenth as many have TPOT and E2E of their second
+           half 5 % longer
+measured   `loadstone bench` against `loadstone serve-sim` with fixed times, kept in FOLDER: a pool
+           of runs, and one with tokens that take 10 % longer. Series are drawn as above. Then the
+           gate, two runs against two: pairs of the first pool, and pairs of both, each `compare
+           --fail-on 'tpot_p50>+3%'`. No run is in two pairs.
+llama      the same gate on llama.cpp with the small random model: 180 runs of a second, in turn on
+           one server, which is stopped for 1 ms after every 14 ms of every third. Pairs of 3, 6 and
+           12 runs a side are drawn from them; two pairs may share runs. It goes on where --minutes
+           ended it.
 
 An alarm is a series with any change point. The 95 % range is binomial (Clopper and Pearson).
 """
@@ -44,7 +48,9 @@ Rng = np.random.Generator
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--series", type=int, default=1000)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--pool", type=int, default=160)
@@ -60,7 +66,10 @@ def main() -> None:
         same, slower = (measure(wanted.measured / name, itl, 4 * wanted.pairs if name == "same" else 2 * wanted.pairs)
                         for name, itl in (("same", 5.0), ("slower", 5.5)))  # fmt: skip
         show("measured", list(map(read_run, same)), wanted.series, wanted.runs)
-        gate("A/A", [(same[at : at + 4 : 2], same[at + 1 : at + 4 : 2]) for at in range(0, len(same), 4)])
+        gate(
+            "A/A",
+            [(same[at : at + 4 : 2], same[at + 1 : at + 4 : 2]) for at in range(0, len(same), 4)],
+        )
         gate("−10 %", [(same[at : at + 2], slower[at : at + 2]) for at in range(0, len(slower), 2)])
         return
     with tempfile.TemporaryDirectory() as scratch:
@@ -77,10 +86,12 @@ def main() -> None:
 def show(name: str, pool: Sequence[StoredRun], series: int, runs: int) -> None:
     rng = np.random.default_rng(1)
     alarms = sum(bool(find_changes(draw(pool, runs, rng)).changes) for _ in range(series))
-    low, high = beta.ppf([0.025, 0.975], [alarms, alarms + 1], [series - alarms + 1, series - alarms])
+    low, high = beta.ppf(
+        [0.025, 0.975], [alarms, alarms + 1], [series - alarms + 1, series - alarms]
+    )
     print(
-        f"{name}: {len(pool)} runs; {alarms} alarms in {series} series of {runs} at {FALSE_ALARMS:.1%} "
-        f"({0 if alarms == 0 else low:.2%} to {high:.2%})"
+        f"{name}: {len(pool)} runs; {alarms} alarms in {series} series of {runs} at"
+        f" {FALSE_ALARMS:.1%} ({0 if alarms == 0 else low:.2%} to {high:.2%})"
     )
     tried = series // 10
     for factor in (1.02, 1.05, 1.1):
@@ -120,18 +131,34 @@ def slow(cell: CellSummary, factor: float) -> CellSummary:
 
 
 def measure(folder: Path, itl_ms: float, runs: int) -> list[Path]:
-    """Measure so many runs, as far as they are not there yet; in the order in which they were measured."""
+    """Measure so many runs, as far as they are not there yet; in the order in which they were
+    measured."""
     there = sorted(path.parent for path in folder.glob("*/run.json"))
     if len(there) < runs:
         command = [sys.executable, "-m", "loadstone"]
         served = f"ttft=10ms,itl={itl_ms}ms"
-        with subprocess.Popen([*command, "serve-sim", served, "--port", "0"], stdout=subprocess.PIPE) as server:
+        with subprocess.Popen(
+            [*command, "serve-sim", served, "--port", "0"], stdout=subprocess.PIPE
+        ) as server:
             try:
                 url = json.loads(server.stdout.readline() if server.stdout else "")["url"]
                 for _ in range(runs - len(there)):
-                    load = ["--concurrency", "4", "--requests", "32", "--input", "64", "--output", "32"]
-                    subprocess.run([*command, "bench", url, *load, "--out", folder, "--json"],
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)  # fmt: skip
+                    load = [
+                        "--concurrency",
+                        "4",
+                        "--requests",
+                        "32",
+                        "--input",
+                        "64",
+                        "--output",
+                        "32",
+                    ]
+                    subprocess.run(
+                        [*command, "bench", url, *load, "--out", folder, "--json"],
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        check=False,
+                    )
             finally:
                 server.terminate()
         there = sorted(path.parent for path in folder.glob("*/run.json"))
@@ -152,7 +179,9 @@ def gate_llama(folder: Path, pairs: int, until: float) -> None:
                 os.kill(pid, signal.SIGCONT)
 
     with llama_cpp.launch(slots=4, context_tokens=512, log_path=folder / "server.log") as server:
-        os.sched_setaffinity(0, {1})  # and so the client's workers; the server has the other processor
+        os.sched_setaffinity(
+            0, {1}
+        )  # and so the client's workers; the server has the other processor
         for task in Path(f"/proc/{server.pid}/task").iterdir():
             os.sched_setaffinity(int(task.name), {0})
         thread = threading.Thread(target=hold, args=(server.pid,), daemon=True)
@@ -181,10 +210,14 @@ def gate(name: str, pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]], runs
     for a, b in pairs:
         document = compare(a, b, fail_on=["tpot_p50>+3%"])
         failed += any(bound["met"] for bound in document["fail_on"])
-        ratios += [each["ratio"] for each in document["cells"][0]["metrics"] if each["metric"] == "tpot_p50"]
+        ratios += [
+            each["ratio"]
+            for each in document["cells"][0]["metrics"]
+            if each["metric"] == "tpot_p50"
+        ]
     print(
-        f"gate, {name}: {failed} of {len(pairs)} pairs of {runs} runs a side fail at tpot_p50>+3%; B/A "
-        f"{min(ratios):.3f} to {max(ratios):.3f}, median {np.median(ratios):.3f}"
+        f"gate, {name}: {failed} of {len(pairs)} pairs of {runs} runs a side fail at tpot_p50>+3%;"
+        f" B/A {min(ratios):.3f} to {max(ratios):.3f}, median {np.median(ratios):.3f}"
     )
 
 

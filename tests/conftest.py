@@ -1,4 +1,5 @@
-"""What the tests share: a server that says what a test wants, byte by byte, and runs of the command line."""
+"""What the tests share: a server that says what a test wants, byte by byte, and runs of the command
+line."""
 
 from __future__ import annotations
 
@@ -28,11 +29,14 @@ import tiers
 from loadstone import commands
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 
-# A shell that starts this in the background has SIGINT ignored, which every process that a test starts would inherit.
+# A shell that starts this in the background has SIGINT ignored, which every process that a test
+# starts would inherit.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("any machine", deadline=None)  # how long an example takes says nothing of the code
+settings.register_profile(
+    "any machine", deadline=None
+)  # how long an example takes says nothing of the code
 settings.load_profile("any machine")
 
 Json = dict[str, Any]
@@ -45,7 +49,8 @@ QUICK = ("--input", "8", "--output", "4", "--warmup", "0")
 
 
 class Ask(NamedTuple):
-    """One HTTP request. `measured`: of the run, not of the meeting before it; `number` counts those from 0."""
+    """One HTTP request. `measured`: of the run, not of the meeting before it; `number` counts those
+    from 0."""
 
     line: str
     headers: dict[str, str]
@@ -75,7 +80,8 @@ class Ask(NamedTuple):
 
 Send = Callable[[bytes], None]
 Reply = Callable[[Ask, Send], None]
-"""Answers one request; afterwards the connection is kept. `Hangup` closes it, `Reset` with a RST."""
+"""Answers one request; afterwards the connection is kept. `Hangup` closes it, `Reset` with a
+RST."""
 
 
 class Hangup(Exception):
@@ -87,9 +93,12 @@ class Reset(Exception):
 
 
 class ScriptedServer:
-    """An HTTP server in threads of this process. What `reply` is asked: all measured requests; with `meets` all."""
+    """An HTTP server in threads of this process. What `reply` is asked: all measured requests; with
+    `meets` all."""
 
-    def __init__(self, reply: Reply | None = None, *, meets: bool = False, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, reply: Reply | None = None, *, meets: bool = False, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.asks: list[Ask] = []
         self._reply = reply or answer
         self._meets = meets
@@ -99,7 +108,9 @@ class ScriptedServer:
         self._open: set[socket.socket] = set()
         self._ended = self._deaf = False
         host = "localhost" if tls is not None else "127.0.0.1"
-        self.url = f"http{'s' if tls is not None else ''}://{host}:{self._listener.getsockname()[1]}"
+        self.url = (
+            f"http{'s' if tls is not None else ''}://{host}:{self._listener.getsockname()[1]}"
+        )
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> ScriptedServer:
@@ -127,7 +138,8 @@ class ScriptedServer:
                 connection.close()
 
     def stop_accepting(self) -> None:
-        """From now on a connection is neither made nor refused: the queue of those not yet accepted is full."""
+        """From now on a connection is neither made nor refused: the queue of those not yet accepted
+        is full."""
         self._deaf = True
         self._listener.listen(0)
         for _ in range(8):
@@ -157,7 +169,9 @@ class ScriptedServer:
                 self._open.add(connection)
             try:
                 while not self._ended and (ask := self._read(connection, number)) is not None:
-                    (self._reply if ask.measured or self._meets else answer)(ask, connection.sendall)
+                    (self._reply if ask.measured or self._meets else answer)(
+                        ask, connection.sendall
+                    )
             except Hangup:
                 pass
             except Reset:
@@ -176,7 +190,9 @@ class ScriptedServer:
             data += piece
         head, _, body = data.partition(b"\r\n\r\n")
         line, *rest = head.decode("latin-1").split("\r\n")
-        headers = {name.lower(): value for name, _, value in (text.partition(": ") for text in rest)}
+        headers = {
+            name.lower(): value for name, _, value in (text.partition(": ") for text in rest)
+        }
         while len(body) < int(headers.get("content-length", "0")):
             piece = connection.recv(65536)
             if not piece:
@@ -204,7 +220,9 @@ def token(text: str = " time", finish: str | None = None) -> bytes:
 
 def usage(ask: Ask) -> bytes:
     counts = {"prompt_tokens": ask.prompt_tokens, "completion_tokens": ask.output_tokens}
-    return event({"choices": [], "usage": {**counts, "prompt_tokens_details": {"cached_tokens": 0}}})
+    return event(
+        {"choices": [], "usage": {**counts, "prompt_tokens_details": {"cached_tokens": 0}}}
+    )
 
 
 def events(ask: Ask) -> list[bytes]:
@@ -214,7 +232,10 @@ def events(ask: Ask) -> list[bytes]:
 
 
 def whole(status: str, body: bytes, content_type: str = "application/json") -> bytes:
-    return f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    return (
+        f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
 
 
 def answer(ask: Ask, send: Send) -> None:
@@ -239,8 +260,8 @@ BUSY_MACHINE = {
     "sends_late", "client_read_late", "tpot_understated", "ttft_overstated", "server_writes_late", "ends_late",
     "arrivals_bunched",
 }  # fmt: skip
-"""Findings that others who use the processors make true: of the client's sends and reads that came late, and of a
-server that wrote its tokens together when it got its turn.
+"""Findings that others who use the processors make true: of the client's sends and reads that came
+late, and of a server that wrote its tokens together when it got its turn.
 """
 BY_LATENESS = {"rate_not_reached", "not_stationary", "wide_interval"}
 """Findings that follow, where sends, reads or writes were late in a part of the run."""
@@ -273,7 +294,11 @@ class Outcome(NamedTuple):
 
     @property
     def findings(self) -> set[str]:
-        return {finding["kind"] for cell in self.document["cells"] for finding in cell["verdict"]["findings"]}
+        return {
+            finding["kind"]
+            for cell in self.document["cells"]
+            for finding in cell["verdict"]["findings"]
+        }
 
     @property
     def trusted(self) -> bool:
@@ -282,8 +307,14 @@ class Outcome(NamedTuple):
     @property
     def spoilt_by(self) -> set[str]:
         """Findings that spoil a cell, but for those that a busy test machine makes true."""
-        findings = [finding for cell in self.document["cells"] for finding in cell["verdict"]["findings"]]
-        spoiling = [f for f in findings if f["severity"] != "info" and "for the client to read" not in f["evidence"]]
+        findings = [
+            finding for cell in self.document["cells"] for finding in cell["verdict"]["findings"]
+        ]
+        spoiling = [
+            f
+            for f in findings
+            if f["severity"] != "info" and "for the client to read" not in f["evidence"]
+        ]
         kinds = {finding["kind"] for finding in spoiling}
         late = self.findings & {"sends_late", "client_read_late", "server_writes_late"}
         return kinds - BUSY_MACHINE - (BY_LATENESS if late else set())
@@ -306,7 +337,9 @@ Loadstone = Callable[..., Outcome]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help="only tests that start no process, with fewer examples")
+    parser.addoption(
+        "--quick", action="store_true", help="only tests that start no process, with fewer examples"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -315,14 +348,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that start a process, and put those marked `quiet` last: before, workers would have to wait for
-    each other."""
+    """Mark the tests that start a process, and put those marked `quiet` last: before, workers would
+    have to wait for each other."""
     for item in items:
         if tiers.starts_process(item):
             item.add_marker("process")
     if config.getoption("--quick"):
         others = {"process", "long", "slow"}
-        chosen = [item for item in items if not others & {mark.name for mark in item.iter_markers()}]
+        chosen = [
+            item for item in items if not others & {mark.name for mark in item.iter_markers()}
+        ]
         for item in chosen:
             tiers.limit_examples(item)
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
@@ -331,13 +366,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def room(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def room(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Of workers of pytest-xdist: beside a test marked `quiet` no other one runs."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         yield
         return
     with (tmp_path_factory.getbasetemp().parent / "room").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if request.node.get_closest_marker("quiet") else fcntl.LOCK_SH)
+        fcntl.flock(
+            lock, fcntl.LOCK_EX if request.node.get_closest_marker("quiet") else fcntl.LOCK_SH
+        )
         yield
 
 
@@ -347,7 +386,9 @@ def not_for_ever(request: pytest.FixtureRequest, room: None) -> Iterator[None]:
     most_s = 600 if request.node.get_closest_marker("slow") else 180
 
     def late(*_: object) -> None:
-        pytest.fail(f"the test did not end within {most_s} s")  # no Exception, which the program might handle
+        pytest.fail(
+            f"the test did not end within {most_s} s"
+        )  # no Exception, which the program might handle
 
     before = signal.signal(signal.SIGALRM, late)
     # Again and again: what cleans up after the first may hang too.
@@ -370,8 +411,11 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def loadstone(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Loadstone:
-    """Runs `loadstone …` in this process. `bench` writes to a folder of the test unless told otherwise."""
+def loadstone(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Loadstone:
+    """Runs `loadstone …` in this process. `bench` writes to a folder of the test unless told
+    otherwise."""
 
     def run(*arguments: object) -> Outcome:
         words = command(tmp_path / "runs", arguments)
@@ -395,7 +439,9 @@ def spawn(out: Path, *arguments: object, **more: Any) -> Iterator[subprocess.Pop
     """`loadstone …` as a process of its own, killed at the end of the block if it still runs."""
     words = [sys.executable, "-m", "loadstone.commands", *command(out, arguments)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **more) as process:
+    with subprocess.Popen(
+        words, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **more
+    ) as process:
         try:
             yield process
         finally:
@@ -428,7 +474,8 @@ def lines(*items: object) -> str:
 
 
 def script(path: Path) -> ModuleType:
-    """A program outside the package, as a module; under a name of its own, for `engines` is a folder of tests too."""
+    """A program outside the package, as a module; under a name of its own, for `engines` is a
+    folder of tests too."""
     name = f"script_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -449,7 +496,8 @@ def eventually(condition: Callable[[], object]) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """As ps has it: R runs or could, S waits, T is stopped, Z has ended and is not collected; X: there is none."""
+    """As ps has it: R runs or could, S waits, T is stopped, Z has ended and is not collected; X:
+    there is none."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (ProcessLookupError, FileNotFoundError):
@@ -457,7 +505,8 @@ def state_of(pid: int) -> str:
 
 
 def gone(pid: int) -> bool:
-    """Whether it has ended; what is left of an orphan may wait long for a container's init to collect it."""
+    """Whether it has ended; what is left of an orphan may wait long for a container's init to
+    collect it."""
     return state_of(pid) in "ZX"
 
 
@@ -467,7 +516,11 @@ def processes_about(text: str) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             told = (folder / "cmdline").read_bytes() + (folder / "environ").read_bytes()
-            if text.encode() in told and int(folder.name) != os.getpid() and not gone(int(folder.name)):
+            if (
+                text.encode() in told
+                and int(folder.name) != os.getpid()
+                and not gone(int(folder.name))
+            ):
                 found.append(int(folder.name))
     return found
 

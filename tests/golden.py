@@ -1,10 +1,11 @@
-"""What the program prints, by the public functions alone, as digests: the net under what must change no number.
+"""What the program prints, by the public functions alone, as digests: the net under what must
+change no number.
 
     python tests/golden.py            compare with tests/golden/*.json, and name what differs
     python tests/golden.py --write    write them anew, after a change of a number that is meant
 
-Numbers are rounded to nine digits before they are digested, since processors differ in the last ones. `--full DIR`
-writes what was digested, so that two commits can be compared with `diff -r`.
+Numbers are rounded to nine digits before they are digested, since processors differ in the last
+ones. `--full DIR` writes what was digested, so that two commits can be compared with `diff -r`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ def sizes() -> Iterator[tuple[str, Any]]:
         yield model.name, attempt(loadstone.size, model.name, gpu=GPUS, gpus=[1, 8], batch=[1, 32])
     for engine in ("sglang", "tensorrt-llm", "llama.cpp"):
         for name in ("llama-3.1-8b", "deepseek-v3", "qwen3-32b", "gemma-3-27b", "gpt-oss-120b"):
-            yield f"{engine} {name}", attempt(loadstone.size, name, gpu=GPUS, gpus=[8], engine=[engine])
+            yield (
+                f"{engine} {name}",
+                attempt(loadstone.size, name, gpu=GPUS, gpus=[8], engine=[engine]),
+            )
 
 
 def simulations() -> Iterator[tuple[str, Any]]:
@@ -101,7 +105,11 @@ def imports(paths: list[Path], base: Path, **options: Any) -> Iterator[tuple[str
     for path in paths:
         with tempfile.TemporaryDirectory() as folder:
             runs = attempt(loadstone.import_files, [path], folder)
-            document = runs if isinstance(runs, dict) else [loadstone.open_run(run).summary() for run in runs]
+            document = (
+                runs
+                if isinstance(runs, dict)
+                else [loadstone.open_run(run).summary() for run in runs]
+            )
             text = json.dumps(document).replace(folder, "OUT").replace(str(path), path.name)
             yield path.relative_to(base).as_posix(), json.loads(text)
 
@@ -117,9 +125,17 @@ def shared() -> Iterator[tuple[str, Any]]:
 
 def verbs() -> Iterator[tuple[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        load: dict[str, Any] = {"input": "256", "output": "32", "concurrency": [1, 8], "requests": 64, "draws": 4}
+        load: dict[str, Any] = {
+            "input": "256",
+            "output": "32",
+            "concurrency": [1, 8],
+            "requests": 64,
+            "draws": 4,
+        }
         a, b = (
-            loadstone.simulate(f"llama-3.1-70b@{gpus}", out=folder, slo="ttft<1s,tpot_p99<40ms", **load)["run_dir"]
+            loadstone.simulate(
+                f"llama-3.1-70b@{gpus}", out=folder, slo="ttft<1s,tpot_p99<40ms", **load
+            )["run_dir"]
             for gpus in ("4xh100", "4xh200")
         )
         where = {a: "A", b: "B", Path(a).name: "A", Path(b).name: "B", folder: "OUT"}
@@ -129,14 +145,29 @@ def verbs() -> Iterator[tuple[str, Any]]:
                 text = text.replace(old, new)
             return text
 
-        yield "compare", json.loads(named(json.dumps(loadstone.compare(a, b, price="h100=2,h200=3"))))
-        yield "query", loadstone.query_runs("select status, count(*) from records group by all order by all", folder)
+        yield (
+            "compare",
+            json.loads(named(json.dumps(loadstone.compare(a, b, price="h100=2,h200=3")))),
+        )
+        yield (
+            "query",
+            loadstone.query_runs(
+                "select status, count(*) from records group by all order by all", folder
+            ),
+        )
         for kind in ("md", "csv"):
-            (written,) = loadstone.write_report([a, b], Path(folder) / f"report.{kind}", price="h100=2,h200=3")
+            (written,) = loadstone.write_report(
+                [a, b], Path(folder) / f"report.{kind}", price="h100=2,h200=3"
+            )
             yield f"report {kind}", named(written.read_text("utf-8"))
         for kind in ("csv", "vllm", "sglang"):
-            text = named(loadstone.export_run(a, kind, Path(folder) / f"x.{kind}").read_text("utf-8"))
-            yield f"export {kind}", text if kind == "csv" else [json.loads(line) for line in text.splitlines()]
+            text = named(
+                loadstone.export_run(a, kind, Path(folder) / f"x.{kind}").read_text("utf-8")
+            )
+            yield (
+                f"export {kind}",
+                text if kind == "csv" else [json.loads(line) for line in text.splitlines()],
+            )
 
 
 GROUPS = {
@@ -173,7 +204,9 @@ def differing(group: str, full: Path | None = None) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("groups", nargs="*", default=[], help=", ".join(GROUPS))
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--full", type=Path)
@@ -181,10 +214,14 @@ def main() -> None:
     status = 0
     for group in given.groups or GROUPS:
         if group == "shared" and not SHARED.exists():
-            print("shared: skipped, the shared results are not beside this checkout", file=sys.stderr)
+            print(
+                "shared: skipped, the shared results are not beside this checkout", file=sys.stderr
+            )
         elif given.write:
             FOLDER.mkdir(exist_ok=True)
-            (FOLDER / f"{group}.json").write_text(json.dumps(now(group, given.full), indent=0) + "\n")
+            (FOLDER / f"{group}.json").write_text(
+                json.dumps(now(group, given.full), indent=0) + "\n"
+            )
         elif names := differing(group, given.full):
             status = 1
             print(f"{group}: {len(names)} differ: {'; '.join(names[:12])}")

@@ -32,22 +32,34 @@ def real(path: str) -> Any:
     return json.loads((RESULTS / path).read_text())
 
 
-# --- result files -------------------------------------------------------------------------------------------------
+# --- result files ---------------------------------------------------------------------------------
 
 
 def test_reads_loadstone() -> None:
     times = {"mean": 0.25, "p50": 0.125, "p99": 0.5}
     metrics = {"output_tokens": 300, "output_tokens_per_s": 60.0}
     metrics |= {"ttft_s": times, "tpot_s": {**times, "p50": 1.0}, "itl_s": {**times, "p50": 2.0}}
-    reading = peers.read_loadstone({"cells": [{"requests": {"ok": 3, "sent": 4}, "metrics": metrics}]})
-    assert reading == peers.Reading(3, 300, 60.0, 250.0, (125.0, 500.0), (1000.0, 500.0), (2000.0, 500.0))
+    reading = peers.read_loadstone(
+        {"cells": [{"requests": {"ok": 3, "sent": 4}, "metrics": metrics}]}
+    )
+    assert reading == peers.Reading(
+        3, 300, 60.0, 250.0, (125.0, 500.0), (1000.0, 500.0), (2000.0, 500.0)
+    )
 
 
 def test_reads_vllm() -> None:
-    result = {"completed": 3, "failed": 1, "total_output_tokens": 300, "output_throughput": 60.0, "mean_ttft_ms": 5.0}
+    result = {
+        "completed": 3,
+        "failed": 1,
+        "total_output_tokens": 300,
+        "output_throughput": 60.0,
+        "mean_ttft_ms": 5.0,
+    }
     for number, name in enumerate(("ttft", "tpot", "itl")):
         result |= {f"p50_{name}_ms": 10.0 + number, f"p99_{name}_ms": 20.0 + number}
-    assert peers.read_vllm(result) == peers.Reading(3, 300, 60.0, 5.0, (10.0, 20.0), (11.0, 21.0), (12.0, 22.0))
+    assert peers.read_vllm(result) == peers.Reading(
+        3, 300, 60.0, 5.0, (10.0, 20.0), (11.0, 21.0), (12.0, 22.0)
+    )
 
 
 def test_reads_aiperf() -> None:
@@ -59,7 +71,9 @@ def test_reads_aiperf() -> None:
         "inter_token_latency": {"unit": "ms", "avg": 1.0, "p50": 11.0, "p99": 21.0},
         "inter_chunk_latency": {"unit": "ms", "avg": 1.0, "p50": 12.0, "p99": 22.0},
     }
-    assert peers.read_aiperf(result) == peers.Reading(3, 300, 60.0, 5.0, (10.0, 20.0), (11.0, 21.0), (12.0, 22.0))
+    assert peers.read_aiperf(result) == peers.Reading(
+        3, 300, 60.0, 5.0, (10.0, 20.0), (11.0, 21.0), (12.0, 22.0)
+    )
 
 
 def test_reads_guidellm() -> None:
@@ -92,7 +106,10 @@ def test_reads_a_real_vllm_result() -> None:
 
 def test_reads_a_real_aiperf_result() -> None:
     reading = peers.read_aiperf(real("aiperf/artifacts/profile_export_aiperf.json"))
-    assert (reading.requests, reading.output_tokens) == (24, 850)  # it tokenized the text again: the server sent 768
+    assert (reading.requests, reading.output_tokens) == (
+        24,
+        850,
+    )  # it tokenized the text again: the server sent 768
     assert reading.output_tokens_per_s == pytest.approx(599.30, abs=0.005)
     assert reading.ttft_mean_ms == pytest.approx(48.90, abs=0.005)
     assert reading.ttft_ms == pytest.approx((37.64, 118.99), abs=0.005)
@@ -110,7 +127,7 @@ def test_reads_a_real_guidellm_result() -> None:
     assert reading.tpot_ms.p50 == pytest.approx(5.8, abs=0.05)
 
 
-# --- CPU of a tree of processes -----------------------------------------------------------------------------------
+# --- CPU of a tree of processes -------------------------------------------------------------------
 
 
 def python(code: str) -> list[str]:
@@ -118,7 +135,8 @@ def python(code: str) -> list[str]:
 
 
 def test_counts_children_and_orphans(tmp_path: Path) -> None:
-    """Of a program, of its child, of a grandchild, and of a process that outlives them in a session of its own."""
+    """Of a program, of its child, of a grandchild, and of a process that outlives them in a session
+    of its own."""
     burn = BURN.format(cpu_s=0.3)
     daemon = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {burn!r}], start_new_session=True)\n"
     child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r}])\n{burn}"
@@ -136,14 +154,18 @@ def test_does_not_count_itself(tmp_path: Path) -> None:
 
 
 def test_keeps_output_and_exit_code(tmp_path: Path) -> None:
-    spent = peers.run_tree(python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"), tmp_path)
+    spent = peers.run_tree(
+        python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"), tmp_path
+    )
     assert spent.exit_code == 3
     assert (tmp_path / "stdout").read_text() == "out\n"
     assert peers.last_words(tmp_path) == "err"
 
 
 def test_stops_what_outstays_its_command(tmp_path: Path) -> None:
-    sleeper = "import subprocess; print(subprocess.Popen(['sleep', '1000'], start_new_session=True).pid)"
+    sleeper = (
+        "import subprocess; print(subprocess.Popen(['sleep', '1000'], start_new_session=True).pid)"
+    )
     began = time.monotonic()
     spent = peers.run_tree(python(sleeper), tmp_path, linger_s=1)
     assert time.monotonic() - began < 60
@@ -168,7 +190,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
         peers.run_tree(["nosuchprogram"], tmp_path)
 
 
-# --- truth --------------------------------------------------------------------------------------------------------
+# --- truth ----------------------------------------------------------------------------------------
 
 
 def test_the_tokenizer_knows_every_word_of_an_answer(tmp_path: Path) -> None:
@@ -186,7 +208,8 @@ def test_the_tokenizer_knows_every_word_of_an_answer(tmp_path: Path) -> None:
 
 @pytest.mark.quiet
 def test_the_witness_hears_how_late_the_server_is() -> None:
-    """By a law that is 10 ms a token quicker than the server's, each write is 10 ms later than the one before."""
+    """By a law that is 10 ms a token quicker than the server's, each write is 10 ms later than the
+    one before."""
     with start(FixedLatency(ttft_s=0.01, itl_s=0.02)) as server:
         with peers.witness(server.url, FixedLatency(ttft_s=0.01, itl_s=0.01)) as late_ms:
             time.sleep(1)
@@ -196,20 +219,37 @@ def test_the_witness_hears_how_late_the_server_is() -> None:
 
 
 def row(**values: float | None) -> dict[str, Any]:
-    known = ["wall_s", "cpu_s", "start_up_cpu_s", "cpu_us_per_token", "net_cpu_us_per_token", "requests"]
+    known = [
+        "wall_s",
+        "cpu_s",
+        "start_up_cpu_s",
+        "cpu_us_per_token",
+        "net_cpu_us_per_token",
+        "requests",
+    ]
     known += ["output_tokens", "output_tokens_per_s", "ttft_mean_error_ms", "server_late_p99_ms"]
-    known += [f"{name}_{point}_error_ms" for name in ("ttft", "tpot", "itl") for point in ("p50", "p99")]
+    known += [
+        f"{name}_{point}_error_ms" for name in ("ttft", "tpot", "itl") for point in ("p50", "p99")
+    ]
     return {**dict.fromkeys(known, 1.0), **values}
 
 
 def test_renders_ratios_and_errors() -> None:
-    other = row(cpu_us_per_token=30.0, net_cpu_us_per_token=9.0, ttft_p99_error_ms=-2.5, itl_p50_error_ms=None)
+    other = row(
+        cpu_us_per_token=30.0,
+        net_cpu_us_per_token=9.0,
+        ttft_p99_error_ms=-2.5,
+        itl_p50_error_ms=None,
+    )
     document = {
         "law": "ttft=0.05s",
         "law_tokens_per_s": 9615.0,
         "work": {"concurrency": 1, "requests": 2, "input_tokens": 64, "output_tokens": 4},
         "rounds": 1,
-        "tools": {"loadstone": row(cpu_us_per_token=2.0), "guidellm": {**other, "itl_p99_error_ms": None}},
+        "tools": {
+            "loadstone": row(cpu_us_per_token=2.0),
+            "guidellm": {**other, "itl_p99_error_ms": None},
+        },
     }
     lines = [line for line in peers.render(document).splitlines() if line.startswith("| GuideLLM")]
     cost, truth = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
@@ -218,9 +258,15 @@ def test_renders_ratios_and_errors() -> None:
 
 
 def test_median_of_rounds() -> None:
-    assert peers.median([{"a": 1, "b": None}, {"a": 5, "b": None}, {"a": 2, "b": None}]) == {"a": 2, "b": None}
+    assert peers.median([{"a": 1, "b": None}, {"a": 5, "b": None}, {"a": 2, "b": None}]) == {
+        "a": 2,
+        "b": None,
+    }
     assert peers.errors("itl", None, 0.01) == {"itl_p50_error_ms": None, "itl_p99_error_ms": None}
-    assert peers.errors("itl", peers.Spread(10.5, 9.0), 0.01) == {"itl_p50_error_ms": 0.5, "itl_p99_error_ms": -1.0}
+    assert peers.errors("itl", peers.Spread(10.5, 9.0), 0.01) == {
+        "itl_p50_error_ms": 0.5,
+        "itl_p99_error_ms": -1.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -234,7 +280,10 @@ def test_median_of_rounds() -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    word: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["peers.py", *arguments])
     with pytest.raises(SystemExit) as stop:

@@ -30,7 +30,15 @@ class Column:
 
 def test_the_public_names() -> None:
     assert loadstone.__all__ == [
-        *("InputError", "Interrupted", "LoadstoneError", "Run", "__version__", "bench", "calibrate_profile"),
+        *(
+            "InputError",
+            "Interrupted",
+            "LoadstoneError",
+            "Run",
+            "__version__",
+            "bench",
+            "calibrate_profile",
+        ),
         *(
             "compare",
             "export_run",
@@ -45,7 +53,10 @@ def test_the_public_names() -> None:
         *("validate_points", "write_report"),
     ]
     assert all(hasattr(loadstone, name) for name in loadstone.__all__)
-    assert (loadstone.InputError, loadstone.LoadstoneError) == (errors.InputError, errors.LoadstoneError)
+    assert (loadstone.InputError, loadstone.LoadstoneError) == (
+        errors.InputError,
+        errors.LoadstoneError,
+    )
     assert loadstone.Interrupted is signals.Interrupted
     assert not hasattr(loadstone, "InputErrors")
 
@@ -53,11 +64,19 @@ def test_the_public_names() -> None:
 def test_options_have_a_json_schema_and_a_help_text() -> None:
     schema = json_schema(SimulateOptions)
     assert schema["required"] == ["deployment"]
-    assert schema["properties"]["rate"]["anyOf"][0] == {"type": "array", "items": {"type": "number"}}
+    assert schema["properties"]["rate"]["anyOf"][0] == {
+        "type": "array",
+        "items": {"type": "number"},
+    }
     assert schema["properties"]["grace"]["default"] == "30s"
-    assert schema["properties"]["top_p"] | {"exclusiveMinimum": 0, "maximum": 1} == schema["properties"]["top_p"]
+    assert (
+        schema["properties"]["top_p"] | {"exclusiveMinimum": 0, "maximum": 1}
+        == schema["properties"]["top_p"]
+    )
     assert "maximum" not in schema["properties"]["burstiness"]
-    assert schema["properties"]["draws"]["description"].startswith("simulations with varied coefficients")
+    assert schema["properties"]["draws"]["description"].startswith(
+        "simulations with varied coefficients"
+    )
     assert not schema["additionalProperties"]
     of_bench = json_schema(Options)["properties"]
     assert of_bench["endpoint"]["anyOf"][0]["enum"][0] == "chat"
@@ -70,7 +89,18 @@ def test_importing_loadstone_takes_no_heavy_library() -> None:
     code = "import sys, loadstone; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stdout.split())
-    heavy = {"numpy", "pyarrow", "httpx", "msgspec", "asyncio", "duckdb", "rich", "scipy", "typer", "uvloop"}
+    heavy = {
+        "numpy",
+        "pyarrow",
+        "httpx",
+        "msgspec",
+        "asyncio",
+        "duckdb",
+        "rich",
+        "scipy",
+        "typer",
+        "uvloop",
+    }
     assert not modules & heavy
     assert {name for name in modules if name.startswith("loadstone.")} == set()
 
@@ -89,10 +119,14 @@ def test_results_are_imported_compared_and_reported(tmp_path: Path) -> None:
 def test_runs_are_queried_and_exported(tmp_path: Path) -> None:
     make_run(tmp_path / "a", [CLOSED], {})
     for _ in range(2):  # the modules of the package are no names of its functions
-        found = loadstone.query_runs("select cell, count(*) as n from records group by all", tmp_path)
+        found = loadstone.query_runs(
+            "select cell, count(*) as n from records group by all", tmp_path
+        )
         assert found == {"schema": 1, "columns": ["cell", "n"], "rows": [{"cell": 0, "n": 5}]}
     make_run(tmp_path / "b", [CLOSED], {})
-    assert loadstone.query_runs("select distinct run from records", tmp_path / "b")["rows"] == [{"run": "b"}]
+    assert loadstone.query_runs("select distinct run from records", tmp_path / "b")["rows"] == [
+        {"run": "b"}
+    ]
     path = loadstone.export_run(tmp_path / "a", out=tmp_path / "a.csv")
     assert path.read_text().startswith("run,")
     with pytest.raises(InputError, match="--format"):
@@ -113,7 +147,9 @@ def test_a_run_is_opened(tmp_path: Path) -> None:
         assert run.summary() == summarise(tmp_path / "r")
 
 
-def test_a_run_is_read_wherever_the_notebook_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_read_wherever_the_notebook_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_run(tmp_path / "r", [CLOSED], {})
     monkeypatch.chdir(tmp_path)
     run = loadstone.open_run("r")
@@ -147,7 +183,9 @@ def test_a_summary_is_told_from_its_folder(tmp_path: Path) -> None:
         lambda: loadstone.export_run(document),
     ]
     for use in uses:
-        with pytest.raises(InputError, match=r"of type dict; of a summary, give its \['run_dir'\]$"):
+        with pytest.raises(
+            InputError, match=r"of type dict; of a summary, give its \['run_dir'\]$"
+        ):
             use()
 
 
@@ -158,11 +196,15 @@ def test_a_bound_may_be_one_text(tmp_path: Path) -> None:
     assert len(one["fail_on"]) == 1
 
 
-def test_the_home_folder_is_meant_by_its_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_home_folder_is_meant_by_its_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    document = loadstone.simulate("llama-3.1-8b@1xh100", concurrency=1, requests=2, draws=0, out="~/runs")
+    document = loadstone.simulate(
+        "llama-3.1-8b@1xh100", concurrency=1, requests=2, draws=0, out="~/runs"
+    )
     assert Path(document["run_dir"]).parent == tmp_path / "home" / "runs"
     assert loadstone.write_report("~/runs", "~/all.csv") == [tmp_path / "home" / "all.csv"]
     assert list(Path().iterdir()) == []
@@ -187,11 +229,19 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(bench, "bench", lambda options, on_event: answer(options))
     assert loadstone.bench("http://x", concurrency=[2], output="4", seed=7) == {"schema": 1}
     assert loadstone.bench() == {"schema": 1}
-    assert asked == [bench.Options.read(url="http://x", concurrency=[2], output="4", seed=7), bench.Options.read()]
-    for verb in (loadstone.bench, lambda **options: loadstone.simulate("llama-3.1-8b@1xh100", **options)):
+    assert asked == [
+        bench.Options.read(url="http://x", concurrency=[2], output="4", seed=7),
+        bench.Options.read(),
+    ]
+    for verb in (
+        loadstone.bench,
+        lambda **options: loadstone.simulate("llama-3.1-8b@1xh100", **options),
+    ):
         with pytest.raises(InputError, match=r"^no_such_option: no such option$"):
             verb(no_such_option=1)
-        with pytest.raises(InputError, match=r"^durations: no such option; the nearest is duration$"):
+        with pytest.raises(
+            InputError, match=r"^durations: no such option; the nearest is duration$"
+        ):
             verb(durations=1)
         with pytest.raises(InputError, match=r"^--request-rate: here it is --rate$"):
             verb(request_rate=1)
@@ -207,15 +257,33 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
     def asked(**options: Any) -> Any:
         return loadstone.bench(**options)
 
-    plain = {"input": "64", "output": "8", "turns": "2", "think_time": "0.5", "requests": [8], "rate": [0.5]}
-    assert asked(input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5) == bench.Options.read(**plain)
-    assert asked(concurrency="1,2") == asked(concurrency=range(1, 3)) == bench.Options.read(concurrency=[1, 2])
+    plain = {
+        "input": "64",
+        "output": "8",
+        "turns": "2",
+        "think_time": "0.5",
+        "requests": [8],
+        "rate": [0.5],
+    }
+    assert asked(
+        input=64, output=8, turns=2, think_time=0.5, requests=8, rate=0.5
+    ) == bench.Options.read(**plain)
+    assert (
+        asked(concurrency="1,2")
+        == asked(concurrency=range(1, 3))
+        == bench.Options.read(concurrency=[1, 2])
+    )
     assert asked(rate=[float("inf")], time_scale="0.1,1").load.rate == [float("inf")]
-    assert asked(headers={"X-Team": "a", "X-Run": 7}, stop="\n").client.headers == [("X-Team", "a"), ("X-Run", "7")]
+    assert asked(headers={"X-Team": "a", "X-Run": 7}, stop="\n").client.headers == [
+        ("X-Team", "a"),
+        ("X-Run", "7"),
+    ]
     assert asked(stop="ab").sampling.stop == ["ab"]
     assert asked(plan="runs/r").workload.plan == Path("runs/r")
     assert asked(concurrency=[], rate=None) == bench.Options.read(concurrency=[])
-    assert asked(concurrency=np.array(2), warmup=np.array(3)) == bench.Options.read(concurrency=[2], warmup=3)
+    assert asked(concurrency=np.array(2), warmup=np.array(3)) == bench.Options.read(
+        concurrency=[2], warmup=3
+    )
     assert asked(stream=np.bool_(False)).client.stream is False
     assert asked(url=np.array(["http://a", "http://b"])).target.urls == ["http://a", "http://b"]
     for wrong in (
@@ -225,14 +293,20 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
         {"header": [5]}, {"header": [("a", "b", "c")]}, {"dataset": ["a\n"]}, {"url": []}, {"url": ()},
         {"duration": np.timedelta64(2_000_000_000, "ns")}, {"out": Column()},
     ):  # fmt: skip
-        with pytest.raises(InputError, match=f"^--{next(iter(wrong)).replace('_', '-')}: ") as raised:
+        with pytest.raises(
+            InputError, match=f"^--{next(iter(wrong)).replace('_', '-')}: "
+        ) as raised:
             asked(**wrong)
         assert "\n" not in str(raised.value)
-    with pytest.raises(InputError, match=r"^--route: .*; choose one of round-robin, least-busy, sticky, prefix$"):
+    with pytest.raises(
+        InputError, match=r"^--route: .*; choose one of round-robin, least-busy, sticky, prefix$"
+    ):
         asked(route="nearest")
 
 
-def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(bench, "bench", lambda options, on_event: options)
 
     def asked(**options: Any) -> Any:
@@ -244,8 +318,12 @@ def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeyp
     assert asked(duration=20, grace=0.5, trace_window=(0, 600)) == bench.Options.read(
         duration_s=20, grace_s=0.5, trace_window_s=(0, 600)
     )
-    assert asked(duration_s=20, trace_window_s=(0, 600)) == asked(duration="20s", trace_window="0s:10m")
-    assert asked(timeout_first="1m", timeout_idle=2).client.timeouts == Timeouts(first_s=60, idle_s=2)
+    assert asked(duration_s=20, trace_window_s=(0, 600)) == asked(
+        duration="20s", trace_window="0s:10m"
+    )
+    assert asked(timeout_first="1m", timeout_idle=2).client.timeouts == Timeouts(
+        first_s=60, idle_s=2
+    )
     assert (
         asked(header="X-Team: a").client.headers
         == asked(headers=[("X-Team", "a")]).client.headers
@@ -257,7 +335,9 @@ def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeyp
         == {"top_k": 4}
     )
     assert asked(time_scale="1/10").workload.time_scale == [0.1]
-    assert asked(prefix="1k", seed="7", warmup=np.int64(3)) == bench.Options.read(prefix=1024, seed=7, warmup=3)
+    assert asked(prefix="1k", seed="7", warmup=np.int64(3)) == bench.Options.read(
+        prefix=1024, seed=7, warmup=3
+    )
     assert [asked(sim=given).target.sim for given in (True, False)] == ["llama-3.1-8b@1xh100", None]
     of_the_command = set(inspect.signature(bench_command).parameters) - {"target", "json", "strict"}
     for name in of_the_command - {"sim"}:
@@ -266,7 +346,13 @@ def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(monkeyp
 
 def test_bench_measures(tmp_path: Path) -> None:
     document = loadstone.bench(
-        sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[4], warmup=0, out=tmp_path
+        sim="ttft=5ms,itl=1ms",
+        input="8",
+        output="4",
+        concurrency=[2],
+        requests=[4],
+        warmup=0,
+        out=tmp_path,
     )
     assert document["cells"][0]["requests"]["ok"] == 4
     run = loadstone.open_run(document["run_dir"])
@@ -282,7 +368,13 @@ def test_folders_may_be_text(tmp_path: Path) -> None:
 
 
 def test_simulate_takes_what_the_command_takes(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"input": "16", "output": "40", "concurrency": [1], "requests": [2], "out": tmp_path}
+    options: dict[str, Any] = {
+        "input": "16",
+        "output": "40",
+        "concurrency": [1],
+        "requests": [2],
+        "out": tmp_path,
+    }
     deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=3"
 
     def tpot(**more: Any) -> Any:

@@ -1,7 +1,8 @@
 """Tells which tests start a process, for `scripts/test --quick` runs none of them.
 
-A test's own code tells, that of the helpers of the tests which it calls, and that of its fixtures. What cannot be
-seen there, such as a call through a table, is skipped at the moment when it would start a process.
+A test's own code tells, that of the helpers of the tests which it calls, and that of its fixtures.
+What cannot be seen there, such as a call through a table, is skipped at the moment when it would
+start a process.
 """
 
 from __future__ import annotations
@@ -51,11 +52,14 @@ _AUTOMATIC = frozenset({"room", "not_for_ever", "no_selftest", "no_keys", "loads
 @cache
 def _starts(function: Callable[..., object]) -> bool:
     names, texts = _words(inspect.unwrap(function), set())
-    return bool(names & STARTERS) or bool({"bench", "selftest"} & texts and (names | texts) & SERVERS)
+    return bool(names & STARTERS) or bool(
+        {"bench", "selftest"} & texts and (names | texts) & SERVERS
+    )
 
 
 def _words(function: Any, seen: set[object]) -> tuple[set[str], set[str]]:
-    """Return the names and strings in a function's code and in that of the tests' helpers which it names."""
+    """Return the names and strings in a function's code and in that of the tests' helpers which it
+    names."""
     if not inspect.isfunction(function) or function in seen:
         return set(), set()
     seen.add(function)
@@ -90,7 +94,9 @@ def _code_words(code: CodeType) -> tuple[set[str], set[str]]:
             texts |= inner_texts
         else:
             texts |= {
-                each for each in (constant if isinstance(constant, tuple) else (constant,)) if isinstance(each, str)
+                each
+                for each in (constant if isinstance(constant, tuple) else (constant,))
+                if isinstance(each, str)
             }
     return names, texts
 
@@ -104,14 +110,19 @@ def limit_examples(item: pytest.Item) -> None:
 
 
 class Guard:
-    """Skips a test at the moment when it would start a process; between tests processes are free to start."""
+    """Skips a test at the moment when it would start a process; between tests processes are free to
+    start."""
 
     def __init__(self) -> None:
         self._armed = False
         sys.addaudithook(self._look)
 
     def _look(self, event: str, _: object) -> None:
-        if self._armed and event in EVENTS and threading.current_thread() is threading.main_thread():
+        if (
+            self._armed
+            and event in EVENTS
+            and threading.current_thread() is threading.main_thread()
+        ):
             pytest.skip("it starts a process")
 
     @pytest.hookimpl(wrapper=True)

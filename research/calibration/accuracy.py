@@ -1,18 +1,22 @@
-"""How far the performance model can be believed: fitted and scored on public points, families and sources held out.
+"""How far the performance model can be believed: fitted and scored on public points, families and
+sources held out.
 
-    python research/calibration/accuracy.py POINTS.csv…                fit; score each row with its family held out
-    python research/calibration/accuracy.py POINTS.csv… --write FILE   … and write the profiles, packed
-    python research/calibration/accuracy.py POINTS.csv… --out source   score each row with its source held out
-    python research/calibration/accuracy.py POINTS.csv… --out gpu      … its GPU; `release`: its engine's version
+    python research/calibration/accuracy.py POINTS.csv…                fit; score each row with its
+    family held out python research/calibration/accuracy.py POINTS.csv… --write FILE   … and write
+    the profiles, packed python research/calibration/accuracy.py POINTS.csv… --out source   score
+    each row with its source held out python research/calibration/accuracy.py POINTS.csv… --out gpu
+    … its GPU; `release`: its engine's version
     --of TEXT     of the rows of sources with this text alone (all are fitted on)
-    python research/calibration/accuracy.py POINTS.csv… --two         two points of each sweep given, others predicted
-    --json FILE   every row: deployment, ln(measured/predicted), interval; --worst N   the rows furthest off
+    python research/calibration/accuracy.py POINTS.csv… --two         two points of each sweep
+    given, others predicted
+    --json FILE   every row: deployment, ln(measured/predicted), interval; --worst N   the rows
+                  furthest off
 
-What is shipped was fitted on the public points (as annotate.py writes them), benchmarks/vendor_tables.csv and
-benchmarks/inferencex_points.csv together (docs/accuracy.md).
+What is shipped was fitted on the public points (as annotate.py writes them),
+benchmarks/vendor_tables.csv and benchmarks/inferencex_points.csv together (docs/accuracy.md).
 
-AIConfigurator on the same rows: benchmarks/accuracy_peer.py, from --json's file. Minutes on one core; set
-OMP_NUM_THREADS=1 where others measure.
+AIConfigurator on the same rows: benchmarks/accuracy_peer.py, from --json's file. Minutes on one
+core; set OMP_NUM_THREADS=1 where others measure.
 """
 
 from __future__ import annotations
@@ -88,7 +92,9 @@ WAYS: dict[str, Callable[[Case], str]] = {
     "regime": regime,
     "source": lambda case: case.point.source,
     "release": lambda case: f"{case.deployment.engine} {case.deployment.engine_version}",
-    "drafts": lambda case: f"{case.deployment.gpu.vendor} {'without' if case.policy.speculative is None else 'with'}",
+    "drafts": lambda case: (
+        f"{case.deployment.gpu.vendor} {'without' if case.policy.speculative is None else 'with'}"
+    ),
 }
 
 
@@ -98,7 +104,8 @@ def show(
     spread: Mapping[Quantity, Floats] | None = None,
     ways: Sequence[str] = ("all", "GPU", "GPU and engine", "family", "regime", "source"),
 ) -> None:
-    """|predicted/measured − 1|: median and 90th percentile; bias; share inside the 80 % interval."""
+    """|predicted/measured − 1|: median and 90th percentile; bias; share inside the 80 %
+    interval."""
     for what in ways:
         way = WAYS[what]
         members: dict[str, list[int]] = defaultdict(list)
@@ -112,7 +119,10 @@ def show(
                 if not fine.any():
                     continue
                 off = np.abs(np.exp(-here[fine]) - 1)
-                text += f" {name} n {fine.sum():4d} {np.median(off):6.1%} p90 {np.quantile(off, 0.9):5.0%}"
+                text += (
+                    f" {name} n {fine.sum():4d} {np.median(off):6.1%} p90"
+                    f" {np.quantile(off, 0.9):5.0%}"
+                )
                 text += f" {np.exp(-np.median(here[fine])) - 1:+5.0%}"
                 if spread is not None:
                     inside = np.abs(here[fine]) <= Z80 * spread[name][positions][fine]
@@ -129,8 +139,9 @@ def worst(table: CaseTable, gap: Mapping[Quantity, Floats], count: int) -> None:
             case = table.cases[at]
             point = case.point
             print(
-                f"  row {point.row:5d} {np.exp(-gap[name][at]):6.2f}× {case.deployment.name} {point.input_tokens}/"
-                f"{point.output_tokens} users {point.load_value} {point.source[:40]}"
+                f"  row {point.row:5d} {np.exp(-gap[name][at]):6.2f}× {case.deployment.name}"
+                f" {point.input_tokens}/{point.output_tokens} users {point.load_value}"
+                f" {point.source[:40]}"
             )
 
 
@@ -140,7 +151,8 @@ def key_of(case: Case) -> tuple[str, str, str]:
 
 
 def fitted_on(cases: Sequence[Case]) -> CaseTable:
-    """Of the cases those that the fit is to: tokens per second are scored alone, and take long to simulate."""
+    """Of the cases those that the fit is to: tokens per second are scored alone, and take long to
+    simulate."""
     return CaseTable([case for case in cases if case.point.ttft_s or case.point.tpot_s])
 
 
@@ -154,7 +166,8 @@ def families_out(table: CaseTable, arguments: argparse.Namespace) -> None:
     gap = gaps(table)
     known = known_variance(table, logarithms, spreads_of(table.cases, fits, fit))
     keys = [key_of(case) for case in table.cases]
-    # Old eras are further off than later ones; what few of their rows there are, are told by them alone.
+    # Old eras are further off than later ones; what few of their rows there are, are told by them
+    # alone.
     old = np.array([key[1] in OLD_ERAS for key in keys])
     everywhere = {True: residuals(gap, known, old), False: residuals(gap, known, ~old)}
     remaining = {}
@@ -182,20 +195,30 @@ def families_out(table: CaseTable, arguments: argparse.Namespace) -> None:
         found = profiles(table, fit, fits, residual_of, "research/calibration/accuracy.py", today)
         save_packed(found, arguments.write)
     if arguments.json:
-        arguments.json.write_text(json.dumps([_row(table, gap, spread, at) for at in range(len(table.cases))]))
+        arguments.json.write_text(
+            json.dumps([_row(table, gap, spread, at) for at in range(len(table.cases))])
+        )
 
 
 def architectures_out(table: CaseTable, fit: Fit) -> tuple[set[str], dict[Quantity, float]]:
-    """The architectures with many rows, and what remains where each is predicted from the others; says how far off
-    that is. `table` is left as it was."""
+    """The architectures with many rows, and what remains where each is predicted from the others;
+    says how far off that is. `table` is left as it was."""
     fits = fit_without_architecture(table, fit)
-    at = [place for place, case in enumerate(table.cases) if architecture_of(case.deployment.gpu) in fits]
+    at = [
+        place
+        for place, case in enumerate(table.cases)
+        if architecture_of(case.deployment.gpu) in fits
+    ]
     kept = CaseTable([table.cases[place] for place in at])
     fit_of = [fits[architecture_of(case.deployment.gpu)] for case in kept.cases]
-    logarithms = np.concatenate([values_of(each, [case]) for each, case in zip(fit_of, kept.cases, strict=True)])
+    logarithms = np.concatenate(
+        [values_of(each, [case]) for each, case in zip(fit_of, kept.cases, strict=True)]
+    )
     refresh(kept, np.exp(logarithms))
     gap = gaps(kept)
-    spreads = [spreads_of([case], {}, each)[0] for each, case in zip(fit_of, kept.cases, strict=True)]
+    spreads = [
+        spreads_of([case], {}, each)[0] for each, case in zip(fit_of, kept.cases, strict=True)
+    ]
     unseen = residuals(gap, known_variance(kept, logarithms, spreads), np.ones(len(at), bool))
     print("architecture held out")
     show(kept, gap, ways=("architecture", "GPU"))
@@ -229,13 +252,16 @@ def _row(
     }
     for name in QUANTITIES:
         if np.isfinite(gap[name][at]):
-            row[name] = {"ln_measured_over_predicted": float(gap[name][at]), "sd": float(spread[name][at])}
+            row[name] = {
+                "ln_measured_over_predicted": float(gap[name][at]),
+                "sd": float(spread[name][at]),
+            }
     return row
 
 
 def out(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
-    """Each row from a fit without its source, GPU or release; an extrapolation where nothing else has that engine and
-    GPU. The model family is in the fit by its other rows."""
+    """Each row from a fit without its source, GPU or release; an extrapolation where nothing else
+    has that engine and GPU. The model family is in the fit by its other rows."""
     table = fitted_on(cases)
     fit = fit_all(table, np.ones(len(table.cases), bool), arguments.rounds)
     way = WAYS["GPU" if arguments.out == "gpu" else arguments.out]
@@ -251,11 +277,16 @@ def out(cases: Sequence[Case], arguments: argparse.Namespace) -> None:
     at = np.flatnonzero(scored)
     kept = CaseTable([table.cases[position] for position in at])
     refresh(kept, np.exp(logarithms[at]))
-    show(kept, gaps(kept), ways=("all", "drafts", "GPU", "release", "GPU and engine", "family", "source"))
+    show(
+        kept,
+        gaps(kept),
+        ways=("all", "drafts", "GPU", "release", "GPU and engine", "family", "source"),
+    )
 
 
 def two_given(cases: list[Case]) -> None:
-    """The two ends of each sweep calibrate (from the profile without the family), the rest is predicted."""
+    """The two ends of each sweep calibrate (from the profile without the family), the rest is
+    predicted."""
     sweeps: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
         if case.point.sweep and case.point.tpot_s and case.point.mode == "serving":
@@ -269,15 +300,23 @@ def two_given(cases: list[Case]) -> None:
             continue
         sizes += 1
         given = [members[0], members[-1]]
-        rest = [case for case in members[1:-1] if case.users not in (given[0].users, given[1].users)]
+        rest = [
+            case for case in members[1:-1] if case.users not in (given[0].users, given[1].users)
+        ]
         if not rest:
             continue
         profile = profile_of(given[0].deployment)
         found = update(profile, given, "two", "", without=family(given[0]))
         table = CaseTable(rest)
-        for values, kept in ((profile.values(without=family(given[0])), before), (found.profile.values(), after)):
+        for values, kept in (
+            (profile.values(without=family(given[0])), before),
+            (found.profile.values(), after),
+        ):
             refresh(table, np.tile(values, (len(rest), 1)))
-            kept += [abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1) for at, case in enumerate(rest)]
+            kept += [
+                abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1)
+                for at, case in enumerate(rest)
+            ]
     print(
         f"{sizes} sweeps, {len(after)} rows predicted: TPOT off by {np.median(before):.1%} before "
         f"(p90 {np.quantile(before, 0.9):.0%}), {np.median(after):.1%} after two points "
@@ -286,7 +325,9 @@ def two_given(cases: list[Case]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("points", type=Path, nargs="+")
     parser.add_argument("--write", type=Path)
     parser.add_argument("--json", type=Path)

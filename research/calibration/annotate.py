@@ -2,10 +2,11 @@
 
     python research/calibration/annotate.py POINTS.csv > annotated.csv
 
-`facts.csv` has, for rows of the points file (counted from 1, without the header), the cells that take the place of
-the row's own: the deployment with the arguments that the source's scripts gave the engine, the lengths and the number
-of requests that were really sent, what statistic the times are, why a row must not be predicted (`exclude`), and why
-it must not be fitted on (`unfitted`). facts.md has the evidence.
+`facts.csv` has, for rows of the points file (counted from 1, without the header), the cells that
+take the place of the row's own: the deployment with the arguments that the source's scripts gave
+the engine, the lengths and the number of requests that were really sent, what statistic the times
+are, why a row must not be predicted (`exclude`), and why it must not be fitted on (`unfitted`).
+facts.md has the evidence.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def numbers_of(text: str) -> Iterator[int]:
 def annotated(points: Path) -> Iterator[dict[str, str]]:
     """The rows of a points file, each with its facts; all have the same columns."""
     with FACTS.open(newline="", encoding="utf-8") as file:
-        facts = {number: row for row in csv.DictReader(file) for number in numbers_of(row.pop("rows"))}
+        facts = {
+            number: row for row in csv.DictReader(file) for number in numbers_of(row.pop("rows"))
+        }
     added = dict.fromkeys(next(iter(facts.values())), "")
     with points.open(newline="", encoding="utf-8-sig") as file:
         for number, row in enumerate(csv.DictReader(file), 1):

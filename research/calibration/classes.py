@@ -1,10 +1,11 @@
-"""What rows of points files say of the classes without measurements (predict/step_time/coverage.py).
+"""What rows of points files say of the classes without measurements
+(predict/step_time/coverage.py).
 
     python research/calibration/classes.py POINTS.csv… [--history HISTORY.csv]
 
-By class: how far off TPOT, TTFT and tokens per second are with the model family held out, and how many of the rows
-lie inside the 80 % interval, as wide as it is, and as it would be without the class. Only rows in a class are
-predicted.
+By class: how far off TPOT, TTFT and tokens per second are with the model family held out, and how
+many of the rows lie inside the 80 % interval, as wide as it is, and as it would be without the
+class. Only rows in a class are predicted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ def points_of(arguments: argparse.Namespace) -> Iterator[Point]:
         yield from (point for point in read_points(path) if not point.exclude)
     if arguments.history:
         with arguments.history.open(newline="", encoding="utf-8") as file:
-            yield from (history.point_of(at, cell) for at, cell in enumerate(history.cells(csv.DictReader(file))))
+            yield from (
+                history.point_of(at, cell)
+                for at, cell in enumerate(history.cells(csv.DictReader(file)))
+            )
 
 
 def members(points: Iterator[Point]) -> tuple[list[Point], list[float]]:
@@ -63,14 +67,19 @@ def show(what: str, rows: list[tuple[Scored, float]]) -> None:
         width = np.array([log(row.high[name] / row.predicted[name]) for row, _ in here])
         plain = width / np.array([times for _, times in here])
         text += (
-            f" | {name} n {len(here):3d} {np.median(np.abs(np.expm1(gaps))):4.0%} {exp(np.median(gaps)) - 1:+4.0%}"
+            f" | {name} n {len(here):3d} {np.median(np.abs(np.expm1(gaps))):4.0%}"
+            f" {exp(np.median(gaps)) - 1:+4.0%}"
         )
-        text += f" in {np.mean(np.abs(gaps) <= width):4.0%}, else {np.mean(np.abs(gaps) <= plain):4.0%}"
+        text += (
+            f" in {np.mean(np.abs(gaps) <= width):4.0%}, else {np.mean(np.abs(gaps) <= plain):4.0%}"
+        )
     print(text)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("points", type=Path, nargs="*")
     parser.add_argument("--history", type=Path)
     points, times = members(points_of(parser.parse_args()))

@@ -1,20 +1,24 @@
-"""Fitting coefficients to many points: a hierarchical model, robust, with what it does not know as a covariance.
+"""Fitting coefficients to many points: a hierarchical model, robust, with what it does not know as
+a covariance.
 
-A point's ln θ is a sum over the groups it belongs to: all, its engine, the engine's era and the present eras before
-it, for each of those what engines gain from one era to the next, its GPU's architecture, engine on architecture, and
-its model family (kernels alone). AMD's GPUs share a group of their vendor, and each engine and era has one of its own
-on each of their architectures. Each group's share has a normal prior around zero (the first around ln of the
-coefficient's prior), so that what a group has no data for comes from the wider ones, with their uncertainty.
+A point's ln θ is a sum over the groups it belongs to: all, its engine, the engine's era and the
+present eras before it, for each of those what engines gain from one era to the next, its GPU's
+architecture, engine on architecture, and its model family (kernels alone). AMD's GPUs share a group
+of their vendor, and each engine and era has one of its own on each of their architectures. Each
+group's share has a normal prior around zero (the first around ln of the coefficient's prior), so
+that what a group has no data for comes from the wider ones, with their uncertainty.
 
-Every (model family, engine, architecture, weight type) has, besides, one offset of its own in ln TTFT and one in
-ln TPOT: kernels fit one model better than another in ways that shapes do not tell. Offsets are never used to predict;
-their spread goes into the interval, and so does that of the shares of families where another one is predicted.
+Every (model family, engine, architecture, weight type) has, besides, one offset of its own in ln
+TTFT and one in ln TPOT: kernels fit one model better than another in ways that shapes do not tell.
+Offsets are never used to predict; their spread goes into the interval, and so does that of the
+shares of families where another one is predicted.
 
-    minimise  Σ ρ((ln measured − ln predicted − offset)/σ) + Σ (u/s)²,   ρ Student's t with 2 degrees of freedom
+    minimise  Σ ρ((ln measured − ln predicted − offset)/σ) + Σ (u/s)²,   ρ Student's t with 2
+              degrees of freedom
 
-by Gauss-Newton, the robust linear problem of each round by reweighting. The covariance is the inverse of the last
-normal matrix.
-Gelman and Hill, Data Analysis Using Regression and Multilevel Models (2007), chapters 12 and 13.
+by Gauss-Newton, the robust linear problem of each round by reweighting. The covariance is the
+inverse of the last normal matrix. Gelman and Hill, Data Analysis Using Regression and Multilevel
+Models (2007), chapters 12 and 13.
 """
 
 from __future__ import annotations
@@ -38,26 +42,30 @@ LEVELS = {
 }  # fmt: skip
 """Standard deviation of each level's share, of the coefficient's own spread."""
 SHARED = 0.25
-"""Architectures, and engines on them, have only so much of that: with more of kernels' coefficients, families that
-were held out are predicted worse (median error in TPOT 0.15 at 1, 0.11 at 0.25). AMD's kernels are free, for they are
-other libraries'."""
+"""Architectures, and engines on them, have only so much of that: with more of kernels'
+coefficients, families that were held out are predicted worse (median error in TPOT 0.15 at 1, 0.11
+at 0.25). AMD's kernels are free, for they are other libraries'."""
 HOSTS = 0.5
-"""Of engines on an architecture, the host's times: GPUs were measured in machines of their own. With SHARED, TPOT on
-A100 is off by 14 % in place of 10, TTFT of TensorRT-LLM on B200 by 26 in place of 22, families held out."""
+"""Of engines on an architecture, the host's times: GPUs were measured in machines of their own.
+With SHARED, TPOT on A100 is off by 14 % in place of 10, TTFT of TensorRT-LLM on B200 by 26 in place
+of 22, families held out."""
 STEADY = 0.08
-"""Of eras and their progress, what is neither host nor floor: no release reads weights faster than the one before."""
+"""Of eras and their progress, what is neither host nor floor: no release reads weights faster than
+the one before."""
 FLOORS = frozenset({"product_s", "layer_s", "expert_layer_s", "latent_layer_s", "collective_s"})
 """Times of small kernels, which releases join and overlap: free by era as the host's are."""
 FRONT = frozenset({"request_s", "request_token_s", "stream_s"})
 """What a request takes before and after its steps, where engines do not become faster all alike."""
 OLD_HOST = 1.2
-"""Standard deviation, in ln, of an old era's share in the host's times: some took ten times as long as today's."""
+"""Standard deviation, in ln, of an old era's share in the host's times: some took ten times as long
+as today's."""
 OLD_KERNELS = 0.8  # of each coefficient's own spread
 OLD_LAYERS = frozenset({"expert_layer_s", "latent_layer_s", "latent_decode"})
-"""Have that freedom in old eras too, which had just learned experts and latent attention: what a new kind of layer
-took then is a time of that layer, and no other model's steps had it."""
+"""Have that freedom in old eras too, which had just learned experts and latent attention: what a
+new kind of layer took then is a time of that layer, and no other model's steps had it."""
 ALIKE = frozenset({"collective_link", "quantised_s"})
-"""Links reach, and quantising takes, what tables say, whoever made the libraries and whatever the model."""
+"""Links reach, and quantising takes, what tables say, whoever made the libraries and whatever the
+model."""
 NOTHING = 1e-3
 """Of a family, what is alike, and the host's times, which are its engine's."""
 NOISE = {"ttft": 0.20, "tpot": 0.08}
@@ -90,7 +98,9 @@ class Groups:
         return len(self.keys) * _SIZE + 2 * len(self.offsets)
 
 
-def keys_of(engine: str, era: str, architecture: str, model_family: str = "") -> list[tuple[str, ...]]:
+def keys_of(
+    engine: str, era: str, architecture: str, model_family: str = ""
+) -> list[tuple[str, ...]]:
     """The groups of a deployment, widest first; `*` stands for any and is left out."""
     found: list[tuple[str, ...]] = [("all",)]
     releases = [] if "*" in (engine, era) else releases_of(engine, era)
@@ -112,8 +122,8 @@ def keys_of(engine: str, era: str, architecture: str, model_family: str = "") ->
 
 
 def releases_of(engine: str, era: str) -> list[str]:
-    """What a release's coefficients are made of: present eras build on one another, so that the newest has what all
-    before it had; an old one stands alone."""
+    """What a release's coefficients are made of: present eras build on one another, so that the
+    newest has what all before it had; an old one stands alone."""
     eras = ENGINES[engine].eras if engine in ENGINES else ()
     present = [each.name for each in reversed(eras) if not each.old]
     return present[: present.index(era) + 1] if era in present else [era]
@@ -121,7 +131,9 @@ def releases_of(engine: str, era: str) -> list[str]:
 
 def case_keys(case: Case) -> list[tuple[str, ...]]:
     deployment = case.deployment
-    return keys_of(deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu), family(case))
+    return keys_of(
+        deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu), family(case)
+    )
 
 
 def family(case: Case) -> str:
@@ -151,9 +163,13 @@ def share(key: tuple[str, ...]) -> Array:
     """Prior standard deviation of a group's share, per coefficient."""
     level = key[0]
     spread: Array = LEVELS[level] * SPREAD
-    host, floors, alike = (np.array([name in names for name in NAMES]) for names in (HOST, FLOORS, ALIKE))
+    host, floors, alike = (
+        np.array([name in names for name in NAMES]) for names in (HOST, FLOORS, ALIKE)
+    )
     if level == "era" and key[-1] in OLD_ERAS:
-        return np.where(host | [name in OLD_LAYERS for name in NAMES], OLD_HOST, OLD_KERNELS * SPREAD)
+        return np.where(
+            host | [name in OLD_LAYERS for name in NAMES], OLD_HOST, OLD_KERNELS * SPREAD
+        )
     if level in ("era", "progress"):
         fixed = np.array([level == "progress" and name in FRONT for name in NAMES])
         return spread * np.where((host | floors) & ~fixed, 1.0, STEADY)
@@ -218,7 +234,8 @@ def values_of(fit: Fit | None, cases: Sequence[Case]) -> Array:
 
 
 class _Target(NamedTuple):
-    """What is fitted to: of the cases `at`, ln measured, their weights, and where their families' offsets lie."""
+    """What is fitted to: of the cases `at`, ln measured, their weights, and where their families'
+    offsets lie."""
 
     at: NDArray[np.int64]
     measured: Array
@@ -237,7 +254,11 @@ def solve(
     """Coefficients from the cases in `use`. `weights`: repeats of one measurement share one."""
     unknowns = np.zeros(groups.unknowns) if start is None else start.copy()
     prior = np.concatenate(
-        [groups.spreads, np.full(len(groups.offsets), OFFSET["ttft"]), np.full(len(groups.offsets), OFFSET["tpot"])]
+        [
+            groups.spreads,
+            np.full(len(groups.offsets), OFFSET["ttft"]),
+            np.full(len(groups.offsets), OFFSET["tpot"]),
+        ]
     )
     base = len(groups.keys) * _SIZE
     targets = (
@@ -253,7 +274,8 @@ def solve(
         step = np.zeros(groups.unknowns)
         for _ in range(_REWEIGHTINGS):
             normal, step = _step(groups, targets, by, said, unknowns, step, prior)
-        # The model is curved: no coefficient moves by more than e^½ a round, and less where that is too far.
+        # The model is curved: no coefficient moves by more than e^½ a round, and less where that is
+        # too far.
         length = min(1.0, 0.5 / max(1e-9, float(np.abs(step).max())))
         for _ in range(_HALVINGS):
             moved = unknowns + length * step
@@ -271,12 +293,19 @@ def solve(
 
 
 def _target(
-    name: str, table: CaseTable, groups: Groups, use: NDArray[np.bool_], weights: Array, first_offset: int
+    name: str,
+    table: CaseTable,
+    groups: Groups,
+    use: NDArray[np.bool_],
+    weights: Array,
+    first_offset: int,
 ) -> _Target:
     seconds = [case.point.ttft_s if name == "ttft" else case.point.tpot_s for case in table.cases]
     measured = np.array([np.log(value) if value else np.nan for value in seconds])
     at = np.flatnonzero(use & np.isfinite(measured))
-    return _Target(at, measured[at], weights[at], first_offset + groups.offset_of_case[at], NOISE[name])
+    return _Target(
+        at, measured[at], weights[at], first_offset + groups.offset_of_case[at], NOISE[name]
+    )
 
 
 def _gap(target: _Target, said: Array, unknowns: Array) -> Array:
@@ -284,7 +313,9 @@ def _gap(target: _Target, said: Array, unknowns: Array) -> Array:
     return gap
 
 
-def _cost(targets: Sequence[_Target], said: Sequence[Array], unknowns: Array, prior: Array) -> float:
+def _cost(
+    targets: Sequence[_Target], said: Sequence[Array], unknowns: Array, prior: Array
+) -> float:
     """What is minimised, by Student's t: ρ(x) = (ν + 1)/2 · ln(1 + x²/ν)."""
     total = float(((unknowns / prior) ** 2).sum()) / 2
     for target, values in zip(targets, said, strict=True):
@@ -302,14 +333,20 @@ def _step(
     step: Array,
     prior: Array,
 ) -> tuple[Array, Array]:
-    """The normal matrix and its step, of the model made linear; weights are those after the step before."""
+    """The normal matrix and its step, of the model made linear; weights are those after the step
+    before."""
     normal = np.diag(1 / prior**2)
     right = -unknowns / prior**2
     moves = _shares(groups, step)
     for target, slope, values in zip(targets, by, said, strict=True):
         at, gap = target.at, _gap(target, values, unknowns)
         left = gap - (slope[at] * moves[at]).sum(1) - step[target.offset]
-        pull = target.weights * (_FREEDOM + 1) / (_FREEDOM + (left / target.noise) ** 2) / target.noise**2
+        pull = (
+            target.weights
+            * (_FREEDOM + 1)
+            / (_FREEDOM + (left / target.noise) ** 2)
+            / target.noise**2
+        )
         _gather(groups, at, slope, target.offset, pull, gap, normal, right)
     return normal, np.asarray(np.linalg.solve(normal, right), np.float64)
 
@@ -364,14 +401,18 @@ def _gather(
 
 
 def weights_of(cases: Sequence[Case]) -> Array:
-    """Rows that repeat one measurement (the same TTFT and TPOT) share the weight of one; the rows of a family on one
-    engine and GPU err together, so that n of them count as 2·√n."""
+    """Rows that repeat one measurement (the same TTFT and TPOT) share the weight of one; the rows
+    of a family on one engine and GPU err together, so that n of them count as 2·√n."""
     keys = [(case.point.ttft_s, case.point.tpot_s) for case in cases]
     repeats = Counter(keys)
     single = np.array([1.0 / repeats[key] for key in keys])
     # How many of the guessed tokens were accepted is an assumption.
-    single *= np.array([case.policy.speculative is None and not case.point.unfitted for case in cases])
-    single *= np.array([EAGER_WEIGHT if rules_of(case.deployment).is_eager else 1.0 for case in cases])
+    single *= np.array(
+        [case.policy.speculative is None and not case.point.unfitted for case in cases]
+    )
+    single *= np.array(
+        [EAGER_WEIGHT if rules_of(case.deployment).is_eager else 1.0 for case in cases]
+    )
     families = [offset_key(case) for case in cases]
     size: Counter[tuple[str, ...]] = Counter()
     for family, weight in zip(families, single, strict=True):

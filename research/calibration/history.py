@@ -1,15 +1,18 @@
-"""The shipped profile against InferenceX's history of DeepSeek-R1: by GPU, engine and date, p99s too.
+"""The shipped profile against InferenceX's history of DeepSeek-R1: by GPU, engine and date, p99s
+too.
 
-    python research/calibration/history.py HISTORY.csv --images REPOSITORY > images.csv     releases by date, once
-    python research/calibration/history.py HISTORY.csv [--every N] [--json FILE]            predict and score
+    python research/calibration/history.py HISTORY.csv --images REPOSITORY > images.csv     releases
+    by date, once python research/calibration/history.py HISTORY.csv [--every N] [--json FILE]
+    predict and score
     --without POINTS.csv…   leaves out rows that are in these files, on which the profile was fitted
     --hold-out              predicts with the coefficients of fits without DeepSeek
 
-HISTORY.csv has rows of InferenceX's database (inferencex_history.csv). Rows of one setup and release are one cell:
-its figures are their medians. The database stores GPUs as tp × ep; tokens per second are per GPU of tp. The release
-is that of the configuration file on the eve of the run, from a clone of github.com/SemiAnalysisAI/InferenceX; rows
-without one are left open. Arguments of launches are those of May 2026 (benchmarks/inferencex.py), whatever the date,
-and the number of drafts, which is not stored, is theirs too.
+HISTORY.csv has rows of InferenceX's database (inferencex_history.csv). Rows of one setup and
+release are one cell: its figures are their medians. The database stores GPUs as tp × ep; tokens per
+second are per GPU of tp. The release is that of the configuration file on the eve of the run, from
+a clone of github.com/SemiAnalysisAI/InferenceX; rows without one are left open. Arguments of
+launches are those of May 2026 (benchmarks/inferencex.py), whatever the date, and the number of
+drafts, which is not stored, is theirs too.
 """
 
 from __future__ import annotations
@@ -65,7 +68,9 @@ def images(repository: Path, rows: Iterable[dict[str, str]]) -> list[tuple[str, 
     for date in sorted({date for date, _ in wanted}):
         commit = git("rev-list", "-1", f"--before={date}T00:00:00Z", "HEAD").strip()
         tree = git("ls-tree", "-r", "--name-only", commit).split()
-        text = "".join(git("show", f"{commit}:{name}") for name in tree if name.endswith("-master.yaml"))
+        text = "".join(
+            git("show", f"{commit}:{name}") for name in tree if name.endswith("-master.yaml")
+        )
         blocks = dict(re.findall(r"^([a-z0-9.-]+):\s*\n\s+image:\s*(\S+)", text, re.MULTILINE))
         found += [(key, date, blocks[key]) for day, key in wanted if day == date and key in blocks]
     return found
@@ -93,7 +98,9 @@ def cells(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
 
 def point_of(number: int, cell: dict[str, str]) -> Point:
     """Make a point of a cell, launched as benchmarks/inferencex.py has it."""
-    notes = ["mtp"] * (cell["spec_method"] != "none") + ["dp attention"] * (cell["decode_dp_attention"] == "1")
+    notes = ["mtp"] * (cell["spec_method"] != "none") + ["dp attention"] * (
+        cell["decode_dp_attention"] == "1"
+    )
     launched = {
         "engine": cell["framework"], "gpu": cell["gpu"].upper(), "precision": cell["precision"],
         "note": " ".join(notes), "tp": cell["decode_tp"], "ep": cell["decode_ep"],
@@ -115,7 +122,9 @@ def point_of(number: int, cell: dict[str, str]) -> Point:
 def p99s(scored: Scored) -> dict[str, float]:
     case = case_of(scored.point)
     outcome, _ = simulate(case, profile_of(case.deployment).values())
-    return {name: float(np.quantile(getattr(outcome, f"{name}_s"), 0.99)) for name in ("ttft", "tpot")}
+    return {
+        name: float(np.quantile(getattr(outcome, f"{name}_s"), 0.99)) for name in ("ttft", "tpot")
+    }
 
 
 def show(title: str, found: list[dict[str, Any]]) -> None:
@@ -124,14 +133,18 @@ def show(title: str, found: list[dict[str, Any]]) -> None:
         gaps = np.array([row[name] for row in found if name in row])
         if not len(gaps):
             continue
-        text += f" | {name} {np.median(np.abs(np.expm1(gaps))):5.1%} {np.expm1(np.median(gaps)):+5.0%}"
+        text += (
+            f" | {name} {np.median(np.abs(np.expm1(gaps))):5.1%} {np.expm1(np.median(gaps)):+5.0%}"
+        )
         inside = [row[f"{name}_in"] for row in found if f"{name}_in" in row]
         text += f" in {np.mean(inside):4.0%}" if inside else ""
     print(text)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("history", type=Path)
     parser.add_argument("--images", type=Path)
     parser.add_argument("--every", type=int, default=1)
@@ -145,8 +158,12 @@ def main() -> None:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([("key", "date", "image"), *images(arguments.images, rows)])
         return
-    seen = {(point.ttft_s, point.tpot_s) for path in arguments.without for point in read_points(path)}
-    rows = [row for row in rows if tuple(float(row[name]) / 1e3 for name in FIGURES[:2]) not in seen]
+    seen = {
+        (point.ttft_s, point.tpot_s) for path in arguments.without for point in read_points(path)
+    }
+    rows = [
+        row for row in rows if tuple(float(row[name]) / 1e3 for name in FIGURES[:2]) not in seen
+    ]
     folded = cells(rows)
     print(f"{len(rows)} aggregated rows, {len(folded)} cells by setup and release")
     folded = folded[:: arguments.every]
@@ -157,15 +174,19 @@ def main() -> None:
             print(f"left out: {scored.skipped_because}: {scored.point.deployment}", file=sys.stderr)
             continue
         gaps: dict[str, Any] = {
-            name: float(np.log(scored.predicted[name] / scored.measured[name])) for name in scored.measured
+            name: float(np.log(scored.predicted[name] / scored.measured[name]))
+            for name in scored.measured
         }
         gaps |= {
-            f"{name}_in": scored.low[name] <= value <= scored.high[name] for name, value in scored.measured.items()
+            f"{name}_in": scored.low[name] <= value <= scored.high[name]
+            for name, value in scored.measured.items()
         }
         try:
             for name, value in p99s(scored).items():
                 if cell[f"{name}_ms_p99"]:
-                    gaps[f"{name}_p99"] = float(np.log(value / (float(cell[f"{name}_ms_p99"]) / 1e3)))
+                    gaps[f"{name}_p99"] = float(
+                        np.log(value / (float(cell[f"{name}_ms_p99"]) / 1e3))
+                    )
         except InputError:
             continue
         gaps |= {name: cell[name] for name in (*_SETUP, "version", "date")}
@@ -176,7 +197,10 @@ def main() -> None:
         ("GPU and engine", lambda row: f"{row['gpu']} {row['framework']}"),
         ("release", lambda row: f"{row['framework']} {row['version']}"),
         ("month", lambda row: row["date"][:7]),
-        ("GPU, engine, release", lambda row: f"{row['gpu']} {row['framework']} {row['version']} {row['precision']}"),
+        (
+            "GPU, engine, release",
+            lambda row: f"{row['gpu']} {row['framework']} {row['version']} {row['precision']}",
+        ),
     ):
         groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in found:

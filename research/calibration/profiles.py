@@ -1,8 +1,9 @@
 """Turns a fit over many points into the profiles of the package.
 
-One profile for each era and each architecture that the fit has seen of an engine, together or not, and the wider ones
-that stand in for what it has not (an engine on any GPU, any engine on an architecture, any on any). Each carries the
-coefficients of fits that left out one model family, so that its points are never scored with themselves.
+One profile for each era and each architecture that the fit has seen of an engine, together or not,
+and the wider ones that stand in for what it has not (an engine on any GPU, any engine on an
+architecture, any on any). Each carries the coefficients of fits that left out one model family, so
+that its points are never scored with themselves.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def fit_all(table: CaseTable, use: NDArray[np.bool_], rounds: int = ROUNDS) -> F
 
 
 def fit_without(table: CaseTable, fit: Fit, use: NDArray[np.bool_]) -> dict[str, Fit]:
-    """A fit without each model family, from where the whole fit ended (the table as last simulated)."""
+    """A fit without each model family, from where the whole fit ended (the table as last
+    simulated)."""
     weights = weights_of(table.cases)
     names = np.array([family(case) for case in table.cases])
     return {
@@ -59,7 +61,8 @@ def fit_without(table: CaseTable, fit: Fit, use: NDArray[np.bool_]) -> dict[str,
 
 
 def fit_without_architecture(table: CaseTable, fit: Fit) -> dict[str, Fit]:
-    """A fit without each architecture that has MANY cases: what the others say of a GPU that nobody has measured."""
+    """A fit without each architecture that has MANY cases: what the others say of a GPU that nobody
+    has measured."""
     weights = weights_of(table.cases)
     names = np.array([architecture_of(case.deployment.gpu) for case in table.cases])
     counts = Counter(names.tolist())
@@ -80,15 +83,23 @@ def held_out_values(table: CaseTable, fits: Mapping[str, Fit], fit: Fit) -> Arra
 
 
 def gaps(table: CaseTable) -> dict[Quantity, Array]:
-    """ln measured − ln simulated, NaN where there is no measurement; the table as last simulated."""
+    """ln measured − ln simulated, NaN where there is no measurement; the table as last
+    simulated."""
     measured: dict[Quantity, list[float | None]] = {
         "ttft": [case.point.ttft_s for case in table.cases],
         "tpot": [case.point.tpot_s for case in table.cases],
         "throughput": [case.point.output_tokens_per_s for case in table.cases],
     }
-    said: dict[Quantity, Array] = {"ttft": table.ttft_s, "tpot": table.tpot_s, "throughput": table.rate}
+    said: dict[Quantity, Array] = {
+        "ttft": table.ttft_s,
+        "tpot": table.tpot_s,
+        "throughput": table.rate,
+    }
     return {
-        name: np.log(np.array([np.nan if value is None else value for value in values])) - np.log(said[name])
+        name: (
+            np.log(np.array([np.nan if value is None else value for value in values]))
+            - np.log(said[name])
+        )
         for name, values in measured.items()
     }
 
@@ -96,7 +107,8 @@ def gaps(table: CaseTable) -> dict[Quantity, Array]:
 def residuals(
     gap: Mapping[Quantity, Array], known: Mapping[Quantity, Array], use: NDArray[np.bool_]
 ) -> dict[Quantity, float]:
-    """The spread s for which ±1.28·√(known variance + s²) holds 80 % of the gaps: found by bisection."""
+    """The spread s for which ±1.28·√(known variance + s²) holds 80 % of the gaps: found by
+    bisection."""
     found: dict[Quantity, float] = {}
     for name, values in gap.items():
         at = use & np.isfinite(values)
@@ -111,11 +123,17 @@ def residuals(
     return found
 
 
-def known_variance(table: CaseTable, logarithms: Array, spreads: Sequence[Array]) -> dict[Quantity, Array]:
+def known_variance(
+    table: CaseTable, logarithms: Array, spreads: Sequence[Array]
+) -> dict[Quantity, Array]:
     """Variance of ln TTFT, ln TPOT and (as TPOT's) ln throughput from that of the coefficients."""
     by_ttft, by_tpot = slopes(table, logarithms)
-    ttft = np.array([slope @ spread @ slope for slope, spread in zip(by_ttft, spreads, strict=True)])
-    tpot = np.array([slope @ spread @ slope for slope, spread in zip(by_tpot, spreads, strict=True)])
+    ttft = np.array(
+        [slope @ spread @ slope for slope, spread in zip(by_ttft, spreads, strict=True)]
+    )
+    tpot = np.array(
+        [slope @ spread @ slope for slope, spread in zip(by_tpot, spreads, strict=True)]
+    )
     return {"ttft": ttft, "tpot": tpot, "throughput": tpot}
 
 
@@ -139,7 +157,8 @@ def profiles(
     script: str,
     date: str,
 ) -> list[Profile]:
-    """Make all profiles. `residual_of`: what remains, by engine, era and architecture, `*` for any."""
+    """Make all profiles. `residual_of`: what remains, by engine, era and architecture, `*` for
+    any."""
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:
         deployment = case.deployment
@@ -151,7 +170,9 @@ def profiles(
         ):  # fmt: skip
             seen.setdefault(key, []).append(case)
     # Of an era and an architecture that were only seen apart, both shares are known.
-    for engine, architecture in [(key[0], key[2]) for key in seen if key[1] == "*" != key[2] and key[0] != "*"]:
+    for engine, architecture in [
+        (key[0], key[2]) for key in seen if key[1] == "*" != key[2] and key[0] != "*"
+    ]:
         for era in [key[1] for key in seen if key[0] == engine and key[1] != "*" == key[2]]:
             seen.setdefault((engine, era, architecture), [])
     families = {shapes_of(case.deployment.model): family(case) for case in table.cases}
@@ -165,11 +186,17 @@ def profiles(
         # A wider profile stands for a member that the fit has not seen: its own shares are unknown.
         unseen = _unseen(engine, era, architecture)
         spread = fit.spread(keys) + unseen
-        without = {name: np.diag(fits[name].spread(keys) + unseen) for name in sorted(members) if name in fits}
+        without = {
+            name: np.diag(fits[name].spread(keys) + unseen)
+            for name in sorted(members)
+            if name in fits
+        }
         widest = engine == architecture == "*"
         found.append(
             Profile(
-                name="-".join(part.replace(" ", "") for part in (engine, era, architecture)).replace("*", "any"),
+                name="-".join(
+                    part.replace(" ", "") for part in (engine, era, architecture)
+                ).replace("*", "any"),
                 engine=engine,
                 era=era,
                 architecture=architecture,
@@ -187,12 +214,15 @@ def profiles(
                 ),
                 held_out={name: _rounded(fits[name].logarithms(keys)) for name in sorted(fits)},
                 held_out_spread={
-                    name: _rounded(np.sqrt(variances / np.diag(spread))) for name, variances in without.items()
+                    name: _rounded(np.sqrt(variances / np.diag(spread)))
+                    for name, variances in without.items()
                 },
                 families=dict(sorted(families.items())) if widest else {},
-                family_shares={name: _rounded(fit.share_of(("family", name))) for name in sorted(fits)}
-                if widest
-                else {},
+                family_shares=(
+                    {name: _rounded(fit.share_of(("family", name))) for name in sorted(fits)}
+                    if widest
+                    else {}
+                ),
             )
         )
     return found
@@ -207,7 +237,12 @@ def _unseen(engine: str, era: str, architecture: str) -> Array:
         "pair": "*" in (engine, architecture),
     }
     # Of a model's family its kernels' share, too.
-    return np.diag(sum((share((level,)) ** 2 for level, any_ in unknown.items() if any_), share(("family",)) ** 2))
+    return np.diag(
+        sum(
+            (share((level,)) ** 2 for level, any_ in unknown.items() if any_),
+            share(("family",)) ** 2,
+        )
+    )
 
 
 def _rounded(values: Array) -> tuple[float, ...]:

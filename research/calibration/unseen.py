@@ -1,9 +1,11 @@
-"""Errors and intervals of the shipped profile, and without each row's model family, on rows of fits and of no fit.
+"""Errors and intervals of the shipped profile, and without each row's model family, on rows of fits
+and of no fit.
 
     python research/calibration/unseen.py POINTS.csv… [--history HISTORY.csv] [--by-source]
 
-Rows count as seen where the fit had their source, by the profiles' own account; those of the history are of a source
-that the fit had, on other dates, and are lines of their own. With drafts are rows whose engine guesses tokens.
+Rows count as seen where the fit had their source, by the profiles' own account; those of the
+history are of a source that the fit had, on other dates, and are lines of their own. With drafts
+are rows whose engine guesses tokens.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ HISTORY = "the programme's history"
 
 
 def points_of(arguments: argparse.Namespace) -> Iterator[tuple[str, Point]]:
-    fitted = {name for profile in shipped_profiles().values() for name in profile.provenance.sources}
+    fitted = {
+        name for profile in shipped_profiles().values() for name in profile.provenance.sources
+    }
     for path in arguments.points:
         for point in read_points(path):
             if not point.exclude:
@@ -34,10 +38,14 @@ def points_of(arguments: argparse.Namespace) -> Iterator[tuple[str, Point]]:
     if arguments.history:
         with arguments.history.open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.DictReader(file) if row["disagg"] == "0"]
-        yield from ((HISTORY, history.point_of(at, cell)) for at, cell in enumerate(history.cells(rows), 1))
+        yield from (
+            (HISTORY, history.point_of(at, cell)) for at, cell in enumerate(history.cells(rows), 1)
+        )
 
 
-def groups_of(rows: Sequence[Scored], whose: Sequence[str], by_source: bool) -> dict[str, list[Scored]]:
+def groups_of(
+    rows: Sequence[Scored], whose: Sequence[str], by_source: bool
+) -> dict[str, list[Scored]]:
     groups: dict[str, list[Scored]] = defaultdict(list)
     for which, row in zip(whose, rows, strict=True):
         if row.skipped_because:
@@ -60,18 +68,23 @@ def show(name: str, rows: Sequence[Scored]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("points", type=Path, nargs="*")
     parser.add_argument("--history", type=Path)
     parser.add_argument("--by-source", action="store_true")
     arguments = parser.parse_args()
     found = [
-        (which, msgspec.structs.replace(point, row=at)) for at, (which, point) in enumerate(points_of(arguments), 1)
+        (which, msgspec.structs.replace(point, row=at))
+        for at, (which, point) in enumerate(points_of(arguments), 1)
     ]
     for hold_out in (False, True):
         print("family held out" if hold_out else "shipped profile")
         rows = score([point for _, point in found], hold_out=hold_out)
-        for name, members in sorted(groups_of(rows, [which for which, _ in found], arguments.by_source).items()):
+        for name, members in sorted(
+            groups_of(rows, [which for which, _ in found], arguments.by_source).items()
+        ):
             show(f"  {name}", members)
 
 

@@ -1,8 +1,8 @@
 """A model folder from facts alone: a catalogued model's config.json, and a tokenizer of its size.
 
-Weights are the engine's own random ones (vLLM's `--load-format dummy`). It is as fast with them as with trained ones:
-what it computes depends on shapes. What differs is the text, which is nonsense, and with experts the routing, which
-random weights spread evenly.
+Weights are the engine's own random ones (vLLM's `--load-format dummy`). It is as fast with them as
+with trained ones: what it computes depends on shapes. What differs is the text, which is nonsense,
+and with experts the routing, which random weights spread evenly.
 """
 
 from __future__ import annotations
@@ -19,9 +19,19 @@ ARCHITECTURES = {
     # model_type: what the catalogue leaves out, for it says nothing of size or speed
     "llama": {"architectures": ["LlamaForCausalLM"], "rms_norm_eps": 1e-5, "rope_theta": 500000.0},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "rms_norm_eps": 1e-6, "rope_theta": 1000000.0},
-    "mistral": {"architectures": ["MistralForCausalLM"], "rms_norm_eps": 1e-5, "rope_theta": 1000000.0},
+    "mistral": {
+        "architectures": ["MistralForCausalLM"],
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1000000.0,
+    },
 }
-_COMMON = {"hidden_act": "silu", "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "torch_dtype": "bfloat16"}
+_COMMON = {
+    "hidden_act": "silu",
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "torch_dtype": "bfloat16",
+}
 
 
 def config_of(name: str) -> dict[str, Any]:
@@ -38,8 +48,8 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def write(folder: Path, config: dict[str, Any]) -> None:
-    """config.json, the tokenizer, and what goes with them. Every id of the vocabulary can be decoded; English words
-    of loadstone's list are one token each, with the space before them."""
+    """config.json, the tokenizer, and what goes with them. Every id of the vocabulary can be
+    decoded; English words of loadstone's list are one token each, with the space before them."""
     folder.mkdir(parents=True, exist_ok=True)
     tokens, merges = tiny_gguf.vocabulary()
     size = config["vocab_size"]
@@ -47,8 +57,19 @@ def write(folder: Path, config: dict[str, Any]) -> None:
         raise InputError(f"a vocabulary of {size} tokens: at least {len(tokens)} are needed")
     # Nothing is ever tokenized to these: no merge leads to them. Answers have them.
     tokens = [*tokens, *(f"Ġx{number:x}" for number in range(len(tokens), size))]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     model = {
         "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
         "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,

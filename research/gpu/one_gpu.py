@@ -1,12 +1,13 @@
 """Take the machine code of other GPUs out of CUDA libraries, in place: python one_gpu.py 90 FOLDER.
 
-A library holds each of its kernels once for each kind of GPU; a driver takes the one that fits, or translates PTX of
-an earlier kind. What it would not take is left out of the list, and its room filled with zeros: the library stays as
-long as it was, and packs small.
+A library holds each of its kernels once for each kind of GPU; a driver takes the one that fits, or
+translates PTX of an earlier kind. What it would not take is left out of the list, and its room
+filled with zeros: the library stays as long as it was, and packs small.
 
-A fat binary, as CUDA 13 writes it and cuobjdump reads it: a header of 16 bytes with magic 0xBA55ED50, version 1, its
-own length and that of what follows; then entries, each with kind (1 PTX, 2 machine code), length of its header and of
-its payload, and at byte 28 the compute capability times ten. It is found by its address, so that it must not move.
+A fat binary, as CUDA 13 writes it and cuobjdump reads it: a header of 16 bytes with magic
+0xBA55ED50, version 1, its own length and that of what follows; then entries, each with kind (1 PTX,
+2 machine code), length of its header and of its payload, and at byte 28 the compute capability
+times ten. It is found by its address, so that it must not move.
 """
 
 from __future__ import annotations
@@ -40,15 +41,17 @@ def entries_at(code: bytearray, at: int) -> list[Entry]:
         kind, header, payload = struct.unpack_from("<H2xIQ", code, at)
         (capability,) = struct.unpack_from("<I", code, at + 28)
         if kind not in (PTX, CODE) or header < _ENTRY_BYTES or at + header + payload > end:
-            raise ValueError(f"no entry of a fat binary at byte {at}: kind {kind}, header of {header} bytes")
+            raise ValueError(
+                f"no entry of a fat binary at byte {at}: kind {kind}, header of {header} bytes"
+            )
         found.append(Entry(kind, capability, at, at + header + payload))
         at += header + payload
     return found
 
 
 def wanted(entries: list[Entry], capability: int) -> list[Entry]:
-    """What a driver could take: machine code for it, else PTX for it or the newest of earlier ones; else the smallest
-    entry, for a fat binary without any is a case of its own."""
+    """What a driver could take: machine code for it, else PTX for it or the newest of earlier ones;
+    else the smallest entry, for a fat binary without any is a case of its own."""
     exact = [each for each in entries if (each.kind, each.capability) == (CODE, capability)]
     if exact:
         return exact
@@ -59,7 +62,8 @@ def wanted(entries: list[Entry], capability: int) -> list[Entry]:
 
 
 def clear(code: bytearray, capability: int) -> tuple[int, int]:
-    """Returns the bytes kept and cleared. Raises ValueError, and changes nothing, where one makes no sense."""
+    """Returns the bytes kept and cleared. Raises ValueError, and changes nothing, where one makes
+    no sense."""
     found = []
     at = code.find(MAGIC)
     while at >= 0:
@@ -89,7 +93,10 @@ def main() -> int:
             continue
         if cleared:
             path.write_bytes(code)
-            print(f"{path.name}: {kept / 1e6:.1f} MB of code kept, {cleared / 1e6:.1f} MB cleared", file=sys.stderr)
+            print(
+                f"{path.name}: {kept / 1e6:.1f} MB of code kept, {cleared / 1e6:.1f} MB cleared",
+                file=sys.stderr,
+            )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Draw measured beside predicted for the rounds of research/gpu/rounds.py, and print the table of errors.
+"""Draw measured beside predicted for the rounds of research/gpu/rounds.py, and print the table of
+errors.
 
 Usage: python research/gpu/pictures.py, from research/gpu/h200 into docs/pictures.
 """
@@ -47,7 +48,9 @@ def panel(metric: str, profile: str) -> alt.LayerChart | alt.FacetChart:
     line = chart([{"v": end} for end in ends]).mark_line(color="#999", strokeWidth=1)
     return alt.layer(
         line.encode(x=alt.X("v:Q", scale=scale), y=alt.Y("v:Q", scale=scale)),
-        base.mark_rule(opacity=0.35, clip=True).encode(x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color),
+        base.mark_rule(opacity=0.35, clip=True).encode(
+            x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=color
+        ),
         base.mark_circle(size=55, opacity=0.9).encode(
             x=x, y=y, color=color.legend(symbolOpacity=1, orient="bottom", columns=3)
         ),
@@ -55,9 +58,16 @@ def panel(metric: str, profile: str) -> alt.LayerChart | alt.FacetChart:
 
 
 def main() -> None:
-    grid = alt.vconcat(*(alt.hconcat(*(panel(metric, profile) for metric in NAMES)) for profile in PROFILES))
-    grid.configure(font="sans-serif").save(str(ROOT / "docs" / "pictures" / "h200.png"), scale_factor=2)
-    print("| profile | metric | cells | median error | worst | inside the 80 % interval |\n|---|---|---|---|---|---|")
+    grid = alt.vconcat(
+        *(alt.hconcat(*(panel(metric, profile) for metric in NAMES)) for profile in PROFILES)
+    )
+    grid.configure(font="sans-serif").save(
+        str(ROOT / "docs" / "pictures" / "h200.png"), scale_factor=2
+    )
+    print(
+        "| profile | metric | cells | median error | worst | inside the 80 % interval"
+        " |\n|---|---|---|---|---|---|"
+    )
     for path in sorted(RESULTS.glob("scores-*.json")):
         profile = path.stem.removeprefix("scores-")
         for metric in ("tpot_s", "ttft_s", "output_tokens_per_s"):

@@ -1,11 +1,13 @@
-"""Half an hour of one GPU: vLLM with random weights beside what was predicted for it, in rounds of ten minutes.
+"""Half an hour of one GPU: vLLM with random weights beside what was predicted for it, in rounds of
+ten minutes.
 
-    python research/gpu/rounds.py predict FOLDER [PROFILE]   what is said before anything is measured
-    python research/gpu/rounds.py measure ROUND FOLDER       start each engine, measure, stop, where the GPU is
-    python research/gpu/rounds.py score MEASURED PREDICTED   the folder of one beside that of the other
+    python research/gpu/rounds.py predict FOLDER [PROFILE]   what is said before anything is
+    measured python research/gpu/rounds.py measure ROUND FOLDER       start each engine, measure,
+    stop, where the GPU is python research/gpu/rounds.py score MEASURED PREDICTED   the folder of
+    one beside that of the other
 
-A case is one start of an engine. What is asked of it are `loadstone bench` sweeps, and `vllm bench serve` beside some
-of them. A case that fails takes nothing from the others; its log is kept.
+A case is one start of an engine. What is asked of it are `loadstone bench` sweeps, and `vllm bench
+serve` beside some of them. A case that fails takes nothing from the others; its log is kept.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_USE_FLASHINFER
 
 
 class Ask(NamedTuple):
-    """One sweep. `users`: concurrency of each cell, beside which `vllm bench serve` runs where `peer` says so."""
+    """One sweep. `users`: concurrency of each cell, beside which `vllm bench serve` runs where
+    `peer` says so."""
 
     name: str
     load: str
@@ -42,7 +45,8 @@ class Ask(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One start of vLLM. `options`: those of the deployment's shorthand; `arguments`: vLLM's own."""
+    """One start of vLLM. `options`: those of the deployment's shorthand; `arguments`: vLLM's
+    own."""
 
     round: int
     name: str
@@ -53,19 +57,26 @@ class Case(NamedTuple):
 
     @property
     def deployment(self) -> str:
-        return f"{self.model}@1x{GPU}/engine=vllm,version=0.26.0" + (f",{self.options}" if self.options else "")
+        return f"{self.model}@1x{GPU}/engine=vllm,version=0.26.0" + (
+            f",{self.options}" if self.options else ""
+        )
 
 
 LONG = "--input 1024 --output 128"
 TWO = Ask("two-points", f"{LONG} --concurrency 1,64 --duration 10s --grace 10s")
 """What `loadstone calibrate` gets."""
-EVEN = Ask("1024-128", f"{LONG} --concurrency 4,16,128 --duration 10s --grace 10s --seed 7", (1, 16, 64))
+EVEN = Ask(
+    "1024-128", f"{LONG} --concurrency 4,16,128 --duration 10s --grace 10s --seed 7", (1, 16, 64)
+)
 SHORT = Ask("512-256", "--input 512 --output 256 --concurrency 1,16,64 --duration 10s --grace 10s")
 FEW = Ask("1024-128", f"{LONG} --concurrency 1,16,64 --duration 10s --grace 10s")
 BESIDE = FEW._replace(peer=(16,))
 SLOW = Ask("1024-128", f"{LONG} --concurrency 1,16,64 --duration 16s --grace 15s", (16,))
 BURST = Ask("burst", f"{LONG} --rate inf --requests 1,32,256")
-SHARED = Ask("shared-half", f"{LONG} --prefix 512 --prefix-groups 4 --concurrency 1,16,64 --duration 10s --grace 10s")
+SHARED = Ask(
+    "shared-half",
+    f"{LONG} --prefix 512 --prefix-groups 4 --concurrency 1,16,64 --duration 10s --grace 10s",
+)
 OPEN = Ask("rate", f"{LONG} --rate 10,20 --duration 10s")
 PROMPTS = tuple(
     Ask(f"prompt-{tokens}", f"--input {tokens} --output 16 --concurrency 1 --requests 16")
@@ -99,7 +110,12 @@ def predict(folder: Path, profile: str | None = None) -> None:
         for ask in case.asks:
             command = [sys.executable, "-m", "loadstone.commands", "simulate", case.deployment]
             command += re.sub(r" --grace \S+", "", ask.load).split()
-            command += ["--json", "--out", str(folder / "runs"), *(["--profile", profile] if profile else [])]
+            command += [
+                "--json",
+                "--out",
+                str(folder / "runs"),
+                *(["--profile", profile] if profile else []),
+            ]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if not done.stdout:
                 raise SystemExit(f"{case.name} {ask.name}: {done.stderr}")
@@ -131,18 +147,35 @@ def _run(case: Case, folder: Path, work: Path, until_s: float) -> bool:
     start = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
     start += ["--model", str(model), "--load-format", "dummy"]
     start += ["--served-model-name", served, "--max-model-len", "4352", "--dtype", "bfloat16"]
-    start += ["--enable-prompt-tokens-details", "--host", "127.0.0.1", "--port", str(port), *case.arguments.split()]
+    start += [
+        "--enable-prompt-tokens-details",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        *case.arguments.split(),
+    ]
     env = os.environ | QUIET | {"HF_HOME": str(work / "huggingface")}
     begun, whole = time.monotonic(), True
     ready_s = min(READY_S, until_s - begun)
     if ready_s < 60:
         print(f"{case.name}: no time is left for it", flush=True)
         return False
-    with serve(start, "vllm", log_path=folder / f"{case.name}.log", url=url, env=env, timeout_s=ready_s):
+    with serve(
+        start, "vllm", log_path=folder / f"{case.name}.log", url=url, env=env, timeout_s=ready_s
+    ):
         print(f"{case.name}: ready after {time.monotonic() - begun:.0f} s", flush=True)
         for ask in case.asks:
             kept = folder / f"{case.name}-{ask.name}.json"
-            command = [sys.executable, "-m", "loadstone.commands", "bench", url, *ask.load.split(), "--json"]
+            command = [
+                sys.executable,
+                "-m",
+                "loadstone.commands",
+                "bench",
+                url,
+                *ask.load.split(),
+                "--json",
+            ]
             command += ["--gpu-telemetry", "--out", str(folder / "runs")]
             done = _keep(command, kept, until_s)
             if not kept.stat().st_size:  # telemetry may be what is missing
@@ -175,20 +208,63 @@ def _keep(command: list[str], kept: Path, until_s: float) -> bool:
     return process.returncode in (0, 1)
 
 
-def _peer(case: Case, ask: Ask, users: int, url: str, model: Path, served: str, folder: Path, until_s: float) -> bool:
-    """`vllm bench serve` with the lengths of the sweep and so many users; requests for about ten seconds."""
+def _peer(
+    case: Case,
+    ask: Ask,
+    users: int,
+    url: str,
+    model: Path,
+    served: str,
+    folder: Path,
+    until_s: float,
+) -> bool:
+    """`vllm bench serve` with the lengths of the sweep and so many users; requests for about ten
+    seconds."""
     words = ask.load.split()
     requests = max(16, 6 * users)
     name = f"{case.name}-{ask.name}-peer-{users}"
-    twin = [sys.executable, "-m", "loadstone.commands", "bench", url, *words[:4], "--concurrency", str(users)]
+    twin = [
+        sys.executable,
+        "-m",
+        "loadstone.commands",
+        "bench",
+        url,
+        *words[:4],
+        "--concurrency",
+        str(users),
+    ]
     twin += ["--requests", str(requests), "--warmup", "0", "--seed", str(users), "--json"]
     twin += ["--out", str(folder / "runs")]
     _keep(twin, folder / f"{name}-twin.json", until_s)
     _tell(json.loads((folder / f"{name}-twin.json").read_text()), f"{name} twin")
     command = [sys.executable, "-c", PEER, "--backend", "openai"]
-    command += ["--base-url", url, "--endpoint", "/v1/completions", "--model", served, "--tokenizer", str(model)]
-    command += ["--dataset-name", "random", "--random-input-len", words[1], "--random-output-len", words[3]]
-    command += ["--num-prompts", str(requests), "--max-concurrency", str(users), "--ignore-eos", "--num-warmups", "4"]
+    command += [
+        "--base-url",
+        url,
+        "--endpoint",
+        "/v1/completions",
+        "--model",
+        served,
+        "--tokenizer",
+        str(model),
+    ]
+    command += [
+        "--dataset-name",
+        "random",
+        "--random-input-len",
+        words[1],
+        "--random-output-len",
+        words[3],
+    ]
+    command += [
+        "--num-prompts",
+        str(requests),
+        "--max-concurrency",
+        str(users),
+        "--ignore-eos",
+        "--num-warmups",
+        "4",
+    ]
     command += ["--seed", str(users)]
     command += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,99"]
     command += ["--save-result", "--result-dir", str(folder), "--result-filename", f"{name}.json"]
@@ -206,7 +282,9 @@ def _peer(case: Case, ask: Ask, users: int, url: str, model: Path, served: str, 
 def _tell(document: dict[str, Any], name: str) -> None:
     for cell in document["cells"]:
         metrics = cell["metrics"]
-        found = [metrics[each]["p50"] if metrics.get(each) else None for each in ("ttft_s", "tpot_s")]
+        found = [
+            metrics[each]["p50"] if metrics.get(each) else None for each in ("ttft_s", "tpot_s")
+        ]
         shown = " ".join("-" if each is None else f"{each * 1e3:.2f}" for each in found)
         kinds = [each["kind"] for each in cell["verdict"]["findings"] if each["severity"] != "info"]
         print(f"{name} {cell['load']['value']}: n {cell['requests']['ok']} ttft/tpot ms {shown} "
@@ -246,7 +324,9 @@ def main() -> int:
     if words[:1] == ["predict"]:
         predict(Path(words[1]), words[2] if len(words) > 2 else None)
     elif words[:1] == ["measure"]:
-        return measure(int(words[1]), Path(words[2]), Path(os.environ.get("WORK", ".cache/gpu")).resolve())
+        return measure(
+            int(words[1]), Path(words[2]), Path(os.environ.get("WORK", ".cache/gpu")).resolve()
+        )
     elif words[:1] == ["score"]:
         json.dump(score(Path(words[1]), Path(words[2])), sys.stdout, indent=1)
     else:

@@ -26,13 +26,31 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "InputError", "Interrupted", "LoadstoneError", "Run", "__version__", "bench", "calibrate_profile", "compare",
-    "export_run", "import_files", "open_run", "query_runs", "recommend", "recover", "simulate", "size",
-    "validate_points", "write_report",
-]  # fmt: skip
+    "InputError",
+    "Interrupted",
+    "LoadstoneError",
+    "Run",
+    "__version__",
+    "bench",
+    "calibrate_profile",
+    "compare",
+    "export_run",
+    "import_files",
+    "open_run",
+    "query_runs",
+    "recommend",
+    "recover",
+    "simulate",
+    "size",
+    "validate_points",
+    "write_report",
+]
 _MODULES = {
-    "InputError": "errors", "LoadstoneError": "errors", "Interrupted": "signals", "__version__": "version",
-}  # fmt: skip
+    "InputError": "errors",
+    "LoadstoneError": "errors",
+    "Interrupted": "signals",
+    "__version__": "version",
+}
 """Modules of loadstone.core that have the names which are imported when they are first used."""
 
 
@@ -45,15 +63,17 @@ def __getattr__(name: str) -> Any:
 
 
 def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, Any]:
-    """Measure a live engine, or an embedded one without `url`; returns the summary, as `loadstone bench --json`.
+    """Measure a live engine, or an embedded one without `url`; returns the summary, as `loadstone
+    bench --json`.
 
     Several URLs are a fleet of servers with the same model behind them.
 
-    `options` are named as the flags (`duration`, `timeout_first`; help("loadstone.workload.options.Options") lists
-    them) and take what these take, as text or as values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header`
-    and `extra_body` may be dictionaries.
-    Raises loadstone.InputError, one line, where there is no such option or it cannot be done, and
-    loadstone.Interrupted, a KeyboardInterrupt, once what was measured is saved; requests that fail are records.
+    `options` are named as the flags (`duration`, `timeout_first`;
+    help("loadstone.workload.options.Options") lists them) and take what these take, as text or as
+    values: `rate=[1, 2]`, `duration="20s"` or `duration=20`; `header` and `extra_body` may be
+    dictionaries. Raises loadstone.InputError, one line, where there is no such option or it cannot
+    be done, and loadstone.Interrupted, a KeyboardInterrupt, once what was measured is saved;
+    requests that fail are records.
     """
     from loadstone.runs.run import run
     from loadstone.workload.options import Options, options_of
@@ -62,10 +82,12 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
 
 
 def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
-    """Compute whether models fit, their longest context and batch; returns the document of `loadstone size --json`.
+    """Compute whether models fit, their longest context and batch; returns the document of
+    `loadstone size --json`.
 
     `models` as the command takes them; `options` as the flags, single values or lists;
-    help("loadstone.predict.sizing.options.SizeOptions") lists them. Raises loadstone.InputError, one line.
+    help("loadstone.predict.sizing.options.SizeOptions") lists them. Raises loadstone.InputError,
+    one line.
     """
     from msgspec import to_builtins
 
@@ -73,15 +95,19 @@ def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
     from loadstone.predict.sizing.options import SizeOptions
     from loadstone.workload.options import options_of
 
-    return {"schema": 1, "rows": to_builtins(sizes(options_of({"models": models, **options}, SizeOptions)))}
+    return {
+        "schema": 1,
+        "rows": to_builtins(sizes(options_of({"models": models, **options}, SizeOptions))),
+    }
 
 
 def simulate(deployment: str, **options: Any) -> dict[str, Any]:
-    """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate --json`.
+    """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate
+    --json`.
 
-    `options` are those of bench() (what is about a server does nothing), and `acceptance`, `draws`, `profile` as the
-    flags of `loadstone simulate`; help("loadstone.workload.options.SimulateOptions") lists them. Raises as bench()
-    does.
+    `options` are those of bench() (what is about a server does nothing), and `acceptance`, `draws`,
+    `profile` as the flags of `loadstone simulate`;
+    help("loadstone.workload.options.SimulateOptions") lists them. Raises as bench() does.
     """
     from loadstone.runs.run import run
     from loadstone.workload.options import SimulateOptions, options_of
@@ -90,10 +116,12 @@ def simulate(deployment: str, **options: Any) -> dict[str, Any]:
 
 
 def recommend(model: str, **options: Any) -> Recommendation:
-    """Plan what to deploy for a model's traffic; typed, with the fields of `loadstone recommend --json`.
+    """Plan what to deploy for a model's traffic; typed, with the fields of `loadstone recommend
+    --json`.
 
     `options` as the flags (`rate=20, slo="ttft_p99<1s", gpus="h200,b200"`); `--with` is `measured`.
-    help("loadstone.recommend.options.RecommendOptions") lists them. Raises loadstone.InputError, one line.
+    help("loadstone.recommend.options.RecommendOptions") lists them. Raises loadstone.InputError,
+    one line.
     """
     from importlib import import_module
 
@@ -102,7 +130,8 @@ def recommend(model: str, **options: Any) -> Recommendation:
 
 
 def recover(path: str | PathLike[str]) -> dict[str, Any]:
-    """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises InputError."""
+    """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises
+    InputError."""
     from loadstone.runs import execution
 
     return execution.recover(_folder(path))
@@ -117,12 +146,12 @@ def compare(
     price: str | Sequence[str] = (),
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Compare two sides, each a run folder or several repeats; returns the document of `loadstone compare --json`,
-    with ratios B over A.
+    """Compare two sides, each a run folder or several repeats; returns the document of `loadstone
+    compare --json`, with ratios B over A.
 
-    `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes by `allow_errors` alone;
-    `price`: dollars per GPU and hour, such as `h200=3.2`.
-    Raises InputError, one line.
+    `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes by
+    `allow_errors` alone; `price`: dollars per GPU and hour, such as `h200=3.2`. Raises InputError,
+    one line.
     """
     import msgspec
 
@@ -139,7 +168,8 @@ def compare(
 def import_files(
     paths: str | PathLike[str] | Sequence[str | PathLike[str]], out: str | PathLike[str] = "runs"
 ) -> list[Path]:
-    """Make run folders, in `out`, of other tools' result files; what is odd in them is in their verdicts.
+    """Make run folders, in `out`, of other tools' result files; what is odd in them is in their
+    verdicts.
 
     Raises InputError, one line.
     """
@@ -154,9 +184,9 @@ def write_report(
     *,
     price: str | Sequence[str] = (),
 ) -> list[Path]:
-    """Write the report of `runs` (run folders, folders of them, other tools' results), of the kind that the name of
-    `out` says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns the files. `price`: dollars per GPU
-    and hour, such as `h200=3.2`. Raises InputError.
+    """Write the report of `runs` (run folders, folders of them, other tools' results), of the kind
+    that the name of `out` says: .html, .md, .csv; .png and .svg are a folder of pictures. Returns
+    the files. `price`: dollars per GPU and hour, such as `h200=3.2`. Raises InputError.
     """
     from loadstone.interop.read.folders import run_folders
     from loadstone.report.write import report
@@ -165,8 +195,11 @@ def write_report(
         return report(folders, _folder(out), passed_over=passed_over, price=price).files
 
 
-def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None) -> Path:
-    """Write a run for other tools; returns the file, `out` or RUN.FORMAT. `format`: csv, parquet, vllm or sglang.
+def export_run(
+    run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None
+) -> Path:
+    """Write a run for other tools; returns the file, `out` or RUN.FORMAT. `format`: csv, parquet,
+    vllm or sglang.
 
     Raises InputError, one line.
     """
@@ -179,18 +212,26 @@ def export_run(run: str | PathLike[str], format: str = "csv", out: str | PathLik
 
 
 def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
-    """Query the run folders in `runs`, or one of them, by SQL; returns the document of `loadstone query --json`.
+    """Query the run folders in `runs`, or one of them, by SQL; returns the document of `loadstone
+    query --json`.
 
     Raises InputError, one line.
     """
     from loadstone.analyse import query
 
     columns, rows = query.rows_of(sql, _folder(runs))
-    return {"schema": 1, "columns": columns, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
+    return {
+        "schema": 1,
+        "columns": columns,
+        "rows": [dict(zip(columns, row, strict=True)) for row in rows],
+    }
 
 
-def validate_points(points: str | PathLike[str], *, profile: str | PathLike[str] | None = None) -> dict[str, Any]:
-    """Predict every measurement of a CSV; returns the document of `loadstone validate --json`. Raises InputError."""
+def validate_points(
+    points: str | PathLike[str], *, profile: str | PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Predict every measurement of a CSV; returns the document of `loadstone validate --json`.
+    Raises InputError."""
     from msgspec import to_builtins
 
     from loadstone.calibrate.points import read_points
@@ -209,17 +250,19 @@ def calibrate_profile(
     out: str | PathLike[str] | None = None,
     force: bool = False,
 ) -> dict[str, Any]:
-    """Fit a profile to your own runs and keep it by the name `profile`; returns the document of `loadstone calibrate
-    --json`.
+    """Fit a profile to your own runs and keep it by the name `profile`; returns the document of
+    `loadstone calibrate --json`.
 
-    `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in. `force`: also
-    from cells that are not trusted. Raises InputError.
+    `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in.
+    `force`: also from cells that are not trusted. Raises InputError.
     """
     from msgspec import to_builtins
 
     from loadstone.runs.calibrate import calibrate
 
-    result = calibrate(_folders(runs), deployment, profile, None if out is None else _folder(out), force=force)
+    result = calibrate(
+        _folders(runs), deployment, profile, None if out is None else _folder(out), force=force
+    )
     document: dict[str, Any] = to_builtins(result, enc_hook=str)
     return document
 
@@ -252,7 +295,8 @@ def open_run(path: str | PathLike[str]) -> Run:
 
 
 class Run:
-    """A run folder: `info` (everything needed to repeat it), `plan` (what was asked), and what came of it.
+    """A run folder: `info` (everything needed to repeat it), `plan` (what was asked), and what came
+    of it.
 
     It stands for its folder wherever a run is asked for: `compare(run, other)`.
     """
@@ -270,12 +314,15 @@ class Run:
         return f"<Run {self.folder.name}: {self.info.source}, {self.info.status}; {loads}>"
 
     def records(self) -> pa.Table:
-        """Return a row per request, columns as core.record.RequestRecord. Raises InputError where there are none."""
+        """Return a row per request, columns as core.record.RequestRecord. Raises InputError where
+        there are none."""
         import pyarrow as pa
 
         from loadstone.core import run_folder
 
-        return pa.Table.from_batches(run_folder.read_records(self.folder), schema=run_folder.records_schema())
+        return pa.Table.from_batches(
+            run_folder.read_records(self.folder), schema=run_folder.records_schema()
+        )
 
     def summary(self) -> dict[str, Any]:
         """Compute the numbers from the records. Raises InputError where there are none."""

@@ -8,8 +8,9 @@ from loadstone.core.signals import SIGNALS
 
 
 def main() -> None:
-    """Entry point. While the commands are imported, and once they are done, a signal ends the program at once and in
-    one line: what Python makes of it then may be lost in whatever is under way.
+    """Entry point. While the commands are imported, and once they are done, a signal ends the
+    program at once and in one line: what Python makes of it then may be lost in whatever is under
+    way.
     """
     for number in SIGNALS:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):

@@ -1,4 +1,5 @@
-"""Records that somebody altered: refused in one line, and never counted twice or left out without a word."""
+"""Records that somebody altered: refused in one line, and never counted twice or left out without a
+word."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from loadstone.interop.write import export_run
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
-    document = loadstone.simulate("llama-3.1-8b@1xh100", concurrency=2, requests=8, output=8, draws=0, out=out)
+    document = loadstone.simulate(
+        "llama-3.1-8b@1xh100", concurrency=2, requests=8, output=8, draws=0, out=out
+    )
     return Path(document["run_dir"])
 
 
@@ -42,7 +45,10 @@ def constant(value: int | None, name: str = "cell") -> Callable[[pa.Table], pa.T
         (constant(2**31 - 1), "a cell that the run does not have"),
         (constant(2**62, "output_tokens"), "records whose output_tokens cannot be"),
         (constant(-5, "input_tokens"), "records whose input_tokens cannot be"),
-        (lambda table: table.append_column("status", table["status"]), "not records of this version"),
+        (
+            lambda table: table.append_column("status", table["status"]),
+            "not records of this version",
+        ),
         (lambda table: pa.concat_tables([table] * 3), "planned requests"),
     ],
 )
@@ -97,7 +103,9 @@ def test_records_that_were_changed_are_not_trusted(run: Path, tmp_path: Path) ->
         for row in rows if shift_s else ():
             row["arrival_s"] = [at - shift_s for at in row["arrival_s"]]
         if shift_s:
-            pq.write_table(pa.Table.from_pylist(rows, schema=records_schema()), folder / "records.parquet")
+            pq.write_table(
+                pa.Table.from_pylist(rows, schema=records_schema()), folder / "records.parquet"
+            )
         if not seal:
             info = read_info(folder)
             info.marks = {}

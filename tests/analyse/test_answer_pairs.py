@@ -14,7 +14,13 @@ from loadstone.core.summary import Accuracy
 
 
 def answer(
-    number: int, *, right: bool, tokens: int = 100, cut: bool = False, task: str = "t", text: str = ""
+    number: int,
+    *,
+    right: bool,
+    tokens: int = 100,
+    cut: bool = False,
+    task: str = "t",
+    text: str = "",
 ) -> GradedAnswer:
     return GradedAnswer(
         request_id=f"0-{number}", cell=0, question=str(number), task=task, ended=True, cut=cut, thinking=False,
@@ -28,7 +34,8 @@ def side(count: int, right: Callable[[int], bool], tokens: int = 100) -> list[Gr
 
 
 def flipping(count: int, noise: float, lost: float, rng: random.Random) -> ComparedAnswers:
-    """A server of 80% right answers that flips `noise` of them either way, and one that loses some besides."""
+    """A server of 80% right answers that flips `noise` of them either way, and one that loses some
+    besides."""
     pairs = []
     for number in range(count):
         drawn, share = rng.random(), noise / 2
@@ -55,7 +62,11 @@ def test_a_loss_as_large_as_is_said_to_show_shows(noise: float) -> None:
 
 
 def test_the_statistics_are_those_of_published_tables() -> None:
-    losses = {100: [7.8, 9.6, 11.6, 15.4, 19.0], 500: [1.6, 2.8, 3.8, 5.5, 7.3], 1319: [0.6, 1.5, 2.1, 3.2, 4.2]}
+    losses = {
+        100: [7.8, 9.6, 11.6, 15.4, 19.0],
+        500: [1.6, 2.8, 3.8, 5.5, 7.3],
+        1319: [0.6, 1.5, 2.1, 3.2, 4.2],
+    }
     for count, points in losses.items():
         found = [detectable_loss(count, noise) for noise in (0, 0.02, 0.05, 0.13, 0.25)]
         assert [round(100 * (loss or 0), 1) for loss in found] == points
@@ -94,7 +105,9 @@ def test_what_is_not_told_apart_comes_with_what_would_show() -> None:
     assert not list(answer_findings("rate 4", pairs))
 
 
-@pytest.mark.parametrize(("tokens", "drifts"), [(100, False), (105, False), (120, True), (80, True)])
+@pytest.mark.parametrize(
+    ("tokens", "drifts"), [(100, False), (105, False), (120, True), (80, True)]
+)
 def test_answers_of_another_length_are_found(tokens: int, drifts: bool) -> None:
     pairs = pair_answers(side(60, lambda n: True), side(60, lambda n: True, tokens))
     assert pairs is not None
@@ -125,23 +138,32 @@ def test_one_kind_of_question_is_found_among_others() -> None:
     assert [each.task for each in pairs.worse()[1]] == ["", "json"]
 
 
-def graded(answers: list[GradedAnswer], other: list[GradedAnswer], temperature: float = 0.0) -> set[str]:
+def graded(
+    answers: list[GradedAnswer], other: list[GradedAnswer], temperature: float = 0.0
+) -> set[str]:
     """Kinds of findings on a load, beside the lightest."""
     right = sum(each.right for each in answers) / len(answers)
     told = Accuracy(
         name="q", share=0.1, asked=len(answers), failed=0, questions=len(answers), accuracy=right, low=0.0, high=1.0,
         strict=right, temperature=temperature,
     )  # fmt: skip
-    return {each.kind for each in find_in_answers(told, None, answers, pair_answers(other, answers))}
+    return {
+        each.kind for each in find_in_answers(told, None, answers, pair_answers(other, answers))
+    }
 
 
 def test_one_answer_to_many_questions_is_a_cache_s() -> None:
-    def said(right: Callable[[int], bool], text: Callable[[int], str], tokens: int = 100) -> list[GradedAnswer]:
+    def said(
+        right: Callable[[int], bool], text: Callable[[int], str], tokens: int = 100
+    ) -> list[GradedAnswer]:
         return [answer(n, right=right(n), text=text(n), tokens=tokens) for n in range(60)]
 
     own = said(lambda n: True, str)
-    assert "answers_identical" in graded(said(lambda n: n % 2 > 0, lambda n: "x" if n % 2 == 0 else str(n)), own)
-    # A model that says B to all questions is right now and then; so is one whose questions have one answer.
+    assert "answers_identical" in graded(
+        said(lambda n: n % 2 > 0, lambda n: "x" if n % 2 == 0 else str(n)), own
+    )
+    # A model that says B to all questions is right now and then; so is one whose questions have one
+    # answer.
     assert "answers_identical" not in graded(said(lambda n: n % 4 == 0, lambda n: "B"), own)
     assert "answers_identical" not in graded(said(lambda n: True, lambda n: "yes"), own)
     # Sampling does not write a long text twice.

@@ -17,7 +17,13 @@ from loadstone import commands, compare
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
-from loadstone.analyse.compare.result import ComparedCell, ComparedMetric, Difference, MetricRow, name_loads
+from loadstone.analyse.compare.result import (
+    ComparedCell,
+    ComparedMetric,
+    Difference,
+    MetricRow,
+    name_loads,
+)
 from loadstone.analyse.compare.sides import open_run
 from loadstone.analyse.stored_run import read_run
 from loadstone.analyse.summary import summary_of
@@ -46,10 +52,11 @@ def make(
     folder: Path, *, seed: int = 0, slower: float = 1.0, load: Load = CLOSED, requests: int = 160,
     drift: float = 0.0, spread: float = 0.05, plan_seed: int = 0, **fields: Any,
 ) -> Path:  # fmt: skip
-    """A run of four places, each request 0.1 s to its first token and 10 ms a token, times noise (`spread`).
+    """A run of four places, each request 0.1 s to its first token and 10 ms a token, times noise
+    (`spread`).
 
-    `drift`: of a pace that requests under way together share, a random walk that comes back (correlation 0.9).
-    `seed`: of what happened; `plan_seed`: of what was asked.
+    `drift`: of a pace that requests under way together share, a random walk that comes back
+    (correlation 0.9). `seed`: of what happened; `plan_seed`: of what was asked.
     """
     rng = np.random.default_rng(seed)
     workload = Synthetic(Length("fixed", 10), Length("fixed", TOKENS))
@@ -75,7 +82,9 @@ def make(
         for name, values in columns.items():
             values.append(getattr(record, name))
     folder.mkdir(parents=True)
-    target = Target(url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids")
+    target = Target(
+        url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids"
+    )
     given: dict[str, Any] = {
         "run_id": folder.name, "source": "simulated", "status": "done", "created": "2026-01-02T03:04:05+00:00",
         "command": [], "loadstone": "0.1.0", "host": Host(), "plan_id": plan.plan_id, "seed": plan_seed,
@@ -111,7 +120,9 @@ def test_a_run_is_no_different_from_itself(tmp_path: Path) -> None:
 
 
 def test_several_answers_to_a_request_are_another_question(tmp_path: Path) -> None:
-    target = Target(url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids")
+    target = Target(
+        url="http://x", endpoint="completions", model="m", engine="vLLM", prompt_kind="token ids"
+    )
     several = msgspec.structs.replace(target, choices=4)
     document = compare([make(tmp_path / "a")], [make(tmp_path / "b", target=several)])
     assert document["setup"] == [{"what": "answers a request", "a": 1, "b": 4}]
@@ -133,8 +144,8 @@ def test_a_difference_is_shown_with_its_ratio_and_interval(tmp_path: Path) -> No
 
 
 def test_a_report_and_a_comparison_have_one_interval(tmp_path: Path) -> None:
-    """Of unpaired runs; and a report calls no winner between cells of one law whose requests drift together, though
-    as independent ones they lie far apart.
+    """Of unpaired runs; and a report calls no winner between cells of one law whose requests drift
+    together, though as independent ones they lie far apart.
     """
     called = 0
     for seed in range(12):
@@ -144,13 +155,19 @@ def test_a_report_and_a_comparison_have_one_interval(tmp_path: Path) -> None:
         )
         compared = rows(compare([a], [b]))
         over, under = points_of([read_run(b), read_run(a)])
-        for measure, metric in ((TTFT, "ttft_p50"), (TPOT, "tpot_p50"), (OUTPUT, "output_tokens_per_s")):
+        for measure, metric in (
+            (TTFT, "ttft_p50"),
+            (TPOT, "tpot_p50"),
+            (OUTPUT, "output_tokens_per_s"),
+        ):
             row, found = compared[metric], effect(over, under, measure)
             if row["low"] is None:
                 assert found is None
                 continue
             assert found is not None
-            assert (found.ratio, found.low, found.high) == pytest.approx((row["ratio"], row["low"], row["high"]))
+            assert (found.ratio, found.low, found.high) == pytest.approx(
+                (row["ratio"], row["low"], row["high"])
+            )
             called += found.clear
     assert called <= 2  # of 36; it is 14 where requests are taken for independent
 
@@ -211,7 +228,9 @@ def test_repeats_are_compared_as_runs(tmp_path: Path) -> None:
 
 
 def test_a_short_cell_is_not_tested_and_says_why(tmp_path: Path) -> None:
-    document = compare([make(tmp_path / "a", requests=16)], [make(tmp_path / "b", requests=16, slower=2.0)])
+    document = compare(
+        [make(tmp_path / "a", requests=16)], [make(tmp_path / "b", requests=16, slower=2.0)]
+    )
     (cell,) = document["cells"]
     assert cell["units"]["kind"] is None
     assert "as many requests as were under way at a time, 6 are needed" in cell["why_not_tested"]
@@ -249,7 +268,11 @@ def test_what_only_one_side_tells_is_one_line() -> None:
         Difference("seed", None, 0),
         Difference("tool", "AIPerf", None),
     ]
-    assert setup_lines(told) == ["engine: vLLM → SGLang", "only A states tool AIPerf", "only B states tp 8, seed 0"]
+    assert setup_lines(told) == [
+        "engine: vLLM → SGLang",
+        "only A states tool AIPerf",
+        "only B states tp 8, seed 0",
+    ]
 
 
 def test_what_differs_in_the_setup_comes_first(tmp_path: Path) -> None:
@@ -268,7 +291,9 @@ def test_another_workload_is_a_warning(tmp_path: Path) -> None:
 def test_a_workload_that_one_side_does_not_tell_is_not_called_another(tmp_path: Path) -> None:
     silent = {"workload": {"prefix_tokens": None}}
     told = {"workload": {"prefix_tokens": 0}}
-    document = compare([make(tmp_path / "a", settings=silent)], [make(tmp_path / "b", settings=told)])
+    document = compare(
+        [make(tmp_path / "a", settings=silent)], [make(tmp_path / "b", settings=told)]
+    )
     said = {finding["kind"]: finding["evidence"] for finding in document["findings"]}
     assert "workloads_differ" not in said
     assert said["workload_not_told"].endswith("one does not state its prefix_tokens")
@@ -276,7 +301,9 @@ def test_a_workload_that_one_side_does_not_tell_is_not_called_another(tmp_path: 
 
 def test_only_loads_of_both_sides_are_compared(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a"), make(tmp_path / "b", load=Load("concurrency", 8))
-    with pytest.raises(InputError, match=r"no load is on both sides \(concurrency 4 against concurrency 8\)"):
+    with pytest.raises(
+        InputError, match=r"no load is on both sides \(concurrency 4 against concurrency 8\)"
+    ):
         compare([a], [b])
     document = compare([a, make(tmp_path / "c", load=Load("concurrency", 8), seed=1)], [b])
     assert [cell["load"]["value"] for cell in document["cells"]] == [8]
@@ -305,22 +332,38 @@ def test_one_measured_run_a_side_is_no_verdict(tmp_path: Path) -> None:
     (finding,) = [each for each in document["findings"] if each["kind"] == "one_run_each"]
     again = f"loadstone bench http://a:1 --concurrency 4 --out {tmp_path}/repeats-a; "
     assert again in finding["remedy"]
-    assert finding["remedy"].endswith(f"loadstone compare {tmp_path}/repeats-a {tmp_path}/repeats-b")
+    assert finding["remedy"].endswith(
+        f"loadstone compare {tmp_path}/repeats-a {tmp_path}/repeats-b"
+    )
     # One measured run beside a prediction, or beside repeats, is one run all the same.
     simulated = make(tmp_path / "c", seed=3, slower=2.0)
     assert rows(compare([a], [simulated]))["tpot_p50"]["conclusion"] == "runs_differ"
-    assert rows(compare([a, make(tmp_path / "d", seed=4, source="measured")], [b]))["tpot_p50"]["better"] is None
+    assert (
+        rows(compare([a, make(tmp_path / "d", seed=4, source="measured")], [b]))["tpot_p50"][
+            "better"
+        ]
+        is None
+    )
     # Two predictions have no more runs to differ from.
     fast = make(tmp_path / "e", seed=5)
-    assert rows(compare([fast], [simulated], fail_on=["tpot_p50>+5%"]))["tpot_p50"]["conclusion"] == "better"
+    assert (
+        rows(compare([fast], [simulated], fail_on=["tpot_p50>+5%"]))["tpot_p50"]["conclusion"]
+        == "better"
+    )
 
 
-def test_a_gate_of_one_measured_run_lets_it_pass_and_says_why(tmp_path: Path, loadstone: Loadstone) -> None:
-    a, b = (make(tmp_path / name, seed=n, slower=1 + n, source="measured") for n, name in enumerate("ab"))
+def test_a_gate_of_one_measured_run_lets_it_pass_and_says_why(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
+    a, b = (
+        make(tmp_path / name, seed=n, slower=1 + n, source="measured")
+        for n, name in enumerate("ab")
+    )
     said = loadstone("compare", a, b, "--fail-on", "tpot_p50>+5%")
     assert said.code == 0
     assert (
-        "tpot_p50>+5%: not met; exceeded at concurrency 4, but by one run a side, which decides nothing" in said.out
+        "tpot_p50>+5%: not met; exceeded at concurrency 4, but by one run a side, which decides nothing"
+        in said.out
     )
     assert "differ between these two runs;" in said.out
 
@@ -328,7 +371,8 @@ def test_a_gate_of_one_measured_run_lets_it_pass_and_says_why(tmp_path: Path, lo
 def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
     def repeats(side: str, seed: int, slower: float) -> list[Path]:
         return [
-            make(tmp_path / f"{side}{n}", seed=seed + n, slower=slower + 0.1 * n, source="measured") for n in range(3)
+            make(tmp_path / f"{side}{n}", seed=seed + n, slower=slower + 0.1 * n, source="measured")
+            for n in range(3)
         ]
 
     a = repeats("a", 0, 1.0)
@@ -336,7 +380,10 @@ def test_few_repeats_say_how_many_would_do(tmp_path: Path) -> None:
     assert row["conclusion"] == "not_shown"
     assert row["would_show"] > 1.1
     assert 10 < row["repeats_needed"] < 200
-    assert show_conclusion(printed(row)) == f"no difference shown; {row['repeats_needed']} runs a side would show it"
+    assert (
+        show_conclusion(printed(row))
+        == f"no difference shown; {row['repeats_needed']} runs a side would show it"
+    )
     found = rows(compare(a, repeats("c", 50, 2.0)))["tpot_p50"]
     assert (found["conclusion"], found["better"], found["repeats_needed"]) == ("better", "a", None)
 
@@ -387,11 +434,15 @@ def test_a_bound_is_met_where_the_data_shows_it(tmp_path: Path) -> None:
         "output_tokens_per_s>+5%": False,
     }  # fmt: skip
     noisy = make(tmp_path / "c", seed=9, requests=60)
-    (bound,) = compare([make(tmp_path / "d", seed=8, requests=60)], [noisy], fail_on=["ttft_p99>-99%"])["fail_on"]
+    (bound,) = compare(
+        [make(tmp_path / "d", seed=8, requests=60)], [noisy], fail_on=["ttft_p99>-99%"]
+    )["fail_on"]
     assert (bound["met"], bound["not_shown"]) == (False, ["concurrency 4"])
 
 
-@pytest.mark.parametrize("text", ["", "ttft_p99", "ttft_p99>5", "ttft_p98>5%", "x>5%", "ttft_p99>-100%", "tpot>5%"])
+@pytest.mark.parametrize(
+    "text", ["", "ttft_p99", "ttft_p99>5", "ttft_p98>5%", "x>5%", "ttft_p99>-100%", "tpot>5%"]
+)
 def test_what_is_no_bound_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"^--fail-on"):
         parse_bounds([text])
@@ -401,9 +452,13 @@ def test_what_was_not_shown_is_not_said_to_have_been_visible() -> None:
     """A p99 12% lower to ±1%, of which a test of eight blocks that are alike finds nothing."""
     rng = np.random.default_rng(0)
     metric = parse_metric("tpot_p99")
-    far, near = (ComparedMetric(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999))
+    far, near = (
+        ComparedMetric(metric, 1.0, ratio, ratio=ratio, log_error=0.005) for ratio in (0.88, 0.999)
+    )
     units = Units(rng.random((8, 2)), rng.random((8, 2)), np.zeros(2))
-    judge([ComparedCell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0)
+    judge(
+        [ComparedCell(CLOSED, [far, near], unit="blocks", units=units, tested=[far, near])], seed=0
+    )
     assert not far.differs
     assert far.would_show is None
     assert near.would_show is not None
@@ -424,12 +479,19 @@ def test_setups_are_told_apart_by_what_they_say(tmp_path: Path) -> None:
 
 
 def test_a_prediction_is_said_to_be_one(tmp_path: Path) -> None:
-    a, b = make(tmp_path / "a", seed=1, source="measured"), make(tmp_path / "b", seed=2, source="simulated")
-    (said,) = [one["evidence"] for one in compare([a], [b])["findings"] if one["kind"] == "predicted"]
+    a, b = (
+        make(tmp_path / "a", seed=1, source="measured"),
+        make(tmp_path / "b", seed=2, source="simulated"),
+    )
+    (said,) = [
+        one["evidence"] for one in compare([a], [b])["findings"] if one["kind"] == "predicted"
+    ]
     assert said.startswith("B: simulated")
 
 
-@pytest.mark.parametrize(("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01%"), (1.034, "±3.4%"), (51.0, "×51")])
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(None, "-"), (1 + 1e-9, "< 0.01%"), (1.034, "±3.4%"), (51.0, "×51")]
+)
 def test_the_least_difference_in_words(ratio: float | None, said: str) -> None:
     row = ComparedMetric(parse_metric("ttft_p50"), 1.0, 1.0, ratio=1.0, would_show=ratio)
     assert show_metric(row.printed)[-1] == said
@@ -468,7 +530,9 @@ def test_runs_that_all_failed(tmp_path: Path) -> None:
     a = make(tmp_path / "a")
     b = make(tmp_path / "b")
     table = pa.Table.from_batches(run_folder.read_records(b), run_folder.records_schema())
-    failed = table.set_column(table.schema.get_field_index("status"), "status", pa.array(["error"] * table.num_rows))
+    failed = table.set_column(
+        table.schema.get_field_index("status"), "status", pa.array(["error"] * table.num_rows)
+    )
     import pyarrow.parquet as pq
 
     pq.write_table(failed.cast(run_folder.records_schema()), b / "records.parquet")
@@ -478,7 +542,9 @@ def test_runs_that_all_failed(tmp_path: Path) -> None:
     assert "untrusted" in {finding["kind"] for finding in document["findings"]}
 
 
-def test_the_command_exits_1_where_a_bound_is_met(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_exits_1_where_a_bound_is_met(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     a, b = str(make(tmp_path / "a", seed=1)), str(make(tmp_path / "b", seed=2, slower=1.1))
 
     def call(*arguments: str) -> tuple[int, str]:
@@ -491,7 +557,9 @@ def test_the_command_exits_1_where_a_bound_is_met(tmp_path: Path, capsys: pytest
         return code, capsys.readouterr().out
 
     assert call("--fail-on", "tpot_p50>+20%")[0] == 0
-    code, said = call("--fail-on", "goodput_per_s<-5%")  # there was no SLO: a gate that cannot be told is closed
+    code, said = call(
+        "--fail-on", "goodput_per_s<-5%"
+    )  # there was no SLO: a gate that cannot be told is closed
     assert code == 1
     assert "UNKNOWN" in said
     code, said = call("--fail-on", "tpot_p50>+5%")
@@ -504,7 +572,7 @@ def test_the_command_exits_1_where_a_bound_is_met(tmp_path: Path, capsys: pytest
     assert call("--fail-on", "nonsense")[0] == 2
 
 
-# --- cells of which not all was measured ----------------------------------------------------------------------------
+# --- cells of which not all was measured ----------------------------------------------------------
 
 
 def refusing(folder: Path, every: int, **more: Any) -> Path:
@@ -513,13 +581,23 @@ def refusing(folder: Path, every: int, **more: Any) -> Path:
     table = pq.read_table(made / "records.parquet").to_pylist()
     for row in table[::every]:
         row.update(
-            status="error", error="busy", http_status=503, arrival_s=[], read=[], tokens=[], output_tokens=None
+            status="error",
+            error="busy",
+            http_status=503,
+            arrival_s=[],
+            read=[],
+            tokens=[],
+            output_tokens=None,
         )
-    pq.write_table(pa.Table.from_pylist(table, schema=run_folder.records_schema()), made / "records.parquet")
+    pq.write_table(
+        pa.Table.from_pylist(table, schema=run_folder.records_schema()), made / "records.parquet"
+    )
     return made
 
 
-def test_who_refuses_requests_wins_nothing_and_passes_no_gate(tmp_path: Path, loadstone: Loadstone) -> None:
+def test_who_refuses_requests_wins_nothing_and_passes_no_gate(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
     a = [make(tmp_path / f"a{n}", seed=n, source="measured") for n in range(4)]
     b = [refusing(tmp_path / f"b{n}", 2, seed=10 + n, source="measured") for n in range(4)]
     found = rows(compare(a, b))
@@ -538,7 +616,9 @@ def test_who_refuses_requests_wins_nothing_and_passes_no_gate(tmp_path: Path, lo
 
 
 def test_failed_shares_of_single_runs_are_tested_by_their_requests(tmp_path: Path) -> None:
-    a, b, same = (refusing(tmp_path / name, every) for name, every in (("a", 40), ("b", 2), ("c", 40)))
+    a, b, same = (
+        refusing(tmp_path / name, every) for name, every in (("a", 40), ("b", 2), ("c", 40))
+    )
     failed = rows(compare([a], [b]))["failed_share"]
     assert failed["p_family"] <= 0.05
     assert (failed["a"], failed["b"]) == (0.025, 0.5)
@@ -551,7 +631,14 @@ def test_runs_one_after_another_do_not_tell_a_setup_from_a_drift(tmp_path: Path)
     def side(name: str, hours: range, slower: float) -> list[Path]:
         when = [f"2026-01-02T{hour:02}:00:00+00:00" for hour in hours]
         return [
-            make(tmp_path / f"{name}{n}", seed=n, slower=slower, source="measured", created=created, spread=0.001)
+            make(
+                tmp_path / f"{name}{n}",
+                seed=n,
+                slower=slower,
+                source="measured",
+                created=created,
+                spread=0.001,
+            )
             for n, created in enumerate(when)
         ]
 

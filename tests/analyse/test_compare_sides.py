@@ -1,4 +1,5 @@
-"""What may stand on a side of a comparison, what the two were asked, and which conclusions may be drawn."""
+"""What may stand on a side of a comparison, what the two were asked, and which conclusions may be
+drawn."""
 
 import dataclasses
 import json
@@ -44,7 +45,7 @@ from loadstone.workload.lengths import Length, Synthetic
 from loadstone.workload.schedule import make_plan
 from test_compare import CLOSED, make, rows
 
-# --- which runs -----------------------------------------------------------------------------------------------------
+# --- which runs -----------------------------------------------------------------------------------
 
 
 def convert(setup: Any) -> list[Difference]:
@@ -82,8 +83,12 @@ def test_a_folder_stands_for_the_repeats_in_it(tmp_path: Path) -> None:
         compare([tmp_path / "A", a[1]], b)
 
 
-@pytest.mark.parametrize("other", [{"load": Load("concurrency", 8)}, {"requests": 100}, {"loadstone": "0.0.1"}])
-def test_a_folder_of_other_runs_than_repeats_is_refused(tmp_path: Path, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "other", [{"load": Load("concurrency", 8)}, {"requests": 100}, {"loadstone": "0.0.1"}]
+)
+def test_a_folder_of_other_runs_than_repeats_is_refused(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
     b = make(tmp_path / "b")
     runs = [make(tmp_path / "runs" / "1"), make(tmp_path / "runs" / "2", seed=1, **other)]
     if "loadstone" in other:
@@ -104,7 +109,9 @@ def test_the_finding_says_which_side_has_one_run(tmp_path: Path) -> None:
 
     def said(*sides: list[Path]) -> list[str]:
         found = compare(*sides)["findings"]
-        return [each["evidence"].partition(":")[0] for each in found if each["kind"] == "one_run_each"]
+        return [
+            each["evidence"].partition(":")[0] for each in found if each["kind"] == "one_run_each"
+        ]
 
     assert said([a, b], [c]) == ["only one run on B"]
     assert said([a], [b, c]) == ["only one run on A"]
@@ -112,7 +119,7 @@ def test_the_finding_says_which_side_has_one_run(tmp_path: Path) -> None:
     assert said([a, b], [c, make(tmp_path / "d", seed=9)]) == []
 
 
-# --- what they were asked -------------------------------------------------------------------------------------------
+# --- what they were asked -------------------------------------------------------------------------
 
 
 def by_time(folder: Path, seconds: float, **fields: Any) -> Path:
@@ -121,7 +128,9 @@ def by_time(folder: Path, seconds: float, **fields: Any) -> Path:
     info = run_folder.read_info(made)
     (cell,) = info.cells
     load = Load("concurrency", cell.load.value, duration_s=seconds)
-    info.cells = [CellInfo(load=load, start_s=cell.start_s, issue_end_s=cell.issue_end_s, end_s=cell.end_s)]
+    info.cells = [
+        CellInfo(load=load, start_s=cell.start_s, issue_end_s=cell.issue_end_s, end_s=cell.end_s)
+    ]
     run_folder.write_info(made, info)
     return made
 
@@ -141,12 +150,16 @@ def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     a = make(tmp_path / "a", requests=160)
     setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)])["setup"]
     assert setup_lines(convert(setup)) == ["ends after: 160 requests → 4 s"]
-    assert setup_lines(convert(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"])) == ["seed: 0 → 3"]
+    assert setup_lines(convert(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"])) == [
+        "seed: 0 → 3"
+    ]
     varied = {"workload": run_folder.read_info(a).settings.workload | {"sessions": {"turns": 3}}}
     info = run_folder.read_info(make(tmp_path / "d", settings=varied))
     info.settings.workload["output"] |= {"sd": 5.0}
     run_folder.write_info(tmp_path / "d", info)
-    assert setup_lines(convert(compare([a], [tmp_path / "d"])["setup"])) == ["workload output: sd 0 → sd 5"]
+    assert setup_lines(convert(compare([a], [tmp_path / "d"])["setup"])) == [
+        "workload output: sd 0 → sd 5"
+    ]
     unexplained = make(tmp_path / "e", plan_id="another")
     assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
 
@@ -160,7 +173,9 @@ def placed(folder: Path, plan: Any) -> RunCell:
 
 
 def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
-    varied = Synthetic(Length("uniform", 50, low=10, high=90), Length("uniform", 50, low=10, high=90))
+    varied = Synthetic(
+        Length("uniform", 50, low=10, high=90), Length("uniform", 50, low=10, high=90)
+    )
 
     def plan(count: int, *, seed: int = 0, warmup: int = 3, workload: Any = varied) -> Any:
         return make_plan(workload, [CLOSED], requests=[count], warmup=warmup, seed=seed)
@@ -180,7 +195,9 @@ def test_plans_are_the_same_up_to_where_they_part(tmp_path: Path) -> None:
 def test_texts_are_part_of_what_was_asked(tmp_path: Path) -> None:
     places = []
     for name, word_ in (("x", "one"), ("y", "two")):
-        lines = "".join(f'{{"prompt": "{word_ if n == 5 else n}", "output_tokens": 4}}\n' for n in range(8))
+        lines = "".join(
+            f'{{"prompt": "{word_ if n == 5 else n}", "output_tokens": 4}}\n' for n in range(8)
+        )
         (tmp_path / f"{name}.jsonl").write_text(lines)
         workload = read_dataset(tmp_path / f"{name}.jsonl", conversations=False, skip_bad=False)
         plan = make_plan(workload, [CLOSED], requests=[8], warmup=0, seed=0)
@@ -190,15 +207,20 @@ def test_texts_are_part_of_what_was_asked(tmp_path: Path) -> None:
     assert shared_requests(on_a, on_b) == at
 
 
-# --- what may be concluded ------------------------------------------------------------------------------------------
+# --- what may be concluded ------------------------------------------------------------------------
 
 
 def test_a_difference_too_small_to_matter_is_none(tmp_path: Path) -> None:
-    """All requests of B are slower, and nothing varies: of a millionth that says nothing, of a hundredth all."""
+    """All requests of B are slower, and nothing varies: of a millionth that says nothing, of a
+    hundredth all."""
     a = make(tmp_path / "a", spread=0)
     same = rows(compare([a], [make(tmp_path / "b", spread=0, slower=1 + 1e-6, plan_seed=1)]))
     for name in ("ttft_p50", "tpot_p50", "e2e_p50"):
-        assert (same[name]["differs"], same[name]["better"], same[name]["conclusion"]) == (False, None, "same"), name
+        assert (same[name]["differs"], same[name]["better"], same[name]["conclusion"]) == (
+            False,
+            None,
+            "same",
+        ), name
     assert not any(row["differs"] for row in same.values())
     assert same["tpot_p50"]["p"] == 1  # none of these values can be told from another
     assert same["tpot_p50"]["would_show"] == 1 + RESOLUTION
@@ -230,7 +252,9 @@ def test_test_and_interval_agree_on_what_is_concluded(
         if not up:
             ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
         metric = parse_metric("ttft_p50")
-        row = ComparedMetric(metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, would_show=1.1)
+        row = ComparedMetric(
+            metric, 1.0, ratio, ratio=ratio, low=low, high=high, p=p, p_family=p, would_show=1.1
+        )
         assert row.conclusion == said
         assert row.printed.differs == (said == "better")
         assert row.printed.better == (("a" if up else "b") if said == "better" else None)
@@ -248,7 +272,15 @@ def test_what_was_shown_would_have_shown() -> None:
     from loadstone.analyse.compare.permutation import Units
 
     judge(
-        [ComparedCell(CLOSED, [row], unit="blocks", units=Units(units[0], units[1], np.zeros(1)), tested=[row])],
+        [
+            ComparedCell(
+                CLOSED,
+                [row],
+                unit="blocks",
+                units=Units(units[0], units[1], np.zeros(1)),
+                tested=[row],
+            )
+        ],
         seed=0,
     )
     assert row.differs
@@ -261,15 +293,21 @@ def test_what_a_conclusion_means_is_said_where_it_stands() -> None:
     better = dataclasses.replace(untested, ratio=0.8, low=0.7, high=0.9, p_family=0.001)
     side = SideResult([], "", "measured")
     cells = [ComparedCell(CLOSED, [same]).printed]
-    comparison = Comparison(a=side, b=side, setup=[], cells=cells, unmatched=Unmatched([], []), findings=[])
-    assert explain_conclusions(comparison) == ["the same: to within 0.1%; less counts as no difference"]
+    comparison = Comparison(
+        a=side, b=side, setup=[], cells=cells, unmatched=Unmatched([], []), findings=[]
+    )
+    assert explain_conclusions(comparison) == [
+        "the same: to within 0.1%; less counts as no difference"
+    ]
     assert show_conclusion(same.printed) == "the same"
     assert show_conclusion(better.printed) == "B is better"
     assert show_conclusion(untested.printed) == ""
-    assert show_conclusion(dataclasses.replace(untested, ratio=None).printed) == "missing on one side"
+    assert (
+        show_conclusion(dataclasses.replace(untested, ratio=None).printed) == "missing on one side"
+    )
 
 
-# --- runs that others wrote -----------------------------------------------------------------------------------------
+# --- runs that others wrote -----------------------------------------------------------------------
 
 HUGE = 10**400
 SPOILT_SETTINGS: dict[str, Any] = {
@@ -292,8 +330,13 @@ SPOILT_SETTINGS: dict[str, Any] = {
 
 @pytest.mark.parametrize("settings", SPOILT_SETTINGS.values(), ids=SPOILT_SETTINGS)
 @pytest.mark.parametrize("source", ["simulated", "imported", "measured"])
-def test_settings_of_another_version_or_program_are_left_out(tmp_path: Path, settings: Any, source: str) -> None:
-    a, b = make(tmp_path / "a", seed=1, source="simulated"), make(tmp_path / "b", seed=2, source=source)
+def test_settings_of_another_version_or_program_are_left_out(
+    tmp_path: Path, settings: Any, source: str
+) -> None:
+    a, b = (
+        make(tmp_path / "a", seed=1, source="simulated"),
+        make(tmp_path / "b", seed=2, source=source),
+    )
     papers = msgspec.to_builtins(run_folder.read_info(b))
     papers["settings"] |= settings
     (b / "run.json").write_text(json.dumps(papers))
@@ -302,10 +345,14 @@ def test_settings_of_another_version_or_program_are_left_out(tmp_path: Path, set
         assert rows_of["tpot_p50"]["ratio"] == pytest.approx(1, abs=0.2)
 
 
-def spoil(folder: Path, file: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> Path:
+def spoil(
+    folder: Path, file: str, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+) -> Path:
     """The same run with other rows in one of its files."""
     table = pq.read_table(folder / file)
-    pq.write_table(pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema), folder / file)
+    pq.write_table(
+        pa.Table.from_pylist(change(table.to_pylist()), schema=table.schema), folder / file
+    )
     return folder
 
 
@@ -329,7 +376,9 @@ SPOILT_RECORDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", SPOILT_RECORDS.values(), ids=SPOILT_RECORDS)
-def test_records_that_nothing_could_have_measured_end_in_no_traceback(tmp_path: Path, changes: Any) -> None:
+def test_records_that_nothing_could_have_measured_end_in_no_traceback(
+    tmp_path: Path, changes: Any
+) -> None:
     def change(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for record in records:
             for name, value in changes.items():
@@ -350,14 +399,17 @@ def test_records_that_nothing_could_have_measured_end_in_no_traceback(tmp_path: 
 
 @pytest.mark.parametrize("value", [1e308, 5e-324, 0.0, -1.0])
 def test_a_ratio_that_no_two_runs_have_is_none(tmp_path: Path, value: float) -> None:
-    """Sums of others may hold whatever a float holds; over an ordinary one that is no number any more."""
+    """Sums of others may hold whatever a float holds; over an ordinary one that is no number any
+    more."""
     load, requests = Load("concurrency", 4.0), Requests_(sent=9, ok=9)
     folders = []
     for name, p50 in (("a", 0.03), ("b", value)):
         folder = make(tmp_path / name, source="imported")
         (folder / "records.parquet").unlink()
         latency = Latency(n=9, p50=p50, mean=p50)
-        cell = CellSummary(load=load, requests=requests, metrics=Metrics(ttft_s=latency), verdict=Verdict(True, []))
+        cell = CellSummary(
+            load=load, requests=requests, metrics=Metrics(ttft_s=latency), verdict=Verdict(True, [])
+        )
         summary = Summary(
             schema=SCHEMA, run_id=name, run_dir=str(folder), source="imported", status="done", plan_id="",
             seed=0, cells=[cell],
@@ -368,15 +420,17 @@ def test_a_ratio_that_no_two_runs_have_is_none(tmp_path: Path, value: float) -> 
         assert rows(loadstone.compare(*sides))["ttft_p50"]["ratio"] is None
 
 
-# --- a rhythm -------------------------------------------------------------------------------------------------------
+# --- a rhythm -------------------------------------------------------------------------------------
 
 
 def in_step(rng: np.random.Generator, generations: int, places: int) -> RequestTimes:
-    """A closed loop of requests of equal length: at each place a prompt waits for another or does not, as the start
-    decided, for the whole run; one in twenty does the other.
+    """A closed loop of requests of equal length: at each place a prompt waits for another or does
+    not, as the start decided, for the whole run; one in twenty does the other.
     """
     waits = np.repeat(rng.random(places // 2) < 0.5, 2) ^ (rng.random((generations, places)) < 0.05)
-    ttft_s = (np.where(waits, 0.08, 0.05) * np.exp(rng.normal(0, 0.002, (generations, places)))).ravel()
+    ttft_s = (
+        np.where(waits, 0.08, 0.05) * np.exp(rng.normal(0, 0.002, (generations, places)))
+    ).ravel()
     count = len(ttft_s)
     sent_s = np.arange(count) / places
     tpot_s = 0.01 * np.exp(rng.normal(0, 0.01, count))
@@ -392,16 +446,22 @@ def test_a_rhythm_that_lasts_the_run_is_no_difference() -> None:
         sides = [in_step(np.random.default_rng([pair, side]), 16, 32) for side in (0, 1)]
         made = []
         for metric in (metric for metric in DEFAULT if metric.per_request):
-            a, b = (float(np.quantile(getattr(side, f"{metric.base}_s"), metric.quantile)) for side in sides)
+            a, b = (
+                float(np.quantile(getattr(side, f"{metric.base}_s"), metric.quantile))
+                for side in sides
+            )
             made.append(ComparedMetric(metric, a, b, ratio=b / a))
         cell = ComparedCell(Load("concurrency", 32.0), made)
         take_blocks(cell, [[sides[0]], [sides[1]]], paired=False)
         judge([cell], pair, relabellings=499)
         alarms += any(row.differs for row in made)
-    assert alarms <= 9  # of 5% of 60 more than 9 have a chance of 1 in 1,000; it is 52 where places are not looked at
+    assert (
+        alarms <= 9
+        # of 5% of 60 more than 9 have a chance of 1 in 1,000; it is 52 where places are not looked at
+    )
 
 
-# --- predictions ----------------------------------------------------------------------------------------------------
+# --- predictions ----------------------------------------------------------------------------------
 
 
 def simulated(folder: Path, **fields: Any) -> Path:
@@ -430,7 +490,11 @@ def judged(a: Path, b: Path, metric: str = "tpot_p50", **options: Any) -> tuple[
     [
         ({}, None, "errors cancel out"),
         ({"gpu": "h200"}, 0.0953 * math.sqrt(0.4), "four fifths of the performance model's error"),
-        ({"gpu": "h200", "profile": "q"}, 0.0953 * math.sqrt(2 / 3), "two thirds of the performance model's error"),
+        (
+            {"gpu": "h200", "profile": "q"},
+            0.0953 * math.sqrt(2 / 3),
+            "two thirds of the performance model's error",
+        ),
         ({"source": "measured"}, 0.0953, "the conclusions include the performance model's error"),
         ({"gpu": "h200", "ends": None}, None, "--draws 0"),
     ],
@@ -451,7 +515,9 @@ def test_how_far_the_model_may_be_off_is_in_the_conclusion(
     assert math.log(small["ratio"] / small["model_low"]) == pytest.approx(off, rel=1e-3)
     assert (small["conclusion"], small["better"]) == ("within_model", None)
     large, _ = judged(a, simulated(tmp_path / "c", slower=0.8, **other))
-    assert (large["conclusion"], large["better"]) == (("runs_differ", None) if alone else ("better", "b"))
+    assert (large["conclusion"], large["better"]) == (
+        ("runs_differ", None) if alone else ("better", "b")
+    )
 
 
 def test_other_questions_of_one_deployment_are_not_wrong_by_the_same(tmp_path: Path) -> None:
@@ -464,7 +530,10 @@ def test_other_questions_of_one_deployment_are_not_wrong_by_the_same(tmp_path: P
 
 def test_what_tokens_cost_is_as_uncertain_as_how_fast_they_come(tmp_path: Path) -> None:
     ends = (1 / 1.2, 1.05)
-    a, b = simulated(tmp_path / "a", source="measured"), simulated(tmp_path / "b", slower=1.1, ends=ends)
+    a, b = (
+        simulated(tmp_path / "a", source="measured"),
+        simulated(tmp_path / "b", slower=1.1, ends=ends),
+    )
     rate = judged(a, b, "output_tokens_per_s")[0]
     price = judged(a, b, "dollars_per_million_output_tokens", price=["h100=2"])[0]
     # The throughput of a closed loop is places over E2E, and off as that is, the other way round.
@@ -475,7 +544,10 @@ def test_what_tokens_cost_is_as_uncertain_as_how_fast_they_come(tmp_path: Path) 
 
 
 def test_repeats_of_a_simulation_do_not_make_the_model_better(tmp_path: Path) -> None:
-    a = [simulated(tmp_path / f"a{n}", plan_seed=n, ends=(1 / 1.1, 1.1) if n else (0.99, 1.01)) for n in range(4)]
+    a = [
+        simulated(tmp_path / f"a{n}", plan_seed=n, ends=(1 / 1.1, 1.1) if n else (0.99, 1.01))
+        for n in range(4)
+    ]
     b = [simulated(tmp_path / f"b{n}", plan_seed=n, slower=0.95, gpu="h200") for n in range(4)]
     found = rows(compare(a, b))["tpot_p50"]
     off = math.log(1.1) * math.sqrt(0.4)

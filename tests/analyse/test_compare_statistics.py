@@ -23,7 +23,9 @@ def test_the_p_value_of_a_permutation_test_is_exact() -> None:
     """Two sides of four that do not overlap: of 70 relabellings two are as far apart."""
     (result,) = compare_all([units([1, 2, 3, 4], [11, 12, 13, 14])], 0, 20_000)
     assert result.p[0] == pytest.approx(2 / 70, abs=0.005)
-    (pairs,) = compare_all([units([1, 2, 3, 4, 5, 6], [2, 3.1, 4, 5.1, 6, 7.1], paired=True)], 0, 20_000)
+    (pairs,) = compare_all(
+        [units([1, 2, 3, 4, 5, 6], [2, 3.1, 4, 5.1, 6, 7.1], paired=True)], 0, 20_000
+    )
     assert pairs.p[0] == pytest.approx(2 / 64, abs=0.005)
     assert pairs.t[0] > 0
 
@@ -44,7 +46,9 @@ def test_the_family_pays_for_its_size_but_not_for_copies() -> None:
     alone = compare_all([units(a, b)], 0)[0].p_family[0]
     copies = compare_all([units(np.repeat(a, 10, 1), np.repeat(b, 10, 1))], 0)[0].p_family[0]
     others = rng.normal(0, 1, (2, 20, 9))
-    apart = compare_all([units(np.hstack([a, others[0]]), np.hstack([b, others[1]]))], 0)[0].p_family[0]
+    apart = compare_all([units(np.hstack([a, others[0]]), np.hstack([b, others[1]]))], 0)[
+        0
+    ].p_family[0]
     assert copies == alone
     assert apart > 2 * alone
 
@@ -59,7 +63,8 @@ def test_correlation_makes_the_test_careful() -> None:
 
 
 def test_few_runs_are_tested_by_rotation() -> None:
-    """For one metric alone it is Student's t; the family pays nothing for copies, of one load or of several."""
+    """For one metric alone it is Student's t; the family pays nothing for copies, of one load or of
+    several."""
     from scipy.stats import ttest_ind
 
     rng = np.random.default_rng(3)
@@ -69,13 +74,15 @@ def test_few_runs_are_tested_by_rotation() -> None:
     t, p = ttest_ind(b[:, 0], a[:, 0])
     assert alone.t[0] == pytest.approx(t)
     assert alone.p[0] == pytest.approx(p, abs=0.005)
-    copies = compare_all([replace(units(np.repeat(a, 7, 1), np.repeat(b, 7, 1)), few=True)] * 3, 0, 40_000)
+    copies = compare_all(
+        [replace(units(np.repeat(a, 7, 1), np.repeat(b, 7, 1)), few=True)] * 3, 0, 40_000
+    )
     assert copies[2].p_family[6] == alone.p[0]
 
 
 def test_few_runs_raise_no_false_alarms_and_see_more_than_holm() -> None:
-    """Pairs of three runs, seven metrics that go together: alarms at 5 %, and the power of Welch's t with Holm's
-    correction beside it.
+    """Pairs of three runs, seven metrics that go together: alarms at 5 %, and the power of Welch's
+    t with Holm's correction beside it.
     """
     from scipy.stats import ttest_ind
 
@@ -98,7 +105,8 @@ def test_few_runs_raise_no_false_alarms_and_see_more_than_holm() -> None:
 
 
 def test_runs_needed_are_those_that_show_it() -> None:
-    """Of so many runs a side, drawn from a normal law, four in five comparisons find the difference."""
+    """Of so many runs a side, drawn from a normal law, four in five comparisons find the
+    difference."""
     from scipy.stats import ttest_ind
 
     many = needed(0.1, 0.05, 0.02)
@@ -119,16 +127,21 @@ def test_welch() -> None:
 
 
 def test_false_alarms_on_correlated_blocks_are_held() -> None:
-    """A family of four on 200 pairs that do not differ, each an AR(1) of correlation 0.9 within a block's length."""
+    """A family of four on 200 pairs that do not differ, each an AR(1) of correlation 0.9 within a
+    block's length."""
     alarms = 0
     for pair in range(200):
         sides = [_autocorrelated(np.random.default_rng([pair, side])) for side in (0, 1)]
 
         def correlations(count: int, sides: list[NDArray[Any]] = sides) -> NDArray[Any]:
-            return np.asarray(np.mean([dependence.correlation(_means(side, count)) for side in sides], axis=0))
+            return np.asarray(
+                np.mean([dependence.correlation(_means(side, count)) for side in sides], axis=0)
+            )
 
         count, rho = dependence.settle(dependence.block_count(400, 8.0), correlations)
-        (result,) = compare_all([Units(_means(sides[0], count), _means(sides[1], count), rho)], pair, 399)
+        (result,) = compare_all(
+            [Units(_means(sides[0], count), _means(sides[1], count), rho)], pair, 399
+        )
         alarms += bool(result.p_family.min() <= 0.05)
     assert alarms <= 20  # of 5 % of 200, more than 20 have a chance of 1 in 400
 
@@ -142,22 +155,32 @@ def _autocorrelated(rng: np.random.Generator) -> NDArray[Any]:
 
 
 def _means(values: NDArray[Any], count: int) -> NDArray[Any]:
-    return np.stack([dependence.block_means(values[:, column], count) for column in range(values.shape[1])], axis=1)
+    return np.stack(
+        [dependence.block_means(values[:, column], count) for column in range(values.shape[1])],
+        axis=1,
+    )
 
 
 def test_the_interval_of_a_ratio_is_made_of_those_of_its_values() -> None:
-    """On a log scale 3 below and 4 above: √(3² + 4²) = 5 either way; less where both go together."""
-    a, b = (ratio.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0))
+    """On a log scale 3 below and 4 above: √(3² + 4²) = 5 either way; less where both go
+    together."""
+    a, b = (
+        ratio.reach(value, value * math.exp(-0.03), value * math.exp(0.04)) for value in (2.0, 3.0)
+    )
     assert a is not None
     assert b is not None
     assert ratio.ratio_margin(a, b) == pytest.approx((0.05, 0.05))
     assert ratio.ratio_margin(a, b, correlation=1.0) == pytest.approx((0.01, 0.01))
     assert ratio.ratio_margin(a, b, more=0.12) == pytest.approx((0.13, 0.13))
     assert ratio.pooled([a, a, a, a]) == pytest.approx((0.015, 0.02))
-    assert ratio.bounds(1.5, (0.05, 0.05)) == pytest.approx((1.5 * math.exp(-0.05), 1.5 * math.exp(0.05)))
+    assert ratio.bounds(1.5, (0.05, 0.05)) == pytest.approx(
+        (1.5 * math.exp(-0.05), 1.5 * math.exp(0.05))
+    )
 
 
-@pytest.mark.parametrize(("low", "high"), [(None, 2.0), (0.5, None), (0.0, 2.0), (1.1, 2.0), (0.5, math.inf)])
+@pytest.mark.parametrize(
+    ("low", "high"), [(None, 2.0), (0.5, None), (0.0, 2.0), (1.1, 2.0), (0.5, math.inf)]
+)
 def test_what_has_no_end_reaches_nowhere(low: float | None, high: float | None) -> None:
     assert ratio.reach(1.0, low, high) is None
 

@@ -1,4 +1,5 @@
-"""What engines have left behind, for contrast: batches that are let in together, and a cache that is not paged."""
+"""What engines have left behind, for contrast: batches that are let in together, and a cache that
+is not paged."""
 
 from __future__ import annotations
 
@@ -21,17 +22,25 @@ ENGINES = ["vllm", "sglang", "tensorrt-llm"]
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_all_do_can_be_said(engine: str) -> None:
     plain = policy_of(parse_deployment(f"{MODEL}/engine={engine}"))
-    assert policy_of(parse_deployment(f"{MODEL}/engine={engine},batching=continuous,kv_cache=paged")) == plain
+    assert (
+        policy_of(parse_deployment(f"{MODEL}/engine={engine},batching=continuous,kv_cache=paged"))
+        == plain
+    )
     assert (plain.order != "static", plain.reserved_tokens) == (True, None)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_static_batch_has_the_engines_places_and_cache(engine: str) -> None:
     plain, static = (
-        policy_of(parse_deployment(f"{MODEL}/engine={engine}{more}")) for more in ("", ",batching=static")
+        policy_of(parse_deployment(f"{MODEL}/engine={engine}{more}"))
+        for more in ("", ",batching=static")
     )
     assert static.order == "static"
-    assert (static.kv_blocks, static.max_seqs, static.route) == (plain.kv_blocks, plain.max_seqs, plain.route)
+    assert (static.kv_blocks, static.max_seqs, static.route) == (
+        plain.kv_blocks,
+        plain.max_seqs,
+        plain.route,
+    )
     assert (static.poll_steps, static.hold_steps, static.gather_steps) == (0, 0, 0)
 
 
@@ -47,18 +56,23 @@ def test_each_request_reserves_the_longest_that_there_may_be() -> None:
     assert policy_of(small).reserved_tokens == max_context(small) < 131_072
     # A virtual engine has but its part of it.
     few = "gpu_memory_utilization=0.3"
-    virtual = policy_of(parse_deployment(f"llama-3.1-8b@2xh100/tp1,pp2,version=0.7.3,{few},kv_cache=reserved"))
+    virtual = policy_of(
+        parse_deployment(f"llama-3.1-8b@2xh100/tp1,pp2,version=0.7.3,{few},kv_cache=reserved")
+    )
     assert virtual.reserved_tokens == virtual.kv_tokens < 131_072
 
 
 def test_a_pipelines_stages_have_no_static_batches() -> None:
-    with pytest.raises(InputError, match="static batches do not share a pipeline's stages; leave pp out"):
+    with pytest.raises(
+        InputError, match="static batches do not share a pipeline's stages; leave pp out"
+    ):
         policy_of(parse_deployment("llama-3.1-70b@4xh100/tp2,pp2,batching=static"))
 
 
 def test_fewer_are_held_at_once_where_each_reserves() -> None:
     paged, reserved = (
-        size(parse_deployment(f"{MODEL}{more}"), 2048, 32) for more in ("", "/kv_cache=reserved,max_model_len=8192")
+        size(parse_deployment(f"{MODEL}{more}"), 2048, 32)
+        for more in ("", "/kv_cache=reserved,max_model_len=8192")
     )
     tokens = engine_limits(parse_deployment(MODEL)).kv_tokens
     assert paged.max_concurrent_requests == tokens // 2048
@@ -66,11 +80,15 @@ def test_fewer_are_held_at_once_where_each_reserves() -> None:
     assert reserved.kv_bytes == 4 * paged.kv_bytes
     assert (paged.fits, reserved.fits, reserved.max_context_tokens) == (True, True, 8192)
     crowd = size(parse_deployment(f"{MODEL}/kv_cache=reserved"), 2048, 32)
-    assert (crowd.fits, crowd.max_context_tokens, crowd.max_concurrent_requests) == (False, 0, tokens // 131_072)
+    assert (crowd.fits, crowd.max_context_tokens, crowd.max_concurrent_requests) == (
+        False,
+        0,
+        tokens // 131_072,
+    )
     assert "a shorter max_model_len reserves less" in crowd.why
 
 
-# --- in a run ---------------------------------------------------------------------------------------------------
+# --- in a run -------------------------------------------------------------------------------------
 
 
 def simulated(tmp_path: Path, more: str) -> Any:

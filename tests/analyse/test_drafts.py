@@ -24,13 +24,27 @@ def records(*told: dict[str, Any]) -> pa.Table:
 
 def test_requests_are_pooled() -> None:
     told = [
-        {"draft_steps": 10, "draft_tokens": 30, "draft_accepted": 20, "accepted_histogram": [2, 2, 0, 6]},
-        {"draft_steps": 30, "draft_tokens": 90, "draft_accepted": 10, "accepted_histogram": [25, 2, 1, 2]},
+        {
+            "draft_steps": 10,
+            "draft_tokens": 30,
+            "draft_accepted": 20,
+            "accepted_histogram": [2, 2, 0, 6],
+        },
+        {
+            "draft_steps": 30,
+            "draft_tokens": 90,
+            "draft_accepted": 10,
+            "accepted_histogram": [25, 2, 1, 2],
+        },
         {"draft_steps": 1, "draft_tokens": 3, "draft_accepted": 3, "phase": "warmup"},
     ]
     figures = drafts_of(None, records(*told, {}), info_of())
     assert figures is not None
-    assert (figures.source, figures.accepted_length, figures.rate) == ("requests", 1 + 30 / 40, 30 / 120)
+    assert (figures.source, figures.accepted_length, figures.rate) == (
+        "requests",
+        1 + 30 / 40,
+        30 / 120,
+    )
     assert figures.by_position == [13 / 40, 9 / 40, 8 / 40]
     assert figures.by_request["p50"] == pytest.approx((3 + 4 / 3) / 2)
     assert figures.acceptance is not None
@@ -52,7 +66,11 @@ def test_counters_are_read_over_the_window(names: tuple[str, ...], by_position: 
     steps, drafted, accepted, places = names
     samples = []
     for at_s, times in ((0.0, 5), (1.0, 7), (2.0, 17)):
-        samples += [(at_s, 0, name, "{}", value * times) for name, value in ((steps, 10), (accepted, 12)) if name]
+        samples += [
+            (at_s, 0, name, "{}", value * times)
+            for name, value in ((steps, 10), (accepted, 12))
+            if name
+        ]
         if steps:
             samples.append((at_s, 0, drafted, "{}", 20.0 * times))
         for place, value in enumerate((8.0, 4.0)):
@@ -63,20 +81,31 @@ def test_counters_are_read_over_the_window(names: tuple[str, ...], by_position: 
     table = pa.Table.from_arrays(
         list(map(pa.array, zip(*samples, strict=True))), schema=None, names=server_schema().names
     )
-    figures = drafts_of(server_figures(table.cast(server_schema()), 1.0, 2.0), records({}), info_of())
+    figures = drafts_of(
+        server_figures(table.cast(server_schema()), 1.0, 2.0), records({}), info_of()
+    )
     assert figures is not None
-    assert (figures.source, figures.steps, figures.drafted, figures.accepted) == ("counters", 100, 200, 120)
+    assert (figures.source, figures.steps, figures.drafted, figures.accepted) == (
+        "counters",
+        100,
+        200,
+        120,
+    )
     assert (figures.accepted_length, figures.rate, figures.by_position) == (2.2, 0.6, [0.8, 0.4])
 
 
 def test_a_gauge_is_said_to_be_one() -> None:
     server = ServerFigures(samples=1, restarts=0, accepted_length=Level(2.5, 3.0))
-    assert drafts_of(server, records({}), info_of()) == DraftFigures(source="gauge", accepted_length=2.5)
+    assert drafts_of(server, records({}), info_of()) == DraftFigures(
+        source="gauge", accepted_length=2.5
+    )
 
 
 def test_acceptance_gives_the_length_back() -> None:
     for alpha, k in ((0.0, 1), (0.5, 3), (0.8, 5), (1.0, 2)):
-        assert acceptance_of(sum(alpha**i for i in range(k + 1)), k) == pytest.approx(alpha, abs=1e-9)
+        assert acceptance_of(sum(alpha**i for i in range(k + 1)), k) == pytest.approx(
+            alpha, abs=1e-9
+        )
     assert acceptance_of(4.5, 3) is acceptance_of(0.9, 3) is acceptance_of(1.5, 0.2) is None
     one = DraftFigures(source="counters", steps=10, drafted=10, accepted=9)
     other = DraftFigures(source="counters", steps=30, drafted=30, accepted=3)
@@ -92,13 +121,17 @@ def test_random_words_and_forced_acceptance_are_findings() -> None:
     assert "1.90 tokens a step, 45% of guesses" in finding.evidence
     info = info_of()
     info.command = ["bench", "--launch", "x/synthetic_acceptance_length=3"]
-    forced = drafts_of(None, records({"draft_steps": 1, "draft_tokens": 2, "draft_accepted": 1}), info)
+    forced = drafts_of(
+        None, records({"draft_steps": 1, "draft_tokens": 2, "draft_accepted": 1}), info
+    )
     assert forced is not None
     assert list(found(rows(), drafts=forced)) == ["drafts_forced"]
 
 
 def test_tokens_are_those_that_usage_credits_or_events_brought() -> None:
-    schema = pa.schema([field for field in records_schema() if field.name in {*arrays.COLUMNS, *arrays.CHANNELS}])
+    schema = pa.schema(
+        [field for field in records_schema() if field.name in {*arrays.COLUMNS, *arrays.CHANNELS}]
+    )
     each = {"request_id": "0-0", "phase": "measure", "status": "ok", "sent_s": 0.0, "output_tokens": 10,
             "arrival_s": [1.0, 2.0, 3.0, 4.0], "tokens": [2, 5, 7, 10]}  # fmt: skip
     table = [

@@ -1,4 +1,5 @@
-"""What exporters say of GPUs, in their own words: read, joined, made into energy; and beside a run."""
+"""What exporters say of GPUs, in their own words: read, joined, made into energy; and beside a
+run."""
 
 import csv
 import time
@@ -18,7 +19,13 @@ from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import GPUS, POOLS, Readings, find_meaning, select_gpu_labels
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_number
-from loadstone.measure.engines.observe import GPU_SERIES, Observer, exporter, read_gpu_metrics, read_metrics
+from loadstone.measure.engines.observe import (
+    GPU_SERIES,
+    Observer,
+    exporter,
+    read_gpu_metrics,
+    read_metrics,
+)
 from loadstone.measure.simulated_server import start
 from loadstone.report.pages import terminal
 from test_observe import serving
@@ -47,7 +54,10 @@ this is no line of metrics {
 
 def of(text: str) -> dict[str, dict[str, float]]:
     """The last value of each GPU that a page tells of, in our names and units."""
-    rows = [(0.0, GPUS, name, msgspec.json.decode(labels), value) for name, labels, value in read_gpu_metrics(text)]
+    rows = [
+        (0.0, GPUS, name, msgspec.json.decode(labels), value)
+        for name, labels, value in read_gpu_metrics(text)
+    ]
     return {
         name: {gpu: series.value[-1] for gpu, series in by_gpu.items()}
         for name, by_gpu in Readings(table(rows)).series.items()
@@ -63,19 +73,29 @@ def test_a_page_of_dcgms_exporter() -> None:
         "busy_share": {"GPU-a": pytest.approx(0.97)},
     }
     # Whose pods run there is nobody's business.
-    assert not any("chat-7d9" in sample.labels or "team-x" in sample.labels for sample in read_gpu_metrics(DCGM))
+    assert not any(
+        "chat-7d9" in sample.labels or "team-x" in sample.labels
+        for sample in read_gpu_metrics(DCGM)
+    )
 
 
 def test_what_dcgm_does_not_know_is_no_value() -> None:
     """It has numbers for that: DCGM_INT64_NOT_SUPPORTED, DCGM_FP64_BLANK, DCGM_INT32_NOT_FOUND."""
-    blanks = ("DCGM_FI_DEV_GPU_TEMP", 9223372036854775794), ("DCGM_FI_DEV_POWER_USAGE", 140737488355328.0)
-    page = "".join(f'{name}{{gpu="0"}} {value}\n' for name, value in (*blanks, ("DCGM_FI_DEV_SM_CLOCK", 2147483633)))
+    blanks = (
+        ("DCGM_FI_DEV_GPU_TEMP", 9223372036854775794),
+        ("DCGM_FI_DEV_POWER_USAGE", 140737488355328.0),
+    )
+    page = "".join(
+        f'{name}{{gpu="0"}} {value}\n'
+        for name, value in (*blanks, ("DCGM_FI_DEV_SM_CLOCK", 2147483633))
+    )
     assert len(read_gpu_metrics(page)) == 3
     assert of(page) == {}
 
 
 def test_amds_exporter_says_it_three_ways() -> None:
-    """In capitals, with `amd_` before it, or plain; partitions of a GPU have no meter, memory has its clock."""
+    """In capitals, with `amd_` before it, or plain; partitions of a GPU have no meter, memory has
+    its clock."""
     labels = 'gpu_id="0",card_model="AMD Instinct MI300X",serial_number="SN-0",hostname="node"'
     page = f"""\
 gpu_package_power{{{labels},partition_id="0"}} 748
@@ -98,7 +118,9 @@ gpu_clock{{{labels},clock_type="GPU_CLOCK_TYPE_MEMORY",clock_index="8"}} 2292
 def test_other_exporters() -> None:
     page = 'nvidia_smi_power_draw_watts{uuid="a"} 300\nnvidia_smi_clocks_current_sm_clock_hz{uuid="a"} 1.98e9\n'
     assert of(page) == {"power_w": {"a": 300.0}, "sm_clock_mhz": {"a": 1980.0}}
-    assert of('nv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\nnv_energy_consumption{gpu_uuid="GPU-a"} 150\n') == {
+    assert of(
+        'nv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\nnv_energy_consumption{gpu_uuid="GPU-a"} 150\n'
+    ) == {
         "power_w": {"GPU-a": 43.5},
         "energy_j_total": {"GPU-a": 150.0},
     }
@@ -108,7 +130,9 @@ def test_other_exporters() -> None:
 
 def test_gpus_of_two_machines_are_four() -> None:
     """Where nothing but a number names them, its machine does too."""
-    page = "".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="{n}",Hostname="{h}"}} 100\n' for n in "01" for h in "ab")
+    page = "".join(
+        f'DCGM_FI_DEV_POWER_USAGE{{gpu="{n}",Hostname="{h}"}} 100\n' for n in "01" for h in "ab"
+    )
     assert set(of(page)["power_w"]) == {"a 0", "a 1", "b 0", "b 1"}
 
 
@@ -120,7 +144,7 @@ def test_a_page_without_end_is_cut() -> None:
     assert select_gpu_labels([("clock_type", "GPU_CLOCK_TYPE_VIDEO")]) is None
 
 
-# --- energy -------------------------------------------------------------------------------------------------------
+# --- energy ---------------------------------------------------------------------------------------
 
 
 def gpu(name: str, values: list[float], *, uuid: str = "a", start_s: float = 0.0) -> list[Said]:
@@ -152,7 +176,8 @@ def test_energy_is_what_the_counters_gained() -> None:
 
 
 def test_an_exporter_that_collects_seldom_tells_no_short_loads_energy() -> None:
-    """DCGM's default: every 30 s, asked every second. 200 W in the first two minutes, 600 W in the next."""
+    """DCGM's default: every 30 s, asked every second. 200 W in the first two minutes, 600 W in the
+    next."""
     counter = np.cumsum([0.0, *[200e3 * 30] * 4, *[600e3 * 30] * 4]).tolist()
     found = readings(gpu("TOTAL_ENERGY_CONSUMPTION", held(counter, 30)))
     assert found.sum_energy_j(120, 235) == pytest.approx(600 * 115, rel=0.01)
@@ -168,7 +193,10 @@ def test_without_a_counter_power_serves() -> None:
 
 def test_a_counter_that_contradicts_the_power_is_not_believed() -> None:
     power = gpu("POWER_USAGE", [500.0, 501.0, 499.0, 500.0])
-    assert readings(power, gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e5, 1e6, 1.5e6])).sum_energy_j(0, 3) == 1500.0
+    assert (
+        readings(power, gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e5, 1e6, 1.5e6])).sum_energy_j(0, 3)
+        == 1500.0
+    )
     wild = gpu("TOTAL_ENERGY_CONSUMPTION", [0.0, 5e8, 1e9, 1.5e9])  # in microjoules, say
     assert readings(power, wild).sum_energy_j(0, 3) == pytest.approx(1500.0)
     reset = gpu("TOTAL_ENERGY_CONSUMPTION", [1e9, 1.0005e9, 10.0, 5e5])
@@ -185,7 +213,11 @@ def test_an_exporter_goes_before_this_machines_driver_and_that_before_the_engine
     engine = said("nv_gpu_power_usage", [1.0, 2.0], gpu_uuid="GPU-a")
     driver = said("nvml:power_w", [10.0, 20.0], replica=GPUS, gpu="0")
     named = said("DCGM_FI_DEV_POWER_USAGE", [100.0, 200.0], replica=GPUS, UUID="GPU-a")
-    for series, most in (([engine], 2.0), ([engine, driver], 20.0), ([engine, driver, named], 200.0)):
+    for series, most in (
+        ([engine], 2.0),
+        ([engine, driver], 20.0),
+        ([engine, driver, named], 200.0),
+    ):
         found = gpu_figures(readings(*series), 10, 12)
         assert found is not None
         assert found.power_w is not None
@@ -194,7 +226,10 @@ def test_an_exporter_goes_before_this_machines_driver_and_that_before_the_engine
 
 
 def test_two_exporters_are_never_read_at_once() -> None:
-    one, two = gpu("POWER_USAGE", [100.0, 200.0, 300.0]), gpu("POWER_USAGE", [50.0] * 3, uuid="b", start_s=0.5)
+    one, two = (
+        gpu("POWER_USAGE", [100.0, 200.0, 300.0]),
+        gpu("POWER_USAGE", [50.0] * 3, uuid="b", start_s=0.5),
+    )
     found = gpu_figures(readings(one, two), 0, 3)
     assert found is not None
     assert found.power_w is not None
@@ -218,10 +253,13 @@ def test_seldom_readings_are_told() -> None:
     fresh = gpu_figures(readings(gpu("POWER_USAGE", [1.0, 2.0, 3.0])), 0, 3)
     assert read_seldom(fresh) is None
     assert read_seldom(None) is None
-    assert read_seldom(GpuFigures(gpus=1, samples=9, throttled={}, energy_j=5.0, new_every_s=3.0)) is None
+    assert (
+        read_seldom(GpuFigures(gpus=1, samples=9, throttled={}, energy_j=5.0, new_every_s=3.0))
+        is None
+    )
 
 
-# --- beside a run -------------------------------------------------------------------------------------------------
+# --- beside a run ---------------------------------------------------------------------------------
 
 
 def node(heard: list[dict[str, str]] | None = None, times: int = 1) -> AbstractContextManager[str]:
@@ -241,7 +279,9 @@ def node(heard: list[dict[str, str]] | None = None, times: int = 1) -> AbstractC
 
 def bench(tmp_path: Path, **options: Any) -> dict[str, Any]:
     with start(FAST) as server:
-        return loadstone.bench(server.url, input="8", output="4", concurrency=[2], warmup=0, out=tmp_path, **options)
+        return loadstone.bench(
+            server.url, input="8", output="4", concurrency=[2], warmup=0, out=tmp_path, **options
+        )
 
 
 def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,23 +289,33 @@ def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("LOADSTONE_API_KEY", "sk-secret-of-the-engine")
     heard: list[dict[str, str]] = []
     with node(heard) as url:
-        document = bench(tmp_path, requests=600, gpu_metrics=url.removesuffix("/metrics").removeprefix("http://"))
+        document = bench(
+            tmp_path, requests=600, gpu_metrics=url.removesuffix("/metrics").removeprefix("http://")
+        )
     (cell,) = document["cells"]
     assert cell["gpu"]["gpus"] == 2
     assert cell["gpu"]["power_w"]["mean"] == pytest.approx(501, abs=1)
     for window in (cell["metrics"], cell["metrics"]["steady"]):
         for kind in ("output", "total"):
-            assert window[f"j_per_{kind}_token"] == pytest.approx(500 / window[f"{kind}_tokens_per_s"], rel=0.02)
+            assert window[f"j_per_{kind}_token"] == pytest.approx(
+                500 / window[f"{kind}_tokens_per_s"], rel=0.02
+            )
     assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [url]
     assert heard
-    assert not [headers for headers in heard if "authorization" in headers or "secret" in str(headers)]
+    assert not [
+        headers for headers in heard if "authorization" in headers or "secret" in str(headers)
+    ]
 
 
 def test_power_of_each_pool_is_of_its_own_exporters() -> None:
     def drawn(watts: float, replica: int) -> list[Said]:
-        return said("DCGM_FI_DEV_POWER_USAGE", [watts, watts + 1, watts + 2], replica, 0.0, UUID="GPU-a")
+        return said(
+            "DCGM_FI_DEV_POWER_USAGE", [watts, watts + 1, watts + 2], replica, 0.0, UUID="GPU-a"
+        )
 
-    samples = table([*drawn(100, GPUS), *drawn(200, POOLS["prefill"]), *drawn(300, POOLS["decode"])])
+    samples = table(
+        [*drawn(100, GPUS), *drawn(200, POOLS["prefill"]), *drawn(300, POOLS["decode"])]
+    )
     by_pool = {role: each.sum_energy_j(0, 2) for role, each in Readings.of_pools(samples).items()}
     assert by_pool == {"prefill": 402.0, "decode": 602.0}
     assert Readings.of_pools(table(drawn(100, GPUS))) == {}
@@ -274,14 +324,23 @@ def test_power_of_each_pool_is_of_its_own_exporters() -> None:
 def test_an_exporter_of_one_pool_alone_tells_of_that(tmp_path: Path) -> None:
     where = "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1"
     with node() as one, node(times=3) as two:
-        document = bench(tmp_path, requests=600, gpu_metrics=[one, f"decode={two}"], deployment=where)
+        document = bench(
+            tmp_path, requests=600, gpu_metrics=[one, f"decode={two}"], deployment=where
+        )
         with pytest.raises(InputError, match="--gpu-metrics decode=: no pools are declared"):
             bench(tmp_path, requests=4, gpu_metrics=[f"decode={two}"])
     prefill, decode = document["cells"][0]["pools"]
     assert prefill["j_per_token"] is None
     assert decode["j_per_token"] == pytest.approx(1500 / decode["tokens_per_s"], rel=0.02)
-    assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [one, f"decode={two}"]
-    told = [line for line in terminal.render(Summary.of(document)) if isinstance(line, str) and "J a token" in line]
+    assert run_folder.read_info(Path(document["run_dir"])).settings.gpu_metrics == [
+        one,
+        f"decode={two}",
+    ]
+    told = [
+        line
+        for line in terminal.render(Summary.of(document))
+        if isinstance(line, str) and "J a token" in line
+    ]
     assert [line.count("J a token") for line in told] == [1]
 
 
@@ -289,10 +348,16 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     documents = []
     for times in (1, 3):
         with node(times=times) as url:
-            documents.append(bench(tmp_path, requests=600, gpu_metrics=[url], label=f"{500 * times} W"))
+            documents.append(
+                bench(tmp_path, requests=600, gpu_metrics=[url], label=f"{500 * times} W")
+            )
     lines = terminal.render(Summary.of(documents[1]))[2:]
     (said,) = [line for line in lines if isinstance(line, str) and " W" in line]
-    joules = [cell["metrics"]["steady"]["j_per_output_token"] for each in documents for cell in each["cells"]]
+    joules = [
+        cell["metrics"]["steady"]["j_per_output_token"]
+        for each in documents
+        for cell in each["cells"]
+    ]
     (total,) = (cell["metrics"]["steady"]["j_per_total_token"] for cell in documents[1]["cells"])
     spent = f"{show_number(joules[1])} J per output token · {show_number(total)} J per total token"
     assert said == f"2 GPUs drew {show_number(1501)} W · {spent}"
@@ -328,7 +393,9 @@ def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
         page = exporter(url)
     with Observer(tmp_path, [], time.monotonic_ns(), interval_s=0.01, exporters=[page]) as observer:
         assert eventually(lambda: observer.notes)
-    assert observer.notes == [f"{url}: no answer (ConnectError); its metrics of GPUs are missing meanwhile"]
+    assert observer.notes == [
+        f"{url}: no answer (ConnectError); its metrics of GPUs are missing meanwhile"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +408,9 @@ def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("named", ["gpu_metrics", "worker_metrics"])
-def test_a_page_that_cannot_be_is_one_line(tmp_path: Path, asked: str, said: str, named: str) -> None:
+def test_a_page_that_cannot_be_is_one_line(
+    tmp_path: Path, asked: str, said: str, named: str
+) -> None:
     with pytest.raises(InputError) as raised:
         bench(tmp_path, requests=4, **{named: [asked]})
     assert str(raised.value).startswith(f"--{named.replace('_', '-')}")
@@ -361,14 +430,21 @@ def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
 
 def test_a_routers_page_is_no_workers(tmp_path: Path) -> None:
     with (
-        serving(lambda _: b"# TYPE vllm_router_pd_requests_total counter\nvllm_router_pd_requests_total 2\n") as url,
+        serving(
+            lambda _: (
+                b"# TYPE vllm_router_pd_requests_total counter\nvllm_router_pd_requests_total 2\n"
+            )
+        ) as url,
         pytest.raises(InputError, match="no engine's metrics there; name workers, not the router"),
     ):
         bench(tmp_path, requests=4, worker_metrics=url)
 
 
-def test_workers_behind_a_router_are_read_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server has counters of its own, of which nothing is said then; the workers get its key."""
+def test_workers_behind_a_router_are_read_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has counters of its own, of which nothing is said then; the workers get its
+    key."""
     monkeypatch.setenv("LOADSTONE_API_KEY", "sk-secret")
     counter = "vllm:prompt_tokens_by_source_total"
     heard: list[dict[str, str]] = []
@@ -386,6 +462,8 @@ def test_workers_behind_a_router_are_read_in_its_place(tmp_path: Path, monkeypat
 
 
 def test_tritons_own_page_tells_of_gpus_too() -> None:
-    samples = read_metrics('# TYPE nv_gpu_power_usage gauge\nnv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\n')
+    samples = read_metrics(
+        '# TYPE nv_gpu_power_usage gauge\nnv_gpu_power_usage{gpu_uuid="GPU-a"} 43.5\n'
+    )
     rows = [(0.0, 0, each.name, msgspec.json.decode(each.labels), each.value) for each in samples]
     assert Readings(table(rows)).select("power_w", 0, 1)[0].series.value.tolist() == [43.5]

@@ -1,4 +1,5 @@
-"""Graders of answers: against published vectors, against lm-evaluation-harness, and against hostile answers."""
+"""Graders of answers: against published vectors, against lm-evaluation-harness, and against hostile
+answers."""
 
 import json
 import random
@@ -49,12 +50,16 @@ def test_every_reference_answer_of_gsm8k_is_right() -> None:
     questions = [question_of(text) for text in texts]
     assert len(questions) == 1319
     for question in questions:
-        assert grade(question, answers[int(question.id) - 1], [], thought=False) == Grade(True, True, True)
+        assert grade(question, answers[int(question.id) - 1], [], thought=False) == Grade(
+            True, True, True
+        )
         assert question.answer not in texts[int(question.id) - 1].partition('"check"')[0][-40:]
 
 
 def test_numbers_are_extracted_as_lm_evaluation_harness_does() -> None:
-    extraction = pytest.importorskip("lm_eval.filters.extraction", reason="pip install --no-deps lm_eval")
+    extraction = pytest.importorskip(
+        "lm_eval.filters.extraction", reason="pip install --no-deps lm_eval"
+    )
     strict = extraction.RegexFilter(regex_pattern=r"#### (\-?[0-9\.\,]+)")
     flexible = extraction.RegexFilter(regex_pattern=r"(-?[$0-9.,]{2,})|(-?[0-9]+)", group_select=-1)
     rng = random.Random(5)
@@ -94,17 +99,25 @@ def test_letters(text: str, right: bool, strict: bool) -> None:
         ("json", [1], "[" * 100_000, False, False),
     ],
 )  # fmt: skip
-def test_texts_needles_and_json(kind: str, answer: Any, text: str, right: bool, strict: bool) -> None:
+def test_texts_needles_and_json(
+    kind: str, answer: Any, text: str, right: bool, strict: bool
+) -> None:
     found = grade(Question("1", kind, kind, answer), text, [], thought=False)
     assert (found.flexible, found.strict) == (right, strict)
 
 
 def test_calls_of_tools_must_name_a_tool_and_fit_its_schema() -> None:
-    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    }
     tools = [{"name": "weather", "parameters": parameters}]
 
     def right(calls: list[dict[str, str]], answer: Any = None) -> bool:
-        return grade(Question("1", "tool", "tool", answer, None, tools), "", calls, thought=False).flexible
+        return grade(
+            Question("1", "tool", "tool", answer, None, tools), "", calls, thought=False
+        ).flexible
 
     rome = {"name": "weather", "arguments": '{"city": "Rome"}'}
     assert right([rome])
@@ -118,7 +131,9 @@ def test_calls_of_tools_must_name_a_tool_and_fit_its_schema() -> None:
 
 def test_thinking_without_an_answer_is_told() -> None:
     for text, thought in (("<think>18", False), ("", True), ("<think>18</think>", False)):
-        assert grade(Question("1", "number", "m", "18"), text, [], thought=thought) == Grade(thinking=True)
+        assert grade(Question("1", "number", "m", "18"), text, [], thought=thought) == Grade(
+            thinking=True
+        )
     assert number("") == Grade()
 
 
@@ -143,7 +158,8 @@ def test_no_answer_makes_a_schema_last(schema: Any, value: Any, fits: bool) -> N
 def test_hostile_answers_are_graded_in_little_time() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     questions = [
-        Question("1", kind, kind, "B" if kind == "letter" else "18") for kind in ("number", "letter", "text")
+        Question("1", kind, kind, "B" if kind == "letter" else "18")
+        for kind in ("number", "letter", "text")
     ]
     questions += [Question("1", "needle", "n", ["18"]), Question("1", "schema", "s", None, schema)]
     questions += [Question("1", "maths", "m", "18")]
@@ -166,5 +182,7 @@ def test_hostile_answers_are_graded_in_little_time() -> None:
     begun_s = time.process_time()
     for question in questions:
         for text in texts:
-            assert not grade(question, text, [], thought=False).flexible or question.grade in ("needle",)
+            assert not grade(question, text, [], thought=False).flexible or question.grade in (
+                "needle",
+            )
     assert time.process_time() - begun_s < 60

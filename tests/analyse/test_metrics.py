@@ -44,7 +44,8 @@ def record(
     tokens: Iterable[int] | None = None,
     **fields: Any,
 ) -> RequestRecord:
-    """A measured request that is ok, one token per event, ending with its last event, unless told otherwise."""
+    """A measured request that is ok, one token per event, ending with its last event, unless told
+    otherwise."""
     arrival = [float(time) for time in arrival]
     tokens = list(range(1, len(arrival) + 1)) if tokens is None else list(tokens)
     fields = {
@@ -55,7 +56,9 @@ def record(
         "end_s": arrival[-1] if arrival else None,
         "output_tokens": tokens[-1] if tokens else None,
     } | fields
-    return RequestRecord(sent_s=sent, arrival_s=arrival, read=list(range(len(arrival))), tokens=tokens, **fields)
+    return RequestRecord(
+        sent_s=sent, arrival_s=arrival, read=list(range(len(arrival))), tokens=tokens, **fields
+    )
 
 
 def batch(records: list[RequestRecord]) -> pa.RecordBatch:
@@ -81,7 +84,9 @@ def test_schema_of_these_tests_is_the_records() -> None:
 
 
 def test_latencies_of_one_request() -> None:
-    found = metrics([record(1.0, [1.5, 1.75, 2.0, 3.0], intended_s=0.75, receive_lag_s=0.001, end_s=9.0)])
+    found = metrics(
+        [record(1.0, [1.5, 1.75, 2.0, 3.0], intended_s=0.75, receive_lag_s=0.001, end_s=9.0)]
+    )
     assert found.ttft_s.p50 == 0.5
     assert found.tpot_s.p50 == 0.5
     assert found.e2e_s.p50 == 2.0  # to the last output, not to the end
@@ -89,14 +94,25 @@ def test_latencies_of_one_request() -> None:
     assert found.e2e_intended_s.p50 == 2.25
     assert found.send_lag_s.p50 == 0.25
     assert found.receive_lag_s.p50 == 0.001
-    assert (found.itl_s.n, found.itl_s.min, found.itl_s.p50, found.itl_s.max) == (3, 0.25, 0.25, 1.0)
+    assert (found.itl_s.n, found.itl_s.min, found.itl_s.p50, found.itl_s.max) == (
+        3,
+        0.25,
+        0.25,
+        1.0,
+    )
     assert found.duration_s == 8.25
 
 
 def test_how_late_sends_were_is_asked_of_every_request_that_was_sent() -> None:
-    """A client that is late is late for those that fail too; one that was never sent says nothing."""
-    sent = [record(1.0, [1.5, 2.0], intended_s=1.0), record(9.0, intended_s=1.0, status="timeout", end_s=9.5)]
-    never = msgspec.structs.replace(record(0.0, intended_s=1.0, status="error", end_s=2.0), sent_s=None)
+    """A client that is late is late for those that fail too; one that was never sent says
+    nothing."""
+    sent = [
+        record(1.0, [1.5, 2.0], intended_s=1.0),
+        record(9.0, intended_s=1.0, status="timeout", end_s=9.5),
+    ]
+    never = msgspec.structs.replace(
+        record(0.0, intended_s=1.0, status="error", end_s=2.0), sent_s=None
+    )
     found = metrics([*sent, never])
     assert found.send_lag_s is not None
     assert (found.send_lag_s.n, found.send_lag_s.max) == (2, 8.0)
@@ -104,7 +120,12 @@ def test_how_late_sends_were_is_asked_of_every_request_that_was_sent() -> None:
 
 def test_percentiles_are_over_requests() -> None:
     found = metrics([record(0.0, [first]) for first in (1.0, 2.0, 3.0, 4.0, 5.0)])
-    assert (found.ttft_s.n, found.ttft_s.mean, found.ttft_s.p50, found.ttft_s.p90) == (5, 3.0, 3.0, 4.6)
+    assert (found.ttft_s.n, found.ttft_s.mean, found.ttft_s.p50, found.ttft_s.p90) == (
+        5,
+        3.0,
+        3.0,
+        4.6,
+    )
     assert found.ttft_s.ci95["p50"] == [None, None]
 
 
@@ -132,7 +153,9 @@ def test_a_first_event_without_a_token_is_still_where_the_gaps_begin() -> None:
 
 
 def test_gaps_do_not_run_from_one_request_into_the_next() -> None:
-    found = metrics([record(0.0, [1.0, 1.25]), record(0.0), record(0.0, [7.0]), record(0.0, [9.0, 9.5])])
+    found = metrics(
+        [record(0.0, [1.0, 1.25]), record(0.0), record(0.0, [7.0]), record(0.0, [9.0, 9.5])]
+    )
     assert (found.itl_s.n, found.itl_s.min, found.itl_s.max) == (2, 0.25, 0.5)
 
 
@@ -170,7 +193,9 @@ def test_failed_requests_count_but_not_in_percentiles() -> None:
     assert found.e2e_s.max == 3.0
     assert found.itl_s.n == 2
     assert found.output_events == 2 + 2
-    assert found.output_tokens == 2 + 2 + 6 + 3  # a cancelled request's own total is not what arrived
+    assert (
+        found.output_tokens == 2 + 2 + 6 + 3
+    )  # a cancelled request's own total is not what arrived
     assert found.input_tokens == 120  # the timeout never saw a first token
     assert found.duration_s == 10.0
     assert found.output_tokens_per_s == 1.3
@@ -210,7 +235,10 @@ def test_steady_window_runs_from_the_first_to_the_last_measured_send() -> None:
     )
     assert found.steady is not None
     rates = msgspec.to_builtins(found.steady)
-    bounds = {each: [None, None] for each in ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")}
+    bounds = {
+        each: [None, None]
+        for each in ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
+    }
     assert rates.pop("ci95") == bounds
     assert rates == pytest.approx(
         {
@@ -225,15 +253,20 @@ def test_steady_window_runs_from_the_first_to_the_last_measured_send() -> None:
 
 
 def test_a_steady_window_holds_as_many_prompts_as_answers() -> None:
-    """Four places out of step, five generations: a place begins its last request in the window, and ends it later."""
-    warm = [record(-4.0 + place, [float(place)], phase="warmup", input_tokens=300) for place in range(4)]
+    """Four places out of step, five generations: a place begins its last request in the window, and
+    ends it later."""
+    warm = [
+        record(-4.0 + place, [float(place)], phase="warmup", input_tokens=300) for place in range(4)
+    ]
     loop = [
         record(at, [at + 1, at + 2, at + 3, at + 4], input_tokens=300)
         for at in (place + 4.0 * generation for generation in range(5) for place in range(4))
     ]
     found = metrics([*warm, *loop])
     assert found.steady is not None
-    assert found.steady.total_tokens_per_s == pytest.approx(found.steady.output_tokens_per_s * 304 / 4)
+    assert found.steady.total_tokens_per_s == pytest.approx(
+        found.steady.output_tokens_per_s * 304 / 4
+    )
     assert found.steady.requests_per_s == pytest.approx(found.steady.output_tokens_per_s / 4)
     assert found.steady.requests_per_s < 1.05  # Little: four places, 4 s each
     ends = found.steady.ci95["output_tokens_per_s"]
@@ -241,8 +274,9 @@ def test_a_steady_window_holds_as_many_prompts_as_answers() -> None:
 
 
 def test_intervals_of_a_cell_know_that_its_requests_share_their_steps() -> None:
-    """Four places in lock-step, each generation as slow as the last one's luck and half as much of its own: all four
-    of a generation are one value. 40 generations tell the median as 40 values do, not as 160.
+    """Four places in lock-step, each generation as slow as the last one's luck and half as much of
+    its own: all four of a generation are one value. 40 generations tell the median as 40 values do,
+    not as 160.
     """
     widths = []
     for seed in range(20):
@@ -250,7 +284,12 @@ def test_intervals_of_a_cell_know_that_its_requests_share_their_steps() -> None:
         pace_s = rng.lognormal(-4.0, 0.3, 40)
         starts = np.concatenate([[0.0], np.cumsum(21 * pace_s)[:-1]])
         requests = [
-            record(float(start), (start + pace * np.arange(1, 21)).tolist(), list(range(1, 21)), input_tokens=10)
+            record(
+                float(start),
+                (start + pace * np.arange(1, 21)).tolist(),
+                list(range(1, 21)),
+                input_tokens=10,
+            )
             for start, pace in zip(starts, pace_s, strict=True)
             for _ in range(4)
         ]
@@ -275,11 +314,14 @@ def test_intervals_of_a_cell_know_that_its_requests_share_their_steps() -> None:
 
 
 def test_intervals_follow_from_who_was_under_way_and_when_answers_came() -> None:
-    """An open loop, 20 requests under way; latencies swing in the course of 40, and throughput hardly does."""
+    """An open loop, 20 requests under way; latencies swing in the course of 40, and throughput
+    hardly does."""
     sent_s = np.arange(400) * 0.1
     e2e_s = 2.0 + 0.1 * np.sin(sent_s * math.pi / 2)
     last_s = sent_s + e2e_s
-    found = metrics([record(float(at), [float(last)]) for at, last in zip(sent_s, last_s, strict=True)], OPEN)
+    found = metrics(
+        [record(float(at), [float(last)]) for at, last in zip(sent_s, last_s, strict=True)], OPEN
+    )
     assert found.e2e_s == distribution(last_s - sent_s, Dependence.of(sent_s, last_s))
     assert found.e2e_s != distribution(last_s - sent_s, Dependence.of(last_s, sent_s))
     assert found.steady is not None
@@ -296,9 +338,13 @@ def test_steady_window_includes_both_its_ends() -> None:
 
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
 def test_steady_window_does_not_depend_on_the_order_of_records(order: list[int]) -> None:
-    records = [record(float(i), np.arange(1, 9) / 2 + i, phase="warmup" if i == 0 else "measure") for i in range(4)]
+    records = [
+        record(float(i), np.arange(1, 9) / 2 + i, phase="warmup" if i == 0 else "measure")
+        for i in range(4)
+    ]
     found = flat(measure_cell(lambda: (batch([records[i]]) for i in order), CLOSED))
-    # Window 1.0 to 3.0: five events of request 0 (0.5 … 4.0), four of request 1 (1.5 …), two of request 2 (2.5 …).
+    # Window 1.0 to 3.0: five events of request 0 (0.5 … 4.0), four of request 1 (1.5 …), two of
+    # request 2 (2.5 …).
     assert found.steady.output_tokens_per_s == 11 / 2
 
 
@@ -319,10 +365,15 @@ def test_achieved_rate_counts_intervals_between_sends() -> None:
 def test_duration_begins_at_the_earlier_of_intended_and_sent() -> None:
     assert metrics([record(2.0, [4.0], intended_s=1.0)]).duration_s == 3.0
     assert metrics([record(1.0, [4.0], intended_s=2.0)]).duration_s == 3.0
-    assert metrics([record(None, intended_s=0.5, status="cancelled"), record(1.0, [4.0])]).duration_s == 3.5
+    assert (
+        metrics([record(None, intended_s=0.5, status="cancelled"), record(1.0, [4.0])]).duration_s
+        == 3.5
+    )
 
 
-def test_slos_count_from_the_intended_time_in_an_open_loop_and_from_sending_in_a_closed_one() -> None:
+def test_slos_count_from_the_intended_time_in_an_open_loop_and_from_sending_in_a_closed_one() -> (
+    None
+):
     waited = [record(1.0, [1.5, 2.0], intended_s=0.0)]
     assert metrics(waited, CLOSED, ttft=0.5).attainment == 1.0
     assert metrics(waited, OPEN, ttft=0.5).attainment == 0.0
@@ -337,7 +388,11 @@ def test_one_token_meets_any_tpot() -> None:
 
 
 def test_goodput_counts_requests_that_meet_every_slo() -> None:
-    found = metrics([record(0.0, [1.0, 2.0]), record(0.0, [1.0, 4.0]), record(0.0, [3.0, 4.0])], ttft=2.0, e2e=2.0)
+    found = metrics(
+        [record(0.0, [1.0, 2.0]), record(0.0, [1.0, 4.0]), record(0.0, [3.0, 4.0])],
+        ttft=2.0,
+        e2e=2.0,
+    )
     assert found.attainment == pytest.approx(1 / 3)
     assert found.goodput_per_s == 1 / 4
 
@@ -365,7 +420,9 @@ def test_what_was_never_reported_is_missing() -> None:
 
 
 def test_what_was_reported_as_zero_is_zero() -> None:
-    assert metrics([record(0.0, [1.0], cached_tokens=0), record(0.0, [1.0])]).cached_input_tokens == 0
+    assert (
+        metrics([record(0.0, [1.0], cached_tokens=0), record(0.0, [1.0])]).cached_input_tokens == 0
+    )
 
 
 def test_records_are_read_once_where_it_is_known_when_they_were_sent() -> None:
@@ -407,15 +464,23 @@ def test_counts_without_their_arrivals_are_refused() -> None:
 
 
 def test_null_lists_are_empty_ones() -> None:
-    row = msgspec.to_builtins(record(0.0, status="error", end_s=1.0)) | {"arrival_s": None, "tokens": None}
-    with_null = pa.RecordBatch.from_pylist([row, msgspec.to_builtins(record(0.0, [1.0, 2.0]))], schema=SCHEMA)
+    row = msgspec.to_builtins(record(0.0, status="error", end_s=1.0)) | {
+        "arrival_s": None,
+        "tokens": None,
+    }
+    with_null = pa.RecordBatch.from_pylist(
+        [row, msgspec.to_builtins(record(0.0, [1.0, 2.0]))], schema=SCHEMA
+    )
     assert flat(measure_cell(lambda: [with_null], CLOSED)).itl_s.n == 1
 
 
 def test_a_status_that_is_missing_is_none_of_them() -> None:
     row = msgspec.to_builtins(record(0.0, [1.0], end_s=1.0)) | {"status": None}
     found = flat(measure_cell(lambda: [pa.RecordBatch.from_pylist([row], schema=SCHEMA)], CLOSED))
-    assert (sum(msgspec.to_builtins(found.requests).values()), found.ttft_s) == (1, None)  # it was sent
+    assert (sum(msgspec.to_builtins(found.requests).values()), found.ttft_s) == (
+        1,
+        None,
+    )  # it was sent
 
 
 def test_result_is_plain_data() -> None:
@@ -425,7 +490,10 @@ def test_result_is_plain_data() -> None:
 
 
 requests = st.lists(
-    st.tuples(st.floats(0, 10), st.lists(st.tuples(st.floats(1e-4, 10), st.integers(0, 6)), max_size=6)), max_size=8
+    st.tuples(
+        st.floats(0, 10), st.lists(st.tuples(st.floats(1e-4, 10), st.integers(0, 6)), max_size=6)
+    ),
+    max_size=8,
 )
 
 
@@ -450,7 +518,9 @@ def test_gaps_sum_to_the_time_from_first_to_last_arrival(events: list[tuple[floa
 
 
 @given(st.lists(st.tuples(st.floats(1e-4, 100), st.integers(1, 9)), min_size=1, max_size=50))
-def test_mean_gap_is_tpot_where_the_first_event_brings_one_token(events: list[tuple[float, int]]) -> None:
+def test_mean_gap_is_tpot_where_the_first_event_brings_one_token(
+    events: list[tuple[float, int]],
+) -> None:
     arrival = np.cumsum([1.0] + [gap for gap, _ in events]).tolist()
     tokens = np.cumsum([1] + [count for _, count in events]).tolist()
     found = metrics([record(0.0, arrival, tokens)])
@@ -504,16 +574,26 @@ def test_two_hundred_thousand_requests_agree_with_plain_numpy() -> None:
     whole = pa.RecordBatch.from_pydict(columns, schema=SCHEMA)
     # Batches of odd sizes, out of order.
     cuts = [(150_000, 50_000), (3, 70_001), (0, 3), (70_004, 79_996)]
-    found = flat(measure_cell(lambda: (whole.slice(*cut) for cut in cuts), OPEN, RequestBounds(0.12, 0.01)))
+    found = flat(
+        measure_cell(lambda: (whole.slice(*cut) for cut in cuts), OPEN, RequestBounds(0.12, 0.01))
+    )
 
     ttft, e2e = arrival[:, 0] - sent, arrival[:, -1] - sent
     tpot = (arrival[:, -1] - arrival[:, 0]) / (tokens[:, -1] - 1)
-    itl = np.repeat((np.diff(arrival[good], axis=1) / counts[good, 1:]).ravel(), counts[good, 1:].ravel())
-    for one, expected in ((found.ttft_s, ttft[good]), (found.e2e_s, e2e[good]), (found.tpot_s, tpot[good])):
+    itl = np.repeat(
+        (np.diff(arrival[good], axis=1) / counts[good, 1:]).ravel(), counts[good, 1:].ravel()
+    )
+    for one, expected in (
+        (found.ttft_s, ttft[good]),
+        (found.e2e_s, e2e[good]),
+        (found.tpot_s, tpot[good]),
+    ):
         assert one.n == len(expected)
         assert one.mean == pytest.approx(expected.mean(), rel=1e-12)
         assert one.std == pytest.approx(expected.std(), rel=1e-9)
-        assert [one.p50, one.p90, one.p95, one.p99] == pytest.approx(np.percentile(expected, [50, 90, 95, 99]))
+        assert [one.p50, one.p90, one.p95, one.p99] == pytest.approx(
+            np.percentile(expected, [50, 90, 95, 99])
+        )
     assert found.itl_s.n == len(itl)
     assert found.itl_s.mean == pytest.approx(itl.mean(), rel=1e-6)
     assert found.itl_s.p99 == pytest.approx(np.percentile(itl, 99), rel=1e-6)
@@ -530,7 +610,9 @@ def test_two_hundred_thousand_requests_agree_with_plain_numpy() -> None:
     made = counts[inside].sum()
     assert found.steady.output_tokens_per_s == pytest.approx(made / (end - start), rel=1e-12)
     own = counts[measured].sum()
-    assert found.steady.total_tokens_per_s == pytest.approx(made / (end - start) * (100 * measured.sum() + own) / own)
+    assert found.steady.total_tokens_per_s == pytest.approx(
+        made / (end - start) * (100 * measured.sum() + own) / own
+    )
     assert found.steady.requests_per_s == pytest.approx(made / (end - start) * good.sum() / own)
 
 
@@ -562,7 +644,12 @@ def test_parts_of_a_cell() -> None:
     found = parts(lambda: [batch(records[:2]), batch(records[2:])], turns)
     assert sorted(found) == [0, 1]
     first, second = found[0], found[1]
-    assert (first.requests.sent, first.requests.ok, first.input_tokens, first.cached_input_tokens) == (2, 2, 22, 4)
+    assert (
+        first.requests.sent,
+        first.requests.ok,
+        first.input_tokens,
+        first.cached_input_tokens,
+    ) == (2, 2, 22, 4)
     assert first.output_tokens == 5
     assert first.token_share == 5 / 7  # of seven: the row without a turn is the cell's too
     assert first.ttft_s is not None

@@ -1,4 +1,5 @@
-"""Odd answers to items as they are published: what a person calls right is right, and what is wrong is wrong."""
+"""Odd answers to items as they are published: what a person calls right is right, and what is wrong
+is wrong."""
 
 import importlib.util
 import itertools
@@ -103,7 +104,9 @@ CASES: list[tuple[dict[str, Any], int, tuple[str, ...]]] = [
 def test_odd_answers(tmp_path: Path, item: dict[str, Any], wanted: int, text: str) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text(json.dumps(item))
-    question = question_of(read_checks(str(path), seed=1, prompt_tokens=1, most_tokens=None).texts[0])
+    question = question_of(
+        read_checks(str(path), seed=1, prompt_tokens=1, most_tokens=None).texts[0]
+    )
     found = grade(question, text, [], thought=False)
     assert (found.flexible, found.strict) == (wanted >= RIGHT, wanted == STRICT)
 
@@ -128,4 +131,6 @@ def test_maths_is_right_wherever_lm_evaluation_harness_says_so() -> None:
     for answer, said in itertools.product(values, values):
         text = f"so \\boxed{{{said}}}."
         if utils.process_results({"answer": answer}, [text])["exact_match"]:
-            assert grade(Question("1", "maths", "m", answer), text, [], thought=False) == Grade(True, True, True)
+            assert grade(Question("1", "maths", "m", answer), text, [], thought=False) == Grade(
+                True, True, True
+            )

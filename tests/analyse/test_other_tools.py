@@ -1,4 +1,5 @@
-"""Other tools' own summaries, from their own per-request data: the dialects must say what the tools said."""
+"""Other tools' own summaries, from their own per-request data: the dialects must say what the tools
+said."""
 
 from __future__ import annotations
 
@@ -73,16 +74,19 @@ def at(document: Json, path: str) -> Any:
 def agree(ours: Json, theirs: Json, keys: Iterable[str], rel: float = 1e-9) -> None:
     """Every key the tool printed, to the last digits of its floating point."""
     wrong = {
-        key: (ours[key], theirs[key]) for key in keys if ours[key] != pytest.approx(theirs[key], rel=rel, abs=1e-9)
+        key: (ours[key], theirs[key])
+        for key in keys
+        if ours[key] != pytest.approx(theirs[key], rel=rel, abs=1e-9)
     }
     assert not wrong
 
 
-# --- vLLM ---------------------------------------------------------------------------------------------------------
+# --- vLLM -----------------------------------------------------------------------------------------
 
 
 def of_vllm(result: Json) -> list[RequestRecord]:
-    """Its chunks are our events. Its detail has no counts per chunk; none of its numbers needs them."""
+    """Its chunks are our events. Its detail has no counts per chunk; none of its numbers needs
+    them."""
     starts = result.get("start_times", [0.0] * len(result["ttfts"]))
     records = []
     for start, ttft, gaps, inputs, outputs, error in zip(
@@ -125,33 +129,39 @@ def test_vllm_says_what_vllm_bench_serve_said() -> None:
     agree(ours, result, ours)
     # Several tokens a chunk: what it calls ITL is not its TPOT, and its peak is of chunks.
     assert ours["mean_itl_ms"] > 2 * ours["mean_tpot_ms"]
-    assert ours["max_output_tokens_per_s"] < result["total_output_tokens"] / math.ceil(result["duration"])
+    assert ours["max_output_tokens_per_s"] < result["total_output_tokens"] / math.ceil(
+        result["duration"]
+    )
 
-    # Left to the records alone, the duration begins and ends with the requests, so within what was measured around.
+    # Left to the records alone, the duration begins and ends with the requests, so within what was
+    # measured around.
     alone = summarise("vllm", records)
     assert 0.95 * result["duration"] < alone["duration"] <= result["duration"]
     assert alone["request_throughput"] == pytest.approx(12 / alone["duration"])
 
 
 @pytest.mark.parametrize(
-    "path", ["peers/vllm_bench/vllm_bench_serve.json", "vllm_serve/vllm-32.0qps-Llama-3.1-405B-FP8.json"]
+    "path",
+    ["peers/vllm_bench/vllm_bench_serve.json", "vllm_serve/vllm-32.0qps-Llama-3.1-405B-FP8.json"],
 )
 def test_vllm_on_published_results(path: str) -> None:
     result = json.loads(shared(path))
     ours = dict(VLLM.numbers(facts(of_vllm(result), (0.0, result["duration"]))))
     keys = set(ours) & set(result)
     if "latencies" not in result:
-        # In that release E2E, and so TPOT, ended with the last line of a stream, of which its detail has no time.
+        # In that release E2E, and so TPOT, ended with the last line of a stream, of which its
+        # detail has no time.
         keys -= {key for key in keys if "tpot" in key}
     assert len(keys) > 10
     agree(ours, result, keys)
 
 
-# --- SGLang -------------------------------------------------------------------------------------------------------
+# --- SGLang ---------------------------------------------------------------------------------------
 
 
 def of_sglang(outputs: Iterable[Json], *, native: bool) -> list[RequestRecord]:
-    """Of its own endpoint a gap was written once per token, in equal parts: a run of equal ones was one chunk."""
+    """Of its own endpoint a gap was written once per token, in equal parts: a run of equal ones was
+    one chunk."""
     records = []
     for output in outputs:
         arrival, counts = [output["start_time"] + output["ttft"]], [1]
@@ -180,16 +190,26 @@ def test_sglang_says_what_bench_serving_said(native: bool) -> None:
     ours = dict(sglang(native=native).numbers(facts(records, (0.0, result["duration"]))))
     # It prints the largest gap, and leaves it out of its file.
     assert set(ours) - set(result) == {"max_itl_ms"}
-    assert ours["max_itl_ms"] == pytest.approx(max(max(output["itl"]) for output in document["outputs"]) * 1e3)
-    agree(ours, result, set(ours) - {"max_itl_ms", "total_output_tokens_retokenized", "accept_length"})
-    # Shared out over the tokens the gaps are about its TPOT; between chunks of three they are about three times that.
+    assert ours["max_itl_ms"] == pytest.approx(
+        max(max(output["itl"]) for output in document["outputs"]) * 1e3
+    )
+    agree(
+        ours, result, set(ours) - {"max_itl_ms", "total_output_tokens_retokenized", "accept_length"}
+    )
+    # Shared out over the tokens the gaps are about its TPOT; between chunks of three they are about
+    # three times that.
     assert (ours["mean_itl_ms"] < 1.2 * ours["mean_tpot_ms"]) is native
 
 
 def test_sglang_on_a_published_result() -> None:
     """Start and end of a request are not in its file: what needs them is not compared."""
     result = json.loads(shared("peers/sglang_bench/sglang_bench.jsonl").splitlines()[0])
-    names = {"ttft": "ttfts", "itl": "itls", "prompt_len": "input_lens", "output_len": "output_lens"}
+    names = {
+        "ttft": "ttfts",
+        "itl": "itls",
+        "prompt_len": "input_lens",
+        "output_len": "output_lens",
+    }
     outputs = [
         dict(zip(names, each, strict=True)) | {"start_time": 0.0, "latency": each[0] + sum(each[1])}
         for each in zip(*(result[name] for name in names.values()), strict=True)
@@ -202,11 +222,12 @@ def test_sglang_on_a_published_result() -> None:
     agree(ours, result, keys)
 
 
-# --- AIPerf -------------------------------------------------------------------------------------------------------
+# --- AIPerf ---------------------------------------------------------------------------------------
 
 
 def of_aiperf(lines: Iterable[Json]) -> list[RequestRecord]:
-    """`request_latency` is to the last chunk with content; the end of the stream is in the metadata."""
+    """`request_latency` is to the last chunk with content; the end of the stream is in the
+    metadata."""
     lines = list(lines)
     origin = min(line["metadata"]["request_start_ns"] for line in lines)
     records = []
@@ -214,7 +235,10 @@ def of_aiperf(lines: Iterable[Json]) -> list[RequestRecord]:
         metrics = {name: metric["value"] for name, metric in line["metrics"].items()}
         start = (line["metadata"]["request_start_ns"] - origin) / 1e9
         gaps = np.array(metrics.get("inter_chunk_latency", []))
-        arrival = start + (metrics["time_to_first_token"] + np.concatenate([[0.0], np.cumsum(gaps)])) / 1e3
+        arrival = (
+            start
+            + (metrics["time_to_first_token"] + np.concatenate([[0.0], np.cumsum(gaps)])) / 1e3
+        )
         outputs = metrics["output_sequence_length"]
         counts = np.linspace(1, outputs, len(arrival)).astype(int).tolist()
         records.append(
@@ -233,7 +257,8 @@ def of_aiperf(lines: Iterable[Json]) -> list[RequestRecord]:
 def check_aiperf(lines: Iterable[Json], document: Json, summary: Json) -> Json:
     records = of_aiperf(lines)
     phase_s = (
-        datetime.fromisoformat(document["end_time"]) - datetime.fromisoformat(document["start_time"])
+        datetime.fromisoformat(document["end_time"])
+        - datetime.fromisoformat(document["start_time"])
     ).total_seconds()
     ours = dict(AIPERF.numbers(facts(records, (0.0, phase_s))))
     compared = 0
@@ -253,9 +278,14 @@ def check_aiperf(lines: Iterable[Json], document: Json, summary: Json) -> Json:
 
     alone = summarise("aiperf", records)
     assert {key for key in ours if alone[key] != ours[key]} == {
-        f"{name}_throughput.avg" for name in ("request", "input_token", "output_token", "total_token")
+        f"{name}_throughput.avg"
+        for name in ("request", "input_token", "output_token", "total_token")
     }
-    assert ours["request_throughput.avg"] < alone["request_throughput.avg"] < 1.1 * ours["request_throughput.avg"]
+    assert (
+        ours["request_throughput.avg"]
+        < alone["request_throughput.avg"]
+        < 1.1 * ours["request_throughput.avg"]
+    )
     return ours
 
 
@@ -281,11 +311,12 @@ def test_aiperf_on_a_published_result() -> None:
     check_aiperf(measured, summary, summary)
 
 
-# --- GuideLLM -----------------------------------------------------------------------------------------------------
+# --- GuideLLM -------------------------------------------------------------------------------------
 
 
 def of_guidellm(requests: Iterable[Json]) -> list[RequestRecord]:
-    """It keeps the first and the last event and how many there were, and spreads the others evenly itself."""
+    """It keeps the first and the last event and how many there were, and spreads the others evenly
+    itself."""
     records = []
     for request in requests:
         times = request["timings"]
@@ -312,10 +343,14 @@ def near(value: float | None, other: float | None) -> bool:
 
 
 def check_guidellm(requests: list[Json], scheduler: Json, metrics: Json) -> None:
-    # Its times are of the wall clock, which a double holds to a quarter of a microsecond. Moved to an origin of ours
-    # its rates would not be as coarse as it computed them.
+    # Its times are of the wall clock, which a double holds to a quarter of a microsecond. Moved to
+    # an origin of ours its rates would not be as coarse as it computed them.
     records = of_guidellm(requests)
-    ours = dict(GUIDELLM.numbers(facts(records, (scheduler["measure_start_time"], scheduler["measure_end_time"]))))
+    ours = dict(
+        GUIDELLM.numbers(
+            facts(records, (scheduler["measure_start_time"], scheduler["measure_end_time"]))
+        )
+    )
     wrong = {
         key: (value, at(metrics, key))
         for key, value in ours.items()
@@ -351,19 +386,25 @@ def test_guidellm_on_a_published_result() -> None:
     check_guidellm(requests, benchmark["scheduler_metrics"], benchmark["metrics"])
 
 
-# --- by hand: what no capture shows ---------------------------------------------------------------------------------
+# --- by hand: what no capture shows ---------------------------------------------------------------
 
-# Sent at 1 and 2, a second late each; four tokens at 2.0, three at 3.5, one at 3.75; then one token at 4.
+# Sent at 1 and 2, a second late each; four tokens at 2.0, three at 3.5, one at 3.75; then one token
+# at 4.
 BY_HAND = [
     record(1.0, [2.0, 3.5, 3.75], [4, 7, 8], intended_s=0.0, end_s=4.0, input_tokens=10),
     record(2.0, [4.0], intended_s=1.0, end_s=4.5, input_tokens=20),
-    record(3.0, [3.5], status="error", error="reset", end_s=6.0, input_tokens=5, output_tokens=None),
+    record(
+        3.0, [3.5], status="error", error="reset", end_s=6.0, input_tokens=5, output_tokens=None
+    ),
     record(0.0, [0.1], phase="warmup"),
 ]
 
 
 def test_vllm_by_hand() -> None:
-    found = summarise("vllm", [*BY_HAND[:1], msgspec.structs.replace(BY_HAND[1], output_tokens=None), *BY_HAND[2:]])
+    found = summarise(
+        "vllm",
+        [*BY_HAND[:1], msgspec.structs.replace(BY_HAND[1], output_tokens=None), *BY_HAND[2:]],
+    )
     assert (found["completed"], found["failed"], found["duration"]) == (2, 1, 5.0)
     assert (found["total_input_tokens"], found["total_output_tokens"]) == (30, 9)
     assert (found["mean_ttft_ms"], found["median_e2el_ms"]) == (1500.0, 2375.0)
@@ -387,7 +428,10 @@ def test_sglang_by_hand() -> None:
     native, oai = summarise("sglang", BY_HAND), summarise("sglang-oai", BY_HAND)
     assert native["mean_e2e_latency_ms"] == 2750.0  # to the end of the stream
     assert native["mean_tpot_ms"] == pytest.approx(2000 / 7)
-    assert (native["max_itl_ms"], native["median_itl_ms"]) == (500.0, 500.0)  # 0.5 s three times, then 0.25 s
+    assert (native["max_itl_ms"], native["median_itl_ms"]) == (
+        500.0,
+        500.0,
+    )  # 0.5 s three times, then 0.25 s
     assert native["mean_itl_ms"] == 1750 / 4
     assert (oai["max_itl_ms"], oai["mean_itl_ms"]) == (1500.0, 875.0)
     assert native["concurrency"] == (3.0 + 2.5) / 5.0
@@ -397,7 +441,8 @@ def test_sglang_by_hand() -> None:
 
 
 def test_sglang_spreads_the_tokens_of_each_request_on_their_own() -> None:
-    # 1.5, 2.0 and 2.5 of the one; 1.6, 1.75, 1.9, 2.05 and 2.2 of the other: with the first chunks six before 2.
+    # 1.5, 2.0 and 2.5 of the one; 1.6, 1.75, 1.9, 2.05 and 2.2 of the other: with the first chunks
+    # six before 2.
     two = [record(0.0, [1.0, 2.5], [1, 4]), record(0.0, [1.45, 2.2], [1, 6])]
     assert summarise("sglang", two)["max_output_tokens_per_s"] == 6.0
 
@@ -408,10 +453,16 @@ def test_aiperf_by_hand() -> None:
     assert found["request_error_rate.avg"] == 100 / 3
     assert found["request_throughput.avg"] == 2 / 6  # from 1 to 7
     assert found["benchmark_duration.avg"] == 3.0
-    assert (found["inter_token_latency.avg"], found["output_token_throughput_per_user.avg"]) == (250.0, 4.0)
+    assert (found["inter_token_latency.avg"], found["output_token_throughput_per_user.avg"]) == (
+        250.0,
+        4.0,
+    )
     assert found["time_to_second_token.avg"] == 1500.0
     at_once = summarise("aiperf", [record(0.0, [1.0], [8])])
-    assert (at_once["inter_token_latency.avg"], at_once["output_token_throughput_per_user.avg"]) == (0.0, None)
+    assert (
+        at_once["inter_token_latency.avg"],
+        at_once["output_token_throughput_per_user.avg"],
+    ) == (0.0, None)
 
 
 def test_inference_perf_by_hand() -> None:
@@ -423,15 +474,28 @@ def test_inference_perf_by_hand() -> None:
     assert found[f"{latency}time_to_first_token.max"] == 1.0  # of two tokens and more
     # Eight tokens have seven gaps: 0 three times, 1.5, 0 twice, 0.25.
     assert found[f"{latency}inter_token_latency.mean"] == 0.25
-    assert (found[f"{latency}inter_token_latency.median"], found[f"{latency}inter_token_latency.max"]) == (0.0, 1.5)
+    assert (
+        found[f"{latency}inter_token_latency.median"],
+        found[f"{latency}inter_token_latency.max"],
+    ) == (0.0, 1.5)
     assert found["load_summary.schedule_delay.mean"] == 1.0
     assert (found["load_summary.count"], found["load_summary.achieved_rate"]) == (3, 1.5)
-    assert (found["successes.count"], found["failures.count"], found["failures.request_latency.max"]) == (2, 1, 3.0)
+    assert (
+        found["successes.count"],
+        found["failures.count"],
+        found["failures.request_latency.max"],
+    ) == (2, 1, 3.0)
     assert found["successes.throughput.total_tokens_per_sec"] == 39 / 5
     # What comes before the first token is no gap: the second token's is 0, the third's 2 s.
-    late = [record(sent, [sent + 1, sent + 2, sent + 4], [0, 2, 3], input_tokens=1) for sent in (0.0, 7.0)]
+    late = [
+        record(sent, [sent + 1, sent + 2, sent + 4], [0, 2, 3], input_tokens=1)
+        for sent in (0.0, 7.0)
+    ]
     gaps = summarise("inference-perf", late)
-    assert (gaps[f"{latency}inter_token_latency.mean"], gaps[f"{latency}inter_token_latency.max"]) == (1.0, 2.0)
+    assert (
+        gaps[f"{latency}inter_token_latency.mean"],
+        gaps[f"{latency}inter_token_latency.max"],
+    ) == (1.0, 2.0)
 
 
 def test_inference_perf_on_a_published_result() -> None:
@@ -440,7 +504,8 @@ def test_inference_perf_on_a_published_result() -> None:
     records = []
     for request in json.loads(shared(folder + "per_request_lifecycle_metrics.json")):
         response = request["info"]["response_metrics"]
-        # A chunk's tokens share its time; a retokenised chunk may hold other tokens than the server counted.
+        # A chunk's tokens share its time; a retokenised chunk may hold other tokens than the server
+        # counted.
         runs = [(time, len(list(run))) for time, run in groupby(response["output_token_times"])]
         counts = np.cumsum([count for _, count in runs]).tolist()
         records.append(
@@ -454,9 +519,13 @@ def test_inference_perf_on_a_published_result() -> None:
             )
         )
     ours = summarise("inference-perf", records)
-    keys = [key for key in ours if "schedule_delay" not in key and "failures.request_latency" not in key]
+    keys = [
+        key for key in ours if "schedule_delay" not in key and "failures.request_latency" not in key
+    ]
     wrong = {
-        key: (ours[key], at(summary, key)) for key in keys if ours[key] != pytest.approx(at(summary, key), rel=1e-9)
+        key: (ours[key], at(summary, key))
+        for key in keys
+        if ours[key] != pytest.approx(at(summary, key), rel=1e-9)
     }
     assert not wrong
     assert len(keys) == 10 + 6 * 14
@@ -467,7 +536,9 @@ def test_llmperf_by_hand() -> None:
     assert found["results_inter_token_latency_s_mean"] == (2.75 / 8 + 2.0) / 2  # TTFT included
     assert found["results_ttft_s_quantiles_p25"] == 1.25
     assert found["results_end_to_end_latency_s_max"] == 3.0
-    assert found["results_end_to_end_latency_s_stddev"] == pytest.approx(0.5 / math.sqrt(2))  # over n − 1
+    assert found["results_end_to_end_latency_s_stddev"] == pytest.approx(
+        0.5 / math.sqrt(2)
+    )  # over n − 1
     assert found["results_request_output_throughput_token_per_s_min"] == 1 / 2.5
     assert found["results_mean_output_throughput_token_per_s"] == 9 / 5
     assert found["results_num_completed_requests_per_min"] == 2 / 5 * 60
@@ -476,10 +547,15 @@ def test_llmperf_by_hand() -> None:
 
 def test_guidellm_by_hand() -> None:
     found = summarise("guidellm", [*BY_HAND, record(5.0, status="cancelled", end_s=6.0)])
-    totals = {name: found[f"request_totals.{name}"] for name in ("successful", "errored", "incomplete", "total")}
+    totals = {
+        name: found[f"request_totals.{name}"]
+        for name in ("successful", "errored", "incomplete", "total")
+    }
     assert totals == {"successful": 2, "errored": 1, "incomplete": 1, "total": 4}
     tpot, itl = "time_per_output_token_ms.successful.", "inter_token_latency_ms.successful."
-    assert found[f"{tpot}mean"] == pytest.approx((8 * 2750 / 8 + 2000) / 9)  # by tokens, TTFT included
+    assert found[f"{tpot}mean"] == pytest.approx(
+        (8 * 2750 / 8 + 2000) / 9
+    )  # by tokens, TTFT included
     assert (found[f"{tpot}median"], found[f"{tpot}percentiles.p90"]) == (343.75, 2000.0)
     assert (found[f"{itl}mean"], found[f"{itl}max"]) == (250.0, 250.0)
     assert found["request_latency.successful.median"] == 2.5  # a value that occurred
@@ -491,32 +567,45 @@ def test_guidellms_window_has_the_last_end_in_it() -> None:
     begin_s, end_s = 0.8, 3.9
     assert begin_s + (end_s - begin_s) < end_s  # as floating point has it
     found = summarise("guidellm", [record(begin_s, [2.0], end_s=end_s)])
-    assert found["requests_per_second.successful.mean"] == pytest.approx(1 / (end_s - begin_s), rel=1e-5)
+    assert found["requests_per_second.successful.mean"] == pytest.approx(
+        1 / (end_s - begin_s), rel=1e-5
+    )
 
 
-# --- all of them ----------------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", DIALECTS)
-@pytest.mark.parametrize("records", [[], BY_HAND[2:], BY_HAND, [record(None, [1.0], end_s=None)], [record(1.0)]])
-def test_every_key_has_a_definition_and_a_value_that_json_can_hold(name: str, records: list[RequestRecord]) -> None:
+@pytest.mark.parametrize(
+    "records", [[], BY_HAND[2:], BY_HAND, [record(None, [1.0], end_s=None)], [record(1.0)]]
+)
+def test_every_key_has_a_definition_and_a_value_that_json_can_hold(
+    name: str, records: list[RequestRecord]
+) -> None:
     numbers = summarise_as(name, lambda: batches(records))
     found, definitions = numbers.metrics, numbers.definitions
     assert list(found) == list(definitions)
-    assert all(value is None or (type(value) in (int, float) and math.isfinite(value)) for value in found.values())
+    assert all(
+        value is None or (type(value) in (int, float) and math.isfinite(value))
+        for value in found.values()
+    )
     assert all(line and "\n" not in line for line in definitions.values())
     assert numbers.tool
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_answers_in_one_piece_have_no_first_token(name: str) -> None:
-    whole = [record(0.0, [1.0 + index], [5], end_s=1.5 + index, input_tokens=3) for index in range(3)]
+    whole = [
+        record(0.0, [1.0 + index], [5], end_s=1.5 + index, input_tokens=3) for index in range(3)
+    ]
     found = summarise(name, whole, streams=False)
     words = ("ttft", "first_token", "tpot", "itl", "inter_chunk", "per_output_token")
     # A tool's ITL or TPOT that includes the first token needs only the end.
     whole_too = ("normalized", "time_per_output_token_ms")
     timed = {
-        key for key in found if any(word in key for word in words) and not any(word in key for word in whole_too)
+        key
+        for key in found
+        if any(word in key for word in words) and not any(word in key for word in whole_too)
     }
     assert {found[key] for key in timed} <= {None}
     latency = {
@@ -533,7 +622,10 @@ def test_an_unknown_dialect_is_told_what_there_is() -> None:
 
 
 streams = st.lists(
-    st.tuples(st.floats(0.2, 1.0), st.lists(st.tuples(st.floats(0.001, 1.0), st.integers(1, 4)), max_size=6)),
+    st.tuples(
+        st.floats(0.2, 1.0),
+        st.lists(st.tuples(st.floats(0.001, 1.0), st.integers(1, 4)), max_size=6),
+    ),
     min_size=1,
     max_size=6,
 )
@@ -556,7 +648,8 @@ def drawn(shapes: list[tuple[float, list[tuple[float, int]]]]) -> list[RequestRe
 def test_where_definitions_are_the_same_so_are_the_numbers(
     shapes: list[tuple[float, list[tuple[float, int]]]],
 ) -> None:
-    """Streams that end with their last event and begin with one token: most tools mean the same by a name then."""
+    """Streams that end with their last event and begin with one token: most tools mean the same by
+    a name then."""
     records = drawn(shapes)
     ours = measure_cell(lambda: batches(records), CLOSED).metrics
     said = {name: summarise(name, records) for name in DIALECTS}
@@ -571,7 +664,9 @@ def test_where_definitions_are_the_same_so_are_the_numbers(
         assert said["vllm"]["mean_tpot_ms"] == tpot_ms
         assert said["sglang"]["mean_tpot_ms"] == tpot_ms
         assert said["aiperf"]["inter_token_latency.avg"] == tpot_ms
-        assert said["inference-perf"]["successes.latency.time_per_output_token.mean"] * 1e3 == tpot_ms
+        assert (
+            said["inference-perf"]["successes.latency.time_per_output_token.mean"] * 1e3 == tpot_ms
+        )
         # What SGLang's own endpoint pools, and GuideLLM weighs, is our ITL.
         assert ours.itl_s is not None
         itl_ms = pytest.approx(ours.itl_s.mean * 1e3, rel=1e-5)

@@ -25,8 +25,14 @@ from test_summary import CLOSED, make_run
 LOADS = [Load("rate", 2.5), Load("rate", 5.0)]
 
 
-def finished(folder: Path, loads: list[Load], *, failed: bool = False, slo: dict[str, float] | None = None) -> None:
-    change = {f"{c}-{i}": {"status": "error", "error": "x"} for c in range(2) for i in range(5)} if failed else {}
+def finished(
+    folder: Path, loads: list[Load], *, failed: bool = False, slo: dict[str, float] | None = None
+) -> None:
+    change = (
+        {f"{c}-{i}": {"status": "error", "error": "x"} for c in range(2) for i in range(5)}
+        if failed
+        else {}
+    )
     make_run(folder, loads, change, slo=slo or {}, **({"target": None} if failed else {}))
     run_folder.write_json(folder / "summary.json", summarise(folder))
 
@@ -46,7 +52,9 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_cells_of_runs_that_differ_in_shape(runs: Path) -> None:
-    columns, rows = rows_of("select run, cell.load.value, cell.metrics.ttft_s.p50 from cells order by all", runs)
+    columns, rows = rows_of(
+        "select run, cell.load.value, cell.metrics.ttft_s.p50 from cells order by all", runs
+    )
     assert columns == ["run", "value", "p50"]
     assert rows == [("a", 1.0, None), ("b", 2.5, 0.5), ("b", 5.0, 0.5)]
     sql = "select cell.load.kind, cell.requests.error, cell.metrics.attainment, cell.slo[1].met, cell.verdict.trusted"
@@ -67,11 +75,21 @@ def test_records_of_all_runs(runs: Path) -> None:
 
 
 def test_samples_of_the_servers(runs: Path) -> None:
-    with pytest.raises(InputError, match="these runs hold no data for the table server; there are cells, "):
+    with pytest.raises(
+        InputError, match="these runs hold no data for the table server; there are cells, "
+    ):
         rows_of("select * from server", runs)
     for folder, value in (("a", 1.0), ("b", 2.0)):
-        row = {"time_s": 0.5, "replica": 0, "name": "vllm:num_requests_running", "labels": "{}", "value": value}
-        run_folder.write_server(runs / folder, pa.Table.from_pylist([row], schema=run_folder.server_schema()))
+        row = {
+            "time_s": 0.5,
+            "replica": 0,
+            "name": "vllm:num_requests_running",
+            "labels": "{}",
+            "value": value,
+        }
+        run_folder.write_server(
+            runs / folder, pa.Table.from_pylist([row], schema=run_folder.server_schema())
+        )
     assert rows_of("select run, name, value from server order by all", runs) == (
         ["run", "name", "value"],
         [("a", "vllm:num_requests_running", 1.0), ("b", "vllm:num_requests_running", 2.0)],
@@ -97,7 +115,9 @@ def test_tables_join(runs: Path) -> None:
     assert rows_of(sql, runs)[1] == [(5 + 2 * 10,)]
 
 
-@pytest.mark.parametrize("name", ["it's", 'a "quote"', "br[ack]ets", "st*r?", "{braces}", "ü space", "a;b--c"])
+@pytest.mark.parametrize(
+    "name", ["it's", 'a "quote"', "br[ack]ets", "st*r?", "{braces}", "ü space", "a;b--c"]
+)
 def test_any_name_of_a_folder(tmp_path: Path, name: str) -> None:
     finished(tmp_path / name / name, [CLOSED])
     finished(tmp_path / name / "other", [CLOSED])
@@ -163,7 +183,9 @@ def test_nothing_but_the_runs_is_open_to_a_query(runs: Path, sql: str) -> None:
     assert contents(runs) == before
 
 
-@pytest.mark.parametrize("sql", ["select 'copy' as copy", "select 'copy' as \"copy\" -- copy", "select 'c' || 'opy'"])
+@pytest.mark.parametrize(
+    "sql", ["select 'copy' as copy", "select 'copy' as \"copy\" -- copy", "select 'c' || 'opy'"]
+)
 def test_no_word_is_refused(runs: Path, sql: str) -> None:
     assert rows_of(sql, runs)[1] == [("copy",)]
 
@@ -174,7 +196,9 @@ def test_all_of_a_runs_papers_can_be_shown(runs: Path) -> None:
     assert rows[2][columns.index("created")] == datetime(2026, 1, 2, 3, 4, 5)  # in UTC
 
 
-def test_a_time_with_a_zone_is_told_in_one_line(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_with_a_zone_is_told_in_one_line(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pytz", None)  # as where it is not installed
     with pytest.raises(InputError, match="times with a time zone; cast them"):
         rows_of("select now() as at", runs)
@@ -182,7 +206,8 @@ def test_a_time_with_a_zone_is_told_in_one_line(runs: Path, monkeypatch: pytest.
 
 
 def test_hundreds_of_runs_of_which_few_have_a_field(tmp_path: Path) -> None:
-    """A reader of DuckDB's takes 128 MiB, and a field that is rare makes a map of all its object."""
+    """A reader of DuckDB's takes 128 MiB, and a field that is rare makes a map of all its
+    object."""
     finished(tmp_path / "run-000", [CLOSED])
     for number in range(1, 300):
         folder = tmp_path / f"run-{number:03}"
@@ -195,14 +220,18 @@ def test_hundreds_of_runs_of_which_few_have_a_field(tmp_path: Path) -> None:
     assert rows_of("select count(*) from runs", tmp_path)[1] == [(300,)]
     sql = "select run, cell.metrics.ttft_s.p50 is null from cells where cell.metrics is not null order by run"
     assert rows_of(sql, tmp_path)[1] == [("run-000", False), ("run-007", False)]
-    assert rows_of("select count(distinct run) from records where run > 'run-009'", tmp_path)[1] == [(290,)]
+    assert rows_of("select count(distinct run) from records where run > 'run-009'", tmp_path)[
+        1
+    ] == [(290,)]
 
 
 def test_records_of_another_version_have_what_they_have(runs: Path) -> None:
     path = runs / "a" / "records.parquet"
     table = pq.read_table(path).drop_columns(["sent_s"])
     pq.write_table(table.append_column("colour", pa.array(["red"] * len(table))), path)
-    sql = "select run, count(*), count(sent_s), count(colour) from records group by all order by run"
+    sql = (
+        "select run, count(*), count(sent_s), count(colour) from records group by all order by run"
+    )
     assert rows_of(sql, runs)[1] == [("a", 5, 0, 5), ("b", 10, 10, 0)]
 
 
@@ -242,7 +271,9 @@ def contents(runs: Path) -> dict[Path, bytes]:
         "use memory",
     ],
 )
-def test_nothing_but_one_select_is_run(runs: Path, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_one_select_is_run(
+    runs: Path, sql: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(runs)
     before = contents(runs)
     with pytest.raises(InputError, match=r"^query: ") as raised:
@@ -342,7 +373,8 @@ def test_what_is_nested_is_printed_as_json(
 @pytest.mark.parametrize("name", ["", "not there"])
 def test_a_folder_without_runs_is_told(tmp_path: Path, name: str) -> None:
     with pytest.raises(
-        InputError, match="no run folders here; measure something first, or name the folder with --runs"
+        InputError,
+        match="no run folders here; measure something first, or name the folder with --runs",
     ):
         rows_of("select 1", tmp_path / name)
 
@@ -369,7 +401,9 @@ def test_ctrl_c_ends_a_query_in_one_line(runs: Path) -> None:
     )
     sql = "select sum(range * range) from range(3000000000000)"
     command = [sys.executable, "-c", program, "query", sql, "--runs", str(runs)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "runs\n"
         process.send_signal(signal.SIGINT)

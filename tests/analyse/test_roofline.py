@@ -35,14 +35,18 @@ DEPLOYMENTS = (
 )  # fmt: skip
 
 
-def light(parent: Path, deployment: dict[str, Any], one: dict[str, Any], **more: Any) -> Roofline | None:
+def light(
+    parent: Path, deployment: dict[str, Any], one: dict[str, Any], **more: Any
+) -> Roofline | None:
     """Of a cell of 1,024 tokens in and 128 out (report_folders)."""
     folder = run(parent, f"r{len(list(parent.iterdir()))}", [one], deployment=deployment, **more)
     info = run_folder.read_info(folder)
     return roofline_of(info, run_facts(info), msgspec.convert(one, CellSummary))
 
 
-def served(load: float, *, rate: float, tpot: float | None, kind: str = "concurrency") -> dict[str, Any]:
+def served(
+    load: float, *, rate: float, tpot: float | None, kind: str = "concurrency"
+) -> dict[str, Any]:
     one = cell(load, kind=kind, tpot=tpot, ttft=0.1)
     one["metrics"]["requests_per_s"] = rate
     return one
@@ -51,17 +55,21 @@ def served(load: float, *, rate: float, tpot: float | None, kind: str = "concurr
 def test_a_dense_model_by_hand(tmp_path: Path) -> None:
     found = light(tmp_path, H100, served(1, rate=1.0, tpot=0.0065))
     assert found is not None
-    # 127 of 128 tokens are a decode step each, in the mean of a request with 1,024 + 64 tokens in the cache.
+    # 127 of 128 tokens are a decode step each, in the mean of a request with 1,024 + 64 tokens in
+    # the cache.
     step = READ + 1088 * KV
     assert found.mbu == pytest.approx(127 * step / BANDWIDTH, rel=1e-3)
     assert found.tpot_s == pytest.approx(step / BANDWIDTH, rel=0.01)
     assert found.tpot_ratio == pytest.approx(step / BANDWIDTH / 0.0065, rel=0.01)
-    # Two FLOPs for each number, and in attention for each pair of tokens: 32 layers of 32 heads, keys and values.
+    # Two FLOPs for each number, and in attention for each pair of tokens: 32 layers of 32 heads,
+    # keys and values.
     products, head, pair = 2 * (READ / 2 - EMBEDDED), 2 * EMBEDDED, 2 * 32 * 32 * (128 + 128)
     flops = (1024 + 127) * products + 128 * head + pair * (1024**2 / 2 + 127 * 1088)
     assert found.mfu == pytest.approx(flops / PEAK, rel=1e-3)
     prompt_s = (1024 * products + head + pair * 1024**2 / 2) / PEAK
-    assert found.ttft_s == pytest.approx(prompt_s, rel=0.06)  # where products are near the ridge, both count
+    assert found.ttft_s == pytest.approx(
+        prompt_s, rel=0.06
+    )  # where products are near the ridge, both count
     assert found.ttft_s > prompt_s
     assert found.ttft_ratio == pytest.approx(found.ttft_s / 0.1)
 
@@ -88,14 +96,18 @@ def test_more_than_the_hardware_has_is_not_to_be_trusted(tmp_path: Path) -> None
 def test_weights_are_read_once_for_all_that_decode(tmp_path: Path) -> None:
     found = light(tmp_path, H100, served(16, rate=10.0, tpot=0.0126))
     assert found is not None
-    assert found.mbu == pytest.approx((READ + 10 * 127 * 0.0126 * 1088 * KV) / BANDWIDTH / 0.0126, rel=1e-3)
+    assert found.mbu == pytest.approx(
+        (READ + 10 * 127 * 0.0126 * 1088 * KV) / BANDWIDTH / 0.0126, rel=1e-3
+    )
 
 
 def test_requests_that_come_by_chance_leave_steps_out(tmp_path: Path) -> None:
     """By Poisson's law: of 0.826 requests on average, 44 % of the time there is none."""
     found = light(tmp_path, H100, served(1, rate=1.0, tpot=0.0065, kind="rate"))
     assert found is not None
-    assert found.mbu == pytest.approx((0.5620 * READ + 0.8255 * 1088 * KV) / BANDWIDTH / 0.0065, rel=1e-3)
+    assert found.mbu == pytest.approx(
+        (0.5620 * READ + 0.8255 * 1088 * KV) / BANDWIDTH / 0.0065, rel=1e-3
+    )
 
 
 def test_replicas_share_the_load(tmp_path: Path) -> None:
@@ -107,13 +119,20 @@ def test_replicas_share_the_load(tmp_path: Path) -> None:
     single = light(tmp_path, H100, served(1, rate=1.0, tpot=0.0065))
     assert alone is not None
     assert single is not None
-    assert (alone.mbu, alone.mfu) == (pytest.approx((single.mbu or 0) / 4), pytest.approx((single.mfu or 0) / 4))
+    assert (alone.mbu, alone.mfu) == (
+        pytest.approx((single.mbu or 0) / 4),
+        pytest.approx((single.mfu or 0) / 4),
+    )
     assert alone.tpot_s == pytest.approx(single.tpot_s)
 
 
 def test_what_was_cached_is_not_computed(tmp_path: Path) -> None:
     one, half = served(4, rate=3.0, tpot=0.0065), served(4, rate=3.0, tpot=0.0065)
-    half["metrics"] |= {"input_tokens": 500 * 1024, "output_tokens": 500 * 128, "cached_input_tokens": 500 * 512}
+    half["metrics"] |= {
+        "input_tokens": 500 * 1024,
+        "output_tokens": 500 * 128,
+        "cached_input_tokens": 500 * 512,
+    }
     whole, less = light(tmp_path, H100, one), light(tmp_path, H100, half)
     assert whole is not None
     assert less is not None
@@ -132,7 +151,8 @@ def test_what_was_cached_is_not_computed(tmp_path: Path) -> None:
 
 def test_a_quantised_cache_is_half_as_much_to_read(tmp_path: Path) -> None:
     wide, narrow = (
-        light(tmp_path, H100 | {"kv_dtype": dtype}, served(16, rate=10.0, tpot=0.0126)) for dtype in ("auto", "fp8")
+        light(tmp_path, H100 | {"kv_dtype": dtype}, served(16, rate=10.0, tpot=0.0126))
+        for dtype in ("auto", "fp8")
     )
     assert wide is not None
     assert narrow is not None
@@ -188,7 +208,10 @@ def test_without_rates_or_with_absurd_ones_no_share_is_made_up(tmp_path: Path) -
         for rate, tpot in ((1e-300, 1e-300), (1e200, 1e-100), (1e200, 1e200), (-1.0, 0.01)):
             found = light(tmp_path, H100, served(1, rate=rate, tpot=tpot, kind=kind))
             assert found is not None
-            assert all(value is None or math.isfinite(value) for value in msgspec.to_builtins(found).values())
+            assert all(
+                value is None or math.isfinite(value)
+                for value in msgspec.to_builtins(found).values()
+            )
 
 
 def test_experts_over_replicas_are_one_set_of_them(tmp_path: Path) -> None:
@@ -219,14 +242,19 @@ def test_ranks_read_their_shares_and_messages_are_no_reading(tmp_path: Path) -> 
 
 
 def test_of_a_mixture_the_experts_that_a_token_takes_are_computed(tmp_path: Path) -> None:
-    found = light(tmp_path, {"name": "mixtral-8x7b@2xh100/tp2"}, served(1, rate=1.0, tpot=None), **asked(1, 1))
+    found = light(
+        tmp_path, {"name": "mixtral-8x7b@2xh100/tp2"}, served(1, rate=1.0, tpot=None), **asked(1, 1)
+    )
     assert found is not None
     # 12.9 G parameters are active, the embedding's 32,000 × 4,096 among them.
     assert found.mfu == pytest.approx(2 * (12.88e9 - 32_000 * 4096) / (2 * PEAK), rel=2e-3)
 
 
 def test_attention_ranks_read_for_themselves_and_share_the_experts(tmp_path: Path) -> None:
-    ranks, one = {"name": "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"}, {"name": "deepseek-v3@8xh200/tp8"}
+    ranks, one = (
+        {"name": "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"},
+        {"name": "deepseek-v3@8xh200/tp8"},
+    )
     alone, full, cut = (
         light(tmp_path, name, served(users, rate=users / 128 / 0.02, tpot=0.02))
         for name, users in ((ranks, 1), (ranks, 8), (one, 1))
@@ -234,8 +262,8 @@ def test_attention_ranks_read_for_themselves_and_share_the_experts(tmp_path: Pat
     assert alone is not None
     assert full is not None
     assert cut is not None
-    # With one user, its rank alone reads attention, and all of them an expert or so: in all what eight read who share
-    # everything.
+    # With one user, its rank alone reads attention, and all of them an expert or so: in all what
+    # eight read who share everything.
     assert alone.mbu == pytest.approx(cut.mbu, rel=0.2)
     assert (alone.tpot_s or 0) < 0.75 * (full.tpot_s or 0)
     assert (cut.ttft_s or 0) < (alone.ttft_s or 0) < 2.5 * (cut.ttft_s or 0)
@@ -254,7 +282,9 @@ def test_a_longer_context_is_so_much_more_to_read(
     tmp_path: Path, deployment: str, inputs: tuple[int, int], token: float
 ) -> None:
     short, long = (
-        light(tmp_path, {"name": deployment}, served(200, rate=10.0, tpot=0.1), **asked(tokens, 128))
+        light(
+            tmp_path, {"name": deployment}, served(200, rate=10.0, tpot=0.1), **asked(tokens, 128)
+        )
         for tokens in inputs
     )
     assert short is not None
@@ -286,11 +316,25 @@ def test_nothing_is_above_the_roofline_itself(tmp_path: Path, deployment: str, u
     assert 0 < (prompts.mfu or 0) <= 1.13
 
 
-@pytest.mark.parametrize("deployment", ["llama-3.1-8b@1xh100", "deepseek-v3@8xh200", "qwen3-235b-a22b-fp8@4xh200"])
-def test_simulated_runs_say_how_near_they_come(loadstone: Loadstone, tmp_path: Path, deployment: str) -> None:
+@pytest.mark.parametrize(
+    "deployment", ["llama-3.1-8b@1xh100", "deepseek-v3@8xh200", "qwen3-235b-a22b-fp8@4xh200"]
+)
+def test_simulated_runs_say_how_near_they_come(
+    loadstone: Loadstone, tmp_path: Path, deployment: str
+) -> None:
     common = ("--draws", 0, "--out", tmp_path / "runs", "--json")
     one = loadstone(
-        "simulate", deployment, "--input", 128, "--output", 64, "--concurrency", 1, "--requests", 4, *common
+        "simulate",
+        deployment,
+        "--input",
+        128,
+        "--output",
+        64,
+        "--concurrency",
+        1,
+        "--requests",
+        4,
+        *common,
     )
     (alone,) = one.document["cells"]
     assert set(alone["light"]) == {"tpot_s", "ttft_s", "tpot_ratio", "ttft_ratio", "mbu", "mfu"}
@@ -308,11 +352,28 @@ def test_simulated_runs_say_how_near_they_come(loadstone: Loadstone, tmp_path: P
 def test_a_node_of_ones_own(loadstone: Loadstone, tmp_path: Path) -> None:
     node = tmp_path / "node.yaml"
     node.write_text("like: dgx-h200\ngpus: 4\nnics: 4\n")
-    load = ("--input", 64, "--output", 8, "--concurrency", 1, "--requests", 2, "--draws", 0, "--out", tmp_path / "o")
+    load = (
+        "--input",
+        64,
+        "--output",
+        8,
+        "--concurrency",
+        1,
+        "--requests",
+        2,
+        "--draws",
+        0,
+        "--out",
+        tmp_path / "o",
+    )
     own, named = (
-        loadstone("simulate", f"llama-3.1-70b@{where}/tp8", *load, "--json").document["cells"][0]["light"]
+        loadstone("simulate", f"llama-3.1-70b@{where}/tp8", *load, "--json").document["cells"][0][
+            "light"
+        ]
         for where in (f"2x{node}", "8xh200")
     )
     # The same but for messages between nodes.
-    assert own["mbu"] / own["tpot_ratio"] == pytest.approx(named["mbu"] / named["tpot_ratio"], rel=0.1)
+    assert own["mbu"] / own["tpot_ratio"] == pytest.approx(
+        named["mbu"] / named["tpot_ratio"], rel=0.1
+    )
     assert own["tpot_s"] == pytest.approx(named["tpot_s"], rel=0.2)

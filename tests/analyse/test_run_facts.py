@@ -13,9 +13,17 @@ from loadstone.core.settings import read_settings
 from loadstone.core.summary import CellSummary, Metrics, Requests, Summary, Verdict
 
 TARGET = Target(
-    url="http://x", endpoint="chat", model="m/live", engine="vLLM", engine_version="0.26.0", prompt_kind="text"
+    url="http://x",
+    endpoint="chat",
+    model="m/live",
+    engine="vLLM",
+    engine_version="0.26.0",
+    prompt_kind="text",
 )
-FIXED, UNIFORM = {"kind": "fixed", "mean": 100.0}, {"kind": "uniform", "mean": 75.0, "low": 50, "high": 100}
+FIXED, UNIFORM = (
+    {"kind": "fixed", "mean": 100.0},
+    {"kind": "uniform", "mean": 75.0, "low": 50, "high": 100},
+)
 
 
 def info(settings: dict[str, Any], target: Target | None = TARGET) -> RunInfo:
@@ -27,7 +35,16 @@ def info(settings: dict[str, Any], target: Target | None = TARGET) -> RunInfo:
 
 def test_a_live_run_says_what_its_server_said() -> None:
     facts = run_facts(
-        info({"workload": {"kind": "synthetic", "input": FIXED, "output": UNIFORM, "prefix_tokens": 40}})
+        info(
+            {
+                "workload": {
+                    "kind": "synthetic",
+                    "input": FIXED,
+                    "output": UNIFORM,
+                    "prefix_tokens": 40,
+                }
+            }
+        )
     )
     assert (facts.engine, facts.engine_version, facts.model) == ("vLLM", "0.26.0", "m/live")
     assert (facts.input_tokens, facts.output_tokens, facts.range_ratio) == (100, 75, 0.5)
@@ -42,9 +59,23 @@ def test_a_live_run_says_what_its_server_said() -> None:
 
 
 def test_a_deployment_goes_before_the_server() -> None:
-    deployment = {"engine": "trt-llm", "model": {"name": "m/x"}, "gpu": "NVIDIA H200", "gpus": 8, "tp": 8, "pp": 1}
-    facts = run_facts(info({"deployment": deployment, "workload": {"mode": "offline"}}, target=None))
-    assert (facts.engine, facts.model, facts.gpu, facts.mode) == ("TensorRT-LLM", "m/x", "H200", "offline")
+    deployment = {
+        "engine": "trt-llm",
+        "model": {"name": "m/x"},
+        "gpu": "NVIDIA H200",
+        "gpus": 8,
+        "tp": 8,
+        "pp": 1,
+    }
+    facts = run_facts(
+        info({"deployment": deployment, "workload": {"mode": "offline"}}, target=None)
+    )
+    assert (facts.engine, facts.model, facts.gpu, facts.mode) == (
+        "TensorRT-LLM",
+        "m/x",
+        "H200",
+        "offline",
+    )
     assert facts.label == "TensorRT-LLM · x · 8×H200 tp8"
 
 
@@ -53,7 +84,10 @@ def test_settings_are_the_users_label_and_the_arguments_that_are_no_facts() -> N
     facts = run_facts(info({"label": "eager", "deployment": {"arguments": arguments}}))
     assert facts.settings == "eager, max_num_seqs=8"
     assert facts.label == "vLLM 0.26.0 · live · eager, max_num_seqs=8"
-    assert run_facts(info({"label": "", "deployment": {"arguments": {"ctx_size": "1"}}})).settings is None
+    assert (
+        run_facts(info({"label": "", "deployment": {"arguments": {"ctx_size": "1"}}})).settings
+        is None
+    )
     assert run_facts(info({"label": ["x"], "deployment": {"arguments": 3}})).settings is None
 
 
@@ -68,17 +102,29 @@ def test_lengths_come_from_the_summary_where_the_papers_have_none() -> None:
         for ok, short, inputs in ((3, 1, 40), (4, None, 40), (None, None, None))
     ]
     summary = Summary(
-        schema=1, run_id="r", run_dir="r", source="imported", status="done", plan_id="", seed=0, cells=cells
+        schema=1,
+        run_id="r",
+        run_dir="r",
+        source="imported",
+        status="done",
+        plan_id="",
+        seed=0,
+        cells=cells,
     )
     facts = run_facts(info({}), summary)
     assert (facts.input_tokens, facts.output_tokens) == (10, 2)
 
 
 def test_nothing_said_is_none() -> None:
-    facts = run_facts(info({"deployment": "x", "workload": [], "import": 3, "prefix_cache": "left as it was"}, None))
-    assert {getattr(facts, name) for name in ("engine", "model", "gpu", "gpus", "input_tokens", "prefix_cache")} == {
-        None
-    }
+    facts = run_facts(
+        info(
+            {"deployment": "x", "workload": [], "import": 3, "prefix_cache": "left as it was"}, None
+        )
+    )
+    assert {
+        getattr(facts, name)
+        for name in ("engine", "model", "gpu", "gpus", "input_tokens", "prefix_cache")
+    } == {None}
     assert facts.label == "unknown"
 
 
@@ -98,7 +144,13 @@ def test_gpus_have_one_name(said: str | None, name: str | None) -> None:
 
 @pytest.mark.parametrize(
     ("said", "name"),
-    [("vllm", "vLLM"), ("trt-llm", "TensorRT-LLM"), ("sglang", "SGLang"), ("own", "own"), (None, None)],
+    [
+        ("vllm", "vLLM"),
+        ("trt-llm", "TensorRT-LLM"),
+        ("sglang", "SGLang"),
+        ("own", "own"),
+        (None, None),
+    ],
 )
 def test_engines_have_one_name(said: str | None, name: str | None) -> None:
     assert engine_name(said) == name
@@ -135,5 +187,11 @@ def test_pools_are_told_apart_by_their_layout() -> None:
 
     assert facts(1, 3).layout == "prefill 1×1×H100 tp1 + decode 3×1×H100 tp1 dp8"
     assert "prefill 2×1×H100 tp1 + decode 2×1×H100 tp1 dp8" in facts(2, 2).label
-    assert "prefill 2×1×H100 tp1 max_num_batched_tokens=2048 +" in facts(2, 2, max_num_batched_tokens="2048").label
-    assert run_facts(info({"deployment": {"gpus": 4, "tp": 1, "pools": [{"role": "prefill"}]}})).layout is None
+    assert (
+        "prefill 2×1×H100 tp1 max_num_batched_tokens=2048 +"
+        in facts(2, 2, max_num_batched_tokens="2048").label
+    )
+    assert (
+        run_facts(info({"deployment": {"gpus": 4, "tp": 1, "pools": [{"role": "prefill"}]}})).layout
+        is None
+    )

@@ -1,4 +1,5 @@
-"""How sure is it that a bound holds: over the chance in a cell, and over what a performance model may be off by."""
+"""How sure is it that a bound holds: over the chance in a cell, and over what a performance model
+may be off by."""
 
 import json
 from pathlib import Path
@@ -19,7 +20,9 @@ CLOSED = Load("concurrency", 4)
 
 def measured(values: np.ndarray, failed: int = 0) -> tuple[Requests, Metrics]:
     n = len(values)
-    return Requests(sent=n + failed, ok=n, short=0), Metrics(tpot_s=Latency.of(distribution(values)))
+    return Requests(sent=n + failed, ok=n, short=0), Metrics(
+        tpot_s=Latency.of(distribution(values))
+    )
 
 
 def p_met(values: np.ndarray, bound: str, limit_s: float, **options: Any) -> float | None:
@@ -29,7 +32,8 @@ def p_met(values: np.ndarray, bound: str, limit_s: float, **options: Any) -> flo
 
 @pytest.mark.parametrize("bound", ["tpot_p50", "tpot_p90", "tpot_p99"])
 def test_the_probability_is_that_of_the_truth_over_many_cells(bound: str) -> None:
-    """Of cells whose percentile is truly at its bound, p is as often above ½ as below; truly far away, it is sure."""
+    """Of cells whose percentile is truly at its bound, p is as often above ½ as below; truly far
+    away, it is sure."""
     rng = np.random.default_rng(0)
     quantile = {"tpot_p50": 0.5, "tpot_p90": 0.9, "tpot_p99": 0.99}[bound]
     truth = 0.02 - 0.005 * np.log(1 - quantile)
@@ -53,9 +57,13 @@ def test_what_the_model_may_be_off_by_is_in_it() -> None:
 
 @pytest.mark.parametrize(("other", "both"), [("same", 0.6), ("opposite", 0.2)])
 def test_all_bounds_hold_in_the_draws_in_which_each_does(other: str, both: float) -> None:
-    """TPOT and TTFT break together where one engine is slow in both: it is no product of two probabilities."""
+    """TPOT and TTFT break together where one engine is slow in both: it is no product of two
+    probabilities."""
     values = Latency.of(distribution(np.full(400, 0.01)))
-    metrics, slo = Metrics(tpot_s=values, ttft_s=values), [Bound("tpot_p99", 0.01), Bound("ttft_p99", 0.01)]
+    metrics, slo = (
+        Metrics(tpot_s=values, ttft_s=values),
+        [Bound("tpot_p99", 0.01), Bound("ttft_p99", 0.01)],
+    )
     slow = [0.5] * 6 + [2.0] * 4
     factors = {"tpot_p99": slow, "ttft_p99": slow if other == "same" else slow[::-1]}.get
     bounds = bounds_of(slo, CLOSED, Requests(sent=400, ok=400), metrics, factors)
@@ -74,7 +82,8 @@ def test_a_bound_on_every_request_is_one_on_the_slowest() -> None:
 
 
 def test_a_simulation_says_how_likely_its_bounds_hold(tmp_path: Path) -> None:
-    """A bound at what is predicted is as likely missed as met, with a model that is off by a third."""
+    """A bound at what is predicted is as likely missed as met, with a model that is off by a
+    third."""
     options = {"rate": [4.0], "requests": [60], "out": tmp_path, "input": "256", "output": "32"}
     (plain,) = simulate("llama-3.1-8b@1xh100", **options)["cells"]
     p50 = plain["metrics"]["tpot_s"]["p50"]
@@ -85,17 +94,30 @@ def test_a_simulation_says_how_likely_its_bounds_hold(tmp_path: Path) -> None:
     assert 0.3 < at["p_met"] < 0.7
     assert far["p_met"] > 0.99
     assert every["p_met"] > 0.99
-    assert json.loads((Path(document["run_dir"]) / "summary.json").read_text())["cells"][0]["slo"] == cell["slo"]
+    assert (
+        json.loads((Path(document["run_dir"]) / "summary.json").read_text())["cells"][0]["slo"]
+        == cell["slo"]
+    )
 
 
 def test_the_time_of_a_session_is_bounded_where_there_are_sessions(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {"input": "512", "output": "32", "concurrency": 4, "requests": 24, "draws": 8}
+    asked: dict[str, Any] = {
+        "input": "512",
+        "output": "32",
+        "concurrency": 4,
+        "requests": 24,
+        "draws": 8,
+    }
     talks = asked | {"turns": "3", "think_time": "2s"}
-    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<60s", out=tmp_path / "met")["cells"]
+    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<60s", out=tmp_path / "met")[
+        "cells"
+    ]
     (bound,) = cell["slo"]
     assert bound["value"] == cell["sessions"]["task_s"]["p90"] > 4  # two pauses
     assert (bound["met"], bound["p_met"], cell["p_slo"]) == (True, 1.0, 1.0)
-    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<4s", out=tmp_path / "missed")["cells"]
+    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<4s", out=tmp_path / "missed")[
+        "cells"
+    ]
     assert (cell["slo"][0]["met"], cell["p_slo"]) == (False, 0.0)
     with pytest.raises(InputError, match="is the time of a session; give --agents FILE or --turns"):
         simulate("llama-3.1-8b@1xh100", **asked, slo="task_p90<60s", out=tmp_path / "none")

@@ -1,4 +1,5 @@
-"""Rules that end a cell: what they read, how often their intervals are wrong, and what ends what."""
+"""Rules that end a cell: what they read, how often their intervals are wrong, and what ends
+what."""
 
 from __future__ import annotations
 
@@ -8,13 +9,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadstone.analyse.stopping import Stopping, Watch, evidence_against, interval_of, parse_rules, sequential_ranks
+from loadstone.analyse.stopping import (
+    Stopping,
+    Watch,
+    evidence_against,
+    interval_of,
+    parse_rules,
+    sequential_ranks,
+)
 from loadstone.core.errors import InputError
 from loadstone.core.record import WatchedRequest
 from loadstone.core.statistics import Dependence, percentile_bounds
 
 
-def requests(count: int, spread: float = 0.05, places: int = 1, seed: int = 0) -> list[WatchedRequest]:
+def requests(
+    count: int, spread: float = 0.05, places: int = 1, seed: int = 0
+) -> list[WatchedRequest]:
     """Of a closed loop; TTFT about 0.1 s, TPOT about 10 ms."""
     draw = np.random.default_rng(seed)
     ttft, tpot = (
@@ -22,7 +32,13 @@ def requests(count: int, spread: float = 0.05, places: int = 1, seed: int = 0) -
         0.01 * np.exp(spread * draw.standard_normal(count)),
     )
     return [
-        WatchedRequest(float(i // places), i // places + 0.9, float(ttft[i]), float(tpot[i]), float(ttft[i] + 0.5))
+        WatchedRequest(
+            float(i // places),
+            i // places + 0.9,
+            float(ttft[i]),
+            float(tpot[i]),
+            float(ttft[i] + 0.5),
+        )
         for i in range(count)
     ]
 
@@ -35,7 +51,17 @@ def test_rules_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tpot±2%", "ttft_p99<500", "tpot_p50", "tpot_p50±2", "tpot_p50±0%", "tpot_p50±100%", "itl_p50±2%"]
+    "text",
+    [
+        "",
+        "tpot±2%",
+        "ttft_p99<500",
+        "tpot_p50",
+        "tpot_p50±2",
+        "tpot_p50±0%",
+        "tpot_p50±100%",
+        "itl_p50±2%",
+    ],
 )
 def test_what_is_no_rule_is_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"is no rule; write e\.g\."):
@@ -62,7 +88,8 @@ def test_ranks_are_those_without_evidence_against_them() -> None:
 
 @pytest.mark.parametrize("q", [0.5, 0.9, 0.99])
 def test_intervals_hold_at_all_looks_together(q: float) -> None:
-    """A look after each of 1,500 requests: wrong at any of them in 5 % of the runs at most; others are far off."""
+    """A look after each of 1,500 requests: wrong at any of them in 5 % of the runs at most; others
+    are far off."""
     draw, looks, runs = np.random.default_rng(1), 1500, 1500
     below = np.cumsum(draw.random((runs, looks)) <= q, axis=1)
 
@@ -82,11 +109,15 @@ def test_intervals_hold_where_a_run_stops_though_requests_depend_on_one_another(
         shared = draw.standard_normal(1000)
         for i in range(1, len(shared)):
             shared[i] = 0.5 * shared[i - 1] + math.sqrt(0.75) * shared[i]
-        values = np.exp(0.1 * np.repeat(shared, places) + 0.1 * draw.standard_normal(len(shared) * places))
+        values = np.exp(
+            0.1 * np.repeat(shared, places) + 0.1 * draw.standard_normal(len(shared) * places)
+        )
         generation = np.repeat(np.arange(1000.0), places)
         n = 50
         while n < len(values):
-            known = interval_of(values[:n], "p50", Dependence.of(generation[:n], generation[:n] + 1, places=places))
+            known = interval_of(
+                values[:n], "p50", Dependence.of(generation[:n], generation[:n] + 1, places=places)
+            )
             if known is not None and known.is_within(0.04):
                 assert known.low is not None
                 assert known.high is not None
@@ -144,9 +175,12 @@ def test_too_many_errors_end_a_cell(failed: int, ended: int, share: float, ends:
 
 
 def test_a_server_at_the_limit_is_seldom_stopped() -> None:
-    """Of a server of which 5 % fail, one cell in twenty ends at most, however long it is looked at."""
+    """Of a server of which 5 % fail, one cell in twenty ends at most, however long it is looked
+    at."""
     draw = np.random.default_rng(3)
     failures = np.cumsum(draw.random((300, 800)) < 0.05, axis=1)
     watch = Watch(Stopping(most_errors=0.05))
-    ended = [any(watch.look(1.0, n, int(run[n - 1]), []) for n in range(1, 801, 7)) for run in failures]
+    ended = [
+        any(watch.look(1.0, n, int(run[n - 1]), []) for n in range(1, 801, 7)) for run in failures
+    ]
     assert np.mean(ended) <= 0.05

@@ -21,8 +21,11 @@ RATES = {"output_tokens_per_s", "total_tokens_per_s", "requests_per_s"}
 WORKLOAD = Synthetic(Length("fixed", 10), Length("fixed", 3))
 
 
-def make_run(folder: Path, loads: list[Load], change: dict[str, dict[str, Any]], **fields: Any) -> Path:
-    """A finished run: request i of a cell intended at i, sent 0.25 s later, tokens 0.5, 0.75 and 1 s after that."""
+def make_run(
+    folder: Path, loads: list[Load], change: dict[str, dict[str, Any]], **fields: Any
+) -> Path:
+    """A finished run: request i of a cell intended at i, sent 0.25 s later, tokens 0.5, 0.75 and 1
+    s after that."""
     folder.mkdir(parents=True, exist_ok=True)
     plan = make_plan(WORKLOAD, loads, requests=[4] * len(loads), warmup=1)
     given: dict[str, Any] = {
@@ -77,10 +80,16 @@ def test_bounds_are_neither_met_nor_missed_where_nothing_was_measured(tmp_path: 
 
 def test_bounds_of_requests_are_in_the_summary_in_seconds(tmp_path: Path) -> None:
     load = Load("rate", 1.0)
-    (cell,) = summary(tmp_path / "r", load, slo=dict(parse_slo("ttft<500ms,e2e<9,tpot_p99<1s")))["cells"]
+    (cell,) = summary(tmp_path / "r", load, slo=dict(parse_slo("ttft<500ms,e2e<9,tpot_p99<1s")))[
+        "cells"
+    ]
     assert cell["slo_per_request_s"] == {"ttft": 0.5, "e2e": 9.0}
     assert [bound["bound"] for bound in cell["slo"]] == ["ttft<500ms", "e2e<9s", "tpot_p99<1s"]
-    assert [bound["value"] for bound in cell["slo"]] == [0.75, 1.25, 0.25]  # of every request, the slowest
+    assert [bound["value"] for bound in cell["slo"]] == [
+        0.75,
+        1.25,
+        0.25,
+    ]  # of every request, the slowest
     (cell,) = summary(tmp_path / "s", load, slo=dict(parse_slo("tpot_p99<1s")))["cells"]
     assert "slo_per_request_s" not in cell
 
@@ -90,7 +99,11 @@ def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     assert set(document) == {
         "schema", "run_id", "run_dir", "source", "status", "target", "plan_id", "seed", "cells", "findings",
     }  # fmt: skip
-    assert (document["schema"], document["run_id"], document["run_dir"]) == (1, "r", str(tmp_path / "r"))
+    assert (document["schema"], document["run_id"], document["run_dir"]) == (
+        1,
+        "r",
+        str(tmp_path / "r"),
+    )
     (cell,) = document["cells"]
     assert set(cell) == {
         "load", "requests", "duration_s", "metrics", "client", "verdict", "slo", "slo_per_request_s", "light",
@@ -107,20 +120,43 @@ def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
     assert set(metrics["steady"]) == RATES | {"start_s", "end_s", "ci95"}
     assert set(cell["client"]) == {"send_lag_p99_s", "receive_lag_p99_s", "clock", "cpu_s"}
     assert set(cell["verdict"]) == {"trusted", "findings"}
-    assert all(set(one) == {"kind", "severity", "evidence", "remedy"} for one in cell["verdict"]["findings"])
-    assert set(cell["slo"][0]) == {"bound", "metric", "limit_s", "measured_s", "value", "met", "p_met"}
+    assert all(
+        set(one) == {"kind", "severity", "evidence", "remedy"}
+        for one in cell["verdict"]["findings"]
+    )
+    assert set(cell["slo"][0]) == {
+        "bound",
+        "metric",
+        "limit_s",
+        "measured_s",
+        "value",
+        "met",
+        "p_met",
+    }
 
 
 def test_the_document_has_the_numbers_of_the_records(tmp_path: Path) -> None:
     (cell,) = summary(tmp_path / "r", OPEN)["cells"]
-    assert cell["requests"] == {"sent": 4, "ok": 4, "error": 0, "timeout": 0, "cancelled": 0, "short": 0}
+    assert cell["requests"] == {
+        "sent": 4,
+        "ok": 4,
+        "error": 0,
+        "timeout": 0,
+        "cancelled": 0,
+        "short": 0,
+    }
     assert cell["metrics"]["ttft_s"]["p50"] == 0.5
     assert cell["metrics"]["ttft_intended_s"]["p50"] == 0.75
     assert cell["metrics"]["tpot_s"]["p99"] == 0.25
     assert cell["metrics"]["output_tokens"] == 12
     assert cell["metrics"]["achieved_rate_per_s"] == 1.0
     assert cell["duration_s"] == 4.25
-    assert cell["client"] == {"send_lag_p99_s": 0.25, "receive_lag_p99_s": 0.001, "clock": "kernel", "cpu_s": 0.5}
+    assert cell["client"] == {
+        "send_lag_p99_s": 0.25,
+        "receive_lag_p99_s": 0.001,
+        "clock": "kernel",
+        "cpu_s": 0.5,
+    }
 
 
 def test_without_bounds_there_is_no_goodput(tmp_path: Path) -> None:
@@ -157,7 +193,8 @@ def test_bounds(text: str, bounds: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "ttft", "ttft>1s", "ttft_<1s", "ttft_p98<1s", "itl<1s", "ttft<1s,", "<1s", "ttft<x"]
+    "text",
+    ["", "ttft", "ttft>1s", "ttft_<1s", "ttft_p98<1s", "itl<1s", "ttft<1s,", "<1s", "ttft<x"],
 )
 def test_what_is_no_bound_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"^--slo: .*; write "):
@@ -186,7 +223,8 @@ def test_bounds_on_percentiles_are_met_or_missed(
     name, _, limit = slo.partition("<")
     (bound,) = cell["slo"]
     assert (
-        bound.items() >= {"bound": slo, "metric": name, "limit_s": dict(parse_slo(slo))[name], "met": met}.items()
+        bound.items()
+        >= {"bound": slo, "metric": name, "limit_s": dict(parse_slo(slo))[name], "met": met}.items()
     ), limit
     assert bound["measured_s"] == bound["value"] == measured
     # All values are equal: nothing leaves it open.
@@ -203,8 +241,12 @@ def test_bounds_on_requests_give_attainment(tmp_path: Path) -> None:
     assert bound["value"] > 0.5
 
 
-def test_bounds_on_percentiles_alone_give_attainment_and_demand_no_more_than_they_say(tmp_path: Path) -> None:
-    late = {f"0-{i}": {"intended_s": i + 0.25} for i in range(5)} | {"0-2": {"arrival_s": [2.9, 3.0, 3.1]}}
+def test_bounds_on_percentiles_alone_give_attainment_and_demand_no_more_than_they_say(
+    tmp_path: Path,
+) -> None:
+    late = {f"0-{i}": {"intended_s": i + 0.25} for i in range(5)} | {
+        "0-2": {"arrival_s": [2.9, 3.0, 3.1]}
+    }
     slo = {"ttft_p50": 0.5, "ttft_p90": 0.4, "tpot_p99": 1.0}
     document = summary(tmp_path / "r", CLOSED, late, slo=slo)
     (cell,) = document["cells"]
@@ -227,7 +269,9 @@ def test_a_percentile_of_nothing_misses_its_bound(tmp_path: Path) -> None:
 
 
 def test_a_run_is_trusted_if_every_cell_is_and_every_bound_met(tmp_path: Path) -> None:
-    clean = summarise(make_run(tmp_path / "a", [CLOSED, Load("concurrency", 2)], {}, slo={"ttft_p50": 5.0}))
+    clean = summarise(
+        make_run(tmp_path / "a", [CLOSED, Load("concurrency", 2)], {}, slo={"ttft_p50": 5.0})
+    )
     # Sends of these runs are late by a quarter of a second.
     assert [f["kind"] for cell in clean["cells"] for f in cell["verdict"]["findings"]] == [
         "sends_late",
@@ -249,7 +293,7 @@ def test_a_run_without_records_is_told(tmp_path: Path) -> None:
         summarise(folder)
 
 
-# --- folders of others' making ------------------------------------------------------------------------------------
+# --- folders of others' making --------------------------------------------------------------------
 
 
 def test_papers_and_plan_of_two_runs_are_told(tmp_path: Path) -> None:
@@ -257,14 +301,18 @@ def test_papers_and_plan_of_two_runs_are_told(tmp_path: Path) -> None:
     papers = run_folder.read_info(folder)
     for cells in ([], papers.cells * 2):
         run_folder.write_info(folder, msgspec.structs.replace(papers, cells=cells))
-        with pytest.raises(InputError, match=rf"run\.json has {len(cells)} cells and plan\.parquet 1"):
+        with pytest.raises(
+            InputError, match=rf"run\.json has {len(cells)} cells and plan\.parquet 1"
+        ):
             summarise(folder)
 
 
 @pytest.mark.parametrize("name", ["ttft_p99_s", "moon_p99", "e2e_<b>"])
 def test_a_bound_on_what_is_not_measured_is_missed(tmp_path: Path, name: str) -> None:
     (cell,) = summary(tmp_path / "r", CLOSED, slo={name: 1.0})["cells"]
-    assert [(bound["metric"], bound["value"], bound["met"]) for bound in cell["slo"]] == [(name, None, False)]
+    assert [(bound["metric"], bound["value"], bound["met"]) for bound in cell["slo"]] == [
+        (name, None, False)
+    ]
 
 
 @pytest.mark.parametrize("change", [{"request_id": "=cmd()"}, {"request_id": None}])

@@ -23,18 +23,29 @@ DEPLOYMENT = {"engine": "vLLM", "gpu": "H200", "gpus": 1, "model": "m/x"}
 def run(tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     settings = {"deployment": DEPLOYMENT, "workload": {"kind": "synthetic"}}
     return read_run(
-        make_run(tmp_path_factory.mktemp("trend") / "r", [CLOSED, Load("rate", 2.0)], {}, settings=settings)
+        make_run(
+            tmp_path_factory.mktemp("trend") / "r",
+            [CLOSED, Load("rate", 2.0)],
+            {},
+            settings=settings,
+        )
     )
 
 
-def make_series(run: StoredRun, tpot_s: list[float], releases: list[str] | None = None) -> list[StoredRun]:
+def make_series(
+    run: StoredRun, tpot_s: list[float], releases: list[str] | None = None
+) -> list[StoredRun]:
     """Runs, a day apart, with these TPOTs; TTFT and E2E vary by themselves."""
     rng, runs = np.random.default_rng(len(tpot_s)), []
     for day, value in enumerate(tpot_s):
         cells = []
         for cell in run.summary.cells:
-            ttft, tpot, e2e = (Latency(n=9, mean=x, p50=x, p99=2 * x) for x in (rng.normal(1, 0.02), value, 9.0))
-            metrics = msgspec.structs.replace(cell.metrics, ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, steady=None)
+            ttft, tpot, e2e = (
+                Latency(n=9, mean=x, p50=x, p99=2 * x) for x in (rng.normal(1, 0.02), value, 9.0)
+            )
+            metrics = msgspec.structs.replace(
+                cell.metrics, ttft_s=ttft, tpot_s=tpot, e2e_s=e2e, steady=None
+            )
             verdict = msgspec.structs.replace(cell.verdict, findings=[])
             cells.append(msgspec.structs.replace(cell, metrics=metrics, verdict=verdict))
         runs.append(
@@ -44,7 +55,9 @@ def make_series(run: StoredRun, tpot_s: list[float], releases: list[str] | None 
                     run.info, run_id=f"run-{day}", created=f"2026-01-{1 + day:02d}T00:00:00Z"
                 ),
                 summary=msgspec.structs.replace(run.summary, cells=cells),
-                facts=msgspec.structs.replace(run.facts, engine_version=releases[day] if releases else None),
+                facts=msgspec.structs.replace(
+                    run.facts, engine_version=releases[day] if releases else None
+                ),
             )
         )
     return runs
@@ -54,7 +67,9 @@ def noise(count: int, seed: int) -> np.ndarray:
     return np.exp(np.random.default_rng(seed).normal(0, 0.01, count))
 
 
-def test_a_step_is_found_where_it_is_and_told_with_its_release(run: StoredRun, tmp_path: Path) -> None:
+def test_a_step_is_found_where_it_is_and_told_with_its_release(
+    run: StoredRun, tmp_path: Path
+) -> None:
     values = list(0.02 * noise(24, 1) * np.repeat([1, 1.05], [14, 10]))
     runs = make_series(run, values, ["0.26"] * 14 + ["0.27"] * 10)
     found = find_changes(runs[::-1])  # in whatever order they are named
@@ -64,7 +79,10 @@ def test_a_step_is_found_where_it_is_and_told_with_its_release(run: StoredRun, t
         assert change.releases == ("0.26", "0.27")
         assert change.runs == (14, 10)
         assert [metric.metric for metric in change.metrics] == ["tpot_p50", "tpot_p99"]
-        assert all(metric.worse and metric.ratio == pytest.approx(1.05, abs=0.01) for metric in change.metrics)
+        assert all(
+            metric.worse and metric.ratio == pytest.approx(1.05, abs=0.01)
+            for metric in change.metrics
+        )
     text = str(render(found)[:2])
     assert "for the worse" in text
     assert "from 0.26 to 0.27" in text
@@ -76,14 +94,22 @@ def test_a_step_is_found_where_it_is_and_told_with_its_release(run: StoredRun, t
 
 def test_two_steps_are_two_changes_and_the_better_one_is_no_alarm(run: StoredRun) -> None:
     values = list(0.02 * noise(36, 2) * np.repeat([1, 1.2, 0.9], [12, 12, 12]))
-    changes = [change for change in find_changes(make_series(run, values)).changes if change.series == 0]
-    assert [(change.run, change.worse) for change in changes] == [("run-12", True), ("run-24", False)]
+    changes = [
+        change for change in find_changes(make_series(run, values)).changes if change.series == 0
+    ]
+    assert [(change.run, change.worse) for change in changes] == [
+        ("run-12", True),
+        ("run-24", False),
+    ]
 
 
 def test_false_alarms_are_rare_even_among_outliers(run: StoredRun) -> None:
-    """Of series that only vary, with heavy tails, none has a change; at 5 % few have: the rate is what is stated."""
+    """Of series that only vary, with heavy tails, none has a change; at 5 % few have: the rate is
+    what is stated."""
     rng = np.random.default_rng(3)
-    series = [make_series(run, list(0.02 * np.exp(0.01 * rng.standard_t(2, 20)))) for _ in range(20)]
+    series = [
+        make_series(run, list(0.02 * np.exp(0.01 * rng.standard_t(2, 20)))) for _ in range(20)
+    ]
     assert sum(bool(find_changes(each).changes) for each in series) == 0
     assert sum(bool(find_changes(each, false_alarms=0.05).changes) for each in series) <= 5
 
@@ -93,7 +119,9 @@ def test_few_runs_are_told_to_be_few(run: StoredRun) -> None:
     assert not found.changes
     assert "12 runs, and 13 are needed" in str(found.series[0].why_not_tested)
     assert (least_runs(0.002), least_runs(0.05)) == (13, 8)
-    assert find_changes(make_series(run, [0.02, 0.021] * 3 + [0.04, 0.041] * 3), false_alarms=0.05).changes
+    assert find_changes(
+        make_series(run, [0.02, 0.021] * 3 + [0.04, 0.041] * 3), false_alarms=0.05
+    ).changes
 
 
 def test_other_setups_are_other_series_and_equal_runs_no_change(run: StoredRun) -> None:

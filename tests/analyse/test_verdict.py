@@ -46,7 +46,8 @@ def hiccups(count: int, load: Load = LOAD) -> dict[str, Finding]:
 
 
 def starved(ttft_s: float, tail_s: float, lag_s: float) -> dict[str, Finding]:
-    """As seen beside vLLM on two cores: four users, 64 requests, four of them sent after a stall."""
+    """As seen beside vLLM on two cores: four users, 64 requests, four of them sent after a
+    stall."""
     records = rows(64, ttft=ttft_s, tpot=0.006)
     for each in records[30:34]:
         each["intended_s"] -= lag_s
@@ -59,7 +60,8 @@ CASES: list[Case] = [
     ("=", None, "", lambda: late(0.01)),  # less than a tenth of a TTFT of 0.11 s, which contains it
     ("=", None, "", lambda: late(0.03, 3)),  # of less than 1 % of the requests
     ("=sends_late", "warning", "", lambda: late(0.03, 4)),
-    ("=", None, "", lambda: late(0.0019, ttft=0.01, tpot=0.01)),  # more than a tenth, but less than 2 ms
+    # more than a tenth, but less than 2 ms
+    ("=", None, "", lambda: late(0.0019, ttft=0.01, tpot=0.01)),
     ("=sends_late", "warning", "", lambda: late(0.0021, ttft=0.01, tpot=0.01)),
     (
         "sends_late", "warning",
@@ -67,7 +69,8 @@ CASES: list[Case] = [
     ),
     ("sends_late", "warning", "which spoils TTFT p99 (160 ms), E2E p99 (460 ms). ", lambda: late(0.06)),
     ("sends_late", "warning", "TTFT p50", lambda: late(0.06, 200)),
-    # In a closed loop latencies count from sending; slots that wait for the client are filled together.
+    # In a closed loop latencies count from sending; slots that wait for the client are filled
+    # together.
     ("=", None, "", lambda: late(0.009, load=LOOP)),
     ("sends_late", "warning", "which spoils TTFT p99 (100 ms). ", lambda: late(0.03, load=LOOP)),
     # Load is missing, 5 % of it from 20 ms in each request on.

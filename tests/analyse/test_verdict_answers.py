@@ -81,7 +81,8 @@ def cut_after(*silences_s: float, events: bool = True) -> dict[str, Finding]:
 
 
 def side_by_side(streams: bool = True, choices: int = 2, **changed: Any) -> dict[str, Finding]:
-    """The tokens of all answers to a request are its own: not longer than allowed; the prompt is asked twice."""
+    """The tokens of all answers to a request are its own: not longer than allowed; the prompt is
+    asked twice."""
     target = structs.replace(TARGET, choices=choices, streams=streams)
     return found(rows(**{**TWICE, "cached_tokens": 96, **changed}), target=target)
 
@@ -205,11 +206,19 @@ def from_file(**changed: Any) -> dict[str, Finding]:
 
 
 def of_texts(**changed: Any) -> dict[str, Finding]:
-    return found(rows(**changed), make(Dataset("text", [f"a{i}" for i in range(COUNT)], [4] * COUNT, "00", 0)))
+    return found(
+        rows(**changed),
+        make(Dataset("text", [f"a{i}" for i in range(COUNT)], [4] * COUNT, "00", 0)),
+    )
 
 
 ERRORS, EMPTY, LONGER, INPUT = "request_errors", "empty_answers", "output_length", "input_length"
-REASONS, MODEL, TEXTS, RHYTHM = "finish_reasons", "other_model", "answers_repeated", "answers_identical"
+REASONS, MODEL, TEXTS, RHYTHM = (
+    "finish_reasons",
+    "other_model",
+    "answers_repeated",
+    "answers_identical",
+)
 UNSEEN, SEVERAL, FEWER, PROMPTS = (
     "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events", "prompts_repeated",
 )  # fmt: skip
@@ -247,7 +256,8 @@ CASES: list[Case] = [
         lambda: cut_after(60.0, 60.01, 60.02, 60.0),
     ),
     (ERRORS, "error", "!silence", lambda: cut_after(5.0, 60.0, 33.0, 12.0)),
-    (ERRORS, "error", "!silence", lambda: cut_after(0.01, 0.01, 0.01, 0.01)),  # in the midst of a stream
+    # in the midst of a stream
+    (ERRORS, "error", "!silence", lambda: cut_after(0.01, 0.01, 0.01, 0.01)),
     (ERRORS, "error", "cut after 1.00 s of silence", lambda: cut_after(1.0, 1.0, 1.0, events=False)),
     (
         f"={ERRORS}", "error", "",
@@ -333,7 +343,8 @@ CASES: list[Case] = [
     (RHYTHM, "warning", "200 of 400 answers arrived with the same gaps, to the microsecond", same_rhythm),
     (RHYTHM, None, "", lambda: same_rhythm(source="imported")),
     (RHYTHM, None, "", lambda: same_rhythm(199)),
-    ("=", None, "", lambda: same_rhythm(COUNT, jitter_s=2e-5)),  # an engine alone on its machine is steady
+    # an engine alone on its machine is steady
+    ("=", None, "", lambda: same_rhythm(COUNT, jitter_s=2e-5)),
     (RHYTHM, None, "", lambda: found(rows(19, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
     (RHYTHM, "warning", "", lambda: found(rows(20, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
     (RHYTHM, None, "", lambda: found(rows(arrival_s=[5.0, 5.1, 5.2], read=[0, 1, 2], tokens=[1, 2, 3]))),
@@ -345,7 +356,8 @@ CASES: list[Case] = [
         "300 of 400 prompts had been sent before in the cell, because the file has only 100; "
         "38% of the cell's input tokens came from the prefix cache for them", lambda: short_file(100, 50),
     ),
-    # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils nothing.
+    # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils
+    # nothing.
     (
         PROMPTS, "info",
         "300 of 400 prompts had been sent before in the cell, because the file has only 100. ",
@@ -407,7 +419,8 @@ CASES: list[Case] = [
     ),
     (SEVERAL, "info", "", lambda: found(rows(output_tokens=255, tokens=[1, 50, 100, 255]), long(1024))),
     (UNSEEN, "warning", "", lambda: found(rows(output_tokens=256, tokens=[1, 50, 100, 256]), long(1024))),
-    # Whole answers in one event are no stream that leaves tokens out, and those without events have none.
+    # Whole answers in one event are no stream that leaves tokens out, and those without events have
+    # none.
     (UNSEEN, None, "", lambda: found(rows(**WHOLE), long(1024))),
     (SEVERAL, "info", "1000.00 tokens per stream event", lambda: found(rows(**WHOLE), long(1024))),
     ("=", None, "", lambda: found(spoilt(4, output_tokens=1000, **SILENT), long(1024))),
@@ -444,7 +457,9 @@ def test_failures_alone_say_nothing_of_tokens() -> None:
 
 def test_arrivals_without_end_say_nothing_of_a_rhythm() -> None:
     endless = [0.1, math.inf, math.inf, -math.inf]
-    batch = pa.RecordBatch.from_pylist(rows(1, arrival_s=endless), schema=run_folder.records_schema())
+    batch = pa.RecordBatch.from_pylist(
+        rows(1, arrival_s=endless), schema=run_folder.records_schema()
+    )
     events = verdict.EventReader()
     events.add(batch)
     assert events.figures().pattern.tolist() == [0]

@@ -13,18 +13,25 @@ from loadstone.core.summary import Latency, ReplicaPart, Requests
 from verdict_cells import COUNT, LOAD, TARGET, Case, Rows, check, closed, found, plan_of, rows
 
 
-def ran(cpu_s: float | None, seconds: float = 10.0, workers: int = 1, **changed: Any) -> dict[str, Finding]:
+def ran(
+    cpu_s: float | None, seconds: float = 10.0, workers: int = 1, **changed: Any
+) -> dict[str, Finding]:
     records = rows()
     if workers == 2:
         records[7]["worker"] = 1
         records[8]["worker"] = None
-    times = {"start_s": 5.0, "issue_end_s": 5.0, "end_s": 5.0 + seconds, "client_cpu_s": cpu_s} | changed
+    times = {
+        "start_s": 5.0,
+        "issue_end_s": 5.0,
+        "end_s": 5.0 + seconds,
+        "client_cpu_s": cpu_s,
+    } | changed
     return found(records, info=CellInfo(load=LOAD, **times))
 
 
 def in_one_read(share: float, stalled: bool | None = None, **changed: Any) -> Rows:
-    """Of the events that follow another, two of three come in its read, in a share of the answers. `stalled`: a fifth
-    of the answers waited for the client, the first ones or all others.
+    """Of the events that follow another, two of three come in its read, in a share of the answers.
+    `stalled`: a fifth of the answers waited for the client, the first ones or all others.
     """
     records = rows(**changed)
     for each in records[: round(share * len(records))]:
@@ -43,7 +50,9 @@ def first_late(count: int, first: int = 3, lag_s: float = 0.12) -> list[str]:
     for each in records[:count]:
         at = each["arrival_s"][0] + 0.1 * (first - 1)
         later = [at + 0.1 * (after + 1) for after in range(4 - first)]
-        each.update(read=[0] * first + [1] * len(later), arrival_s=[at] * first + later, receive_lag_s=lag_s)
+        each.update(
+            read=[0] * first + [1] * len(later), arrival_s=[at] * first + later, receive_lag_s=lag_s
+        )
     finding = found(records).get("client_read_late")
     names = [] if finding is None else finding.evidence.partition("which spoils ")[2].split(", ")
     return [name.partition(" (")[0] for name in names]
@@ -66,8 +75,11 @@ def starved_tool(**more: Any) -> dict[str, Finding]:
     return found(records, **more)
 
 
-def began_with(tokens: int, of: int, share: float = 1.0, sent_before_s: float = 0.0, **changed: Any) -> Rows:
-    """Answers of `of` tokens, an event each, the first `tokens` of them in one read; a share of the cell."""
+def began_with(
+    tokens: int, of: int, share: float = 1.0, sent_before_s: float = 0.0, **changed: Any
+) -> Rows:
+    """Answers of `of` tokens, an event each, the first `tokens` of them in one read; a share of the
+    cell."""
     records = rows()
     for each in records[: round(share * len(records))]:
         first = each["arrival_s"][0]
@@ -77,7 +89,9 @@ def began_with(tokens: int, of: int, share: float = 1.0, sent_before_s: float = 
             tokens=list(range(1, of + 1)), output_tokens=of, **changed,
         )  # fmt: skip
         each["end_s"] = each["arrival_s"][-1]
-        each.update(intended_s=each["sent_s"] - sent_before_s, sent_s=each["sent_s"] - sent_before_s)
+        each.update(
+            intended_s=each["sent_s"] - sent_before_s, sent_s=each["sent_s"] - sent_before_s
+        )
     return records
 
 
@@ -108,14 +122,23 @@ def whole(gap_s: float = 0.0, read: Any = (0, 0, 0, 0), **changed: Any) -> dict[
 
 def fleet(*pace_s: float | None) -> dict[str, Finding]:
     parts = [
-        ReplicaPart(requests=Requests(), output_tokens=0, replica=i, url=f"http://{i}", tpot_s=Latency(p50=p50_s))
+        ReplicaPart(
+            requests=Requests(),
+            output_tokens=0,
+            replica=i,
+            url=f"http://{i}",
+            tpot_s=Latency(p50=p50_s),
+        )
         for i, p50_s in enumerate(pace_s)
     ]
     return found(rows(), replicas=parts)
 
 
-def connected(fresh: int, wait_s: float = 0.0, count: int = 400, e2e_s: float = 0.4) -> dict[str, Finding]:
-    """A closed loop of 8 slots; `fresh` requests after the first eight on a connection of their own."""
+def connected(
+    fresh: int, wait_s: float = 0.0, count: int = 400, e2e_s: float = 0.4
+) -> dict[str, Finding]:
+    """A closed loop of 8 slots; `fresh` requests after the first eight on a connection of their
+    own."""
     records = closed(8, count, lambda _: e2e_s)
     for number, each in enumerate(records):
         each["reused_connection"] = not (number < 8 or number < 8 + fresh)
@@ -160,7 +183,12 @@ def early_first(first_s: float, second_s: float, early: int = COUNT) -> dict[str
     return found(made, natural(10))
 
 
-LATE, TOGETHER, UNDER, OVER = "client_read_late", "events_coalesced", "tpot_understated", "ttft_overstated"
+LATE, TOGETHER, UNDER, OVER = (
+    "client_read_late",
+    "events_coalesced",
+    "tpot_understated",
+    "ttft_overstated",
+)
 BUNCHED, FRESH, RESENT = "arrivals_bunched", "connections_not_kept", "requests_resent"
 CASES: list[Case] = [
     # The client itself.
@@ -190,7 +218,8 @@ CASES: list[Case] = [
     # A stall is judged by the requests that it was of; the others were read at once.
     (f"={LATE}", "info", "", lambda: found(in_one_read(0.2, stalled=True))),
     (f"={TOGETHER}", "info", "", lambda: found(in_one_read(0.2, stalled=False))),
-    # From a hundredth of the gaps on: 12 of 1,200. A stall in two answers of many tokens is in no p99.
+    # From a hundredth of the gaps on: 12 of 1,200. A stall in two answers of many tokens is in no
+    # p99.
     (LATE, "warning", "which spoils ITL p99 (300 ms)", lambda: long_wait(12)),
     (LATE, None, "", lambda: long_wait(3)),
     ("=", None, "", lambda: found(rows(receive_lag_s=0.3))),  # nothing came together
@@ -214,7 +243,8 @@ CASES: list[Case] = [
     (UNDER, "warning", "", lambda: running([8, 16, 24, 32])),
     (UNDER, None, "", lambda: running([8, 16, 24, 32], "final usage")),
     (UNDER, None, "", lambda: running([1, 11, 21, 32])),
-    # First events that waited for others, as nginx holds 16 KiB of a TLS stream, and Nagle's algorithm two or three.
+    # First events that waited for others, as nginx holds 16 KiB of a TLS stream, and Nagle's
+    # algorithm two or three.
     (
         OVER, "warning",
         "answers began with 50 events at once (median): at the pace of the later ones, the first was ready 4.90 s "
@@ -231,7 +261,8 @@ CASES: list[Case] = [
     (BUNCHED, None, "", lambda: found(rows())),
     (BUNCHED, "warning", "", lambda: whole(0.9e-5, range(4))),
     (BUNCHED, None, "", lambda: whole(1.5e-5, range(4))),
-    # From a tenth of E2E, 5 s less 2.015 s, on it is the client; and only where reads brought several events.
+    # From a tenth of E2E, 5 s less 2.015 s, on it is the client; and only where reads brought
+    # several events.
     (
         BUNCHED, "warning", ("waiting 2.00 s (median) for the client", "!proxy", "starved"),
         lambda: whole(receive_lag_s=2.0),
@@ -290,12 +321,15 @@ def test_findings_about_the_client(case: Case) -> None:
 
 
 def test_first_events_that_were_read_late_spoil_ttft_and_tpot_by_name() -> None:
-    """A stall over the first tokens of four answers in 400 is in the p99; over those of half of them, in the p50."""
+    """A stall over the first tokens of four answers in 400 is in the p99; over those of half of
+    them, in the p50."""
     assert first_late(3) == []
     assert first_late(4) == ["TTFT p99", "TPOT p99"]  # 8 of 1,200 gaps are no p99
     assert first_late(6) == ["TTFT p99", "TPOT p99", "ITL p99"]
     assert first_late(200)[:3] == ["TTFT p50", "TTFT p99", "TPOT p50"]
-    assert all(name.startswith("ITL") for name in first_late(4, first=1))  # alone in its read: its stamp is its own
+    assert all(
+        name.startswith("ITL") for name in first_late(4, first=1)
+    )  # alone in its read: its stamp is its own
     assert first_late(4, lag_s=1e-4) == []  # the client read at once
 
 
@@ -307,9 +341,10 @@ def collected(
     tied: bool = False,
     equal: bool = False,
 ) -> dict[str, Finding]:
-    """Answers of 4 events that stand for drawn lengths: TTFT is 20 ms and `by_answer` for each of their tokens,
-    `by_prompt` for each of the prompt's; TPOT has a spread of `paced`. `tied`: longer prompts get longer answers;
-    `equal`: all answers are of one length, but for those of the warm-up.
+    """Answers of 4 events that stand for drawn lengths: TTFT is 20 ms and `by_answer` for each of
+    their tokens, `by_prompt` for each of the prompt's; TPOT has a spread of `paced`. `tied`: longer
+    prompts get longer answers; `equal`: all answers are of one length, but for those of the
+    warm-up.
     """
     rng, slots = np.random.default_rng(seed), 8
     plan = plan_of(Load("concurrency", slots), 100, slots)
@@ -330,17 +365,26 @@ def collected(
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("thought_s", "told"), [(1.0, True), (0.0, False), (3.0, False)])
-def test_tokens_that_were_made_before_the_first_event(seed: int, thought_s: float, told: bool) -> None:
-    """Answers of 64 tokens, of which 4 to 24 have an event each; the others took `thought_s` times as long as an
-    event before the first. Where they took no time, events hold several tokens.
+def test_tokens_that_were_made_before_the_first_event(
+    seed: int, thought_s: float, told: bool
+) -> None:
+    """Answers of 64 tokens, of which 4 to 24 have an event each; the others took `thought_s` times
+    as long as an event before the first. Where they took no time, events hold several tokens.
     """
     rng, load = np.random.default_rng(seed), Load("concurrency", 8)
     records = closed(8, 60)
     for each in records:
         events = int(rng.integers(4, 25))
-        first_s = each["sent_s"] + 0.05 + 0.01 * thought_s * (64 - events) + float(rng.normal(0, 0.003))
+        first_s = (
+            each["sent_s"] + 0.05 + 0.01 * thought_s * (64 - events) + float(rng.normal(0, 0.003))
+        )
         times = [first_s + 0.01 * k for k in range(events)]
-        each.update(arrival_s=times, read=list(range(events)), tokens=[*range(1, events), 64], output_tokens=64)
+        each.update(
+            arrival_s=times,
+            read=list(range(events)),
+            tokens=[*range(1, events), 64],
+            output_tokens=64,
+        )
         each["end_s"] = times[-1]
     findings = found(records, plan_of(load, 60, 8))
     assert ("tokens_not_streamed" in findings) == told
@@ -349,13 +393,18 @@ def test_tokens_that_were_made_before_the_first_event(seed: int, thought_s: floa
 
 @pytest.mark.parametrize("seed", range(5))
 def test_answers_that_are_collected_and_replayed(seed: int) -> None:
-    kind, words = "answers_collected", "of TTFT grows with the length of the answer at equal prompts ("
+    kind, words = (
+        "answers_collected",
+        "of TTFT grows with the length of the answer at equal prompts (",
+    )
     check((kind, "warning", words, lambda: collected(seed)))
     check((kind, "warning", "", lambda: collected(seed, by_prompt=0.0005)))
     check((kind, "warning", "", lambda: collected(seed, by_prompt=0.0002, tied=True)))
-    check((kind, "warning", "", lambda: collected(seed, equal=True)))  # the warm-up's answers of a loop are cut
-    # A prompt's length may be what counts, and go with the answer's; what is even may be an engine; and a pace that
-    # varies is one.
+    check(
+        (kind, "warning", "", lambda: collected(seed, equal=True))
+    )  # the warm-up's answers of a loop are cut
+    # A prompt's length may be what counts, and go with the answer's; what is even may be an engine;
+    # and a pace that varies is one.
     check((kind, None, "", lambda: collected(seed, by_answer=0, by_prompt=0.001, tied=True)))
     check((kind, None, "", lambda: collected(seed, by_answer=0, paced=0.0)))
     check((kind, None, "", lambda: collected(seed, by_answer=0, equal=True, paced=0.0)))
@@ -363,7 +412,8 @@ def test_answers_that_are_collected_and_replayed(seed: int) -> None:
 
 
 def test_first_tokens_that_queue_while_a_loop_fills_are_no_replay() -> None:
-    """Eight slots on four servers: later warm-up requests, whose answers are longer, wait longer."""
+    """Eight slots on four servers: later warm-up requests, whose answers are longer, wait
+    longer."""
     slots, free = 8, [0.0] * 4
     ready, records = [0.0] * slots, closed(slots, 100)
     for number, each in enumerate(records):
@@ -375,4 +425,6 @@ def test_first_tokens_that_queue_while_a_loop_fills_are_no_replay() -> None:
         free[server] = ready[slot] = last_s
         each.update(intended_s=sent_s, sent_s=sent_s, output_tokens=output, end_s=last_s)
         each["arrival_s"] = [float(at) for at in np.linspace(first_s, last_s, 4)]
-    assert "answers_collected" not in found(records, plan_of(Load("concurrency", slots), 100, slots))
+    assert "answers_collected" not in found(
+        records, plan_of(Load("concurrency", slots), 100, slots)
+    )

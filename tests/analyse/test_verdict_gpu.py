@@ -59,7 +59,10 @@ def test_what_a_gpu_does_not_tell_is_missing() -> None:
 
 
 def test_gpus_are_no_server_and_servers_no_gpu() -> None:
-    engine, gpu = said("vllm:num_requests_running", [1.0, 2.0]), of_gpu("power_w", [100.0, 200.0], start_s=10.5)
+    engine, gpu = (
+        said("vllm:num_requests_running", [1.0, 2.0]),
+        of_gpu("power_w", [100.0, 200.0], start_s=10.5),
+    )
     assert gpu_figures(Readings(table(engine)), 10.0, 13.0) is None
     assert server_figures(table(gpu), 10.0, 13.0) is None
     both = server_figures(table(engine + gpu), 10.0, 13.0)
@@ -67,13 +70,20 @@ def test_gpus_are_no_server_and_servers_no_gpu() -> None:
     assert both.samples == 2
 
 
-def throttled(samples: int = 100, clock_mhz: float | None = 1234.5, **shares: float) -> dict[str, Finding]:
+def throttled(
+    samples: int = 100, clock_mhz: float | None = 1234.5, **shares: float
+) -> dict[str, Finding]:
     figures = GpuFigures(gpus=1, samples=samples, throttled=shares, sm_clock_min_mhz=clock_mhz)
     return found(rows(), gpus=figures)
 
 
 HELD = "gpu_throttled"
-FAULT = ("1234 MHz", "of 100 readings", "!power cap", "cooling")  # a warning names the trouble, not the ordinary
+FAULT = (
+    "1234 MHz",
+    "of 100 readings",
+    "!power cap",
+    "cooling",
+)  # a warning names the trouble, not the ordinary
 CAP = ("1234 MHz", "of 100 readings", "power cap", "!cooling")
 CASES: list[Case] = [
     (HELD, "warning", FAULT, lambda: throttled(thermal=0.05)),

@@ -26,7 +26,14 @@ def test_a_profile_of_ones_own_was_measured(tmp_path: Path) -> None:
 
 def findings(tmp_path: Path, deployment: str, **options: Any) -> dict[str, Any]:
     done = loadstone.simulate(
-        deployment, concurrency="2", input="64", output="8", requests=4, out=tmp_path, draws=0, **options
+        deployment,
+        concurrency="2",
+        input="64",
+        output="8",
+        requests=4,
+        out=tmp_path,
+        draws=0,
+        **options,
     )
     (cell,) = done["cells"] if isinstance(done, dict) else done.summary()["cells"]
     found = {each["kind"]: each for each in cell["verdict"]["findings"]}
@@ -38,7 +45,13 @@ def test_a_simulated_scheduler_works_under_the_lengths_that_are_asked(tmp_path: 
     """Of Gemma's windows most are what a request of 1,280 tokens keeps."""
     for prompt, least, most in (("1152", 25, 32), ("8064", 10, 12)):
         done = loadstone.simulate(
-            "gemma-3-27b@1xh100", concurrency="2", input=prompt, output="128", requests=4, out=tmp_path, draws=0
+            "gemma-3-27b@1xh100",
+            concurrency="2",
+            input=prompt,
+            output="128",
+            requests=4,
+            out=tmp_path,
+            draws=0,
         )
         policy = run_folder.read_info(Path(done["run_dir"])).settings.policy
         assert least <= policy["kv_blocks"] * policy["block_tokens"] / (int(prompt) + 128) <= most
@@ -58,7 +71,10 @@ def test_another_vendors_gpu_is_a_warning_and_a_release_is_none(tmp_path: Path) 
     # Of AMD's present releases vLLM 0.10 was measured, with dense models.
     assert "unmeasured" not in findings(tmp_path, "llama-3.1-8b@1xmi300x/version=0.10.0")
     assert findings(tmp_path, "llama-3.1-8b@1xmi300x")["unmeasured"]["severity"] == "info"
-    assert findings(tmp_path, "llama-3.1-8b@1xmi300x/engine=sglang")["unmeasured"]["severity"] == "warning"
+    assert (
+        findings(tmp_path, "llama-3.1-8b@1xmi300x/engine=sglang")["unmeasured"]["severity"]
+        == "warning"
+    )
     assert findings(tmp_path, "llama-3.1-8b@1xmi355x")["unmeasured"]["severity"] == "warning"
 
 
@@ -87,10 +103,15 @@ def test_drafts_that_were_assumed(tmp_path: Path) -> None:
     ("deployment", "draft"),
     [
         ("deepseek-r1@8xh200/tp8,num_speculative_tokens=1", "the model's own layers"),
-        ("llama-3.1-8b@1xh100/num_speculative_tokens=2,draft=llama-3.2-1b", "meta-llama/Llama-3.2-1B"),
+        (
+            "llama-3.1-8b@1xh100/num_speculative_tokens=2,draft=llama-3.2-1b",
+            "meta-llama/Llama-3.2-1B",
+        ),
     ],
 )
-def test_a_draft_that_is_known_leaves_the_acceptance(tmp_path: Path, deployment: str, draft: str) -> None:
+def test_a_draft_that_is_known_leaves_the_acceptance(
+    tmp_path: Path, deployment: str, draft: str
+) -> None:
     found = findings(tmp_path, deployment)["drafts_assumed"]
     assert found["severity"] == "info"
     assert f"the draft is {draft}" in found["evidence"]
@@ -98,8 +119,12 @@ def test_a_draft_that_is_known_leaves_the_acceptance(tmp_path: Path, deployment:
 
 
 def test_runs_of_before_say_whose_the_draft_is_otherwise() -> None:
-    (own,) = prediction_findings(info_of(settings={"basis": {"assumed_acceptance": 0.7, "own_draft": True}}))
-    (none,) = prediction_findings(info_of(settings={"basis": {"assumed_acceptance": 0.7, "own_draft": False}}))
+    (own,) = prediction_findings(
+        info_of(settings={"basis": {"assumed_acceptance": 0.7, "own_draft": True}})
+    )
+    (none,) = prediction_findings(
+        info_of(settings={"basis": {"assumed_acceptance": 0.7, "own_draft": False}})
+    )
     assert [own.severity, none.severity] == ["info", "warning"]
 
 
@@ -134,7 +159,9 @@ def test_a_profile_of_ones_own_may_have_crossed_them(tmp_path: Path) -> None:
     import msgspec
 
     deployment = "deepseek-v3@16xh200/tp16,engine=sglang"
-    own = save(msgspec.structs.replace(profile_of(parse_deployment(deployment)), name="mine"), tmp_path)
+    own = save(
+        msgspec.structs.replace(profile_of(parse_deployment(deployment)), name="mine"), tmp_path
+    )
     assert "network_guessed" not in findings(tmp_path, deployment, profile=str(own))
 
 

@@ -1,4 +1,5 @@
-"""Findings about a run as a whole: what was planned and never began, what of a file was not sent."""
+"""Findings about a run as a whole: what was planned and never began, what of a file was not
+sent."""
 
 import dataclasses
 from pathlib import Path
@@ -25,14 +26,22 @@ LOADS = [Load("concurrency", 1), Load("concurrency", 4), Load("rate", 2.5)]
 
 
 def test_cells_that_never_began_are_named() -> None:
-    (finding,) = run_findings(info_of(LOADS, error="the run was cut off"), PLAN, [True, False, False])
+    (finding,) = run_findings(
+        info_of(LOADS, error="the run was cut off"), PLAN, [True, False, False]
+    )
     assert (finding.kind, finding.severity) == ("cells_not_begun", "warning")
-    assert finding.evidence == ("2 of 3 planned cells never began (concurrency 4, 2.5 req/s): the run was cut off")
+    assert finding.evidence == (
+        "2 of 3 planned cells never began (concurrency 4, 2.5 req/s): the run was cut off"
+    )
     assert not list(run_findings(info_of(LOADS), PLAN, [True, True, True]))
 
 
 def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
-    trace = {"kind": "trace", "requests": 1200, "skipped": {"broken line": 2, "too long for the model": 1000}}
+    trace = {
+        "kind": "trace",
+        "requests": 1200,
+        "skipped": {"broken line": 2, "too long for the model": 1000},
+    }
     (finding,) = of_workload(trace)
     assert (finding.kind, finding.severity) == ("lines_left_out", "info")
     assert finding.evidence == (
@@ -55,7 +64,9 @@ def test_what_was_left_out_of_a_file_is_counted_by_its_reason() -> None:
 
 def test_prompts_beyond_the_model_are_counted_and_a_doubted_deployment_is_told() -> None:
     (finding,) = of_workload({"kind": "dataset", "prompts": 9, "too_long": 3})
-    assert finding.evidence.startswith("3 of the file's items were left out (3 too long for the model)")
+    assert finding.evidence.startswith(
+        "3 of the file's items were left out (3 too long for the model)"
+    )
     stated = {"doubts": ["the server names its model tiny", "it has 2 B parameters"]}
     (finding,) = run_findings(info_of(settings={"deployment": stated}), PLAN, [])
     assert (finding.kind, finding.severity) == ("deployment_doubted", "info")
@@ -85,7 +96,12 @@ def test_a_run_that_was_cut_off_tells_of_its_other_cells_everywhere(tmp_path: Pa
     over = CellInfo(load=LOADS[0], start_s=0.0, issue_end_s=4.0, end_s=9.0)
     never = {f"1-{i}": {"status": "never sent"} for i in range(5)}
     folder = make_run(
-        tmp_path / "r", LOADS[:2], never, cells=[over, CellInfo(load=LOADS[1])], status="interrupted", error="cut off"
+        tmp_path / "r",
+        LOADS[:2],
+        never,
+        cells=[over, CellInfo(load=LOADS[1])],
+        status="interrupted",
+        error="cut off",
     )
     document = summarise(folder)
     assert len(document["cells"]) == 1
@@ -108,10 +124,14 @@ def test_a_run_of_which_nothing_began_still_says_what_was_planned(tmp_path: Path
     assert "1 of 1 planned cells never began (concurrency 1)" in said
 
 
-def of_prompts(workload: dict[str, Any], prompts: list[str], endpoint: str, **load: Any) -> list[Finding]:
+def of_prompts(
+    workload: dict[str, Any], prompts: list[str], endpoint: str, **load: Any
+) -> list[Finding]:
     plan = dataclasses.replace(PLAN, workload=workload, prompts=prompts, chat=True)
     info = info_of([Load("rate", 2.0, **load)], target=structs.replace(TARGET, endpoint=endpoint))
-    return [each for each in kept_findings(info, plan, 0, len(plan)) if each.kind != "records_missing"]
+    return [
+        each for each in kept_findings(info, plan, 0, len(plan)) if each.kind != "records_missing"
+    ]
 
 
 def test_what_a_file_asks_and_is_not_sent_spoils_trust() -> None:

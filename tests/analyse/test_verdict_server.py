@@ -26,13 +26,21 @@ Said = tuple[float, int, str, dict[str, str], float]
 
 def table(said: list[Said]) -> pa.Table:
     lines = [
-        {"time_s": t, "replica": r, "name": n, "labels": msgspec.json.encode(labels).decode(), "value": v}
+        {
+            "time_s": t,
+            "replica": r,
+            "name": n,
+            "labels": msgspec.json.encode(labels).decode(),
+            "value": v,
+        }
         for t, r, n, labels, v in sorted(said, key=lambda each: each[0])
     ]
     return pa.Table.from_pylist(lines, schema=run_folder.server_schema())
 
 
-def said(name: str, values: list[float], replica: int = 0, start_s: float = 10.0, **labels: str) -> list[Said]:
+def said(
+    name: str, values: list[float], replica: int = 0, start_s: float = 10.0, **labels: str
+) -> list[Said]:
     """One value a second."""
     return [(start_s + i, replica, name, labels, value) for i, value in enumerate(values)]
 
@@ -47,12 +55,15 @@ def figures(
     return known
 
 
-# --- figures ----------------------------------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def test_gauges_are_of_the_cell_alone() -> None:
     running = said("vllm:num_requests_running", [99, 1, 2, 3, 99], start_s=9.5, engine="0")
-    assert figures(running, start_s=10, end_s=13) == {"restarts": 0, "running": {"mean": 2, "max": 3}}
+    assert figures(running, start_s=10, end_s=13) == {
+        "restarts": 0,
+        "running": {"mean": 2, "max": 3},
+    }
 
 
 def test_counters_are_what_the_cell_added() -> None:
@@ -73,10 +84,14 @@ def test_servers_of_a_fleet_count_together() -> None:
 def test_engines_of_one_server_count_together_but_ranks_say_the_same() -> None:
     by_engine = [said("vllm:num_requests_waiting", [3] * 5, engine=number) for number in "01"]
     assert figures(*by_engine)["waiting"]["max"] == 6
-    by_rank = [said("sglang:num_queue_reqs", [3] * 5, tp_rank=number, dp_rank="0") for number in "01"]
+    by_rank = [
+        said("sglang:num_queue_reqs", [3] * 5, tp_rank=number, dp_rank="0") for number in "01"
+    ]
     by_rank += [said("sglang:num_queue_reqs", [4] * 5, tp_rank="0", dp_rank="1")]
     assert figures(*by_rank)["waiting"]["max"] == 7
-    counted = [said("sglang:cached_tokens_total", [0, 1, 2, 3, 4], tp_rank=number) for number in "01"]
+    counted = [
+        said("sglang:cached_tokens_total", [0, 1, 2, 3, 4], tp_rank=number) for number in "01"
+    ]
     assert figures(*counted)["prefix_hits"] == 4
     # Of ranks that differ some say nothing yet.
     silent = said("sglang:num_queue_reqs", [0] * 5, tp_rank="1") + said(
@@ -120,7 +135,10 @@ def test_llama_cpp_counts_prompts_without_what_was_cached() -> None:
 
 
 def test_transfers_are_counted_by_each_engine() -> None:
-    shared = [said("sglang:kv_transfer_total_mb_count", [0, 1, 2, 3, 4], tp_rank=number) for number in "01"]
+    shared = [
+        said("sglang:kv_transfer_total_mb_count", [0, 1, 2, 3, 4], tp_rank=number)
+        for number in "01"
+    ]
     failed = said("sglang:num_transfer_failed_reqs_total", [0, 0, 1, 1, 1])
     failed += said("sglang:num_bootstrap_failed_reqs_total", [0, 0, 2, 2, 2])
     assert figures(*shared, failed) == {"restarts": 0, "transfers": 4, "transfers_failed": 3}
@@ -131,9 +149,12 @@ def test_transfers_are_counted_by_each_engine() -> None:
         said("vllm:external_prefix_cache_hits_total", [0, 10, 20, 30, 40]),
     ]
     assert figures(*by_source) == {"restarts": 0, "transferred_tokens": 40}
-    # What a decode worker finds in its own cache is not sent again; what a prefill worker finds in its own is.
+    # What a decode worker finds in its own cache is not sent again; what a prefill worker finds in
+    # its own is.
     hits = "vllm:prefix_cache_hits_total"
-    prefill = said(by_source_name, [0] * 5, source="external_kv_transfer") + said(hits, [0, 16, 32, 48, 64])
+    prefill = said(by_source_name, [0] * 5, source="external_kv_transfer") + said(
+        hits, [0, 16, 32, 48, 64]
+    )
     decode = said(hits, [0, 0, 0, 64, 64], replica=1)
     decode += said(by_source_name, [0, 80, 80, 96, 96], source="external_kv_transfer", replica=1)
     known = figures(prefill, decode)
@@ -151,8 +172,16 @@ def histogram(name: str, counts: list[float], each_s: float, **labels: str) -> l
         (["vllm:request_queue_time_seconds", {}, 0.5], None, [0.5, None, None]),
         (["vllm:request_prefill_time_seconds", {}, 0.2], None, [None, 0.2, None]),
         (["sglang:queue_time_seconds", {"tp_rank": "1"}, 0.5], None, [0.5, None, None]),
-        (["sglang:per_stage_req_latency_seconds", {"stage": "prefill_forward"}, 0.3], None, [None, 0.3, None]),
-        (["sglang:per_stage_req_latency_seconds", {"stage": "prefill_transfer_kv_cache"}, 0.1], 5, [None, None, 0.1]),
+        (
+            ["sglang:per_stage_req_latency_seconds", {"stage": "prefill_forward"}, 0.3],
+            None,
+            [None, 0.3, None],
+        ),
+        (
+            ["sglang:per_stage_req_latency_seconds", {"stage": "prefill_transfer_kv_cache"}, 0.1],
+            5,
+            [None, None, 0.1],
+        ),
         (["trtllm_request_queue_time_seconds", {}, 0.5], None, [0.5, None, None]),
         (["vllm:nixl_xfer_time_seconds", {}, 0.1], 5, [None, None, 0.1]),
         # Of pools both sides count a request: 20 waits of half a second in 10 requests.
@@ -161,12 +190,16 @@ def histogram(name: str, counts: list[float], each_s: float, **labels: str) -> l
     ],
 )
 def test_ttft_is_split_as_the_engines_count_it(
-    series: tuple[str, dict[str, str], float], answered: int | None, parts: list[float | None] | None
+    series: tuple[str, dict[str, str], float],
+    answered: int | None,
+    parts: list[float | None] | None,
 ) -> None:
     name, labels, each_s = series
     known = figures(histogram(name, [7, 7, 10, 20, 27], each_s, **labels), answered=answered)
     made = known.get("ttft_parts")
-    assert (made if made is None else list(made.values())) == (parts if parts is None else pytest.approx(parts))
+    assert (made if made is None else list(made.values())) == (
+        parts if parts is None else pytest.approx(parts)
+    )
 
 
 def test_a_split_without_requests_is_unknown() -> None:
@@ -176,7 +209,10 @@ def test_a_split_without_requests_is_unknown() -> None:
 
 @pytest.mark.skipif(not (WIRE / "vllm.metrics.txt").is_file(), reason="no recorded pages here")
 def test_recorded_pages_tell_of_queue_and_prompt() -> None:
-    for page in (WIRE / "vllm.metrics.txt", Path(__file__).parents[1] / "measure/wire/sglang/metrics.txt"):
+    for page in (
+        WIRE / "vllm.metrics.txt",
+        Path(__file__).parents[1] / "measure/wire/sglang/metrics.txt",
+    ):
         samples = read_metrics(page.read_text())
         said = [(each.name, msgspec.json.decode(each.labels), each.value) for each in samples]
         read = [(at, 0, name, labels, at * value) for name, labels, value in said for at in (0, 1)]
@@ -219,29 +255,42 @@ def test_odd_values_harm_nothing() -> None:
     assert huge["running"] == {"mean": 2, "max": 2}
     broken = table(said("vllm:num_requests_running", [1] * 5)).to_pylist()
     broken[0]["labels"] = "no json"
-    assert server_figures(pa.Table.from_pylist(broken, schema=run_folder.server_schema()), 10, 12) is not None
+    assert (
+        server_figures(pa.Table.from_pylist(broken, schema=run_folder.server_schema()), 10, 12)
+        is not None
+    )
 
 
-# --- a new beginning --------------------------------------------------------------------------------------------
+# --- a new beginning ------------------------------------------------------------------------------
 
 
 def test_an_engine_that_began_anew_by_its_start_time() -> None:
     started = said("process_start_time_seconds", [1e9, 1e9, 1e9 + 60, 1e9 + 60])
     assert figures(started)["restarts"] == 1
-    of_one = [said("process_start_time_seconds", [1e9, 1e9 + late, 1e9 + late], pid=str(late)) for late in (0, 60)]
+    of_one = [
+        said("process_start_time_seconds", [1e9, 1e9 + late, 1e9 + late], pid=str(late))
+        for late in (0, 60)
+    ]
     assert figures(*of_one)["restarts"] == 1
     assert figures(said("process_start_time_seconds", [1e9, 1e9 + 0.5, 1e9, 1e9]))["restarts"] == 0
-    assert figures(said("process_start_time_seconds", [1e9, 1e9 + 1.5, 1e9 + 3, 1e9 + 3]))["restarts"] == 2
+    assert (
+        figures(said("process_start_time_seconds", [1e9, 1e9 + 1.5, 1e9 + 3, 1e9 + 3]))["restarts"]
+        == 2
+    )
 
 
 def test_an_engine_that_began_anew_by_its_counters() -> None:
     names = [f"x{i}_total" for i in range(4)]
     anew = [said(name, [5, 9, 1, 2, 3]) for name in names]
     assert figures(*anew)["restarts"] == 1
-    assert figures(anew[0], *(said(name, [5, 9, 10, 11, 12]) for name in names[1:]))["restarts"] == 0  # misnamed
+    assert (
+        figures(anew[0], *(said(name, [5, 9, 10, 11, 12]) for name in names[1:]))["restarts"] == 0
+    )  # misnamed
     at_zero = [said(name, [0] * 5) for name in names[1:]]
     assert figures(anew[0], *at_zero)["restarts"] == 1  # of those nobody can tell whether they fell
-    gained = figures(*(said(f"vllm:{name}", [5, 9, 1, 2, 3]) for name in ("num_preemptions_total",)))
+    gained = figures(
+        *(said(f"vllm:{name}", [5, 9, 1, 2, 3]) for name in ("num_preemptions_total",))
+    )
     assert gained["preemptions"] == 4 + 1 + 1 + 1
 
 
@@ -257,7 +306,10 @@ B_IN_TURN = [68660, 68926, 9204, 9498, 9794, 10085, 70460, 10690]
 
 
 def test_engines_that_answer_in_turn_did_not_begin_anew() -> None:
-    counted = [said("vllm:prompt_tokens_total", A_IN_TURN), said("vllm:generation_tokens_total", B_IN_TURN)]
+    counted = [
+        said("vllm:prompt_tokens_total", A_IN_TURN),
+        said("vllm:generation_tokens_total", B_IN_TURN),
+    ]
     hits = said("vllm:prefix_cache_hits_total", [900, 900, 100, 100, 100, 100, 900, 100])
     assert figures(*counted, hits, end_s=17) == {"restarts": 0, "in_turns": 1}
     # What they say after the cell tells of it too.
@@ -272,7 +324,7 @@ def test_engines_that_answer_in_turn_did_not_begin_anew() -> None:
     assert figures(said(started, [100, 500, 500, 500, 500])) == {"restarts": 1}
 
 
-# --- findings ---------------------------------------------------------------------------------------------------
+# --- findings -------------------------------------------------------------------------------------
 
 
 def with_server(restarts: int = 0, **known: Any) -> dict[str, Finding]:
@@ -287,7 +339,12 @@ def cached(
 
 
 def shared_prefix() -> Any:
-    return make_plan(Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=50), [LOAD], requests=[400], warmup=2)
+    return make_plan(
+        Synthetic(WORKLOAD.input, WORKLOAD.output, prefix_tokens=50),
+        [LOAD],
+        requests=[400],
+        warmup=2,
+    )
 
 
 def handed_over(*, has_pools: bool = True, **known: Any) -> dict[str, Finding]:
@@ -329,7 +386,8 @@ CASES: list[Case] = [
     ),
     (DIFFER, "warning", "KV caches of 0 prompt tokens", lambda: handed_over(transferred_tokens=0)),
     (DIFFER, "warning", "3 transfers of KV caches failed", lambda: handed_over(transfers=400, transfers_failed=3)),
-    # The server's counters tell of its prefix cache where usage does not, and usage is believed before them.
+    # The server's counters tell of its prefix cache where usage does not, and usage is believed
+    # before them.
     ("=", None, "", lambda: cached(400 + 400)),
     (
         CACHE, "warning",
@@ -337,7 +395,8 @@ CASES: list[Case] = [
         lambda: cached(400 + 20_000),
     ),
     ("=", None, "", lambda: cached(400 + 20_000, has_pools=True)),  # both look for a prompt
-    ("=", None, "", lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),  # a template
+    # a template
+    ("=", None, "", lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),
     ("=", None, "", lambda: cached(51 * 400, plan=shared_prefix())),
     ("=", None, "", lambda: cached(20_000, None)),
     ("=", None, "", lambda: cached(20_000, 0)),
@@ -361,14 +420,17 @@ def test_how_late_a_server_of_known_times_wrote() -> None:
 
 
 def test_sessions_share_what_only_the_answers_tell() -> None:
-    plan = make_plan(WORKLOAD, [LOAD], requests=[400], warmup=0, sessions=Sessions(Length("fixed", 4)))
+    plan = make_plan(
+        WORKLOAD, [LOAD], requests=[400], warmup=0, sessions=Sessions(Length("fixed", 4))
+    )
     records = rows(cached_tokens=None)
     for index, each in enumerate(records):
         each["request_id"] = f"0-{index}"
         each["turn"] = index % 4
     known = ServerFigures(samples=5, restarts=0, prefix_hits=20_000, prefix_queries=40_000)
     assert "prefix_cache_helped" not in found(records, plan, server=known)
-    # Of the answers only first turns tell of more than what was said: a word and a system message are in any cache.
+    # Of the answers only first turns tell of more than what was said: a word and a system message
+    # are in any cache.
     for cached_tokens, helped in ((17, False), (18, False), (19, True)):  # of 100, from 1 % on
         for each in records:
             each["cached_tokens"] = cached_tokens if each["turn"] == 0 else 90
@@ -388,7 +450,7 @@ def test_sessions_of_messages_share_what_texts_share(tmp_path: Path) -> None:
         assert "prefix_cache_helped" not in found(records, plan)
 
 
-# --- in the summary ---------------------------------------------------------------------------------------------
+# --- in the summary -------------------------------------------------------------------------------
 
 
 def test_the_summary_has_what_the_server_said(tmp_path: Path) -> None:

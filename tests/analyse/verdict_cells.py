@@ -1,4 +1,5 @@
-"""Cells for tests of the verdict: one that nothing is wrong with, to be spoilt in one way at a time."""
+"""Cells for tests of the verdict: one that nothing is wrong with, to be spoilt in one way at a
+time."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ Rows = list[dict[str, Any]]
 SCHEMA = run_folder.records_schema()
 
 
-def info_of(loads: Sequence[Load] = (), settings: dict[str, Any] | None = None, **more: Any) -> RunInfo:
+def info_of(
+    loads: Sequence[Load] = (), settings: dict[str, Any] | None = None, **more: Any
+) -> RunInfo:
     """run.json of a run of these loads."""
     return RunInfo(
         run_id="run", source="measured", created="", command=[], loadstone="", host=Host(), plan_id="", seed=0,
@@ -52,7 +55,13 @@ def _jitters(index: int) -> list[float]:
 
 
 def row(
-    index: int, at: float, *, ttft: float = 0.1, tpot: float = 0.1, phase: str = "measure", **changed: Any
+    index: int,
+    at: float,
+    *,
+    ttft: float = 0.1,
+    tpot: float = 0.1,
+    phase: str = "measure",
+    **changed: Any,
 ) -> dict[str, Any]:
     """A request sent at `at`, as it should be; its gaps are its own, as an engine's are."""
     arrival = [at + ttft + k * tpot + jitter for k, jitter in enumerate(_jitters(index))]
@@ -70,7 +79,8 @@ def row(
 
 
 def rows(count: int = COUNT, **changed: Any) -> Rows:
-    """A cell of an open loop that nothing is wrong with, 100 requests/s; `changed` holds for all of them."""
+    """A cell of an open loop that nothing is wrong with, 100 requests/s; `changed` holds for all of
+    them."""
     return [row(index, index / 100, **changed) for index in range(WARM, count + WARM)]
 
 
@@ -83,9 +93,14 @@ def spoilt(count: int, **changed: Any) -> Rows:
 
 
 def closed(
-    places: int, count: int, e2e: Callable[[float], float] = lambda _: 0.4, warm: int | None = None, **changed: Any
+    places: int,
+    count: int,
+    e2e: Callable[[float], float] = lambda _: 0.4,
+    warm: int | None = None,
+    **changed: Any,
 ) -> Rows:
-    """A cell of a closed loop: each place sends when its answer has ended; `e2e` of the time it is sent at."""
+    """A cell of a closed loop: each place sends when its answer has ended; `e2e` of the time it is
+    sent at."""
     warm = places if warm is None else warm
     free = [0.0] * places
     made = []
@@ -114,7 +129,9 @@ def found(
     batch = pa.RecordBatch.from_pylist(records, schema=SCHEMA)
     target: Target | None = more.setdefault("target", TARGET)
     more.setdefault("info", CellInfo(load=plan.cells[cell]))
-    numbers = measure_cell(lambda: [batch], plan.cells[cell], streams=target is None or target.streams)
+    numbers = measure_cell(
+        lambda: [batch], plan.cells[cell], streams=target is None or target.streams
+    )
     scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
     # Cut anywhere: batches are as the file has them.
     events = verdict.EventReader()
@@ -137,8 +154,9 @@ def found(
 
 
 Case = tuple[str, str | None, str | tuple[str, ...], Callable[[], Mapping[str, Finding]]]
-"""(kind, severity, texts, what is planted): None where the finding must not come; "=kind": nothing else may come,
-"=": nothing at all. Each text is in evidence and remedy together, or is not with a ! before it.
+"""(kind, severity, texts, what is planted): None where the finding must not come; "=kind": nothing
+else may come, "=": nothing at all. Each text is in evidence and remedy together, or is not with a !
+before it.
 """
 
 

@@ -30,7 +30,9 @@ def test_the_last_braces_change_first() -> None:
 
 
 def test_json_is_no_list_of_alternatives_and_its_commas_part_nothing() -> None:
-    assert expand(f"m@1xh100/tp={{1,2}},{OVERRIDES}") == [f"m@1xh100/tp={tp},{OVERRIDES}" for tp in (1, 2)]
+    assert expand(f"m@1xh100/tp={{1,2}},{OVERRIDES}") == [
+        f"m@1xh100/tp={tp},{OVERRIDES}" for tp in (1, 2)
+    ]
     assert split_commas(f"tp1, {OVERRIDES} ,,engine=vllm") == ["tp1", OVERRIDES, "engine=vllm"]
     assert split_commas('a="x,\\",y",b') == ['a="x,\\",y"', "b"]
     assert split_commas("a=[1,2],b={c,d}") == ["a=[1,2]", "b={c,d}"]

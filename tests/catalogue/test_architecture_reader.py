@@ -1,4 +1,5 @@
-"""Every public config that is at hand is read, and what follows from it is what its makers publish."""
+"""Every public config that is at hand is read, and what follows from it is what its makers
+publish."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ from loadstone.core.errors import InputError
 
 CONFIGS = Path(__file__).resolve().parents[3] / "shared" / "data" / "configs"
 FILES = sorted(file for file in CONFIGS.glob("*_config.json") if "hf_quant" not in file.name)
-needs_configs = pytest.mark.skipif(not FILES, reason="the collection of public configs is not beside the checkout")
+needs_configs = pytest.mark.skipif(
+    not FILES, reason="the collection of public configs is not beside the checkout"
+)
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -53,7 +56,7 @@ def grouped_as(**weights: Any) -> dict[str, Any]:
     return {"quant_method": "compressed-tensors", "config_groups": groups}
 
 
-# --- by hand ----------------------------------------------------------------------------------------------------
+# --- by hand --------------------------------------------------------------------------------------
 
 
 def test_a_small_llama_counted_by_hand() -> None:
@@ -63,7 +66,9 @@ def test_a_small_llama_counted_by_hand() -> None:
     assert model.parameters == 2 * layer + 2 * 100 * 64 + 64
     assert model.active_parameters == model.parameters
     assert model.weights_bytes() == 2 * model.parameters
-    assert model.kv_bytes_per_token() == 2 * 2 * 2 * 16 * 2  # layers, K and V, heads, head_dim, bytes
+    assert (
+        model.kv_bytes_per_token() == 2 * 2 * 2 * 16 * 2
+    )  # layers, K and V, heads, head_dim, bytes
     assert model.kv_bytes_per_token("fp8") == model.kv_bytes_per_token() / 2
     assert model.assumed == ()
 
@@ -147,7 +152,7 @@ def test_draft_layers_are_not_in_the_total() -> None:
     assert with_draft.draft_parameters == layer + 2 * 64 * 64 + 3 * 64
 
 
-# --- quantisation ------------------------------------------------------------------------------------------------
+# --- quantisation ---------------------------------------------------------------------------------
 
 
 def formats(model: Model, number: int = 0) -> dict[str, str]:
@@ -209,29 +214,41 @@ def test_what_stays_at_full_precision(pattern: str) -> None:
 
 def test_groups_are_of_the_modules_they_name() -> None:
     groups = {
-        "a": {"targets": ["re:.*mlp.*"], "weights": {"num_bits": 4, "type": "float", "group_size": 16}},
+        "a": {
+            "targets": ["re:.*mlp.*"],
+            "weights": {"num_bits": 4, "type": "float", "group_size": 16},
+        },
         "b": {"targets": ["re:.*o_proj"], "weights": {"num_bits": 8, "type": "float"}},
     }
-    model = read(quantization_config={"quant_method": "compressed-tensors", "config_groups": groups})
+    model = read(
+        quantization_config={"quant_method": "compressed-tensors", "config_groups": groups}
+    )
     mlp = dict.fromkeys(("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), "nvfp4")
     assert formats(model, 0) == formats(model, 1) == mlp | {"self_attn.o_proj": "fp8"}
 
 
 def test_mixed_precision_by_name() -> None:
-    named = {"model.layers.1.mlp.up_proj": {"quant_algo": "FP8"}, "lm_head": {"quant_algo": "NVFP4"}}
-    model = read_config(dict(LLAMA), "test", {"quant_algo": "MIXED_PRECISION", "quantized_layers": named})
+    named = {
+        "model.layers.1.mlp.up_proj": {"quant_algo": "FP8"},
+        "lm_head": {"quant_algo": "NVFP4"},
+    }
+    model = read_config(
+        dict(LLAMA), "test", {"quant_algo": "MIXED_PRECISION", "quantized_layers": named}
+    )
     assert formats(model, 0) == {}
     assert formats(model, 1) == {"mlp.up_proj": "fp8"}
     assert [(name, form.dtype) for name, form in model.embedding_formats] == [("lm_head", "nvfp4")]
 
 
 def test_a_checkpoint_may_say_what_its_cache_is_for() -> None:
-    model = read_config(dict(LLAMA), "test", {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}})
+    model = read_config(
+        dict(LLAMA), "test", {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
+    )
     assert model.kv_dtype == "fp8"
     assert model.kv_bytes_per_token() == read().kv_bytes_per_token("fp8")
 
 
-# --- bad input ---------------------------------------------------------------------------------------------------
+# --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -251,10 +268,22 @@ def test_a_checkpoint_may_say_what_its_cache_is_for() -> None:
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "'X'"),
         ({"n_routed_experts": 4, "num_experts_per_tok": 5}, "5 experts of 4"),
         ({"block_configs": ["x"]}, "block_configs[0]"),
-        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": ["a"]}}, "weight_block_size is 'a'"),
-        ({"quantization_config": {"config_groups": {"a": {"targets": 5, "weights": {}}}}}, "targets is 5"),
-        ({"attn_layer_period": 8, "attn_layer_offset": 4}, "of which kind its layers without a KV cache are"),
-        ({"mamba_d_ssm": 64, "mamba_n_heads": 4}, "likely to change sizes: mamba_d_ssm, mamba_n_heads"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": ["a"]}},
+            "weight_block_size is 'a'",
+        ),
+        (
+            {"quantization_config": {"config_groups": {"a": {"targets": 5, "weights": {}}}}},
+            "targets is 5",
+        ),
+        (
+            {"attn_layer_period": 8, "attn_layer_offset": 4},
+            "of which kind its layers without a KV cache are",
+        ),
+        (
+            {"mamba_d_ssm": 64, "mamba_n_heads": 4},
+            "likely to change sizes: mamba_d_ssm, mamba_n_heads",
+        ),
         ({"quantum_heads": 3}, "quantum_heads; where they do not, take them out of a copy"),
         ({"layer_group_size": 5}, "of which kind its layers without a KV cache are"),
         ({"layer_types": ["full_attention", "retention"]}, "layer type 'retention' is not known"),
@@ -263,8 +292,14 @@ def test_a_checkpoint_may_say_what_its_cache_is_for() -> None:
         ({"model_type": "doge"}, "is not read here"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder with a decoder"),
         ({"num_key_value_heads": [2, 1]}, "differs from layer to layer"),
-        ({"model_type": "absent", "vocab_size": "absent"}, "is it the config.json of a language model?"),
-        ({"block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": "2"}, "block_ffn_dim_multiplier is '2'"),
+        (
+            {"model_type": "absent", "vocab_size": "absent"},
+            "is it the config.json of a language model?",
+        ),
+        (
+            {"block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": "2"},
+            "block_ffn_dim_multiplier is '2'",
+        ),
     ],
 )
 def test_a_bad_config_gets_one_line(changes: dict[str, Any], said: str) -> None:
@@ -275,7 +310,9 @@ def test_a_bad_config_gets_one_line(changes: dict[str, Any], said: str) -> None:
 
 
 def test_fields_not_understood_are_named() -> None:
-    assert read(quantum_leaps=3).assumed == ("fields not understood, taken to change no size: quantum_leaps",)
+    assert read(quantum_leaps=3).assumed == (
+        "fields not understood, taken to change no size: quantum_leaps",
+    )
     assert read(quantum_heads=None).assumed == ()
 
 
@@ -290,11 +327,15 @@ def test_of_an_unknown_family_what_is_not_understood_is_said() -> None:
     model = read(model_type="newest", hidden_act="relu2", quantum_heads=3, mamba_n_heads=4)
     assert read().parameters - model.parameters == 2 * 64 * 128
     assert "MLPs of two matrices" in model.assumed[0]
-    assert "fields not understood, and likely to change sizes: mamba_n_heads, quantum_heads" in model.assumed
+    assert (
+        "fields not understood, and likely to change sizes: mamba_n_heads, quantum_heads"
+        in model.assumed
+    )
 
 
 def test_lists_beyond_reason_are_cut_and_said() -> None:
-    """Every name against every matrix of every layer would take hours: names are looked up, globs are bounded."""
+    """Every name against every matrix of every layer would take hours: names are looked up, globs
+    are bounded."""
     names = [f"model.layers.{index % 90}.mlp.experts.{index}.up_proj" for index in range(100_000)]
     globs = [f"model.layers.*.mlp.x{index}*" for index in range(10_000)]
     expressions = [f"re:.*a{index}.*b" for index in range(1000)]
@@ -324,7 +365,9 @@ def test_no_file(tmp_path: Path) -> None:
         read_path(tmp_path / "config.json")
 
 
-def test_a_config_is_named_after_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_config_is_named_after_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two checkpoints of one's own are both called config.json."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -339,16 +382,18 @@ def test_a_config_is_named_after_its_folder(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_folder_with_its_quantisation_beside(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
+    (tmp_path / "hf_quant_config.json").write_text(
+        json.dumps({"quantization": {"quant_algo": "NVFP4"}})
+    )
     assert read_path(tmp_path).weights_dtype == "nvfp4"
 
 
-# --- what is published ------------------------------------------------------------------------------------------
+# --- what is published ----------------------------------------------------------------------------
 
 PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text())
-"""Holds what makers publish. parameters: of the text model without draft layers, exact where it is an integer (of the
-safetensors), else as many digits as cards and reports give; active: without the input table; kv_bytes: of a token in
-bf16; gigabytes: of the checkpoint's files."""
+"""Holds what makers publish. parameters: of the text model without draft layers, exact where it is
+an integer (of the safetensors), else as many digits as cards and reports give; active: without the
+input table; kv_bytes: of a token in bf16; gigabytes: of the checkpoint's files."""
 
 
 def _of_text(model: Model) -> int:
@@ -372,7 +417,7 @@ def test_a_model_is_what_its_makers_publish(row: dict[str, Any]) -> None:
             assert counted == pytest.approx(value, rel=0.0 if exact else rel), name
 
 
-# --- what configs leave out, and what is refused -----------------------------------------------------------------
+# --- what configs leave out, and what is refused --------------------------------------------------
 
 GEMMA_3 = {
     "4b": ({"hidden_size": 2560, "num_hidden_layers": 34, "intermediate_size": 10_240}, 3_880_263_168, 139_264),
@@ -391,26 +436,50 @@ def test_what_a_text_config_leaves_out_is_as_in_its_class(name: str) -> None:
         "text_config": {"model_type": "gemma3_text", "sliding_window": 1024, "rope_scaling": rope, **text},
     }  # fmt: skip
     model = read_config(config, "gemma-3")
-    assert (model.parameters, model.kv_bytes_per_token(), model.max_context_tokens) == (parameters, kv_bytes, 131_072)
-    windows = [run.attention.window_tokens for run in model.layers if isinstance(run.attention, FullAttention)]
+    assert (model.parameters, model.kv_bytes_per_token(), model.max_context_tokens) == (
+        parameters,
+        kv_bytes,
+        131_072,
+    )
+    windows = [
+        run.attention.window_tokens
+        for run in model.layers
+        if isinstance(run.attention, FullAttention)
+    ]
     assert windows[:2] == [1024, None]
     assert "vocab_size 262208" in model.assumed[0]
-    with pytest.raises(InputError, match="no vocab_size, which 'gemma3_text' may leave to its code"):
+    with pytest.raises(
+        InputError, match="no vocab_size, which 'gemma3_text' may leave to its code"
+    ):
         read_config(config["text_config"], "alone")  # type: ignore[arg-type]
 
 
 def test_windows_by_letters() -> None:
-    """EXAONE 4: three windows, then everything; the last layer sees everything, whatever its letter."""
-    model = read(model_type="exaone4", num_hidden_layers=6, sliding_window=16, sliding_window_pattern="LLLG")
-    windows = [run.attention.window_tokens for run in model.layers for _ in range(run.count) if run.attention]
+    """EXAONE 4: three windows, then everything; the last layer sees everything, whatever its
+    letter."""
+    model = read(
+        model_type="exaone4", num_hidden_layers=6, sliding_window=16, sliding_window_pattern="LLLG"
+    )
+    windows = [
+        run.attention.window_tokens
+        for run in model.layers
+        for _ in range(run.count)
+        if run.attention
+    ]
     assert windows == [16, 16, 16, None, 16, None]
 
 
 def test_an_unknown_type_is_not_spoken_for() -> None:
     assert (
-        "tie_word_embeddings absent: not tied assumed" in read(model_type="new", tie_word_embeddings="absent").assumed
+        "tie_word_embeddings absent: not tied assumed"
+        in read(model_type="new", tie_word_embeddings="absent").assumed
     )
-    known = read(model_type="gemma", head_dim=16, tie_word_embeddings="absent", max_position_embeddings="absent")
+    known = read(
+        model_type="gemma",
+        head_dim=16,
+        tie_word_embeddings="absent",
+        max_position_embeddings="absent",
+    )
     assert known.assumed == (
         "tie_word_embeddings absent: tied, as this model_type is",
         "the config states no longest context: no limit assumed",
@@ -418,25 +487,35 @@ def test_an_unknown_type_is_not_spoken_for() -> None:
 
 
 def test_omni_models_are_their_thinkers() -> None:
-    text = {key: value for key, value in LLAMA.items() if key != "torch_dtype"} | {"model_type": "qwen2_5_omni_text"}
-    config = {"model_type": "qwen3_omni_moe", "torch_dtype": "bfloat16", "thinker_config": {"text_config": text},
-              "quantization_config": {"quant_method": "fp8"}, "talker_config": {"hidden_size": 1}}  # fmt: skip
+    text = {key: value for key, value in LLAMA.items() if key != "torch_dtype"} | {
+        "model_type": "qwen2_5_omni_text"
+    }
+    config = {
+        "model_type": "qwen3_omni_moe",
+        "torch_dtype": "bfloat16",
+        "thinker_config": {"text_config": text},
+        "quantization_config": {"quant_method": "fp8"},
+        "talker_config": {"hidden_size": 1},
+    }
     model = read_config(config, "omni")
     assert (model.weights_dtype, model.kv_bytes_per_token()) == ("fp8", read().kv_bytes_per_token())
     assert "talker_config: that part is not counted" in model.assumed
 
 
-# --- the collection ----------------------------------------------------------------------------------------------
+# --- the collection -------------------------------------------------------------------------------
 
 
 @needs_configs
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name.removesuffix("_config.json"))
 def test_every_config_is_read(file: Path) -> None:
-    """And the catalogue's entry, of few fields and short patterns, gives the same as the whole file."""
+    """And the catalogue's entry, of few fields and short patterns, gives the same as the whole
+    file."""
     model = read_path(file)
     assert model.parameters > 0
     assert model.kv_bytes_per_token() > 0
-    assert not any(said.startswith("model_type") or "not understood: full" in said for said in model.assumed)
+    assert not any(
+        said.startswith("model_type") or "not understood: full" in said for said in model.assumed
+    )
     ours = catalogue.model(file.name.removesuffix("_config.json").replace("--", "/"))
     assert comparable(ours) == comparable(model)
 
@@ -444,12 +523,24 @@ def test_every_config_is_read(file: Path) -> None:
 @pytest.mark.parametrize(
     ("model_type", "rope", "context"),
     [
-        ("qwen3", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}, 131_072),
-        ("qwen3", {"type": "yarn", "factor": 4, "original_max_position_embeddings": 32_768}, 131_072),
+        (
+            "qwen3",
+            {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768},
+            131_072,
+        ),
+        (
+            "qwen3",
+            {"type": "yarn", "factor": 4, "original_max_position_embeddings": 32_768},
+            131_072,
+        ),
         ("qwen3", {"rope_type": "linear", "factor": 2.0}, 81_920),
         ("qwen3", {"rope_type": "dynamic", "factor": 2.0}, 81_920),
         ("gemma3_text", {"rope_type": "linear", "factor": 8.0}, 40_960),
-        ("llama", {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 40_960),
+        (
+            "llama",
+            {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192},
+            40_960,
+        ),
         ("qwen3", {"rope_type": "default"}, 40_960),
         ("qwen3", {"rope_type": "yarn", "factor": None}, 40_960),
         ("qwen3", {"rope_type": "linear", "factor": "4"}, 40_960),
@@ -458,7 +549,8 @@ def test_every_config_is_read(file: Path) -> None:
     ],
 )
 def test_the_context_is_as_long_as_rope_makes_it(model_type: str, rope: Any, context: int) -> None:
-    """As vLLM derives it; Qwen3's model card asks for the first of these where 131,072 tokens are wanted."""
+    """As vLLM derives it; Qwen3's model card asks for the first of these where 131,072 tokens are
+    wanted."""
     config = {
         "model_type": model_type, "hidden_size": 1024, "num_hidden_layers": 2, "num_attention_heads": 16,
         "num_key_value_heads": 8, "intermediate_size": 3072, "vocab_size": 1000, "max_position_embeddings": 40_960,
@@ -474,35 +566,69 @@ def test_gemma_3s_tower_is_counted() -> None:
 
 
 def comparable(model: Model) -> Model:
-    """Without names (an entry that is `like` another has its family's), and without the precision of draft layers:
-    patterns with a star reach them too."""
+    """Without names (an entry that is `like` another has its family's), and without the precision
+    of draft layers: patterns with a star reach them too."""
     drafts = tuple(msgspec.structs.replace(run, formats=()) for run in model.draft_layers)
     return msgspec.structs.replace(
-        model, name="", model_type="", aliases=(), source="", assumed=(), draft_layers=drafts, given=None
+        model,
+        name="",
+        model_type="",
+        aliases=(),
+        source="",
+        assumed=(),
+        draft_layers=drafts,
+        given=None,
     )
 
 
 @needs_configs
 def test_kinds_of_attention_are_told_apart() -> None:
     def kinds(name: str) -> set[type]:
-        return {type(run.attention) for run in catalogue.model(name).layers if run.attention is not None}
+        return {
+            type(run.attention) for run in catalogue.model(name).layers if run.attention is not None
+        }
 
     assert kinds("deepseek-ai/DeepSeek-V4-Flash") == {CompressedAttention}
     assert kinds("moonshotai/Kimi-K3") == {LatentAttention, LinearAttention}
     assert kinds("Qwen/Qwen3.5-27B") == {FullAttention, LinearAttention}
     assert kinds("zai-org/GLM-5.2") == {LatentAttention}
-    windows = [run.attention.window_tokens for run in catalogue.model("google/gemma-4-26B-A4B").layers]  # type: ignore[union-attr]
+    windows = [
+        run.attention.window_tokens for run in catalogue.model("google/gemma-4-26B-A4B").layers
+    ]  # type: ignore[union-attr]
     assert windows == [1024, None] * 5
 
 
-JUNK = [None, True, -1, 0, 3, 10**30, 1.5, float("inf"), "x", "", [], {}, [None] * 3, "M*E-", [{}], {"x": {}}]
+JUNK = [
+    None,
+    True,
+    -1,
+    0,
+    3,
+    10**30,
+    1.5,
+    float("inf"),
+    "x",
+    "",
+    [],
+    {},
+    [None] * 3,
+    "M*E-",
+    [{}],
+    {"x": {}},
+]
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_junk_in_any_field_is_read_or_refused(seed: int) -> None:
     rng = random.Random(seed)
-    config = json.loads(json.dumps(rng.choice(list(entries_of("models").values())).get("config", LLAMA)))
-    places = [(part, key) for part in (config, *(v for v in config.values() if isinstance(v, dict))) for key in part]
+    config = json.loads(
+        json.dumps(rng.choice(list(entries_of("models").values())).get("config", LLAMA))
+    )
+    places = [
+        (part, key)
+        for part in (config, *(v for v in config.values() if isinstance(v, dict)))
+        for key in part
+    ]
     for part, key in rng.choices(places, k=rng.randint(1, 3)):
         part[key] = rng.choice(JUNK)
     try:

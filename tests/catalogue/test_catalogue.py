@@ -15,14 +15,21 @@ from loadstone.analyse.run_facts import gpu_name
 from loadstone.catalogue import Gpu
 from loadstone.catalogue import find as load
 from loadstone.catalogue.deployment.shorthand import names_engine
-from loadstone.catalogue.engines import ARGUMENTS, ELSEWHERE, ENGINES, OWNERS, engine_key, engine_title
+from loadstone.catalogue.engines import (
+    ARGUMENTS,
+    ELSEWHERE,
+    ENGINES,
+    OWNERS,
+    engine_key,
+    engine_title,
+)
 from loadstone.core.errors import InputError
 
 GIB = 1 << 30
 GPUS = catalogue.gpus()
 
 
-# --- hardware ---------------------------------------------------------------------------------------------------
+# --- hardware -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -30,7 +37,8 @@ def test_a_gpus_numbers_fit_each_other(gpu: Gpu) -> None:
     assert 0.9 * gpu.hbm_bytes < gpu.usable_bytes <= gpu.hbm_bytes
     assert gpu.flops_per_s["bf16"] == gpu.flops_per_s["fp16"]
     wider, narrower = gpu.flops_per_s["bf16"], gpu.flops_per_s.get("fp8")
-    # Dense FP8 is twice bf16 and no more (Gaudi 3: the same); a ratio of four is sparsity printed as dense.
+    # Dense FP8 is twice bf16 and no more (Gaudi 3: the same); a ratio of four is sparsity printed
+    # as dense.
     assert narrower is None or wider <= narrower <= 2.03 * wider
     assert gpu.pair_bytes_per_s <= gpu.link_bytes_per_s
     assert gpu.link != "pcie" or gpu.link_bytes_per_s in (16e9, 32e9, 64e9)
@@ -83,7 +91,7 @@ def test_nodes_are_of_known_gpus() -> None:
     assert catalogue.node("dgx-h100").scale_out_bytes_per_s == 50e9
 
 
-# --- finding ----------------------------------------------------------------------------------------------------
+# --- finding --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,11 @@ def test_nodes_are_of_known_gpus() -> None:
         (catalogue.node, "dgx-h10", "nearest: dgx-h1"),
         (catalogue.model, "lama-3.1-8b", "nearest: llama-3.1-8b"),
         (catalogue.model, "qwen3-32", "nearest: qwen3-32b"),
-        (catalogue.model, "llama-70b", "nearest: llama-3.3-70b, llama-3.1-70b, llama-3-70b, llama-2-70b, "),
+        (
+            catalogue.model,
+            "llama-70b",
+            "nearest: llama-3.3-70b, llama-3.1-70b, llama-3-70b, llama-2-70b, ",
+        ),
         (catalogue.model, "gpt-oss", "nearest: gpt-oss-20b, gpt-oss-120b;"),
         (catalogue.model, "llama-3-405b", "nearest: llama-3.1-405b, "),
         (catalogue.model, "phi-4", "see loadstone catalogue models"),
@@ -127,7 +139,10 @@ def test_unknown_names_get_the_nearest(find: Callable[[str], Any], name: str, sa
         ("qwen3-coder-480b-a35b", "Qwen/Qwen3-Coder-480B-A35B-Instruct"),
         ("Mistral-7B-Instruct-v0.3", "mistralai/Mistral-7B-v0.3"),
         ("Mixtral-8x7B-Instruct-v0.1", "mistralai/Mixtral-8x7B-v0.1"),
-        ("meta-llama/Meta-Llama-3.1-70B-Instruct-FP8", "neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8"),
+        (
+            "meta-llama/Meta-Llama-3.1-70B-Instruct-FP8",
+            "neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8",
+        ),
         ("unsloth/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B"),
     ],
 )
@@ -135,10 +150,17 @@ def test_aliases(name: str, found: str) -> None:
     assert catalogue.model(name).name == found
 
 
-def test_a_folder_comes_before_a_name_that_is_only_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_comes_before_a_name_that_is_only_near(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whose checkpoint may be kept in another precision."""
     (tmp_path / "llama-3.1-8b-instruct").mkdir()
-    config = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     config |= {"intermediate_size": 128, "vocab_size": 100}
     (tmp_path / "llama-3.1-8b-instruct" / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
@@ -169,7 +191,9 @@ def test_a_last_part_that_two_share_is_nobodys(monkeypatch: pytest.MonkeyPatch) 
         ("Qwen/Qwen3-32B-FP8", "Qwen/Qwen3-32B-FP8", "fp8"),  # the catalogue's own, with its blocks
     ],
 )
-def test_a_known_model_in_the_precision_that_its_name_ends_with(name: str, found: str, weights: str) -> None:
+def test_a_known_model_in_the_precision_that_its_name_ends_with(
+    name: str, found: str, weights: str
+) -> None:
     deployment = catalogue.parse_deployment(f"{name}@2xh200")
     assert (deployment.model.name, deployment.weights_dtype) == (found, weights)
     assert catalogue.parse_deployment(deployment.name) == deployment
@@ -227,7 +251,7 @@ def test_no_name_means_two_things() -> None:
                 assert seen.setdefault(name, thing.name) == thing.name
 
 
-# --- deployments ------------------------------------------------------------------------------------------------
+# --- deployments ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -249,15 +273,32 @@ def test_no_name_means_two_things() -> None:
         ("deepseek-v3@2xdgx-h200", (16, 2, 8, 2, 1, 1, False)),
         ("deepseek-v3@16xh200/tp8,attention-dp", (16, 2, 8, 1, 2, 1, True)),
         ("deepseek-v3@16xh200/tp4,dp2,attention-dp", (16, 2, 4, 2, 2, 1, True)),
-        ("deepseek-v3@8xh200/tp8,dp8,enable_dp_attention=1,engine=sglang", (8, 1, 1, 1, 8, 1, True)),
-        ("deepseek-v3@8xh200/engine=sglang,tp_size=8,dp_size=4,--enable-dp-attention", (8, 1, 2, 1, 4, 1, True)),
-        ("deepseek-v3@8xh200/engine=sglang,tp2,dp4,enable_dp_attention=true", (8, 1, 2, 1, 4, 1, True)),
+        (
+            "deepseek-v3@8xh200/tp8,dp8,enable_dp_attention=1,engine=sglang",
+            (8, 1, 1, 1, 8, 1, True),
+        ),
+        (
+            "deepseek-v3@8xh200/engine=sglang,tp_size=8,dp_size=4,--enable-dp-attention",
+            (8, 1, 2, 1, 4, 1, True),
+        ),
+        (
+            "deepseek-v3@8xh200/engine=sglang,tp2,dp4,enable_dp_attention=true",
+            (8, 1, 2, 1, 4, 1, True),
+        ),
         ("deepseek-v3@8xh200/engine=sglang,tp8,enable_dp_attention=0", (8, 1, 8, 1, 1, 1, False)),
     ],
 )
 def test_parallelism_said_and_filled_in(text: str, parallel: tuple[Any, ...]) -> None:
     found = catalogue.parse_deployment(text)
-    assert (found.gpus, found.nodes, found.tp, found.pp, found.dp, found.ep, found.attention_dp) == parallel
+    assert (
+        found.gpus,
+        found.nodes,
+        found.tp,
+        found.pp,
+        found.dp,
+        found.ep,
+        found.attention_dp,
+    ) == parallel
     assert catalogue.parse_deployment(found.name) == found, found.name
 
 
@@ -278,8 +319,14 @@ def test_precision_engine_and_arguments() -> None:
         ("disable_cuda_graph,engine=sglang", "engine=sglang,enforce_eager=1"),
         ("engine=sglang,context_length=4096", "engine=sglang,max_model_len=4096"),
         ("engine=sglang,speculative_num_steps=3", "engine=sglang,num_speculative_tokens=3"),
-        ("engine=trtllm,kv_cache_free_gpu_memory_fraction=0.8", "engine=trtllm,free_gpu_memory_fraction=0.8"),
-        ("tensor_parallel_size=2,--kv-cache-dtype=fp8,enable_prefix_caching=0", "tp2,kv=fp8,prefix_caching=0"),
+        (
+            "engine=trtllm,kv_cache_free_gpu_memory_fraction=0.8",
+            "engine=trtllm,free_gpu_memory_fraction=0.8",
+        ),
+        (
+            "tensor_parallel_size=2,--kv-cache-dtype=fp8,enable_prefix_caching=0",
+            "tp2,kv=fp8,prefix_caching=0",
+        ),
         ("enforce-eager", "enforce_eager=1"),
     ],
 )
@@ -291,11 +338,18 @@ def test_engines_own_names_for_the_same(said: str, ours: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("TRT-LLM", "tensorrt-llm"), ("trtllm", "tensorrt-llm"), ("llama-server", "llama.cpp"), ("own", None)],
+    [
+        ("TRT-LLM", "tensorrt-llm"),
+        ("trtllm", "tensorrt-llm"),
+        ("llama-server", "llama.cpp"),
+        ("own", None),
+    ],
 )
 def test_engines_by_any_of_their_names(name: str, key: str | None) -> None:
     assert engine_key(name) == key
-    assert engine_title(name) == {"tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}.get(key or "", name)
+    assert engine_title(name) == {"tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}.get(
+        key or "", name
+    )
 
 
 def test_names_of_engines_lead_to_options() -> None:
@@ -340,7 +394,10 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("llama-3.1-8b@8xh200,tp8", "options behind a slash, 8xh200/tp8; did you mean llama-3.1-8b@8xh200/tp8?"),
+        (
+            "llama-3.1-8b@8xh200,tp8",
+            "options behind a slash, 8xh200/tp8; did you mean llama-3.1-8b@8xh200/tp8?",
+        ),
         ("llama-3.1-8b@8xh200@8xh200", "did you mean llama-3.1-8b@8xh200?"),
         ("llama-3.1-8b@h200x8", "did you mean llama-3.1-8b@8xh200?"),
         ("llama-3.1-8b@8h200/tp8", "did you mean llama-3.1-8b@8xh200/tp8?"),
@@ -359,14 +416,20 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ("llama-3.1-8b:fp9@8xh100", "'fp9' is not a known precision"),
         ("llama-3.1-8b@8xh100/kv=int3", "'int3' is not a precision of a KV cache"),
         ("llama-3.1-8b@8xh100/engine=vlm", "unknown engine 'vlm'; the engines are vllm, sglang"),
-        ("llama-3.1-8b@8xh100/engine=lmdeploy", "LMDeploy is not modelled here; the engines are vllm, sglang"),
+        (
+            "llama-3.1-8b@8xh100/engine=lmdeploy",
+            "LMDeploy is not modelled here; the engines are vllm, sglang",
+        ),
         ("llama-3.1-8b@8xh100/tpp8", "unknown option 'tpp8'"),
         ("llama-3.1-8b@8xh100/gpu_memory_util=0.9", "gpu_memory_utilization"),
         (
             "llama-3.1-8b@8xh100/mem_fraction_static=0.8",
             "an argument of sglang, not of vllm; its own are cudagraph_mode",
         ),
-        ("llama-3.1-8b@8xh100/max_num_seqs=8,engine=sglang", "max_num_seqs is an argument of vllm, not of sglang"),
+        (
+            "llama-3.1-8b@8xh100/max_num_seqs=8,engine=sglang",
+            "max_num_seqs is an argument of vllm, not of sglang",
+        ),
         ("llama-3.1-8b@8xh100/tp3", "tp3 · pp1 · dp2 is 6, not 8 GPUs; make their product 8"),
         ("llama-3.1-8b@8xh100/tp0", "tp0 is not a count"),
         ("llama-3.1-8b@8xh100/tp8,tp4", "tp is given twice"),
@@ -374,14 +437,20 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         ("llama-3.1-8b@2xdgx-h100/nodes=3", "nodes=3 beside 2xdgx-h100"),
         ("deepseek-v3@8xh200/tp8,ep3", "ep3 does not divide the 8 ranks"),
         ("deepseek-v3@8xh200/tp8,dp8,attention-dp", "tp1,dp8,attention-dp here"),
-        ("deepseek-v3@8xh200/tp8,attention-dp", "shares with nobody; write e.g. tp1,dp8,attention-dp"),
+        (
+            "deepseek-v3@8xh200/tp8,attention-dp",
+            "shares with nobody; write e.g. tp1,dp8,attention-dp",
+        ),
         ("llama-3.1-8b@1xh200/attention-dp", "shares with nobody; leave it out"),
         (
             "deepseek-v3@8xh200/tp8,dp8,enable_dp_attention=1",
             "an argument of sglang, not of vllm; here it is attention-dp",
         ),
         ("deepseek-v3@8xh200/tp8,engine=sglang,enable_dp_attention=8", "neither true nor false"),
-        ("llama-3.1-8b@8xh100/disable_cuda_graph=1", "an argument of sglang, not of vllm; here it is enforce_eager"),
+        (
+            "llama-3.1-8b@8xh100/disable_cuda_graph=1",
+            "an argument of sglang, not of vllm; here it is enforce_eager",
+        ),
         ("llama-3-70b@8xh200/enable_lora=1", "is not simulated here; leave it out"),
         ("llama-3-70b@8xh200/quantization=awq", "after the model's name: llama-3-70b:int4@"),
         ("llama-3-70b@8xh200/dtype=bfloat16", "after the model's name: llama-3-70b:bf16@"),
@@ -407,7 +476,7 @@ def test_only_what_an_engine_has_is_proposed() -> None:
     assert "max_num_batched_tokens" not in str(caught.value)
 
 
-# --- the command ------------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------------------
 
 
 def test_two_gpus_side_by_side(loadstone: Loadstone) -> None:

@@ -1,8 +1,10 @@
-"""Families of models, by a table: what is read of each config, exactly, and how near the estimates of others are.
+"""Families of models, by a table: what is read of each config, exactly, and how near the estimates
+of others are.
 
-In configs.json are the numbers of transformers 5.23's and vLLM 0.32's own classes, or of published checkpoints:
-parameters of the text model; `cache`: of each run of layers how many there are, the numbers that a token adds to the
-cache, and the window; `states`: how many, recurrent numbers, bytes of a sequence with recurrent states in bf16.
+In configs.json are the numbers of transformers 5.23's and vLLM 0.32's own classes, or of published
+checkpoints: parameters of the text model; `cache`: of each run of layers how many there are, the
+numbers that a token adds to the cache, and the window; `states`: how many, recurrent numbers, bytes
+of a sequence with recurrent states in bf16.
 """
 
 from __future__ import annotations
@@ -94,11 +96,15 @@ def test_other_types_are_estimated(row: dict[str, Any]) -> None:
     assert model.kv_bytes_per_token("bf16") / 2 == pytest.approx(row["kv"], rel=0.01) or named
 
 
-# --- the makers' own forms, and flags ------------------------------------------------------------------------------
+# --- the makers' own forms, and flags -------------------------------------------------------------
 
 
 def same(one: Model, other: Model) -> bool:
-    return (one.parameters, cache_of(one), states_of(one)) == (other.parameters, cache_of(other), states_of(other))
+    return (one.parameters, cache_of(one), states_of(one)) == (
+        other.parameters,
+        cache_of(other),
+        states_of(other),
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,16 +132,26 @@ def test_deepseek_v4_as_transformers_writes_it() -> None:
     name = "deepseek-ai/DeepSeek-V4-Flash"
     published, config = catalogue.model(name), dict(entries_of("models")[name]["config"])
     assert published.parameters == 284_332_240_471
-    names = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
-    config["layer_types"] = [names[ratio] for ratio in config.pop("compress_ratios")[: published.layer_count]]
-    config["compress_rates"] = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    names = {
+        0: "sliding_attention",
+        4: "compressed_sparse_attention",
+        128: "heavily_compressed_attention",
+    }
+    config["layer_types"] = [
+        names[ratio] for ratio in config.pop("compress_ratios")[: published.layer_count]
+    ]
+    config["compress_rates"] = {
+        "compressed_sparse_attention": 4,
+        "heavily_compressed_attention": 128,
+    }
     hashed = config.pop("num_hash_layers")
     config["mlp_layer_types"] = ["hash_moe"] * hashed + ["moe"] * (published.layer_count - hashed)
     assert read_config(config, "test").layers == published.layers
 
 
 def test_minimax_m3s_first_layers_are_as_wide_as_its_config_says() -> None:
-    """`shared_intermediate_size` is about its experts, not about its dense MLPs, as it would be in a Granite."""
+    """`shared_intermediate_size` is about its experts, not about its dense MLPs, as it would be in
+    a Granite."""
     mlps = [run.mlp for run in catalogue.model("MiniMaxAI/MiniMax-M3").layers]
     assert mlps[0] == DenseMlp(12_288)
     assert isinstance(mlps[1], Experts)
@@ -144,7 +160,8 @@ def test_minimax_m3s_first_layers_are_as_wide_as_its_config_says() -> None:
 
 def test_longcat_flash_has_two_attentions_in_a_layer_and_experts_that_do_nothing() -> None:
     model = read("longcat_flash longcat")
-    # Of transformers' class, without the halves that it makes for the experts that do nothing: 741_053_606_912
+    # Of transformers' class, without the halves that it makes for the experts that do nothing:
+    # 741_053_606_912
     assert model.parameters == 741_053_606_912 - 28 * 256 * 2 * 2048 * 6144
     assert (model.layer_count, model.kv_bytes_per_token("bf16")) == (56, 56 * 2 * 576)
     # Its makers say 27 B on average, of the 18.6 to 31.3 that a token may take.
@@ -169,7 +186,7 @@ def test_what_a_bias_field_is_about(name: str, changes: dict[str, Any], biases: 
     assert read(name, **changes).parameters - read(name, **silent).parameters == biases
 
 
-# --- embeddings of every layer -------------------------------------------------------------------------------------
+# --- embeddings of every layer --------------------------------------------------------------------
 
 E2B = {
     "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_key_value_heads": 1,
@@ -180,7 +197,8 @@ E2B = {
 
 
 def test_a_table_that_is_looked_up_is_not_passed() -> None:
-    """Gemma 4 E2B: an effective 2.3 B of parameters, by its makers. The table lies where the embeddings are."""
+    """Gemma 4 E2B: an effective 2.3 B of parameters, by its makers. The table lies where the
+    embeddings are."""
     model = read("gemma4_text", **E2B)
     assert model.parameters - model.active_parameters == 262_144 * 35 * 256
     assert model.active_parameters == pytest.approx(2.3e9, rel=0.01)
@@ -199,7 +217,7 @@ def test_products_of_every_layers_embedding_are_counted() -> None:
     assert flops(256) - flops(0) == pytest.approx(2 * 3 * 35 * 1536 * 256)
 
 
-# --- states --------------------------------------------------------------------------------------------------------
+# --- states ---------------------------------------------------------------------------------------
 
 
 def deploy(folder: Path, name: str, options: str = "", **changes: Any) -> Any:
@@ -228,7 +246,9 @@ def test_engines_keep_states_of_which_the_config_says_nothing_differently(
 ) -> None:
     deployment = deploy(tmp_path, "granitemoehybrid", f"1xh200/engine={engine}", **changes)
     state = 2048 * width + 576 * 2
-    assert [layer.state_bytes for layer in ranks(deployment)[0].cache if layer.state_bytes] == [state]
+    assert [layer.state_bytes for layer in ranks(deployment)[0].cache if layer.state_bytes] == [
+        state
+    ]
     assert float(work_of(deployment).state[0]) == 2 * 2 * state  # two layers; read and written
 
 
@@ -237,19 +257,27 @@ def test_states_that_every_engine_keeps_in_fp32(tmp_path: Path, name: str) -> No
     deployment = deploy(tmp_path, name)
     (state,) = {each for run in deployment.model.layers for each in run.states}
     assert isinstance(state, LinearAttention)
-    kept = (state.conv_width - 1) * state.conv_channels * 2 + state.heads * state.key_dim * state.value_dim * 4
-    assert {layer.state_bytes for layer in ranks(deployment)[0].cache if layer.state_bytes} == {kept}
+    kept = (
+        state.conv_width - 1
+    ) * state.conv_channels * 2 + state.heads * state.key_dim * state.value_dim * 4
+    assert {layer.state_bytes for layer in ranks(deployment)[0].cache if layer.state_bytes} == {
+        kept
+    }
 
 
 def test_a_state_is_cut_by_its_own_heads(tmp_path: Path) -> None:
-    found = contradictions(deploy(tmp_path, "falcon_h1", "4xh200/tp4", mamba_n_heads=6, mamba_d_head=16))
+    found = contradictions(
+        deploy(tmp_path, "falcon_h1", "4xh200/tp4", mamba_n_heads=6, mamba_d_head=16)
+    )
     assert any("6 heads of the linear attention" in said for said in found)
 
 
-# --- text models inside other configs ------------------------------------------------------------------------------
+# --- text models inside other configs -------------------------------------------------------------
 
 
-def nested(outer: str, inner: str, text: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+def nested(
+    outer: str, inner: str, text: dict[str, Any] | None = None, **fields: Any
+) -> dict[str, Any]:
     text = {"model_type": inner, **(text or {})}
     return {"model_type": outer, "torch_dtype": "bfloat16", "text_config": text} | fields
 
@@ -258,13 +286,20 @@ def test_a_field_by_its_other_name_is_not_left_out() -> None:
     """Qwen3-VL's published files say num_experts; transformers saves num_local_experts."""
     for said in ({"num_experts": 128}, {"num_local_experts": 128}):
         config = nested("qwen3_vl_moe", "qwen3_vl_moe_text", {"num_hidden_layers": 3, **said})
-        assert [run.mlp.experts for run in read_config(config, "q").layers if isinstance(run.mlp, Experts)] == [128]
+        assert [
+            run.mlp.experts
+            for run in read_config(config, "q").layers
+            if isinstance(run.mlp, Experts)
+        ] == [128]
 
 
 def test_what_is_said_stays() -> None:
     """null is said too; a part without a model_type is its maker's own, and gets nothing."""
     assert {
-        window for _, _, window in cache_of(read_config(nested("idefics2", "mistral", {"sliding_window": None}), "x"))
+        window
+        for _, _, window in cache_of(
+            read_config(nested("idefics2", "mistral", {"sliding_window": None}), "x")
+        )
     } == {None}
     with pytest.raises(InputError, match="no hidden_size"):
         read_config({"model_type": "llava", "text_config": {"vocab_size": 32_000}}, "x")
@@ -287,18 +322,29 @@ def test_whose_word_on_tied_embeddings_counts(
     outer: str, inner: str, said: tuple[bool | None, bool | None], tied: bool
 ) -> None:
     whole, text = said
-    config = nested(outer, inner, {"num_hidden_layers": 4} | ({} if text is None else {"tie_word_embeddings": text}))
+    config = nested(
+        outer,
+        inner,
+        {"num_hidden_layers": 4} | ({} if text is None else {"tie_word_embeddings": text}),
+    )
     config |= {} if whole is None else {"tie_word_embeddings": whole}
     model = read_config(config, outer)
     assert model.tied_embeddings is tied
     differ = None not in said and whole != text
-    assert any("tie_word_embeddings differs from text_config's" in each for each in model.assumed) is differ
-    assert any("tie_word_embeddings absent" in each for each in model.assumed) is (said == (None, None))
+    assert (
+        any("tie_word_embeddings differs from text_config's" in each for each in model.assumed)
+        is differ
+    )
+    assert any("tie_word_embeddings absent" in each for each in model.assumed) is (
+        said == (None, None)
+    )
 
 
 def test_a_text_model_alone_has_its_own_word() -> None:
     """Qwen3_5ForCausalLM is built from the text_config; …ForConditionalGeneration is not."""
-    config = nested("qwen3_5", "qwen3_5_text", {"num_hidden_layers": 4, "tie_word_embeddings": True})
+    config = nested(
+        "qwen3_5", "qwen3_5_text", {"num_hidden_layers": 4, "tie_word_embeddings": True}
+    )
     config |= {"tie_word_embeddings": False}
     alone = read_config(config | {"architectures": ["Qwen3_5ForCausalLM"]}, "x")
     whole = read_config(config | {"architectures": ["Qwen3_5ForConditionalGeneration"]}, "x")
@@ -330,33 +376,53 @@ def test_other_towers_are_estimated(
 
 
 def test_a_tower_that_hears_is_estimated() -> None:
-    model = read_config(nested("qwen2_audio", "qwen2", audio_config={"model_type": "qwen2_audio_encoder"}), "x")
+    model = read_config(
+        nested("qwen2_audio", "qwen2", audio_config={"model_type": "qwen2_audio_encoder"}), "x"
+    )
     assert model.vision_parameters == pytest.approx(642_215_936, rel=0.01)
-    assert any("audio tower of a kind not known here: roughly estimated" in said for said in model.assumed)
+    assert any(
+        "audio tower of a kind not known here: roughly estimated" in said for said in model.assumed
+    )
 
 
 def test_what_is_not_counted_is_named() -> None:
     vision = {"model_type": "newest_vision", "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128,
               "patch_size": [14, 14], "image_size": 28}  # fmt: skip
-    model = read_config(nested("newest", "llama", vision_config=vision, qformer_config={"hidden_size": 8}), "x")
-    assert any("of a kind not known here: roughly estimated from vision_config" in said for said in model.assumed)
+    model = read_config(
+        nested("newest", "llama", vision_config=vision, qformer_config={"hidden_size": 8}), "x"
+    )
+    assert any(
+        "of a kind not known here: roughly estimated from vision_config" in said
+        for said in model.assumed
+    )
     assert "qformer_config: that part is not counted" in model.assumed
-    model = read_config(nested("newest", "llama", vision_config={"patch_size": [7, 3]}, audio_config={"x": 1}), "x")
+    model = read_config(
+        nested("newest", "llama", vision_config={"patch_size": [7, 3]}, audio_config={"x": 1}), "x"
+    )
     assert model.vision_parameters == 0
     assert "vision_config does not say enough: the vision tower is not counted" in model.assumed
     assert "audio_config does not say enough: the audio tower is not counted" in model.assumed
 
 
-# --- the index of the checkpoint -----------------------------------------------------------------------------------
+# --- the index of the checkpoint ------------------------------------------------------------------
 
 
-def checkpoint(folder: Path, model_type: str, factor: float, drafts: int = 0) -> tuple[Model, Model, int]:
-    """What is read alone, with an index that says so many times as much, and the bytes that it says."""
-    config = {**EXACT["qwen3_moe"]["config"], "model_type": model_type, "num_nextn_predict_layers": drafts}
+def checkpoint(
+    folder: Path, model_type: str, factor: float, drafts: int = 0
+) -> tuple[Model, Model, int]:
+    """What is read alone, with an index that says so many times as much, and the bytes that it
+    says."""
+    config = {
+        **EXACT["qwen3_moe"]["config"],
+        "model_type": model_type,
+        "num_nextn_predict_layers": drafts,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     alone = read_path(folder)
     total = 2 * round(factor * (alone.parameters + alone.draft_parameters))
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": total}})
+    )
     return alone, read_path(folder), total
 
 
@@ -394,7 +460,8 @@ def test_of_a_family_that_is_exact_a_difference_is_only_said(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "index", [{}, {"metadata": None}, {"metadata": {"total_size": "9"}}, {"metadata": {"total_size": -1}}]
+    "index",
+    [{}, {"metadata": None}, {"metadata": {"total_size": "9"}}, {"metadata": {"total_size": -1}}],
 )
 def test_an_index_that_says_nothing_changes_nothing(tmp_path: Path, index: dict[str, Any]) -> None:
     alone, _, _ = checkpoint(tmp_path, "newest", 1.0)
@@ -402,7 +469,7 @@ def test_an_index_that_says_nothing_changes_nothing(tmp_path: Path, index: dict[
     assert read_path(tmp_path).assumed == alone.assumed
 
 
-# --- refused -------------------------------------------------------------------------------------------------------
+# --- refused --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -413,15 +480,39 @@ def test_an_index_that_says_nothing_changes_nothing(tmp_path: Path, index: dict[
             {"layer_types": ["sliding_attention"] * 12, "sliding_window": None},
             "no sliding_window says how long",
         ),
-        ("gemma4_text", {"per_layer_config": {"3": {"skip": ["mlp"]}}}, "[3]: skip is not understood of one layer"),
+        (
+            "gemma4_text",
+            {"per_layer_config": {"3": {"skip": ["mlp"]}}},
+            "[3]: skip is not understood of one layer",
+        ),
         ("gemma4_text", {"per_layer_config": {"3": 5}}, "per_layer_config[3]: must be an object"),
         ("ernie4_5_moe", {"use_bias": True}, "use_bias is true"),
-        ("step3p5", {"mlp_layer_types": None, "moe_layers_enum": "3;4"}, "it must list layers: 3,4,5"),
-        ("step3p5", {"mlp_layer_types": None, "moe_layers_enum": "9" * 5000}, "it must list layers: 3,4,5"),
-        ("step3p5", {"attention_other_setting": {"attention_type": "odd"}}, "must be 'sliding_attention'"),
+        (
+            "step3p5",
+            {"mlp_layer_types": None, "moe_layers_enum": "3;4"},
+            "it must list layers: 3,4,5",
+        ),
+        (
+            "step3p5",
+            {"mlp_layer_types": None, "moe_layers_enum": "9" * 5000},
+            "it must list layers: 3,4,5",
+        ),
+        (
+            "step3p5",
+            {"attention_other_setting": {"attention_type": "odd"}},
+            "must be 'sliding_attention'",
+        ),
         ("deepseek_v4", {"layer_types": None}, "compress_rates without layer_types"),
-        ("hy_v3", {"mlp_layer_types": ["dense", "wide", "sparse", "sparse"]}, "MLP type 'wide' is not known"),
-        ("kimi_linear", {"layer_types": None, "linear_attn_config": {"num_heads": 2}}, "no full_attn_layers"),
+        (
+            "hy_v3",
+            {"mlp_layer_types": ["dense", "wide", "sparse", "sparse"]},
+            "MLP type 'wide' is not known",
+        ),
+        (
+            "kimi_linear",
+            {"layer_types": None, "linear_attn_config": {"num_heads": 2}},
+            "no full_attn_layers",
+        ),
         ("llama", {"layer_types": ["hybrid"] * 12}, "layer type 'hybrid' is not known"),
         ("llama", {"model_type": "hrm_text"}, "layers that run several times"),
         ("llama", {"model_type": "mllama_text_model"}, "cross attention to images"),

@@ -58,14 +58,19 @@ def test_the_main_branch_counts_and_not_what_was_downloaded_last(hub: Path) -> N
 
 
 def test_a_download_by_commit_alone_is_found(hub: Path) -> None:
-    old, new = put(hub, "Own-7B", "a", ref=False), put(hub, "Own-7B", "b", ref=False, num_hidden_layers=3)
+    old, new = (
+        put(hub, "Own-7B", "a", ref=False),
+        put(hub, "Own-7B", "b", ref=False, num_hidden_layers=3),
+    )
     os.utime(old, (1e9, 1e9))
     assert cached_config("Own-7B") == new
     assert catalogue.model("Own-7B").layer_count == 3
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"])
-def test_the_cache_is_where_the_environment_says(hub: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_the_cache_is_where_the_environment_says(
+    hub: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
     put(hub.parent / "elsewhere", "lab/Own-7B")
     monkeypatch.setenv("HOME", str(hub.parent))
     monkeypatch.setenv(variable, "~/elsewhere")
@@ -79,7 +84,9 @@ def test_the_catalogue_comes_first(hub: Path, name: str) -> None:
     assert catalogue.model(name).hidden == 4096
 
 
-@pytest.mark.parametrize("name", ["../lab/Own-7B", "lab/../Own-7B", "lab/Own-7B/..", "", "lab/Other-7B", "a" * 5000])
+@pytest.mark.parametrize(
+    "name", ["../lab/Own-7B", "lab/../Own-7B", "lab/Own-7B/..", "", "lab/Other-7B", "a" * 5000]
+)
 def test_what_is_no_id_is_not_looked_for(hub: Path, name: str) -> None:
     put(hub, "lab/Own-7B")
     assert cached_config(name) is None
@@ -89,11 +96,16 @@ def test_a_reference_does_not_lead_out_of_the_cache(hub: Path, tmp_path: Path) -
     put(hub, "lab/Own-7B")
     (tmp_path / "config.json").write_text("{}")
     (hub / "models--lab--Own-7B" / "refs" / "main").write_text("../../../..")
-    assert cached_config("lab/Own-7B") == hub / "models--lab--Own-7B" / "snapshots" / "c0ffee" / "config.json"
+    assert (
+        cached_config("lab/Own-7B")
+        == hub / "models--lab--Own-7B" / "snapshots" / "c0ffee" / "config.json"
+    )
 
 
 def test_an_id_that_is_not_there_names_the_nearest(hub: Path) -> None:
-    with pytest.raises(InputError, match=r"no model 'lab/Owm-7B' in the catalogue; .*a path to a config.json"):
+    with pytest.raises(
+        InputError, match=r"no model 'lab/Owm-7B' in the catalogue; .*a path to a config.json"
+    ):
         catalogue.model("lab/Owm-7B")
 
 

@@ -1,4 +1,5 @@
-"""GPUs and nodes of the user's own: from a file to sizes, runs, reports, and one line where it cannot be."""
+"""GPUs and nodes of the user's own: from a file to sizes, runs, reports, and one line where it
+cannot be."""
 
 from __future__ import annotations
 
@@ -40,14 +41,15 @@ def slow(tmp_path: Path) -> Path:
     return path
 
 
-# --- what a file says -------------------------------------------------------------------------------------------
+# --- what a file says -----------------------------------------------------------------------------
 
 
 def test_only_what_differs_is_written(slow: Path) -> None:
     gpu, h200 = catalogue.gpu(str(slow)), catalogue.gpu("h200")
     assert (gpu.name, gpu.given) == ("slow-200", str(slow))
     assert (gpu.hbm_bytes, gpu.hbm_bytes_per_s) == (96 * GIB, 4.0e12)
-    # YAML 1.1 has 148e12 as a text, and 4.0e12 too: both are numbers here. FLOP/s take the place of all of H200's.
+    # YAML 1.1 has 148e12 as a text, and 4.0e12 too: both are numbers here. FLOP/s take the place of
+    # all of H200's.
     assert gpu.flops_per_s == {"bf16": 148e12, "fp16": 148e12, "fp8": 296e12}
     assert gpu.usable_bytes == round(96 * GIB * h200.usable_bytes / h200.hbm_bytes)
     assert (gpu.link_bytes_per_s, gpu.tdp_w, gpu.per_node) == (450e9, 700, 8)
@@ -60,14 +62,22 @@ def test_only_what_differs_is_written(slow: Path) -> None:
 def test_a_whole_gpu_of_json(tmp_path: Path) -> None:
     (tmp_path / "x900.json").write_text(json.dumps(WHOLE))
     gpu = catalogue.gpu(str(tmp_path / "x900.json"))
-    assert (gpu.usable_bytes, gpu.pair_bytes_per_s, gpu.source) == (198 * GIB, 1e12, {"all": "x900.json"})
+    assert (gpu.usable_bytes, gpu.pair_bytes_per_s, gpu.source) == (
+        198 * GIB,
+        1e12,
+        {"all": "x900.json"},
+    )
 
 
-def test_an_entry_as_the_catalogue_prints_it_is_a_file(loadstone: Loadstone, tmp_path: Path) -> None:
+def test_an_entry_as_the_catalogue_prints_it_is_a_file(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
     (entry,) = json.loads(loadstone("catalogue", "gpus", "mi300x", "--json").out)["gpus"]
     (tmp_path / "mine.json").write_text(json.dumps(entry | {"name": "mi300x-mine", "tdp_w": 650}))
     found = catalogue.gpu(str(tmp_path / "mine.json"))
-    same = msgspec.structs.replace(catalogue.gpu("mi300x"), name=found.name, given=found.given, tdp_w=650)
+    same = msgspec.structs.replace(
+        catalogue.gpu("mi300x"), name=found.name, given=found.given, tdp_w=650
+    )
     assert found == same
 
 
@@ -123,12 +133,18 @@ def test_a_file_that_is_not_there() -> None:
         catalogue.gpu("nowhere.yaml")
 
 
-# --- in a deployment --------------------------------------------------------------------------------------------
+# --- in a deployment ------------------------------------------------------------------------------
 
 
 def test_a_deployment_names_the_file_and_gives_itself_again(slow: Path) -> None:
     found = catalogue.parse_deployment(f"llama-3.1-8b:fp8@8x{slow}/tp4,dp2,engine=sglang")
-    assert (found.gpus, found.tp, found.dp, found.engine, found.gpu.name) == (8, 4, 2, "sglang", "slow-200")
+    assert (found.gpus, found.tp, found.dp, found.engine, found.gpu.name) == (
+        8,
+        4,
+        2,
+        "sglang",
+        "slow-200",
+    )
     assert catalogue.parse_deployment(found.name) == found
 
 
@@ -172,14 +188,23 @@ def test_kept_in_the_users_folder_it_has_a_name(
 
 
 def test_size_takes_it_wherever_a_name_goes(slow: Path, loadstone: Loadstone) -> None:
-    rows = loadstone("size", "llama-3.1-8b", "--gpu", f"{slow},h200", "--gpus", "1,2", "--json").document["rows"]
-    whole = loadstone("size", f"llama-3.1-8b@2x{slow}/tp2", "--engine", "sglang", "--json").document["rows"]
-    assert [(row["gpu"], row["gpus"]) for row in rows] == [("slow-200", 1), ("slow-200", 2), ("h200", 1), ("h200", 2)]
+    rows = loadstone(
+        "size", "llama-3.1-8b", "--gpu", f"{slow},h200", "--gpus", "1,2", "--json"
+    ).document["rows"]
+    whole = loadstone(
+        "size", f"llama-3.1-8b@2x{slow}/tp2", "--engine", "sglang", "--json"
+    ).document["rows"]
+    assert [(row["gpu"], row["gpus"]) for row in rows] == [
+        ("slow-200", 1),
+        ("slow-200", 2),
+        ("h200", 1),
+        ("h200", 2),
+    ]
     assert rows[0]["usable_bytes"] == catalogue.gpu(str(slow)).usable_bytes
     assert (whole[0]["gpu"], whole[0]["tp"], whole[0]["engine"]) == ("slow-200", 2, "sglang")
 
 
-# --- predictions and records ------------------------------------------------------------------------------------
+# --- predictions and records ----------------------------------------------------------------------
 
 
 def test_it_is_as_uncertain_as_a_gpu_that_nobody_has_measured(slow: Path) -> None:
@@ -187,7 +212,9 @@ def test_it_is_as_uncertain_as_a_gpu_that_nobody_has_measured(slow: Path) -> Non
         profile_of(catalogue.parse_deployment(f"llama-3.1-8b@1x{name}/engine=sglang,version=0.5.0"))
         for name in (slow, "h200")
     )
-    unknown = profile_of(catalogue.parse_deployment("llama-3.1-8b@1xgaudi3/engine=sglang,version=0.5.0"))
+    unknown = profile_of(
+        catalogue.parse_deployment("llama-3.1-8b@1xgaudi3/engine=sglang,version=0.5.0")
+    )
     assert own.logarithms == measured.logarithms
     assert (own.covariance, own.residual) == (unknown.covariance, unknown.residual)
     assert sum(own.covariance[i][i] for i in range(len(own.names))) > sum(
@@ -195,24 +222,47 @@ def test_it_is_as_uncertain_as_a_gpu_that_nobody_has_measured(slow: Path) -> Non
     )
 
 
-def test_a_run_stays_readable_where_the_file_is_gone(slow: Path, loadstone: Loadstone, tmp_path: Path) -> None:
+def test_a_run_stays_readable_where_the_file_is_gone(
+    slow: Path, loadstone: Loadstone, tmp_path: Path
+) -> None:
     out = tmp_path / "runs"
-    asked = ("--input", 64, "--output", 16, "--concurrency", 2, "--requests", 4, "--out", out, "--json")
+    asked = (
+        "--input",
+        64,
+        "--output",
+        16,
+        "--concurrency",
+        2,
+        "--requests",
+        4,
+        "--out",
+        out,
+        "--json",
+    )
     folder = loadstone("simulate", f"llama-3.1-8b@1x{slow}/tp1", *asked).folder
     slow.unlink()
     info = msgspec.json.decode((folder / "run.json").read_bytes(), type=RunInfo)
     said = info.settings.deployment["gpu"]
-    assert (said["hbm_bytes_per_s"], said["hbm_bytes"], said["source"]["hbm_bytes"]) == (4e12, 96 * GIB, "a listing")
+    assert (said["hbm_bytes_per_s"], said["hbm_bytes"], said["source"]["hbm_bytes"]) == (
+        4e12,
+        96 * GIB,
+        "a listing",
+    )
     facts = run_facts(info)
     assert facts.gpu == "slow-200"  # not H200, which it only resembles
     (cell,) = summary_of(folder).cells
     assert cell.roofline is not None
     # All weights but the table of embeddings are read in a step, and next to nothing else.
-    assert cell.roofline.tpot_s == pytest.approx((8_030_261_248 - 128_256 * 4096) * 2 / 4.0e12, rel=0.01)
+    assert cell.roofline.tpot_s == pytest.approx(
+        (8_030_261_248 - 128_256 * 4096) * 2 / 4.0e12, rel=0.01
+    )
     assert roofline_of(info, facts, cell) is not None
     # A record that names a file has nothing read for it.
     slow.write_text(SLOW)
-    assert roofline_of(info, msgspec.structs.replace(facts, gpu=str(slow), hardware=None), cell) is None
+    assert (
+        roofline_of(info, msgspec.structs.replace(facts, gpu=str(slow), hardware=None), cell)
+        is None
+    )
     assert "slow-200" in loadstone("show", folder).out
 
 
@@ -232,18 +282,38 @@ def test_measurements_on_it_are_predicted(slow: Path, loadstone: Loadstone) -> N
     lost = slow.with_name("lost-h200.yaml")
     points.write_text("\n".join([head, row.format(slow), row.format(lost), row.format("h200")]))
     mine, gone, h200 = loadstone("validate", points, "--json").document["rows"]
-    # Weights are read 1.2 times as slowly: the prediction is of this GPU and not of one that its name resembles.
+    # Weights are read 1.2 times as slowly: the prediction is of this GPU and not of one that its
+    # name resembles.
     assert mine["predicted"]["tpot_ms"] > 1.1 * h200["predicted"]["tpot_ms"]
     assert "No such file" in gone["skipped_because"]
 
 
-def test_another_file_of_the_same_name_is_another_setup(slow: Path, loadstone: Loadstone, tmp_path: Path) -> None:
-    ask = ("--input", 64, "--output", 16, "--concurrency", 1, "--requests", 8, "--out", tmp_path / "runs", "--json")
+def test_another_file_of_the_same_name_is_another_setup(
+    slow: Path, loadstone: Loadstone, tmp_path: Path
+) -> None:
+    ask = (
+        "--input",
+        64,
+        "--output",
+        16,
+        "--concurrency",
+        1,
+        "--requests",
+        8,
+        "--out",
+        tmp_path / "runs",
+        "--json",
+    )
     folders = []
     for sequences in (32, 64):
-        folders.append(loadstone("simulate", f"llama-3.1-8b@1x{slow}/max_num_seqs={sequences}", *ask).folder)
+        folders.append(
+            loadstone("simulate", f"llama-3.1-8b@1x{slow}/max_num_seqs={sequences}", *ask).folder
+        )
         slow.write_text(SLOW.replace("4.0e12", "3.0e12"))
     said = json.loads(loadstone("compare", *folders, "--json").out)
     setup = {each["what"]: each for each in said["setup"]}
-    assert (setup["hardware"]["a"], setup["hardware"]["b"]) == ({"hbm_bytes_per_s": 4e12}, {"hbm_bytes_per_s": 3e12})
+    assert (setup["hardware"]["a"], setup["hardware"]["b"]) == (
+        {"hbm_bytes_per_s": 4e12},
+        {"hbm_bytes_per_s": 3e12},
+    )
     assert setup["engine arguments"]["b"] == {"max_num_seqs": "64"}

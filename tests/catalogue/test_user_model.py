@@ -1,4 +1,5 @@
-"""A model of the user's own: its run keeps the config, so that the run says as much where the file is gone."""
+"""A model of the user's own: its run keeps the config, so that the run says as much where the file
+is gone."""
 
 from __future__ import annotations
 
@@ -48,15 +49,21 @@ def test_a_simulated_run_says_what_hardware_allows_where_the_file_is_gone(
     assert run_facts(info_of(folder)).model == str(own)
     (cell,) = summarise(folder)["cells"]
     # All weights but the table of embeddings are read in a step, and next to nothing else.
-    assert cell["light"]["tpot_s"] == pytest.approx((PARAMETERS - 1000 * 1024) * 2 / 4.8e12, rel=0.02)
+    assert cell["light"]["tpot_s"] == pytest.approx(
+        (PARAMETERS - 1000 * 1024) * 2 / 4.8e12, rel=0.02
+    )
     assert "own-model" in loadstone("show", folder).out
 
 
-def test_two_models_of_one_path_are_two_setups(own: Path, tmp_path: Path, loadstone: Loadstone) -> None:
+def test_two_models_of_one_path_are_two_setups(
+    own: Path, tmp_path: Path, loadstone: Loadstone
+) -> None:
     folders = []
     for layers in (4, 6):
         (own / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": layers}))
-        folders.append(loadstone("simulate", f"{own}@1xh200", *SMALL, "--out", tmp_path / "runs").folder)
+        folders.append(
+            loadstone("simulate", f"{own}@1xh200", *SMALL, "--out", tmp_path / "runs").folder
+        )
     said = json.loads(loadstone("compare", *folders, "--json").out)
     setup = {each["what"]: each for each in said["setup"]}
     assert (setup["model config"]["a"], setup["model config"]["b"]) == (
@@ -75,7 +82,9 @@ def test_two_models_of_one_path_are_two_setups(own: Path, tmp_path: Path, loadst
         {"name": "x", "config": CONFIG, "quantisation": {"quantization": []}},
     ],
 )
-def test_a_described_model_that_is_none_is_let_be(said: Any, own: Path, tmp_path: Path, loadstone: Loadstone) -> None:
+def test_a_described_model_that_is_none_is_let_be(
+    said: Any, own: Path, tmp_path: Path, loadstone: Loadstone
+) -> None:
     folder = loadstone("simulate", f"{own}@1xh200", *SMALL, "--out", tmp_path / "runs").folder
     papers = json.loads((folder / "run.json").read_bytes())
     papers["settings"]["deployment"]["model"] = said
@@ -103,14 +112,19 @@ def test_what_writes_no_text_is_not_simulated(
 
 
 def test_generators_by_other_names_are_simulated() -> None:
-    assert encoder({"architectures": ["ChatGLMModel"], "auto_map": {"AutoModelForCausalLM": "x"}}) is None
+    assert (
+        encoder({"architectures": ["ChatGLMModel"], "auto_map": {"AutoModelForCausalLM": "x"}})
+        is None
+    )
     assert encoder({"architectures": ["InternVLChatModel"]}) is None
     assert encoder({"architectures": ["LlavaLlamaModel"], "llm_cfg": {}}) is None
     assert encoder({"architectures": ["GPT2LMHeadModel"]}) is None
     assert encoder({}) is None
 
 
-def test_a_model_that_sees_says_that_its_prompts_are_text(tmp_path: Path, loadstone: Loadstone) -> None:
+def test_a_model_that_sees_says_that_its_prompts_are_text(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
     asked = (*SMALL[:-1], "--draws", 0, "--out", tmp_path / "runs")
     said = loadstone("simulate", "gemma-3-27b@1xh200", *asked).out
     assert "its prompts are simulated as text alone" in " ".join(said.split())

@@ -1,17 +1,23 @@
-"""What transformers' own classes are made of: parameters and cache of every decoder it knows, on the meta device.
+"""What transformers' own classes are made of: parameters and cache of every decoder it knows, on
+the meta device.
 
-    .cache/engines/transformers/bin/python tests/catalogue/transformers_truth.py [--share 0/2] FOLDER [TYPE…]
+    .cache/engines/transformers/bin/python tests/catalogue/transformers_truth.py [--share 0/2]
+    FOLDER [TYPE…]
 
-Run by the engine's interpreter, which has torch; it needs nothing of Loadstone. For each model type: its default
-config with four layers, then the same with one field changed at a time (flags turned over, numbers doubled). What can
-be built is saved in FOLDER/TYPE/NUMBER as users get it (`save_pretrained`), with one JSON line on stdout:
+Run by the engine's interpreter, which has torch; it needs nothing of Loadstone. For each model
+type: its default config with four layers, then the same with one field changed at a time (flags
+turned over, numbers doubled). What can be built is saved in FOLDER/TYPE/NUMBER as users get it
+(`save_pretrained`), with one JSON line on stdout:
 
     type, number    whose config it is, and its folder
-    changed         {field: value}, {} for the first; what the type needs anyway (NEEDED) is not named
-    parameters      all that a checkpoint holds, towers included; text: of the decoder and its output head
-    kv              (numbers that one token adds to the cache, window or null) of each layer; absent where the class
-                    cannot be run on the meta device
-    states          (numbers of the recurrent state, of the convolution's inputs) of each layer; absent likewise
+    changed         {field: value}, {} for the first; what the type needs anyway (NEEDED) is not
+                    named
+    parameters      all that a checkpoint holds, towers included; text: of the decoder and its
+                    output head
+    kv              (numbers that one token adds to the cache, window or null) of each layer; absent
+                    where the class cannot be run on the meta device
+    states          (numbers of the recurrent state, of the convolution's inputs) of each layer;
+                    absent likewise
 
 A type that cannot be built with default fields has one line with `error`.
 """
@@ -47,7 +53,12 @@ _NO_SIZES = (
 NEEDED: dict[str, dict[str, Any]] = {
     "bamba": {"attn_layer_indices": [1]},
     "deepseek_v2": {"num_experts_per_tok": 6},
-    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1},
+    "dots1": {
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+    },
     "gemma3n_text": {"num_kv_shared_layers": 2, "num_hidden_layers": 10},
     "granitemoehybrid": {"layer_types": ["mamba", "attention", "mamba", "attention"]},
     "hunyuan_v1_dense": {"head_dim": 128},
@@ -70,7 +81,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("types", nargs="*")
-    parser.add_argument("--share", default="0/1", help="which part of the types, of how many: 0/2, 1/2")
+    parser.add_argument(
+        "--share", default="0/1", help="which part of the types, of how many: 0/2, 1/2"
+    )
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
@@ -103,7 +116,8 @@ def tried(
     folder: Path,
     one: Callable[[Path, dict[str, Any]], dict[str, Any]],
 ) -> Iterator[dict[str, Any]]:
-    """A line for each of `changes`: what `one` finds of it, having saved its config in the folder that it gets."""
+    """A line for each of `changes`: what `one` finds of it, having saved its config in the folder
+    that it gets."""
     signal.signal(signal.SIGALRM, _too_long)
     for number, changed in enumerate(changes):
         place = folder / name / str(number)
@@ -159,12 +173,16 @@ def weights(model: Any) -> dict[str, int]:
 
 
 def stored(model: Any) -> Iterator[tuple[int, int]]:
-    """(identity, numbers) of parameters, and of routers' corrections, which checkpoints hold and classes have as
-    buffers.
+    """(identity, numbers) of parameters, and of routers' corrections, which checkpoints hold and
+    classes have as buffers.
     """
     for module in model.modules():
         held = [each for name, each in module._buffers.items() if name != "bias" and "bias" in name]
-        yield from ((id(each), each.numel()) for each in (*module._parameters.values(), *held) if each is not None)
+        yield from (
+            (id(each), each.numel())
+            for each in (*module._parameters.values(), *held)
+            if each is not None
+        )
 
 
 def cache(model: Any) -> dict[str, Any]:
@@ -179,14 +197,22 @@ def cache(model: Any) -> dict[str, Any]:
     kv, states = [], []
     for layer in layers:
         held = vars(layer)
-        both = [held[part] for part in ("keys", "values") if isinstance(held.get(part), torch.Tensor)]
+        both = [
+            held[part] for part in ("keys", "values") if isinstance(held.get(part), torch.Tensor)
+        ]
         kv.append((sum(each.numel() for each in both) / TOKENS, held.get("sliding_window")))
         states.append([_numbers(held.get(part)) for part in ("recurrent_states", "conv_states")])
     return {"kv": kv, "states": states}
 
 
 def _numbers(held: Any) -> int:
-    parts = held.values() if isinstance(held, dict) else held if isinstance(held, list | tuple) else [held]
+    parts = (
+        held.values()
+        if isinstance(held, dict)
+        else held
+        if isinstance(held, list | tuple)
+        else [held]
+    )
     return sum(each.numel() for each in parts if isinstance(each, torch.Tensor))
 
 

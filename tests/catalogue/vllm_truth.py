@@ -1,11 +1,13 @@
-"""What vLLM's own classes are made of: parameters and cache of models that transformers has no class for.
+"""What vLLM's own classes are made of: parameters and cache of models that transformers has no
+class for.
 
     .cache/engines/vllm/bin/python tests/catalogue/vllm_truth.py FOLDER [NAME…]
 
 Like `transformers_truth.py` (read it first), whose line format it has, but the configs are its own:
-`served_configs.json` beside it has fields as the makers publish them, at small sizes. vLLM's class of each is created
-on one rank of the CPU. `kv` and `states` are what `get_kv_cache_spec` says of each layer; layers that loop keep one
-for every time. A model that cannot be created has one line with `error`.
+`served_configs.json` beside it has fields as the makers publish them, at small sizes. vLLM's class
+of each is created on one rank of the CPU. `kv` and `states` are what `get_kv_cache_spec` says of
+each layer; layers that loop keep one for every time. A model that cannot be created has one line
+with `error`.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ _NO_SIZES = (
 )  # fmt: skip
 """Some classes do not look whether embeddings are tied, and load the same table twice."""
 _ALIASES = {"num_hidden_layers": "num_layers"}
-_TOWERS = re.compile(r"(^|\.)(vision|visual|vit|audio|aligner|multi_modal|mm_|projector|image|merger|view_|tile_)")
+_TOWERS = re.compile(
+    r"(^|\.)(vision|visual|vit|audio|aligner|multi_modal|mm_|projector|image|merger|view_|tile_)"
+)
 
 
 class _Absent(ModuleType):
@@ -92,7 +96,9 @@ def lines(name: str, base: dict[str, Any], folder: Path) -> Iterator[dict[str, A
 
 
 def _text(base: dict[str, Any]) -> dict[str, Any]:
-    inner = [base[part] for part in ("text_config", "language_config", "llm_config") if part in base]
+    inner = [
+        base[part] for part in ("text_config", "language_config", "llm_config") if part in base
+    ]
     return inner[0] if inner else base
 
 
@@ -109,7 +115,9 @@ def built(place: Path) -> dict[str, Any]:
         # What the makers' own class does not have, no config here leaves out.
         names = {name: alias for name, alias in _ALIASES.items() if alias in config}
         AutoConfig.register(
-            kind, type("Published", (PretrainedConfig,), {"model_type": kind, "attribute_map": names}), exist_ok=True
+            kind,
+            type("Published", (PretrainedConfig,), {"model_type": kind, "attribute_map": names}),
+            exist_ok=True,
         )
     asked = EngineArgs(
         model=str(place), skip_tokenizer_init=True, load_format="dummy", enforce_eager=True, max_model_len=128,
@@ -138,9 +146,13 @@ def cache(given: VllmConfig) -> dict[str, Any]:
             *conv, last = (torch.Size(shape).numel() for shape in held.shapes)
             states[place] = [last, sum(conv)]
         elif isinstance(held, AttentionSpec):
-            numbers = held.num_kv_heads * (held.head_size + held.head_size_v) / held.tokens_per_state
+            numbers = (
+                held.num_kv_heads * (held.head_size + held.head_size_v) / held.tokens_per_state
+            )
             before = kv.get(place, [0, None])
-            window = getattr(held, "sliding_window", None) or getattr(held, "attention_chunk_size", None)
+            window = getattr(held, "sliding_window", None) or getattr(
+                held, "attention_chunk_size", None
+            )
             kv[place] = [before[0] + numbers, window or before[1]]
     places = sorted({*kv, *states})
     return {

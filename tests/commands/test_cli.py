@@ -92,8 +92,14 @@ from test_summary import CLOSED, make_run
         (("--slo", "ttft<0"), "--slo: 'ttft<0' can never be met"),
         (("--slo", "tpot<30ms,ttft<500"), "--slo: 'ttft<500': 500 seconds? write 500ms or 500s"),
         (("--slo", "e2e_p99<=10."), "10. seconds? write 10.ms or 10.s"),
-        (("--requests", "10", "--requests-per-rate", "3", "--rate", "5"), "--requests and --requests-per-rate"),
-        (("--duration", "2s", "--requests-per-rate", "3", "--rate", "5"), "--duration and --requests-per-rate"),
+        (
+            ("--requests", "10", "--requests-per-rate", "3", "--rate", "5"),
+            "--requests and --requests-per-rate",
+        ),
+        (
+            ("--duration", "2s", "--requests-per-rate", "3", "--rate", "5"),
+            "--duration and --requests-per-rate",
+        ),
         (("--prefix", "1.5"), "--prefix: '1.5' is not a number of tokens"),
         (("--prefix", "-1"), "--prefix: '-1' is not a number of tokens"),
         (("--input", "128k", "--output", "1"), "context of 131072 tokens"),
@@ -119,7 +125,9 @@ from test_summary import CLOSED, make_run
         (("--out", "/proc/runs"), "/proc/runs"),
     ],
 )
-def test_bad_input_is_one_line(loadstone: Loadstone, timing: TimingServer, flags: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(
+    loadstone: Loadstone, timing: TimingServer, flags: tuple[str, ...], said: str
+) -> None:
     assert said in loadstone("bench", timing.url, *flags).line()
 
 
@@ -127,7 +135,10 @@ def test_bad_input_is_one_line(loadstone: Loadstone, timing: TimingServer, flags
     ("words", "said"),
     [
         # of two engines none is left out silently
-        (("ttft=1ms,itl=1ms", "ttft=2ms,itl=1ms", "--sim"), "--sim: a run simulates one deployment"),
+        (
+            ("ttft=1ms,itl=1ms", "ttft=2ms,itl=1ms", "--sim"),
+            "--sim: a run simulates one deployment",
+        ),
         (("ttft=1ms,itl=1ms", "--sim", "--engine", "llama.cpp"), "--engine and --sim"),
         (("--sim", "--engine", "llama.cpp"), "--engine and --sim"),
         # fixed times that are none
@@ -139,11 +150,16 @@ def test_bad_input_is_one_line(loadstone: Loadstone, timing: TimingServer, flags
         (("llama-3.1-8b@1xh1000", "--sim"), "h1000"),
         # no request can be made of these
         (("http://xn--a:1",), "no host and port"),
-        (("http://127.0.0.1:1", "-H", "Content-Length: 5"), "Content-Length follows from the request"),
+        (
+            ("http://127.0.0.1:1", "-H", "Content-Length: 5"),
+            "Content-Length follows from the request",
+        ),
         (("http://127.0.0.1:1", "-H", "transfer-encoding: chunked"), "follows from the request"),
     ],
 )
-def test_a_target_that_cannot_be_is_one_line(loadstone: Loadstone, words: tuple[str, ...], said: str) -> None:
+def test_a_target_that_cannot_be_is_one_line(
+    loadstone: Loadstone, words: tuple[str, ...], said: str
+) -> None:
     assert said in loadstone("bench", *words).line()
 
 
@@ -161,16 +177,28 @@ def test_a_bad_url_is_one_line(loadstone: Loadstone, url: str) -> None:
     assert "\x1b" not in line
 
 
-def test_an_unreadable_line_of_a_dataset_is_named(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
+def test_an_unreadable_line_of_a_dataset_is_named(
+    loadstone: Loadstone, timing: TimingServer, tmp_path: Path
+) -> None:
     file = tmp_path / "data.jsonl"
     file.write_text('{"prompt": "a"}\n{"prompt": "b"}\n{"prompt": \n')
-    assert f"{file}, line 3" in loadstone("bench", timing.url, "--dataset", file, "--output", "4").line()
+    assert (
+        f"{file}, line 3"
+        in loadstone("bench", timing.url, "--dataset", file, "--output", "4").line()
+    )
     file.write_text('{"prompt": "a"}\n')
     assert "--output" in loadstone("bench", timing.url, "--dataset", file).line()
-    assert "--prefix" in loadstone("bench", timing.url, "--dataset", file, "--output", "4", "--prefix", "2").line()
+    assert (
+        "--prefix"
+        in loadstone(
+            "bench", timing.url, "--dataset", file, "--output", "4", "--prefix", "2"
+        ).line()
+    )
 
 
-def test_a_chat_prompt_shorter_than_its_template(loadstone: Loadstone, timing: TimingServer) -> None:
+def test_a_chat_prompt_shorter_than_its_template(
+    loadstone: Loadstone, timing: TimingServer
+) -> None:
     line = loadstone("bench", timing.url, "--endpoint", "chat", "--input", "7").line()
     assert "the server adds 7 tokens to every prompt; ask for at least 8" in line
 
@@ -180,14 +208,25 @@ def test_a_chat_prompt_shorter_than_its_template(loadstone: Loadstone, timing: T
     [
         (("bench", "--num-prompts", "5"), "--num-prompts: here it is --requests; see --help"),
         (("simulate", "llama-3.1-8b@1xh100", "--isl=5"), "--isl: here it is --input; see --help"),
-        (("bench", "--goodput", "ttft:500"), "--goodput: here it is --slo, with units: ttft<500ms,tpot<30ms"),
-        (("bench", "--api-key", "geheim"), "--api-key: here it is LOADSTONE_API_KEY or OPENAI_API_KEY"),
-        (("bench", "--percentile-metrics", "ttft"), "--percentile-metrics: here it is not needed: p50"),
+        (
+            ("bench", "--goodput", "ttft:500"),
+            "--goodput: here it is --slo, with units: ttft<500ms,tpot<30ms",
+        ),
+        (
+            ("bench", "--api-key", "geheim"),
+            "--api-key: here it is LOADSTONE_API_KEY or OPENAI_API_KEY",
+        ),
+        (
+            ("bench", "--percentile-metrics", "ttft"),
+            "--percentile-metrics: here it is not needed: p50",
+        ),
         (("bench", "--request", "5"), "No such option: --request ("),
         (("show", "--num-prompts"), "No such option: --num-prompts; see --help"),
     ],
 )
-def test_another_tools_flag_is_told_by_its_name_here(loadstone: Loadstone, words: tuple[str, ...], said: str) -> None:
+def test_another_tools_flag_is_told_by_its_name_here(
+    loadstone: Loadstone, words: tuple[str, ...], said: str
+) -> None:
     line = loadstone(*words).line()
     assert line.startswith(said)
     assert "geheim" not in line
@@ -198,14 +237,25 @@ def test_another_tools_flags_are_none_of_ours_and_what_they_are_called_here_is()
     for name in ("bench", "simulate"):
         ours = {flag for parameter in commands[name].params for flag in parameter.opts}
         assert ours.isdisjoint(HERE)
-    ours |= {flag for parameter in commands["bench"].params for flag in (*parameter.opts, *parameter.secondary_opts)}
+    ours |= {
+        flag
+        for parameter in commands["bench"].params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
     told = {flag for here in HERE.values() for flag in re.findall(r"--[a-z][a-z-]+", here)}
     assert told <= ours
 
 
-def test_a_deployment_that_is_none_is_one_line(capfd: pytest.CaptureFixture[str], loadstone: Loadstone) -> None:
-    assert "not a fixed latency; write llama-3.1-8b@1xh100, or" in loadstone("bench", "--sim", "llama-3.1-8b").line()
-    assert loadstone("bench", "--sim", "http://localhost:8000").line().startswith("--sim and a URL:")
+def test_a_deployment_that_is_none_is_one_line(
+    capfd: pytest.CaptureFixture[str], loadstone: Loadstone
+) -> None:
+    assert (
+        "not a fixed latency; write llama-3.1-8b@1xh100, or"
+        in loadstone("bench", "--sim", "llama-3.1-8b").line()
+    )
+    assert (
+        loadstone("bench", "--sim", "http://localhost:8000").line().startswith("--sim and a URL:")
+    )
     assert capfd.readouterr().err == ""  # nor from a server that was begun
 
 
@@ -215,7 +265,10 @@ def test_a_folder_that_is_no_run(loadstone: Loadstone, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     assert "run.json" in loadstone("recover", tmp_path).line()
     (tmp_path / "file").touch()
-    assert "cannot write here" in loadstone("bench", "--sim", *QUICK, "--out", tmp_path / "file" / "runs").line()
+    assert (
+        "cannot write here"
+        in loadstone("bench", "--sim", *QUICK, "--out", tmp_path / "file" / "runs").line()
+    )
 
 
 def test_every_command_has_a_json_of_its_own() -> None:
@@ -237,7 +290,11 @@ def test_secrets_reach_the_server_and_nothing_else(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, variable: str, attached: bool
 ) -> None:
     monkeypatch.setenv(variable, SECRETS["key"])
-    header = [f"-HX-Pass: {SECRETS['header']}"] if attached else ["--header", f"X-Pass: {SECRETS['header']}"]
+    header = (
+        [f"-HX-Pass: {SECRETS['header']}"]
+        if attached
+        else ["--header", f"X-Pass: {SECRETS['header']}"]
+    )
     extra = f'{{"user": "{SECRETS["extra"]}"}}'
     body = [f"--extra-body={extra}"] if attached else ["--extra-body", extra]
     with ScriptedServer() as server:
@@ -247,7 +304,9 @@ def test_secrets_reach_the_server_and_nothing_else(
     for ask in server.asks:
         assert ask.headers["authorization"] == f"Bearer {SECRETS['key']}"
         assert ask.headers["x-pass"] == SECRETS["header"]
-        assert not ask.path.startswith("/v1/") or not ask.body or ask.json["user"] == SECRETS["extra"]
+        assert (
+            not ask.path.startswith("/v1/") or not ask.body or ask.json["user"] == SECRETS["extra"]
+        )
     kept = b"".join(path.read_bytes() for path in outcome.folder.rglob("*") if path.is_file())
     for secret in SECRETS.values():
         assert secret not in outcome.out + outcome.err
@@ -260,10 +319,16 @@ def test_a_key_that_the_server_repeats_is_not_written_down(
     monkeypatch.setenv("OPENAI_API_KEY", SECRETS["key"])
 
     def refuse(ask: Ask, send: Send) -> None:
-        send(whole("401 Unauthorized", f'{{"error": "no such key: {SECRETS["key"]}, sorry"}}'.encode()))
+        send(
+            whole(
+                "401 Unauthorized", f'{{"error": "no such key: {SECRETS["key"]}, sorry"}}'.encode()
+            )
+        )
 
     with ScriptedServer(refuse) as server:
-        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "3", "--json")
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "--concurrency", "1", "--requests", "3", "--json"
+        )
     assert {record["error"] for record in outcome.records} == {"HTTP 401: no such key: …, sorry"}
     kept = b"".join(path.read_bytes() for path in outcome.folder.rglob("*") if path.is_file())
     assert SECRETS["key"].encode() not in kept + outcome.out.encode() + outcome.err.encode()
@@ -281,19 +346,31 @@ def repeated(place: str) -> Reply:
         if place == "refusal of the list" and ask.path == "/v1/models":
             send(whole("401 Unauthorized", said))
         elif place == "redirect" and ask.path == "/v1/models":
-            send(f"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1/?k={key}\r\nContent-Length: 0\r\n\r\n".encode())
+            send(
+                f"HTTP/1.1 307 X\r\nLocation: http://127.0.0.1/?k={key}\r\nContent-Length: 0\r\n\r\n".encode()
+            )
         elif place == "first refusal" and ask.path == "/v1/completions":
             send(whole("403 Forbidden", said))
-        elif place == "refused field" and ask.path == "/v1/completions" and "temperature" in ask.json:
+        elif (
+            place == "refused field" and ask.path == "/v1/completions" and "temperature" in ask.json
+        ):
             send(whole("400 Bad Request", said))
         elif place == "papers" and ask.path == "/v1/models":
             send(whole("200 OK", f'{{"data": [{{"id": "{MODEL}", "owner": "{key}"}}]}}'.encode()))
         elif place == "papers" and ask.path == "/version":
             send(whole("200 OK", f'{{"version": "1.0 {key}"}}'.encode()))
         elif place == "papers" and ask.path == "/metrics":
-            send(whole("200 OK", f'# TYPE a_total counter\na_total{{key="{key}"}} 1\n'.encode(), "text/plain"))
+            send(
+                whole(
+                    "200 OK",
+                    f'# TYPE a_total counter\na_total{{key="{key}"}} 1\n'.encode(),
+                    "text/plain",
+                )
+            )
         elif place == "answers" and ask.measured and ask.number % 2:
-            send(whole("401 Unauthorized", b"x" * 185 + b" " + key.encode()))  # cut short where it is told
+            send(
+                whole("401 Unauthorized", b"x" * 185 + b" " + key.encode())
+            )  # cut short where it is told
         elif place == "answers" and ask.measured:
             fields = {"model": key, "choices": [{"index": 0, "text": "x", "finish_reason": key}]}
             send(SSE + chunk(event(fields)) + chunk(event("[DONE]")) + LAST_CHUNK)
@@ -304,7 +381,8 @@ def repeated(place: str) -> Reply:
 
 
 @pytest.mark.parametrize(
-    "place", ["refusal of the list", "redirect", "first refusal", "refused field", "papers", "answers"]
+    "place",
+    ["refusal of the list", "redirect", "first refusal", "refused field", "papers", "answers"],
 )
 def test_a_key_is_written_down_nowhere_wherever_the_server_repeats_it(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str
@@ -339,7 +417,16 @@ def test_a_model_that_is_named_after_the_key_takes_it_into_no_file(
 
     with ScriptedServer(named, meets=True) as server:
         outcome = loadstone(
-            "bench", server.url, *QUICK, "--concurrency", "1", "--requests", "2", "--out", tmp_path / "runs", "--json"
+            "bench",
+            server.url,
+            *QUICK,
+            "--concurrency",
+            "1",
+            "--requests",
+            "2",
+            "--out",
+            tmp_path / "runs",
+            "--json",
         )
     assert {ask.json["model"] for ask in server.measured} == {f"model-{LONG_KEY}"}
     assert outcome.document["target"]["model"] == "model-…"
@@ -351,7 +438,16 @@ def test_a_model_that_is_named_after_the_key_takes_it_into_no_file(
 def test_a_header_that_names_the_model_is_no_key(loadstone: Loadstone) -> None:
     with ScriptedServer() as server:
         outcome = loadstone(
-            "bench", server.url, *QUICK, "-H", f"X-Model: {MODEL}", "--concurrency", "1", "--requests", "2", "--json"
+            "bench",
+            server.url,
+            *QUICK,
+            "-H",
+            f"X-Model: {MODEL}",
+            "--concurrency",
+            "1",
+            "--requests",
+            "2",
+            "--json",
         )
     assert {ask.json["model"] for ask in server.measured} == {MODEL}
     assert outcome.document["target"]["models"]["data"][0]["id"] == MODEL
@@ -381,10 +477,22 @@ def test_a_word_that_is_no_text_is_told_in_one_line(loadstone: Loadstone) -> Non
     assert "not UTF-8" in loadstone("bench", "--sim", "--out", os.fsdecode(b"caf\xe9")).line()
 
 
-def test_a_header_of_ones_own_goes_before_the_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_of_ones_own_goes_before_the_key(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "other")
     with ScriptedServer() as server:
-        loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "1", "-H", "authorization: mine")
+        loadstone(
+            "bench",
+            server.url,
+            *QUICK,
+            "--concurrency",
+            "1",
+            "--requests",
+            "1",
+            "-H",
+            "authorization: mine",
+        )
     assert {ask.headers["authorization"] for ask in server.asks} == {"mine"}
 
 
@@ -398,7 +506,10 @@ def test_a_key_that_is_no_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPa
 def test_a_context_too_short(loadstone: Loadstone) -> None:
     with start(FixedLatency(), max_model_len=100) as server:
         line = loadstone("bench", server.url, "--input", "90", "--output", "11").line()
-        assert "--input 90 and --output 11: together they are beyond the server's context of 100 tokens" in line
+        assert (
+            "--input 90 and --output 11: together they are beyond the server's context of 100 tokens"
+            in line
+        )
 
 
 def test_models_of_hostile_names(loadstone: Loadstone) -> None:
@@ -424,23 +535,42 @@ def test_models_of_hostile_names(loadstone: Loadstone) -> None:
 
 def test_another_tool_s_numbers_beside_ours(loadstone: Loadstone, timing: TimingServer) -> None:
     outcome = loadstone(
-        "bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "4", "--dialect", "vllm", "--json"
+        "bench",
+        timing.url,
+        *QUICK,
+        "--concurrency",
+        "1",
+        "--requests",
+        "4",
+        "--dialect",
+        "vllm",
+        "--json",
     )
     beside = outcome.cell["dialect"]
     assert beside["tool"].startswith("vllm bench serve")
     assert beside["metrics"]["completed"] == 4
-    assert beside["metrics"]["mean_ttft_ms"] == pytest.approx(1000 * outcome.cell["metrics"]["ttft_s"]["mean"])
+    assert beside["metrics"]["mean_ttft_ms"] == pytest.approx(
+        1000 * outcome.cell["metrics"]["ttft_s"]["mean"]
+    )
     assert beside["metrics"].keys() == beside["definitions"].keys()
     again = loadstone("show", outcome.folder, "--json")
     assert again.cell["dialect"] == beside
     shown = loadstone("show", outcome.folder, "--dialect", "llmperf")
     assert "token_benchmark_ray.py" in shown.out
-    assert "--dialect no-tool: unknown" in loadstone("show", outcome.folder, "--dialect", "no-tool").line()
-    assert "--dialect no-tool: unknown" in loadstone("bench", timing.url, "--dialect", "no-tool").line()
+    assert (
+        "--dialect no-tool: unknown"
+        in loadstone("show", outcome.folder, "--dialect", "no-tool").line()
+    )
+    assert (
+        "--dialect no-tool: unknown"
+        in loadstone("bench", timing.url, "--dialect", "no-tool").line()
+    )
 
 
 def test_the_package_itself_is_the_command_line() -> None:
-    done = subprocess.run([sys.executable, "-m", "loadstone", "--help"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "loadstone", "--help"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0
     assert "simulate" in done.stdout
 
@@ -464,7 +594,9 @@ def test_simulate_says_what_flags_of_bench_do_there(loadstone: Loadstone) -> Non
 
 def test_help_lists_options_under_headings(loadstone: Loadstone) -> None:
     said = loadstone("bench", "--help").out
-    headings = [line[:-1] for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    headings = [
+        line[:-1] for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")
+    ]
     assert headings == ["Arguments", "Target", "Workload", "Load", "Run", "Options"]
     assert "--rate " in said.partition("\nLoad:\n")[2].partition("\nRun:\n")[0]
     assert "--trace-window" in said.partition("\nWorkload:\n")[2].partition("\nLoad:\n")[0]
@@ -473,7 +605,9 @@ def test_help_lists_options_under_headings(loadstone: Loadstone) -> None:
     assert "--help" in plain.partition("\nOptions:\n")[2]
 
 
-def test_a_user_without_a_home(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, timing: TimingServer) -> None:
+def test_a_user_without_a_home(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, timing: TimingServer
+) -> None:
     """A container's: a number that no file knows, and HOME unset."""
 
     def nobody(number: int) -> None:
@@ -495,15 +629,23 @@ def test_a_home_of_nobody(loadstone: Loadstone) -> None:
     assert said.startswith("~nobody-here/config.json: cannot be read (No such file")
 
 
-def test_no_place_for_temporary_files(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As where all but one volume is read-only: a report needs none, and what does says what to do."""
+def test_no_place_for_temporary_files(
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where all but one volume is read-only: a report needs none, and what does says what to
+    do."""
     make_run(tmp_path / "runs" / "r", [CLOSED], {})
     with monkeypatch.context() as read_only:
         read_only.setattr(tempfile, "tempdir", None)
         read_only.setattr(tempfile, "_candidate_tempdir_list", list)
         assert loadstone("report", tmp_path / "runs", "-o", tmp_path / "r.md").code == 0
-        said = loadstone("query", "select count(*) from records", "--runs", tmp_path / "runs").line()
-    assert said == "No usable temporary directory found in []; set TMPDIR to a folder that can be written"
+        said = loadstone(
+            "query", "select count(*) from records", "--runs", tmp_path / "runs"
+        ).line()
+    assert (
+        said
+        == "No usable temporary directory found in []; set TMPDIR to a folder that can be written"
+    )
 
 
 @pytest.mark.parametrize(
@@ -522,7 +664,11 @@ def test_no_room_on_this_machine_is_one_line(
         raise error
 
     monkeypatch.setattr(subprocess, "Popen", no_room)
-    assert loadstone("bench", "--sim", "ttft=1ms,itl=1ms", *QUICK).line().startswith("no room for more memory, proc")
+    assert (
+        loadstone("bench", "--sim", "ttft=1ms,itl=1ms", *QUICK)
+        .line()
+        .startswith("no room for more memory, proc")
+    )
 
 
 def test_a_server_of_ours_that_does_not_start_is_no_verdict(

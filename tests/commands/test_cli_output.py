@@ -35,7 +35,9 @@ def test_a_terminal_of_any_width_shows_every_figure(width: int) -> None:
 SIZES = Table(
     heads=["model", "GPUs", "weights", "KV room", "KV tokens"],
     align="nnrrr",
-    rows=[["Meta-Llama-3.1-405B", gpus, "189.0", "28.6", "475,968"] for gpus in ("4×h100", "8×h100")],
+    rows=[
+        ["Meta-Llama-3.1-405B", gpus, "189.0", "28.6", "475,968"] for gpus in ("4×h100", "8×h100")
+    ],
 )
 
 
@@ -48,10 +50,16 @@ SIZES = Table(
         # One model on several machines: the model alone tells no line from another …
         (SIZES, 48, [["model", "GPUs", "weights", "KV room"], ["model", "GPUs", "KV tokens"]]),
         # … but where both leave no room for a number, the first has to do.
-        (SIZES, 36, [["model", "GPUs"], ["model", "weights"], ["model", "KV room"], ["model", "KV tokens"]]),
+        (
+            SIZES,
+            36,
+            [["model", "GPUs"], ["model", "weights"], ["model", "KV room"], ["model", "KV tokens"]],
+        ),
     ],
 )
-def test_each_part_of_a_table_says_what_its_lines_are(table: Table, width: int, heads: list[list[str]]) -> None:
+def test_each_part_of_a_table_says_what_its_lines_are(
+    table: Table, width: int, heads: list[list[str]]
+) -> None:
     parts = split(table, width)
     assert [part.heads for part in parts] == heads
     assert all([row[0] for row in part.rows] == [row[0] for row in table.rows] for part in parts)
@@ -67,9 +75,14 @@ def test_names_in_a_list_are_whole_on_a_narrow_terminal(
     output.print_rows(heads, [("rtx-pro-6000-blackwell", *range(1000, 1006))])
     text = capsys.readouterr().out
     assert "…" not in text
-    assert all(figure in text for figure in ("rtx-pro-6000-blackwell", "1000", "1005", "figure 5,", "TFLOP/s"))
+    assert all(
+        figure in text
+        for figure in ("rtx-pro-6000-blackwell", "1000", "1005", "figure 5,", "TFLOP/s")
+    )
     assert max(map(len, text.splitlines())) <= 80
-    output.print_rows(["name", "value", "note"], [("h100", 80, "a long remark " * 12)])  # longer than any line
+    output.print_rows(
+        ["name", "value", "note"], [("h100", 80, "a long remark " * 12)]
+    )  # longer than any line
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "h100" in line)
     assert "80" in line
     assert "a long remark" in line
@@ -78,7 +91,8 @@ def test_names_in_a_list_are_whole_on_a_narrow_terminal(
 def test_the_catalogue_is_a_table_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers under one another at their ends, units under their names; elsewhere one value, one tab, as ever."""
+    """Numbers under one another at their ends, units under their names; elsewhere one value, one
+    tab, as ever."""
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     catalogue("gpus")
@@ -96,7 +110,11 @@ def test_the_catalogue_is_a_table_on_a_terminal(
 
 @pytest.mark.parametrize(
     ("words", "offered"),
-    [("loadstone be", "bench"), ("loadstone bench --endp", "--endpoint"), ("loadstone catalogue ", "gpus")],
+    [
+        ("loadstone be", "bench"),
+        ("loadstone bench --endp", "--endpoint"),
+        ("loadstone catalogue ", "gpus"),
+    ],
 )
 def test_the_shell_completes_commands_flags_and_choices(words: str, offered: str) -> None:
     place = str(len(words.split(" ")) - 1)
@@ -142,7 +160,9 @@ def shown(folder: Path, rest: str) -> subprocess.CompletedProcess[bytes]:
     make_run(folder / "r", [CLOSED], {})
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = ["sh", "-c", f'exec "$0" -m loadstone.commands show r {rest}', sys.executable]
-    return subprocess.run(command, cwd=folder, env=os.environ | ascii_only, capture_output=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=os.environ | ascii_only, capture_output=True, check=False
+    )
 
 
 def test_the_locale_changes_nothing(tmp_path: Path) -> None:
@@ -151,11 +171,16 @@ def test_the_locale_changes_nothing(tmp_path: Path) -> None:
     assert "TPOT = (tT−t1)/(T−1)" in done.stdout.decode()
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a disk without room is Linux's /dev/full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="a disk without room is Linux's /dev/full"
+)
 def test_a_stdout_without_room_is_one_line(tmp_path: Path) -> None:
     done = shown(tmp_path, "--json >/dev/full")
     assert done.returncode == 2
-    assert done.stderr == b"loadstone: stdout: No space left on device; give another file, or make room\n"
+    assert (
+        done.stderr
+        == b"loadstone: stdout: No space left on device; give another file, or make room\n"
+    )
 
 
 @pytest.mark.parametrize("rest", ["", "--json", "--help"])
@@ -185,7 +210,8 @@ def test_an_export_that_is_no_text_finds_a_name(
 
 
 def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
-    """What is said on a closed stderr goes nowhere, least of all into the JSON or a file of the run."""
+    """What is said on a closed stderr goes nowhere, least of all into the JSON or a file of the
+    run."""
     done = shown(tmp_path, "--json 2>&- <&-")
     assert done.returncode == 0
     assert json.loads(done.stdout)["run_id"] == "r"

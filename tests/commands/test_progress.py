@@ -1,4 +1,5 @@
-"""What is said while a run goes on: whole lines into logs, a bar on a terminal that leaves nothing behind."""
+"""What is said while a run goes on: whole lines into logs, a bar on a terminal that leaves nothing
+behind."""
 
 import os
 import pty
@@ -42,7 +43,8 @@ def on_a_terminal(out: Path, *arguments: object, columns: int = 120) -> str:
 
 
 def screen(text: str) -> list[str]:
-    """The lines that stay, for the control sequences that rich uses: erase line, up, carriage return, colours."""
+    """The lines that stay, for the control sequences that rich uses: erase line, up, carriage
+    return, colours."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b.|[^\x1b]", text):
         if part == "\n":
@@ -63,7 +65,9 @@ def screen(text: str) -> list[str]:
 
 @pytest.fixture
 def written(tmp_path: Path, timing: TimingServer) -> str:
-    return on_a_terminal(tmp_path, "bench", timing.url, *QUICK, "--concurrency", "1,2", "--requests", "40")
+    return on_a_terminal(
+        tmp_path, "bench", timing.url, *QUICK, "--concurrency", "1,2", "--requests", "40"
+    )
 
 
 def test_the_bar_leaves_nothing_behind(written: str) -> None:
@@ -76,10 +80,25 @@ def test_the_bar_leaves_nothing_behind(written: str) -> None:
     assert not re.search(r"\n\n\n", kept.partition(" conc")[0])  # a table too wide has parts
 
 
-def test_latencies_and_the_time_left_are_whole_on_a_narrow_terminal(tmp_path: Path, timing: TimingServer) -> None:
-    arguments = ("bench", timing.url, "--input", "8", "--output", "8", "--ramp", "20:40:2s", "--burstiness", "0.5")
+def test_latencies_and_the_time_left_are_whole_on_a_narrow_terminal(
+    tmp_path: Path, timing: TimingServer
+) -> None:
+    arguments = (
+        "bench",
+        timing.url,
+        "--input",
+        "8",
+        "--output",
+        "8",
+        "--ramp",
+        "20:40:2s",
+        "--burstiness",
+        "0.5",
+    )
     written = on_a_terminal(tmp_path, *arguments, "--warmup", "2", columns=80)
-    frames = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).splitlines() if "━" in line]
+    frames = [
+        line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).splitlines() if "━" in line
+    ]
     assert frames
     assert all(re.search(r" (--:--|\d?\d:\d\d)\s*$", line) for line in frames)
     shown = " ".join(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).split())
@@ -101,7 +120,16 @@ def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:
 def test_failures_of_the_warm_up_are_told_to_be_among_them(loadstone: Loadstone) -> None:
     with ScriptedServer(lambda ask, send: send(whole("500 Oh", b""))) as server:
         outcome = loadstone(
-            "bench", server.url, *QUICK[:4], "--warmup", "1", "--concurrency", "1", "--requests", "2", "--json"
+            "bench",
+            server.url,
+            *QUICK[:4],
+            "--warmup",
+            "1",
+            "--concurrency",
+            "1",
+            "--requests",
+            "2",
+            "--json",
         )
     assert outcome.cell["requests"]["error"] == 2
     lines = [re.sub(r"in [0-9.]+ s", "in … s", line) for line in outcome.err.splitlines()]
@@ -111,25 +139,47 @@ def test_failures_of_the_warm_up_are_told_to_be_among_them(loadstone: Loadstone)
 
 def test_bounds_are_announced_with_their_units(loadstone: Loadstone, timing: TimingServer) -> None:
     asked = ("--slo", "ttft<5,tpot_p99<30ms")
-    told = loadstone("bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "2", *asked).err
+    told = loadstone(
+        "bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "2", *asked
+    ).err
     assert " · SLO ttft < 5.00 s, tpot_p99 < 30.0 ms · " in told
 
 
-def test_the_rate_of_a_trace_is_told_in_three_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rate_of_a_trace_is_told_in_three_digits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trace = tmp_path / "trace.csv"
-    trace.write_text("timestamp_s,input_tokens,output_tokens\n" + "".join(f"{i / 30},8,2\n" for i in range(30)))
+    trace.write_text(
+        "timestamp_s,input_tokens,output_tokens\n" + "".join(f"{i / 30},8,2\n" for i in range(30))
+    )
     with Display() as display:
-        display(Event(kind="cell", cell=0, plan=plan_of(Options.read(trace=trace, time_scale=[0.931], warmup=0))))
-        display(Event(kind="cell", cell=0, plan=plan_of(Options.read(rate=[2.0625], requests=[4], warmup=0))))
+        display(
+            Event(
+                kind="cell",
+                cell=0,
+                plan=plan_of(Options.read(trace=trace, time_scale=[0.931], warmup=0)),
+            )
+        )
+        display(
+            Event(
+                kind="cell",
+                cell=0,
+                plan=plan_of(Options.read(rate=[2.0625], requests=[4], warmup=0)),
+            )
+        )
     traced, asked = capsys.readouterr().err.splitlines()
     assert re.search(r", 32\.2 req/s \(1/1\)$", traced)
     assert asked == "2.0625 req/s (1/1)"
 
 
-def test_a_plan_is_announced_by_the_name_that_it_keeps(loadstone: Loadstone, timing: TimingServer) -> None:
+def test_a_plan_is_announced_by_the_name_that_it_keeps(
+    loadstone: Loadstone, timing: TimingServer
+) -> None:
     told = loadstone("bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "2", "--json")
     assert f" · plan {told.document['plan_id'][:6]} seed 0 · 1 cell, 2 requests · " in told.err
-    by_time = loadstone("bench", timing.url, *QUICK, "--concurrency", "1", "--duration", "200ms", "--json")
+    by_time = loadstone(
+        "bench", timing.url, *QUICK, "--concurrency", "1", "--duration", "200ms", "--json"
+    )
     assert " · seed 0 · 1 cell · " in by_time.err
     assert " plan " not in by_time.err
 
@@ -137,11 +187,16 @@ def test_a_plan_is_announced_by_the_name_that_it_keeps(loadstone: Loadstone, tim
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (Options.read(concurrency=[2], requests=[2000], warmup=0), "1,500 of 2,000 done, 2 under way, "),
+        (
+            Options.read(concurrency=[2], requests=[2000], warmup=0),
+            "1,500 of 2,000 done, 2 under way, ",
+        ),
         (Options.read(concurrency=[2], duration_s=5.0, warmup=0), "1,500 done, 2 under way, "),
     ],
 )
-def test_a_line_of_progress(options: Options, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_of_progress(
+    options: Options, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan, clock = plan_of(options), iter([0.0, 20.0])
     counts = {"issued": 1502, "ended": 1500, "failed": 3, "tokens": 30_000, "active": 2}
     latencies = {"ttfts": 1000, "ttft_s": 30.0, "tpots": 500, "tpot_s": 2.5}
@@ -175,4 +230,7 @@ def test_counts_begin_anew_with_each_run_of_a_search(capsys: pytest.CaptureFixtu
             )
             display(Event(kind="cell_end", cell=0, plan=plan))
     ends = [line for line in capsys.readouterr().err.splitlines() if " requests in " in line]
-    assert [line.split(" requests")[0] for line in ends] == ["concurrency 2: 15", "concurrency 2: 6"]
+    assert [line.split(" requests")[0] for line in ends] == [
+        "concurrency 2: 15",
+        "concurrency 2: 6",
+    ]

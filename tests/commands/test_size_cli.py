@@ -1,4 +1,5 @@
-"""`loadstone size` as a user meets it: rows, tables, CSV, pictures, and one line where it cannot be."""
+"""`loadstone size` as a user meets it: rows, tables, CSV, pictures, and one line where it cannot
+be."""
 
 from __future__ import annotations
 
@@ -24,14 +25,30 @@ CONTRACT = {
 
 
 def test_combinations_in_which_a_replica_has_nobody_to_share_with_are_left_out() -> None:
-    rows = package.size("deepseek-v3", gpu="h200", gpus=[8, 16], tp=[1, 8], attention_dp=True)["rows"]
-    assert [(row["gpus"], row["tp"], row["dp"]) for row in rows] == [(8, 1, 8), (16, 1, 16), (16, 8, 2)]
+    rows = package.size("deepseek-v3", gpu="h200", gpus=[8, 16], tp=[1, 8], attention_dp=True)[
+        "rows"
+    ]
+    assert [(row["gpus"], row["tp"], row["dp"]) for row in rows] == [
+        (8, 1, 8),
+        (16, 1, 16),
+        (16, 8, 2),
+    ]
 
 
 def test_of_several_engines_each_takes_its_own_arguments() -> None:
-    given = ["max_num_seqs=16", "disable_cuda_graph=1", "pipeline_parallel_size=2", "max_model_len=4096"]
+    given = [
+        "max_num_seqs=16",
+        "disable_cuda_graph=1",
+        "pipeline_parallel_size=2",
+        "max_model_len=4096",
+    ]
     rows = package.size(
-        "llama-3.1-8b", gpu="h100", gpus=2, engine=["vllm", "sglang", "trtllm"], arguments=given, context=2048
+        "llama-3.1-8b",
+        gpu="h100",
+        gpus=2,
+        engine=["vllm", "sglang", "trtllm"],
+        arguments=given,
+        context=2048,
     )["rows"]
     assert [row["engine"] for row in rows] == ["vllm", "sglang", "tensorrt-llm"]
     assert [row["pp"] for row in rows] == [2, 1, 2]  # the same word of two of them
@@ -49,7 +66,11 @@ def test_json_has_the_contracts_rows(loadstone: Loadstone) -> None:
     assert all(row.keys() >= CONTRACT for row in rows)
     assert [row["tp"] for row in rows] == [1, 2, 4, 8]
     last = rows[-1]
-    assert (last["kv_bytes_per_token"], last["context_tokens"], last["batch"]) == (516_096, 131_072, 32)
+    assert (last["kv_bytes_per_token"], last["context_tokens"], last["batch"]) == (
+        516_096,
+        131_072,
+        32,
+    )
     assert last["kv_bytes"] == 516_096 * 131_072 * 32
     assert [row["fits"] for row in rows] == [False] * 4
     assert rows[0]["max_context_tokens"] == 0 < last["max_context_tokens"]
@@ -57,7 +78,9 @@ def test_json_has_the_contracts_rows(loadstone: Loadstone) -> None:
 
 
 def test_the_table_shows_what_binds(loadstone: Loadstone) -> None:
-    outcome = loadstone("size", "llama-3.1-8b@1xh100,llama-3.1-70b@1xh100/tp1,engine=sglang", "--context", "4096")
+    outcome = loadstone(
+        "size", "llama-3.1-8b@1xh100,llama-3.1-70b@1xh100/tp1,engine=sglang", "--context", "4096"
+    )
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert any("Llama-3.1-8B" in line and line.rstrip().endswith("yes") for line in lines)
@@ -65,12 +88,19 @@ def test_the_table_shows_what_binds(loadstone: Loadstone) -> None:
     assert any(line.startswith("(1) ") and "do not fit" in line for line in lines)
 
 
-def test_rows_of_several_engines_say_whose_they_are_and_what_is_asked_of_the_cache(loadstone: Loadstone) -> None:
+def test_rows_of_several_engines_say_whose_they_are_and_what_is_asked_of_the_cache(
+    loadstone: Loadstone,
+) -> None:
     args = ("size", "llama-3.1-8b", "--gpu", "h100", "--context", "8k", "--batch", "16")
     outcome = loadstone(*args, "--engine", "vllm,sglang")
-    heads, *rows = [line for line in outcome.out.splitlines() if "model" in line or "1×h100" in line][:3]
+    heads, *rows = [
+        line for line in outcome.out.splitlines() if "model" in line or "1×h100" in line
+    ][:3]
     assert heads.split()[:4] == ["model", "GPUs", "parallel", "engine"]
-    assert [engine in row for engine, row in zip(("vllm", "sglang"), rows, strict=True)] == [True, True]
+    assert [engine in row for engine, row in zip(("vllm", "sglang"), rows, strict=True)] == [
+        True,
+        True,
+    ]
     # 16 requests of 8,192 tokens, 131,072 bytes each, are 16 GiB.
     end = heads.index("KV asked") + len("KV asked")
     assert [row[:end].split()[-1] for row in rows] == ["16.0", "16.0"]
@@ -108,18 +138,24 @@ def test_what_follows_from_other_facts_is_not_asked_for(
     loadstone: Loadstone, more: tuple[str, ...], by: str, differ: str
 ) -> None:
     """tp follows gpus, unless it is asked for itself; the machine follows from both."""
-    outcome = loadstone("size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100,h200", *more, "--by", by)
+    outcome = loadstone(
+        "size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100,h200", *more, "--by", by
+    )
     assert f"rows differ in {differ} too" in outcome.line()
 
 
 def test_a_table_of_two_facts(loadstone: Loadstone) -> None:
-    outcome = loadstone("size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100", "--gpus", "1,2", "--by", "gpus,model")
+    outcome = loadstone(
+        "size", "llama-3.1-8b,mixtral-8x7b", "--gpu", "h100", "--gpus", "1,2", "--by", "gpus,model"
+    )
     assert outcome.code == 0
     rows = [line.split() for line in outcome.out.splitlines() if line.strip()[:1] in ("1", "2")]
     assert rows == [["1", "131,072", "0"], ["2", "131,072", "32,768"]]
     outcome = loadstone("size", "llama-3.1-8b", "--gpu", "a100,h100", "--weights-dtype", "bf16,fp8", "--by",
                         "weights-dtype,gpu", "--show", "fits")  # fmt: skip
-    assert [line.split() for line in outcome.out.splitlines() if line.strip()[:2] in ("bf", "fp")] == [
+    assert [
+        line.split() for line in outcome.out.splitlines() if line.strip()[:2] in ("bf", "fp")
+    ] == [
         ["bf16", "yes", "yes"],
         ["fp8", "yes", "yes"],
     ]
@@ -130,15 +166,23 @@ def test_utilization_moves_the_room(loadstone: Loadstone) -> None:
         outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--json", *flags)
         return int(json.loads(outcome.out)["rows"][0]["kv_capacity_tokens"])
 
-    assert tokens("--gpu-memory-utilization", "0.5") < tokens() < tokens("--gpu-memory-utilization", "0.97")
-    assert tokens("--engine", "sglang", "--mem-fraction-static", "0.5") < tokens("--engine", "sglang")
+    assert (
+        tokens("--gpu-memory-utilization", "0.5")
+        < tokens()
+        < tokens("--gpu-memory-utilization", "0.97")
+    )
+    assert tokens("--engine", "sglang", "--mem-fraction-static", "0.5") < tokens(
+        "--engine", "sglang"
+    )
     assert tokens("-a", "max_num_seqs=64") > tokens()
     assert tokens("--kv-dtype", "fp8") == pytest.approx(2 * tokens(), abs=32)
 
 
 def test_csv_has_the_same_rows(loadstone: Loadstone, tmp_path: Path) -> None:
     out = tmp_path / "sizes.csv"
-    outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--csv", out, "--json")
+    outcome = loadstone(
+        "size", "llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--csv", out, "--json"
+    )
     rows = json.loads(outcome.out)["rows"]
     with out.open(encoding="utf-8", newline="") as file:
         read = list(csv.DictReader(file))
@@ -147,7 +191,9 @@ def test_csv_has_the_same_rows(loadstone: Loadstone, tmp_path: Path) -> None:
     assert list(read[0]) == list(rows[0])
 
 
-@pytest.mark.parametrize(("name", "head"), [("m.png", b"\x89PNG"), ("m.svg", b"<svg"), ("m.html", b"<!DOCTYPE html")])
+@pytest.mark.parametrize(
+    ("name", "head"), [("m.png", b"\x89PNG"), ("m.svg", b"<svg"), ("m.html", b"<!DOCTYPE html")]
+)
 def test_a_picture(loadstone: Loadstone, tmp_path: Path, name: str, head: bytes) -> None:
     outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--picture", tmp_path / name)
     assert outcome.code == 0
@@ -155,7 +201,16 @@ def test_a_picture(loadstone: Loadstone, tmp_path: Path, name: str, head: bytes)
 
 
 def test_a_map_of_contexts(loadstone: Loadstone, tmp_path: Path) -> None:
-    outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--context-map", tmp_path / "c.svg")
+    outcome = loadstone(
+        "size",
+        "llama-3.1-8b",
+        "--gpu",
+        "h100",
+        "--gpus",
+        "1,2",
+        "--context-map",
+        tmp_path / "c.svg",
+    )
     assert outcome.code == 0
     assert ">128k<" in (tmp_path / "c.svg").read_text(encoding="utf-8")
 
@@ -168,7 +223,9 @@ def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: P
         "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    outcome = loadstone("size", folder / "config.json", "--gpu", "h100", "--picture", tmp_path / "m.html")
+    outcome = loadstone(
+        "size", folder / "config.json", "--gpu", "h100", "--picture", tmp_path / "m.html"
+    )
     assert outcome.code == 0
     assert "<script>alert" not in (tmp_path / "m.html").read_text()
 
@@ -179,7 +236,10 @@ def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: P
         (["lama-3.1-8b", "--gpu", "h100"], "llama-3.1-8b"),
         (["llama-3.1-8b", "--gpu", "h1000"], "h100"),
         (["llama-3.1-8b"], "--gpu: none given"),
-        (["llama-3.1-8b@1xh100", "--gpu", "h200"], "--gpu: 'llama-3.1-8b@1xh100' is a whole deployment"),
+        (
+            ["llama-3.1-8b@1xh100", "--gpu", "h200"],
+            "--gpu: 'llama-3.1-8b@1xh100' is a whole deployment",
+        ),
         (["8xh200"], "MODEL: '8xh200' is GPUs and no model; write e.g. llama-3.1-70b@8xh200"),
         (["llama-3.1-8b", "--gpu", "8xh200"], "write --gpu h200 --gpus 8, or llama-3.1-8b@8xh200"),
         (["llama-3.1-8b", "--gpu", "h100", "--context", "8q"], "--context: '8q'"),
@@ -187,10 +247,19 @@ def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: P
         (["llama-3.1-8b", "--gpu", "h100", "--gpus", "2", "--tp", "3"], "tp3"),
         (["llama-3.1-8b", "--gpu", "h100", "--engine", "vlm"], "vllm"),
         (["llama-3.1-8b", "--gpu", "h100", "--engine", "transformers"], "no sizing rules"),
-        (["llama-3.1-8b", "--gpu", "h100", "--gpu-memory-utilization", "1.2"], "--gpu-memory-utilization"),
+        (
+            ["llama-3.1-8b", "--gpu", "h100", "--gpu-memory-utilization", "1.2"],
+            "--gpu-memory-utilization",
+        ),
         (["llama-3.1-8b", "--gpu", "h100", "--by", "gpus,colour"], "--by: 'colour'"),
-        (["llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--by", "model,gpu"], "rows differ in gpus"),
-        (["llama-3.1-8b", "--gpu", "h100", "--picture", "m.bmp"], "m.bmp: a picture's name ends in"),
+        (
+            ["llama-3.1-8b", "--gpu", "h100", "--gpus", "1,2", "--by", "model,gpu"],
+            "rows differ in gpus",
+        ),
+        (
+            ["llama-3.1-8b", "--gpu", "h100", "--picture", "m.bmp"],
+            "m.bmp: a picture's name ends in",
+        ),
         (["llama-3.1-8b", "--gpu", "h100", "-a", "colour=red"], "colour"),
     ],
 )
@@ -238,7 +307,9 @@ GIVEN = {"gpu": "h100"}
     ],
 )
 def test_in_python_as_on_the_command_line(options: dict[str, Any], same: dict[str, Any]) -> None:
-    assert package.size("llama-3.1-8b", **GIVEN, **options) == package.size("llama-3.1-8b", **GIVEN, **same)
+    assert package.size("llama-3.1-8b", **GIVEN, **options) == package.size(
+        "llama-3.1-8b", **GIVEN, **same
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,7 +337,9 @@ def test_in_python_what_means_nothing_is_one_line(options: dict[str, Any], said:
         package.size(5, **GIVEN)  # type: ignore[arg-type]
 
 
-def test_what_was_assumed_of_a_config_is_said_everywhere(loadstone: Loadstone, tmp_path: Path) -> None:
+def test_what_was_assumed_of_a_config_is_said_everywhere(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
     config = {
         "model_type": "newest", "torch_dtype": "bfloat16", "hidden_size": 64, "vocab_size": 100, "quantum_leaps": 3,
         "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, "max_position_embeddings": 512,
@@ -280,9 +353,18 @@ def test_what_was_assumed_of_a_config_is_said_everywhere(loadstone: Loadstone, t
     assert first["assumed"].endswith("taken to change no size: quantum_leaps")
     assert sure["assumed"] == first["why"] == ""
     with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as file:
-        assert [row["assumed"] for row in csv.DictReader(file)] == [first["assumed"], first["assumed"], "", ""]
+        assert [row["assumed"] for row in csv.DictReader(file)] == [
+            first["assumed"],
+            first["assumed"],
+            "",
+            "",
+        ]
     for more in ((), ("--by", "gpus,model")):
-        lines = [line for line in loadstone(*asked, *more).out.splitlines() if line.startswith("assumed for ")]
+        lines = [
+            line
+            for line in loadstone(*asked, *more).out.splitlines()
+            if line.startswith("assumed for ")
+        ]
         assert len(lines) == 1
         assert lines[0].startswith(f"assumed for {tmp_path}: model_type 'newest' not known")
 
@@ -322,12 +404,19 @@ def test_an_argument_goes_to_the_engine_that_has_it(loadstone: Loadstone) -> Non
 def test_braces_are_several_deployments(loadstone: Loadstone) -> None:
     outcome = loadstone("size", "llama-3.1-70b@4xh200/engine={vllm,sglang},tp={2,4}", "--json")
     rows = json.loads(outcome.out)["rows"]
-    assert [(row["engine"], row["tp"]) for row in rows] == [("vllm", 2), ("vllm", 4), ("sglang", 2), ("sglang", 4)]
+    assert [(row["engine"], row["tp"]) for row in rows] == [
+        ("vllm", 2),
+        ("vllm", 4),
+        ("sglang", 2),
+        ("sglang", 4),
+    ]
     assert "braces that are not closed" in loadstone("size", "llama-3.1-70b@4xh200/tp={2,4").line()
 
 
 def test_commas_of_json_part_no_options(loadstone: Loadstone) -> None:
-    overrides = '{"max_position_embeddings": 65536, "rope_scaling": {"rope_type": "yarn", "factor": 1.0}}'
+    overrides = (
+        '{"max_position_embeddings": 65536, "rope_scaling": {"rope_type": "yarn", "factor": 1.0}}'
+    )
     row = ("--gpu", "h200", "--gpus", "2", "--json")
     for text in (
         ("qwen3-32b", "--argument", f"hf_overrides={overrides}", *row),

@@ -1,4 +1,5 @@
-"""A stand-in for the module `pynvml`: GPUs that say what a test wants. Names and units as in nvml.h."""
+"""A stand-in for the module `pynvml`: GPUs that say what a test wants. Names and units as in
+nvml.h."""
 
 from __future__ import annotations
 
@@ -11,14 +12,17 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """`gpus`: for each GPU its values by the name of the question; one that is missing is an NVMLError, as of a GPU
-    that does not know it. A list is answered one value after another, the last one again and again.
+    """`gpus`: for each GPU its values by the name of the question; one that is missing is an
+    NVMLError, as of a GPU that does not know it. A list is answered one value after another, the
+    last one again and again.
     """
 
     NVMLError = NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
-    def __init__(self, *gpus: dict[str, Any], driver: str = "580.159.04", init: bool = True) -> None:
+    def __init__(
+        self, *gpus: dict[str, Any], driver: str = "580.159.04", init: bool = True
+    ) -> None:
         self.gpus, self.driver, self.init = gpus, driver, init
         self.open = 0
 
@@ -60,7 +64,9 @@ def h100(**changed: Any) -> dict[str, Any]:
     return {
         "Name": "NVIDIA H100 80GB HBM3",
         "UUID": "GPU-11111111-2222-3333-4444-555555555555",
-        "MemoryInfo": SimpleNamespace(total=85_520_809_984, used=70_000_000_000, free=15_520_809_984),
+        "MemoryInfo": SimpleNamespace(
+            total=85_520_809_984, used=70_000_000_000, free=15_520_809_984
+        ),
         "EnforcedPowerLimit": 700_000,
         "MaxClockInfo1": 1980,
         "PowerUsage": 512_345,

@@ -15,7 +15,9 @@ from loadstone.core import run_folder
 from loadstone.core.errors import NoRoomError, lacks_room
 
 REFUSALS = [
-    pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+    pa.ArrowException(
+        "Unknown error: Failed to launch worker thread: Resource temporarily unavailable"
+    ),
     OSError(errno.EMFILE, "Too many open files"),
     RuntimeError("can't start new thread"),
 ]
@@ -23,7 +25,9 @@ REFUSALS = [
 
 def test_an_error_of_the_host_is_told_from_one_of_a_file() -> None:
     assert all(map(lacks_room, REFUSALS))
-    assert not any(map(lacks_room, [OSError(errno.ENOENT, "gone"), pa.ArrowException("not a Parquet file")]))
+    assert not any(
+        map(lacks_room, [OSError(errno.ENOENT, "gone"), pa.ArrowException("not a Parquet file")])
+    )
 
 
 @pytest.mark.parametrize("refusal", REFUSALS[:2])
@@ -47,5 +51,7 @@ def test_no_room_for_threads_is_no_broken_file(
     (tmp_path / name).write_bytes(b"PAR1")
     monkeypatch.setattr(pq, "read_table", refuse)
     monkeypatch.setattr(pq, "read_metadata", refuse)
-    with pytest.raises(NoRoomError, match=r"^no room for more memory, processes or open files.*see ulimit -a"):
+    with pytest.raises(
+        NoRoomError, match=r"^no room for more memory, processes or open files.*see ulimit -a"
+    ):
         read(tmp_path)

@@ -38,7 +38,9 @@ def _read(path: Path) -> Document:
         (b" " * 101, "more than 0 KiB, too large"),
     ],
 )
-def test_what_is_no_document_is_refused_in_one_line(content: bytes, why: str, tmp_path: Path) -> None:
+def test_what_is_no_document_is_refused_in_one_line(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(content)
     with pytest.raises(InputError, match=f"file.json: .*{why}.*; write it again") as caught:
@@ -89,9 +91,20 @@ def test_a_name_with_a_nul_is_refused() -> None:
 
 
 def test_no_pipe_in_a_run_folder_is_waited_for(tmp_path: Path) -> None:
-    for name in ("run.json", "plan.parquet", "records.parquet", "server.parquet", "journal-0.arrow"):
+    for name in (
+        "run.json",
+        "plan.parquet",
+        "records.parquet",
+        "server.parquet",
+        "journal-0.arrow",
+    ):
         os.mkfifo(tmp_path / name)
-    for read in (run_folder.read_info, run_folder.read_plan, run_folder.damaged_journals, run_folder.assemble):
+    for read in (
+        run_folder.read_info,
+        run_folder.read_plan,
+        run_folder.damaged_journals,
+        run_folder.assemble,
+    ):
         with pytest.raises(InputError, match="a pipe, not a file"):
             read(tmp_path)
     with pytest.raises(InputError, match="no records"):
@@ -100,7 +113,8 @@ def test_no_pipe_in_a_run_folder_is_waited_for(tmp_path: Path) -> None:
 
 
 def _interrupted_after(steps: int, work: Callable[[], None]) -> bool:
-    """Whether work() takes more steps than these in our files and pathlib, and is then interrupted as by ctrl-c."""
+    """Whether work() takes more steps than these in our files and pathlib, and is then interrupted
+    as by ctrl-c."""
     left = steps
     ours = {__file__, files.__file__, pathlib.__file__}
 

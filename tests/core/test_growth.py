@@ -1,4 +1,5 @@
-"""What an open loop that keeps up gives in the long run is what comes: its rate, and no chance of its arrivals."""
+"""What an open loop that keeps up gives in the long run is what comes: its rate, and no chance of
+its arrivals."""
 
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,11 @@ def test_the_rate_is_the_estimate_whatever_arrivals_were_drawn(seed: int) -> Non
     due_s = arrivals(seed, 1.0, 60)
     found = sustained_of(Load("rate", 1.0), rows(due_s, np.full(60, 2.0), np.full(60, 128.0)))
     assert found is not None
-    assert (found.output_tokens_per_s, found.total_tokens_per_s, found.requests_per_s) == (128, 228, 1)
+    assert (found.output_tokens_per_s, found.total_tokens_per_s, found.requests_per_s) == (
+        128,
+        228,
+        1,
+    )
     low, high = found.ci95["output_tokens_per_s"]
     assert 0.9 * 128 < low <= 128 == high
 
@@ -66,7 +71,9 @@ def test_spread_lengths_are_known_as_far_as_their_mean_is() -> None:
     for seed in range(300):
         rng = np.random.default_rng([seed, 1])
         tokens = rng.integers(64, 193, 100).astype(float)
-        found = sustained_of(Load("rate", 2.0), rows(arrivals(seed, 2.0, 100), 0.01 * tokens, tokens))
+        found = sustained_of(
+            Load("rate", 2.0), rows(arrivals(seed, 2.0, 100), 0.01 * tokens, tokens)
+        )
         assert found is not None
         low, high = found.ci95["output_tokens_per_s"]
         held += low <= 256 <= high
@@ -96,6 +103,9 @@ def test_a_predicted_interval_holds_what_the_rate_gives(tmp_path: Path) -> None:
     options: dict[str, Any] = {"rate": [1.0, 4.0], "requests": [150], "out": tmp_path, "draws": 4}
     for seed in range(3):
         for cell in simulate("llama-3.1-70b@4xh100", seed=seed, **options)["cells"]:
-            found, truth = cell["metrics"]["interval"]["output_tokens_per_s"], cell["load"]["value"] * 128
+            found, truth = (
+                cell["metrics"]["interval"]["output_tokens_per_s"],
+                cell["load"]["value"] * 128,
+            )
             assert found["low"] <= truth == found["value"] <= found["high"]
             assert found["high"] / found["low"] < 1.1

@@ -1,4 +1,5 @@
-"""Journals that were damaged: what is lost is told, the rest is read, and the damaged file stays."""
+"""Journals that were damaged: what is lost is told, the rest is read, and the damaged file
+stays."""
 
 import random
 import shutil
@@ -29,8 +30,16 @@ def _small_reserve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def part(number: int, status: str | None, times: list[float], earlier: int) -> Row:
     told = {"end_s": times[-1], "output_tokens": 4, "finish_reason": "length"} if status else {}
-    sent = {"intended_s": float(number), "sent_s": number + 0.001, "http_status": 200, "worker": 0, "replica": 0}
-    return row(f"0-{number}", status, times, earlier_events=earlier, input_tokens=40, **sent, **told)
+    sent = {
+        "intended_s": float(number),
+        "sent_s": number + 0.001,
+        "http_status": 200,
+        "worker": 0,
+        "replica": 0,
+    }
+    return row(
+        f"0-{number}", status, times, earlier_events=earlier, input_tokens=40, **sent, **told
+    )
 
 
 def fragments(*rows: Row) -> pa.RecordBatch:
@@ -38,9 +47,14 @@ def fragments(*rows: Row) -> pa.RecordBatch:
 
 
 def run_of_nine(folder: Path) -> Path:
-    """A run that was cut off, of nine requests: two of four events in two parts, the others in one."""
+    """A run that was cut off, of nine requests: two of four events in two parts, the others in
+    one."""
     plan = make_plan(
-        Synthetic(Length("fixed", 40), Length("fixed", 4)), [LOAD], requests=[REQUESTS], warmup=0, seed=0
+        Synthetic(Length("fixed", 40), Length("fixed", 4)),
+        [LOAD],
+        requests=[REQUESTS],
+        warmup=0,
+        seed=0,
     )
     folder.mkdir()
     cells = [CellInfo(load=LOAD, start_s=0.0, issue_end_s=9.0, end_s=10.0)]
@@ -60,7 +74,11 @@ def run_of_nine(folder: Path) -> Path:
 
 def recovered(folder: Path) -> tuple[dict[str, Any], dict[str, Row]]:
     document = recover(folder)
-    return document, {one["request_id"]: one for part in run_folder.read_records(folder) for one in part.to_pylist()}
+    return document, {
+        one["request_id"]: one
+        for part in run_folder.read_records(folder)
+        for one in part.to_pylist()
+    }
 
 
 def kinds(findings: list[dict[str, Any]]) -> set[str]:
@@ -90,7 +108,9 @@ def test_a_flipped_bit_loses_nothing_in_silence(tmp_path: Path, count: int) -> N
             ), bit  # fmt: skip
         # No more than the one batch is lost, and which requests are missing is counted.
         assert sum(record == truth[name] for name, record in records.items()) >= REQUESTS - 1, bit
-        assert ("records_missing" in kinds(cell["verdict"]["findings"])) == (len(records) < REQUESTS), bit
+        assert ("records_missing" in kinds(cell["verdict"]["findings"])) == (
+            len(records) < REQUESTS
+        ), bit
         # Neither is it forgotten, nor is more lost, the next time.
         assert recovered(folder) == (document, records)
         shutil.rmtree(folder)
@@ -130,15 +150,24 @@ def test_a_request_whose_first_part_is_lost_is_not_taken_for_a_whole_one(tmp_pat
     data[begin + 40] ^= 1
     (tmp_path / "journal-0.arrow").write_bytes(data)
     run_folder.assemble(tmp_path)
-    rows = {one["request_id"]: one for part in run_folder.read_records(tmp_path) for one in part.to_pylist()}
-    assert (rows["0-0"]["status"], rows["0-0"]["error"]) == ("cancelled", run_folder.assembly.DAMAGED)
+    rows = {
+        one["request_id"]: one
+        for part in run_folder.read_records(tmp_path)
+        for one in part.to_pylist()
+    }
+    assert (rows["0-0"]["status"], rows["0-0"]["error"]) == (
+        "cancelled",
+        run_folder.assembly.DAMAGED,
+    )
     assert rows["0-1"]["status"] == "ok"
 
 
 def old_journal(path: Path, count: int) -> bytes:
     """As versions without checksums wrote it: a plain Arrow stream."""
     messages = [batch(row(f"0-{i}", arrival=[1.0, 2.0])).serialize() for i in range(count)]
-    data = b"".join([message.to_pybytes() for message in (run_folder.records_schema().serialize(), *messages)])
+    data = b"".join(
+        [message.to_pybytes() for message in (run_folder.records_schema().serialize(), *messages)]
+    )
     path.write_bytes(data)
     return data
 
@@ -171,12 +200,16 @@ def test_journals_without_checksums_raise_nothing_undeclared(tmp_path: Path) -> 
         assert rows == 9 or read.damage is not None, bit
 
 
-def test_a_journal_that_went_is_not_an_empty_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_journal_that_went_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for worker in (0, 1):
         writer = run_folder.JournalWriter(tmp_path, worker)
         writer.write(batch(row(f"0-{worker}", arrival=[1.0])))
         writer.close()
-    monkeypatch.setattr(run_folder.assembly, "wait_for_writers", lambda *_: (tmp_path / "journal-1.arrow").unlink())
+    monkeypatch.setattr(
+        run_folder.assembly, "wait_for_writers", lambda *_: (tmp_path / "journal-1.arrow").unlink()
+    )
     with pytest.raises(InputError, match=r"journal-1\.arrow: cannot be read \(No such file"):
         run_folder.assemble(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["journal-0.arrow"]

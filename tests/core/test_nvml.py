@@ -43,8 +43,11 @@ def test_what_a_gpu_says_in_our_units() -> None:
 
 
 def test_what_a_gpu_does_not_tell_is_left_out() -> None:
-    """A virtual GPU; and a package so old that it calls throttle reasons by that name, and names are bytes."""
-    old = FakeNvml({"Name": b"GRID\nA100", "PowerUsage": None, "CurrentClocksThrottleReasons": 0x28})
+    """A virtual GPU; and a package so old that it calls throttle reasons by that name, and names
+    are bytes."""
+    old = FakeNvml(
+        {"Name": b"GRID\nA100", "PowerUsage": None, "CurrentClocksThrottleReasons": 0x28}
+    )
     old.nvmlDeviceGetCurrentClocksEventReasons = None  # type: ignore[attr-defined]
     with Gpus(old) as gpus:
         assert [tuple(each) for each in gpus.read()] == [("nvml:clock_reasons", 0, 40.0)]
@@ -75,7 +78,7 @@ def test_without_the_package_the_line_names_it(monkeypatch: pytest.MonkeyPatch) 
         Gpus()
 
 
-# --- beside a run -------------------------------------------------------------------------------------------------
+# --- beside a run ---------------------------------------------------------------------------------
 
 
 def test_gpus_are_watched_on_the_runs_clock(tmp_path: Path) -> None:
@@ -105,7 +108,10 @@ def test_a_gpu_that_falls_off_the_bus_ends_the_watching_not_the_run(tmp_path: Pa
         def read(self, only: int | None = None) -> list:  # type: ignore[type-arg]
             raise OSError("lost")
 
-    with Broken(FakeNvml(h100())) as gpus, Observer(tmp_path, [], time.monotonic_ns(), gpus=gpus) as observer:
+    with (
+        Broken(FakeNvml(h100())) as gpus,
+        Observer(tmp_path, [], time.monotonic_ns(), gpus=gpus) as observer,
+    ):
         assert eventually(lambda: observer.notes)
     assert observer.notes == ["GPUs: no longer read (OSError)"]
     assert run_folder.read_server(tmp_path) is None
@@ -131,7 +137,9 @@ def bench(tmp_path: Path, **options: Any) -> dict[str, Any]:
         )
 
 
-def test_a_run_beside_its_server_tells_of_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_beside_its_server_tells_of_the_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without being asked: the server is on this machine, and a driver answers."""
     nvml = FakeNvml(h100(CurrentClocksEventReasons=0x40))
     monkeypatch.setitem(sys.modules, "pynvml", nvml)  # type: ignore[arg-type]
@@ -142,14 +150,16 @@ def test_a_run_beside_its_server_tells_of_the_gpus(tmp_path: Path, monkeypatch: 
     assert info.settings.gpus[0]["driver"] == "580.159.04"
     assert cell["gpu"]["throttled"] == {"hardware_thermal": 1.0}
     assert cell["gpu"]["power_w"]["max"] == pytest.approx(512.345)
-    assert [each["severity"] for each in cell["verdict"]["findings"] if each["kind"] == "gpu_throttled"] == [
-        "warning"
-    ]
+    assert [
+        each["severity"] for each in cell["verdict"]["findings"] if each["kind"] == "gpu_throttled"
+    ] == ["warning"]
     assert not cell["verdict"]["trusted"]
     assert nvml.open == 0
 
 
-def test_no_telemetry_where_it_is_not_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_telemetry_where_it_is_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(h100()))  # type: ignore[arg-type]
     document = bench(tmp_path, gpu_telemetry=False)
     assert "gpu" not in document["cells"][0]

@@ -33,7 +33,9 @@ with run_folder.own(Path(sys.argv[1])):
 @contextlib.contextmanager
 def owner(folder: Path, how: str = "") -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Another process that owns the folder, and one that was forked off it."""
-    with subprocess.Popen([sys.executable, "-c", CODE, folder, how], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, folder, how], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
         try:
@@ -73,11 +75,19 @@ def test_an_owner_that_was_killed_owns_nothing(cut_off: Path, how: str) -> None:
         process.wait()
         with run_folder.own(cut_off):
             assert run_folder.assemble(cut_off) == 1
-    assert [path.name for path in cut_off.iterdir() if path.suffix != ".json"] == ["records.parquet"]
+    assert [path.name for path in cut_off.iterdir() if path.suffix != ".json"] == [
+        "records.parquet"
+    ]
 
 
-def test_threads_of_one_process_exclude_each_other_and_a_look_excludes_nobody(cut_off: Path) -> None:
-    with run_folder.own(cut_off), pytest.raises(InputError, match="still going on"), run_folder.own(cut_off):
+def test_threads_of_one_process_exclude_each_other_and_a_look_excludes_nobody(
+    cut_off: Path,
+) -> None:
+    with (
+        run_folder.own(cut_off),
+        pytest.raises(InputError, match="still going on"),
+        run_folder.own(cut_off),
+    ):
         pass
     (cut_off / run_folder.OWNER).touch()
     looks = []

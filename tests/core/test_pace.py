@@ -1,4 +1,5 @@
-"""Whether an open loop keeps up: queues of known capacity, in whichever order they are taken, and chance."""
+"""Whether an open loop keeps up: queues of known capacity, in whichever order they are taken, and
+chance."""
 
 import heapq
 
@@ -14,8 +15,14 @@ TTFT_S, ITL_S, PLACES = 0.04, 0.008, 4
 
 
 def taken(due_s: Floats, took_s: Floats, order: str, places: int = PLACES) -> Floats:
-    """When each is taken up by a server of so many places: in turn, the shortest or the newest first."""
-    began_s, ends, queue, index = np.zeros(len(due_s)), [-np.inf] * places, list[tuple[float, int]](), 0
+    """When each is taken up by a server of so many places: in turn, the shortest or the newest
+    first."""
+    began_s, ends, queue, index = (
+        np.zeros(len(due_s)),
+        [-np.inf] * places,
+        list[tuple[float, int]](),
+        0,
+    )
     while index < len(due_s) or queue:
         free_s = ends[0] if queue else max(ends[0], due_s[index])
         while index < len(due_s) and due_s[index] <= free_s:
@@ -29,9 +36,15 @@ def taken(due_s: Floats, took_s: Floats, order: str, places: int = PLACES) -> Fl
 
 
 def pace(
-    order: str, rate: float, count: int, seed: int, tokens: tuple[int, int] = (64, 64), known: bool = False
+    order: str,
+    rate: float,
+    count: int,
+    seed: int,
+    tokens: tuple[int, int] = (64, 64),
+    known: bool = False,
 ) -> Pace:
-    """`order`: also `router`: every third request to one place, the others to four. Four take 7.35 requests/s."""
+    """`order`: also `router`: every third request to one place, the others to four. Four take 7.35
+    requests/s."""
     rng = np.random.default_rng(seed)
     warm = max(1, round(min(rate, count / 10)))
     rows = np.zeros(warm + count, arrays.ROW)

@@ -75,11 +75,21 @@ def test_rows_and_warm_up_of_each_cell() -> None:
 def test_a_request_is_its_row() -> None:
     made = plan(requests=[5, 6, 3], warmup=2)
     request = made.request(1, 2)
-    assert (request.cell, request.index, request.phase, request.request_id) == (1, 2, "measure", "1-2")
+    assert (request.cell, request.index, request.phase, request.request_id) == (
+        1,
+        2,
+        "measure",
+        "1-2",
+    )
     assert request.intended_s == made.intended_s[9]
     assert request.input_tokens == made.input_tokens[9]
     assert request.output_tokens == made.output_tokens[9]
-    assert (request.prefix_group, request.prefix_tokens, request.prompt, request.chat) == (None, 0, None, False)
+    assert (request.prefix_group, request.prefix_tokens, request.prompt, request.chat) == (
+        None,
+        0,
+        None,
+        False,
+    )
     assert made.request(0, 0).intended_s is None
     assert made.request(0, 1).phase == "warmup"
 
@@ -98,26 +108,40 @@ def test_a_closed_loop_by_time_goes_round_its_measured_rows() -> None:
     for index in (3, 4, 3 + lap - 1):
         first, again = made.request(0, index), made.request(0, index + 2 * lap)
         assert (again.index, again.phase) == (index + 2 * lap, "measure")
-        assert (again.input_tokens, again.output_tokens) == (first.input_tokens, first.output_tokens)
+        assert (again.input_tokens, again.output_tokens) == (
+            first.input_tokens,
+            first.output_tokens,
+        )
     assert made.request(0, 0).phase == "warmup"
     with pytest.raises(IndexError):
         made.request(0, -1)
 
 
-@pytest.mark.parametrize("load", [Load("rate", 5, duration_s=1.0), Load("concurrency", 2), Load("burst", 2)])
+@pytest.mark.parametrize(
+    "load", [Load("rate", 5, duration_s=1.0), Load("concurrency", 2), Load("burst", 2)]
+)
 def test_other_cells_do_not_go_round(load: Load) -> None:
     assert not plan(loads=[load]).cyclic(0)
 
 
 def test_a_dataset_s_requests_say_whether_they_are_messages() -> None:
-    for format, chat in (("sharegpt", True), ("messages", True), ("prompts", False), ("text", False)):
+    for format, chat in (
+        ("sharegpt", True),
+        ("messages", True),
+        ("prompts", False),
+        ("text", False),
+    ):
         data = Dataset(format, ['[{"role":"user","content":"hi"}]'], [4], "00", 0)
         assert [r.chat for r in make_plan(data, [Load("burst", 2)])] == [chat] * 3
 
 
 @pytest.mark.parametrize(
     ("load", "label"),
-    [(Load("concurrency", 8), "concurrency 8"), (Load("rate", 0.5), "0.5 req/s"), (Load("burst", 32), "burst of 32")],
+    [
+        (Load("concurrency", 8), "concurrency 8"),
+        (Load("rate", 0.5), "0.5 req/s"),
+        (Load("burst", 32), "burst of 32"),
+    ],
 )
 def test_labels(load: Load, label: str) -> None:
     assert load.label == label

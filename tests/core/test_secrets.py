@@ -10,14 +10,27 @@ KEY = "sk-geheim/1234567890"
 
 def test_words_of_headers_and_of_fields_named_as_keys_are_keys() -> None:
     headers = [("Authorization", f"Bearer {KEY}"), ("X-Pass", "geheim-2"), ("X-Team", "team-of")]
-    body = {"api_key": "field-key-1", "user_token": "field-key-2", "guided_backend": "xgrammar-x", "auth": 5}
+    body = {
+        "api_key": "field-key-1",
+        "user_token": "field-key-2",
+        "guided_backend": "xgrammar-x",
+        "auth": 5,
+    }
     assert keys_in(headers, body) == [KEY, "field-key-1", "field-key-2", "geheim-2"]
 
 
 def test_keys_may_stand_deep_in_a_body() -> None:
-    upstream = {"Authorization": f"Bearer {KEY}", "model": "some/model-name", "secrets": ["secret-1", 2, "secret-2"]}
+    upstream = {
+        "Authorization": f"Bearer {KEY}",
+        "model": "some/model-name",
+        "secrets": ["secret-1", 2, "secret-2"],
+    }
     shape = {"properties": {"api_key": {"type": "a string"}}, "required": ["none-of-it"]}
-    assert keys_in([], {"route": [{"headers": upstream}], "schema": shape}) == [KEY, "secret-1", "secret-2"]
+    assert keys_in([], {"route": [{"headers": upstream}], "schema": shape}) == [
+        KEY,
+        "secret-1",
+        "secret-2",
+    ]
 
 
 def test_a_key_is_blanked_whole_and_where_a_text_was_cut() -> None:
@@ -57,14 +70,22 @@ def test_a_name_and_password_are_keys_also_decoded() -> None:
 
 
 def test_in_other_letters_and_with_space_between() -> None:
-    for spelled in (KEY.upper(), KEY.title(), " ".join(KEY), KEY[:9] + "\n" + KEY[9:], KEY[:9] + "\\n" + KEY[9:]):
+    for spelled in (
+        KEY.upper(),
+        KEY.title(),
+        " ".join(KEY),
+        KEY[:9] + "\n" + KEY[9:],
+        KEY[:9] + "\\n" + KEY[9:],
+    ):
         assert blank(f"no such key: {spelled}, sorry", [KEY]) == "no such key: …, sorry"
         assert blank_bytes(f"[{spelled}]".encode(), [KEY]) == "[…]".encode()
     assert blank(f"no such key: {KEY[:13].upper()}…", [KEY]) == "no such key: …"
 
 
 def test_each_character_in_any_spelling() -> None:
-    spelled = "".join(f"\\u{ord(each):04X}" if at % 2 else f"%{ord(each):02x}" for at, each in enumerate(KEY))
+    spelled = "".join(
+        f"\\u{ord(each):04X}" if at % 2 else f"%{ord(each):02x}" for at, each in enumerate(KEY)
+    )
     assert blank_bytes(f"[{spelled}]".encode(), [KEY]) == "[…]".encode()
     assert blank_bytes(b"[a\\\\b-geheim]", ["a\\b-geheim"]) == "[…]".encode()
     assert blank_bytes(b"[\\ud83d\\ude00-geheim]", ["😀-geheim"]) == "[…]".encode()

@@ -48,7 +48,9 @@ def test_percentile_of_one_value_is_that_value_and_of_none_is_missing() -> None:
 @given(values, st.floats(0, 1))
 def test_percentile_is_numpys_linear(sample: list[float], q: float) -> None:
     ordered = np.sort(np.array(sample))
-    assert percentile(ordered, q) == pytest.approx(np.quantile(ordered, q, method="linear"), rel=1e-12, abs=1e-9)
+    assert percentile(ordered, q) == pytest.approx(
+        np.quantile(ordered, q, method="linear"), rel=1e-12, abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +77,9 @@ def test_both_sides_exist_from_this_many_values_on(q: float, smallest: int) -> N
 
 
 def test_tables_of_the_documentation_hold() -> None:
-    lines = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
+    lines = (
+        (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8").splitlines()
+    )
     cells = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
     needed = {row[0]: row[1:] for row in cells if row[0] in ("90 %", "95 %", "99 %")}
     ranks = {row[0]: row[1:] for row in cells if row[0] in ("100", "400", "1,000", "10,000")}
@@ -88,7 +92,10 @@ def test_tables_of_the_documentation_hold() -> None:
     for n, row in ranks.items():
         for shown, q in zip(row, PERCENTILES.values(), strict=True):
             low, high = percentile_bounds(int(n.replace(",", "")), q)
-            assert shown.replace(" ", "").replace(",", "") == f"{low}–{'none' if high is None else high}"
+            assert (
+                shown.replace(" ", "").replace(",", "")
+                == f"{low}–{'none' if high is None else high}"
+            )
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
@@ -125,7 +132,9 @@ def test_bounds_cover_the_true_quantile_as_often_as_they_promise(n: int, q: floa
     assert missed_low <= 0.025 + three_sigma
     assert missed_high <= 0.025 + three_sigma
     promised = binomial_cdf(high - 1, n, q) - binomial_cdf(low - 1, n, q)
-    assert 1 - missed_low - missed_high == pytest.approx(promised, abs=3 * (0.05 * 0.95 / 4000) ** 0.5)
+    assert 1 - missed_low - missed_high == pytest.approx(
+        promised, abs=3 * (0.05 * 0.95 / 4000) ** 0.5
+    )
 
 
 def test_distribution_of_ten_values() -> None:
@@ -138,7 +147,10 @@ def test_distribution_of_ten_values() -> None:
     assert found.p95 == pytest.approx(9.55, rel=1e-15)
     assert found.p99 == pytest.approx(9.91, rel=1e-15)
     low, high = found.ci95["mean"]
-    assert (low, high) == (pytest.approx(5.5 - 2.262 * (8.25 / 9) ** 0.5, abs=1e-3), pytest.approx(7.666, abs=1e-3))
+    assert (low, high) == (
+        pytest.approx(5.5 - 2.262 * (8.25 / 9) ** 0.5, abs=1e-3),
+        pytest.approx(7.666, abs=1e-3),
+    )
     rest = {name: found.ci95[name] for name in PERCENTILES}
     assert rest == {"p50": [2.0, 9.0], "p90": [7.0, None], "p95": [8.0, None], "p99": [9.0, None]}
 
@@ -162,8 +174,9 @@ def test_values_of_one_generation_say_nothing_of_the_next() -> None:
 
 
 def test_a_generation_of_equal_values_is_one_value() -> None:
-    """20 generations of 50 that share their value: the median's bounds are as far apart as 20 values have them, at
-    least, where 1000 independent ones would have given the 469th and the 532nd.
+    """20 generations of 50 that share their value: the median's bounds are as far apart as 20
+    values have them, at least, where 1000 independent ones would have given the 469th and the
+    532nd.
     """
     luck = np.random.default_rng(2).normal(size=20)
     values = np.repeat(luck, 50)
@@ -177,7 +190,12 @@ def test_a_generation_of_equal_values_is_one_value() -> None:
     assert high >= ordered[13]
     independent = distribution(values)
     assert independent is not None
-    assert ordered[8] <= (independent.ci95["p50"][0] or 0) <= (independent.ci95["p50"][1] or 0) <= ordered[11]
+    assert (
+        ordered[8]
+        <= (independent.ci95["p50"][0] or 0)
+        <= (independent.ci95["p50"][1] or 0)
+        <= ordered[11]
+    )
 
 
 def test_the_order_is_that_of_the_sends() -> None:
@@ -193,7 +211,8 @@ def test_the_order_is_that_of_the_sends() -> None:
 
 
 def test_the_last_digits_of_a_sum_are_no_difference() -> None:
-    """A simulator without noise: values that drift in their thirteenth digit have the narrowest of bounds."""
+    """A simulator without noise: values that drift in their thirteenth digit have the narrowest of
+    bounds."""
     values = 0.044 * (1 + 1e-13 * np.arange(400))
     found = distribution(values, dependence_of(400, 1))
     assert found is not None
@@ -223,10 +242,15 @@ def _ar1(rng: np.random.Generator, count: int, rho: float) -> np.ndarray:
     return found
 
 
-@pytest.mark.parametrize(("count", "places", "rho"), [(128, 8, 0.8), (512, 8, 0.8), (512, 32, 0.95), (60, 1, 0.0)])
+@pytest.mark.parametrize(
+    ("count", "places", "rho"), [(128, 8, 0.8), (512, 8, 0.8), (512, 32, 0.95), (60, 1, 0.0)]
+)
 @pytest.mark.parametrize("name", ["mean", "p50"])
-def test_intervals_hold_the_truth_as_often_as_they_say(count: int, places: int, rho: float, name: str) -> None:
-    """Of 300 cells whose neighbours go together, the true value lies in 95 %; as independent ones in half of them."""
+def test_intervals_hold_the_truth_as_often_as_they_say(
+    count: int, places: int, rho: float, name: str
+) -> None:
+    """Of 300 cells whose neighbours go together, the true value lies in 95 %; as independent ones
+    in half of them."""
     of_cell = dependence_of(count, places)
     held = as_independent = 0
     for seed in range(300):
@@ -247,7 +271,8 @@ def _holds(bounds: list[float | None], value: float) -> bool:
 
 @pytest.mark.parametrize("count", [40, 400])
 def test_independent_requests_cost_little(count: int) -> None:
-    """One at a time, nothing shared: bounds for a of_cell are at most a quarter wider than as independent."""
+    """One at a time, nothing shared: bounds for a of_cell are at most a quarter wider than as
+    independent."""
     wider = []
     for seed in range(100):
         values = np.random.default_rng([8, seed]).normal(10, 1, count)
@@ -268,7 +293,8 @@ def rate_of(curve: np.ndarray, most: int, pace: float = 0.0) -> list[float | Non
 
 
 def test_bounds_of_a_throughput() -> None:
-    """Tokens that come evenly have no spread; those of a server that halves its pace half-way have a wide one."""
+    """Tokens that come evenly have no spread; those of a server that halves its pace half-way have
+    a wide one."""
     even, halves = np.ones(dependence.CURVE), np.repeat([4.0, 2.0], dependence.CURVE // 2)
     low, high = rate_of(even, 20)
     assert low == pytest.approx(high)
@@ -290,7 +316,10 @@ def test_the_variance_that_places_add() -> None:
     places = rng.normal(0, 1, 64)
     values = (places + rng.normal(0, 0.3, (20, 64))).ravel()
     assert dependence.variance_between_places(values, 64) == pytest.approx(1 / 64, rel=0.5)
-    noise = [dependence.variance_between_places(np.random.default_rng(n).normal(0, 1, 640), 32) for n in range(300)]
+    noise = [
+        dependence.variance_between_places(np.random.default_rng(n).normal(0, 1, 640), 32)
+        for n in range(300)
+    ]
     assert sum(each > 0 for each in noise) <= 12  # 1 in 100 is expected
     in_pairs = (np.repeat(places[:32], 2) + rng.normal(0, 0.3, (20, 64))).ravel()
     assert (
@@ -308,7 +337,8 @@ def test_the_variance_that_places_add() -> None:
 
 
 def test_the_spread_of_places() -> None:
-    """Where every second gap is nothing, gaps deviate by their mean: √(n/(n − 1)) of it for n places."""
+    """Where every second gap is nothing, gaps deviate by their mean: √(n/(n − 1)) of it for n
+    places."""
     gaps = np.tile([0.0, 2.0], 320) + np.random.default_rng(0).normal(0, 0.01, 640)
     assert dependence.spread_between_places(gaps, 32) == pytest.approx(math.sqrt(32 / 31), rel=0.01)
     assert dependence.spread_between_places(np.random.default_rng(0).exponential(1.0, 640), 32) == 0
@@ -316,17 +346,23 @@ def test_the_spread_of_places() -> None:
 
 @pytest.mark.parametrize(("above", "below"), [(3, 20), (7, 56), (31, 480), (255, 2304)])
 def test_what_chance_puts_places_apart(above: int, below: int) -> None:
-    assert dependence._fisher(above, below) == pytest.approx(float(f.ppf(0.99, above, below)), rel=2e-3)
+    assert dependence._fisher(above, below) == pytest.approx(
+        float(f.ppf(0.99, above, below)), rel=2e-3
+    )
 
 
 def in_step(seed: int, generations: int, places: int) -> np.ndarray:
-    """Of a closed loop of equal lengths: a few places wait for another, as its start decided, for the whole run."""
+    """Of a closed loop of equal lengths: a few places wait for another, as its start decided, for
+    the whole run."""
     waits = np.random.default_rng([9, seed]).random(places) < 0.1
-    return np.tile(np.where(waits, 0.08, 0.05), generations) * (1 + 1e-3 * (np.arange(generations * places) % 7))
+    return np.tile(np.where(waits, 0.08, 0.05), generations) * (
+        1 + 1e-3 * (np.arange(generations * places) % 7)
+    )
 
 
 def test_an_interval_knows_that_another_run_settles_otherwise() -> None:
-    """Blocks of such a run are all alike: by them alone its mean is known to nothing, and its p99 is what it is."""
+    """Blocks of such a run are all alike: by them alone its mean is known to nothing, and its p99
+    is what it is."""
     sent_s = np.arange(20 * 32) // 32 + np.arange(20 * 32) * 1e-9
     runs = [in_step(seed, 20, 32) for seed in range(100)]
     truth = {"mean": float(np.mean(runs)), "p50": 0.05, "p90": 0.08, "p99": 0.08}
@@ -337,14 +373,17 @@ def test_an_interval_knows_that_another_run_settles_otherwise() -> None:
             assert found is not None
             for name, true in truth.items():
                 low, high = found.ci95[name]
-                held[name][places] += (low is None or low <= true * 1.01) and (high is None or true * 0.99 <= high)
+                held[name][places] += (low is None or low <= true * 1.01) and (
+                    high is None or true * 0.99 <= high
+                )
     assert min(each[32] for each in held.values()) >= 85, held
     assert held["mean"][0] < 30
     assert held["p90"][0] < 90
 
 
 def test_percentiles_of_places_that_are_apart_are_known_as_of_so_many_values() -> None:
-    """Sixteen places, each with a value of its own: 320 requests are worth as many, less one for the mean."""
+    """Sixteen places, each with a value of its own: 320 requests are worth as many, less one for
+    the mean."""
     of_places = np.random.default_rng(0).permutation(np.linspace(1, 2, 16))
     sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9
     values = np.tile(of_places, 20) * (1 + 1e-4 * (np.arange(320) % 7))
@@ -359,7 +398,9 @@ def test_a_throughput_knows_of_a_rhythm_by_what_requests_took() -> None:
     e2e_s = np.tile(np.repeat([1.0, 1.2], 8), 20)
     sent_s = np.arange(320) // 16 + np.arange(320) * 1e-9
     loop = Dependence.of(sent_s, sent_s + e2e_s, places=16)
-    assert loop.e2e_variance == pytest.approx(dependence.variance_between_places(e2e_s, 16) / 1.1**2)
+    assert loop.e2e_variance == pytest.approx(
+        dependence.variance_between_places(e2e_s, 16) / 1.1**2
+    )
     assert loop.e2e_variance > 0
     assert Dependence.of(sent_s, sent_s + e2e_s).e2e_variance == 0.0
     even = np.ones(dependence.CURVE)
@@ -367,7 +408,9 @@ def test_a_throughput_knows_of_a_rhythm_by_what_requests_took() -> None:
     assert low is not None
     assert high is not None
     rate = dependence.CURVE / 10
-    assert (high - low) / 2 == pytest.approx(dependence.student(15) * math.sqrt(loop.e2e_variance) * rate, rel=1e-3)
+    assert (high - low) / 2 == pytest.approx(
+        dependence.student(15) * math.sqrt(loop.e2e_variance) * rate, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -379,7 +422,10 @@ def test_a_block_is_a_generation(requests: int, under_way: float, made: int) -> 
 
 
 def test_requests_are_under_way_by_their_times_or_by_how_long_they_took_together() -> None:
-    sent_s, end_s = np.array([3.0, 0.0, 1.0, 2.0, np.nan, 5.0, 4.0]), np.array([5.0, 1.0, 2.0, 3.0, 9.0, 6.0, 5.0])
+    sent_s, end_s = (
+        np.array([3.0, 0.0, 1.0, 2.0, np.nan, 5.0, 4.0]),
+        np.array([5.0, 1.0, 2.0, 3.0, 9.0, 6.0, 5.0]),
+    )
     of_cell = Dependence.of(sent_s, end_s)  # 7 s of work in 9 s: one at a time
     assert of_cell.order.tolist() == [1, 2, 3, 0, 6, 5, 4]
     assert of_cell.most_blocks == 7
@@ -400,7 +446,9 @@ def test_blocks_by_hand() -> None:
     assert dependence.block_rates(curve, 8.0, 2).tolist() == [0.75, 2.25]
     above = dependence.above(np.array([1.0, 2.0, 2.0 + 1e-9, 2.0 + 1e-8, math.nan]), 2.0)
     assert str(above.tolist()) == "[0.0, 0.5, 0.5, 1.0, nan]"
-    assert dependence.above(np.array([2.0009, 2.0011]), 2.0, near=dependence.RESOLUTION / 2).tolist() == [0.5, 1.0]
+    assert dependence.above(
+        np.array([2.0009, 2.0011]), 2.0, near=dependence.RESOLUTION / 2
+    ).tolist() == [0.5, 1.0]
     # Neighbours that rise, that alternate, that are all one; what four blocks hide is a quarter.
     rows = np.array([[1.0, 1.0, 7.0], [2.0, 0.0, 7.0], [3.0, 1.0, 7.0], [4.0, 0.0, 7.0]])
     assert dependence.correlation(rows) == pytest.approx([0.5, 0.0, 0.25])
@@ -417,14 +465,18 @@ def test_blocks_by_hand() -> None:
         (11, {11: 0.9}, 11, 0.9),
     ],
 )
-def test_blocks_that_go_together_are_joined(most: int, found: dict[int, float], made: int, taken: float) -> None:
+def test_blocks_that_go_together_are_joined(
+    most: int, found: dict[int, float], made: int, taken: float
+) -> None:
     count, rho = dependence.settle(most, lambda count: np.array([0.0, found[count]]))
     assert (count, rho[1]) == (made, taken)
 
 
-def loop_of_stretches(rng: np.random.Generator, requests: int, lasts_s: float) -> tuple[np.ndarray, np.ndarray]:
-    """Sends and ends of four users; E2E is 0.17 s times what goes up and down by a quarter and is correlated over
-    `lasts_s`; 0: each request has its own.
+def loop_of_stretches(
+    rng: np.random.Generator, requests: int, lasts_s: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sends and ends of four users; E2E is 0.17 s times what goes up and down by a quarter and is
+    correlated over `lasts_s`; 0: each request has its own.
     """
     rho = math.exp(-0.01 / lasts_s) if lasts_s else 0.0
     moments = 10 * requests
@@ -443,7 +495,9 @@ def loop_of_stretches(rng: np.random.Generator, requests: int, lasts_s: float) -
 
 @pytest.mark.parametrize("requests", [32, 64])
 @pytest.mark.parametrize("lasts_s", [0.2, 1.0])
-def test_intervals_of_loops_with_slow_stretches_hold_or_are_unknown(requests: int, lasts_s: float) -> None:
+def test_intervals_of_loops_with_slow_stretches_hold_or_are_unknown(
+    requests: int, lasts_s: float
+) -> None:
     """A cell of 1.3 s or 2.7: without a rule for it the mean is held in 67 to 85 of 100."""
     rng = np.random.default_rng(requests)
     sent, end = loop_of_stretches(rng, 40_000, lasts_s)
@@ -480,7 +534,8 @@ def test_the_mean_of_what_is_never_negative_has_no_negative_bound() -> None:
 
 
 def test_the_error_of_a_mean_of_blocks() -> None:
-    """√(6/5)/√6 of six that alternate. Of six that rise, ρ = ½ + ⅙ and three are too few: as if 0.8, times three."""
+    """√(6/5)/√6 of six that alternate. Of six that rise, ρ = ½ + ⅙ and three are too few: as if
+    0.8, times three."""
     apart = error_of_blocks(6, lambda count: np.array([-1.0, 1.0] * (count // 2)))
     assert apart == (pytest.approx(0.2**0.5), 5.0)
     rising = error_of_blocks(6, lambda count: np.arange(float(count)))
@@ -495,7 +550,9 @@ def test_the_error_of_a_mean_of_blocks() -> None:
 def test_the_t_is_that_of_scipy() -> None:
     stdtrit = pytest.importorskip("scipy.special").stdtrit
     for freedom in (5, 6, 10, 39, 10**6):
-        assert dependence.student(freedom) == pytest.approx(float(stdtrit(freedom, 0.975)), abs=1e-3)
+        assert dependence.student(freedom) == pytest.approx(
+            float(stdtrit(freedom, 0.975)), abs=1e-3
+        )
 
 
 def test_figures_do_not_depend_on_how_many_threads_blas_has() -> None:
@@ -534,17 +591,33 @@ def test_moments_of_many_float32_values_are_taken_in_double_precision() -> None:
     pool.add(sample)
     pooled = pool.distribution()
     assert pooled is not None
-    assert (pooled.mean, pooled.std) == (pytest.approx(found.mean, rel=1e-12), pytest.approx(found.std, rel=1e-9))
+    assert (pooled.mean, pooled.std) == (
+        pytest.approx(found.mean, rel=1e-12),
+        pytest.approx(found.std, rel=1e-9),
+    )
 
 
 def test_distribution_is_plain_data() -> None:
     plain = msgspec.to_builtins(distribution(np.array([2.0])))
-    assert list(plain) == ["n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95", "worth"]
+    assert list(plain) == [
+        "n",
+        "mean",
+        "std",
+        "min",
+        "max",
+        "p50",
+        "p90",
+        "p95",
+        "p99",
+        "ci95",
+        "worth",
+    ]
     assert plain["ci95"]["p99"] == [2.0, None]
 
 
 def test_lower_bound_of_the_p99_of_two_values_is_the_larger_one() -> None:
-    # Both lie below the true p99 with a chance of 98 %: it is the interpolated 0.99 that is too low.
+    # Both lie below the true p99 with a chance of 98 %: it is the interpolated 0.99 that is too
+    # low.
     found = distribution(np.array([0.0, 1.0]))
     assert found is not None
     assert found.p99 == 0.99
@@ -568,7 +641,9 @@ def test_percentiles_rise_and_lie_within_their_bounds(sample: list[float]) -> No
     st.booleans(),
     st.integers(1, 20),
 )
-def test_a_pool_has_the_percentiles_of_all_its_parts(given_values: list[float], positive: bool, part: int) -> None:
+def test_a_pool_has_the_percentiles_of_all_its_parts(
+    given_values: list[float], positive: bool, part: int
+) -> None:
     """Without a sign it counts in another way; −0.0 has one."""
     values = np.array(given_values, np.float32)
     values = np.abs(values) if positive else values

@@ -30,8 +30,14 @@ from loadstone.workload.schedule import make_plan
 Row = dict[str, Any]
 RUNNING = {"token_source": "running usage"}
 FINAL = {"token_source": "final usage"}
-SYNTHETIC = Synthetic(Length("uniform", 60, low=20, high=100), Length("fixed", 5), prefix_tokens=8, prefix_groups=2)
-LOADS = [Load("concurrency", 2), Load("rate", 4.0, process="gamma", burstiness=0.5), Load("burst", 3)]
+SYNTHETIC = Synthetic(
+    Length("uniform", 60, low=20, high=100), Length("fixed", 5), prefix_tokens=8, prefix_groups=2
+)
+LOADS = [
+    Load("concurrency", 2),
+    Load("rate", 4.0, process="gamma", burstiness=0.5),
+    Load("burst", 3),
+]
 
 
 @pytest.fixture(autouse=True)
@@ -49,12 +55,25 @@ def info(**fields: Any) -> RunInfo:
     return RunInfo(**{**given, **fields})
 
 
-def row(name: str = "0-0", status: str | None = "ok", arrival: list[float] | None = None, **fields: Any) -> Row:
+def row(
+    name: str = "0-0", status: str | None = "ok", arrival: list[float] | None = None, **fields: Any
+) -> Row:
     """A fragment: the last of a request if it has a status."""
     arrival = arrival if arrival is not None else []
-    given: Row = {"request_id": name, "cell": int(name.partition("-")[0]), "phase": "measure", "status": status}
+    given: Row = {
+        "request_id": name,
+        "cell": int(name.partition("-")[0]),
+        "phase": "measure",
+        "status": status,
+    }
     lists = {"arrival_s": arrival, "read": list(range(len(arrival))), "tokens": []}
-    return {**dict.fromkeys(run_folder.records_schema().names), **given, **lists, "token_source": "pieces", **fields}
+    return {
+        **dict.fromkeys(run_folder.records_schema().names),
+        **given,
+        **lists,
+        "token_source": "pieces",
+        **fields,
+    }
 
 
 def batch(*rows: Row) -> pa.RecordBatch:
@@ -70,10 +89,14 @@ def journal(folder: Path, worker: int, *batches: list[Row]) -> None:
 
 def records(folder: Path) -> dict[str, Row]:
     run_folder.assemble(folder)
-    return {one["request_id"]: one for part in run_folder.read_records(folder) for one in part.to_pylist()}
+    return {
+        one["request_id"]: one
+        for part in run_folder.read_records(folder)
+        for one in part.to_pylist()
+    }
 
 
-# --- the folder -----------------------------------------------------------------------------------------------
+# --- the folder -----------------------------------------------------------------------------------
 
 
 def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
@@ -83,7 +106,9 @@ def test_a_taken_name_gets_a_number(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/runs: cannot write here \(Not a directory\); give another folder"):
+    with pytest.raises(
+        InputError, match=r"file/runs: cannot write here \(Not a directory\); give another folder"
+    ):
         run_folder.create(tmp_path / "file" / "runs", "r")
 
 
@@ -96,7 +121,9 @@ def test_run_json_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> None:
-    run_folder.write_json(tmp_path / "run.json", {**msgspec.to_builtins(info()), "moon": {"phase": 1}})
+    run_folder.write_json(
+        tmp_path / "run.json", {**msgspec.to_builtins(info()), "moon": {"phase": 1}}
+    )
     assert run_folder.read_info(tmp_path) == info()
 
 
@@ -107,17 +134,24 @@ def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> Non
         (b"", "not a run this version"),
         (b"[]", "not a run this version"),
         (b'{"x": ' + b"[" * 100_000, "not a run this version"),
-        (msgspec.json.encode({**msgspec.to_builtins(info()), "schema": 2}), "run of schema 2, and this version"),
+        (
+            msgspec.json.encode({**msgspec.to_builtins(info()), "schema": 2}),
+            "run of schema 2, and this version",
+        ),
     ],
 )
-def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, content: bytes | None, why: str) -> None:
+def test_what_is_no_run_is_told_in_one_line(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
     if content is not None:
         (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(InputError, match=why):
         run_folder.read_info(tmp_path)
 
 
-def test_json_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.json"
     run_folder.write_json(path, {"a": 1})
 
@@ -160,11 +194,13 @@ def test_a_link_in_the_place_of_a_file_to_be_written_is_not_followed(tmp_path: P
     assert run_folder.read_info(run) == info()
 
 
-# --- the plan -------------------------------------------------------------------------------------------------
+# --- the plan -------------------------------------------------------------------------------------
 
 
 def same(one: Plan, other: Plan) -> bool:
-    return list(one) == list(other) and one.workload == other.workload and one.plan_id == other.plan_id
+    return (
+        list(one) == list(other) and one.workload == other.workload and one.plan_id == other.plan_id
+    )
 
 
 def test_a_synthetic_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -178,8 +214,8 @@ def test_a_synthetic_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_plan_of_the_schema_before_is_replayed_as_it_was_drawn(tmp_path: Path) -> None:
-    """The file was written by the version whose arrivals were not bound to a span: the last of twelve at 2
-    requests/s, and two of warm-up, came at 6.3 s.
+    """The file was written by the version whose arrivals were not bound to a span: the last of
+    twelve at 2 requests/s, and two of warm-up, came at 6.3 s.
     """
     written = Path(__file__).parent / "plan_schema_2.parquet"
     times = [
@@ -199,7 +235,9 @@ def test_a_plan_of_the_schema_before_is_replayed_as_it_was_drawn(tmp_path: Path)
 def test_a_plan_with_prompts_comes_back_as_it_was_written(tmp_path: Path, format: str) -> None:
     # The same text twice, one nobody asks for, odd characters.
     texts = ["same", "same", '[{"role":"user","content":"x"}]', "ü\n\0🙂", *map(str, range(50))]
-    plan = make_plan(Dataset(format, texts, [3] * len(texts), "00", 0), LOADS, seed=5, requests=[9, 60, 3])
+    plan = make_plan(
+        Dataset(format, texts, [3] * len(texts), "00", 0), LOADS, seed=5, requests=[9, 60, 3]
+    )
     run_folder.write_plan(tmp_path / "p", plan)
     back = run_folder.read_plan(tmp_path / "p")
     assert same(plan, back)
@@ -225,14 +263,19 @@ def test_what_is_no_plan_is_told_in_one_line(tmp_path: Path) -> None:
     about = msgspec.json.decode(table.schema.metadata[b"loadstone.plan"])
     later = msgspec.json.encode({**about, "schema": 5})
     pq.write_table(table.replace_schema_metadata({"loadstone.plan": later}), path)
-    with pytest.raises(InputError, match="plan of schema 5; this version of Loadstone reads 2 to 4"):
+    with pytest.raises(
+        InputError, match="plan of schema 5; this version of Loadstone reads 2 to 4"
+    ):
         run_folder.read_plan(path)
 
 
 @pytest.mark.parametrize(
-    ("name", "number"), [("input_tokens", 2**31 - 1), ("output_tokens", -5), ("cell", 7), ("cell", -1)]
+    ("name", "number"),
+    [("input_tokens", 2**31 - 1), ("output_tokens", -5), ("cell", 7), ("cell", -1)],
 )
-def test_a_plan_of_numbers_that_no_request_has_is_refused(tmp_path: Path, name: str, number: int) -> None:
+def test_a_plan_of_numbers_that_no_request_has_is_refused(
+    tmp_path: Path, name: str, number: int
+) -> None:
     path = tmp_path / "plan.parquet"
     run_folder.write_plan(path, make_plan(SYNTHETIC, LOADS))
     table = pq.read_table(path)
@@ -243,7 +286,7 @@ def test_a_plan_of_numbers_that_no_request_has_is_refused(tmp_path: Path, name: 
         run_folder.read_plan(path)
 
 
-# --- journals -------------------------------------------------------------------------------------------------
+# --- journals -------------------------------------------------------------------------------------
 
 
 def test_fragments_over_batches_and_workers_become_one_record_each(tmp_path: Path) -> None:
@@ -274,15 +317,26 @@ def test_fragments_over_batches_and_workers_become_one_record_each(tmp_path: Pat
 
 
 def test_a_request_without_its_end_is_cancelled_with_what_had_arrived(tmp_path: Path) -> None:
-    journal(tmp_path, 0, [row("0-0", None, [1.0, 2.0], sent_s=0.5, token_source=None)], [row("0-0", None, [3.0])])
+    journal(
+        tmp_path,
+        0,
+        [row("0-0", None, [1.0, 2.0], sent_s=0.5, token_source=None)],
+        [row("0-0", None, [3.0])],
+    )
     (found,) = records(tmp_path).values()
     assert (found["status"], found["error"]) == ("cancelled", run_folder.INTERRUPTED)
-    assert (found["arrival_s"], found["tokens"], found["token_source"]) == ([1.0, 2.0, 3.0], [1, 2, 3], "pieces")
+    assert (found["arrival_s"], found["tokens"], found["token_source"]) == (
+        [1.0, 2.0, 3.0],
+        [1, 2, 3],
+        "pieces",
+    )
     assert (found["sent_s"], found["end_s"]) == (0.5, None)
 
 
 @pytest.mark.parametrize(("total", "events"), [(9, 4), (3, 7), (5, 5), (1, 3), (100, 3), (7, 1)])
-def test_a_final_count_is_spread_evenly_over_the_events(tmp_path: Path, total: int, events: int) -> None:
+def test_a_final_count_is_spread_evenly_over_the_events(
+    tmp_path: Path, total: int, events: int
+) -> None:
     arrival = [1.0 + i for i in range(events)]
     journal(tmp_path, 0, [row("0-0", "ok", arrival, output_tokens=total, **FINAL)])
     (found,) = records(tmp_path).values()
@@ -331,14 +385,21 @@ def test_a_torn_end_loses_what_is_behind_the_tear_and_nothing_else(tmp_path: Pat
     writer = run_folder.JournalWriter(tmp_path, 0)
     ends = [source.stat().st_size]
     for i in range(6):
-        writer.write(batch(row(f"0-{2 * i}", arrival=[1.0, 2.0]), row(f"0-{2 * i + 1}", None, [float(i)])))
+        writer.write(
+            batch(row(f"0-{2 * i}", arrival=[1.0, 2.0]), row(f"0-{2 * i + 1}", None, [float(i)]))
+        )
         ends.append(source.stat().st_size)
     writer.close()
     whole = source.read_bytes()
     assert len(whole) == ends[-1]
     torn = tmp_path / "torn.arrow"
     for size in sorted(
-        {*range(0, len(whole), 61), *ends, *(end - 1 for end in ends), *(end + 1 for end in ends[:-1])}
+        {
+            *range(0, len(whole), 61),
+            *ends,
+            *(end - 1 for end in ends),
+            *(end + 1 for end in ends[:-1]),
+        }
     ):
         torn.write_bytes(whole[:size])
         read = run_folder.Journal(torn)
@@ -379,7 +440,9 @@ def test_records_of_other_columns_are_told_in_one_line(tmp_path: Path, names: li
     texts = pa.table({name: ["x"] if name in names else whole[name] for name in whole.column_names})
     for odd in (whole.drop_columns(names), texts.replace_schema_metadata(whole.schema.metadata)):
         pq.write_table(odd, path)
-        with pytest.raises(InputError, match=r"records\.parquet: not records of this version .*measure it again"):
+        with pytest.raises(
+            InputError, match=r"records\.parquet: not records of this version .*measure it again"
+        ):
             list(run_folder.read_records(tmp_path, 0))
 
 
@@ -403,7 +466,9 @@ def test_a_crash_while_journals_are_removed_loses_nothing(tmp_path: Path) -> Non
     assert not (tmp_path / "journal-1.arrow").exists()
 
 
-def test_journals_stay_until_the_records_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journals_stay_until_the_records_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal(tmp_path, 0, [row("0-0", arrival=[1.0])])
 
     def broken(*_: object, **__: object) -> None:
@@ -411,14 +476,18 @@ def test_journals_stay_until_the_records_are_written(tmp_path: Path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(pq, "ParquetWriter", broken)
-        with pytest.raises(InputError, match=r"records\.parquet: cannot write here \(Input/output error\)"):
+        with pytest.raises(
+            InputError, match=r"records\.parquet: cannot write here \(Input/output error\)"
+        ):
             run_folder.assemble(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["journal-0.arrow"]
     assert run_folder.assemble(tmp_path) == 1
 
 
 def test_a_folder_without_journals_or_records_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="neither journals nor records; nothing was measured in this run"):
+    with pytest.raises(
+        InputError, match="neither journals nor records; nothing was measured in this run"
+    ):
         run_folder.assemble(tmp_path)
     with pytest.raises(InputError, match="no records; if the run was cut off, `loadstone recover "):
         list(run_folder.read_records(tmp_path))
@@ -445,7 +514,9 @@ def test_a_run_that_still_goes_on_is_not_assembled_under_its_workers(
     try:
         assert ready.wait(30)
         monkeypatch.setattr(run_folder.journal, "_WRITERS_S", 0.1)
-        with pytest.raises(InputError, match="this run is still going on; wait for its end, or stop it"):
+        with pytest.raises(
+            InputError, match="this run is still going on; wait for its end, or stop it"
+        ):
             run_folder.assemble(tmp_path)
         # A worker that is about to end is waited for.
         monkeypatch.setattr(run_folder.journal, "_WRITERS_S", 30.0)
@@ -457,7 +528,7 @@ def test_a_run_that_still_goes_on_is_not_assembled_under_its_workers(
     worker.close()
 
 
-# --- a full disk ----------------------------------------------------------------------------------------------
+# --- a full disk ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -483,24 +554,32 @@ def fill(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
-def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(small_disk: Path) -> None:
+def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(
+    small_disk: Path,
+) -> None:
     rng = np.random.default_rng(0)
     writer = run_folder.JournalWriter(small_disk, 0)
     reserve = small_disk / ".reserve-0"
     assert reserve.stat().st_blocks * 512 >= run_folder.RESERVE_BYTES
     written = 0
-    while writer.write(batch(*(row(f"0-{written + i}", arrival=rng.random(1000).tolist()) for i in range(20)))):
+    while writer.write(
+        batch(*(row(f"0-{written + i}", arrival=rng.random(1000).tolist()) for i in range(20)))
+    ):
         written += 20
         assert written < 10_000
     written += 20
     assert not reserve.exists()
-    assert writer.write(batch(row("1-0", None, [1.0])))  # what workers save at the end goes into the reserve's room
+    assert writer.write(
+        batch(row("1-0", None, [1.0]))
+    )  # what workers save at the end goes into the reserve's room
     writer.close()
 
     filler = small_disk / "filler"
     fill(filler)
     before = (small_disk / "journal-0.arrow").read_bytes()
-    with pytest.raises(DiskFullError, match=f"free some space, then `loadstone recover {small_disk}`") as raised:
+    with pytest.raises(
+        DiskFullError, match=f"free some space, then `loadstone recover {small_disk}`"
+    ) as raised:
         run_folder.assemble(small_disk)
     assert "\n" not in str(raised.value)
     assert (small_disk / "journal-0.arrow").read_bytes() == before
@@ -533,7 +612,7 @@ def test_a_disk_full_from_the_start_or_for_good_is_told(small_disk: Path) -> Non
     assert sorted(path.name for path in small_disk.iterdir()) == ["filler", "journal-0.arrow"]
 
 
-# --- reading --------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -541,7 +620,9 @@ def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three cells of 40 requests by two workers, in many row groups."""
     monkeypatch.setattr(run_folder.assembly, "_GROUP_EVENTS", 50)
     for worker in (0, 1):
-        batches = [[row(f"{c}-{i}", arrival=[1.0, 2.0]) for i in range(worker, 40, 2)] for c in range(3)]
+        batches = [
+            [row(f"{c}-{i}", arrival=[1.0, 2.0]) for i in range(worker, 40, 2)] for c in range(3)
+        ]
         journal(tmp_path, worker, *(rows[k : k + 4] for rows in batches for k in range(0, 20, 4)))
     assert run_folder.assemble(tmp_path) == 120
     return tmp_path
@@ -592,7 +673,9 @@ def test_a_first_event_that_was_no_token_is_left_out(
     run_folder.assemble(tmp_path, voids)
     rows = [one for part in run_folder.read_records(tmp_path) for one in part.to_pylist()]
     assert voids == Counter({0: left_out} if left_out else {})
-    assert sum(each["arrival_s"] == arrival[1:] and each["read"][0] == 1 for each in rows) >= left_out
+    assert (
+        sum(each["arrival_s"] == arrival[1:] and each["read"][0] == 1 for each in rows) >= left_out
+    )
     assert {len(each["arrival_s"]) - len(each["tokens"]) for each in rows} == {0}
 
 
@@ -617,7 +700,9 @@ def test_whole_requests_come_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     journal(tmp_path, 0, *([row(f"0-{i}", arrival=[1.0] * 4)] for i in range(9)))
     sizes = [
         table.num_rows
-        for table in run_folder.assembly._join_requests([run_folder.Journal(tmp_path / "journal-0.arrow")])
+        for table in run_folder.assembly._join_requests(
+            [run_folder.Journal(tmp_path / "journal-0.arrow")]
+        )
     ]
     assert sizes == [3, 3, 3]
 
@@ -645,27 +730,40 @@ def test_laps_are_unrolled(tmp_path: Path) -> None:
     run_folder.assemble(tmp_path)
     unrolled = run_folder.cut_to_issued(tmp_path, plan)
     assert len(unrolled.rows(0)) == count
-    assert [unrolled.request(0, i) for i in range(count)] == [plan.request(0, i) for i in range(count)]
+    assert [unrolled.request(0, i) for i in range(count)] == [
+        plan.request(0, i) for i in range(count)
+    ]
 
 
 @pytest.mark.parametrize("names", [[], ["0-0"], ["0-0", "0-1"]])
-def test_a_cell_that_came_to_no_measured_request_keeps_its_rows(tmp_path: Path, names: list[str]) -> None:
+def test_a_cell_that_came_to_no_measured_request_keeps_its_rows(
+    tmp_path: Path, names: list[str]
+) -> None:
     plan = _cyclic()
     journal(tmp_path, 0, [row(name) for name in [*names, "1-0"]])
     run_folder.assemble(tmp_path)
     found = run_folder.cut_to_issued(tmp_path, plan)
-    assert all((getattr(found, name) == getattr(plan, name)).all() for name in ("cell", "phase", "output_tokens"))
+    assert all(
+        (getattr(found, name) == getattr(plan, name)).all()
+        for name in ("cell", "phase", "output_tokens")
+    )
     assert found.cells[0] == plan.cells[0], "it is still to run by time"
     again = run_folder.cut_to_issued(tmp_path, found)
     assert again.plan_id == found.plan_id
 
 
-@pytest.mark.parametrize(("name", "fits"), [("0-999999999999", False), ("0-x", True), ("0--5", True)])
-def test_a_number_that_cannot_be_is_not_counted_up_to(tmp_path: Path, name: str, fits: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "fits"), [("0-999999999999", False), ("0-x", True), ("0--5", True)]
+)
+def test_a_number_that_cannot_be_is_not_counted_up_to(
+    tmp_path: Path, name: str, fits: bool
+) -> None:
     journal(tmp_path, 0, [row(each) for each in ("0-0", "0-1", "0-2", name)])
     run_folder.assemble(tmp_path)
     if fits:
-        assert len(run_folder.cut_to_issued(tmp_path, _cyclic()).rows(0)) == (6 if name == "0--5" else 3)
+        assert len(run_folder.cut_to_issued(tmp_path, _cyclic()).rows(0)) == (
+            6 if name == "0--5" else 3
+        )
         return
     with pytest.raises(InputError, match="are of no run"):
         run_folder.cut_to_issued(tmp_path, _cyclic())

@@ -11,7 +11,15 @@ import pytest
 
 import loadstone
 from loadstone.core.errors import InputError
-from loadstone.core.summary import CellSummary, Finding, Requests, Steady, Summary, mean_tokens, read
+from loadstone.core.summary import (
+    CellSummary,
+    Finding,
+    Requests,
+    Steady,
+    Summary,
+    mean_tokens,
+    read,
+)
 
 HERE = Path(__file__).resolve().parent
 DIALECTS = sorted((HERE.parent / "analyse" / "dialects").glob("*.json"))
@@ -87,7 +95,9 @@ def check_same(document: dict[str, Any]) -> None:
     """Typed, and from JSON, it becomes the same document again: keys, numbers and their kinds."""
     wanted = json.dumps(document, sort_keys=True)
     assert json.dumps(Summary.of(document).document(), sort_keys=True) == wanted
-    assert json.dumps(msgspec.json.decode(wanted, type=Summary).document(), sort_keys=True) == wanted
+    assert (
+        json.dumps(msgspec.json.decode(wanted, type=Summary).document(), sort_keys=True) == wanted
+    )
 
 
 def with_cell(**changes: Any) -> dict[str, Any]:
@@ -104,7 +114,9 @@ def test_every_part_of_a_document_stays() -> None:
 
 
 def test_another_tools_figures_may_lack_any_number() -> None:
-    stated = {name: None for name in LATENCY if name not in ("ci95", "worth")} | {"ci95": {"p50": [None, None]}}
+    stated = {name: None for name in LATENCY if name not in ("ci95", "worth")} | {
+        "ci95": {"p50": [None, None]}
+    }
     cell = {name: CELL[name] for name in ("load", "duration_s", "client", "verdict", "light")} | {
         "requests": dict.fromkeys(COUNTS),
         "metrics": {name: None for name in CELL["metrics"] if name not in (
@@ -141,15 +153,29 @@ def test_documents_of_the_shared_results_stay(tmp_path: Path) -> None:
 
 
 def test_simulated_documents_stay(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"input": "64", "output": "8", "requests": 16, "draws": 2, "out": tmp_path}
-    document = loadstone.simulate("llama-3.1-8b@1xh100", concurrency=[2], slo="ttft<1s,tpot_p99<1s", **options)
+    options: dict[str, Any] = {
+        "input": "64",
+        "output": "8",
+        "requests": 16,
+        "draws": 2,
+        "out": tmp_path,
+    }
+    document = loadstone.simulate(
+        "llama-3.1-8b@1xh100", concurrency=[2], slo="ttft<1s,tpot_p99<1s", **options
+    )
     assert document["cells"][0]["metrics"]["ttft_s"]["low"] is not None
     check_same(document)
     assert json.dumps(read(Path(document["run_dir"])).document()) == json.dumps(document)
 
 
 def test_where_no_interval_is_known_a_simulated_document_says_null(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"input": "64", "output": "8", "requests": 16, "draws": 0, "out": tmp_path}
+    options: dict[str, Any] = {
+        "input": "64",
+        "output": "8",
+        "requests": 16,
+        "draws": 0,
+        "out": tmp_path,
+    }
     document = loadstone.simulate("llama-3.1-8b@1xh100", rate=[2], **options)
     assert document["cells"][0]["metrics"]["ttft_s"]["high"] is None
     check_same(document)
@@ -167,10 +193,16 @@ def test_keys_of_a_later_version_are_passed_over() -> None:
         (DOCUMENT | {"cells": {}}, "`$.cells`"),
         (with_cell(requests=3), "`$.cells[0].requests`"),
         (with_cell(metrics=CELL["metrics"] | {"ttft_s": "soon"}), "`$.cells[0].metrics.ttft_s`"),
-        (with_cell(metrics=CELL["metrics"] | {"ttft_s": LATENCY | {"ci95": {"p50": [1.0]}}}), "length >= 2"),
+        (
+            with_cell(metrics=CELL["metrics"] | {"ttft_s": LATENCY | {"ci95": {"p50": [1.0]}}}),
+            "length >= 2",
+        ),
         (with_cell(metrics=CELL["metrics"] | {"output_tokens": True}), "got `bool`"),
         (with_cell(load=CELL["load"] | {"kind": "tide"}), "Invalid enum value 'tide'"),
-        (with_cell(verdict={"trusted": True, "findings": [{"kind": "x"}]}), "missing required field `severity`"),
+        (
+            with_cell(verdict={"trusted": True, "findings": [{"kind": "x"}]}),
+            "missing required field `severity`",
+        ),
     ],
 )
 def test_what_is_no_summary_is_refused_in_one_line(document: dict[str, Any], why: str) -> None:
@@ -181,16 +213,21 @@ def test_what_is_no_summary_is_refused_in_one_line(document: dict[str, Any], why
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"[]", b'{"cells": [', b"[" * 100_000, b"\xff\xfe", b"null", b'{"run_id": "\xff"}']
+    "text",
+    [b"", b"[]", b'{"cells": [', b"[" * 100_000, b"\xff\xfe", b"null", b'{"run_id": "\xff"}'],
 )
 def test_what_is_no_json_is_refused_in_one_line(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_bytes(text)
-    with pytest.raises(InputError, match=r"summary\.json: not a summary .+; `loadstone recover .+` makes it"):
+    with pytest.raises(
+        InputError, match=r"summary\.json: not a summary .+; `loadstone recover .+` makes it"
+    ):
         read(tmp_path)
 
 
 def test_a_folder_without_a_summary_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"cannot be read \(No such file or directory\); import the file again"):
+    with pytest.raises(
+        InputError, match=r"cannot be read \(No such file or directory\); import the file again"
+    ):
         read(tmp_path, "import the file again")
 
 

@@ -33,10 +33,26 @@ def test_a_duration_is_the_nearest_number_of_seconds(text: str, seconds: float |
 
 
 @pytest.mark.parametrize(
-    "text", ["", "s", "1d", "-1s", "inf", "nan", "1.2.3", ".", "1e999999999s", "1e99999999999999999999", "5ſ", "1_0s"]
+    "text",
+    [
+        "",
+        "s",
+        "1d",
+        "-1s",
+        "inf",
+        "nan",
+        "1.2.3",
+        ".",
+        "1e999999999s",
+        "1e99999999999999999999",
+        "5ſ",
+        "1_0s",
+    ],
 )
 def test_what_is_no_duration_is_refused_in_one_line(text: str) -> None:
-    with pytest.raises(InputError, match=r"^--timeout: .* is not a duration; write 250ms, 1\.5s, 2m or 1h$"):
+    with pytest.raises(
+        InputError, match=r"^--timeout: .* is not a duration; write 250ms, 1\.5s, 2m or 1h$"
+    ):
         parse_seconds(text, "--timeout")
 
 
@@ -92,7 +108,9 @@ def test_numbers_for_people(number: float | None, digits: int, shown: str) -> No
         (0.004, 0, "< 1%"), (0.996, 0, "> 99%"), (0.996, 1, "99.6%"), (0.9996, 1, "> 99.9%"),
     ],
 )  # fmt: skip
-def test_a_share_is_all_or_none_only_where_it_is(share: float | None, digits: int, shown: str) -> None:
+def test_a_share_is_all_or_none_only_where_it_is(
+    share: float | None, digits: int, shown: str
+) -> None:
     assert show_share(share, digits) == shown
 
 

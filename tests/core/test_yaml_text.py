@@ -16,7 +16,9 @@ def test_documents_as_they_are_written() -> None:
 
 def repeats(first: str, pattern: str, again: str) -> str:
     """Thirty lines, of which each repeats the one before nine times."""
-    lines = [f"a{n}: &a{n} " + pattern.format(",".join([again.format(n - 1)] * 9)) for n in range(1, 30)]
+    lines = [
+        f"a{n}: &a{n} " + pattern.format(",".join([again.format(n - 1)] * 9)) for n in range(1, 30)
+    ]
     return "\n".join([f"a0: &a0 {first}", *lines])
 
 

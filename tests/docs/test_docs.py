@@ -1,4 +1,5 @@
-"""What the documentation shows is run as it stands, against the timing server in place of the reader's."""
+"""What the documentation shows is run as it stands, against the timing server in place of the
+reader's."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ RESULTS = sorted((ROOT / "benchmarks" / "results").glob("*.md"))
 ELSEWHERE = [*PAGES[:2], ROOT / "docs" / "tutorial.md"]
 """test_readme.py runs the first and the last."""
 LONG = {"planner.md"}
-"""Pages whose examples compute for half a minute; test_quoted_runs.py runs the first of them, too."""
+"""Pages whose examples compute for half a minute; test_quoted_runs.py runs the first of them,
+too."""
 READERS_SERVERS = ("http://localhost:8000", "http://localhost:8001")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -34,13 +36,22 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.slow] * (page.name in LONG)) for page in PAGES if page not in ELSEWHERE],
+    [
+        pytest.param(page, marks=[pytest.mark.slow] * (page.name in LONG))
+        for page in PAGES
+        if page not in ELSEWHERE
+    ],
     ids=lambda page: page.name,
 )
 def test_examples_on_the_page_run(
     page: Path, loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = [line for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("loadstone ")]
+    commands = [
+        line
+        for block in blocks(page, "sh")
+        for line in block.splitlines()
+        if line.startswith("loadstone ")
+    ]
     programs = blocks(page, "python")
     if not commands and not programs:
         pytest.skip("no examples on this page")
@@ -53,13 +64,22 @@ def test_examples_on_the_page_run(
     with simulated_server.start(law) as first, simulated_server.start(law) as second:
 
         def real(text: str) -> str:
-            return text.replace(READERS_SERVERS[0], first.url).replace(READERS_SERVERS[1], second.url)
+            return text.replace(READERS_SERVERS[0], first.url).replace(
+                READERS_SERVERS[1], second.url
+            )
 
         def measure(command: str) -> None:
-            run([sys.executable, "-m", "loadstone.commands", *shlex.split(real(command))[1:]], command)
+            run(
+                [sys.executable, "-m", "loadstone.commands", *shlex.split(real(command))[1:]],
+                command,
+            )
 
-        for measures, some in itertools.groupby(commands, lambda command: command.startswith("loadstone bench http")):
-            if measures:  # those that follow one another take nothing from each other, and mostly wait
+        for measures, some in itertools.groupby(
+            commands, lambda command: command.startswith("loadstone bench http")
+        ):
+            if (
+                measures
+            ):  # those that follow one another take nothing from each other, and mostly wait
                 with ThreadPoolExecutor(3) as pool:
                     list(pool.map(measure, some))
                 continue
@@ -74,19 +94,34 @@ def test_examples_on_the_page_run(
 def files() -> dict[str, str]:
     """What a reader would have in the folder."""
     prompts = [{"prompt": f"What is {i} times {i}?"} for i in range(12)]
-    talk = {"conversations": [{"from": who, "value": f"{who} says"} for who in ("human", "gpt", "human", "gpt")]}
+    talk = {
+        "conversations": [
+            {"from": who, "value": f"{who} says"} for who in ("human", "gpt", "human", "gpt")
+        ]
+    }
     lines = {
         "azure.csv": ["TIMESTAMP,ContextTokens,GeneratedTokens"]
         + [f"2023-11-16 18:15:{46 + i}.6805900,{300 + i},{4 + i}" for i in range(12)],
         "mooncake.jsonl": [
-            json.dumps({"timestamp": 500 * i, "input_length": 1000, "output_length": 40, "hash_ids": [0, i + 1]})
+            json.dumps(
+                {
+                    "timestamp": 500 * i,
+                    "input_length": 1000,
+                    "output_length": 40,
+                    "hash_ids": [0, i + 1],
+                }
+            )
             for i in range(12)
         ],
         "burstgpt.csv": ["Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"]
-        + [f"{5 + 4 * i},ChatGPT,{100 + i},{5 + i},{105 + 2 * i},Conversation log" for i in range(24)],
+        + [
+            f"{5 + 4 * i},ChatGPT,{100 + i},{5 + i},{105 + 2 * i},Conversation log"
+            for i in range(24)
+        ],
         "day.csv": ["timestamp_s,input_tokens,output_tokens"]
         + [f"{60 * at},512,128" for at in range(24 * 60) if at % 4 <= 2 * (8 * 60 <= at < 20 * 60)],
-        "own.csv": ["timestamp_s,input_tokens,output_tokens"] + [f"{i / 10},{50 + i},{5}" for i in range(12)],
+        "own.csv": ["timestamp_s,input_tokens,output_tokens"]
+        + [f"{i / 10},{50 + i},{5}" for i in range(12)],
         "prompts.jsonl": list(map(json.dumps, prompts)),
         "conversations.json": [json.dumps([talk] * 6)],
         "results.jsonl": [

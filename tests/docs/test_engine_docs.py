@@ -1,4 +1,5 @@
-"""docs/engines.md against what the tests launch. Its cells are compared with live engines in tests/engines."""
+"""docs/engines.md against what the tests launch. Its cells are compared with live engines in
+tests/engines."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def test_the_commands_on_the_page_are_those_of_the_tests(name: str) -> None:
 
 def test_triton_s_command_on_the_page_is_that_of_the_tests() -> None:
     shown = shlex.split(section("Triton").split("```")[1])
-    started = COMMAND.format(models="tests/engines/triton/models", http=8000, grpc=8001, metrics=8002).split()
+    started = COMMAND.format(
+        models="tests/engines/triton/models", http=8000, grpc=8001, metrics=8002
+    ).split()
     assert shown[: len(started)] == started
     assert (ROOT / "tests" / "engines" / "triton" / "models").is_dir()
     assert names_its_script("Triton", "triton")

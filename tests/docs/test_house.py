@@ -13,7 +13,9 @@ PACKAGE = ROOT / "src" / "loadstone"
 WINGS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists())
 PATH = re.compile(r"`([\w./]+\.(?:py|toml|json|md|csv)|[\w./]+/)`")
 ARCHITECTURE = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
-ENGINE = re.compile(r'"(?:vllm|sglang|trtllm|tensorrt[-_]llm|triton|llama\.cpp|llamacpp|transformers|mlx-lm)"')
+ENGINE = re.compile(
+    r'"(?:vllm|sglang|trtllm|tensorrt[-_]llm|triton|llama\.cpp|llamacpp|transformers|mlx-lm)"'
+)
 ENGINES_NAMED = {
     "analyse/other_tools/__init__.py",  # the engines' own benchmarks, as tools
     "measure/wire/request.py",  # endpoints
@@ -22,7 +24,8 @@ ENGINES_NAMED = {
     "workload/options.py",
     "workload/request.py",  # endpoints
 }
-"""Files outside of `engines/` and `interop/` in which an engine's name stands; the list may only shrink."""
+"""Files outside of `engines/` and `interop/` in which an engine's name stands; the list may only
+shrink."""
 QUESTIONS = (
     "Where is TPOT defined?",
     "Where is vLLM's memory rule?",
@@ -38,7 +41,9 @@ def test_nothing_lies_loose_beside_the_wings() -> None:
 
 
 def test_the_contract_names_every_wing_and_ignores_no_import() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     rows = next(each["layers"] for each in contracts if each["type"] == "layers")
     assert sorted(wing.strip() for row in rows for wing in re.split(r"[|:]", row)) == WINGS
     assert len(rows) <= 10
@@ -57,19 +62,33 @@ def test_a_wing_has_a_page_and_the_files_that_it_names(wing: str) -> None:
 
 def test_files_that_the_architecture_names_exist() -> None:
     named = PATH.findall(ARCHITECTURE)
-    assert [name for name in named if not ((ROOT / name).exists() or (PACKAGE / name).exists())] == []
+    assert [
+        name for name in named if not ((ROOT / name).exists() or (PACKAGE / name).exists())
+    ] == []
 
 
 def test_engines_are_named_in_their_wing_alone() -> None:
-    elsewhere = (path for wing in {*WINGS} - {"engines", "interop"} for path in (PACKAGE / wing).rglob("*.py"))
-    named = {path.relative_to(PACKAGE).as_posix() for path in elsewhere if ENGINE.search(path.read_text("utf-8"))}
+    elsewhere = (
+        path
+        for wing in {*WINGS} - {"engines", "interop"}
+        for path in (PACKAGE / wing).rglob("*.py")
+    )
+    named = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in elsewhere
+        if ENGINE.search(path.read_text("utf-8"))
+    }
     assert named == ENGINES_NAMED
 
 
 def test_walks_go_one_way() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     rows = next(each["layers"] for each in contracts if each["type"] == "layers")
-    row_of = {wing.strip(): -number for number, row in enumerate(rows) for wing in re.split(r"[|:]", row)}
+    row_of = {
+        wing.strip(): -number for number, row in enumerate(rows) for wing in re.split(r"[|:]", row)
+    }
     section = ARCHITECTURE.partition("## Five walks")[2].partition("\n## ")[0]
     walks = [re.findall(r"^\d\. (.*)", walk, re.MULTILINE) for walk in section.split("\n\n")]
     walks = [walk for walk in walks if walk]

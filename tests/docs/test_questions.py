@@ -1,4 +1,5 @@
-"""Each section of docs/questions.md has its study, which shows without a complaint, its picture and its results."""
+"""Each section of docs/questions.md has its study, which shows without a complaint, its picture and
+its results."""
 
 from __future__ import annotations
 
@@ -19,14 +20,23 @@ STUDIES = sorted((ROOT / "examples" / "questions").glob("[0-9]*.yaml"))
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.stem)
-def test_a_study_shows_and_every_cell_can_be_predicted(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_study_shows_and_every_cell_can_be_predicted(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)  # slower networks are files beside the study
     read = read_study(study)
     found = estimate(read, plan_study(read), Prices())
     assert found.cells
-    if read.study.deployments.layout != ("",):  # else it is measured on this machine, whatever that is
+    if read.study.deployments.layout != (
+        "",
+    ):  # else it is measured on this machine, whatever that is
         assert all(deployment.seconds for deployment in found.deployments)
-        assert [cell.problem for deployment in found.deployments for cell in deployment.cells if cell.problem] == []
+        assert [
+            cell.problem
+            for deployment in found.deployments
+            for cell in deployment.cells
+            if cell.problem
+        ] == []
 
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.stem)
@@ -45,4 +55,6 @@ def test_every_section_has_one_picture() -> None:
 
 def test_every_section_has_its_results() -> None:
     results = (ROOT / "benchmarks" / "results" / "questions.md").read_text("utf-8")
-    assert re.findall(r"^## (.*)", results, re.MULTILINE) == re.findall(r"^## (.*)", PAGE, re.MULTILINE)
+    assert re.findall(r"^## (.*)", results, re.MULTILINE) == re.findall(
+        r"^## (.*)", PAGE, re.MULTILINE
+    )

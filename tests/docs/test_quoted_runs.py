@@ -19,7 +19,8 @@ RESULTS = DOCS.parent / "benchmarks" / "results"
 ROUNDED = 0.006
 """Pages have three digits; the plan and the coefficients give the same results to the last bit."""
 RENEWED = 0.05
-"""Tables of benchmarks/results are written by scripts: coefficients that are fitted anew move a figure by less."""
+"""Tables of benchmarks/results are written by scripts: coefficients that are fitted anew move a
+figure by less."""
 
 
 def section(page: str, heading: str) -> str:
@@ -45,7 +46,11 @@ def number(text: str) -> float:
 
 
 def rows_of(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line[:1] == "|"
+    ]
 
 
 def test_rows_of_others_are_simulated_by_the_commands_above_them(loadstone: Loadstone) -> None:
@@ -72,7 +77,12 @@ def test_a_closed_loop_of_equal_lengths_goes_on_as_it_started(loadstone: Loadsto
         [
             *(
                 run[name][q]
-                for name, q in (("ttft_s", "p50"), ("ttft_s", "p99"), ("tpot_s", "p50"), ("e2e_s", "p50"))
+                for name, q in (
+                    ("ttft_s", "p50"),
+                    ("ttft_s", "p99"),
+                    ("tpot_s", "p50"),
+                    ("e2e_s", "p50"),
+                )
             ),
             run["steady"]["output_tokens_per_s"],
         ]
@@ -86,7 +96,9 @@ def test_a_closed_loop_of_equal_lengths_goes_on_as_it_started(loadstone: Loadsto
 def test_slots_that_meet_wait_for_one_another(loadstone: Loadstone) -> None:
     text = section("measuring.md", "### Slots that meet")
     quoted = [number(cell) for cell in rows_of(text)[2][2:4]]
-    assert [run["ttft_s"]["p50"] for run in cells_of(loadstone, text)] == pytest.approx(quoted, rel=ROUNDED)
+    assert [run["ttft_s"]["p50"] for run in cells_of(loadstone, text)] == pytest.approx(
+        quoted, rel=ROUNDED
+    )
 
 
 def test_targets_are_held_against_the_run_that_is_quoted(loadstone: Loadstone) -> None:
@@ -95,16 +107,25 @@ def test_targets_are_held_against_the_run_that_is_quoted(loadstone: Loadstone) -
     runs = cells_of(loadstone, text)
     assert [run["ttft_s"]["p50"] for run in runs] == pytest.approx(ttft, rel=ROUNDED)
     assert [run["tpot_s"]["p50"] for run in runs] == pytest.approx(tpot, rel=ROUNDED)
-    assert [run["steady"]["output_tokens_per_s"] for run in runs] == pytest.approx(rate, rel=ROUNDED)
+    assert [run["steady"]["output_tokens_per_s"] for run in runs] == pytest.approx(
+        rate, rel=ROUNDED
+    )
 
 
 def test_superseded_methods_give_what_the_page_says(loadstone: Loadstone) -> None:
     text = section("simulate.md", "## What is simulated")
-    quoted = [[number(cell) for cell in row[1:]] for row in rows_of(text.partition("| | output tok/s")[2])[1:5]]
-    runs = cells_of(loadstone, "\n".join(re.findall(r"^loadstone simulate .*/max_.*$", text, re.MULTILINE)))
+    quoted = [
+        [number(cell) for cell in row[1:]]
+        for row in rows_of(text.partition("| | output tok/s")[2])[1:5]
+    ]
+    runs = cells_of(
+        loadstone, "\n".join(re.findall(r"^loadstone simulate .*/max_.*$", text, re.MULTILINE))
+    )
     assert len(runs) == len(quoted) == 4
     for run, figures in zip(runs, quoted, strict=True):
-        assert [run["steady"]["output_tokens_per_s"], run["ttft_s"]["p50"]] == pytest.approx(figures, rel=ROUNDED)
+        assert [run["steady"]["output_tokens_per_s"], run["ttft_s"]["p50"]] == pytest.approx(
+            figures, rel=ROUNDED
+        )
 
 
 def test_prices_are_compared_for_the_runs_that_are_quoted(loadstone: Loadstone) -> None:
@@ -117,11 +138,16 @@ def test_prices_are_compared_for_the_runs_that_are_quoted(loadstone: Loadstone) 
 
 
 def printed() -> list[tuple[str, list[str]]]:
-    """Commands of all pages whose output is the same each time, with the lines that the page prints below them."""
+    """Commands of all pages whose output is the same each time, with the lines that the page prints
+    below them."""
     found = []
     for page in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
-        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-            for command, output in re.findall(r"^\$ loadstone (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        for block in re.findall(
+            r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            for command, output in re.findall(
+                r"^\$ loadstone (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE
+            ):
                 same = command.startswith(("recommend ", "size ")) or "--dry-run" in command
                 if output and same:
                     found.append((command, output.splitlines()))
@@ -129,7 +155,9 @@ def printed() -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("command", "lines"), printed(), ids=[command for command, _ in printed()])
-def test_what_a_page_prints_is_what_the_command_prints(command: str, lines: list[str], loadstone: Loadstone) -> None:
+def test_what_a_page_prints_is_what_the_command_prints(
+    command: str, lines: list[str], loadstone: Loadstone
+) -> None:
     outcome = loadstone(*shlex.split(command, comments=True))
     assert outcome.code == 0, outcome.err
     whole = " ".join(outcome.out.split())

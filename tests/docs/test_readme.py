@@ -1,4 +1,5 @@
-"""The blocks of README and of the tutorial run as they stand from a fresh clone, one after another in one shell."""
+"""The blocks of README and of the tutorial run as they stand from a fresh clone, one after another
+in one shell."""
 
 from __future__ import annotations
 
@@ -44,8 +45,13 @@ def test_the_blocks_of_the_tutorial_run_in_order(tmp_path: Path) -> None:
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     # A reader goes on once a server has said that it is ready.
-    waits = ["\n".join(f"listens {port}" for port in re.findall(r"--port (\d+) &", block)) for block in BLOCKS]
-    script = LISTENS + "".join(f"{block}{wait}\n" for block, wait in zip(BLOCKS, waits, strict=True))
+    waits = [
+        "\n".join(f"listens {port}" for port in re.findall(r"--port (\d+) &", block))
+        for block in BLOCKS
+    ]
+    script = LISTENS + "".join(
+        f"{block}{wait}\n" for block, wait in zip(BLOCKS, waits, strict=True)
+    )
     script = script.replace("8000", str(free_port()))  # something else may listen there
     environment = {
         **os.environ,
@@ -70,4 +76,6 @@ def test_the_blocks_of_the_tutorial_run_in_order(tmp_path: Path) -> None:
 def test_files_that_the_tutorial_names_are_in_the_repository(name: str) -> None:
     assert name in (ROOT / "docs" / "tutorial.md").read_text("utf-8")
     if (ROOT / ".git").exists():
-        subprocess.run(["git", "ls-files", "--error-unmatch", name], cwd=ROOT, check=True, capture_output=True)
+        subprocess.run(
+            ["git", "ls-files", "--error-unmatch", name], cwd=ROOT, check=True, capture_output=True
+        )

@@ -11,7 +11,11 @@ NAMED = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", TEXT)
 
 def named_in(file: str) -> set[str]:
     body = ast.parse((ROOT / file).read_text()).body
-    return {node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    return {
+        node.name
+        for node in body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
 
 
 def test_every_named_test_exists() -> None:
@@ -21,10 +25,14 @@ def test_every_named_test_exists() -> None:
 
 
 def test_every_row_names_its_tests() -> None:
-    rows = [line for line in TEXT.splitlines() if line.startswith("| ") and "shown by |" not in line]
+    rows = [
+        line for line in TEXT.splitlines() if line.startswith("| ") and "shown by |" not in line
+    ]
     assert len(rows) > 40
     for row in rows:
-        assert re.search(r"\| `tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)* \|$", row), row
+        assert re.search(
+            r"\| `tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)* \|$", row
+        ), row
 
 
 def test_every_end_of_a_run_that_a_test_tries_has_a_row() -> None:

@@ -15,16 +15,24 @@ def rows_in_code() -> set[str]:
     analyse = ROOT / "src" / "loadstone" / "analyse"
     for module in [*analyse.glob("verdict/*.py"), *analyse.glob("grading/*.py")]:
         for node in ast.walk(ast.parse(module.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "finding":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "finding"
+            ):
                 either = (
-                    [node.args[0].body, node.args[0].orelse] if isinstance(node.args[0], ast.IfExp) else node.args[:1]
+                    [node.args[0].body, node.args[0].orelse]
+                    if isinstance(node.args[0], ast.IfExp)
+                    else node.args[:1]
                 )
                 for name in either:
                     if isinstance(name, ast.JoinedStr):  # a kind, and one of its cases
                         kind = getattr(name.values[0], "value", None)
                         names |= {row for row in rules() if row.partition(".")[0] == kind}
                         continue
-                    assert isinstance(name, ast.Constant), f"{module.name}:{node.lineno}: the name is no plain text"
+                    assert isinstance(name, ast.Constant), (
+                        f"{module.name}:{node.lineno}: the name is no plain text"
+                    )
                     names.add(str(name.value))
     return names
 

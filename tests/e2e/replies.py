@@ -1,4 +1,5 @@
-"""Answers that tests of the client give: streams of events, wrong ones, and what becomes of a run of six requests."""
+"""Answers that tests of the client give: streams of events, wrong ones, and what becomes of a run
+of six requests."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ DONE = event("[DONE]")
 
 
 def measure(loadstone: Loadstone, reply: Reply, *more: object) -> tuple[Outcome, list[Json]]:
-    """Run six requests against `reply`, and check that every one of them is in the records, whatever happens."""
+    """Run six requests against `reply`, and check that every one of them is in the records,
+    whatever happens."""
     with ScriptedServer(reply) as server:
         outcome = loadstone("bench", server.url, *RUN, *more)
     assert outcome.code == 0, outcome
@@ -50,14 +52,21 @@ def all_well(outcome: Outcome, records: list[Json]) -> None:
 
 def is_well(record: Json) -> None:
     assert record["status"] == "ok", record["error"]
-    assert (record["input_tokens"], record["output_tokens"], record["tokens"]) == (8, 4, [1, 2, 3, 4])
+    assert (record["input_tokens"], record["output_tokens"], record["tokens"]) == (
+        8,
+        4,
+        [1, 2, 3, 4],
+    )
     assert record["arrival_s"] == sorted(record["arrival_s"])
     assert record["sent_s"] < record["arrival_s"][0] <= record["arrival_s"][-1] <= record["end_s"]
     assert record["finish_reason"] == "length"
 
 
-def sends(*pieces: bytes, then: type[Exception] | float | None = None, pause_s: float = 0.05) -> Reply:
-    """Answer with these bytes; then end the connection so after a pause, or wait so many seconds."""
+def sends(
+    *pieces: bytes, then: type[Exception] | float | None = None, pause_s: float = 0.05
+) -> Reply:
+    """Answer with these bytes; then end the connection so after a pause, or wait so many
+    seconds."""
 
     def reply(ask: Ask, send: Send) -> None:
         if pieces:
@@ -105,7 +114,12 @@ def tokens(count: int, finish: str | None = "length") -> list[bytes]:
 def counted(prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> bytes:
     """Return the usage of an answer, as the server would have it."""
     counts = {"prompt_tokens": prompt_tokens, "completion_tokens": output_tokens}
-    return event({"choices": [], "usage": {**counts, "prompt_tokens_details": {"cached_tokens": cached_tokens}}})
+    return event(
+        {
+            "choices": [],
+            "usage": {**counts, "prompt_tokens_details": {"cached_tokens": cached_tokens}},
+        }
+    )
 
 
 def findings(outcome: Outcome, kind: str) -> Iterator[Json]:

@@ -1,4 +1,5 @@
-"""Whatever ends a run before its time: what was measured is there afterwards, and nobody is left behind."""
+"""Whatever ends a run before its time: what was measured is there afterwards, and nobody is left
+behind."""
 
 import contextlib
 import errno
@@ -20,8 +21,32 @@ from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs import bench, simulate
 from loadstone.workload.options import SimulateOptions
 
-LONG = ("--input", "8", "--output", "400", "--concurrency", "3", "--requests", "60", "--warmup", "0", "--json")
-SHORT = ("--input", "8", "--output", "10", "--concurrency", "3", "--requests", "6000", "--warmup", "0", "--json")
+LONG = (
+    "--input",
+    "8",
+    "--output",
+    "400",
+    "--concurrency",
+    "3",
+    "--requests",
+    "60",
+    "--warmup",
+    "0",
+    "--json",
+)
+SHORT = (
+    "--input",
+    "8",
+    "--output",
+    "10",
+    "--concurrency",
+    "3",
+    "--requests",
+    "6000",
+    "--warmup",
+    "0",
+    "--json",
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +56,9 @@ def server() -> Iterator[TimingServer]:
 
 
 def children_of(process: subprocess.Popen[str]) -> list[int]:
-    return list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+    return list(
+        map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+    )
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
@@ -54,11 +81,10 @@ def under_way(process: subprocess.Popen[str], out: Path) -> tuple[Path, list[int
 
 
 def test_ctrl_c_in_a_terminal_reaches_neither_workers_nor_the_server(tmp_path: Path) -> None:
-    """They are in the terminal's session, where the scheduler counts them together, but not in its foreground."""
+    """They are in the terminal's session, where the scheduler counts them together, but not in its
+    foreground."""
     main, side = pty.openpty()
-    take_it = (
-        "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-    )
+    take_it = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
     words = [
         sys.executable,
         "-m",
@@ -93,7 +119,9 @@ def test_ctrl_c_in_a_terminal_reaches_neither_workers_nor_the_server(tmp_path: P
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.3, 1.1])
-def test_kill_9_of_everything(loadstone: Loadstone, server: TimingServer, tmp_path: Path, after_s: float) -> None:
+def test_kill_9_of_everything(
+    loadstone: Loadstone, server: TimingServer, tmp_path: Path, after_s: float
+) -> None:
     out = tmp_path / "runs"
     with spawn(out, "bench", server.url, *SHORT, "--workers", "2") as process:
         folder, workers = under_way(process, out)
@@ -111,7 +139,9 @@ def test_kill_9_of_everything(loadstone: Loadstone, server: TimingServer, tmp_pa
     assert records
     for worker in (0, 1):
         # Of what it sent nothing is missing but the last moments: the numbers have no holes.
-        numbers = sorted(int(r["request_id"].split("-")[1]) for r in records if r["worker"] == worker)
+        numbers = sorted(
+            int(r["request_id"].split("-")[1]) for r in records if r["worker"] == worker
+        )
         known = numbers[0] if numbers else 0
         missing = set(range(known, max(numbers, default=known), 2)) - set(numbers)
         assert len(missing) <= 3, missing
@@ -171,7 +201,8 @@ def test_workers_save_and_go_when_their_owner_is_killed(
 
 @contextlib.contextmanager
 def at_hang_up(handler: signal.Handlers) -> Iterator[None]:
-    """What a terminal's end does to processes that are started here: nohup's, or not, whatever these tests have."""
+    """What a terminal's end does to processes that are started here: nohup's, or not, whatever
+    these tests have."""
     before = signal.signal(signal.SIGHUP, handler)
     try:
         yield
@@ -189,7 +220,10 @@ def at_hang_up(handler: signal.Handlers) -> Iterator[None]:
 )
 def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.Signals]) -> None:
     out = tmp_path / "runs"
-    with at_hang_up(signal.SIG_DFL), spawn(out, "bench", server.url, *LONG, "--workers", "2") as process:
+    with (
+        at_hang_up(signal.SIG_DFL),
+        spawn(out, "bench", server.url, *LONG, "--workers", "2") as process,
+    ):
         folder, workers = under_way(process, out)
         for number in signals:
             process.send_signal(number)
@@ -220,7 +254,9 @@ def test_a_signal_to_every_process_at_once(server: TimingServer, tmp_path: Path)
     assert run_folder.INTERRUPTED not in told
 
 
-def test_a_terminal_that_is_closed_ends_no_run_under_nohup(server: TimingServer, tmp_path: Path) -> None:
+def test_a_terminal_that_is_closed_ends_no_run_under_nohup(
+    server: TimingServer, tmp_path: Path
+) -> None:
     command = ("bench", server.url, *LONG, "--requests", "6")
     with at_hang_up(signal.SIG_IGN), spawn(tmp_path, *command) as process:
         under_way(process, tmp_path)
@@ -241,8 +277,12 @@ def test_nobody_hears_what_is_said_of_the_run(server: TimingServer, tmp_path: Pa
 
 
 def test_what_is_temporary_goes_with_a_signal(tmp_path: Path) -> None:
-    with spawn(tmp_path, "selftest", "--quick", env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
-        assert eventually(lambda: list(tmp_path.glob("loadstone-*")))  # before a run begins that counts signals
+    with spawn(
+        tmp_path, "selftest", "--quick", env={**os.environ, "TMPDIR": str(tmp_path)}
+    ) as process:
+        assert eventually(
+            lambda: list(tmp_path.glob("loadstone-*"))
+        )  # before a run begins that counts signals
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=50)
     assert process.returncode == 130
@@ -266,9 +306,12 @@ def test_interrupted_before_anything_was_measured(tmp_path: Path) -> None:
     command = ("bench", "--sim", "ttft=30ms,itl=5ms", "--concurrency", "1", "--requests", "100")
     with spawn(tmp_path, *command) as process:
         # Before that it imports: test_interrupted_while_the_commands_are_imported.
-        assert eventually(lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
+        assert eventually(
+            lambda: Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        )
         for _ in range(10):
-            # Python drops an interrupt that meets it in a callback, as while it imports on a slow machine.
+            # Python drops an interrupt that meets it in a callback, as while it imports on a slow
+            # machine.
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 _, err = process.communicate(timeout=5)
@@ -289,17 +332,24 @@ def test_interrupted_while_the_commands_are_imported(tmp_path: Path, number: int
     assert (ended.returncode, ended.stderr) == (130, "loadstone: interrupted\n")
 
 
-def test_the_folder_of_a_run_that_never_began_does_not_say_running(server: TimingServer, tmp_path: Path) -> None:
+def test_the_folder_of_a_run_that_never_began_does_not_say_running(
+    server: TimingServer, tmp_path: Path
+) -> None:
     def on_event(event: bench.Event) -> None:
         if event.kind == "attached":
             signal.raise_signal(signal.SIGINT)
 
-    options = bench.Options.read(url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path)
+    options = bench.Options.read(
+        url=server.url, input="8", output="4", concurrency=[1], requests=[4], out=tmp_path
+    )
     with pytest.raises(KeyboardInterrupt):
         bench.bench(options, on_event)
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
-    assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was measured")
+    assert (info["status"], info["error"]) == (
+        "interrupted",
+        "interrupted before anything was measured",
+    )
 
 
 def test_a_run_that_an_error_ends_does_not_say_running(
@@ -319,18 +369,37 @@ def test_a_run_that_an_error_ends_does_not_say_running(
     assert all("Resource temporarily unavailable" in info["error"] for info in told)
 
 
-def test_an_interrupted_simulation_keeps_the_cells_that_were_done(loadstone: Loadstone, tmp_path: Path) -> None:
-    asked = ["--input", "64", "--output", "64", "--concurrency", "1,2,4,8", "--requests", "60000", "--draws", "0"]
+def test_an_interrupted_simulation_keeps_the_cells_that_were_done(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    asked = [
+        "--input",
+        "64",
+        "--output",
+        "64",
+        "--concurrency",
+        "1,2,4,8",
+        "--requests",
+        "60000",
+        "--draws",
+        "0",
+    ]
     asked += ["--out", str(tmp_path), "--json"]
     with spawn(tmp_path, "simulate", "llama-3.1-8b@1xh100", *asked) as process:
-        assert eventually(lambda: any(len(log.read_text().splitlines()) > 1 for log in tmp_path.glob("*/log.txt")))
+        assert eventually(
+            lambda: any(len(log.read_text().splitlines()) > 1 for log in tmp_path.glob("*/log.txt"))
+        )
         process.send_signal(signal.SIGINT)
         said, err = process.communicate(timeout=50)
     assert process.returncode == 130, err
     (folder,) = tmp_path.iterdir()
     assert err.splitlines()[-1] == f"interrupted; what was simulated is in {folder}"
     document = json.loads(said)
-    assert document["status"] == json.loads((folder / "run.json").read_bytes())["status"] == "interrupted"
+    assert (
+        document["status"]
+        == json.loads((folder / "run.json").read_bytes())["status"]
+        == "interrupted"
+    )
     assert 1 <= len(document["cells"]) < 4
     assert {cell["requests"]["ok"] for cell in document["cells"]} == {60000}
     assert "cells_not_begun" in {finding["kind"] for finding in document["findings"]}
@@ -338,22 +407,33 @@ def test_an_interrupted_simulation_keeps_the_cells_that_were_done(loadstone: Loa
     assert loadstone("recover", folder).code == 0
 
 
-def test_a_simulation_that_never_began_does_not_say_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "uncertainty", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+def test_a_simulation_that_never_began_does_not_say_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        simulate, "uncertainty", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+    )
     with pytest.raises(KeyboardInterrupt):
         simulate.simulate(
-            SimulateOptions.read(deployment="llama-3.1-8b@1xh100", concurrency=[1], requests=[4], out=tmp_path)
+            SimulateOptions.read(
+                deployment="llama-3.1-8b@1xh100", concurrency=[1], requests=[4], out=tmp_path
+            )
         )
     (folder,) = tmp_path.iterdir()
     info = json.loads((folder / "run.json").read_bytes())
-    assert (info["status"], info["error"]) == ("interrupted", "interrupted before anything was simulated")
+    assert (info["status"], info["error"]) == (
+        "interrupted",
+        "interrupted before anything was simulated",
+    )
 
 
 def test_a_worker_that_dies(server: TimingServer, tmp_path: Path) -> None:
     out = tmp_path / "runs"
     with spawn(out, "bench", server.url, *SHORT, "--workers", "2") as process:
         folder, workers = under_way(process, out)
-        assert eventually(lambda: all(path.stat().st_size > 8192 for path in folder.glob("journal-*.arrow")))
+        assert eventually(
+            lambda: all(path.stat().st_size > 8192 for path in folder.glob("journal-*.arrow"))
+        )
         kill(workers[0])
         said, err = process.communicate(timeout=50)
     assert process.returncode == 1
@@ -363,13 +443,16 @@ def test_a_worker_that_dies(server: TimingServer, tmp_path: Path) -> None:
     assert "worker 0 died (signal 9)" in err
     document = json.loads(said)
     assert document["cells"][0]["requests"]["ok"] > 0
-    assert "interrupted" in {finding["kind"] for finding in document["cells"][0]["verdict"]["findings"]}
+    assert "interrupted" in {
+        finding["kind"] for finding in document["cells"][0]["verdict"]["findings"]
+    }
     assert {record["worker"] for record in read_records(folder)} == {0, 1}
     assert all(map(gone, workers))
 
 
 def test_a_process_forked_off_in_a_run_keeps_no_worker(tmp_path: Path) -> None:
-    """It has the workers' pipes open, as one of `multiprocessing` that another thread of a notebook starts."""
+    """It has the workers' pipes open, as one of `multiprocessing` that another thread of a notebook
+    starts."""
     code = """
 import os, sys, time
 from pathlib import Path
@@ -388,9 +471,13 @@ document = bench.bench(Options.read(
 os.kill(forked[0], 9)
 print(document["status"], document["cells"][0]["requests"]["ok"])
 """
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as process:
         try:
-            said, _ = process.communicate(timeout=50)  # a worker that does not go is killed after a minute
+            said, _ = process.communicate(
+                timeout=50
+            )  # a worker that does not go is killed after a minute
         finally:
             kill(*processes_about(str(tmp_path)))
     assert said.split() == ["done", "8"]
@@ -402,7 +489,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     try:
         mounted = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=72m", "none", str(folder)], capture_output=True, check=False
+            ["mount", "-t", "tmpfs", "-o", "size=72m", "none", str(folder)],
+            capture_output=True,
+            check=False,
         )
     except OSError as error:
         pytest.skip(f"no mount here: {error}")
@@ -412,7 +501,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_too_small_from_the_start(loadstone: Loadstone, server: TimingServer, small_disk: Path) -> None:
+def test_a_disk_too_small_from_the_start(
+    loadstone: Loadstone, server: TimingServer, small_disk: Path
+) -> None:
     (small_disk / "ballast").write_bytes(bytes(20_000_000))
     line = loadstone("bench", server.url, *SHORT, "--out", small_disk).line()
     assert "MB free, and the run may need" in line
@@ -421,7 +512,9 @@ def test_a_disk_too_small_from_the_start(loadstone: Loadstone, server: TimingSer
 
 def test_a_disk_that_fills_up(loadstone: Loadstone, server: TimingServer, small_disk: Path) -> None:
     with spawn(small_disk, "bench", server.url, *SHORT) as process:
-        assert eventually(lambda: any(p.stat().st_size > 4096 for p in small_disk.glob("*/journal-*.arrow")))
+        assert eventually(
+            lambda: any(p.stat().st_size > 4096 for p in small_disk.glob("*/journal-*.arrow"))
+        )
         (folder,) = small_disk.iterdir()
         with (small_disk / "ballast").open("wb") as ballast:
             try:

@@ -1,4 +1,5 @@
-"""`loadstone bench URL --deployment …`: what the user says a server runs on, and what then knows it."""
+"""`loadstone bench URL --deployment …`: what the user says a server runs on, and what then knows
+it."""
 
 import csv
 import json
@@ -21,7 +22,19 @@ from loadstone.report.charts.bands import pair_predictions
 from loadstone.report.data.points import points_of
 from loadstone.runs.deployments import deployment_record, doubts
 
-SMALL = ("--input", "64", "--output", "8", "--concurrency", "1", "--requests", "6", "--warmup", "0", "--json")
+SMALL = (
+    "--input",
+    "64",
+    "--output",
+    "8",
+    "--concurrency",
+    "1",
+    "--requests",
+    "6",
+    "--warmup",
+    "0",
+    "--json",
+)
 
 OWN = {
     "model_type": "llama", "torch_dtype": "bfloat16", "hidden_size": 1024, "num_hidden_layers": 4, "vocab_size": 1000,
@@ -30,7 +43,9 @@ OWN = {
 
 
 def papers(outcome: Outcome) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((outcome.folder / "run.json").read_bytes())["settings"]["deployment"]
+    found: dict[str, Any] = json.loads((outcome.folder / "run.json").read_bytes())["settings"][
+        "deployment"
+    ]
     return found
 
 
@@ -48,7 +63,12 @@ def as_vllm(ask: Ask, send: Send) -> None:
 
 def met(engine: str | None, version: str | None = None, model: str = "house-model") -> Target:
     return Target(
-        url="http://x", endpoint="chat", model=model, engine=engine, engine_version=version, prompt_kind="text"
+        url="http://x",
+        endpoint="chat",
+        model=model,
+        engine=engine,
+        engine_version=version,
+        prompt_kind="text",
     )
 
 
@@ -90,7 +110,9 @@ def test_what_a_server_says_against_its_deployment(
 def test_a_doubt_is_told_and_kept(loadstone: Loadstone, timing: TimingServer) -> None:
     outcome = loadstone("bench", timing.url, *SMALL, "--deployment", "llama-3.1-8b@1xh100")
     said = "the server names its model timing"
-    assert f"--deployment llama-3.1-8b@1xh100: please check: {said}; reports rely on it" in outcome.err
+    assert (
+        f"--deployment llama-3.1-8b@1xh100: please check: {said}; reports rely on it" in outcome.err
+    )
     assert papers(outcome)["doubts"] == [said]
 
 
@@ -147,27 +169,44 @@ def test_the_server_has_the_last_word_on_itself(loadstone: Loadstone) -> None:
             "--deployment", "llama-3.1-8b:fp8@8xh100/tp4,version=0.9",
         )  # fmt: skip
         asks = len(server.asks)
-        wrong = loadstone("bench", server.url, *QUICK, "--deployment", "llama-3.1-8b@1xh100/engine=sglang")
+        wrong = loadstone(
+            "bench", server.url, *QUICK, "--deployment", "llama-3.1-8b@1xh100/engine=sglang"
+        )
         assert not [ask for ask in server.asks[asks:] if ask.measured]
     assert "sglang" in wrong.line()
     assert "vLLM" in wrong.line()
     said = papers(run)
-    assert (said["engine"], said["engine_version"], said["model"]) == ("vllm", "0.26.0", "house-model")
+    assert (said["engine"], said["engine_version"], said["model"]) == (
+        "vllm",
+        "0.26.0",
+        "house-model",
+    )
     assert said["name"] == "llama-3.1-8b:fp8@8xh100/tp4,dp2,engine=vllm,version=0.26.0"
     view = read_run(run.folder)
     assert view.facts.label == "vLLM 0.26.0 · house-model fp8 · 8×H100 tp4 dp2"
     assert view.facts.architecture == "meta-llama/Meta-Llama-3.1-8B"
 
 
-def test_an_engine_that_does_not_say_what_it_is_is_the_one_that_was_declared(loadstone: Loadstone) -> None:
+def test_an_engine_that_does_not_say_what_it_is_is_the_one_that_was_declared(
+    loadstone: Loadstone,
+) -> None:
     def as_transformers(ask: Ask, send: Send) -> None:
         if ask.path == "/v1/models":
-            send(whole("200 OK", json.dumps({"data": [{"id": "meta-llama/x", "owned_by": "meta-llama"}]}).encode()))
+            send(
+                whole(
+                    "200 OK",
+                    json.dumps(
+                        {"data": [{"id": "meta-llama/x", "owned_by": "meta-llama"}]}
+                    ).encode(),
+                )
+            )
         else:
             answer(ask, send)
 
     with ScriptedServer(as_transformers, meets=True) as server:
-        done = loadstone("bench", server.url, *SMALL, "--deployment", "llama-3.1-8b@1xcpu/engine=transformers")
+        done = loadstone(
+            "bench", server.url, *SMALL, "--deployment", "llama-3.1-8b@1xcpu/engine=transformers"
+        )
         bare = loadstone("bench", server.url, *SMALL, "--deployment", "llama-3.1-8b@1xcpu")
     assert json.loads((done.folder / "run.json").read_bytes())["target"]["engine"] == "transformers"
     assert json.loads((bare.folder / "run.json").read_bytes())["target"]["engine"] is None
@@ -181,7 +220,10 @@ def test_it_is_laid_over_the_simulation_of_the_same(loadstone: Loadstone, tmp_pa
     simulated = loadstone("simulate", "llama-3.1-8b@2xh100", *asked, "--draws", "0")
     points = points_of([read_run(each.folder) for each in (measured, other, simulated)])
     ((first, second),) = pair_predictions(points)
-    assert [point.run for point in (*first, *second)] == [simulated.folder.name, measured.folder.name]
+    assert [point.run for point in (*first, *second)] == [
+        simulated.folder.name,
+        measured.folder.name,
+    ]
 
 
 def test_a_simulated_engine_says_what_it_simulates(loadstone: Loadstone, tmp_path: Path) -> None:
@@ -221,18 +263,24 @@ def test_what_a_server_calls_its_deployment_is_no_file(name: object, loadstone: 
     assert "deployment" not in json.loads((run.folder / "run.json").read_bytes())["settings"]
 
 
-def test_bad_ones_are_one_line_before_anything_is_sent(loadstone: Loadstone, tmp_path: Path) -> None:
+def test_bad_ones_are_one_line_before_anything_is_sent(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
     good = "llama-3.1-8b@1xh100"
     with ScriptedServer() as server:
         for text in ("llama-3.1-8b", "llama-3.1-8b@1xh1000", f"{good}/tp3", ""):
-            assert "deployment" in loadstone("bench", server.url, *QUICK, "--deployment", text).line()
+            assert (
+                "deployment" in loadstone("bench", server.url, *QUICK, "--deployment", text).line()
+            )
         assert server.asks == []
     for arguments in (("--sim",), ("--sim", good), (), ("--engine", "llama.cpp")):
         assert "--deployment" in loadstone("bench", *arguments, *QUICK, "--deployment", good).line()
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_fleet_has_one_together_and_python_says_it_too(timing: TimingServer, tmp_path: Path) -> None:
+def test_a_fleet_has_one_together_and_python_says_it_too(
+    timing: TimingServer, tmp_path: Path
+) -> None:
     with start(FixedLatency(ttft_s=0.01, itl_s=0.002)) as second:
         document = package.bench(
             [timing.url, second.url], deployment="llama-3.1-8b@2xh100/dp2", concurrency=2, requests=4, input=8,
@@ -262,14 +310,18 @@ def test_a_fleet_has_one_together_and_python_says_it_too(timing: TimingServer, t
         ("llama-3.1-8b@1xh100", met("vLLM", "1,tp8"), "vllm", "1,tp8", "tp1,engine=vllm"),
     ],
 )  # fmt: skip
-def test_engine_and_version(text: str, target: Target, engine: str | None, version: str | None, options: str) -> None:
+def test_engine_and_version(
+    text: str, target: Target, engine: str | None, version: str | None, options: str
+) -> None:
     said = stated(text, target)
     assert (said["engine"], said["engine_version"]) == (engine, version)
     assert said["name"] == f"llama-3.1-8b@1xh100/{options}"
     assert parse_deployment(said["name"]).gpu.name == "h100"
 
 
-@pytest.mark.parametrize("option", ["engine=vllm", "ENGINE=vLLM", "max-num-seqs=64", "max_num_seqs=64"])
+@pytest.mark.parametrize(
+    "option", ["engine=vllm", "ENGINE=vLLM", "max-num-seqs=64", "max_num_seqs=64"]
+)
 def test_another_engine_than_the_server_says(option: str) -> None:
     text = f"llama-3.1-8b@1xh100/{option}"
     assert stated(text, met("vLLM"))["engine"] == "vllm"
@@ -279,12 +331,15 @@ def test_another_engine_than_the_server_says(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "inside"), [("SGLang", "engine=sglang"), (None, "engine=vllm"), ("simulated engine", None)]
+    ("says", "inside"),
+    [("SGLang", "engine=sglang"), (None, "engine=vllm"), ("simulated engine", None)],
 )
 def test_pools_have_the_engine_that_the_server_says_and_a_name_that_can_be_read(
     says: str | None, inside: str | None
 ) -> None:
-    text = "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh100/tp1" + (",engine=vllm" if says != "SGLang" else "")
+    text = "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh100/tp1" + (
+        ",engine=vllm" if says != "SGLang" else ""
+    )
     record = stated(text, met(says))
     read = parse_deployment(record["name"])
     assert [(pool.role, pool.workers) for pool in read.pools] == [("prefill", 2), ("decode", 1)]
@@ -303,7 +358,7 @@ def test_the_version_of_triton_is_not_that_of_the_engine_behind_it() -> None:
     assert run_facts(info).label == "TensorRT-LLM · house-model bf16 · 1×H100"
 
 
-# --- calibrate --------------------------------------------------------------------------------------------------
+# --- calibrate ------------------------------------------------------------------------------------
 
 
 def test_calibrate_knows_what_runs_were_measured_on(loadstone: Loadstone, tmp_path: Path) -> None:
@@ -315,14 +370,23 @@ def test_calibrate_knows_what_runs_were_measured_on(loadstone: Loadstone, tmp_pa
         )
     out = ("--out", tmp_path / "profiles", "--json")
     found = loadstone("calibrate", first, second, "--force", *out).document
-    again = loadstone("calibrate", first, second, "--force", *out, "--deployment", "llama-3.1-8b@1xh100").document
+    again = loadstone(
+        "calibrate", first, second, "--force", *out, "--deployment", "llama-3.1-8b@1xh100"
+    ).document
     assert found == again
     assert "one deployment" in loadstone("calibrate", first, other, *out).line()
     # What the user says now goes before what they said then.
-    assert loadstone("calibrate", first, other, "--force", *out, "--deployment", "llama-3.1-8b@1xh100").code == 0
+    assert (
+        loadstone(
+            "calibrate", first, other, "--force", *out, "--deployment", "llama-3.1-8b@1xh100"
+        ).code
+        == 0
+    )
 
 
-def test_hardware_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
+def test_hardware_of_ones_own_outlives_its_file(
+    loadstone: Loadstone, timing: TimingServer, tmp_path: Path
+) -> None:
     own = tmp_path / "own.yaml"
     own.write_text("like: h200\nname: own-9\n")
     run = loadstone("bench", timing.url, *SMALL, "--deployment", f"llama-3.1-8b@1x{own}/tp1")
@@ -333,7 +397,9 @@ def test_hardware_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: Ti
     assert loadstone("calibrate", run.folder, "--force", "--out", tmp_path / "profiles").code == 0
 
 
-def test_a_model_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
+def test_a_model_of_ones_own_outlives_its_file(
+    loadstone: Loadstone, timing: TimingServer, tmp_path: Path
+) -> None:
     own = tmp_path / "own" / "config.json"
     own.parent.mkdir()
     own.write_text(json.dumps(OWN))
@@ -346,17 +412,35 @@ def test_a_model_of_ones_own_outlives_its_file(loadstone: Loadstone, timing: Tim
 
 
 @pytest.mark.parametrize(
-    "name", ["llama-3.1-8b@1x{folder}/own.yaml/tp1", "{folder}/config.json@1xh100", "llama-3.1-8b@1xh1000", 7]
+    "name",
+    [
+        "llama-3.1-8b@1x{folder}/own.yaml/tp1",
+        "{folder}/config.json@1xh100",
+        "llama-3.1-8b@1xh1000",
+        7,
+    ],
 )
-def test_calibrate_reads_no_file_that_a_run_names(name: Any, loadstone: Loadstone, tmp_path: Path) -> None:
+def test_calibrate_reads_no_file_that_a_run_names(
+    name: Any, loadstone: Loadstone, tmp_path: Path
+) -> None:
     (tmp_path / "own.yaml").write_text("like: h200\n")
     run = package.bench(
-        None, concurrency=1, requests=2, input=8, output=4, out=tmp_path / "runs", warmup=0, sim="ttft=5ms,itl=1ms"
+        None,
+        concurrency=1,
+        requests=2,
+        input=8,
+        output=4,
+        out=tmp_path / "runs",
+        warmup=0,
+        sim="ttft=5ms,itl=1ms",
     )
     path = Path(run["run_dir"]) / "run.json"
     document = json.loads(path.read_bytes())
     named = name.format(folder=tmp_path) if isinstance(name, str) else name
     document["settings"]["deployment"] = {"name": named, "stated": "x", "gpu": "h100"}
     path.write_text(json.dumps(document))
-    assert "with --deployment" in loadstone("calibrate", path.parent, "--out", tmp_path / "profiles").line()
+    assert (
+        "with --deployment"
+        in loadstone("calibrate", path.parent, "--out", tmp_path / "profiles").line()
+    )
     assert not (tmp_path / "profiles").exists()

@@ -1,4 +1,5 @@
-"""Cells that end early, by real runs: what ended them is told, and every request that was sent has its record."""
+"""Cells that end early, by real runs: what ended them is told, and every request that was sent has
+its record."""
 
 from __future__ import annotations
 
@@ -17,12 +18,17 @@ def stop_of(outcome: Outcome) -> Stop:
     assert "stopped" in outcome.findings
     assert "records_missing" not in outcome.findings
     assert len(outcome.records) == outcome.cell["requests"]["sent"]
-    assert {record["status"] for record in outcome.records} <= {"ok", "error"}  # nothing was cut off
+    assert {record["status"] for record in outcome.records} <= {
+        "ok",
+        "error",
+    }  # nothing was cut off
     return stop
 
 
 def test_a_cell_ends_once_it_is_precise(loadstone: Loadstone) -> None:
-    outcome = loadstone("bench", "ttft=5ms,itl=2ms", "--sim", *QUICK, "--concurrency", 3, "--workers", 2, *PRECISE)
+    outcome = loadstone(
+        "bench", "ttft=5ms,itl=2ms", "--sim", *QUICK, "--concurrency", 3, "--workers", 2, *PRECISE
+    )
     stop = stop_of(outcome)
     assert stop.rule == "precise"
     assert "tpot_p50±30%: " in stop.evidence

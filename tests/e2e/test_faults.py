@@ -1,7 +1,9 @@
-"""Servers and hosts that misbehave: every request is recorded with what really became of it, and the run ends."""
+"""Servers and hosts that misbehave: every request is recorded with what really became of it, and
+the run ends."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -42,11 +44,24 @@ from conftest import (
 from loadstone.measure.engines import server as control_plane
 from loadstone.measure.engines.process import free_port
 from loadstone.measure.simulated_server import FixedLatency, start
-from replies import DONE, PLANNED, RUN, all_well, findings, measure, repeats, say, sends, statuses, streams, tokens
+from replies import (
+    DONE,
+    PLANNED,
+    RUN,
+    all_well,
+    findings,
+    measure,
+    repeats,
+    say,
+    sends,
+    statuses,
+    streams,
+    tokens,
+)
 
 PING = chunk(b": ping\n\n")
 
-# --- before the run: one line -------------------------------------------------------------------------------------
+# --- before the run: one line ---------------------------------------------------------------------
 
 
 def test_nobody_listens(loadstone: Loadstone) -> None:
@@ -64,7 +79,8 @@ def test_a_name_that_nobody_knows(loadstone: Loadstone) -> None:
 def test_a_name_of_two_addresses_with_a_server_behind_the_second(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `localhost` is on many machines: ::1 first, and a server that listens on 127.0.0.1 alone."""
+    """As `localhost` is on many machines: ::1 first, and a server that listens on 127.0.0.1
+    alone."""
     asked = socket.getaddrinfo
 
     def both(name: str | bytes | None, port: int, *more: Any, **named: Any) -> list[Any]:
@@ -79,12 +95,16 @@ def test_a_name_of_two_addresses_with_a_server_behind_the_second(
 
 
 def test_a_server_that_speaks_no_http(loadstone: Loadstone) -> None:
-    with ScriptedServer(sends(b"SSH-2.0-OpenSSH_9.2\r\n", then=Hangup, pause_s=0), meets=True) as server:
+    with ScriptedServer(
+        sends(b"SSH-2.0-OpenSSH_9.2\r\n", then=Hangup, pause_s=0), meets=True
+    ) as server:
         assert "not an HTTP server" in loadstone("bench", server.url).line()
 
 
 def test_a_server_of_web_pages(loadstone: Loadstone) -> None:
-    with ScriptedServer(sends(whole("200 OK", b"<html>welcome</html>", "text/html")), meets=True) as server:
+    with ScriptedServer(
+        sends(whole("200 OK", b"<html>welcome</html>", "text/html")), meets=True
+    ) as server:
         assert "names no model" in loadstone("bench", server.url).line()
         line = loadstone("bench", server.url, "--model", "m").line()
     assert "no event stream of a language model (text/html: <html>welcome</html>)" in line
@@ -93,10 +113,18 @@ def test_a_server_of_web_pages(loadstone: Loadstone) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        ("401 Unauthorized", b'{"error": {"message": "no key"}}', "HTTP 401: no key; set LOADSTONE_API_KEY"),
+        (
+            "401 Unauthorized",
+            b'{"error": {"message": "no key"}}',
+            "HTTP 401: no key; set LOADSTONE_API_KEY",
+        ),
         ("404 Not Found", b'{"detail": "no such model"}', "HTTP 404: no such model; check --model"),
         ("429 Too Many Requests", b"", "HTTP 429: no further word; the server limits requests"),
-        ("500 Oh", b"\x1b[31mboom\n\nboom", "HTTP 500: \ufffd[31mboom boom; the server refuses the simplest request"),
+        (
+            "500 Oh",
+            b"\x1b[31mboom\n\nboom",
+            "HTTP 500: \ufffd[31mboom boom; the server refuses the simplest request",
+        ),
     ],
 )
 def test_a_server_that_refuses(loadstone: Loadstone, status: str, body: bytes, said: str) -> None:
@@ -127,10 +155,12 @@ def test_a_server_that_never_ends_its_first_answer(
         assert "within 1 s" in loadstone("bench", server.url).line()
 
 
-# --- in the run: every request is recorded ------------------------------------------------------------------------
+# --- in the run: every request is recorded --------------------------------------------------------
 
 
-@pytest.mark.parametrize("reply", [sends(whole("500 Oh", b"")), sends(SSE, chunk(token()), then=Hangup)])
+@pytest.mark.parametrize(
+    "reply", [sends(whole("500 Oh", b"")), sends(SSE, chunk(token()), then=Hangup)]
+)
 def test_where_all_fail_nothing_is_invented_or_trusted(loadstone: Loadstone, reply: Reply) -> None:
     outcome, records = measure(loadstone, reply)
     assert statuses(records) == {"error": PLANNED}
@@ -147,7 +177,14 @@ def test_a_few_refusals_among_good_answers(loadstone: Loadstone) -> None:
 
     outcome, records = measure(loadstone, sometimes)
     assert statuses(records) == {"error": 2, "ok": 4}
-    assert outcome.cell["requests"] == {"sent": 6, "ok": 4, "error": 2, "timeout": 0, "cancelled": 0, "short": 0}
+    assert outcome.cell["requests"] == {
+        "sent": 6,
+        "ok": 4,
+        "error": 2,
+        "timeout": 0,
+        "cancelled": 0,
+        "short": 0,
+    }
     assert outcome.cell["metrics"]["ttft_s"]["n"] == 4
 
 
@@ -162,12 +199,24 @@ NO_FIRST, NO_NEXT = "waited 0.5 s for the first output", "waited 0.5 s for the n
         pytest.param(sends(SSE[:35], then=60.0), FIRST, NO_FIRST, 0, id="within the headers"),
         pytest.param(sends(SSE, then=60.0), FIRST, NO_FIRST, 0, id="headers and silence"),
         pytest.param(repeats(SSE, PING, 0.1), FIRST, NO_FIRST, 0, id="pings"),
-        pytest.param(repeats(SSE + chunk(token()), PING, 0.1), IDLE, NO_NEXT, 1, id="a token and pings"),
-        pytest.param(sends(SSE, chunk(token()) * 4, then=60.0), IDLE, NO_NEXT, 4, id="after the last token"),
-        pytest.param(repeats(SSE, chunk(token()), 0.1), TOTAL, "not ended 0.5 s after", None, id="a token for ever"),
+        pytest.param(
+            repeats(SSE + chunk(token()), PING, 0.1), IDLE, NO_NEXT, 1, id="a token and pings"
+        ),
+        pytest.param(
+            sends(SSE, chunk(token()) * 4, then=60.0), IDLE, NO_NEXT, 4, id="after the last token"
+        ),
+        pytest.param(
+            repeats(SSE, chunk(token()), 0.1),
+            TOTAL,
+            "not ended 0.5 s after",
+            None,
+            id="a token for ever",
+        ),
     ],
 )
-def test_servers_that_hang(loadstone: Loadstone, reply: Reply, flag: str, said: str, arrived: int | None) -> None:
+def test_servers_that_hang(
+    loadstone: Loadstone, reply: Reply, flag: str, said: str, arrived: int | None
+) -> None:
     outcome, records = measure(loadstone, reply, flag, "500ms", "--concurrency", PLANNED)
     assert statuses(records) == {"timeout": PLANNED}
     assert all(said in record["error"] for record in records)
@@ -243,7 +292,9 @@ def test_a_stream_that_never_ends_as_fast_as_it_can(loadstone: Loadstone) -> Non
     endless = repeats(SSE, chunk(token()) * 200)
     _, records = measure(loadstone, partial(sometimes, endless, 3), "--timeout-total", "1s")
     assert statuses(records).keys() == {"ok", "timeout"}
-    assert all(len(record["arrival_s"]) > 1000 for record in records if record["status"] == "timeout")
+    assert all(
+        len(record["arrival_s"]) > 1000 for record in records if record["status"] == "timeout"
+    )
 
 
 def test_an_event_of_ten_megabytes(loadstone: Loadstone) -> None:
@@ -267,7 +318,11 @@ def test_a_count_of_tokens_that_lies(loadstone: Loadstone, streamed: int, counte
     outcome, records = measure(loadstone, streams(*tokens(streamed), lie, DONE))
     assert statuses(records).keys() <= {"ok", "short", "error"}
     assert outcome.spoilt_by or counted < 0 or counted > 2**31
-    assert all(0 <= record["output_tokens"] < 2**31 for record in records if record["output_tokens"] is not None)
+    assert all(
+        0 <= record["output_tokens"] < 2**31
+        for record in records
+        if record["output_tokens"] is not None
+    )
 
 
 def test_a_reset_right_behind_a_token_is_no_silence(loadstone: Loadstone) -> None:
@@ -293,8 +348,11 @@ def test_an_answer_cut_at_each_of_its_bytes(loadstone: Loadstone) -> None:
 
 
 @pytest.mark.parametrize(("shown", "kind"), [(True, "output_unlisted"), (False, "tokens_hidden")])
-def test_odd_answers_are_read_by_their_counts_and_told(loadstone: Loadstone, shown: bool, kind: str) -> None:
-    """A role that counts as a token, and thinking in an odd field, or counted without ever being sent."""
+def test_odd_answers_are_read_by_their_counts_and_told(
+    loadstone: Loadstone, shown: bool, kind: str
+) -> None:
+    """A role that counts as a token, and thinking in an odd field, or counted without ever being
+    sent."""
     counts = {"prompt_tokens": 8, "completion_tokens": 8}
     details = {"completion_tokens_details": {"reasoning_tokens": 4}}
     thought = [{"thoughts": f" {i}"} for i in range(4)] if shown else []
@@ -312,7 +370,19 @@ def test_odd_answers_are_read_by_their_counts_and_told(loadstone: Loadstone, sho
         deltas = [event({"choices": [{"delta": each}]}) for each in said]
         send(b"".join(map(chunk, [*deltas, last, DONE])) + LAST_CHUNK)
 
-    words = ("--endpoint", "chat", "--input", "8", "--output", "8", "--concurrency", "1", "--requests", "2", "--json")
+    words = (
+        "--endpoint",
+        "chat",
+        "--input",
+        "8",
+        "--output",
+        "8",
+        "--concurrency",
+        "1",
+        "--requests",
+        "2",
+        "--json",
+    )
     with ScriptedServer(reply, meets=True) as server:
         outcome = loadstone("bench", server.url, *words)
     assert {"first_event_void", kind} <= outcome.findings
@@ -322,7 +392,7 @@ def test_odd_answers_are_read_by_their_counts_and_told(loadstone: Loadstone, sho
         assert record["arrival_s"][0] - record["sent_s"] >= 0.05
 
 
-# --- connections --------------------------------------------------------------------------------------------------
+# --- connections ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("farewell", [Hangup, Reset])
@@ -353,7 +423,9 @@ def forgetful() -> Reply:
     return drops
 
 
-def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(loadstone: Loadstone) -> None:
+def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(
+    loadstone: Loadstone,
+) -> None:
     """On a fresh connection it is answered."""
     with ScriptedServer(forgetful()) as server:
         outcome = loadstone("bench", server.url, *RUN)
@@ -369,7 +441,9 @@ def test_a_request_lost_with_its_kept_connection_is_sent_once_more_and_no_more(l
 def test_a_server_that_keeps_no_connection_is_not_asked_to_for_ever(loadstone: Loadstone) -> None:
     """After five that were lost every request has a connection of its own."""
     with ScriptedServer(forgetful()) as server:
-        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "30", "--json")
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "--concurrency", "1", "--requests", "30", "--json"
+        )
     assert statuses(outcome.records) == {"ok": 30}
     assert not any(record["reused_connection"] for record in outcome.records)
     (finding,) = findings(outcome, "requests_resent")
@@ -377,7 +451,8 @@ def test_a_server_that_keeps_no_connection_is_not_asked_to_for_ever(loadstone: L
 
 
 def test_a_server_killed_in_the_run(loadstone: Loadstone) -> None:
-    """What is under way ends with an error, what comes after finds nobody; the run ends all the same."""
+    """What is under way ends with an error, what comes after finds nobody; the run ends all the
+    same."""
 
     def slowly(ask: Ask, send: Send) -> None:
         if ask.number == 3:
@@ -389,18 +464,25 @@ def test_a_server_killed_in_the_run(loadstone: Loadstone) -> None:
     records = outcome.records
     assert len(records) == PLANNED
     assert statuses(records) in ({"ok": 2, "error": 4}, {"ok": 3, "error": 3})
-    assert any("cannot connect: Connection refused" in record["error"] for record in records if record["error"])
+    assert any(
+        "cannot connect: Connection refused" in record["error"]
+        for record in records
+        if record["error"]
+    )
     assert outcome.document["status"] == "done"
 
 
 def test_a_server_that_stops_and_goes_on(loadstone: Loadstone, tmp_path: Path) -> None:
-    """SIGSTOP: its sockets stay, nothing comes; then all goes on. Nothing is lost, and the pause is in the times."""
+    """SIGSTOP: its sockets stay, nothing comes; then all goes on. Nothing is lost, and the pause is
+    in the times."""
     with start(FixedLatency(ttft_s=0.01, itl_s=0.01)) as server:
 
         def pause() -> None:
             """Once answers have come, however long it took to begin."""
             journals = (tmp_path / "runs").glob
-            eventually(lambda: any(path.stat().st_size > 4096 for path in journals("*/journal-*.arrow")))
+            eventually(
+                lambda: any(path.stat().st_size > 4096 for path in journals("*/journal-*.arrow"))
+            )
             os.kill(server.pid, signal.SIGSTOP)
             time.sleep(1)
             os.kill(server.pid, signal.SIGCONT)
@@ -415,14 +497,18 @@ def test_a_server_that_stops_and_goes_on(loadstone: Loadstone, tmp_path: Path) -
         finally:
             stopping.join()
     assert outcome.cell["requests"]["ok"] == outcome.cell["requests"]["sent"] == 40
-    gaps = [b - a for record in outcome.records for a, b in zip(record["arrival_s"], record["arrival_s"][1:])]  # noqa: B905
+    gaps = [b - a for record in outcome.records for a, b in itertools.pairwise(record["arrival_s"])]
     waits = [record["arrival_s"][0] - record["sent_s"] for record in outcome.records]
     assert max(gaps + waits) > 0.7
 
 
 def test_the_chat_endpoint_where_completions_are_not_offered(loadstone: Loadstone) -> None:
     def chat(ask: Ask, send: Send) -> None:
-        counts = {"prompt_tokens": ask.prompt_tokens + 2, "completion_tokens": ask.output_tokens} if ask.body else {}
+        counts = (
+            {"prompt_tokens": ask.prompt_tokens + 2, "completion_tokens": ask.output_tokens}
+            if ask.body
+            else {}
+        )
         if ask.path == "/v1/completions":
             send(whole("404 Not Found", b"{}"))
         elif ask.path != "/v1/chat/completions":
@@ -434,7 +520,10 @@ def test_the_chat_endpoint_where_completions_are_not_offered(loadstone: Loadston
             said = [event({"choices": [each]}) for each in (role, *[word] * ask.output_tokens, end)]
             streams(*said, event({"choices": [], "usage": counts}), DONE)(ask, send)
         else:
-            choice = {"message": {"role": "assistant", "content": "time"}, "finish_reason": "length"}
+            choice = {
+                "message": {"role": "assistant", "content": "time"},
+                "finish_reason": "length",
+            }
             send(whole("200 OK", json.dumps({"choices": [choice], "usage": counts}).encode()))
 
     with ScriptedServer(chat, meets=True) as server:
@@ -444,13 +533,24 @@ def test_the_chat_endpoint_where_completions_are_not_offered(loadstone: Loadston
     assert all(ask.json["model"] == MODEL for ask in server.measured)
 
 
-# --- the host -----------------------------------------------------------------------------------------------------
+# --- the host -------------------------------------------------------------------------------------
 
 
-def bench_with_files(reply: Reply, files: int, out: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def bench_with_files(
+    reply: Reply, files: int, out: Path, *flags: str
+) -> subprocess.CompletedProcess[str]:
     """Run `bench` as a process that may have so many files open."""
     with ScriptedServer(reply) as server:
-        words = [sys.executable, "-m", "loadstone.commands", "bench", server.url, *QUICK, *flags, "--json"]
+        words = [
+            sys.executable,
+            "-m",
+            "loadstone.commands",
+            "bench",
+            server.url,
+            *QUICK,
+            *flags,
+            "--json",
+        ]
         return subprocess.run(
             [*words, "--out", str(out)],
             capture_output=True,
@@ -469,7 +569,8 @@ def test_a_limit_of_open_files(tmp_path: Path) -> None:
 
 
 def test_more_open_files_wanted_than_were_foreseen(tmp_path: Path) -> None:
-    """An open loop has as many connections as the server's slowness makes: those beyond the limit are errors."""
+    """An open loop has as many connections as the server's slowness makes: those beyond the limit
+    are errors."""
 
     def slow(ask: Ask, send: Send) -> None:
         time.sleep(1.5)

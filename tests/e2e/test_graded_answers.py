@@ -1,4 +1,5 @@
-"""Graded answers of whole runs: of a server that answers what it is asked, and of a small real model."""
+"""Graded answers of whole runs: of a server that answers what it is asked, and of a small real
+model."""
 
 import itertools
 import json
@@ -10,7 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LAST_CHUNK, SSE, Ask, Json, Loadstone, ScriptedServer, Send, answer, chunk, event, usage
+from conftest import (
+    LAST_CHUNK,
+    SSE,
+    Ask,
+    Json,
+    Loadstone,
+    ScriptedServer,
+    Send,
+    answer,
+    chunk,
+    event,
+    usage,
+)
 from loadstone.core.errors import InputError
 from loadstone.core.run_folder import read_answers
 from loadstone.measure.engines import llama_cpp
@@ -43,7 +56,9 @@ class Solver:
 
     def __call__(self, ask: Ask, send: Send) -> None:
         prompt = ask.json.get("prompt") if ask.line.startswith("POST /v1/completions") else None
-        if not isinstance(prompt, str) or ("Answer with" not in prompt and "Repeat this" not in prompt):
+        if not isinstance(prompt, str) or (
+            "Answer with" not in prompt and "Repeat this" not in prompt
+        ):
             answer(ask, send)
             return
         self.asked.append(ask.json)
@@ -74,24 +89,40 @@ def test_right_answers_are_counted_apart_from_the_load(loadstone: Loadstone) -> 
     server = Solver()
     document = run(loadstone, server, "--check", "generated:60", "--concurrency", "1,4")
     assert all(
-        body["temperature"] == 0 and "ignore_eos" not in body and "min_tokens" not in body for body in server.asked
+        body["temperature"] == 0 and "ignore_eos" not in body and "min_tokens" not in body
+        for body in server.asked
     )
     for cell in document["cells"]:
         graded = cell["graded"]
-        assert (graded["accuracy"], graded["questions"], graded["cut"], graded["failed"]) == (1.0, 60, 0, 0)
+        assert (graded["accuracy"], graded["questions"], graded["cut"], graded["failed"]) == (
+            1.0,
+            60,
+            0,
+            0,
+        )
         assert (graded["temperature"], graded["undecided"]) == (0.0, None)
         assert graded["share"] == 60 / (60 + cell["requests"]["sent"]) <= 0.5
         assert graded["part"]["requests"]["ok"] == 60
         assert {task["task"] for task in graded["tasks"]} == {"copy", "add", "look-up"}
-        assert not {"answers_wrong", "answers_undecided"} & {each["kind"] for each in cell["verdict"]["findings"]}
+        assert not {"answers_wrong", "answers_undecided"} & {
+            each["kind"] for each in cell["verdict"]["findings"]
+        }
     folder = Path(document["run_dir"])
     assert all(each.text is None for each in read_answers(folder))
-    assert solve(server.asked[0]["prompt"]).encode() not in (folder / "answers.parquet").read_bytes()
+    assert (
+        solve(server.asked[0]["prompt"]).encode() not in (folder / "answers.parquet").read_bytes()
+    )
 
 
 def test_a_server_that_garbles_answers_under_load_is_caught(loadstone: Loadstone) -> None:
     document = run(
-        loadstone, Solver(garbles=True), "--check", "generated:300", "--concurrency", "1,8", "--keep-answers"
+        loadstone,
+        Solver(garbles=True),
+        "--check",
+        "generated:300",
+        "--concurrency",
+        "1,8",
+        "--keep-answers",
     )
     alone, loaded = document["cells"]
     assert alone["graded"]["accuracy"] == 1.0
@@ -101,7 +132,9 @@ def test_a_server_that_garbles_answers_under_load_is_caught(loadstone: Loadstone
     assert "lightest load" in found["answers_wrong"]["evidence"]
     assert "answers_wrong" not in {each["kind"] for each in alone["verdict"]["findings"]}
     told = loadstone("report", document["run_dir"], "-o", "-").out
-    assert re.search(r"^Neither faster with as many right answers nor the reverse: .*concurrency 1", told, re.M)
+    assert re.search(
+        r"^Neither faster with as many right answers nor the reverse: .*concurrency 1", told, re.M
+    )
     texts = [each.text for each in read_answers(Path(document["run_dir"]), 1)]
     assert any("\x1b" in (text or "") for text in texts)
     assert "\x1b" not in loadstone("show", document["run_dir"]).out
@@ -123,11 +156,21 @@ def test_too_few_right_answers_and_answers_of_another_request(loadstone: Loadsto
     server = Solver()
     with ScriptedServer(solved_as_the_first) as scripted:
         outcome = loadstone(
-            "bench", scripted.url, *LOAD, "--check", "generated:60", "--concurrency", 2, "--check-min", "90%"
+            "bench",
+            scripted.url,
+            *LOAD,
+            "--check",
+            "generated:60",
+            "--concurrency",
+            2,
+            "--check-min",
+            "90%",
         )
     [cell] = outcome.document["cells"]
     assert cell["graded"]["crossed"] == 19
-    evidence = [each["evidence"] for each in cell["verdict"]["findings"] if each["kind"] == "answers_wrong"]
+    evidence = [
+        each["evidence"] for each in cell["verdict"]["findings"] if each["kind"] == "answers_wrong"
+    ]
     assert any("19 of 60 answers have the number" in each for each in evidence)
     assert any("at least 90.0% should be; lowest look-up" in each for each in evidence)
 
@@ -178,7 +221,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     found = {"f32": QUALITY / "tasks-f32.gguf"}
     for kind in ("f16", "q8_0", "q4_0"):
         found[kind] = folder / f"tasks-{kind}.gguf"
-        subprocess.run([*loader, str(found["f32"]), str(found[kind]), kind], check=True, capture_output=True)
+        subprocess.run(
+            [*loader, str(found["f32"]), str(found[kind]), kind], check=True, capture_output=True
+        )
     return found
 
 
@@ -198,7 +243,9 @@ def measure(loadstone: Loadstone, model: Path, log: Path) -> str:
 def test_a_precision_that_loses_answers_is_found_and_others_are_not(
     loadstone: Loadstone, models: dict[str, Path], tmp_path: Path
 ) -> None:
-    runs = {kind: measure(loadstone, model, tmp_path / f"{kind}.log") for kind, model in models.items()}
+    runs = {
+        kind: measure(loadstone, model, tmp_path / f"{kind}.log") for kind, model in models.items()
+    }
     runs["f32 again"] = measure(loadstone, models["f32"], tmp_path / "again.log")
     for kind in ("f16", "q8_0", "q4_0", "f32 again"):
         document = json.loads(loadstone("compare", runs["f32"], runs[kind], "--json").out)
@@ -208,4 +255,6 @@ def test_a_precision_that_loses_answers_is_found_and_others_are_not(
             answers = cell["answers"]
             assert (answers["questions"], answers["undecided"]) == (1200, None)
             assert answers["differs"] == (kind == "q4_0")
-            assert [task["task"] for task in answers["tasks"] if task["differs"]] == ["json"] * (kind == "q4_0")
+            assert [task["task"] for task in answers["tasks"] if task["differs"]] == ["json"] * (
+                kind == "q4_0"
+            )

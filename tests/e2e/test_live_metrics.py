@@ -28,12 +28,25 @@ Scraped = dict[str, float]
 def scrape(port: int) -> Scraped:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
-    return {sample.name: sample.value for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
-def run(out: Path, port: int, on_event: Callable[[Event], None], **options: object) -> dict[str, object]:
+def run(
+    out: Path, port: int, on_event: Callable[[Event], None], **options: object
+) -> dict[str, object]:
     with start(FAST) as server:
-        given = {"url": server.url, "input": "8", "output": "4", "concurrency": [2], "warmup": 0, "out": out}
+        given = {
+            "url": server.url,
+            "input": "8",
+            "output": "4",
+            "concurrency": [2],
+            "warmup": 0,
+            "out": out,
+        }
         return bench(options_of({**given, "metrics_port": str(port), **options}, Options), on_event)
 
 
@@ -70,7 +83,9 @@ def test_a_real_prometheus_scrapes_it(tmp_path: Path) -> None:
     """Debian's package, unpacked into a folder and not installed."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         pytest.skip("Prometheus is taken from Debian's archive, and this is no Debian")
-    fetched = subprocess.run(["apt-get", "download", "-qq", "prometheus"], cwd=tmp_path, check=False)
+    fetched = subprocess.run(
+        ["apt-get", "download", "-qq", "prometheus"], cwd=tmp_path, check=False
+    )
     if fetched.returncode:
         pytest.skip("Debian's archive has no prometheus here: apt-get update first")
     (package,) = tmp_path.glob("*.deb")
@@ -78,7 +93,9 @@ def test_a_real_prometheus_scrapes_it(tmp_path: Path) -> None:
     port, own = free_port(), free_port()
     config = {
         "global": {"scrape_interval": "1s"},
-        "scrape_configs": [{"job_name": "loadstone", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}],
+        "scrape_configs": [
+            {"job_name": "loadstone", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+        ],
     }
     (tmp_path / "prometheus.yml").write_text(json.dumps(config))
     flags = [
@@ -95,7 +112,9 @@ def test_a_real_prometheus_scrapes_it(tmp_path: Path) -> None:
 
     seen: list[float] = []
     with (tmp_path / "log").open("w") as log:
-        prometheus = subprocess.Popen([tmp_path / "root/usr/bin/prometheus", *flags], stdout=log, stderr=log)
+        prometheus = subprocess.Popen(
+            [tmp_path / "root/usr/bin/prometheus", *flags], stdout=log, stderr=log
+        )
         try:
             assert eventually((tmp_path / "data" / "wal").is_dir)
 

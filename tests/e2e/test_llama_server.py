@@ -1,4 +1,5 @@
-"""A real engine: every request, token and time of a run against what llama.cpp's own server says."""
+"""A real engine: every request, token and time of a run against what llama.cpp's own server
+says."""
 
 import json
 import statistics
@@ -28,7 +29,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def check_counts(outcome: Outcome, sent: list[int]) -> None:
-    """All of the plan is in the records, and token counts are exact: as asked, as the server says, as summed up."""
+    """All of the plan is in the records, and token counts are exact: as asked, as the server says,
+    as summed up."""
     assert outcome.code == 0
     cells = outcome.document["cells"]
     assert [cell["requests"]["ok"] for cell in cells] == sent
@@ -39,7 +41,8 @@ def check_counts(outcome: Outcome, sent: list[int]) -> None:
         assert {record["output_tokens"] for record in records} == {OUTPUT}
         assert cell["metrics"]["output_tokens"] == OUTPUT * sent[number]
         assert cell["metrics"]["input_tokens"] == INPUT * sent[number]
-        # What every prompt begins with, a chat template and a first word (in bytes), is found in the cache.
+        # What every prompt begins with, a chat template and a first word (in bytes), is found in
+        # the cache.
         assert max(record["cached_tokens"] for record in records) <= 8
         assert {record["finish_reason"] for record in records} == {"length"}
 
@@ -49,25 +52,37 @@ def test_a_closed_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
     outcome = loadstone("bench", engine.url, *SHAPE, "--concurrency", "1,2,4,8", "--requests", "16")
     check_counts(outcome, [16] * 4)
     # As many again as were under way came before, and count for nothing.
-    assert [sum(r["phase"] == "warmup" and r["cell"] == n for r in outcome.records) for n in range(4)] == [1, 2, 4, 8]
+    assert [
+        sum(r["phase"] == "warmup" and r["cell"] == n for r in outcome.records) for n in range(4)
+    ] == [1, 2, 4, 8]
     assert not outcome.spoilt_by, [cell["verdict"] for cell in outcome.document["cells"]]
     alone = [r for r in outcome.records if r["cell"] == 0 and r["phase"] == "measure"]
     ttft = [r["arrival_s"][0] - r["sent_s"] for r in alone]
     prefill = [r["server_prefill_s"] for r in alone]
-    # The first token cannot come before its prompt has been read; and where nobody waits it comes soon after.
+    # The first token cannot come before its prompt has been read; and where nobody waits it comes
+    # soon after.
     assert all(measured >= own for measured, own in zip(ttft, prefill, strict=True))
-    assert statistics.median(ttft) <= 1.5 * statistics.median(prefill) + statistics.median(tpots(alone))
-    # llama.cpp's predicted_ms begins when the first token has been sampled, so that it covers the intervals
-    # between tokens: n − 1 of them. Events that waited for the client carry the stamp of the newest.
+    assert statistics.median(ttft) <= 1.5 * statistics.median(prefill) + statistics.median(
+        tpots(alone)
+    )
+    # llama.cpp's predicted_ms begins when the first token has been sampled, so that it covers the
+    # intervals between tokens: n − 1 of them. Events that waited for the client carry the stamp of
+    # the newest.
     in_time = [r for r in alone if r["receive_lag_s"] < r["server_decode_s"] / (OUTPUT - 1)]
     if len(in_time) < 4:
         pytest.skip("others use this machine's processors: the client read late")
-    ratios = [own / (r["server_decode_s"] / (OUTPUT - 1)) for own, r in zip(tpots(in_time), in_time, strict=True)]
+    ratios = [
+        own / (r["server_decode_s"] / (OUTPUT - 1))
+        for own, r in zip(tpots(in_time), in_time, strict=True)
+    ]
     assert 0.95 <= statistics.median(ratios) <= 1.05, ratios
 
 
 def tpots(records: list[Json]) -> list[float]:
-    return [(r["arrival_s"][-1] - r["arrival_s"][0]) / (r["tokens"][-1] - r["tokens"][0]) for r in records]
+    return [
+        (r["arrival_s"][-1] - r["arrival_s"][0]) / (r["tokens"][-1] - r["tokens"][0])
+        for r in records
+    ]
 
 
 def test_an_open_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
@@ -77,8 +92,12 @@ def test_an_open_loop(loadstone: Loadstone, engine: ServerProcess) -> None:
 
 
 @pytest.mark.quiet
-def test_the_chat_endpoint_has_prompts_of_exact_length(loadstone: Loadstone, engine: ServerProcess) -> None:
-    outcome = loadstone("bench", engine.url, *SHAPE, "--endpoint", "chat", "--concurrency", "2", "--requests", "6")
+def test_the_chat_endpoint_has_prompts_of_exact_length(
+    loadstone: Loadstone, engine: ServerProcess
+) -> None:
+    outcome = loadstone(
+        "bench", engine.url, *SHAPE, "--endpoint", "chat", "--concurrency", "2", "--requests", "6"
+    )
     check_counts(outcome, [6])
     assert outcome.document["target"]["prompt_kind"] == "text"
     assert not outcome.spoilt_by
@@ -88,17 +107,37 @@ def test_a_dataset(loadstone: Loadstone, engine: ServerProcess, tmp_path: Path) 
     file = tmp_path / "chats.json"
     words = ("time", "people", "water")
     chats = [
-        {"conversations": [{"from": "human", "value": f"tell of {w}"}, {"from": "gpt", "value": "-"}]} for w in words
+        {
+            "conversations": [
+                {"from": "human", "value": f"tell of {w}"},
+                {"from": "gpt", "value": "-"},
+            ]
+        }
+        for w in words
     ]
     file.write_text(json.dumps(chats))
-    arguments = ("--dataset", file, "--output", "9", "--concurrency", "2", "--requests", "6", "--json")
+    arguments = (
+        "--dataset",
+        file,
+        "--output",
+        "9",
+        "--concurrency",
+        "2",
+        "--requests",
+        "6",
+        "--json",
+    )
     outcome = loadstone("bench", engine.url, *arguments)
     assert outcome.cell["requests"]["ok"] == 6
     assert outcome.cell["metrics"]["output_tokens"] == 54
 
 
-def test_an_engine_of_our_own_comes_and_goes(loadstone: Loadstone, engine: ServerProcess, tmp_path: Path) -> None:
-    outcome = loadstone("bench", "--engine", "llama.cpp", *SHAPE, "--concurrency", "2", "--requests", "4")
+def test_an_engine_of_our_own_comes_and_goes(
+    loadstone: Loadstone, engine: ServerProcess, tmp_path: Path
+) -> None:
+    outcome = loadstone(
+        "bench", "--engine", "llama.cpp", *SHAPE, "--concurrency", "2", "--requests", "4"
+    )
     check_counts(outcome, [4])
     assert outcome.document["target"]["engine"] == "llama.cpp"
     assert (outcome.folder / "engine.log").stat().st_size > 0

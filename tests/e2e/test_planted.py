@@ -1,6 +1,8 @@
-"""Measurement errors planted on purpose, each of which its own finding must flag; and clean runs, where none may.
+"""Measurement errors planted on purpose, each of which its own finding must flag; and clean runs,
+where none may.
 
-benchmarks/results/planted.md has the same list for readers: each plant below is a line of its table.
+benchmarks/results/planted.md has the same list for readers: each plant below is a line of its
+table.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Plant(NamedTuple):
 PLANTED: list[Plant] = []
 
 
-def plant(error: str, kind: str, reply: Reply, flags: str = CLOSED, *, of: int = 0, meets: bool = False) -> None:
+def plant(
+    error: str, kind: str, reply: Reply, flags: str = CLOSED, *, of: int = 0, meets: bool = False
+) -> None:
     """Plant an error by how a server replies: to the fourth `of` so many requests, or to all."""
 
     def sometimes(ask: Ask, send: Send) -> None:
@@ -87,7 +91,9 @@ def planted(error: str, kind: str, flags: str = CLOSED, *, of: int = 0) -> Calla
     return keep
 
 
-def measure(loadstone: Loadstone, reply: Reply, flags: str = CLOSED, *, meets: bool = False) -> Outcome:
+def measure(
+    loadstone: Loadstone, reply: Reply, flags: str = CLOSED, *, meets: bool = False
+) -> Outcome:
     with ScriptedServer(reply, meets=meets) as server:
         return loadstone("bench", server.url, *flags.split(), "--json")
 
@@ -96,18 +102,31 @@ def saying(said: Callable[[Ask], list[bytes]]) -> Reply:
     return lambda ask, send: say(send, said(ask))
 
 
-# --- was all of it measured? --------------------------------------------------------------------------------------
+# --- was all of it measured? ----------------------------------------------------------------------
 
 FAILURE = event({"error": {"message": "CUDA out of memory", "code": 500}})
 RESENT = "requests dropped with their kept connections, which the client sends again"
-plant("HTTP 500 for some requests", "request_errors", sends(whole("500 Oh", b"out of memory")), of=8)
+plant(
+    "HTTP 500 for some requests", "request_errors", sends(whole("500 Oh", b"out of memory")), of=8
+)
 plant(
     "an error object in the stream, after HTTP 200", "request_errors",
     saying(lambda ask: [token(), FAILURE, DONE]), of=8,
 )  # fmt: skip
-plant("streams cut off half-way", "request_errors", sends(SSE, chunk(token()) * 2, then=Hangup, pause_s=0), of=8)
+plant(
+    "streams cut off half-way",
+    "request_errors",
+    sends(SSE, chunk(token()) * 2, then=Hangup, pause_s=0),
+    of=8,
+)
 plant(RESENT, "requests_resent", sends(then=Hangup), LONGER, of=8)
-plant("answers that never begin", "request_errors", sends(then=1.0), f"{CLOSED} --timeout-first 500ms", of=1000)
+plant(
+    "answers that never begin",
+    "request_errors",
+    sends(then=1.0),
+    f"{CLOSED} --timeout-first 500ms",
+    of=1000,
+)
 
 
 @planted("a client worker killed during the cell", "interrupted", f"{CLOSED} --requests 120")
@@ -146,11 +165,21 @@ def new_counters(asked: int) -> dict[str, float]:
     }
 
 
-plant("the engine restarts: its start time moves", "engine_restarted", with_metrics(moved_start), meets=True)
-plant("the engine restarts: its counters begin anew", "engine_restarted", with_metrics(new_counters), meets=True)
+plant(
+    "the engine restarts: its start time moves",
+    "engine_restarted",
+    with_metrics(moved_start),
+    meets=True,
+)
+plant(
+    "the engine restarts: its counters begin anew",
+    "engine_restarted",
+    with_metrics(new_counters),
+    meets=True,
+)
 
 
-# --- was the load the one that was planned? -----------------------------------------------------------------------
+# --- was the load the one that was planned? -------------------------------------------------------
 
 
 def workers() -> list[int]:
@@ -192,7 +221,11 @@ plant("the client gets no processor for a moment, in an open loop", "sends_late"
 plant("the client falls behind its rate", "rate_not_reached", frozen(1.0), EVEN)
 
 
-@planted("`--max-concurrency` makes an open loop a closed one", "cap_held_back", f"{OPEN} --max-concurrency 1")
+@planted(
+    "`--max-concurrency` makes an open loop a closed one",
+    "cap_held_back",
+    f"{OPEN} --max-concurrency 1",
+)
 def capped(ask: Ask, send: Send) -> None:
     say(send, events(ask), 0.002)
 
@@ -211,7 +244,7 @@ def compiles(ask: Ask, send: Send) -> None:
     answer(ask, send)
 
 
-# --- did the server show one state? -------------------------------------------------------------------------------
+# --- did the server show one state? ---------------------------------------------------------------
 
 ONE_AT_A_TIME = threading.Lock()
 
@@ -223,7 +256,12 @@ def one_by_one(ask: Ask, send: Send) -> None:
         answer(ask, send)
 
 
-plant("a rate beyond the server's capacity", "overload", one_by_one, f"{SHORT} --rate 120 --requests 80")
+plant(
+    "a rate beyond the server's capacity",
+    "overload",
+    one_by_one,
+    f"{SHORT} --rate 120 --requests 80",
+)
 
 
 @planted(
@@ -274,7 +312,7 @@ def ends_late(ask: Ask, send: Send) -> None:
     send(chunk(counts) + chunk(done) + LAST_CHUNK)
 
 
-# --- did the client see it as it was? -----------------------------------------------------------------------------
+# --- did the client see it as it was? -------------------------------------------------------------
 
 
 @planted("a proxy that sends answers on when they are whole", "arrivals_bunched")
@@ -293,7 +331,9 @@ def written_in_batches(ask: Ask, send: Send) -> None:
 
 
 @planted(
-    "the client gets no processor while tokens arrive", "client_read_late", f"{CLOSED} --concurrency 1 --requests 12"
+    "the client gets no processor while tokens arrive",
+    "client_read_late",
+    f"{CLOSED} --concurrency 1 --requests 12",
 )
 def reads_late(ask: Ask, send: Send) -> None:
     said = events(ask)
@@ -305,20 +345,27 @@ def reads_late(ask: Ask, send: Send) -> None:
         time.sleep(0.001)
     time.sleep(0.02)
     signal_worker(signal.SIGCONT)
-    # Data that is read together carries the stamp of the newest: the end may not overtake the reader.
+    # Data that is read together carries the stamp of the newest: the end may not overtake the
+    # reader.
     assert eventually(lambda: all(state_of(pid) == "S" for pid in workers()))
     send(LAST_CHUNK)
 
 
-# --- are the answers what was asked for? --------------------------------------------------------------------------
+# --- are the answers what was asked for? ----------------------------------------------------------
 
 
-def tells(more_output: int = 0, more_input: int = 0, cached: int = 0, streamed: int | None = None) -> Reply:
+def tells(
+    more_output: int = 0, more_input: int = 0, cached: int = 0, streamed: int | None = None
+) -> Reply:
     """Reply with tokens and counts that differ by so much from those that were asked for."""
 
     def said(ask: Ask) -> list[bytes]:
         count = ask.output_tokens + more_output
-        counts = counted(ask.prompt_tokens + more_input, count, max(0, ask.prompt_tokens - cached) if cached else 0)
+        counts = counted(
+            ask.prompt_tokens + more_input,
+            count,
+            max(0, ask.prompt_tokens - cached) if cached else 0,
+        )
         return [*tokens(streamed or count), counts, DONE]
 
     return saying(said)
@@ -349,14 +396,22 @@ plant(
     saying(lambda ask: [token(finish="stop"), counted(ask.prompt_tokens, 1), DONE]),
     "--dataset {prompts} --warmup 0 --concurrency 2 --requests 12",
 )  # fmt: skip
-plant("some answers stop by themselves, though lengths are exact", "finish_reasons", saying(stops), of=6)
+plant(
+    "some answers stop by themselves, though lengths are exact",
+    "finish_reasons",
+    saying(stops),
+    of=6,
+)
 
 
-# --- can the tokens be counted on? --------------------------------------------------------------------------------
+# --- can the tokens be counted on? ----------------------------------------------------------------
 
 
 def cache_counters(asked: int) -> dict[str, float]:
-    return {"vllm:prefix_cache_hits_total": 48 * asked, "vllm:prefix_cache_queries_total": 64 * asked}
+    return {
+        "vllm:prefix_cache_hits_total": 48 * asked,
+        "vllm:prefix_cache_queries_total": 64 * asked,
+    }
 
 
 def cached(ask: Ask, send: Send) -> None:
@@ -375,18 +430,31 @@ plant(
     tells(streamed=4), f"{CLOSED} --output 400",
 )  # fmt: skip
 plant("tokens that are streamed and not counted", "fewer_tokens_than_events", tells(streamed=16))
-plant("prompts found in the prefix cache, by the answers' usage", "prefix_cache_helped", tells(cached=16))
-plant("prompts found in the prefix cache, by the server's counters", "prefix_cache_helped", cached, meets=True)
+plant(
+    "prompts found in the prefix cache, by the answers' usage",
+    "prefix_cache_helped",
+    tells(cached=16),
+)
+plant(
+    "prompts found in the prefix cache, by the server's counters",
+    "prefix_cache_helped",
+    cached,
+    meets=True,
+)
 
 ATTEMPTS = 3
-"""Runs, where a machine that others keep busy hides what was planted, or makes a real engine uneven."""
+"""Runs, where a machine that others keep busy hides what was planted, or makes a real engine
+uneven."""
 DRIFTS = {"not_stationary", "queue_grows"}
 """Planted by less than a busy machine makes everything wait."""
 
 
 @pytest.mark.parametrize(
     "plant",
-    [pytest.param(each, id=each.error, marks=[pytest.mark.quiet] if each.kind in DRIFTS else []) for each in PLANTED],
+    [
+        pytest.param(each, id=each.error, marks=[pytest.mark.quiet] if each.kind in DRIFTS else [])
+        for each in PLANTED
+    ],
 )
 def test_a_planted_error_is_flagged(plant: Plant, loadstone: Loadstone, tmp_path: Path) -> None:
     files = {"trace": TRACE, "prompts": PROMPTS}
@@ -395,7 +463,9 @@ def test_a_planted_error_is_flagged(plant: Plant, loadstone: Loadstone, tmp_path
     flags = plant.flags.format_map({name: tmp_path / f"{name}.jsonl" for name in files})
     for _ in range(ATTEMPTS):
         outcome = measure(loadstone, plant.reply, flags, meets=plant.meets)
-        findings = [finding for cell in outcome.document["cells"] for finding in cell["verdict"]["findings"]]
+        findings = [
+            finding for cell in outcome.document["cells"] for finding in cell["verdict"]["findings"]
+        ]
         spoiling = {each["kind"] for each in findings if each["severity"] in ("warning", "error")}
         if plant.kind in spoiling or not spoiling & BUSY_MACHINE:
             break
@@ -410,13 +480,20 @@ def test_strict_runs_fail_where_an_error_is_planted(loadstone: Loadstone) -> Non
 
 @pytest.mark.parametrize("how", ["", "--no-stream"])
 @pytest.mark.parametrize("texts", [1, 16, 60])
-def test_different_prompts_with_the_same_text_are_told(texts: int, how: str, loadstone: Loadstone) -> None:
-    """Nothing in their timing tells of it. Engines with weights at random do so too: it spoils nothing."""
+def test_different_prompts_with_the_same_text_are_told(
+    texts: int, how: str, loadstone: Loadstone
+) -> None:
+    """Nothing in their timing tells of it. Engines with weights at random do so too: it spoils
+    nothing."""
 
     def reply(ask: Ask, send: Send) -> None:
         first = f" {ask.number % texts}"
         if not ask.json.get("stream"):
-            choice = {"index": 0, "text": first + " and" * (ask.output_tokens - 1), "finish_reason": "length"}
+            choice = {
+                "index": 0,
+                "text": first + " and" * (ask.output_tokens - 1),
+                "finish_reason": "length",
+            }
             counts = {"prompt_tokens": ask.prompt_tokens, "completion_tokens": ask.output_tokens}
             send(whole("200 OK", json.dumps({"choices": [choice], "usage": counts}).encode()))
             return
@@ -441,7 +518,7 @@ def test_the_page_has_the_same_list() -> None:
     assert rows == [(plant.error, plant.kind) for plant in PLANTED]
 
 
-# --- clean runs -------------------------------------------------------------------------------------------------
+# --- clean runs -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -455,7 +532,12 @@ def clean(outcome: Outcome, requests: int | None = None) -> None:
     """All was measured, and nothing is in doubt."""
     assert outcome.code == 0, outcome
     for cell in outcome.document["cells"]:
-        assert cell["requests"]["ok"] == cell["requests"]["sent"] == (requests or cell["requests"]["sent"]) > 0
+        assert (
+            cell["requests"]["ok"]
+            == cell["requests"]["sent"]
+            == (requests or cell["requests"]["sent"])
+            > 0
+        )
     assert not outcome.spoilt_by, [cell["verdict"] for cell in outcome.document["cells"]]
 
 
@@ -469,7 +551,10 @@ LOADS = {
     "for a time": ("--concurrency 4 --duration 1s", None),
     "sessions": ("--turns 3 --think-time 10ms --concurrency 4 --requests 24", 24),
     "prefix": ("--input 256 --prefix 192 --prefix-groups 2 --concurrency 4 --requests 24", 24),
-    "drawn lengths": ("--input uniform:32:128 --output uniform:4:12 --concurrency 4 --requests 60", 60),
+    "drawn lengths": (
+        "--input uniform:32:128 --output uniform:4:12 --concurrency 4 --requests 60",
+        60,
+    ),
     "chat": ("--endpoint chat --concurrency 4 --requests 24", 24),
     "in one piece": ("--no-stream --concurrency 4 --requests 24", 24),
 }
@@ -482,9 +567,16 @@ def test_a_clean_run_is_trusted(load: str, loadstone: Loadstone, steady: TimingS
     clean(loadstone("bench", steady.url, *given, *flags.split(), "--json"), requests)
 
 
-def test_a_clean_trace_is_trusted(loadstone: Loadstone, steady: TimingServer, tmp_path: Path) -> None:
+def test_a_clean_trace_is_trusted(
+    loadstone: Loadstone, steady: TimingServer, tmp_path: Path
+) -> None:
     rows: list[Json] = [
-        {"timestamp": 50 * i, "input_length": 600, "output_length": 8, "hash_ids": [i // 4, 100 + i]}
+        {
+            "timestamp": 50 * i,
+            "input_length": 600,
+            "output_length": 8,
+            "hash_ids": [i // 4, 100 + i],
+        }
         for i in range(24)
     ]
     trace = tmp_path / "trace.jsonl"
@@ -492,7 +584,9 @@ def test_a_clean_trace_is_trusted(loadstone: Loadstone, steady: TimingServer, tm
     clean(loadstone("bench", steady.url, "--trace", trace, "--json"))
 
 
-def test_a_clean_dataset_is_trusted(loadstone: Loadstone, steady: TimingServer, tmp_path: Path) -> None:
+def test_a_clean_dataset_is_trusted(
+    loadstone: Loadstone, steady: TimingServer, tmp_path: Path
+) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text(lines(*({"prompt": f"what is {i} times {i}"} for i in range(12))))
     flags = ("--dataset", prompts, "--output", 8, "--concurrency", 4, "--requests", 24, "--json")
@@ -501,7 +595,17 @@ def test_a_clean_dataset_is_trusted(loadstone: Loadstone, steady: TimingServer, 
 
 def test_a_clean_fleet_is_trusted(loadstone: Loadstone, steady: TimingServer) -> None:
     with start(FixedLatency(ttft_s=0.03, itl_s=0.004)) as other:
-        flags = ["--input", "64", "--output", "8", "--concurrency", "4", "--requests", "24", "--json"]
+        flags = [
+            "--input",
+            "64",
+            "--output",
+            "8",
+            "--concurrency",
+            "4",
+            "--requests",
+            "24",
+            "--json",
+        ]
         clean(loadstone("bench", steady.url, other.url, *flags), 24)
 
 
@@ -509,7 +613,10 @@ ENGINE_LOADS = {
     "closed": ("--concurrency 2 --requests 24", 24),
     "open": ("--rate 12 --requests 24", 24),
     "sessions": ("--turns 3 --concurrency 2 --requests 24", 24),
-    "drawn lengths": ("--input uniform:32:96 --output uniform:8:24 --concurrency 2 --requests 24", 24),
+    "drawn lengths": (
+        "--input uniform:32:96 --output uniform:8:24 --concurrency 2 --requests 24",
+        24,
+    ),
 }
 
 
@@ -526,13 +633,16 @@ def llama_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.quiet
 @pytest.mark.parametrize("load", ENGINE_LOADS)
-def test_a_clean_run_of_llama_server_is_trusted(load: str, loadstone: Loadstone, llama_server: str) -> None:
+def test_a_clean_run_of_llama_server_is_trusted(
+    load: str, loadstone: Loadstone, llama_server: str
+) -> None:
     clean_on(llama_server, load, loadstone)
 
 
 @pytest.fixture(scope="module")
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """On one core: on all of them its processes starve the client, and every run says so, rightly."""
+    """On one core: on all of them its processes starve the client, and every run says so,
+    rightly."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})  # what is started now inherits it
     try:

@@ -16,7 +16,19 @@ from loadstone.core.settings import read_settings
 from loadstone.measure.simulated_server import start
 
 POOLS = "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh200/tp1"
-ASKED = ("--input", "64", "--output", "8", "--concurrency", "2", "--requests", "20", "--warmup", "2", "--json")
+ASKED = (
+    "--input",
+    "64",
+    "--output",
+    "8",
+    "--concurrency",
+    "2",
+    "--requests",
+    "20",
+    "--warmup",
+    "2",
+    "--json",
+)
 
 
 def test_a_measured_run_says_what_each_pool_gave(loadstone: Loadstone) -> None:
@@ -41,12 +53,21 @@ def test_a_measured_run_says_what_each_pool_gave(loadstone: Loadstone) -> None:
     )
 
 
-@pytest.mark.parametrize(("prices", "dollars"), [("h100=2,h200=3", 7.0), ("h200=3", None), ("h100=2", None)])
+@pytest.mark.parametrize(
+    ("prices", "dollars"), [("h100=2,h200=3", 7.0), ("h200=3", None), ("h100=2", None)]
+)
 def test_pools_cost_what_each_ones_gpus_cost(prices: str, dollars: float | None) -> None:
-    assert dollars_per_hour(run_facts(info(parse_deployment(POOLS).to_settings())), parse_prices(prices)) == dollars
+    assert (
+        dollars_per_hour(
+            run_facts(info(parse_deployment(POOLS).to_settings())), parse_prices(prices)
+        )
+        == dollars
+    )
 
 
-@pytest.mark.parametrize("pools", ["x", [3], [{"role": "prefill", "gpus": -1, "workers": 2}], [{"role": 1}]])
+@pytest.mark.parametrize(
+    "pools", ["x", [3], [{"role": "prefill", "gpus": -1, "workers": 2}], [{"role": 1}]]
+)
 def test_pools_of_anybodys_making_are_none(pools: object) -> None:
     settings = parse_deployment(POOLS).to_settings() | {"pools": pools}
     assert run_facts(info(settings)).pools == ()

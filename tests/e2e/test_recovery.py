@@ -1,4 +1,5 @@
-"""`recover` at random moments of a run's life, also of one whose owner is killed: nothing is lost."""
+"""`recover` at random moments of a run's life, also of one whose owner is killed: nothing is
+lost."""
 
 import random
 import threading
@@ -15,7 +16,18 @@ from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs.execution import recover
 
 REQUESTS = 150
-ASKED = ("--input", "8", "--output", "10", "--concurrency", "8", "--requests", str(REQUESTS), "--warmup", "0")
+ASKED = (
+    "--input",
+    "8",
+    "--output",
+    "10",
+    "--concurrency",
+    "8",
+    "--requests",
+    str(REQUESTS),
+    "--warmup",
+    "0",
+)
 EACH = 10
 
 
@@ -33,7 +45,11 @@ def recover_at(moments: list[float], out: Path, outcomes: Counter[str]) -> None:
             try:
                 document = recover(folder)
             except InputError as error:
-                refused = [text for text in ("this run is still going on", "not a run folder") if text in str(error)]
+                refused = [
+                    text
+                    for text in ("this run is still going on", "not a run folder")
+                    if text in str(error)
+                ]
                 outcomes[refused[0] if refused else str(error)] += 1
             except Exception as error:
                 outcomes[f"{type(error).__name__}: {error}"] += 1
@@ -62,7 +78,11 @@ def test_recovers_at_random_moments_lose_nothing(
             threads = [
                 threading.Thread(
                     target=recover_at,
-                    args=([life_s * rng.uniform(least, 1.2) for _ in range(EACH // 2)], out, outcomes),
+                    args=(
+                        [life_s * rng.uniform(least, 1.2) for _ in range(EACH // 2)],
+                        out,
+                        outcomes,
+                    ),
                 )
                 for least in (0.0, 0.7)
             ]
@@ -84,7 +104,8 @@ def test_recovers_at_random_moments_lose_nothing(
         sent = sum(cell["requests"]["sent"] for cell in outcome.document["cells"])
         assert sent == len(records) == len(numbers)
         if killed:
-            # The workers outlived their owner and saved all that they had sent, one more than the other.
+            # The workers outlived their owner and saved all that they had sent, one more than the
+            # other.
             assert outcome.document["status"] == "interrupted"
             for worker in (0, 1):
                 mine = [number for number in numbers if number % 2 == worker]
@@ -95,7 +116,11 @@ def test_recovers_at_random_moments_lose_nothing(
             assert numbers == set(range(REQUESTS))
             assert {record["status"] for record in records} == {"ok"}
         assert not [path for path in folder.iterdir() if path.name.startswith((".", "journal"))]
-    allowed = {"recovered a run that is done", "recovered a run that is interrupted", "this run is still going on"}
+    allowed = {
+        "recovered a run that is done",
+        "recovered a run that is interrupted",
+        "this run is still going on",
+    }
     assert set(outcomes) <= allowed, outcomes
     assert outcomes["this run is still going on"] >= count / 10, outcomes
     assert outcomes.total() >= count

@@ -1,4 +1,5 @@
-"""`loadstone simulate` from the command line; and the closing test: one plan simulated, and measured on serve-sim."""
+"""`loadstone simulate` from the command line; and the closing test: one plan simulated, and
+measured on serve-sim."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from loadstone.predict.sizing.memory import max_context
 
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 CONVERSATIONS = (
-    Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"
+    Path(__file__).resolve().parents[3]
+    / "shared"
+    / "data"
+    / "traces"
+    / "mooncake"
+    / "conversation_trace.jsonl"
 )
 Json = dict[str, Any]
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "ttft_intended_s", "e2e_intended_s")
@@ -38,7 +44,14 @@ def test_the_document_is_benchs_with_intervals(simulate: Loadstone) -> None:
     assert done.code == 0, done.err
     assert done.document["source"] == "simulated"
     for cell in done.document["cells"]:
-        assert cell["requests"] == {"sent": 40, "ok": 40, "error": 0, "timeout": 0, "cancelled": 0, "short": 0}
+        assert cell["requests"] == {
+            "sent": 40,
+            "ok": 40,
+            "error": 0,
+            "timeout": 0,
+            "cancelled": 0,
+            "short": 0,
+        }
         for name in LATENCIES:
             values = cell["metrics"][name]
             assert 0 < values["low"] < values["p50"] < values["high"]
@@ -69,7 +82,17 @@ def test_the_same_seed_gives_the_same_numbers_and_another_does_not(simulate: Loa
 
 
 def test_benchs_plan_is_simulated(loadstone: Loadstone, simulate: Loadstone, timing: Any) -> None:
-    asked = ("--concurrency", "2", "--requests", "6", "--output", "4", "--json", "--label", "as it comes")
+    asked = (
+        "--concurrency",
+        "2",
+        "--requests",
+        "6",
+        "--output",
+        "4",
+        "--json",
+        "--label",
+        "as it comes",
+    )
     measured = loadstone("bench", timing.url, *asked)
     simulated = simulate(DEPLOYMENT, "--plan", measured.folder, "--label", "predicted")
     labels = [run_folder.read_info(each.folder).settings.label for each in (measured, simulated)]
@@ -81,24 +104,31 @@ def test_benchs_plan_is_simulated(loadstone: Loadstone, simulate: Loadstone, tim
 def test_traces_sessions_texts_and_bursts(simulate: Loadstone, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
     lines = [
-        {"timestamp": 200 * i, "input_length": 1100, "output_length": 4, "hash_ids": [0, 1, i + 2]} for i in range(20)
+        {"timestamp": 200 * i, "input_length": 1100, "output_length": 4, "hash_ids": [0, 1, i + 2]}
+        for i in range(20)
     ]
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     traced = simulate(DEPLOYMENT, "--trace", trace)
     assert traced.cell["metrics"]["cached_input_tokens"] == 19 * 1024
     assert traced.cell["metrics"]["shared_input_tokens"] == 19 * 1024
-    sessions = simulate(DEPLOYMENT, "--turns", "3", "--concurrency", "2", "--requests", "12", "--output", "16")
+    sessions = simulate(
+        DEPLOYMENT, "--turns", "3", "--concurrency", "2", "--requests", "12", "--output", "16"
+    )
     assert [turn["turn"] for turn in sessions.cell["by_turn"]] == [0, 1, 2]
     texts = tmp_path / "prompts.txt"
     texts.write_text("x" * 400 + "\n" + "y" * 40 + "\n")
-    asked = simulate(DEPLOYMENT, "--dataset", texts, "--output", "4", "--concurrency", "1", "--requests", "4")
+    asked = simulate(
+        DEPLOYMENT, "--dataset", texts, "--output", "4", "--concurrency", "1", "--requests", "4"
+    )
     assert sorted({record["input_tokens"] for record in asked.records}) == [10, 100]
     burst = simulate(DEPLOYMENT, "--rate", "inf", "--requests", "4,16", "--output", "4")
     assert [cell["requests"]["ok"] for cell in burst.document["cells"]] == [4, 16]
 
 
 def test_a_cell_by_time_is_kept_as_it_went(simulate: Loadstone) -> None:
-    done = simulate(DEPLOYMENT, "--concurrency", "4", "--duration", "20s", "--input", "64", "--output", "8")
+    done = simulate(
+        DEPLOYMENT, "--concurrency", "4", "--duration", "20s", "--input", "64", "--output", "8"
+    )
     issued = simulate(DEPLOYMENT, "--plan", done.folder)
     assert len(done.records) == len(issued.records) > 200
     assert done.cell["requests"]["ok"] == issued.cell["requests"]["ok"]
@@ -114,8 +144,16 @@ def test_a_cell_by_time_is_kept_as_it_went(simulate: Loadstone) -> None:
         (DEPLOYMENT, ("--input", "200000"), "beyond the model's context of 131072 tokens"),
         (f"{DEPLOYMENT}/max_model_len=1000", (), "1024 tokens in and 128 out"),
         (f"{DEPLOYMENT}/max_model_len=x", (), "--max-model-len"),
-        ("llama-3.1-8b@1xl4", ("--input", "26128", "--output", "1"), "beyond its whole KV cache of 26128 tokens"),
-        ("llama-3.1-70b@4xh100/tp1,pp4,version=0.7.3", ("--input", "130000"), "part (1/4) of the KV cache"),
+        (
+            "llama-3.1-8b@1xl4",
+            ("--input", "26128", "--output", "1"),
+            "beyond its whole KV cache of 26128 tokens",
+        ),
+        (
+            "llama-3.1-70b@4xh100/tp1,pp4,version=0.7.3",
+            ("--input", "130000"),
+            "part (1/4) of the KV cache",
+        ),
         (f"{DEPLOYMENT}/num_speculative_tokens=9000", (), "a step has room for 8192 tokens"),
         (DEPLOYMENT, ("--acceptance", "2"), "--acceptance 2"),
         (DEPLOYMENT, ("--draws", "-1"), "--draws -1"),
@@ -126,36 +164,57 @@ def test_a_cell_by_time_is_kept_as_it_went(simulate: Loadstone) -> None:
         (DEPLOYMENT, ("--concurrency", "0"), "--concurrency"),
     ],
 )
-def test_bad_input_is_one_line(simulate: Loadstone, deployment: str, flags: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(
+    simulate: Loadstone, deployment: str, flags: tuple[str, ...], said: str
+) -> None:
     assert said in simulate(deployment, *flags).line()
 
 
 @pytest.mark.parametrize(
     ("deployment", "severity"), [(DEPLOYMENT, "warning"), (f"{DEPLOYMENT}/engine=sglang", "info")]
 )
-def test_equal_lengths_that_lock_are_told(simulate: Loadstone, deployment: str, severity: str) -> None:
-    """At 64 users the prompts of this model take much of a step's time, so that slots meet and stay together."""
+def test_equal_lengths_that_lock_are_told(
+    simulate: Loadstone, deployment: str, severity: str
+) -> None:
+    """At 64 users the prompts of this model take much of a step's time, so that slots meet and stay
+    together."""
     load = ("--concurrency", "64", "--requests", "640", "--draws", "0")
     spread = ("--input", "uniform:512:1536", "--output", "uniform:64:192")
     kinds = []
     for lengths in (("--input", "1024", "--output", "128"), spread):
         cell = simulate(deployment, *load, *lengths).document["cells"][0]
-        kinds.append({f["kind"]: f["severity"] for f in cell["verdict"]["findings"]}.get("phases_locked"))
+        kinds.append(
+            {f["kind"]: f["severity"] for f in cell["verdict"]["findings"]}.get("phases_locked")
+        )
     assert kinds == [severity, None]
 
 
 def test_a_cell_of_long_answers_lasts_for_several_of_them(simulate: Loadstone) -> None:
-    done = simulate(DEPLOYMENT, "--rate", "1,2", "--input", "1024", "--output", "2048", "--draws", "0")
+    done = simulate(
+        DEPLOYMENT, "--rate", "1,2", "--input", "1024", "--output", "2048", "--draws", "0"
+    )
     for cell in done.document["cells"]:
         sent = cell["requests"]["sent"]
         assert sent / cell["load"]["value"] > 4 * cell["metrics"]["e2e_s"]["p50"] > 60
-    short = simulate(DEPLOYMENT, "--rate", "2", "--input", "1024", "--output", "128", "--draws", "0")
+    short = simulate(
+        DEPLOYMENT, "--rate", "2", "--input", "1024", "--output", "128", "--draws", "0"
+    )
     assert short.document["cells"][0]["requests"]["sent"] == 120
 
 
 def test_what_size_holds_is_simulated(simulate: Loadstone) -> None:
     longest = max_context(parse_deployment("llama-3.1-8b@1xl4"))
-    done = simulate("llama-3.1-8b@1xl4", "--input", longest - 8, "--output", 8, "--concurrency", 1, "--requests", 2)
+    done = simulate(
+        "llama-3.1-8b@1xl4",
+        "--input",
+        longest - 8,
+        "--output",
+        8,
+        "--concurrency",
+        1,
+        "--requests",
+        2,
+    )
     assert done.code == 0
     assert json.loads(done.out)["cells"][0]["requests"]["ok"] == 2
 
@@ -167,12 +226,13 @@ def test_from_python(tmp_path: Path) -> None:
         package.simulate("nothing")
 
 
-# --- the closing test -------------------------------------------------------------------------------------------
+# --- the closing test -----------------------------------------------------------------------------
 
 WITHIN, WITHIN_S = 0.03, 0.0015
 ATTEMPTS = 3
 BUSY_S = 0.001
-"""Receive lag, p99, from which this machine has no time to measure: the server on it has none to keep either."""
+"""Receive lag, p99, from which this machine has no time to measure: the server on it has none to
+keep either."""
 LOADS = {"closed": ("--concurrency", "8"), "open": ("--rate", "12")}
 LENGTHS = {
     "fixed": ("--input", "512", "--output", "24"),
@@ -183,7 +243,8 @@ LENGTHS = {
 def apart(simulated: Json, measured: Json) -> dict[str, float]:
     """By metric, how far the measured is from the simulated, as a multiple of what is allowed.
 
-    Of a p99 both samples know no more than its bounds: the measured may lie between the simulated ones.
+    Of a p99 both samples know no more than its bounds: the measured may lie between the simulated
+    ones.
     """
     found = {}
     for name in ("ttft_s", "tpot_s"):
@@ -233,8 +294,12 @@ def test_braces_give_several_runs_and_a_ranking(simulate: Loadstone, tmp_path: P
     document = done.document
     assert [run["status"] for run in document["runs"]] == ["done"] * 2
     ranks = document["ranking"]
-    assert [row["deployment"] for row in ranks[:2]] == [f"llama-3.1-8b@2xh{gpu}/tp=2,dp=1,pp=1" for gpu in (200, 100)]
-    assert [row["run_dir"] for row in ranks[:2]] == [run["run_dir"] for run in reversed(document["runs"])]
+    assert [row["deployment"] for row in ranks[:2]] == [
+        f"llama-3.1-8b@2xh{gpu}/tp=2,dp=1,pp=1" for gpu in (200, 100)
+    ]
+    assert [row["run_dir"] for row in ranks[:2]] == [
+        run["run_dir"] for run in reversed(document["runs"])
+    ]
     best, last = ranks[0], ranks[-1]
     of_best = document["runs"][1]["cells"][1]["metrics"]
     assert best["load"]["value"] == 16
@@ -249,7 +314,18 @@ def test_braces_give_several_runs_and_a_ranking(simulate: Loadstone, tmp_path: P
 
 
 def test_the_ranking_is_a_table_and_bounds_come_first(loadstone: Loadstone, tmp_path: Path) -> None:
-    load = ("--concurrency", "1,64", "--requests", "64", "--output", "32", "--draws", "0", "--out", tmp_path / "runs")
+    load = (
+        "--concurrency",
+        "1,64",
+        "--requests",
+        "64",
+        "--output",
+        "32",
+        "--draws",
+        "0",
+        "--out",
+        tmp_path / "runs",
+    )
     done = loadstone("simulate", "llama-3.1-70b@{4,8}xh100", *load, "--slo", "tpot<12ms")
     assert done.code == 0, done.err
     lines = [line.split() for line in done.out.splitlines()]
@@ -271,7 +347,12 @@ def test_several_of_which_none_can_be_are_one_line(loadstone: Loadstone) -> None
 
 def test_python_gives_the_same_document(tmp_path: Path) -> None:
     several = package.simulate(
-        "llama-3.1-8b@1xh{100,200}", concurrency=[2], requests=[8], output="8", draws=0, out=tmp_path
+        "llama-3.1-8b@1xh{100,200}",
+        concurrency=[2],
+        requests=[8],
+        output="8",
+        draws=0,
+        out=tmp_path,
     )
     assert [row["gpus"] for row in several["ranking"]] == [1, 1]
 
@@ -281,15 +362,22 @@ def test_what_the_disk_cannot_hold_is_refused_before_it_is_simulated(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=300_000_000))
     with pytest.raises(InputError, match=r"300 MB free, and the run may need .*--out"):
-        package.simulate(DEPLOYMENT, concurrency=[256], requests=[2000], output="100000", draws=0, out=tmp_path)
+        package.simulate(
+            DEPLOYMENT, concurrency=[256], requests=[2000], output="100000", draws=0, out=tmp_path
+        )
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(not CONVERSATIONS.is_file(), reason="needs the Mooncake trace of shared/data beside the checkout")
+@pytest.mark.skipif(
+    not CONVERSATIONS.is_file(),
+    reason="needs the Mooncake trace of shared/data beside the checkout",
+)
 @pytest.mark.long
 def test_mooncake_s_conversations_share_the_blocks_that_others_state(simulate: Loadstone) -> None:
     """Dynamo's documentation states 36.64 % of this file's blocks."""
-    done = simulate("llama-3.1-8b@8xh100/tp1,dp8", "--trace", CONVERSATIONS, "--warmup", 0, "--draws", 0)
+    done = simulate(
+        "llama-3.1-8b@8xh100/tp1,dp8", "--trace", CONVERSATIONS, "--warmup", 0, "--draws", 0
+    )
     assert done.code == 0, done.err
     metrics = done.cell["metrics"]
     assert done.cell["requests"]["ok"] == 12031

@@ -21,8 +21,26 @@ RUN = (*QUICK, "--concurrency", "2", "--requests", "6", "--json")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("tls")
     certificate, key = folder / "certificate.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    command += [
+        "-addext",
+        "subjectAltName=DNS:localhost",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
     try:
         subprocess.run(command, check=True, capture_output=True)
     except OSError as error:
@@ -41,7 +59,9 @@ def test_measured_over_tls(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     with served(certificate) as server:
-        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "2", "--requests", "6", "--json")
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "--concurrency", "2", "--requests", "6", "--json"
+        )
     assert outcome.cell["requests"]["ok"] == 6
     assert {tuple(record["tokens"]) for record in outcome.records} == {(1, 2, 3, 4)}
     assert outcome.cell["client"]["clock"] == "kernel"
@@ -50,7 +70,9 @@ def test_measured_over_tls(
     assert any(record["reused_connection"] for record in outcome.records)
 
 
-def test_a_certificate_that_nobody_vouches_for(loadstone: Loadstone, certificate: tuple[Path, Path]) -> None:
+def test_a_certificate_that_nobody_vouches_for(
+    loadstone: Loadstone, certificate: tuple[Path, Path]
+) -> None:
     with served(certificate) as server:
         line = loadstone("bench", server.url).line()
     assert "its certificate is not trusted" in line
@@ -86,12 +108,17 @@ def test_a_server_that_waits_for_the_rest_of_a_tls_greeting(
         threading.Thread(target=answer_http_alone, daemon=True).start()
         place = f"127.0.0.1:{listener.getsockname()[1]}"
         line = loadstone("bench", f"https://{place}").line()
-    assert line.endswith(f"https://{place}: a server answers there, but without TLS; write http://{place}")
+    assert line.endswith(
+        f"https://{place}: a server answers there, but without TLS; write http://{place}"
+    )
 
 
 @contextlib.contextmanager
-def explaining(certificate: tuple[Path, Path], plain: bytes, over_tls: bytes = b"") -> Iterator[int]:
-    """The port of a TLS server that answers plain HTTP too, with `plain`; over TLS with `over_tls`, if anything."""
+def explaining(
+    certificate: tuple[Path, Path], plain: bytes, over_tls: bytes = b""
+) -> Iterator[int]:
+    """The port of a TLS server that answers plain HTTP too, with `plain`; over TLS with `over_tls`,
+    if anything."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(*certificate)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -101,7 +128,10 @@ def explaining(certificate: tuple[Path, Path], plain: bytes, over_tls: bytes = b
                 while True:
                     came, _ = listener.accept()
                     if came.recv(1, socket.MSG_PEEK) == b"\x16":
-                        with contextlib.suppress(OSError), context.wrap_socket(came, server_side=True) as inner:
+                        with (
+                            contextlib.suppress(OSError),
+                            context.wrap_socket(came, server_side=True) as inner,
+                        ):
                             if over_tls:
                                 inner.recv(4096)
                                 inner.sendall(over_tls)
@@ -114,19 +144,29 @@ def explaining(certificate: tuple[Path, Path], plain: bytes, over_tls: bytes = b
         yield listener.getsockname()[1]
 
 
-def test_a_tls_server_that_explains_itself(loadstone: Loadstone, certificate: tuple[Path, Path]) -> None:
+def test_a_tls_server_that_explains_itself(
+    loadstone: Loadstone, certificate: tuple[Path, Path]
+) -> None:
     """nginx, Apache and Go answer plain HTTP at a port of TLS with 400, and a word on it."""
     head = b"HTTP/1.0 400 Bad Request\r\nConnection: close\r\n\r\n"
-    with explaining(certificate, head + b"Client sent an HTTP request to an HTTPS server.\n") as port:
+    with explaining(
+        certificate, head + b"Client sent an HTTP request to an HTTPS server.\n"
+    ) as port:
         line = loadstone("bench", f"http://127.0.0.1:{port}").line()
     assert "a server answers there, but over TLS; write https://" in line
 
 
-@pytest.mark.parametrize("word", [b"The SSL certificate error", b"No required SSL certificate was sent"])
+@pytest.mark.parametrize(
+    "word", [b"The SSL certificate error", b"No required SSL certificate was sent"]
+)
 def test_a_tls_server_that_wants_a_certificate_of_its_clients(
-    loadstone: Loadstone, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, word: bytes
+    loadstone: Loadstone,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    word: bytes,
 ) -> None:
-    """nginx refuses with 400 over TLS, and plain HTTP with 400 too: neither is a server without TLS."""
+    """nginx refuses with 400 over TLS, and plain HTTP with 400 too: neither is a server without
+    TLS."""
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
     head = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n"
     refused = head + b"<html><center>" + word + b"</center></html>"
@@ -157,7 +197,8 @@ def test_a_file_of_certificates_that_does_not_hold_the_one(
 
 
 class Proxy:
-    """Forwards connections, one request line looked at on each. `answer`: what CONNECT is answered, in pieces."""
+    """Forwards connections, one request line looked at on each. `answer`: what CONNECT is answered,
+    in pieces."""
 
     def __init__(self, *answer: bytes) -> None:
         self.lines: list[str] = []
@@ -172,7 +213,9 @@ class Proxy:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(self._listener.accept()[0],), daemon=True
+                ).start()
 
     def _serve(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError), client:
@@ -220,7 +263,10 @@ def test_plain_http_names_the_whole_url(loadstone: Loadstone) -> None:
     with ScriptedServer(as_named, meets=True) as server, running() as proxy:
         outcome = loadstone("bench", server.url, *RUN, "--proxy", proxy.url)
     assert outcome.cell["requests"]["ok"] == 6
-    assert {line.split()[1] for line in proxy.lines} >= {f"{server.url}/v1/models", f"{server.url}/v1/completions"}
+    assert {line.split()[1] for line in proxy.lines} >= {
+        f"{server.url}/v1/models",
+        f"{server.url}/v1/completions",
+    }
     assert all(ask.line.split()[1].startswith(server.url) for ask in server.measured)
 
 

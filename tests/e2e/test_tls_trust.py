@@ -48,20 +48,49 @@ class Authority:
         (folder / "index.txt").touch()
         (folder / "ca.cnf").write_text(CONFIG.format(folder=folder))
         self._openssl(
-            *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30", "-subj", "/CN=Own authority"),
+            *(
+                "req",
+                "-x509",
+                "-newkey",
+                "rsa:2048",
+                "-nodes",
+                "-days",
+                "30",
+                "-subj",
+                "/CN=Own authority",
+            ),
             *("-keyout", str(folder / "authority.key"), "-out", str(self.bundle)),
         )
 
-    def issue(self, name: str, start: str = "20200101000000Z", end: str = "20400101000000Z") -> Identity:
+    def issue(
+        self, name: str, start: str = "20200101000000Z", end: str = "20400101000000Z"
+    ) -> Identity:
         stem = f"{name}-{start}-{end}"
-        certificate, key, request = (self.folder / f"{stem}.{suffix}" for suffix in ("pem", "key", "csr"))
+        certificate, key, request = (
+            self.folder / f"{stem}.{suffix}" for suffix in ("pem", "key", "csr")
+        )
         self._openssl(
             *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", str(key)),
             *("-addext", f"subjectAltName=DNS:{name}", "-out", str(request)),
         )
         self._openssl(
-            *("ca", "-batch", "-notext", "-config", str(self.folder / "ca.cnf"), "-cert", str(self.bundle)),
-            *("-keyfile", str(self.folder / "authority.key"), "-in", str(request), "-out", str(certificate)),
+            *(
+                "ca",
+                "-batch",
+                "-notext",
+                "-config",
+                str(self.folder / "ca.cnf"),
+                "-cert",
+                str(self.bundle),
+            ),
+            *(
+                "-keyfile",
+                str(self.folder / "authority.key"),
+                "-in",
+                str(request),
+                "-out",
+                str(certificate),
+            ),
             *("-startdate", start, "-enddate", end),
         )
         return Identity(certificate, key)
@@ -110,9 +139,24 @@ def test_a_folder_of_authorities(
 @pytest.mark.parametrize(
     ("name", "start", "end", "words"),
     [
-        ("elsewhere", "20200101000000Z", "20400101000000Z", ["certificate", "use the host name in the certificate"]),
-        ("localhost", "20200101000000Z", "20210101000000Z", ["expired", "renew it, or set this machine's clock"]),
-        ("localhost", "20380101000000Z", "20400101000000Z", ["not yet valid", "set this machine's clock"]),
+        (
+            "elsewhere",
+            "20200101000000Z",
+            "20400101000000Z",
+            ["certificate", "use the host name in the certificate"],
+        ),
+        (
+            "localhost",
+            "20200101000000Z",
+            "20210101000000Z",
+            ["expired", "renew it, or set this machine's clock"],
+        ),
+        (
+            "localhost",
+            "20380101000000Z",
+            "20400101000000Z",
+            ["not yet valid", "set this machine's clock"],
+        ),
     ],
 )
 def test_a_certificate_that_is_not_good_is_told_with_the_reason(
@@ -147,7 +191,9 @@ def test_a_certificate_that_is_replaced_by_an_expired_one_during_the_run(
         raise Hangup  # the next request takes a new connection
 
     with ScriptedServer(expire, tls=context) as server:
-        outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1", "--requests", "4", "--json")
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "--concurrency", "1", "--requests", "4", "--json"
+        )
     errors = [record["error"] for record in outcome.records if record["status"] == "error"]
     assert errors
     assert all("TLS failed" in error and "certificate has expired" in error for error in errors)
@@ -191,7 +237,11 @@ def handshakes(reply: bytes) -> Iterator[str]:
     ],
 )
 def test_a_handshake_that_fails_is_one_line(
-    loadstone: Loadstone, trusted: Authority, monkeypatch: pytest.MonkeyPatch, reply: bytes, words: str
+    loadstone: Loadstone,
+    trusted: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    reply: bytes,
+    words: str,
 ) -> None:
     monkeypatch.setattr("loadstone.measure.engines.server._PAUSES_S", (0.01,))
     with handshakes(reply) as url:

@@ -1,4 +1,5 @@
-"""A real Triton Inference Server, over HTTP and over gRPC: every token counted, errors and a dead server told."""
+"""A real Triton Inference Server, over HTTP and over gRPC: every token counted, errors and a dead
+server told."""
 
 from __future__ import annotations
 
@@ -48,7 +49,11 @@ def bench(loadstone: Loadstone, server: TritonServer, endpoint: str, *more: obje
 
 
 def measured(outcome: Outcome, cell: int) -> list[Json]:
-    return [record for record in outcome.records if record["cell"] == cell and record["phase"] == "measure"]
+    return [
+        record
+        for record in outcome.records
+        if record["cell"] == cell and record["phase"] == "measure"
+    ]
 
 
 def test_every_token_is_counted(loadstone: Loadstone, server: TritonServer, endpoint: str) -> None:
@@ -56,7 +61,11 @@ def test_every_token_is_counted(loadstone: Loadstone, server: TritonServer, endp
     outcome = bench(loadstone, server, endpoint, *shape)
     assert outcome.code == 0, outcome
     target = outcome.document["target"]
-    assert (target["engine"], target["model"], target["endpoint"]) == ("Triton", "ensemble", endpoint)
+    assert (target["engine"], target["model"], target["endpoint"]) == (
+        "Triton",
+        "ensemble",
+        endpoint,
+    )
     for number, cell in enumerate(outcome.document["cells"]):
         assert cell["requests"]["ok"] == cell["requests"]["sent"] == 6, cell
         records = measured(outcome, number)
@@ -71,13 +80,17 @@ def test_every_token_is_counted(loadstone: Loadstone, server: TritonServer, endp
 
 
 def test_both_ways_tell_the_same_times(loadstone: Loadstone, server: TritonServer) -> None:
-    pytest.importorskip("tritonclient", reason="the extra is not installed: pip install 'loadstone[triton]'")
+    pytest.importorskip(
+        "tritonclient", reason="the extra is not installed: pip install 'loadstone[triton]'"
+    )
     ttft, tpot = {}, {}
     for endpoint in ENDPOINTS:
         shape = ("--input", INPUT, "--output", OUTPUT, "--concurrency", "1", "--requests", "6")
         records = measured(bench(loadstone, server, endpoint, *shape), 0)
         ttft[endpoint] = statistics.median(r["arrival_s"][0] - r["sent_s"] for r in records)
-        tpot[endpoint] = statistics.median((r["arrival_s"][-1] - r["arrival_s"][0]) / (OUTPUT - 1) for r in records)
+        tpot[endpoint] = statistics.median(
+            (r["arrival_s"][-1] - r["arrival_s"][0]) / (OUTPUT - 1) for r in records
+        )
         # The model takes four times as long for the first token as for another.
         assert 2 <= ttft[endpoint] / tpot[endpoint] <= 8, (ttft, tpot)
     http, grpc = ENDPOINTS
@@ -85,7 +98,9 @@ def test_both_ways_tell_the_same_times(loadstone: Loadstone, server: TritonServe
     assert 0.5 <= ttft[grpc] / ttft[http] <= 2, ttft
 
 
-def test_an_open_loop_and_sampling(loadstone: Loadstone, server: TritonServer, endpoint: str) -> None:
+def test_an_open_loop_and_sampling(
+    loadstone: Loadstone, server: TritonServer, endpoint: str
+) -> None:
     shape = ("--input", INPUT, "--output", 20, "--rate", "10", "--requests", "10")
     outcome = bench(loadstone, server, endpoint, *shape, "--temperature", "0.5", "--top-p", "0.9")
     assert outcome.code == 0, outcome
@@ -96,7 +111,9 @@ def test_answers_in_one_piece(loadstone: Loadstone, server: TritonServer, endpoi
     shape = ("--input", INPUT, "--output", 20, "--concurrency", "2", "--requests", "4")
     outcome = bench(loadstone, server, endpoint, *shape, "--no-stream")
     assert outcome.code == 0, outcome
-    assert {(record["output_tokens"], len(record["arrival_s"])) for record in measured(outcome, 0)} == {(20, 1)}
+    assert {
+        (record["output_tokens"], len(record["arrival_s"])) for record in measured(outcome, 0)
+    } == {(20, 1)}
 
 
 def test_an_error_in_mid_stream_keeps_what_came(
@@ -107,9 +124,22 @@ def test_an_error_in_mid_stream_keeps_what_came(
     file.write_text(json.dumps([
         {"conversations": [{"from": "human", "value": prompt}, {"from": "gpt", "value": "-"}]} for prompt in prompts
     ]))  # fmt: skip
-    shape = ("--dataset", file, "--output", 9, "--concurrency", "2", "--requests", "6", "--warmup", "0")
+    shape = (
+        "--dataset",
+        file,
+        "--output",
+        9,
+        "--concurrency",
+        "2",
+        "--requests",
+        "6",
+        "--warmup",
+        "0",
+    )
     outcome = bench(loadstone, server, endpoint, *shape)
-    ends = {(record["status"], record["error"], len(record["arrival_s"])) for record in outcome.records}
+    ends = {
+        (record["status"], record["error"], len(record["arrival_s"])) for record in outcome.records
+    }
     assert ends == {("ok", None, 9), ("error", "error in the stream: this prompt was to fail", 3)}
 
 
@@ -117,13 +147,27 @@ def test_a_server_killed_in_mid_stream(endpoint: str, tmp_path: Path) -> None:
     if (reason := missing()) is not None:
         pytest.skip(reason)
     runs = tmp_path / "runs"
-    shape = ("--input", INPUT, "--output", 5000, "--concurrency", "4", "--requests", "4", "--warmup", "0", "--json")
+    shape = (
+        "--input",
+        INPUT,
+        "--output",
+        5000,
+        "--concurrency",
+        "4",
+        "--requests",
+        "4",
+        "--warmup",
+        "0",
+        "--json",
+    )
     with (
         triton(tmp_path / "server.log") as server,
         spawn(runs, "bench", url(server, endpoint), "--endpoint", endpoint, *shape) as process,
     ):
         # Something of an answer is on the disk.
-        assert eventually(lambda: any(file.stat().st_size > 8192 for file in runs.glob("*/journal-*.arrow")))
+        assert eventually(
+            lambda: any(file.stat().st_size > 8192 for file in runs.glob("*/journal-*.arrow"))
+        )
         os.kill(server.process.pid, signal.SIGKILL)
         out, err = process.communicate(timeout=40)
     assert process.returncode == 0, err

@@ -1,4 +1,5 @@
-"""The page in a browser, over real runs: what a reader does, by mouse, by keyboard, with a screen reader."""
+"""The page in a browser, over real runs: what a reader does, by mouse, by keyboard, with a screen
+reader."""
 
 from __future__ import annotations
 
@@ -33,7 +34,16 @@ NARROW, MIDDLE, WIDE = 375, 970, 1600
 @contextlib.contextmanager
 def viewing(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`loadstone view` as a process; its URL."""
-    command = [sys.executable, "-m", "loadstone.commands", "view", *arguments, "--port", "0", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "loadstone.commands",
+        "view",
+        *arguments,
+        "--port",
+        "0",
+        "--json",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -53,7 +63,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("view") / "runs"
     for seed in (0, 1):
         bench(out=root, concurrency=[1, 2], requests=[12], input="16", output="8", seed=seed)
-    target = Target(url="http://x", endpoint="chat", model=HOSTILE, prompt_kind="text", engine=HOSTILE)
+    target = Target(
+        url="http://x", endpoint="chat", model=HOSTILE, prompt_kind="text", engine=HOSTILE
+    )
     finished(root / "hostile", target=target)
     return root
 
@@ -90,7 +102,9 @@ def test_ticking_two_compares_them_and_draws(browser: Browser, url: str, width: 
     browser.open(url)
     assert fits(browser)
     assert browser.run("document.querySelector('#compare button').disabled")
-    browser.run("[...document.querySelectorAll('input[name=run]')].slice(0, 2).forEach((box) => box.click())")
+    browser.run(
+        "[...document.querySelectorAll('input[name=run]')].slice(0, 2).forEach((box) => box.click())"
+    )
     assert browser.run("document.getElementById('ticked').textContent").startswith("2 ticked: ")
     browser.run("document.querySelector('#compare button').click()")
     browser.until("location.pathname === '/compare' && document.readyState === 'complete'")
@@ -104,7 +118,9 @@ def test_ticking_two_compares_them_and_draws(browser: Browser, url: str, width: 
 def test_no_state_is_broken_in_two(browser: Browser, runs: Path) -> None:
     name = "with a long name, " * 8
     for status in ("interrupted", "failed"):
-        target = Target(url="http://x", endpoint="chat", model=name, prompt_kind="text", engine="an engine")
+        target = Target(
+            url="http://x", endpoint="chat", model=name, prompt_kind="text", engine="an engine"
+        )
         finished(runs.parent / "long" / status, target=target, status=status)
     with viewing(str(runs.parent / "long")) as (url, _):
         browser.size(1280)
@@ -116,7 +132,9 @@ def test_no_state_is_broken_in_two(browser: Browser, runs: Path) -> None:
 
 
 @needs_chromium
-def test_the_list_narrows_while_one_types_and_keeps_what_is_ticked(browser: Browser, url: str) -> None:
+def test_the_list_narrows_while_one_types_and_keeps_what_is_ticked(
+    browser: Browser, url: str
+) -> None:
     browser.size(WIDE)
     browser.open(url)
     browser.run("document.querySelector('input[value=hostile]').click()")
@@ -139,7 +157,11 @@ def test_a_run_is_found_and_opened_by_keyboard_alone(browser: Browser, url: str)
     seen = []
     for _ in range(30):
         browser.press("Tab")
-        seen.append(browser.run("document.activeElement.tagName + ' ' + (document.activeElement.name || '')"))
+        seen.append(
+            browser.run(
+                "document.activeElement.tagName + ' ' + (document.activeElement.name || '')"
+            )
+        )
         if browser.run("document.activeElement.matches('.name a')"):
             break
         if browser.run("document.activeElement.matches('input[name=run]')"):
@@ -148,10 +170,14 @@ def test_a_run_is_found_and_opened_by_keyboard_alone(browser: Browser, url: str)
             browser.press(" ")
             assert browser.run("document.activeElement.checked")
     assert [
-        name for name in ("INPUT q", "SELECT engine", "SELECT source", "SELECT trusted") if name not in seen
+        name
+        for name in ("INPUT q", "SELECT engine", "SELECT source", "SELECT trusted")
+        if name not in seen
     ] == []
     browser.press("Enter")
-    browser.until("location.pathname.startsWith('/runs/') && document.querySelector('#verdicts') !== null")
+    browser.until(
+        "location.pathname.startsWith('/runs/') && document.querySelector('#verdicts') !== null"
+    )
 
 
 @needs_chromium
@@ -163,7 +189,11 @@ def test_a_screen_reader_is_told_of_everything(browser: Browser, url: str, width
     roles = [role for role, _ in told]
     assert roles.count("row") == 4
     assert {"navigation", "main", "search", "table", "columnheader", "status"} <= set(roles)
-    assert [name for role, name in told if role == "columnheader"][:3] == ["Tick", "Deployment", "Run"]
+    assert [name for role, name in told if role == "columnheader"][:3] == [
+        "Tick",
+        "Deployment",
+        "Run",
+    ]
     named = ("checkbox", "combobox", "searchbox", "link", "button")
     unnamed = [(role, name) for role, name in told if role in named and not name]
     assert unnamed == []
@@ -175,7 +205,10 @@ def test_a_hostile_run_is_shown_and_runs_nothing(browser: Browser, url: str) -> 
     assert "alert(1)" in browser.run("document.body.textContent")
     for path in ("", "runs/hostile"):
         browser.open(url + path)
-        assert browser.run("document.querySelectorAll('img, script:not([src]):not([type])').length") == 0
+        assert (
+            browser.run("document.querySelectorAll('img, script:not([src]):not([type])').length")
+            == 0
+        )
     browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert "alert(1)" in browser.run("document.body.textContent")
 
@@ -198,7 +231,9 @@ def test_scripts_in_the_page_and_eval_are_forbidden(browser: Browser, url: str) 
 
 @needs_chromium
 @pytest.mark.parametrize("dark", [False, True])
-def test_a_benchmark_is_watched_to_its_report(browser: Browser, runs: Path, url: str, dark: bool) -> None:
+def test_a_benchmark_is_watched_to_its_report(
+    browser: Browser, runs: Path, url: str, dark: bool
+) -> None:
     command = [
         sys.executable,
         "-m",
@@ -215,17 +250,23 @@ def test_a_benchmark_is_watched_to_its_report(browser: Browser, runs: Path, url:
     browser.open(url)
     measuring = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        while not (new := set(runs.iterdir()) - before) or not (next(iter(new)) / "run.json").exists():
+        while (
+            not (new := set(runs.iterdir()) - before) or not (next(iter(new)) / "run.json").exists()
+        ):
             assert measuring.poll() is None
             time.sleep(0.05)
         name = next(iter(new)).name
-        browser.until(f"[...document.querySelectorAll('.name')].some((one) => one.textContent === '{name}')")
+        browser.until(
+            f"[...document.querySelectorAll('.name')].some((one) => one.textContent === '{name}')"
+        )
         browser.size(NARROW if dark else WIDE)
         browser.open(f"{url}runs/{name}")
         browser.until("document.querySelector('#curve-tokens svg') !== null")
         browser.until("document.querySelector('#curve-ttft svg') !== null")
         assert fits(browser)
-        label = browser.run("document.querySelector('#curve-tokens svg').getAttribute('aria-label')")
+        label = browser.run(
+            "document.querySelector('#curve-tokens svg').getAttribute('aria-label')"
+        )
         assert re.match(r"Output tokens per second: output tokens/s now \S+, highest \S+", label)
         assert "requests ended" in browser.run("document.getElementById('said').textContent")
         assert browser.run("document.querySelectorAll('#cells tbody th[scope=row]').length") == 2

@@ -12,12 +12,28 @@ from urllib.request import urlopen
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, eventually, kill, whole
+from conftest import (
+    MODEL,
+    Ask,
+    Json,
+    Loadstone,
+    ScriptedServer,
+    Send,
+    answer,
+    eventually,
+    kill,
+    whole,
+)
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 
 CONVERSATIONS = (
-    Path(__file__).resolve().parents[3] / "shared" / "data" / "traces" / "mooncake" / "conversation_trace.jsonl"
+    Path(__file__).resolve().parents[3]
+    / "shared"
+    / "data"
+    / "traces"
+    / "mooncake"
+    / "conversation_trace.jsonl"
 )
 DEPLOYMENT = "llama-3.1-8b@1xh100"
 MOONCAKE = [
@@ -40,14 +56,20 @@ def trace_file(folder: Path, rows: list[Json] = MOONCAKE) -> Path:
 
 def by_session(records: list[Json]) -> list[list[Json]]:
     records = sorted(records, key=lambda row: int(row["request_id"].partition("-")[2]))
-    return [list(turns) for _, turns in itertools.groupby(records, key=lambda row: row["session_id"])]
+    return [
+        list(turns) for _, turns in itertools.groupby(records, key=lambda row: row["session_id"])
+    ]
 
 
-# --- conversations --------------------------------------------------------------------------------------------
+# --- conversations --------------------------------------------------------------------------------
 
 
-def test_a_turn_follows_its_answer_after_the_think_time(loadstone: Loadstone, timing: TimingServer) -> None:
-    flags = words("--turns 3 --think-time 60ms --concurrency 2 --requests 12 --input 8 --output 4 --json")
+def test_a_turn_follows_its_answer_after_the_think_time(
+    loadstone: Loadstone, timing: TimingServer
+) -> None:
+    flags = words(
+        "--turns 3 --think-time 60ms --concurrency 2 --requests 12 --input 8 --output 4 --json"
+    )
     outcome = loadstone("bench", timing.url, *flags)
     assert outcome.cell["requests"]["ok"] == 12
     sessions = by_session([row for row in outcome.records if row["phase"] == "measure"])
@@ -66,7 +88,9 @@ def test_a_turn_follows_its_answer_after_the_think_time(loadstone: Loadstone, ti
 
 def test_the_server_s_own_answers_are_part_of_the_next_prompt(loadstone: Loadstone) -> None:
     with ScriptedServer() as server:
-        flags = words("--turns 3 --concurrency 1 --requests 3 --warmup 0 --input 4 --output 3 --json")
+        flags = words(
+            "--turns 3 --concurrency 1 --requests 3 --warmup 0 --input 4 --output 3 --json"
+        )
         assert loadstone("bench", server.url, *flags).cell["requests"]["ok"] == 3
         prompts = [ask.json["prompt"] for ask in server.measured]
     assert prompts[1].startswith(prompts[0] + " time time time ")
@@ -81,7 +105,9 @@ def test_a_session_that_fails_cannot_go_on_and_nothing_is_dropped(loadstone: Loa
             answer(ask, send)
 
     with ScriptedServer(fail_once) as server:
-        flags = words("--turns 4 --concurrency 1 --requests 8 --warmup 0 --input 4 --output 3 --json")
+        flags = words(
+            "--turns 4 --concurrency 1 --requests 8 --warmup 0 --input 4 --output 3 --json"
+        )
         outcome = loadstone("bench", server.url, *flags)
     counts = outcome.cell["requests"]
     assert (counts["sent"], counts["ok"], counts["error"], counts["cancelled"]) == (8, 5, 1, 2)
@@ -102,9 +128,13 @@ def test_sessions_by_the_second_and_by_time(loadstone: Loadstone, timing: Timing
     assert len({turns[0]["session_id"] for turns in sessions}) == len(sessions)
 
 
-def test_a_conversation_with_llama_server_finds_its_prefix_in_the_cache(loadstone: Loadstone, tmp_path: Path) -> None:
+def test_a_conversation_with_llama_server_finds_its_prefix_in_the_cache(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
     with llama_cpp.launch(slots=1, context_tokens=2048, log_path=tmp_path / "log") as engine:
-        flags = words("--turns 4 --prefix 100 --concurrency 1 --requests 8 --input 64 --output 8 --json")
+        flags = words(
+            "--turns 4 --prefix 100 --concurrency 1 --requests 8 --input 64 --output 8 --json"
+        )
         outcome = loadstone("bench", engine.url, *flags)
     assert outcome.cell["requests"]["ok"] == 8
     for turns in by_session([row for row in outcome.records if row["phase"] == "measure"]):
@@ -114,10 +144,12 @@ def test_a_conversation_with_llama_server_finds_its_prefix_in_the_cache(loadston
     assert "prefix_cache_helped" not in outcome.findings
 
 
-# --- traces ---------------------------------------------------------------------------------------------------
+# --- traces ---------------------------------------------------------------------------------------
 
 
-def test_a_trace_at_its_own_times(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
+def test_a_trace_at_its_own_times(
+    loadstone: Loadstone, timing: TimingServer, tmp_path: Path
+) -> None:
     flags = ("--trace", trace_file(tmp_path), "--time-scale", "1/5,0.1", "--warmup", "1", "--json")
     outcome = loadstone("bench", timing.url, *flags)
     assert [cell["requests"]["ok"] for cell in outcome.document["cells"]] == [4, 4]
@@ -129,15 +161,30 @@ def test_a_trace_at_its_own_times(loadstone: Loadstone, timing: TimingServer, tm
         assert all(row["sent_s"] >= row["intended_s"] for row in rows)
         assert [row["input_tokens"] for row in rows] == [1000, 1400, 520, 1500]
         assert [row["output_tokens"] for row in rows] == [40, 40, 60, 40]
-    # 1000 tokens are one whole block and a cut one: the same block, so the longer prompt has its tokens too.
-    assert outcome.document["cells"][0]["metrics"]["shared_input_tokens"] == 1024 + 512 + 1500 - 24 + 24
+    # 1000 tokens are one whole block and a cut one: the same block, so the longer prompt has its
+    # tokens too.
+    assert (
+        outcome.document["cells"][0]["metrics"]["shared_input_tokens"]
+        == 1024 + 512 + 1500 - 24 + 24
+    )
 
 
 def test_blocks_are_shared_text(loadstone: Loadstone, tmp_path: Path) -> None:
     with ScriptedServer() as server:
-        flags = ("--trace", trace_file(tmp_path), "--time-scale", "0.02", "--length-scale", "0.1", "--warmup", "0")
+        flags = (
+            "--trace",
+            trace_file(tmp_path),
+            "--time-scale",
+            "0.02",
+            "--length-scale",
+            "0.1",
+            "--warmup",
+            "0",
+        )
         loadstone("bench", server.url, *flags)
-        asks = sorted(server.measured, key=lambda ask: int(ask.headers["x-request-id"].rpartition("-")[2]))
+        asks = sorted(
+            server.measured, key=lambda ask: int(ask.headers["x-request-id"].rpartition("-")[2])
+        )
         first, second, third, fourth = (ask.json["prompt"] for ask in asks)
     assert [len(prompt) for prompt in (first, second, third, fourth)] == [100, 140, 52, 150]
     assert second[:100] == first
@@ -146,8 +193,13 @@ def test_blocks_are_shared_text(loadstone: Loadstone, tmp_path: Path) -> None:
     assert fourth[:140] == second
 
 
-@pytest.mark.skipif(not CONVERSATIONS.is_file(), reason="needs the Mooncake trace of shared/data beside the checkout")
-def test_llama_server_s_cache_gives_what_the_trace_promises(loadstone: Loadstone, tmp_path: Path) -> None:
+@pytest.mark.skipif(
+    not CONVERSATIONS.is_file(),
+    reason="needs the Mooncake trace of shared/data beside the checkout",
+)
+def test_llama_server_s_cache_gives_what_the_trace_promises(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
     # One request at a time, in the trace's order: what an earlier one left in the cache is there.
     flags = words("--length-scale 0.0078125 --concurrency 1 --requests 300 --warmup 0 --json")
     with llama_cpp.launch(slots=1, context_tokens=1200, log_path=tmp_path / "log") as engine:
@@ -159,7 +211,9 @@ def test_llama_server_s_cache_gives_what_the_trace_promises(loadstone: Loadstone
     assert "prefix_cache_helped" not in outcome.findings
 
 
-def test_bad_lines_are_told_or_left_out(loadstone: Loadstone, timing: TimingServer, tmp_path: Path) -> None:
+def test_bad_lines_are_told_or_left_out(
+    loadstone: Loadstone, timing: TimingServer, tmp_path: Path
+) -> None:
     rows = [dict(row) for row in MOONCAKE]
     rows[2]["timestamp"] = 10
     path = trace_file(tmp_path, rows)
@@ -172,7 +226,10 @@ def test_bad_lines_are_told_or_left_out(loadstone: Loadstone, timing: TimingServ
     run = json.loads((outcome.folder / "run.json").read_text())
     assert run["settings"]["workload"]["skipped"] == {"unsorted": 1}
     (finding,) = outcome.document["findings"]
-    assert finding["evidence"] == "1 of the file's items were left out (1 unsorted), 3 remain to be sent"
+    assert (
+        finding["evidence"]
+        == "1 of the file's items were left out (1 unsorted), 3 remain to be sent"
+    )
     assert finding["evidence"] in " ".join(loadstone("show", outcome.folder).out.split())
 
 
@@ -234,7 +291,7 @@ def test_flags_that_make_no_sense(loadstone: Loadstone, flags: tuple[str, ...], 
     assert said in loadstone("bench", *flags).line()
 
 
-# --- ramps ----------------------------------------------------------------------------------------------------
+# --- ramps ----------------------------------------------------------------------------------------
 
 
 def test_a_ramp_of_the_rate(loadstone: Loadstone, timing: TimingServer) -> None:
@@ -262,7 +319,7 @@ def test_a_ramp_of_the_concurrency(loadstone: Loadstone, timing: TimingServer) -
     assert all(row["status"] == "ok" for row in rows)
 
 
-# --- a fleet --------------------------------------------------------------------------------------------------
+# --- a fleet --------------------------------------------------------------------------------------
 
 
 def counts(records: list[Json]) -> list[int]:
@@ -280,9 +337,13 @@ def test_round_robin_shares_evenly(loadstone: Loadstone, timing: TimingServer) -
     assert "fleet_imbalance" not in outcome.findings
 
 
-def test_the_least_busy_server_gets_the_next_request(loadstone: Loadstone, timing: TimingServer) -> None:
+def test_the_least_busy_server_gets_the_next_request(
+    loadstone: Loadstone, timing: TimingServer
+) -> None:
     with start(FixedLatency(0.2, 0.01)) as slow:
-        flags = words("--route least-busy --concurrency 4 --requests 40 --input 8 --output 4 --json")
+        flags = words(
+            "--route least-busy --concurrency 4 --requests 40 --input 8 --output 4 --json"
+        )
         outcome = loadstone("bench", timing.url, slow.url, *flags)
     fast, few = counts(outcome.records)
     assert fast > 2 * few > 0
@@ -304,7 +365,9 @@ def test_sessions_stay_where_they_are(loadstone: Loadstone, timing: TimingServer
 
 def test_groups_stay_where_their_prefix_is(loadstone: Loadstone, timing: TimingServer) -> None:
     with start(FixedLatency(0.01, 0.002)) as other:
-        flags = words("--prefix 4 --prefix-groups 5 --concurrency 3 --requests 30 --input 8 --output 4 --json")
+        flags = words(
+            "--prefix 4 --prefix-groups 5 --concurrency 3 --requests 30 --input 8 --output 4 --json"
+        )
         outcome = loadstone("bench", timing.url, other.url, *flags, "--route", "sticky")
     plan = {}
     groups = pq.read_table(outcome.folder / "plan.parquet")["prefix_group"].to_pylist()
@@ -316,10 +379,14 @@ def test_groups_stay_where_their_prefix_is(loadstone: Loadstone, timing: TimingS
 
 def test_requests_go_where_their_prefix_is(loadstone: Loadstone) -> None:
     with start(DEPLOYMENT) as one, start(DEPLOYMENT) as other:
-        flags = words("--prefix 512 --prefix-groups 5 --concurrency 3 --requests 40 --input 600 --output 4 --json")
+        flags = words(
+            "--prefix 512 --prefix-groups 5 --concurrency 3 --requests 40 --input 600 --output 4 --json"
+        )
         found = loadstone("bench", one.url, other.url, *flags, "--route", "prefix")
         spread = loadstone("bench", one.url, other.url, *flags, "--route", "round-robin")
-        talks = words("--turns 4 --concurrency 3 --requests 24 --input 256 --output 4 --route prefix --json")
+        talks = words(
+            "--turns 4 --concurrency 3 --requests 24 --input 256 --output 4 --route prefix --json"
+        )
         sessions = loadstone("bench", one.url, other.url, *talks)
     homes = [{row["replica"] for row in turns} for turns in by_session(sessions.records)]
     assert all(len(home) == 1 for home in homes)
@@ -328,7 +395,9 @@ def test_requests_go_where_their_prefix_is(loadstone: Loadstone) -> None:
     groups = pq.read_table(found.folder / "plan.parquet")["prefix_group"].to_pylist()
     servers: dict[int, set[int]] = {}
     for row in found.records:
-        servers.setdefault(groups[int(row["request_id"].partition("-")[2])], set()).add(row["replica"])
+        servers.setdefault(groups[int(row["request_id"].partition("-")[2])], set()).add(
+            row["replica"]
+        )
     assert all(len(replicas) == 1 for replicas in servers.values())
     assert min(counts(found.records)) > 0
     cached = [outcome.cell["metrics"]["cached_input_tokens"] for outcome in (found, spread)]
@@ -337,9 +406,13 @@ def test_requests_go_where_their_prefix_is(loadstone: Loadstone) -> None:
 
 def test_what_has_the_prefix_and_is_far_busier_is_passed_over(loadstone: Loadstone) -> None:
     with start(DEPLOYMENT) as one, start(DEPLOYMENT) as other:
-        flags = words("--prefix 512 --concurrency 40 --requests 80 --input 600 --output 40 --route prefix --json")
+        flags = words(
+            "--prefix 512 --concurrency 40 --requests 80 --input 600 --output 40 --route prefix --json"
+        )
         outcome = loadstone("bench", one.url, other.url, *flags)
-        few = words("--prefix 512 --concurrency 4 --requests 20 --input 600 --output 4 --route prefix --json")
+        few = words(
+            "--prefix 512 --concurrency 4 --requests 20 --input 600 --output 4 --route prefix --json"
+        )
         alone = loadstone("bench", one.url, other.url, *few)
     assert min(counts(outcome.records)) > 8  # no more than twice as many, and eight
     assert min(counts(alone.records)) == 0
@@ -347,8 +420,12 @@ def test_what_has_the_prefix_and_is_far_busier_is_passed_over(loadstone: Loadsto
 
 def kill_in_the_middle(server: TimingServer) -> None:
     """Kill a server that has answered twenty of a run's requests."""
-    answered = re.compile(r"^vllm:request_success_total.* (?:[2-9]\d|\d{3,})(?:\.0)?$", re.MULTILINE)
-    assert eventually(lambda: answered.search(urlopen(f"{server.url}/metrics", timeout=60).read().decode()))
+    answered = re.compile(
+        r"^vllm:request_success_total.* (?:[2-9]\d|\d{3,})(?:\.0)?$", re.MULTILINE
+    )
+    assert eventually(
+        lambda: answered.search(urlopen(f"{server.url}/metrics", timeout=60).read().decode())
+    )
     kill(server.pid)
 
 
@@ -377,7 +454,9 @@ def test_two_llama_servers_under_a_ramp(loadstone: Loadstone, tmp_path: Path) ->
         llama_cpp.launch(slots=2, context_tokens=256, log_path=tmp_path / "first.log") as first,
         llama_cpp.launch(slots=2, context_tokens=256, log_path=tmp_path / "second.log") as second,
     ):
-        flags = words("--ramp concurrency=1:4:1s,4:1s --route least-busy --input 32 --output 16 --json")
+        flags = words(
+            "--ramp concurrency=1:4:1s,4:1s --route least-busy --input 32 --output 16 --json"
+        )
         outcome = loadstone("bench", first.url, second.url, *flags)
     requests = outcome.cell["requests"]
     assert requests["ok"] == requests["sent"] > 8
@@ -396,7 +475,7 @@ def test_a_fleet_is_met_whole(loadstone: Loadstone, timing: TimingServer) -> Non
     assert "given twice" in loadstone("bench", timing.url, timing.url).line()
 
 
-# --- answers in one piece -------------------------------------------------------------------------------------
+# --- answers in one piece -------------------------------------------------------------------------
 
 
 def test_answers_in_one_piece(loadstone: Loadstone, timing: TimingServer) -> None:
@@ -418,17 +497,35 @@ def test_prompts_beyond_the_servers_context(loadstone: Loadstone, tmp_path: Path
 
     def reply(ask: Ask, send: Send) -> None:
         if ask.path == "/v1/models":
-            send(whole("200 OK", json.dumps({"data": [{"id": MODEL, "max_model_len": 64}]}).encode()))
+            send(
+                whole("200 OK", json.dumps({"data": [{"id": MODEL, "max_model_len": 64}]}).encode())
+            )
         elif ask.path == "/tokenize":
             counted.append(ask.json["prompt"])
-            send(whole("200 OK", json.dumps({"tokens": list(range(len(ask.json["prompt"].split())))}).encode()))
+            send(
+                whole(
+                    "200 OK",
+                    json.dumps({"tokens": list(range(len(ask.json["prompt"].split())))}).encode(),
+                )
+            )
         else:
             answer(ask, send)
 
     file = tmp_path / "prompts.jsonl"
     lengths = [4, 20, 40, 55, 70]
     file.write_text("".join(json.dumps({"prompt": "word " * n}) + "\n" for n in lengths))
-    flags = ("--dataset", file, "--output", "16", "--concurrency", "1", "--requests", "5", "--warmup", "0")
+    flags = (
+        "--dataset",
+        file,
+        "--output",
+        "16",
+        "--concurrency",
+        "1",
+        "--requests",
+        "5",
+        "--warmup",
+        "0",
+    )
     with ScriptedServer(reply, meets=True) as server:
         line = loadstone("bench", server.url, *flags).line()
         assert f"{file}: a prompt of " in line
@@ -437,7 +534,12 @@ def test_prompts_beyond_the_servers_context(loadstone: Loadstone, tmp_path: Path
         counted.clear()
         outcome = loadstone("bench", server.url, *flags, "--skip-bad", "--json")
     # With the mark in front of it; of what is too short in bytes to be too long nobody is asked.
-    assert {len(prompt.split()) - 1 for prompt in counted if prompt.startswith("[")} == {20, 40, 55, 70}
+    assert {len(prompt.split()) - 1 for prompt in counted if prompt.startswith("[")} == {
+        20,
+        40,
+        55,
+        70,
+    }
     assert outcome.cell["requests"]["ok"] == 5
     workload = json.loads((outcome.folder / "run.json").read_bytes())["settings"]["workload"]
     assert (workload["prompts"], workload["too_long"]) == (3, 2)

@@ -1,4 +1,5 @@
-"""Real engines on this machine's processor, each serving the tiny model on a free port of 127.0.0.1.
+"""Real engines on this machine's processor, each serving the tiny model on a free port of
+127.0.0.1.
 
 llama.cpp is found or fetched as `loadstone.measure.engines.llama_cpp` does; the others live where
 scripts/engines/<home> puts them, and are started as docs/engines.md shows.
@@ -28,7 +29,8 @@ _SETTINGS = ("VLLM_", "SGLANG_", "HF_", "TRANSFORMERS_", "MLX_", "TORCH", "OMP_"
 
 
 class Recipe(NamedTuple):
-    """How to start an engine. `home`: its script and its environment; `named`: the model's name, None: its path."""
+    """How to start an engine. `home`: its script and its environment; `named`: the model's name,
+    None: its path."""
 
     home: str
     command: str
@@ -95,7 +97,8 @@ class Pools(NamedTuple):
 
 
 def environment() -> dict[str, str]:
-    """The user's, without what is set there for these programs: that is not what the tests are about."""
+    """The user's, without what is set there for these programs: that is not what the tests are
+    about."""
     return {key: value for key, value in os.environ.items() if not key.startswith(_SETTINGS)}
 
 
@@ -131,21 +134,30 @@ def _installed(name: str, folder: Path) -> Iterator[Engine]:
     (cache / "hub").mkdir(parents=True, exist_ok=True)
     port = free_port()
     program, *arguments = recipe.command.split()
-    command = [str(home / "bin" / program), *(word.format(model=model, port=port) for word in arguments)]
+    command = [
+        str(home / "bin" / program),
+        *(word.format(model=model, port=port) for word in arguments),
+    ]
     env = environment()
     # One thread each: with more they wait for each other actively, on cores that the client needs.
     env |= {"HF_HOME": str(cache), "OMP_NUM_THREADS": "1", **recipe.environment}
     url = f"http://127.0.0.1:{port}"
     # /v1/models may answer sooner: SGLang's does while it tries itself out.
     with serve(
-        command, recipe.home, log_path=folder / "server.log", url=url, env=env, timeout_s=_READY_TIMEOUT_S
+        command,
+        recipe.home,
+        log_path=folder / "server.log",
+        url=url,
+        env=env,
+        timeout_s=_READY_TIMEOUT_S,
     ) as process:
         yield Engine(name, url, recipe.named or str(model), process)
 
 
 @contextmanager
 def launch_vllm_pools(folder: Path) -> Iterator[Pools]:
-    """Prefill and decode workers of vLLM and their router, started by the commands that `loadstone launch` prints.
+    """Prefill and decode workers of vLLM and their router, started by the commands that `loadstone
+    launch` prints.
 
     Raises as launch() does.
     """
@@ -157,12 +169,22 @@ def launch_vllm_pools(folder: Path) -> Iterator[Pools]:
     deployment = POOLS.format(model=folder / "tiny")
     # What the recipe says of the model and of sizes; where it listens is the pools' own matter.
     words = recipe.command.partition("{port}")[2].split()
-    flags = tuple(zip(words, [None if each.startswith("--") else each for each in (*words[1:], "--")], strict=True))
+    flags = tuple(
+        zip(
+            words,
+            [None if each.startswith("--") else each for each in (*words[1:], "--")],
+            strict=True,
+        )
+    )
     chosen = tuple(each for each in flags if each[0].startswith("--"))
     site = Site(port=free_port(), served_name="tiny", arguments=chosen)
     made = launch_pools(parse_deployment(deployment), site)
     # Each on one core: vLLM would have both wait for each other actively, on all cores.
-    env = environment() | {"HF_HOME": str(folder / "huggingface"), "OMP_NUM_THREADS": "1"} | recipe.environment
+    env = (
+        environment()
+        | {"HF_HOME": str(folder / "huggingface"), "OMP_NUM_THREADS": "1"}
+        | recipe.environment
+    )
     env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "PYTHONPATH": str(_HOMES / "pools" / "nixl")}
 
     def start(name: str, launched: Launch, home: str, *more: str) -> ServerProcess:

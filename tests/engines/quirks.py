@@ -1,7 +1,7 @@
 """What a live engine does where engines differ, in the words of the tables of docs/engines.md.
 
-Each column is observed by plain HTTP requests, apart from Loadstone's own client, so that the tables say what anyone
-would see.
+Each column is observed by plain HTTP requests, apart from Loadstone's own client, so that the
+tables say what anyone would see.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ NOT_RUN = "†"
 EOS = {"2": 100}
 """Bias after which the tiny model says nothing but its end of sequence."""
 ONE_OR_TWO: Json = {"enum": ["one", "two"]}
-"""A JSON schema that no free answer of the tiny model meets, and that leaves it no room to ramble."""
+"""A JSON schema that no free answer of the tiny model meets, and that leaves it no room to
+ramble."""
 _LENGTH = 6
 _SHAPED_TOKENS = 64
 _REPEATED_TOKENS = 100
@@ -31,7 +32,8 @@ _PATHS = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
 class Stream(NamedTuple):
-    """One streamed answer: HTTP version, events in order, whether `[DONE]` ended them and comments lay between."""
+    """One streamed answer: HTTP version, events in order, whether `[DONE]` ended them and comments
+    lay between."""
 
     version: str
     events: list[Json]
@@ -46,7 +48,9 @@ def documented() -> dict[str, dict[str, str]]:
     """
     engines: dict[str, dict[str, str]] = {}
     for table in re.findall(r"(?:^\|.*\n)+", PAGE.read_text(), re.MULTILINE):
-        header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        header, _, *rows = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+        ]
         if header[0] == "engine":
             for engine, *cells in rows:
                 told = [re.sub(r" \([^()]*\)$", "", cell) for cell in cells]
@@ -71,7 +75,11 @@ class _Probe:
         plain = {kind: self._stream(kind) for kind in ("completions", "chat")}
         asked = {kind: self._stream(kind, stream_options={"include_usage": True}) for kind in plain}
         running = {"include_usage": True, "continuous_usage_stats": True}
-        counted = [event for event in self._stream("completions", stream_options=running).events if _counts(event)]
+        counted = [
+            event
+            for event in self._stream("completions", stream_options=running).events
+            if _counts(event)
+        ]
         return {
             "usage, completions": _usage(plain["completions"], asked["completions"]),
             "usage, chat": _usage(plain["chat"], asked["chat"]),
@@ -97,11 +105,16 @@ class _Probe:
         models = self._http.get("/v1/models").json()["data"]
         metrics = self._http.get("/metrics")
         prefixes = set(re.findall(r"^# TYPE (\w+:)", metrics.text, re.MULTILINE))
-        tokenized = self._http.post("/tokenize", json={"model": self._model, "prompt": " time", "content": " time"})
+        tokenized = self._http.post(
+            "/tokenize", json={"model": self._model, "prompt": " time", "content": " time"}
+        )
         return {
-            "model in `/v1/models`": "yes" if self._model in [entry["id"] for entry in models] else "no",
+            "model in `/v1/models`": "yes"
+            if self._model in [entry["id"] for entry in models]
+            else "no",
             "cached tokens": self._cached(),
-            "`/metrics`": ", ".join(f"`{name}*`" for name in sorted(prefixes)) or f"{metrics.status_code}",
+            "`/metrics`": ", ".join(f"`{name}*`" for name in sorted(prefixes))
+            or f"{metrics.status_code}",
             "`/tokenize`": "yes" if tokenized.status_code == 200 else f"{tokenized.status_code}",
         }
 
@@ -131,8 +144,12 @@ class _Probe:
         return "honoured" if len(answer.json()["choices"]) == 2 else "ignored"
 
     def _shaped(self, kind: str) -> str:
-        """What `response_format` comes to: whether an answer is one of the two that the schema allows."""
-        shape = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ONE_OR_TWO, "strict": True}}
+        """What `response_format` comes to: whether an answer is one of the two that the schema
+        allows."""
+        shape = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": ONE_OR_TWO, "strict": True},
+        }
         answer = self._post(kind, response_format=shape, max_tokens=_SHAPED_TOKENS)
         if answer.status_code != 200:
             return f"refused, {answer.status_code}"
@@ -159,7 +176,11 @@ class _Probe:
 
     def _body(self, kind: str, fields: Json) -> Json:
         text = " time water people"
-        prompt = {"messages": [{"role": "user", "content": text}]} if kind == "chat" else {"prompt": text}
+        prompt = (
+            {"messages": [{"role": "user", "content": text}]}
+            if kind == "chat"
+            else {"prompt": text}
+        )
         return {"model": self._model, "max_tokens": _LENGTH, "temperature": 0, **prompt, **fields}
 
 

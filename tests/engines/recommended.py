@@ -1,4 +1,5 @@
-"""Twenty deployments as `loadstone recommend` advised them, with what their command must say and be warned of."""
+"""Twenty deployments as `loadstone recommend` advised them, with what their command must say and be
+warned of."""
 
 from __future__ import annotations
 

@@ -33,7 +33,12 @@ def habits(deployment: str) -> EnginePolicy:
         ("deepseek-r1@8xh200/version=0.9", "mixed", True, 8192),
         # What is given decides.
         ("llama-3-8b@1xh100/version=0.7.3,enable_chunked_prefill=1", "mixed", True, 2048),
-        ("llama-3.1-8b@1xh100/version=0.7.3,enable_chunked_prefill=0", "prefill-first", False, 131072),
+        (
+            "llama-3.1-8b@1xh100/version=0.7.3,enable_chunked_prefill=0",
+            "prefill-first",
+            False,
+            131072,
+        ),
         ("llama-3.1-8b@1xh100/enable_chunked_prefill=0,max_model_len=4096", "mixed", False, 4096),
     ],
 )
@@ -74,7 +79,12 @@ def test_sglangs_chunk_was_once_the_same_on_large_gpus() -> None:
 
 def test_tensorrt_llm_takes_whole_prompts_and_its_ranks_may_wait_for_one_another() -> None:
     one = habits("llama-3.1-8b@1xh100/engine=tensorrt-llm")
-    assert (one.order, one.chunked, one.keep_free, one.route) == ("mixed", False, 1.0, "round-robin")
+    assert (one.order, one.chunked, one.keep_free, one.route) == (
+        "mixed",
+        False,
+        1.0,
+        "round-robin",
+    )
     assert habits("llama-3.1-8b@1xh100/engine=tensorrt-llm,enable_chunked_prefill=true").chunked
     ranks = "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=tensorrt-llm"
     assert (habits(ranks).route, habits(ranks).hold_steps) == ("least-busy", 0)
@@ -107,7 +117,10 @@ def test_an_argument_that_is_none_is_named(wrong: str) -> None:
     [
         ("llama-3.1-8b@1xh100", 131_072),
         ("llama-3.1-8b@1xh100/max_model_len=8192", 8192),
-        ("llama-3.1-8b@1xh100/max_model_len=262144", 131_072),  # an engine refuses more than the model has
+        (
+            "llama-3.1-8b@1xh100/max_model_len=262144",
+            131_072,
+        ),  # an engine refuses more than the model has
         ("llama-3.1-8b@1xh100/engine=tensorrt-llm,max_seq_len=4096", 4096),
         # A request takes one of llama.cpp's slots.
         ("llama-3.1-8b@1xh100/engine=llama.cpp,ctx_size=16384,parallel=8", 2048),

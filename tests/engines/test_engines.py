@@ -1,4 +1,5 @@
-"""Real engines: every request and token of a run against what the server says, and docs/engines.md against both.
+"""Real engines: every request and token of a run against what the server says, and docs/engines.md
+against both.
 
 All serve the same tiny model. Only llama.cpp, which starts in a fraction of a second, is not slow.
 """
@@ -31,9 +32,14 @@ def start(name: str, folders: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture(
     scope="session",
-    params=[pytest.param(name, marks=() if name == "llama.cpp" else pytest.mark.slow) for name in ENGINES],
+    params=[
+        pytest.param(name, marks=() if name == "llama.cpp" else pytest.mark.slow)
+        for name in ENGINES
+    ],
 )
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def engine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
     yield from start(request.param, tmp_path_factory)
 
 
@@ -55,7 +61,8 @@ def bench(loadstone: Loadstone, engine: Engine, *more: object) -> Outcome:
 
 
 def check(outcome: Outcome, quirks: dict[str, str], sent: list[int]) -> None:
-    """Every request ended well, with the lengths asked for, by the counts that this engine gives."""
+    """Every request ended well, with the lengths asked for, by the counts that this engine
+    gives."""
     assert [cell["requests"]["ok"] for cell in outcome.document["cells"]] == sent
     for cell in outcome.document["cells"]:
         assert cell["metrics"]["input_tokens"] == INPUT * cell["requests"]["sent"]
@@ -68,41 +75,69 @@ def check(outcome: Outcome, quirks: dict[str, str], sent: list[int]) -> None:
         assert record["finish_reason"] == "length"
         assert record["input_tokens"] == INPUT
         assert record["output_tokens"] == record["tokens"][-1] == OUTPUT
-        assert record["token_source"] == ("running usage" if quirks["running usage"] == "yes" else "final usage")
-        assert record["sent_s"] < record["arrival_s"][0] <= record["arrival_s"][-1] <= record["end_s"]
+        assert record["token_source"] == (
+            "running usage" if quirks["running usage"] == "yes" else "final usage"
+        )
+        assert (
+            record["sent_s"] < record["arrival_s"][0] <= record["arrival_s"][-1] <= record["end_s"]
+        )
         assert (record["cached_tokens"] is None) == (quirks["cached tokens"] == "not told")
     assert not outcome.spoilt_by, outcome.document["cells"]
 
 
 def test_completions(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
-    outcome = bench(loadstone, engine, "--endpoint", "completions", "--concurrency", "1,4", "--requests", "8")
+    outcome = bench(
+        loadstone, engine, "--endpoint", "completions", "--concurrency", "1,4", "--requests", "8"
+    )
     check(outcome, quirks, [8, 8])
     target = json.loads((outcome.folder / "run.json").read_text())["target"]
-    assert target["prompt_kind"] == ("token ids" if quirks["token ids as prompt"] == "taken" else "text")
+    assert target["prompt_kind"] == (
+        "token ids" if quirks["token ids as prompt"] == "taken" else "text"
+    )
     for field in ("ignore_eos", "min_tokens"):
         assert target["accepts"][field] == (not quirks[f"`{field}`"].startswith("refused"))
 
 
 def test_chat(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
-    outcome = bench(loadstone, engine, "--endpoint", "chat", "--concurrency", "4", "--requests", "8")
+    outcome = bench(
+        loadstone, engine, "--endpoint", "chat", "--concurrency", "4", "--requests", "8"
+    )
     check(outcome, quirks, [8])
     assert outcome.document["target"]["prompt_kind"] == "text"
 
 
-def test_a_cache_that_helped_is_found_out(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
-    """The same prompts twice: no fault of the first run, and of the second wherever the engine tells."""
-    again = ("--salt", "0123456789ab", "--no-flush-cache", "--concurrency", "1", "--requests", "4", "--warmup", "0")
+def test_a_cache_that_helped_is_found_out(
+    loadstone: Loadstone, engine: Engine, quirks: dict[str, str]
+) -> None:
+    """The same prompts twice: no fault of the first run, and of the second wherever the engine
+    tells."""
+    again = (
+        "--salt",
+        "0123456789ab",
+        "--no-flush-cache",
+        "--concurrency",
+        "1",
+        "--requests",
+        "4",
+        "--warmup",
+        "0",
+    )
     first, second = (bench(loadstone, engine, *again) for _ in range(2))
     assert "prefix_cache_helped" not in first.findings
     assert ("prefix_cache_helped" in second.findings) == (quirks["cached tokens"] != "not told")
 
 
-def test_answers_that_would_end_early(loadstone: Loadstone, engine: Engine, quirks: dict[str, str]) -> None:
-    """The model is made to prefer its end of sequence: full answers where ignore_eos works, else short ones, said."""
+def test_answers_that_would_end_early(
+    loadstone: Loadstone, engine: Engine, quirks: dict[str, str]
+) -> None:
+    """The model is made to prefer its end of sequence: full answers where ignore_eos works, else
+    short ones, said."""
     if quirks["`ignore_eos`"].startswith("refused"):
         pytest.skip("it takes no ignore_eos, and no logit_bias to show that with")
     ends = json.dumps({"logit_bias": {"2": 33}})
-    outcome = bench(loadstone, engine, "--extra-body", ends, "--concurrency", "2", "--requests", "8")
+    outcome = bench(
+        loadstone, engine, "--extra-body", ends, "--concurrency", "2", "--requests", "8"
+    )
     short = [record for record in outcome.records if record["status"] == "short"]
     if quirks["`ignore_eos`"] == "honoured":
         assert not short
@@ -110,11 +145,23 @@ def test_answers_that_would_end_early(loadstone: Loadstone, engine: Engine, quir
         assert not outcome.spoilt_by
     else:
         assert short
-        assert all(record["finish_reason"] == "stop" and record["output_tokens"] < OUTPUT for record in short)
+        assert all(
+            record["finish_reason"] == "stop" and record["output_tokens"] < OUTPUT
+            for record in short
+        )
         # mlx-lm sends no event for the end of sequence: an answer of nothing else is empty.
         silent = any(not record["arrival_s"] for record in short)
         # And where some answers were long enough all the same, their ends differ.
-        mixed = len({record["finish_reason"] for record in outcome.records if record["phase"] == "measure"}) > 1
+        mixed = (
+            len(
+                {
+                    record["finish_reason"]
+                    for record in outcome.records
+                    if record["phase"] == "measure"
+                }
+            )
+            > 1
+        )
         also = ({"empty_answers"} if silent else set()) | ({"finish_reasons"} if mixed else set())
         assert outcome.spoilt_by - also == {"short_outputs"}
 
@@ -123,7 +170,8 @@ def test_answers_that_would_end_early(loadstone: Loadstone, engine: Engine, quir
 def test_answers_to_a_schema(
     loadstone: Loadstone, engine: Engine, quirks: dict[str, str], endpoint: str, tmp_path: Path
 ) -> None:
-    """Free to end where the schema ends wherever the engine heeds it, else refused before anything is measured."""
+    """Free to end where the schema ends wherever the engine heeds it, else refused before anything
+    is measured."""
     (file := tmp_path / "schema.json").write_text(json.dumps(ONE_OR_TWO))
     wish = ("--endpoint", endpoint, "--structured", f"json-schema:{file}", "--output", SHAPED)
     # llama.cpp has a field of its own besides.
@@ -140,9 +188,21 @@ def test_answers_to_a_schema(
 
 
 @pytest.mark.parametrize("endpoint", ["completions", "chat"])
-def test_answers_side_by_side(loadstone: Loadstone, engine: Engine, quirks: dict[str, str], endpoint: str) -> None:
-    """Every token of both is counted, whether the engine counts for each answer or for all, and it is said."""
-    both = ("--extra-body", '{"n": 2}', "--endpoint", endpoint, "--concurrency", "2", "--requests", "8")
+def test_answers_side_by_side(
+    loadstone: Loadstone, engine: Engine, quirks: dict[str, str], endpoint: str
+) -> None:
+    """Every token of both is counted, whether the engine counts for each answer or for all, and it
+    is said."""
+    both = (
+        "--extra-body",
+        '{"n": 2}',
+        "--endpoint",
+        endpoint,
+        "--concurrency",
+        "2",
+        "--requests",
+        "8",
+    )
     outcome = bench(loadstone, engine, *both)
     answers = 2 if quirks["`n`"] == "honoured" else 1
     measured = [record for record in outcome.records if record["phase"] == "measure"]
@@ -157,11 +217,21 @@ def test_answers_side_by_side(loadstone: Loadstone, engine: Engine, quirks: dict
 def test_the_users_own_fields_do_not_hinder_the_meeting(
     loadstone: Loadstone, engine: Engine, quirks: dict[str, str]
 ) -> None:
-    """Some make sense in a stream alone, or in an answer as long as the run's; meeting a server takes others, too."""
+    """Some make sense in a stream alone, or in an answer as long as the run's; meeting a server
+    takes others, too."""
     fields: Json = {"stream_options": {"continuous_usage_stats": False}}
     if not quirks["`min_tokens`"].startswith("refused"):
         fields["min_tokens"] = 4
-    own = ("--endpoint", "completions", "--extra-body", json.dumps(fields), "--concurrency", "2", "--requests", "8")
+    own = (
+        "--endpoint",
+        "completions",
+        "--extra-body",
+        json.dumps(fields),
+        "--concurrency",
+        "2",
+        "--requests",
+        "8",
+    )
     outcome = bench(loadstone, engine, *own)
     assert outcome.cell["metrics"]["input_tokens"] == INPUT * 8
     taken = quirks["token ids as prompt"] == "taken"
@@ -173,8 +243,15 @@ def test_all_serve_the_same_model(engine: Engine, reference: Engine) -> None:
     """So that what differs between them is theirs: greedy answers are the same words."""
 
     def words(server: Engine) -> list[str]:
-        body: Json = {"model": server.model, "prompt": " time water people", "max_tokens": 6, "temperature": 0}
-        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30, trust_env=False).json()
+        body: Json = {
+            "model": server.model,
+            "prompt": " time water people",
+            "max_tokens": 6,
+            "temperature": 0,
+        }
+        answer = httpx.post(
+            f"{server.url}/v1/completions", json=body, timeout=30, trust_env=False
+        ).json()
         return str(answer["choices"][0]["text"]).split()
 
     assert len(words(reference)) == 6

@@ -1,4 +1,5 @@
-"""The commands that start a deployment: as people write them, and with flags that the engines know."""
+"""The commands that start a deployment: as people write them, and with flags that the engines
+know."""
 
 from __future__ import annotations
 
@@ -76,8 +77,14 @@ def test_one_node(deployment: str, site: Site, expected: str) -> None:
 @pytest.mark.parametrize(
     ("deployment", "words"),
     [
-        ("meta-llama/Meta-Llama-3-70B-Instruct@8xh200/tp8", "serve meta-llama/Meta-Llama-3-70B-Instruct "),
-        ("meta-llama/Meta-Llama-3-70B-Instruct:fp8@8xh200", "serve meta-llama/Meta-Llama-3-70B-Instruct "),
+        (
+            "meta-llama/Meta-Llama-3-70B-Instruct@8xh200/tp8",
+            "serve meta-llama/Meta-Llama-3-70B-Instruct ",
+        ),
+        (
+            "meta-llama/Meta-Llama-3-70B-Instruct:fp8@8xh200",
+            "serve meta-llama/Meta-Llama-3-70B-Instruct ",
+        ),
         ("meta-llama/Meta-Llama-3-70B-Instruct:fp8@8xh200", " --quantization fp8 "),
         ("llama-3-70b@8xh200/tp8", "serve meta-llama/Meta-Llama-3-70B "),
     ],
@@ -111,7 +118,9 @@ def test_ranks_of_vllm_over_nodes() -> None:
 
 
 def test_tensorrt_llm_has_the_rest_in_a_file() -> None:
-    launch = made("deepseek-v3@8xh200/dp8,attention-dp,ep8,engine=tensorrt-llm,num_speculative_tokens=3,kv=fp8")
+    launch = made(
+        "deepseek-v3@8xh200/dp8,attention-dp,ep8,engine=tensorrt-llm,num_speculative_tokens=3,kv=fp8"
+    )
     assert shlex.join(launch.ranks[0].argv).startswith(
         "trtllm-serve serve deepseek-ai/DeepSeek-V3 --tp_size 8 --ep_size"
     )
@@ -121,11 +130,20 @@ def test_tensorrt_llm_has_the_rest_in_a_file() -> None:
     )
 
 
-def test_a_container_gets_what_the_engine_needs_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_gets_what_the_engine_needs_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    site = Site(runtime="docker", image="vllm/vllm-openai:v0.33.0", cache="/models", environment=(("A", "b c"),))
+    site = Site(
+        runtime="docker",
+        image="vllm/vllm-openai:v0.33.0",
+        cache="/models",
+        environment=(("A", "b c"),),
+    )
     (line,) = lines("llama-3.1-8b@1xh100", site)
-    assert line.startswith("docker run --rm --init --name loadstone-8000-0 --gpus all --ipc host --network host ")
+    assert line.startswith(
+        "docker run --rm --init --name loadstone-8000-0 --gpus all --ipc host --network host "
+    )
     assert "--volume /models:/root/.cache/huggingface" in line
     assert all(f"--env {name} " in line for name in SECRETS)
     assert "--env 'A=b c'" in line
@@ -192,7 +210,9 @@ def test_a_folder_of_the_home_is_that_of_who_runs_the_command() -> None:
     assert f'--volume "$HOME"/.cache/huggingface:{HUB} ' in launch.shell_lines()[0]
 
 
-@pytest.mark.skipif(not FLAGS.exists(), reason="the engines' own flags are not beside this checkout")
+@pytest.mark.skipif(
+    not FLAGS.exists(), reason="the engines' own flags are not beside this checkout"
+)
 @pytest.mark.parametrize(
     ("table", "deployment"),
     [
@@ -215,7 +235,9 @@ def test_the_engine_knows_every_flag(table: str, deployment: str) -> None:
     known = set()
     for flag in json.loads((FLAGS / f"{table}.json").read_text()):
         known |= {flag["name"], *(flag["aliases"] or ())}
-    flags = {word for line in lines(deployment) for word in shlex.split(line) if word.startswith("--")}
+    flags = {
+        word for line in lines(deployment) for word in shlex.split(line) if word.startswith("--")
+    }
     assert len(flags) > 5
     assert {flag for flag in flags if flag not in known} == set()
 
@@ -238,13 +260,19 @@ def test_every_argument_reaches_the_engine_or_is_refused(engine: str) -> None:
     """With it and without it, what is started differs."""
     site = Site(model="m.gguf") if engine == "llama.cpp" else Site()
     names = [
-        name for name in ARGUMENTS if OWNERS.get(name, engine) == engine and name not in CHOICES and name not in TIERS
+        name
+        for name in ARGUMENTS
+        if OWNERS.get(name, engine) == engine and name not in CHOICES and name not in TIERS
     ]
     reached = []
     for name in names:
         base = f"llama-3.1-8b@1xh100/engine={engine}"
         beside = BESIDE.get(name, "")
-        value = "1" if name == "enable_chunked_prefill" and engine == "tensorrt-llm" else VALUES.get(name, "1")
+        value = (
+            "1"
+            if name == "enable_chunked_prefill" and engine == "tensorrt-llm"
+            else VALUES.get(name, "1")
+        )
         without, text = made(base, site), f"{base},{name}={value}{beside}"
         if OWNERS.get(name) is None and name not in rules_of(parse_deployment(base)).spelled:
             with pytest.raises(InputError, match="no command of"):
@@ -272,7 +300,9 @@ def test_every_argument_of_launching_reaches_the_engine(engine: str) -> None:
             made(f"llama-3.1-8b@1xh100/engine={engine},{name}=maybe", site)
 
 
-@pytest.mark.skipif(not FLAGS.exists(), reason="the engines' own flags are not beside this checkout")
+@pytest.mark.skipif(
+    not FLAGS.exists(), reason="the engines' own flags are not beside this checkout"
+)
 @pytest.mark.parametrize(
     ("engine", "table"), [("vllm", "vllm"), ("sglang", "sglang"), ("tensorrt-llm", "trtllm_serve")]
 )
@@ -289,10 +319,16 @@ def test_the_engine_knows_every_spelling_of_launching(engine: str, table: str) -
             assert name in known or name.replace("--no-", "--") in known, name
 
 
-@pytest.mark.skipif(not FLAGS.exists(), reason="the engines' own flags are not beside this checkout")
+@pytest.mark.skipif(
+    not FLAGS.exists(), reason="the engines' own flags are not beside this checkout"
+)
 def test_tensorrt_llm_knows_every_key_of_its_file() -> None:
     fields = json.loads((FLAGS / "trtllm_llm_args.json").read_text())
-    top = {field["name"] for field in fields if field["class"] in ("BaseLlmArgs", "TorchLlmArgs", "TrtLlmArgs")}
+    top = {
+        field["name"]
+        for field in fields
+        if field["class"] in ("BaseLlmArgs", "TorchLlmArgs", "TrtLlmArgs")
+    }
     below = {
         "kv_cache_config": "KvCacheConfig", "moe_config": "MoeConfig", "scheduler_config": "SchedulerConfig",
         "attention_dp_config": "AttentionDpConfig", "torch_compile_config": "TorchCompileConfig",
@@ -306,8 +342,12 @@ def test_tensorrt_llm_knows_every_key_of_its_file() -> None:
         "stream_interval=4,structured_output_backend=xgrammar"
     )
     tiered = made("llama-3.1-8b@2xh100/tp2,engine=tensorrt-llm,kv_host=64gb").files["trtllm.yaml"]
-    assert msgspec.yaml.decode(tiered)["kv_cache_config"] == {"host_cache_size": 32_000_000_000}  # of each rank
-    assert "host_cache_size" in {field["name"] for field in fields if field["class"] == "KvCacheConfig"}
+    assert msgspec.yaml.decode(tiered)["kv_cache_config"] == {
+        "host_cache_size": 32_000_000_000
+    }  # of each rank
+    assert "host_cache_size" in {
+        field["name"] for field in fields if field["class"] == "KvCacheConfig"
+    }
     settings = msgspec.yaml.decode(launch.files["trtllm.yaml"])
     assert settings["kv_cache_config"] == {
         "free_gpu_memory_fraction": 0.8, "dtype": "fp8", "tokens_per_block": 64, "enable_block_reuse": False,
@@ -403,10 +443,14 @@ def test_older_releases_of_vllm_say_it_otherwise() -> None:
 
 
 def test_a_world_of_mpi_is_one_line() -> None:
-    launch = made("deepseek-v3@16xh200/tp16,nodes=2,engine=tensorrt-llm,moe_backend=WIDEEP", Site(nodes=NODES))
+    launch = made(
+        "deepseek-v3@16xh200/tp16,nodes=2,engine=tensorrt-llm,moe_backend=WIDEEP", Site(nodes=NODES)
+    )
     assert launch.tasks_per_node == 8
     (line,) = launch.shell_lines()
-    assert line.startswith("srun --mpi=pmix --kill-on-bad-exit=1 --nodes=2 --ntasks-per-node=8 trtllm-llmapi-launch ")
+    assert line.startswith(
+        "srun --mpi=pmix --kill-on-bad-exit=1 --nodes=2 --ntasks-per-node=8 trtllm-llmapi-launch "
+    )
     assert launch.ranks[0].argv == launch.ranks[1].argv
 
 
@@ -429,7 +473,9 @@ def test_triton_serves_a_folder_of_models() -> None:
     )
     assert python.ready == "/v2/health/ready"
     built = made("llama-3-70b@8xh200/tp8,engine=tensorrt-llm,backend=tensorrt,server=triton", site)
-    assert built.shell_lines()[0].startswith("TRTLLM_ORCHESTRATOR=1 mpirun --allow-run-as-root -n 1 tritonserver ")
+    assert built.shell_lines()[0].startswith(
+        "TRTLLM_ORCHESTRATOR=1 mpirun --allow-run-as-root -n 1 tritonserver "
+    )
 
 
 def test_what_only_starting_knows_reaches_batches_too() -> None:

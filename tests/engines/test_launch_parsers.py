@@ -1,4 +1,5 @@
-"""Commands of `loadstone launch`, read by the parsers of the engines that are installed here, and run by them."""
+"""Commands of `loadstone launch`, read by the parsers of the engines that are installed here, and
+run by them."""
 
 from __future__ import annotations
 
@@ -133,7 +134,13 @@ def test_the_engine_s_parser_reads_what_the_deployment_says(engine: str) -> None
             expected.append(values if i == 0 else {})
     command = [str(home / "bin" / "python"), "-c", program]
     done = subprocess.run(
-        command, check=False, input=json.dumps(words), capture_output=True, text=True, timeout=300, env=environment()
+        command,
+        check=False,
+        input=json.dumps(words),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env=environment(),
     )
     assert done.returncode == 0, done.stderr[-3000:]
     read = json.loads(done.stdout.partition("READ")[2])
@@ -161,7 +168,9 @@ def test_the_engine_s_parser_reads_what_the_deployment_says(engine: str) -> None
         ("triton", ("tritonserver", "--help"), "llama-3.1-8b@1xh100/engine=tensorrt-llm,server=triton"),
     ],
 )  # fmt: skip
-def test_the_engine_s_help_has_every_flag(home: str, help: tuple[str, ...], deployment: str) -> None:
+def test_the_engine_s_help_has_every_flag(
+    home: str, help: tuple[str, ...], deployment: str
+) -> None:
     program, *words = help
     done = subprocess.run(
         [str(home_of(home) / program), *words], check=False, capture_output=True, text=True, timeout=120,
@@ -171,7 +180,9 @@ def test_the_engine_s_help_has_every_flag(home: str, help: tuple[str, ...], depl
     (rank,) = launch_named(deployment, Site(model="m")).ranks
     flags = [word for word in rank.argv if word.startswith("--")]
     assert len(flags) > 3
-    known = {word.strip("[],=") for line in shown.splitlines() for word in line.replace("=", " ").split()}
+    known = {
+        word.strip("[],=") for line in shown.splitlines() for word in line.replace("=", " ").split()
+    }
     assert [flag for flag in flags if flag not in known] == []
 
 
@@ -208,7 +219,9 @@ def test_the_engine_that_is_started_answers(
         running.wait_ready(300)
         name = launch.model or "mine"
         answer = httpx.post(
-            f"{launch.url}/v1/completions", json={"model": name, "prompt": "a b c", "max_tokens": 3}, timeout=120
+            f"{launch.url}/v1/completions",
+            json={"model": name, "prompt": "a b c", "max_tokens": 3},
+            timeout=120,
         )
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["completion_tokens"] == 3
@@ -217,7 +230,9 @@ def test_the_engine_that_is_started_answers(
 def test_triton_that_is_started_is_ready(tmp_path: Path) -> None:
     if triton_server.missing():
         pytest.skip("scripts/engines/triton has not been run")
-    site = Site(model=str(triton_server.MODELS), program=str(triton_server.PROGRAM), port=free_port())
+    site = Site(
+        model=str(triton_server.MODELS), program=str(triton_server.PROGRAM), port=free_port()
+    )
     launch = launch_named("llama-3.1-8b@1xcpu/engine=vllm,server=triton", site)
     with RunningEngine(launch, tmp_path) as running:
         running.wait_ready(60)
@@ -246,5 +261,8 @@ def test_why_vllm_does_not_start(
     )  # fmt: skip
     gpus = 3 if options == "tp3" else 1
     launch = launch_named(f"llama-3.1-8b@{gpus}xcpu/engine=vllm,{options}".rstrip(","), site)
-    with RunningEngine(launch, tmp_path / "log") as running, pytest.raises(LaunchError, match=cause):
+    with (
+        RunningEngine(launch, tmp_path / "log") as running,
+        pytest.raises(LaunchError, match=cause),
+    ):
         running.wait_ready(120)

@@ -1,6 +1,8 @@
-"""Commands that people ran by hand, as their reports have them, come out of the shorthand equal in meaning.
+"""Commands that people ran by hand, as their reports have them, come out of the shorthand equal in
+meaning.
 
-What differs is named in each case: what was a mistake or said twice, and what we always add (metrics, address).
+What differs is named in each case: what was a mistake or said twice, and what we always add
+(metrics, address).
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ def meaning(words: list[str]) -> dict[str, str | bool]:
         ),
     ],
 )  # fmt: skip
-def test_a_command_on_one_node(seed: str, deployment: str, wrong: dict[str, str], redundant: tuple[str, ...]) -> None:
+def test_a_command_on_one_node(
+    seed: str, deployment: str, wrong: dict[str, str], redundant: tuple[str, ...]
+) -> None:
     (rank,) = launch_named(deployment, Site()).ranks
     ours = meaning(list(rank.argv))
     if rank.argv[:2] == ("vllm", "serve"):
@@ -121,7 +125,9 @@ def test_today_s_words_for_the_first_of_them() -> None:
     """Attention-DP by its new name, CUDA graphs off for both phases."""
     text = "deepseek-v3@8xh200/dp8,attention-dp,engine=sglang,trust_remote_code,enforce_eager,mem_fraction_static=0.8"
     (rank,) = launch_named(text, Site()).ranks
-    assert {name: value for name, value in meaning(list(rank.argv)).items() if name not in OURS} == {
+    assert {
+        name: value for name, value in meaning(list(rank.argv)).items() if name not in OURS
+    } == {
         "--model-path": "deepseek-ai/DeepSeek-V3",
         "--tp-size": "8",
         "--attn-dp-size": "8",
@@ -166,15 +172,17 @@ def test_today_s_words_for_the_first_of_them() -> None:
         ),
     ],
 )  # fmt: skip
-def test_vllm_s_interface_in_python(theirs: dict[str, object], deployment: str, changed: dict[str, object]) -> None:
+def test_vllm_s_interface_in_python(
+    theirs: dict[str, object], deployment: str, changed: dict[str, object]
+) -> None:
     expected = {name: value for name, value in {**theirs, **changed}.items() if value is not None}
     assert json.loads(keywords_named(deployment, Site()).arguments) == expected
 
 
 def test_an_engine_that_tensorrt_llm_builds() -> None:
-    """As convert_checkpoint.py --dtype bfloat16 --use_fp8_rowwise --tp_size 8, then trtllm-build --max_batch_size 256
-    --max_input_len 8192 --max_output_len 2048, made it. Its length is of input and output together by now, and
-    plugins are chosen by the build.
+    """As convert_checkpoint.py --dtype bfloat16 --use_fp8_rowwise --tp_size 8, then trtllm-build
+    --max_batch_size 256 --max_input_len 8192 --max_output_len 2048, made it. Its length is of input
+    and output together by now, and plugins are chosen by the build.
     """
     text = "llama-3-70b:fp8@8xh200/tp8,engine=tensorrt-llm,backend=tensorrt,max_batch_size=256,max_seq_len=10240"
     launch = launch_named(text, Site())
@@ -193,8 +201,9 @@ def test_an_engine_that_tensorrt_llm_builds() -> None:
 
 
 def test_a_container_of_sglang() -> None:
-    """`docker run -it -d --shm-size 32g --gpus all --net host --env "HF_TOKEN=$HF_TOKEN" -v :/root/.cache/huggingface
-    --ipc=host --name sglang_dev lmsysorg/sglang:latest`: the folder had no source, and the secret was in the command.
+    """`docker run -it -d --shm-size 32g --gpus all --net host --env "HF_TOKEN=$HF_TOKEN" -v
+    :/root/.cache/huggingface --ipc=host --name sglang_dev lmsysorg/sglang:latest`: the folder had
+    no source, and the secret was in the command.
     """
     site = Site(runtime="docker", image="lmsysorg/sglang:v0.5.23", cache="/models")
     (rank,) = launch_named("deepseek-v3@8xh200/tp8,engine=sglang", site).ranks

@@ -1,8 +1,10 @@
-"""The config reader against the classes of transformers and vLLM: parameters, cache and states, to the number.
+"""The config reader against the classes of transformers and vLLM: parameters, cache and states, to
+the number.
 
-tests/catalogue/transformers_truth.py and tests/catalogue/vllm_truth.py build every decoder that they
-know, with one field changed at a time, and save each config as users get it. If its family is exact,
-it is read as the class has it, or refused in one line; or the field is named as not understood.
+tests/catalogue/transformers_truth.py and tests/catalogue/vllm_truth.py build every decoder that
+they know, with one field changed at a time, and save each config as users get it. If its family is
+exact, it is read as the class has it, or refused in one line; or the field is named as not
+understood.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ SIZES_APART = {
 }
 """Whose parameters differ and why: (type, field that was changed; "": whatever was)."""
 
-CACHES_APART = {"deepseek_v4": "the class keeps every token besides the compressed ones; engines do not"}
+CACHES_APART = {
+    "deepseek_v4": "the class keeps every token besides the compressed ones; engines do not"
+}
 
 
 Truths = list[dict[str, Any]]
@@ -71,7 +75,9 @@ def truths(home: str, script: str, folder: Path, shares: int = 1) -> Truths:
 
 @pytest.fixture(scope="module")
 def of_transformers(tmp_path_factory: pytest.TempPathFactory) -> Truths:
-    return truths("transformers", "transformers_truth.py", tmp_path_factory.mktemp("transformers"), SHARES)
+    return truths(
+        "transformers", "transformers_truth.py", tmp_path_factory.mktemp("transformers"), SHARES
+    )
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,9 @@ def of_vllm(tmp_path_factory: pytest.TempPathFactory) -> Truths:
 
 
 @pytest.mark.slow
-def test_every_exact_family_of_transformers_is_read_as_its_class_has_it(of_transformers: Truths) -> None:
+def test_every_exact_family_of_transformers_is_read_as_its_class_has_it(
+    of_transformers: Truths,
+) -> None:
     assert not held_against(of_transformers)
     assert len(of_transformers) > 3500
 
@@ -104,10 +112,20 @@ def test_whatever_is_read_can_be_sized_and_simulated(
         for engine in ("vllm", "sglang", "tensorrt-llm"):
             for cut in ("1xh200/tp1", "8xh100/tp4,pp2"):
                 with contextlib.suppress(InputError):  # some cannot be cut so
-                    (row,) = loadstone.size(f"{model}@{cut},engine={engine}", context=[1024], batch=[4])["rows"]
-                    assert all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+                    (row,) = loadstone.size(
+                        f"{model}@{cut},engine={engine}", context=[1024], batch=[4]
+                    )["rows"]
+                    assert all(
+                        math.isfinite(value) for value in row.values() if isinstance(value, float)
+                    )
         run = loadstone.simulate(
-            f"{model}@1xh200", input=256, output=32, concurrency=4, requests=8, draws=0, out=tmp_path
+            f"{model}@1xh200",
+            input=256,
+            output=32,
+            concurrency=4,
+            requests=8,
+            draws=0,
+            out=tmp_path,
         )
         (cell,) = run["cells"]
         assert cell["light"]["tpot_s"] < cell["metrics"]["tpot_s"]["p50"], truth["type"]
@@ -122,7 +140,8 @@ def is_read(folder: Path) -> bool:
 
 
 def held_against(found: Truths) -> list[str]:
-    """Return a line for each config of a family that is exact that is read wrong, or refused as it is."""
+    """Return a line for each config of a family that is exact that is read wrong, or refused as it
+    is."""
     wrong = []
     for truth in found:
         try:
@@ -133,7 +152,9 @@ def held_against(found: Truths) -> list[str]:
             continue
         exact = tables().find(model.model_type) is not None
         if exact and not any(name in said for name in truth["changed"] for said in model.assumed):
-            wrong += [f"{truth['type']} {truth['changed']}: {off}" for off in differences(model, truth)]
+            wrong += [
+                f"{truth['type']} {truth['changed']}: {off}" for off in differences(model, truth)
+            ]
     return wrong
 
 
@@ -148,16 +169,22 @@ def differences(model: Model, truth: dict[str, Any]) -> list[str]:
     layers = [run for run in model.layers for _ in range(run.count)]
     kv = truth.get("kv", [])
     if any(numbers for numbers, _ in kv):
-        kv += [[0, None]] * (len(layers) - len(kv))  # some caches end with the last layer that writes to them
+        kv += [[0, None]] * (
+            len(layers) - len(kv)
+        )  # some caches end with the last layer that writes to them
         off = [
             f"layer {index} keeps {cached(layer)} of a token, not {said}"
             for index, (layer, said) in enumerate(zip(layers, kv, strict=True))
-            if not getattr(layer.attention, "index_heads", 0)  # whose keys transformers keeps elsewhere
+            if not getattr(
+                layer.attention, "index_heads", 0
+            )  # whose keys transformers keeps elsewhere
             and cached(layer) != (said if said[0] else [0, None])
         ]
         found += off[:1]
     states = [numbers for numbers, _ in truth.get("states", [])]
-    if any(states) and [recurrent(layer) for layer in layers] != states + [0] * (len(layers) - len(states)):
+    if any(states) and [recurrent(layer) for layer in layers] != states + [0] * (
+        len(layers) - len(states)
+    ):
         found.append(f"states of {[recurrent(layer) for layer in layers]}, not {states}")
     return found
 
@@ -170,5 +197,7 @@ def cached(layer: Layers) -> list[float | int | None]:
 
 def recurrent(layer: Layers) -> int:
     return sum(
-        each.heads * each.key_dim * each.value_dim for each in layer.states if isinstance(each, LinearAttention)
+        each.heads * each.key_dim * each.value_dim
+        for each in layer.states
+        if isinstance(each, LinearAttention)
     )

@@ -42,9 +42,12 @@ def test_sglang_on_one_node() -> None:
 
 def test_vllm_tells_each_rank_its_side_channel() -> None:
     launch = made(f"{WIDE},engine=vllm", Site(nodes=("a", "b", "c"), port=9000))
-    ranks = [rank for workers in launch.pools.values() for worker in workers for rank in worker.ranks]
+    ranks = [
+        rank for workers in launch.pools.values() for worker in workers for rank in worker.ranks
+    ]
     assert [rank.env for rank in ranks] == [
-        {"VLLM_NIXL_SIDE_CHANNEL_HOST": node, "VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"} for node in "abc"
+        {"VLLM_NIXL_SIDE_CHANNEL_HOST": node, "VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"}
+        for node in "abc"
     ]
     given = [json.loads(rank.argv[rank.argv.index("--kv-transfer-config") + 1]) for rank in ranks]
     assert [each["kv_role"] for each in given] == ["kv_producer", "kv_consumer", "kv_consumer"]
@@ -64,7 +67,9 @@ def test_vllm_tells_each_rank_its_side_channel() -> None:
 
 
 def test_tensorrt_llm_has_a_file_for_each_pool_and_the_router() -> None:
-    text = "deepseek-r1@prefill=2*(4xgb200/tp4)+decode=8xgb200/dp8,ep8,attention-dp,max_model_len=9000"
+    text = (
+        "deepseek-r1@prefill=2*(4xgb200/tp4)+decode=8xgb200/dp8,ep8,attention-dp,max_model_len=9000"
+    )
     launch = made(f"{text},engine=tensorrt-llm")
     files = {name: msgspec.yaml.decode(text) for name, text in launch.files.items()}
     assert files == {
@@ -103,14 +108,21 @@ def test_tensorrt_llm_has_a_file_for_each_pool_and_the_router() -> None:
     [
         (SMALL, [["127.0.0.1"], ["127.0.0.1"], ["127.0.0.1"]]),
         (WIDE, [["node0"], ["node1", "node2"]]),
-        ("llama-3.1-8b@prefill=3*(4xh100/tp4)+decode=4xh100/tp4", [["node0"], ["node0"], ["node1"], ["node1"]]),
+        (
+            "llama-3.1-8b@prefill=3*(4xh100/tp4)+decode=4xh100/tp4",
+            [["node0"], ["node0"], ["node1"], ["node1"]],
+        ),
         ("llama-3.1-8b@prefill=1xh100/tp1+decode=1xh200/tp1", [["node0"], ["node1"]]),
         ("llama-3.1-8b@prefill=1xcpu+decode=1xcpu", [["127.0.0.1"], ["127.0.0.1"]]),
     ],
 )
 def test_workers_that_fit_share_a_node(text: str, nodes: list[list[str]]) -> None:
     launch = made(text)
-    assert [[rank.node for rank in worker.ranks] for workers in launch.pools.values() for worker in workers] == nodes
+    assert [
+        [rank.node for rank in worker.ranks]
+        for workers in launch.pools.values()
+        for worker in workers
+    ] == nodes
     taken = [
         (rank.node, gpu)
         for workers in launch.pools.values()
@@ -145,7 +157,11 @@ def test_a_container_has_workers_and_the_router_that_its_image_has() -> None:
     ("text", "site", "says"),
     [
         (WIDE, Site(nodes=("a", "b")), "2 nodes are named, and the pools take 3"),
-        ("llama-3.1-8b@prefill=1xh100/engine=vllm+decode=1xh100/engine=sglang", Site(), "cannot hand a KV cache"),
+        (
+            "llama-3.1-8b@prefill=1xh100/engine=vllm+decode=1xh100/engine=sglang",
+            Site(),
+            "cannot hand a KV cache",
+        ),
         (SMALL, Site(arguments=(("--api-key", "x"),)), "a secret is no part of a command"),
         (SMALL, Site(port=65_434), "port 65536: there is none"),
         (SMALL, Site(port=-1), "port"),
@@ -160,6 +176,9 @@ def test_what_cannot_start_is_told_in_one_line(text: str, site: Site, says: str)
 def test_the_command_line_prints_pools() -> None:
     run = CliRunner().invoke(app, ["launch", SMALL, "--dry-run", "--json"])
     document = json.loads(run.stdout)
-    assert {role: len(workers) for role, workers in document["pools"].items()} == {"prefill": 2, "decode": 1}
+    assert {role: len(workers) for role, workers in document["pools"].items()} == {
+        "prefill": 2,
+        "decode": 1,
+    }
     assert document["router"]["ranks"][0]["argv"][-6:-4] == ["--policy", "power_of_two"]
     assert document["router"]["url"] == "http://127.0.0.1:8000"

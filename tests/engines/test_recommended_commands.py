@@ -1,4 +1,5 @@
-"""What is printed is what was planned: checkpoints by name and precision, and all that would not start."""
+"""What is printed is what was planned: checkpoints by name and precision, and all that would not
+start."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from loadstone.engines.launch import Site
 
 
 @pytest.mark.parametrize(("deployment", "words", "warning"), RECOMMENDED)
-def test_a_recommended_command_passes_a_dry_run_with_its_warnings(deployment: str, words: str, warning: str) -> None:
+def test_a_recommended_command_passes_a_dry_run_with_its_warnings(
+    deployment: str, words: str, warning: str
+) -> None:
     done = CliRunner().invoke(app, ["launch", deployment, "--dry-run"])
     assert done.exit_code == 0, done.output
     assert words in f"{done.stdout} "
@@ -29,10 +32,16 @@ def test_a_recommended_command_passes_a_dry_run_with_its_warnings(deployment: st
 @pytest.mark.parametrize(
     ("deployment", "why"),
     [
-        ("qwen3-235b-a22b:fp8@8xh100/tp8", "tp8 cuts an expert's 1536 to 192, which the checkpoint's blocks of 128"),
+        (
+            "qwen3-235b-a22b:fp8@8xh100/tp8",
+            "tp8 cuts an expert's 1536 to 192, which the checkpoint's blocks of 128",
+        ),
         ("qwen3-14b@16xl40s/tp16", "tp16 does not divide the 40 attention heads"),
         ("qwen3-8b@1xmi300x/engine=tensorrt-llm", "tensorrt-llm runs on NVIDIA's GPUs alone"),
-        ("qwen3-14b@prefill=16xl40s/tp16+decode=2xl40s/tp2,engine=vllm", "tp16 does not divide the 40 attention"),
+        (
+            "qwen3-14b@prefill=16xl40s/tp16+decode=2xl40s/tp2,engine=vllm",
+            "tp16 does not divide the 40 attention",
+        ),
     ],
 )
 def test_what_the_engine_will_not_start_is_said_with_its_command(deployment: str, why: str) -> None:
@@ -58,7 +67,9 @@ def test_what_the_engine_will_not_start_is_said_with_its_command(deployment: str
         ("llama-3.1-70b-fp8", "neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8"),
     ],
 )
-def test_what_was_named_is_started_also_where_others_have_its_shapes(name: str, checkpoint: str) -> None:
+def test_what_was_named_is_started_also_where_others_have_its_shapes(
+    name: str, checkpoint: str
+) -> None:
     deployment = parse_deployment(f"{name}@8xb200")
     for engine_text in (f"{name}@8xb200", deployment.name):  # what is printed starts the same
         (rank,) = launch_named(engine_text, Site()).ranks
@@ -66,7 +77,9 @@ def test_what_was_named_is_started_also_where_others_have_its_shapes(name: str, 
 
 
 def test_a_name_for_which_no_checkpoint_is_known_is_refused() -> None:
-    with pytest.raises(InputError, match=r"no checkpoint is known by that name.*mistralai/Mistral-7B-Instruct-v0.3"):
+    with pytest.raises(
+        InputError, match=r"no checkpoint is known by that name.*mistralai/Mistral-7B-Instruct-v0.3"
+    ):
         launch_named("mistral-7b-instruct@1xh100", Site())
 
 
@@ -86,13 +99,18 @@ def test_a_folder_is_started_as_it_is(tmp_path: Path) -> None:
         ("llama-3.1-70b-instruct:fp8@8xmi300x/kv=fp8", "amd/Llama-3.1-70B-Instruct-FP8-KV"),
         ("llama-3.1-70b-instruct:fp8@8xh200/kv=fp8", "nvidia/Llama-3.1-70B-Instruct-FP8"),
         ("llama-3.1-70b-instruct:fp8@8xh200", "neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8"),
-        ("llama-3.1-70b-instruct:fp8@8xh200/engine=tensorrt-llm", "nvidia/Llama-3.1-70B-Instruct-FP8"),
+        (
+            "llama-3.1-70b-instruct:fp8@8xh200/engine=tensorrt-llm",
+            "nvidia/Llama-3.1-70B-Instruct-FP8",
+        ),
         ("llama-3.3-70b:int4@8xh200", "RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16"),
         ("llama-3.3-70b:int4@8xh200/engine=tensorrt-llm", "./Llama-3.3-70B-Instruct-int4"),
         ("deepseek-r1:bf16@16xh200/nodes=2,tp8", "./DeepSeek-R1-bf16"),
     ],
 )
-def test_a_checkpoint_of_the_planned_precision_is_named_or_a_folder_for_it(deployment: str, loaded: str) -> None:
+def test_a_checkpoint_of_the_planned_precision_is_named_or_a_folder_for_it(
+    deployment: str, loaded: str
+) -> None:
     launch = launch_of(parse_deployment(deployment))
     assert loaded in launch.ranks[0].argv
     assert any(loaded in note for note in launch.notes)

@@ -48,7 +48,8 @@ def test_every_token_is_counted(loadstone: Loadstone, sglang: Engine) -> None:
     for record in measured(outcome):
         assert (record["status"], record["finish_reason"]) == ("ok", "length")
         assert (record["input_tokens"], record["output_tokens"]) == (INPUT, OUTPUT)
-        # With four at a time an event may bring more than one token; the count that it states says how many.
+        # With four at a time an event may bring more than one token; the count that it states says
+        # how many.
         assert record["tokens"] == sorted(set(record["tokens"]))
         assert record["tokens"][-1] == OUTPUT
         assert len(record["tokens"]) == len(record["arrival_s"])
@@ -58,10 +59,22 @@ def test_every_token_is_counted(loadstone: Loadstone, sglang: Engine) -> None:
 
 @pytest.mark.parametrize("way", ["--stream", "--no-stream"])
 def test_answers_side_by_side(loadstone: Loadstone, sglang: Engine, way: str) -> None:
-    outcome = bench(loadstone, sglang, "--extra-body", '{"sampling_params": {"n": 2}}', "--concurrency", "2", way)
+    outcome = bench(
+        loadstone,
+        sglang,
+        "--extra-body",
+        '{"sampling_params": {"n": 2}}',
+        "--concurrency",
+        "2",
+        way,
+    )
     assert outcome.document["target"]["prompt_kind"] == "token ids"
     for record in measured(outcome):
-        assert (record["status"], record["input_tokens"], record["output_tokens"]) == ("ok", INPUT, 2 * OUTPUT)
+        assert (record["status"], record["input_tokens"], record["output_tokens"]) == (
+            "ok",
+            INPUT,
+            2 * OUTPUT,
+        )
         assert record["tokens"][-1] == 2 * OUTPUT
     assert "several_answers" in outcome.findings
     assert not {"output_length", "prefix_cache_helped", "input_length"} & outcome.findings
@@ -94,6 +107,8 @@ def test_answers_end_where_their_shape_does(
 
 def test_answers_in_one_piece(loadstone: Loadstone, sglang: Engine) -> None:
     outcome = bench(loadstone, sglang, "--no-stream", "--concurrency", "2")
-    assert {(record["output_tokens"], len(record["arrival_s"])) for record in measured(outcome)} == {(OUTPUT, 1)}
+    assert {
+        (record["output_tokens"], len(record["arrival_s"])) for record in measured(outcome)
+    } == {(OUTPUT, 1)}
     assert {record["input_tokens"] for record in measured(outcome)} == {INPUT}
     assert all(record["cached_tokens"] is not None for record in measured(outcome))

@@ -1,4 +1,5 @@
-"""The simulated scheduler against SGLang's own, step by step, as its log has them: prompts computed, who decodes."""
+"""The simulated scheduler against SGLang's own, step by step, as its log has them: prompts
+computed, who decodes."""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ def settled(log: Path) -> bytes:
 
 
 def clear(draw: random.Random) -> list[tuple[int, int]]:
-    """Prompts and answers of a burst in which it makes no difference that SGLang reserves a token or two more for
-    each request than it will need."""
+    """Prompts and answers of a burst in which it makes no difference that SGLang reserves a token
+    or two more for each request than it will need."""
     while True:
         lengths = [(draw.randint(10, 100), draw.randint(2, 120)) for _ in range(REQUESTS)]
         if told(ours(lengths)) == told(ours(lengths, KV_TOKENS - 2 * SEQS)):
@@ -78,7 +79,13 @@ def sglang(folder: Path) -> Iterator[tuple[str, Path]]:
     env = environment()
     log = folder / "server.log"
     with serve(
-        command, "sglang", log_path=log, url=url, ready="/health_generate", env=env, timeout_s=_READY_TIMEOUT_S
+        command,
+        "sglang",
+        log_path=log,
+        url=url,
+        ready="/health_generate",
+        env=env,
+        timeout_s=_READY_TIMEOUT_S,
     ):
         yield url, log
 
@@ -87,20 +94,27 @@ def burst(url: str, lengths: list[tuple[int, int]], draw: random.Random) -> None
     """All at once: the engine is held until they have arrived."""
     body = {
         "input_ids": [
-            [3 + at, *draw.choices(range(99, 200), k=prompt - 1)] for at, (prompt, _) in enumerate(lengths)
+            [3 + at, *draw.choices(range(99, 200), k=prompt - 1)]
+            for at, (prompt, _) in enumerate(lengths)
         ],
-        "sampling_params": [{"max_new_tokens": output, "ignore_eos": True} for _, output in lengths],
+        "sampling_params": [
+            {"max_new_tokens": output, "ignore_eos": True} for _, output in lengths
+        ],
     }
     with httpx.Client(base_url=url, timeout=300, trust_env=False) as client:
         client.post("/flush_cache").raise_for_status()
         client.post("/pause_generation", json={"mode": "in_place"}).raise_for_status()
         answers: list[httpx.Response] = []
-        asking = threading.Thread(target=lambda: answers.append(client.post("/generate", json=body)))
+        asking = threading.Thread(
+            target=lambda: answers.append(client.post("/generate", json=body))
+        )
         asking.start()
         time.sleep(2.0)
         client.post("/continue_generation", json={}).raise_for_status()
         asking.join()
-    assert [each["meta_info"]["completion_tokens"] for each in answers[0].json()] == [out for _, out in lengths]
+    assert [each["meta_info"]["completion_tokens"] for each in answers[0].json()] == [
+        out for _, out in lengths
+    ]
 
 
 def theirs(log: str) -> Iterator[tuple[str, int, int]]:
@@ -111,7 +125,9 @@ def theirs(log: str) -> Iterator[tuple[str, int, int]]:
             yield "decodes", int(found[1]), 0
 
 
-def ours(lengths: list[tuple[int, int]], kv_tokens: int = KV_TOKENS) -> Iterator[tuple[str, int, int]]:
+def ours(
+    lengths: list[tuple[int, int]], kv_tokens: int = KV_TOKENS
+) -> Iterator[tuple[str, int, int]]:
     known = policy_of(parse_deployment("llama-3.1-8b@1xh100/engine=sglang"))
     policy = EnginePolicy(
         kv_blocks=kv_tokens, block_tokens=1, max_batched_tokens=CHUNK, max_seqs=SEQS, order=known.order,

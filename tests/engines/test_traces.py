@@ -32,11 +32,15 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not CONVERSATIONS.is_file(), reason="needs the Mooncake trace of shared/data beside the checkout")
+@pytest.mark.skipif(
+    not CONVERSATIONS.is_file(),
+    reason="needs the Mooncake trace of shared/data beside the checkout",
+)
 def test_vllm_s_cache_gives_what_the_trace_promises(loadstone: Loadstone, vllm: Engine) -> None:
     signal.alarm(300)
-    # A sixteenth of the lengths: blocks of 32 tokens, which are vLLM's own on a CPU. One request at a time, so that
-    # what an earlier one left in the cache is there; what is longer than the context is left out.
+    # A sixteenth of the lengths: blocks of 32 tokens, which are vLLM's own on a CPU. One request at
+    # a time, so that what an earlier one left in the cache is there; what is longer than the
+    # context is left out.
     flags = "--length-scale 0.0625 --skip-bad --trace-window 0s:200s --concurrency 1 --requests 500 --warmup 0 --json"
     outcome = loadstone("bench", vllm.url, "--trace", CONVERSATIONS, *flags.split())
     metrics = outcome.cell["metrics"]
@@ -50,7 +54,8 @@ BLOCK = 32
 
 
 def write_sessions(path: Path) -> None:
-    """Two sessions that begin alike, each with a sub-agent's call between its own, and answers that are known."""
+    """Two sessions that begin alike, each with a sub-agent's call between its own, and answers that
+    are known."""
     calls = []
     for session in range(2):
         begin, first = [*range(6)], 100 * (session + 1)
@@ -74,7 +79,8 @@ def write_sessions(path: Path) -> None:
 
 
 def write_many_sessions(path: Path) -> None:
-    """Forty calls: four sessions that begin alike, each with two chains of a sub-agent's beside its own calls."""
+    """Forty calls: four sessions that begin alike, each with two chains of a sub-agent's beside its
+    own calls."""
     random = np.random.default_rng(7)
     calls, fresh = [], itertools.count(1000)
     for session in range(4):
@@ -82,7 +88,8 @@ def write_many_sessions(path: Path) -> None:
         after = {"2": ["1"], "3": ["2"], "4": ["3", "a2", "b2"], "5": ["4"], "6": ["5"]}
         after |= {"a1": ["2"], "a2": ["a1"], "b1": ["2"], "b2": ["b1"]}
         for name in ("1", "2", "a1", "a2", "b1", "b2", "3", "4", "5", "6"):
-            # A sub-agent begins with a part of its parent's prompt, what follows has the whole of what was before.
+            # A sub-agent begins with a part of its parent's prompt, what follows has the whole of
+            # what was before.
             begin = [*range(9)] if name == "1" else prompts[after[name][0]]
             begin = begin[: int(random.integers(3, len(begin)))] if name in ("a1", "b1") else begin
             prompts[name] = [*begin, *itertools.islice(fresh, int(random.integers(2, 18)))]
@@ -96,10 +103,15 @@ def write_many_sessions(path: Path) -> None:
 
 
 def write_real_sessions(path: Path) -> None:
-    """Two sessions of an agent that mended programs, at half of their lengths, as far as the context goes."""
+    """Two sessions of an agent that mended programs, at half of their lengths, as far as the
+    context goes."""
     rows = [json.loads(line) for line in AGENTS.read_text().splitlines()]
     for row in rows:
-        row["input_length"], row["output_length"], row["block_tokens"] = row["input_length"] // 2, 8, BLOCK
+        row["input_length"], row["output_length"], row["block_tokens"] = (
+            row["input_length"] // 2,
+            8,
+            BLOCK,
+        )
         row["timestamp"], row["tool_wait_ms"] = 0, 1
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -110,21 +122,26 @@ def count_alike(one: Sequence[object], other: Sequence[object]) -> int:
 
 
 def check_cached(outcome: Outcome, own_block: int) -> int:
-    """Hold an engine's own count of what it found of each prompt against the plan; return the tokens promised of all.
+    """Hold an engine's own count of what it found of each prompt against the plan; return the
+    tokens promised of all.
 
-    Sessions go one after the other: what a prompt has in common with any before it was in the cache by then. Of an
-    earlier prompt that ends within a block this is less than the whole block that a plan counts.
+    Sessions go one after the other: what a prompt has in common with any before it was in the cache
+    by then. Of an earlier prompt that ends within a block this is less than the whole block that a
+    plan counts.
     """
     plan = run_folder.read_plan(outcome.folder)
     promised = promised_tokens(plan, 0)
     assert plan.blocks is not None
     assert plan.blocks.tokens == BLOCK
     starts = np.flatnonzero(plan.turn == 0).tolist()
-    begun = [each["session_id"] for each in sorted(outcome.records, key=lambda each: each["sent_s"])]
+    begun = [
+        each["session_id"] for each in sorted(outcome.records, key=lambda each: each["sent_s"])
+    ]
     first = dict(zip(dict.fromkeys(begun), starts, strict=True))
     asked = {first[each["session_id"]] + each["turn"]: each for each in outcome.records}
     said = {
-        row: [*((block, at) for block in plan.blocks.take_row(row).tolist() for at in range(BLOCK))] for row in asked
+        row: [*((block, at) for block in plan.blocks.take_row(row).tolist() for at in range(BLOCK))]
+        for row in asked
     }
     for row, record in sorted(asked.items()):
         length = int(plan.input_tokens[row])
@@ -151,7 +168,9 @@ def test_engines_find_of_sessions_what_the_plan_says_to_a_block(
     try:
         with launch(name, tmp_path) as engine:
             flags = (*FLAGS.split(), "--salt", "0123456789ab")
-            outcome = loadstone("bench", engine.url, "--model", engine.model, "--agents", path, *flags)
+            outcome = loadstone(
+                "bench", engine.url, "--model", engine.model, "--agents", path, *flags
+            )
     except NotInstalled as error:
         pytest.skip(str(error))
     assert outcome.code == 0, outcome.err
@@ -171,7 +190,12 @@ def test_engines_find_of_sessions_what_the_plan_says_to_a_block(
     ],
 )  # fmt: skip
 def test_vllm_finds_of_longer_sessions_what_the_plan_says_to_a_block(
-    write: Callable[[Path], None], calls: int, least: int, loadstone: Loadstone, vllm: Engine, tmp_path: Path
+    write: Callable[[Path], None],
+    calls: int,
+    least: int,
+    loadstone: Loadstone,
+    vllm: Engine,
+    tmp_path: Path,
 ) -> None:
     signal.alarm(400)
     path = tmp_path / "sessions.jsonl"

@@ -36,7 +36,9 @@ def asked(pools: Pools, more: str, url: str | None = None) -> list[str]:
 def computed(worker: str) -> int:
     """Requests that a worker has begun to answer."""
     with urllib.request.urlopen(f"{worker}/metrics") as page:
-        (count,) = re.findall(r"vllm:time_to_first_token_seconds_count{.*} ([0-9]+)", page.read().decode())
+        (count,) = re.findall(
+            r"vllm:time_to_first_token_seconds_count{.*} ([0-9]+)", page.read().decode()
+        )
     return int(count)
 
 
@@ -46,21 +48,30 @@ def test_the_caches_of_all_requests_are_handed_over(loadstone: Loadstone, pools:
     outcome = loadstone(*asked(pools, "--input 256 --output 16 --concurrency 4 --requests 40"))
     cell = outcome.cell
     assert cell["requests"]["ok"] == 40
-    assert (cell["server"]["transferred_tokens"], cell["server"]["transfers_failed"]) == (40 * 256, 0)
+    assert (cell["server"]["transferred_tokens"], cell["server"]["transfers_failed"]) == (
+        40 * 256,
+        0,
+    )
     assert "transfers_differ" not in outcome.findings
     prefill, decode = cell["pools"]
     assert prefill["tokens_per_s"] == pytest.approx(16 * decode["tokens_per_s"], rel=0.05)
 
 
 @pytest.mark.slow
-def test_what_the_decode_worker_still_has_is_not_missed(loadstone: Loadstone, pools: Pools, tmp_path: Path) -> None:
+def test_what_the_decode_worker_still_has_is_not_missed(
+    loadstone: Loadstone, pools: Pools, tmp_path: Path
+) -> None:
     signal.alarm(600)
     write_sessions(tmp_path / "sessions.jsonl")
     outcome = loadstone(
-        *asked(pools, "--endpoint completions --concurrency 1"), "--agents", tmp_path / "sessions.jsonl"
+        *asked(pools, "--endpoint completions --concurrency 1"),
+        "--agents",
+        tmp_path / "sessions.jsonl",
     )
     cell = outcome.cell
-    assert cell["server"]["transferred_tokens"] == sum(each["input_tokens"] for each in outcome.records)
+    assert cell["server"]["transferred_tokens"] == sum(
+        each["input_tokens"] for each in outcome.records
+    )
     assert cell["metrics"]["cached_input_tokens"] > 4000
     assert "transfers_differ" not in outcome.findings
 

@@ -1,4 +1,5 @@
-"""The simulated scheduler against vLLM's own, step by step: who computes how many tokens, who gives way, who ends."""
+"""The simulated scheduler against vLLM's own, step by step: who computes how many tokens, who gives
+way, who ends."""
 
 from __future__ import annotations
 
@@ -25,22 +26,30 @@ def test_every_step_is_vllms(shared: bool, tmp_path: Path) -> None:
     cases = [drawn(draw, shared) for _ in range(CASES)]
     theirs = vllm_steps(cases, tmp_path)
     ours = [loadstone_steps(case, shared) for case in cases]
-    assert sum(len(lost) for said in theirs for _, lost, _ in said) > CASES  # what matters most did happen
+    assert (
+        sum(len(lost) for said in theirs for _, lost, _ in said) > CASES
+    )  # what matters most did happen
     odd = [at for at in range(CASES) if ours[at] != theirs[at]]
     if not shared:
         assert odd == []
         return
-    # vLLM keeps two blocks of the same content where two requests computed it side by side; here they are one.
+    # vLLM keeps two blocks of the same content where two requests computed it side by side; here
+    # they are one.
     assert len(odd) <= CASES * 0.05
     computed, expected = (
-        sum(sum(step[0].values()) for said in all_said for step in said) for all_said in (ours, theirs)
+        sum(sum(step[0].values()) for said in all_said for step in said)
+        for all_said in (ours, theirs)
     )
     assert computed == pytest.approx(expected, rel=1e-3)
 
 
 def drawn(draw: random.Random, shared: bool) -> dict[str, Any]:
     """A small cache, and requests that crowd it."""
-    block, kv_blocks, max_seqs = draw.choice([1, 2, 4, 16]), draw.randint(8, 60), draw.randint(1, 12)
+    block, kv_blocks, max_seqs = (
+        draw.choice([1, 2, 4, 16]),
+        draw.randint(8, 60),
+        draw.randint(1, 12),
+    )
     most = block * kv_blocks
     chunked = draw.random() < 0.7
     longest = max(2, most // draw.randint(1, 4))
@@ -73,7 +82,12 @@ def vllm_steps(cases: list[dict[str, Any]], folder: Path) -> list[Any]:
         pytest.skip("scripts/engines/vllm has not been run")
     tiny_model.write(folder / "tiny")
     env = environment()
-    env |= {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    env |= {
+        "HF_HOME": str(folder),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
     script = Path(__file__).with_name("vllm_scheduler.py")
     done = subprocess.run(
         [str(home / "bin" / "python"), str(script), str(folder / "tiny")],
@@ -84,7 +98,14 @@ def vllm_steps(cases: list[dict[str, Any]], folder: Path) -> list[Any]:
 
 
 def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
-    names = ("block_tokens", "kv_blocks", "max_seqs", "max_batched_tokens", "chunked", "prefix_cache")
+    names = (
+        "block_tokens",
+        "kv_blocks",
+        "max_seqs",
+        "max_batched_tokens",
+        "chunked",
+        "prefix_cache",
+    )
     scheduler = Scheduler(EnginePolicy(**{name: case[name] for name in names}), shared=shared)
     block = case["block_tokens"]
     coming = list(reversed(case["requests"]))
@@ -94,16 +115,30 @@ def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
         while coming and coming[-1]["step"] <= len(said):
             asked = coming.pop()
             prompt = asked["prompt"]
-            keys = [tuple(prompt[: block * (at + 1)]) for at in range(len(prompt) // block)] if shared else []
+            keys = (
+                [tuple(prompt[: block * (at + 1)]) for at in range(len(prompt) // block)]
+                if shared
+                else []
+            )
             asking = Sequence(int(asked["id"]), len(prompt), asked["output"])
             known.append(asking.share(SingleBlocks(keys), len(keys)))
             scheduler.add(known[-1])
         before = [sequence.preempted for sequence in known]
         steps = scheduler.schedule()
-        decoding = [sequence for sequence in scheduler.running if sequence.end_tick] if scheduler.decoding else []
+        decoding = (
+            [sequence for sequence in scheduler.running if sequence.end_tick]
+            if scheduler.decoding
+            else []
+        )
         tokens = {str(sequence.row): 1 for sequence in decoding}
         tokens |= {str(sequence.row): new for sequence, new, _ in scheduler.chunks}
-        lost = [sequence for sequence, times in zip(known, before, strict=True) if sequence.preempted > times]
+        lost = [
+            sequence
+            for sequence, times in zip(known, before, strict=True)
+            if sequence.preempted > times
+        ]
         ended = scheduler.advance() if steps else []
-        said.append([tokens, *(sorted(str(sequence.row) for sequence in some) for some in (lost, ended))])
+        said.append(
+            [tokens, *(sorted(str(sequence.row) for sequence in some) for some in (lost, ended))]
+        )
     return said

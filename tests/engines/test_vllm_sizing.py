@@ -1,4 +1,5 @@
-"""Sizing against vLLM itself: given the same room for the KV cache, as many blocks and as long a context.
+"""Sizing against vLLM itself: given the same room for the KV cache, as many blocks and as long a
+context.
 
 vLLM for the CPU, with the tiny model. What it prints is what is compared; nothing is served.
 """
@@ -40,7 +41,9 @@ class Setting(NamedTuple):
 SETTINGS = (
     Setting("4096", 32, space_gib=1),
     Setting("2048", None, space_gib=2),
-    Setting("auto", 64, kv_mib=11),  # too little for the model's 4,096: vLLM looks for the longest that fits
+    Setting(
+        "auto", 64, kv_mib=11
+    ),  # too little for the model's 4,096: vLLM looks for the longest that fits
 )
 CPU_BLOCK_TOKENS = 128
 
@@ -51,11 +54,15 @@ def test_blocks_and_longest_context_are_those_vllm_prints(setting: Setting, tmp_
     signal.alarm(400)  # it starts in most of a minute on a quiet machine
     printed, config = vllm_says(setting, tmp_path)
     model = catalogue.model(str(tmp_path / "tiny" / "config.json"))
-    deployment = Deployment(model=model, gpu=catalogue.gpu("l4"), gpus=1, weights_dtype="fp32", kv_dtype="fp32")
+    deployment = Deployment(
+        model=model, gpu=catalogue.gpu("l4"), gpus=1, weights_dtype="fp32", kv_dtype="fp32"
+    )
     rules = rules_of(deployment)
     limits = rules.limits()
     block = setting.block_tokens or CPU_BLOCK_TOKENS
-    cache = rules.cache(ranks(deployment)[0], type(limits)(block, limits.max_batched_tokens, limits.max_seqs))
+    cache = rules.cache(
+        ranks(deployment)[0], type(limits)(block, limits.max_batched_tokens, limits.max_seqs)
+    )
     blocks = cache.blocks(setting.kv_bytes)
     assert (blocks, block) == (int(config["num_gpu_blocks"]), int(config["block_size"]))
     longest = cache.max_context(blocks, model.max_context_tokens or 0)
@@ -66,7 +73,8 @@ def test_blocks_and_longest_context_are_those_vllm_prints(setting: Setting, tmp_
         length = int(setting.max_model_len)
         assert longest >= length
     tokens, of, times = re.search(
-        r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x", printed
+        r"KV cache size: ([\d,]+) tokens, Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x",
+        printed,
     ).groups()  # type: ignore[union-attr]
     assert int(of.replace(",", "")) == length
     assert int(cache.concurrency(blocks, length) * length) == int(tokens.replace(",", ""))
@@ -96,11 +104,18 @@ def vllm_says(setting: Setting, folder: Path) -> tuple[str, dict[str, str]]:
     if setting.kv_mib:
         command += ["--kv-cache-memory-bytes", str(setting.kv_mib * MIB)]
     env = environment()
-    env |= {"HF_HOME": str(folder), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}
+    env |= {
+        "HF_HOME": str(folder),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     if setting.space_gib:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(setting.space_gib)
     log = folder / "server.log"
     with serve(command, "vllm", log_path=log, url=url, env=env, timeout_s=_READY_TIMEOUT_S):
         metrics = httpx.get(f"{url}/metrics", trust_env=False).text
     line = find(r"vllm:cache_config_info\{([^}]*)\}", metrics)
-    return (folder / "server.log").read_text(errors="replace"), dict(re.findall(r'(\w+)="([^"]*)"', line))
+    return (folder / "server.log").read_text(errors="replace"), dict(
+        re.findall(r'(\w+)="([^"]*)"', line)
+    )

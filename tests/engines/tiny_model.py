@@ -1,8 +1,10 @@
-"""The tiny model of `loadstone.measure.engines.tiny_gguf` as a Hugging Face folder, for engines that load those.
+"""The tiny model of `loadstone.measure.engines.tiny_gguf` as a Hugging Face folder, for engines
+that load those.
 
-The same weights and the same vocabulary, so that every engine of the tests serves the same model: each of `WORDS`
-with its leading space is one token, answers are such words, and greedy answers can be compared between engines.
-Written without torch: a safetensors file is a length, a JSON header and the tensors' bytes.
+The same weights and the same vocabulary, so that every engine of the tests serves the same model:
+each of `WORDS` with its leading space is one token, answers are such words, and greedy answers can
+be compared between engines. Written without torch: a safetensors file is a length, a JSON header
+and the tensors' bytes.
 """
 
 import json
@@ -36,7 +38,9 @@ def write(folder: Path) -> None:
     """Make the model in `folder`, 18 MB. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     tokens, merges = tiny_gguf.vocabulary()
-    tensors = {_name(name): _tensor(name, value) for name, value in tiny_gguf._tensors(tokens).items()}
+    tensors = {
+        _name(name): _tensor(name, value) for name, value in tiny_gguf._tensors(tokens).items()
+    }
     _write_safetensors(folder / "model.safetensors", tensors)
     for name, fields in {
         "config.json": _config(tensors),
@@ -54,7 +58,9 @@ def write(folder: Path) -> None:
             "chat_template": tiny_gguf.CHAT_TEMPLATE,
         },
     }.items():
-        (folder / name).write_text(json.dumps(fields, ensure_ascii=False, indent=1), encoding="utf-8")
+        (folder / name).write_text(
+            json.dumps(fields, ensure_ascii=False, indent=1), encoding="utf-8"
+        )
 
 
 def _name(gguf_name: str) -> str:
@@ -67,11 +73,16 @@ def _name(gguf_name: str) -> str:
 
 
 def _tensor(gguf_name: str, value: NDArray[np.float32]) -> NDArray[np.float32]:
-    """GGUF's llama rotates neighbouring pairs of a head's rows, Hugging Face the halves: reorder the rows."""
+    """GGUF's llama rotates neighbouring pairs of a head's rows, Hugging Face the halves: reorder
+    the rows."""
     if "attn_q" not in gguf_name and "attn_k" not in gguf_name:
         return value
     rows, columns = value.shape
-    return value.reshape(rows // _HEAD_DIM, _HEAD_DIM // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
+    return (
+        value.reshape(rows // _HEAD_DIM, _HEAD_DIM // 2, 2, columns)
+        .swapaxes(1, 2)
+        .reshape(rows, columns)
+    )
 
 
 def _config(tensors: dict[str, NDArray[np.float32]]) -> dict[str, Any]:
@@ -83,8 +94,10 @@ def _config(tensors: dict[str, NDArray[np.float32]]) -> dict[str, Any]:
         "hidden_size": hidden,
         "intermediate_size": tensors["model.layers.0.mlp.gate_proj.weight"].shape[0],
         "num_hidden_layers": sum(name.endswith("q_proj.weight") for name in tensors),
-        "num_attention_heads": tensors["model.layers.0.self_attn.q_proj.weight"].shape[0] // _HEAD_DIM,
-        "num_key_value_heads": tensors["model.layers.0.self_attn.k_proj.weight"].shape[0] // _HEAD_DIM,
+        "num_attention_heads": tensors["model.layers.0.self_attn.q_proj.weight"].shape[0]
+        // _HEAD_DIM,
+        "num_key_value_heads": tensors["model.layers.0.self_attn.k_proj.weight"].shape[0]
+        // _HEAD_DIM,
         "head_dim": _HEAD_DIM,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-6,
@@ -102,13 +115,26 @@ def _config(tensors: dict[str, NDArray[np.float32]]) -> dict[str, Any]:
 
 def _tokenizer(tokens: list[str], merges: list[str]) -> dict[str, Any]:
     """The `tokenizers` library's file: byte-level BPE, split as GPT-2 does."""
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    flags = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": i, "content": token, **flags} for i, token in enumerate(tiny_gguf.SPECIALS)],
+        "added_tokens": [
+            {"id": i, "content": token, **flags} for i, token in enumerate(tiny_gguf.SPECIALS)
+        ],
         "normalizer": None,
         "pre_tokenizer": byte_level,
         "post_processor": None,

@@ -1,4 +1,5 @@
-"""The real Triton Inference Server, as scripts/engines/triton installs it, with the model repository beside this."""
+"""The real Triton Inference Server, as scripts/engines/triton installs it, with the model
+repository beside this."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ COMMAND = (
     "--http-address=127.0.0.1 --http-port={http} --grpc-address=127.0.0.1 --grpc-port={grpc} "
     "--metrics-address=127.0.0.1 --metrics-port={metrics}"
 )
-"""As docs/engines.md shows it. The Python process of the model finds its parent gone within a second; the server
-itself need not wait longer than two."""
+"""As docs/engines.md shows it. The Python process of the model finds its parent gone within a
+second; the server itself need not wait longer than two."""
 _READY_TIMEOUT_S = 60.0
 
 
@@ -33,12 +34,15 @@ class TritonServer(NamedTuple):
 
 def missing() -> str | None:
     """Why there is no server to launch, if there is none."""
-    return None if PROGRAM.is_file() else "no Triton server: scripts/engines/triton has not been run"
+    return (
+        None if PROGRAM.is_file() else "no Triton server: scripts/engines/triton has not been run"
+    )
 
 
 @contextmanager
 def triton(log_path: Path, *extra: str) -> Iterator[TritonServer]:
-    """A ready server on free ports of 127.0.0.1, gone after the block. Raises TargetError where it does not start."""
+    """A ready server on free ports of 127.0.0.1, gone after the block. Raises TargetError where it
+    does not start."""
     ports = [free_port() for _ in range(3)]
     while len(set(ports)) < 3:
         ports = [free_port() for _ in range(3)]
@@ -47,5 +51,7 @@ def triton(log_path: Path, *extra: str) -> Iterator[TritonServer]:
     given = [word.format(models=MODELS, http=http, grpc=grpc, metrics=metrics) for word in words]
     url = f"http://127.0.0.1:{http}"
     command, ready = [str(PROGRAM), *given, *extra], "/v2/health/ready"
-    with serve(command, "triton", log_path=log_path, url=url, ready=ready, timeout_s=_READY_TIMEOUT_S) as process:
+    with serve(
+        command, "triton", log_path=log_path, url=url, ready=ready, timeout_s=_READY_TIMEOUT_S
+    ) as process:
         yield TritonServer(process, url, f"http://127.0.0.1:{grpc}", f"http://127.0.0.1:{metrics}")

@@ -1,7 +1,8 @@
-"""vLLM's own scheduler without a model, for test_vllm_scheduler.py: run by vLLM's Python, with the model's folder.
+"""vLLM's own scheduler without a model, for test_vllm_scheduler.py: run by vLLM's Python, with the
+model's folder.
 
-Cases on stdin, a JSON object a line; on stdout for each case its steps: tokens that each request computes, who lost
-its blocks, who ended.
+Cases on stdin, a JSON object a line; on stdout for each case its steps: tokens that each request
+computes, who lost its blocks, who ended.
 """
 
 import json
@@ -40,7 +41,9 @@ def scheduler_of(case: dict[str, Any], model: str) -> Scheduler:
     blocks = case["kv_blocks"] + 1  # one of them it never gives out
     config.cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(block_size=block, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    cache = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+    cache = KVCacheConfig(
+        num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)]
+    )
     return Scheduler(config, cache, StructuredOutputManager(config), block)
 
 
@@ -53,10 +56,16 @@ def steps(case: dict[str, Any], model: str) -> list[Any]:
         while coming and coming[-1]["step"] <= len(said):
             asked = coming.pop()
             wanted = SamplingParams(max_tokens=asked["output"], ignore_eos=True)
-            scheduler.add_request(Request(asked["id"], asked["prompt"], wanted, None, block_hasher=hasher))
+            scheduler.add_request(
+                Request(asked["id"], asked["prompt"], wanted, None, block_hasher=hasher)
+            )
         before = {name: request.num_preemptions for name, request in scheduler.requests.items()}
         out = scheduler.schedule()
-        lost = [name for name, times in before.items() if scheduler.requests[name].num_preemptions > times]
+        lost = [
+            name
+            for name, times in before.items()
+            if scheduler.requests[name].num_preemptions > times
+        ]
         names = list(out.num_scheduled_tokens)
         written = []
         for name in names:
@@ -67,7 +76,9 @@ def steps(case: dict[str, Any], model: str) -> list[Any]:
         places = {name: at for at, name in enumerate(names)}
         answer = ModelRunnerOutput(req_ids=names, req_id_to_index=places, sampled_token_ids=written)
         scheduler.update_from_output(out, answer)
-        said.append([out.num_scheduled_tokens, sorted(lost), sorted(set(before) - set(scheduler.requests))])
+        said.append(
+            [out.num_scheduled_tokens, sorted(lost), sorted(set(before) - set(scheduler.requests))]
+        )
     return said
 
 

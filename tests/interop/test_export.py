@@ -35,8 +35,12 @@ def back(tmp_path: Path, folder: Path, form: str, name: str) -> list[dict[str, A
 
 
 @pytest.mark.parametrize(("form", "dialect"), [("vllm", "vllm"), ("sglang", "sglang-oai")])
-def test_result_json_has_the_tools_keys_and_numbers(tmp_path: Path, form: str, dialect: str) -> None:
-    failed = {"0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}}
+def test_result_json_has_the_tools_keys_and_numbers(
+    tmp_path: Path, form: str, dialect: str
+) -> None:
+    failed = {
+        "0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}
+    }
     folder = make_run(tmp_path / "r", [CLOSED, Load("rate", 2.0)], failed)
     first, second = map(json.loads, exported(folder, form).splitlines())
     numbers = summarise_as(dialect, lambda: run_folder.read_records(folder, 0)).metrics
@@ -71,7 +75,8 @@ def test_keys_of_the_two_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("form", "name"), [("vllm", "x.json"), ("sglang", "x.jsonl"), ("llm-d", "x.json"), ("csv", "x.csv")]
+    ("form", "name"),
+    [("vllm", "x.json"), ("sglang", "x.jsonl"), ("llm-d", "x.json"), ("csv", "x.csv")],
 )
 def test_what_is_exported_comes_back(tmp_path: Path, form: str, name: str) -> None:
     deployment = {"engine": "vLLM", "gpu": "H200", "gpus": 8, "tp": 8, "model": "m/x"}
@@ -80,11 +85,15 @@ def test_what_is_exported_comes_back(tmp_path: Path, form: str, name: str) -> No
     assert (after["load"]["kind"], after["load"]["value"]) == ("concurrency", 1)
     for metric in ("ttft_s", "tpot_s", "e2e_s"):
         for statistic in ("mean", "p50", "p99"):
-            assert after["metrics"][metric][statistic] == pytest.approx(before["metrics"][metric][statistic])
+            assert after["metrics"][metric][statistic] == pytest.approx(
+                before["metrics"][metric][statistic]
+            )
 
 
 def test_a_spreadsheet_gets_no_formulas(tmp_path: Path) -> None:
-    target = Target(url="", endpoint="chat", model='=HYPERLINK("http://x")', engine="@x", prompt_kind="text")
+    target = Target(
+        url="", endpoint="chat", model='=HYPERLINK("http://x")', engine="@x", prompt_kind="text"
+    )
     folder = make_run(tmp_path / "r", [CLOSED], {}, target=target)
     (row,) = csv.DictReader(io.StringIO(exported(folder, "csv")))
     assert row["model"] == """'=HYPERLINK("http://x")"""
@@ -95,7 +104,13 @@ def test_a_spreadsheet_gets_no_formulas(tmp_path: Path) -> None:
 
 
 def test_a_terminal_gets_nothing_to_obey(tmp_path: Path) -> None:
-    target = Target(url="", endpoint="chat", model="m\x1b[2J\x9b\u202e\x07", engine="=\r\x1b", prompt_kind="text")
+    target = Target(
+        url="",
+        endpoint="chat",
+        model="m\x1b[2J\x9b\u202e\x07",
+        engine="=\r\x1b",
+        prompt_kind="text",
+    )
     text = exported(make_run(tmp_path / "r", [CLOSED], {}, target=target), "csv")
     (row,) = csv.DictReader(io.StringIO(text))
     assert (row["model"], row["engine"]) == ("m\ufffd[2J\ufffd\ufffd\ufffd", "'=\ufffd\ufffd")
@@ -105,9 +120,16 @@ def test_a_terminal_gets_nothing_to_obey(tmp_path: Path) -> None:
 def test_parquet_has_a_row_per_request(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    # The third has no output; the server of the fourth counted none, so that what arrived counts, as in summaries.
+    # The third has no output; the server of the fourth counted none, so that what arrived counts,
+    # as in summaries.
     odd = {
-        "0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None},
+        "0-2": {
+            "status": "error",
+            "error": "x",
+            "arrival_s": [],
+            "read": [],
+            "output_tokens": None,
+        },
         "0-3": {"output_tokens": None},
     }
     folder = make_run(tmp_path / "r", [CLOSED], odd)
@@ -119,8 +141,11 @@ def test_parquet_has_a_row_per_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("form", "name"), [("vllm", "r.json"), ("sglang", "r.jsonl")])
-def test_requests_without_a_clock_keep_the_stated_duration(tmp_path: Path, form: str, name: str) -> None:
-    """vLLM's older files tell no start times: 2 requests in 100 s are not 2 requests in the longest one's seconds."""
+def test_requests_without_a_clock_keep_the_stated_duration(
+    tmp_path: Path, form: str, name: str
+) -> None:
+    """vLLM's older files tell no start times: 2 requests in 100 s are not 2 requests in the longest
+    one's seconds."""
     told = {
         "model_id": "m", "backend": "vllm", "num_prompts": 2, "request_rate": "inf", "max_concurrency": 1,
         "duration": 100.0, "completed": 2, "total_input_tokens": 20, "total_output_tokens": 6,
@@ -150,7 +175,9 @@ def test_sums_can_be_exported_as_csv_alone(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "r", [CLOSED], {})
-    with pytest.raises(InputError, match="--format xml: unknown; choose one of vllm, sglang, llm-d, csv, parquet"):
+    with pytest.raises(
+        InputError, match="--format xml: unknown; choose one of vllm, sglang, llm-d, csv, parquet"
+    ):
         export_run(folder, "xml")
     with pytest.raises(InputError, match="name a file with -o"):
         export_run(folder, "parquet")
@@ -160,10 +187,19 @@ def test_what_cannot_be_exported_is_told(tmp_path: Path) -> None:
         export_run(folder, "parquet", tmp_path / "no" / "x.parquet")
 
 
-# --- llm-d's benchmark report -----------------------------------------------------------------------------------
+# --- llm-d's benchmark report ---------------------------------------------------------------------
 
-SCHEMA = json.loads((Path(__file__).parent / "data" / "llm_d_benchmark_report_0.2.1.json").read_text())
-DEPLOYMENT = {"engine": "vLLM", "engine_version": "0.33.0", "gpu": "H200", "gpus": 8, "tp": 8, "model": "m/x"}
+SCHEMA = json.loads(
+    (Path(__file__).parent / "data" / "llm_d_benchmark_report_0.2.1.json").read_text()
+)
+DEPLOYMENT = {
+    "engine": "vLLM",
+    "engine_version": "0.33.0",
+    "gpu": "H200",
+    "gpus": 8,
+    "tp": 8,
+    "model": "m/x",
+}
 UNIFORM = {"kind": "uniform", "mean": 75.0, "low": 50, "high": 100}
 FIXED = {"kind": "fixed", "mean": 32.0}
 
@@ -187,13 +223,22 @@ def test_the_schema_refuses_what_it_should() -> None:
     "load", [CLOSED, Load("rate", 2.0), Load("rate", 2.0, max_concurrency=3), Load("burst", 4.0)]
 )
 @pytest.mark.parametrize("source", ["measured", "simulated"])
-def test_a_report_for_llm_d_is_valid_marked_and_comes_back(tmp_path: Path, load: Load, source: str) -> None:
-    settings = {"deployment": DEPLOYMENT, "workload": {"kind": "synthetic", "input": UNIFORM, "output": UNIFORM}}
-    failed = {"0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}}
+def test_a_report_for_llm_d_is_valid_marked_and_comes_back(
+    tmp_path: Path, load: Load, source: str
+) -> None:
+    settings = {
+        "deployment": DEPLOYMENT,
+        "workload": {"kind": "synthetic", "input": UNIFORM, "output": UNIFORM},
+    }
+    failed = {
+        "0-2": {"status": "error", "error": "x", "arrival_s": [], "read": [], "output_tokens": None}
+    }
     folder = make_run(tmp_path / "r", [load], failed, settings=settings, source=source)
     (report,) = reports(folder)
     assert report["run"]["keywords"][0] == source
-    assert ("simulate" in report["scenario"]["load"]["standardized"]["tool"]) is (source == "simulated")
+    assert ("simulate" in report["scenario"]["load"]["standardized"]["tool"]) is (
+        source == "simulated"
+    )
     assert report["scenario"]["stack"][0]["standardized"]["accelerator"]["count"] == 8
     (tmp_path / "x.json").write_text(exported(folder, "llm-d"))
     (run,) = import_files([tmp_path / "x.json"], tmp_path / "back").runs
@@ -203,8 +248,17 @@ def test_a_report_for_llm_d_is_valid_marked_and_comes_back(tmp_path: Path, load:
     assert after["requests"]["error"] == 1
     for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"):
         for statistic in ("mean", "std", "min", "max", "p50", "p90", "p95", "p99"):
-            assert after["metrics"][name][statistic] == before["metrics"][name][statistic], (name, statistic)
-    for name in ("input_tokens", "output_tokens", "requests_per_s", "output_tokens_per_s", "total_tokens_per_s"):
+            assert after["metrics"][name][statistic] == before["metrics"][name][statistic], (
+                name,
+                statistic,
+            )
+    for name in (
+        "input_tokens",
+        "output_tokens",
+        "requests_per_s",
+        "output_tokens_per_s",
+        "total_tokens_per_s",
+    ):
         assert after["metrics"][name] == before["metrics"][name]
     first, second = (run_facts(run_folder.read_info(each)) for each in (folder, run))
     for name in (*DEPLOYMENT, "input_tokens", "output_tokens", "range_ratio"):
@@ -212,7 +266,8 @@ def test_a_report_for_llm_d_is_valid_marked_and_comes_back(tmp_path: Path, load:
 
 
 def test_a_report_for_llm_d_has_pools_apart(tmp_path: Path) -> None:
-    """Each pool is a part of the stack; what is read back, also without what is our own, has the GPUs of both."""
+    """Each pool is a part of the stack; what is read back, also without what is our own, has the
+    GPUs of both."""
     pools = [
         {"role": "prefill", "workers": 2, "gpu": "h100", "gpus": 8, "tp": 8},
         {"role": "decode", "workers": 3, "gpu": "h200", "gpus": 4, "tp": 1, "dp": 4},
@@ -235,7 +290,8 @@ def test_a_report_for_llm_d_has_pools_apart(tmp_path: Path) -> None:
 
 
 def test_a_report_for_llm_d_leaves_out_what_nobody_knows(tmp_path: Path) -> None:
-    """An engine whose GPU is not known has no accelerator to tell of; sums without a mean have no statistics."""
+    """An engine whose GPU is not known has no accelerator to tell of; sums without a mean have no
+    statistics."""
     (report,) = reports(make_run(tmp_path / "r", [CLOSED], {}))
     assert report["scenario"]["stack"][0]["standardized"]["kind"] == "generic"
     sums = {key: value for key, value in SGLANG.items() if not key.startswith("mean_ttft")}
@@ -250,10 +306,15 @@ def test_a_report_for_llm_d_leaves_out_what_nobody_knows(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "odd", [{"load": {"kind": "burst", "value": -1}}, {"load": 7, "totals": [1], "duration_s": "x"}]
 )
-def test_an_odd_report_for_llm_d_is_read_or_refused_in_a_line(tmp_path: Path, odd: dict[str, Any]) -> None:
+def test_an_odd_report_for_llm_d_is_read_or_refused_in_a_line(
+    tmp_path: Path, odd: dict[str, Any]
+) -> None:
     (report,) = reports(make_run(tmp_path / "r", [Load("burst", 4.0)], {}))
     report["scenario"]["load"]["native"]["config"]["loadstone"] = odd
-    report["scenario"]["stack"][0]["native"]["config"]["loadstone"] = {"gpus": "many", "model": ["x"]}
+    report["scenario"]["stack"][0]["native"]["config"]["loadstone"] = {
+        "gpus": "many",
+        "model": ["x"],
+    }
     (tmp_path / "x.json").write_text(json.dumps(report))
     found = import_files([tmp_path / "x.json"], tmp_path / "back", given=["burst=4"])
     assert len(found.runs) == 1

@@ -36,7 +36,9 @@ VLLM = {
 
 def save(folder: Path, name: str, *documents: Any) -> Path:
     path = folder / name
-    path.write_text("\n".join(text if isinstance(text, str) else json.dumps(text) for text in documents))
+    path.write_text(
+        "\n".join(text if isinstance(text, str) else json.dumps(text) for text in documents)
+    )
     return path
 
 
@@ -52,7 +54,7 @@ def kinds(found: Imported) -> set[str]:
     return {finding["kind"] for finding in found.findings}
 
 
-# --- sums alone -------------------------------------------------------------------------------------------------
+# --- sums alone -----------------------------------------------------------------------------------
 
 
 def test_sums_become_a_run_without_records(tmp_path: Path) -> None:
@@ -81,7 +83,14 @@ def test_what_a_format_cannot_tell_is_missing_and_not_0(tmp_path: Path) -> None:
         "sent": None, "ok": 40, "error": None, "timeout": None, "cancelled": None, "short": None,
     }  # fmt: skip
     metrics = cell["metrics"]
-    absent = ("itl_s", "ttft_intended_s", "steady", "achieved_rate_per_s", "cached_input_tokens", "output_events")
+    absent = (
+        "itl_s",
+        "ttft_intended_s",
+        "steady",
+        "achieved_rate_per_s",
+        "cached_input_tokens",
+        "output_events",
+    )
     assert [metrics[name] for name in absent] == [None] * len(absent)
     assert metrics["tpot_s"]["ci95"]["p99"] == [None, None]
 
@@ -97,13 +106,19 @@ def test_a_measured_summary_has_the_same_keys(tmp_path: Path) -> None:
 def test_a_sweep_is_one_run_and_a_load_that_comes_again_another(tmp_path: Path) -> None:
     rows = [SGLANG | {"max_concurrency": places} for places in (8, 4, 16, 4)]
     found = run(tmp_path, save(tmp_path, "a.jsonl", *rows))
-    assert [[cell["load"]["value"] for cell in document(found, n)["cells"]] for n in (0, 1)] == [[4, 8, 16], [4]]
+    assert [[cell["load"]["value"] for cell in document(found, n)["cells"]] for n in (0, 1)] == [
+        [4, 8, 16],
+        [4],
+    ]
     longer = [SGLANG, SGLANG | {"random_output_len": 22}]
     assert len(run(tmp_path, save(tmp_path, "b.jsonl", *longer)).runs) == 2
 
 
 def test_an_infinite_rate_is_a_burst_and_a_finite_one_an_open_loop(tmp_path: Path) -> None:
-    rows = [SGLANG | {"max_concurrency": None}, SGLANG | {"max_concurrency": 9, "request_rate": 2.5}]
+    rows = [
+        SGLANG | {"max_concurrency": None},
+        SGLANG | {"max_concurrency": 9, "request_rate": 2.5},
+    ]
     found = run(tmp_path, save(tmp_path, "a.jsonl", *rows))
     loads = [cell["load"] for number in (0, 1) for cell in document(found, number)["cells"]]
     assert [(load["kind"], load["value"], load["max_concurrency"]) for load in loads] == [
@@ -112,23 +127,45 @@ def test_an_infinite_rate_is_a_burst_and_a_finite_one_an_open_loop(tmp_path: Pat
 
 
 def test_the_oldest_lines_give_their_quotients(tmp_path: Path) -> None:
-    old = {key: value for key, value in SGLANG.items() if key not in ("request_throughput", "input_throughput")}
+    old = {
+        key: value
+        for key, value in SGLANG.items()
+        if key not in ("request_throughput", "input_throughput")
+    }
     (cell,) = document(run(tmp_path, save(tmp_path, "a.jsonl", old)))["cells"]
     assert cell["metrics"]["requests_per_s"] == 4.0
     assert cell["metrics"]["total_tokens_per_s"] == 444.0
 
 
 def test_facts_can_be_given_that_no_file_tells(tmp_path: Path) -> None:
-    given = ["model=m/y", "gpu=h200", "gpus=8", "tp=8", "prefix_cache=off", "weights_dtype=fp8", "label=eager"]
+    given = [
+        "model=m/y",
+        "gpu=h200",
+        "gpus=8",
+        "tp=8",
+        "prefix_cache=off",
+        "weights_dtype=fp8",
+        "label=eager",
+    ]
     found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG), given=given)
     facts = run_facts(run_folder.read_info(found.runs[0]), summary_of(found.runs[0]))
-    assert (facts.engine, facts.model, facts.gpu, facts.gpus, facts.tp) == ("SGLang", "m/y", "H200", 8, 8)
+    assert (facts.engine, facts.model, facts.gpu, facts.gpus, facts.tp) == (
+        "SGLang",
+        "m/y",
+        "H200",
+        8,
+        8,
+    )
     assert (facts.input_tokens, facts.output_tokens, facts.range_ratio) == (100, 11, 1.0)
-    assert (facts.prefix_cache, facts.weights_dtype, facts.tool) == (False, "fp8", "sglang.bench_serving")
+    assert (facts.prefix_cache, facts.weights_dtype, facts.tool) == (
+        False,
+        "fp8",
+        "sglang.bench_serving",
+    )
     assert facts.settings == "eager"
 
 
-# --- requests -----------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def test_requests_become_records(tmp_path: Path) -> None:
@@ -136,7 +173,11 @@ def test_requests_become_records(tmp_path: Path) -> None:
     batches = list(run_folder.read_records(found.runs[0]))
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert [row["sent_s"] for row in rows] == [0.0, 0.5, 1.0]
-    assert [row["arrival_s"] for row in rows] == [[0.5, 0.75, 1.0], [1.0, 1.25, 1.5], [2.0, 2.5, 3.0]]
+    assert [row["arrival_s"] for row in rows] == [
+        [0.5, 0.75, 1.0],
+        [1.0, 1.25, 1.5],
+        [2.0, 2.5, 3.0],
+    ]
     assert [row["tokens"] for row in rows] == [[1, 2, 3]] * 3
     assert {row["intended_s"] for row in rows} == {None}
     (cell,) = document(found)["cells"]
@@ -145,7 +186,9 @@ def test_requests_become_records(tmp_path: Path) -> None:
     assert cell["metrics"]["output_tokens_per_s"] == 3.0
     assert cell["metrics"]["ttft_intended_s"] is None
     assert cell["measured_by"] == "vllm bench serve"
-    assert run_folder.read_plan(found.runs[0]).plan_id == run_folder.read_info(found.runs[0]).plan_id
+    assert (
+        run_folder.read_plan(found.runs[0]).plan_id == run_folder.read_info(found.runs[0]).plan_id
+    )
 
 
 def test_without_start_times_only_durations_are_computed(tmp_path: Path) -> None:
@@ -158,7 +201,11 @@ def test_without_start_times_only_durations_are_computed(tmp_path: Path) -> None
 
 
 def test_completed_requests_without_a_token_are_failures(tmp_path: Path) -> None:
-    empty = {"ttfts": [0.0, 0.5, 1.0], "output_lens": [0, 3, 3], "itls": [[], [0.25, 0.25], [0.5, 0.5]]}
+    empty = {
+        "ttfts": [0.0, 0.5, 1.0],
+        "output_lens": [0, 3, 3],
+        "itls": [[], [0.25, 0.25], [0.5, 0.5]],
+    }
     found = run(tmp_path, save(tmp_path, "a.json", VLLM | empty))
     (cell,) = document(found)["cells"]
     assert (cell["requests"]["ok"], cell["requests"]["error"]) == (2, 1)
@@ -201,7 +248,7 @@ def test_perf_analyzers_responses_are_events(tmp_path: Path) -> None:
     assert (row["arrival_s"], row["tokens"], row["end_s"]) == ([2.0, 3.0], [2, 4], 4.0)
 
 
-# --- each tool's own ----------------------------------------------------------------------------------------------
+# --- each tool's own ------------------------------------------------------------------------------
 
 
 def test_vllm_throughput_counts_input_and_output(tmp_path: Path) -> None:
@@ -216,8 +263,14 @@ def test_vllm_throughput_counts_input_and_output(tmp_path: Path) -> None:
 
 
 def test_vllm_latency_needs_its_batch_told(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.json", {"avg_latency": 2.0, "latencies": [1.0, 3.0], "percentiles": {"50": 2.0}})
-    with pytest.raises(InputError, match=r"does not state the load; state it, e\.g\. --set concurrency=16"):
+    path = save(
+        tmp_path,
+        "a.json",
+        {"avg_latency": 2.0, "latencies": [1.0, 3.0], "percentiles": {"50": 2.0}},
+    )
+    with pytest.raises(
+        InputError, match=r"does not state the load; state it, e\.g\. --set concurrency=16"
+    ):
         run(tmp_path, path)
     (cell,) = document(run(tmp_path, path, given=["burst=8"]))["cells"]
     assert (cell["metrics"]["e2e_s"]["mean"], cell["metrics"]["e2e_s"]["max"]) == (2.0, 3.0)
@@ -227,7 +280,10 @@ def test_sglangs_one_batch(tmp_path: Path) -> None:
     batch = {"run_name": "x", "batch_size": 4, "input_len": 100, "output_len": 10, "latency": 2.0,
              "last_ttft": 0.5, "output_throughput": 26.7, "overall_throughput": 220.0}  # fmt: skip
     (cell,) = document(run(tmp_path, save(tmp_path, "a.jsonl", batch)))["cells"]
-    assert (cell["metrics"]["output_tokens_per_s"], cell["metrics"]["total_tokens_per_s"]) == (20.0, 220.0)
+    assert (cell["metrics"]["output_tokens_per_s"], cell["metrics"]["total_tokens_per_s"]) == (
+        20.0,
+        220.0,
+    )
 
 
 def test_mlperfs_summary(tmp_path: Path) -> None:
@@ -282,15 +338,26 @@ results: {request_performance: {aggregate: {
     assert (cell["load"]["kind"], cell["load"]["value"]) == ("rate", 4)
     assert (cell["metrics"]["ttft_s"]["p50"], cell["metrics"]["e2e_s"]["mean"]) == (0.015, 0.5)
     facts = run_facts(run_folder.read_info(found.runs[0]))
-    assert (facts.engine, facts.engine_version, facts.gpu, facts.gpus, facts.tp) == ("vLLM", "0.11.0", "H100", 8, 8)
+    assert (facts.engine, facts.engine_version, facts.gpu, facts.gpus, facts.tp) == (
+        "vLLM",
+        "0.11.0",
+        "H100",
+        8,
+        8,
+    )
 
 
 def test_plain_csv_with_a_map(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.csv", "users,Median TTFT,engine,tok/s", "4,120,vllm,99.5", "8,=1+1,vllm,150")
+    path = save(
+        tmp_path, "a.csv", "users,Median TTFT,engine,tok/s", "4,120,vllm,99.5", "8,=1+1,vllm,150"
+    )
     mapped = ["concurrency=users", "ttft_p50_ms=Median TTFT", "output_tokens_per_s=tok/s"]
     found = run(tmp_path, path, mapped=mapped)
     first, second = document(found)["cells"]
-    assert (first["metrics"]["ttft_s"]["p50"], first["metrics"]["output_tokens_per_s"]) == (0.12, 99.5)
+    assert (first["metrics"]["ttft_s"]["p50"], first["metrics"]["output_tokens_per_s"]) == (
+        0.12,
+        99.5,
+    )
     assert second["metrics"]["ttft_s"] is None
     assert "no_number" in kinds(found)
     with pytest.raises(InputError, match="no column 'TTFT'; it has 'users'"):
@@ -315,13 +382,16 @@ def test_csv_of_other_countries(tmp_path: Path, sep: str) -> None:
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
 def test_encodings_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
     said = json.dumps(SGLANG)
-    (tmp_path / "a.jsonl").write_bytes((said if encoding != "utf-16-be" else "\ufeff" + said).encode(encoding))
+    (tmp_path / "a.jsonl").write_bytes(
+        (said if encoding != "utf-16-be" else "\ufeff" + said).encode(encoding)
+    )
     (cell,) = document(run(tmp_path, tmp_path / "a.jsonl"))["cells"]
     assert cell["metrics"]["ttft_s"]["p50"] == SGLANG["median_ttft_ms"] / 1e3
 
 
 @pytest.mark.parametrize(
-    ("begin", "kind"), [(b"PK\x03\x04", "a ZIP archive"), (b"\x1f\x8b\x08", "gzip"), (b"PAR1", "Parquet")]
+    ("begin", "kind"),
+    [(b"PK\x03\x04", "a ZIP archive"), (b"\x1f\x8b\x08", "gzip"), (b"PAR1", "Parquet")],
 )
 def test_an_archive_is_called_one(tmp_path: Path, begin: bytes, kind: str) -> None:
     (tmp_path / "a.json").write_bytes(begin + b"\x00\x01")
@@ -338,11 +408,13 @@ def test_characters_of_another_encoding_are_told(tmp_path: Path) -> None:
 
 
 def test_all_prompts_of_a_points_table_at_once_are_a_burst(tmp_path: Path) -> None:
-    path = save(tmp_path, "a.csv", "arrival,arrival_value,num_prompts,output_tok_s", "offline,inf,320,1500")
+    path = save(
+        tmp_path, "a.csv", "arrival,arrival_value,num_prompts,output_tok_s", "offline,inf,320,1500"
+    )
     assert document(run(tmp_path, path))["cells"][0]["load"]["value"] == 320
 
 
-# --- what does not fit together ------------------------------------------------------------------------------------
+# --- what does not fit together -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -359,7 +431,9 @@ def test_all_prompts_of_a_points_table_at_once_are_a_burst(tmp_path: Path) -> No
         ({"mean_ttft_ms": -1.0, "std_ttft_ms": None}, "negative_time"),
     ],
 )
-def test_numbers_that_cannot_all_be_true_are_findings(tmp_path: Path, change: dict[str, Any], kind: str) -> None:
+def test_numbers_that_cannot_all_be_true_are_findings(
+    tmp_path: Path, change: dict[str, Any], kind: str
+) -> None:
     assert kinds(run(tmp_path, save(tmp_path, "a.jsonl", SGLANG))) == set()
     found = run(tmp_path, save(tmp_path, "b.jsonl", SGLANG | change))
     assert kind in kinds(found)
@@ -393,15 +467,23 @@ def test_where_nothing_completed_no_latency_is_0(tmp_path: Path) -> None:
     found = run(tmp_path, save(tmp_path, "a.json", FAILED))
     assert kinds(found) == {"none_completed", "request_errors"}
     (cell,) = document(found)["cells"]
-    assert (cell["metrics"]["ttft_s"], cell["metrics"]["tpot_s"], cell["verdict"]["trusted"]) == (None, None, False)
+    assert (cell["metrics"]["ttft_s"], cell["metrics"]["tpot_s"], cell["verdict"]["trusted"]) == (
+        None,
+        None,
+        False,
+    )
 
 
 @pytest.mark.parametrize(("throughput", "severity"), [({}, "info"), ({"output_throughput": None, "input_throughput":
     None, "total_output_tokens": None}, "warning")])  # fmt: skip
-def test_latencies_that_are_all_null_are_told(tmp_path: Path, throughput: dict[str, Any], severity: str) -> None:
+def test_latencies_that_are_all_null_are_told(
+    tmp_path: Path, throughput: dict[str, Any], severity: str
+) -> None:
     nulls = {name: None for name in SGLANG if name.endswith("_ms")} | {"concurrency": None}
     found = run(tmp_path, save(tmp_path, "a.jsonl", SGLANG | nulls | throughput))
-    assert [(finding["kind"], finding["severity"]) for finding in found.findings] == [("no_latencies", severity)]
+    assert [(finding["kind"], finding["severity"]) for finding in found.findings] == [
+        ("no_latencies", severity)
+    ]
 
 
 def test_places_that_were_never_filled_are_told(tmp_path: Path) -> None:
@@ -417,10 +499,12 @@ def test_some_failures_of_sums_are_a_finding(tmp_path: Path) -> None:
 
 
 def test_requests_that_are_fewer_than_the_sums_say(tmp_path: Path) -> None:
-    assert "requests_missing" in kinds(run(tmp_path, save(tmp_path, "a.json", VLLM | {"completed": 9})))
+    assert "requests_missing" in kinds(
+        run(tmp_path, save(tmp_path, "a.json", VLLM | {"completed": 9}))
+    )
 
 
-# --- hostile and broken files ---------------------------------------------------------------------------------------
+# --- hostile and broken files ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -439,7 +523,9 @@ def test_requests_that_are_fewer_than_the_sums_say(tmp_path: Path) -> None:
         ("a.json", '{"request_rate": ' + "9" * 5000 + "}", "no JSON|not a result"),
     ],
 )
-def test_what_is_no_result_is_refused_in_one_line(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_what_is_no_result_is_refused_in_one_line(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
     with pytest.raises(InputError, match=said) as raised:
         run(tmp_path, save(tmp_path, name, text))
     assert "\n" not in str(raised.value)
@@ -500,7 +586,10 @@ def test_of_cut_json_lines_the_whole_ones_are_read(tmp_path: Path) -> None:
 
 
 def test_a_line_separator_in_a_text_ends_no_line(tmp_path: Path) -> None:
-    lines = [json.dumps(SGLANG | {"tag": "a\u2028b\x85c", "max_concurrency": n}, ensure_ascii=False) for n in (4, 8)]
+    lines = [
+        json.dumps(SGLANG | {"tag": "a\u2028b\x85c", "max_concurrency": n}, ensure_ascii=False)
+        for n in (4, 8)
+    ]
     found = run(tmp_path, save(tmp_path, "a.jsonl", *lines))
     assert len(document(found)["cells"]) == 2
     assert "lines_left_out" not in kinds(found)
@@ -515,14 +604,18 @@ def test_a_name_that_is_no_utf_8(tmp_path: Path, place: str) -> None:
         path.write_text(json.dumps(SGLANG))
     except OSError:
         pytest.skip("this file system takes UTF-8 alone")
-    found = run(tmp_path, inside if place == "folder" else path, command=["loadstone", "import", str(path)])
+    found = run(
+        tmp_path, inside if place == "folder" else path, command=["loadstone", "import", str(path)]
+    )
     assert run_folder.read_info(found.runs[0]).settings.imported.files == ["caf\ufffd.jsonl"]
 
 
-# --- facts that are given ----------------------------------------------------------------------------------------
+# --- facts that are given -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", ["foo=1", "gpus", "gpus=x", "rate=0", "prefix_cache=maybe", "model="])
+@pytest.mark.parametrize(
+    "given", ["foo=1", "gpus", "gpus=x", "rate=0", "prefix_cache=maybe", "model="]
+)
 def test_facts_that_are_none_are_refused(tmp_path: Path, given: str) -> None:
     with pytest.raises(InputError, match=r"^--set"):
         run(tmp_path, save(tmp_path, "a.jsonl", SGLANG), given=[given])
@@ -555,11 +648,15 @@ LM_EVAL = {
 
 def test_all_runs_of_an_import_have_one_time_however_long_it_takes(tmp_path: Path) -> None:
     for n in range(3):
-        (tmp_path / f"{n}.json").write_text(json.dumps({**AIPERF_RESULT, "request_count": {"avg": 60 + n}}))
+        (tmp_path / f"{n}.json").write_text(
+            json.dumps({**AIPERF_RESULT, "request_count": {"avg": 60 + n}})
+        )
     ticks = (datetime(2026, 1, 2, 3, 4, second, tzinfo=UTC) for second in range(60))
     with pytest.MonkeyPatch.context() as patch:
         for module in (read, run_folders):
-            patch.setattr(module, "datetime", SimpleNamespace(now=lambda _: next(ticks)), raising=False)
+            patch.setattr(
+                module, "datetime", SimpleNamespace(now=lambda _: next(ticks)), raising=False
+            )
         runs = import_files([tmp_path], tmp_path / "out").runs
     assert len(runs) == 3
     assert len({run.name[:15] for run in runs}) == 1
@@ -576,7 +673,10 @@ AIPERF_RESULT = {
     "aiperf_version": "0.13.0",
     "request_latency": {"unit": "ms", "avg": 20.0},
     "request_count": {"avg": 60},
-    "input_config": {"phases": [{"name": "profiling", "concurrency": 4}], "models": {"items": [{"name": "gold"}]}},
+    "input_config": {
+        "phases": [{"name": "profiling", "concurrency": 4}],
+        "models": {"items": [{"name": "gold"}]},
+    },
 }
 
 
@@ -585,7 +685,9 @@ def test_accuracy_that_aiperf_writes_beside_a_result_is_read_with_it(tmp_path: P
     folder.mkdir()
     (folder / "profile_export_aiperf.json").write_text(json.dumps(AIPERF_RESULT))
     table = folder / "accuracy_results.csv"
-    table.write_text("task,correct,total,unparsed,accuracy\r\nOVERALL,43,60,17,0.7167\r\ngsm8k,43,60,17,0.7167\r\n")
+    table.write_text(
+        "task,correct,total,unparsed,accuracy\r\nOVERALL,43,60,17,0.7167\r\ngsm8k,43,60,17,0.7167\r\n"
+    )
     [run] = import_files([folder], tmp_path / "out").runs
     [cell] = summary_of(run).cells
     assert cell.graded is not None

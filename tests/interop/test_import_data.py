@@ -16,7 +16,9 @@ from summary_documents import summarise
 from test_tables import shown
 
 RESULTS = Path(__file__).resolve().parents[3] / "shared" / "data" / "results"
-pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="the shared results are not beside this checkout")
+pytestmark = pytest.mark.skipif(
+    not RESULTS.exists(), reason="the shared results are not beside this checkout"
+)
 
 
 def facts_of(run: Path) -> RunFacts:
@@ -30,7 +32,9 @@ def cells_of(found: Imported) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def dstack(tmp_path_factory: pytest.TempPathFactory) -> Imported:
     files = [RESULTS / "dstack" / f"{name}_results.csv" for name in ("online", "offline")]
-    return import_files(files, tmp_path_factory.mktemp("runs"), given=["model=deepseek-ai/DeepSeek-R1", "gpus=8"])
+    return import_files(
+        files, tmp_path_factory.mktemp("runs"), given=["model=deepseek-ai/DeepSeek-R1", "gpus=8"]
+    )
 
 
 def test_dstacks_tables_are_sweeps_by_engine_gpu_and_length(dstack: Imported) -> None:
@@ -55,7 +59,9 @@ def test_dstacks_best_throughputs_count_input_and_output(dstack: Imported) -> No
         total, engine = max(
             (cell["metrics"]["total_tokens_per_s"], facts.engine)
             for run in dstack.runs
-            if (facts := facts_of(run)).gpu == gpu and facts.mode == mode and facts.workload == "synthetic"
+            if (facts := facts_of(run)).gpu == gpu
+            and facts.mode == mode
+            and facts.workload == "synthetic"
             for cell in summarise(run)["cells"]
         )
         return engine, round(total)
@@ -69,7 +75,9 @@ def test_dstacks_shifted_and_unused_columns_are_found(dstack: Imported) -> None:
     kinds = [finding["kind"] for finding in dstack.findings]
     assert kinds.count("columns_shifted") == 9  # every row of TensorRT-LLM
     assert kinds.count("lengths_not_used") == 9  # every row of shared prefixes
-    shared = [facts_of(run) for run in dstack.runs if facts_of(run).workload == "generated-shared-prefix"]
+    shared = [
+        facts_of(run) for run in dstack.runs if facts_of(run).workload == "generated-shared-prefix"
+    ]
     assert {round(facts.input_tokens or 0, -1) for facts in shared} == {3270, 3280}
     assert {facts.output_tokens for facts in shared} == {800}
 
@@ -81,14 +89,23 @@ def test_datacrunchs_lines_of_all_versions(tmp_path: Path) -> None:
     assert all(cell["metrics"]["output_tokens_per_s"] > 0 for cell in cells)
     assert all(cell["metrics"]["tpot_s"] is None for cell in cells)  # none of these versions had it
     assert {cell["load"]["kind"] for cell in cells} == {"burst", "rate"}
-    spread = next(facts_of(run) for run in found.runs if facts_of(run).range_ratio == pytest.approx(1 / 1024))
+    spread = next(
+        facts_of(run) for run in found.runs if facts_of(run).range_ratio == pytest.approx(1 / 1024)
+    )
     assert spread.input_tokens == 512.5
 
 
 def test_vllms_own_sample_holds_failures_counted_as_completed(tmp_path: Path) -> None:
     found = import_files(list((RESULTS / "vllm_serve").glob("*.json")), tmp_path)
     (cell,) = cells_of(found)
-    assert cell["requests"] == {"sent": 1000, "ok": 622, "error": 378, "timeout": 0, "cancelled": 0, "short": 0}
+    assert cell["requests"] == {
+        "sent": 1000,
+        "ok": 622,
+        "error": 378,
+        "timeout": 0,
+        "cancelled": 0,
+        "short": 0,
+    }
     assert cell["metrics"]["ttft_s"]["mean"] == pytest.approx(15.0734, rel=1e-4)
     (stated,) = [one for one in cell["verdict"]["findings"] if one["kind"] == "stated_differs"]
     assert "TTFT 9.38 s as stated, 15.1 s by its requests" in stated["evidence"]
@@ -100,12 +117,19 @@ def test_vllms_own_sample_holds_failures_counted_as_completed(tmp_path: Path) ->
         ("peers/aiperf/artifacts/profile_export_aiperf.json", 24, "AIPerf 0.13.0", True),
         ("peers/aiperf/artifacts/profile_export.jsonl", 24, "AIPerf 0.13.0", True),
         ("peers/guidellm/guidellm.json", 24, "GuideLLM 0.8.1", False),
-        ("peers/inference-perf/reports/per_request_lifecycle_metrics.json", 24, "inference-perf", True),
+        (
+            "peers/inference-perf/reports/per_request_lifecycle_metrics.json",
+            24,
+            "inference-perf",
+            True,
+        ),
         ("peers/sglang_bench/sglang_bench.jsonl", 24, "sglang.bench_serving", True),
         ("peers/vllm_bench/vllm_bench_serve.json", 24, "vllm bench serve", True),
     ],
 )
-def test_files_with_requests_give_records(tmp_path: Path, path: str, requests: int, tool: str, itl: bool) -> None:
+def test_files_with_requests_give_records(
+    tmp_path: Path, path: str, requests: int, tool: str, itl: bool
+) -> None:
     found = import_files([RESULTS / path], tmp_path)
     (cell,) = cells_of(found)
     assert (cell["requests"]["ok"], cell["measured_by"]) == (requests, tool)
@@ -116,7 +140,8 @@ def test_files_with_requests_give_records(tmp_path: Path, path: str, requests: i
 
 
 def test_the_numbers_of_requests_are_the_tools_own(tmp_path: Path) -> None:
-    """One server, measured by five tools: what each states and what its requests give agree, but for token counts."""
+    """One server, measured by five tools: what each states and what its requests give agree, but
+    for token counts."""
     found = import_files([RESULTS / "peers"], tmp_path)
     assert len(found.runs) == 5
     for cell in cells_of(found):
@@ -135,12 +160,18 @@ def test_the_report_of_llm_d_and_stages_are_sums(tmp_path: Path) -> None:
     loads = {(cell["load"]["kind"], round(cell["load"]["value"], 2)) for cell in cells_of(found)}
     assert loads == {("rate", 3.92), ("rate", 1.0), ("rate", 196.93), ("rate", 2.0), ("rate", 4.0)}
     # Stage 5 sent 79 of the 197 requests/s that were asked of it.
-    assert {one["kind"] for one in found.findings if one["severity"] != "info"} == {"load_not_told", "rate_differs"}
+    assert {one["kind"] for one in found.findings if one["severity"] != "info"} == {
+        "load_not_told",
+        "rate_differs",
+    }
     assert not any((run / "records.parquet").exists() for run in found.runs)
 
 
-def test_what_a_file_states_otherwise_stands_beside_the_numbers_of_its_requests(tmp_path: Path) -> None:
-    """A tool's throughput is over its whole duration, ours over the steady window: readers of both ask why."""
+def test_what_a_file_states_otherwise_stands_beside_the_numbers_of_its_requests(
+    tmp_path: Path,
+) -> None:
+    """A tool's throughput is over its whole duration, ours over the steady window: readers of both
+    ask why."""
     (folder,) = import_files([RESULTS / "peers/vllm_bench/vllm_bench_serve.json"], tmp_path).runs
     (cell,) = summary_of(folder).cells
     stated = {(one.metric, one.statistic): one for one in cell.stated}
@@ -158,7 +189,10 @@ def test_what_a_file_states_otherwise_stands_beside_the_numbers_of_its_requests(
     assert "What files report otherwise" in page
     copied = Path(shutil.copytree(folder, tmp_path / "copied"))
     evidence = [one["evidence"] for one in loadstone.compare(folder, copied)["findings"]]
-    assert any(f"output_tokens_per_s {number}" in one and "total_output_tokens/duration" in one for one in evidence)
+    assert any(
+        f"output_tokens_per_s {number}" in one and "total_output_tokens/duration" in one
+        for one in evidence
+    )
 
 
 def test_numbers_that_agree_with_the_files_own_are_not_repeated(tmp_path: Path) -> None:

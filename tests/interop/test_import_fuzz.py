@@ -1,4 +1,5 @@
-"""Files that are almost results: whatever stands where a value should, an import ends well or in one line."""
+"""Files that are almost results: whatever stands where a value should, an import ends well or in
+one line."""
 
 import copy
 import json
@@ -80,7 +81,11 @@ DOCUMENTS = [SGLANG, VLLM, RAMP, AIPERF, AIPERF_ROW, GUIDELLM, INFERENCE_PERF, P
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Where every value stands."""
     children = (
-        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document)
+        if isinstance(document, list)
+        else ()
     )
     return [path, *(found for key, value in children for found in places(value, (*path, key)))]
 
@@ -107,7 +112,9 @@ def test_odd_values_anywhere(tmp_path: Path, document: dict[str, Any]) -> None:
         path = tmp_path / f"{attempt}.json"
         path.write_text(json.dumps(changed(document, rng)))
         try:
-            found = import_files([path], tmp_path / "runs", given=["concurrency=4"] if attempt % 2 else [])
+            found = import_files(
+                [path], tmp_path / "runs", given=["concurrency=4"] if attempt % 2 else []
+            )
         except InputError as error:
             refused.append(str(error))
             continue

@@ -1,4 +1,5 @@
-"""Files made to break an import: it names what is wrong in one line, and reads what else there is."""
+"""Files made to break an import: it names what is wrong in one line, and reads what else there
+is."""
 
 import gzip
 import io
@@ -19,11 +20,18 @@ from summary_documents import summarise
 from test_import import SGLANG, VLLM, document, kinds, save
 from test_import_fuzz import AIPERF, AIPERF_ROW, GUIDELLM
 
-ONE = {"num_prompts": 1, "completed": 1, "ttfts": [0.5], "itls": [[0.25, 0.25]], "errors": [""], "output_lens": [3]}
+ONE = {
+    "num_prompts": 1,
+    "completed": 1,
+    "ttfts": [0.5],
+    "itls": [[0.25, 0.25]],
+    "errors": [""],
+    "output_lens": [3],
+}
 TEXT = json.dumps(SGLANG)
 
 
-# --- a folder with one odd file ---------------------------------------------------------------------------------
+# --- a folder with one odd file -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -45,7 +53,9 @@ def test_numbers_that_cannot_be_are_named_and_the_rest_is_read(
     save(inside, "b.json", VLLM | ONE | odd)
     imported = import_files([inside], tmp_path / "runs")
     assert len(imported.runs) == 2
-    (finding,) = (finding for finding in imported.findings if finding["kind"] == "impossible_number")
+    (finding,) = (
+        finding for finding in imported.findings if finding["kind"] == "impossible_number"
+    )
     assert finding["evidence"].startswith("b.json: ")
     assert evidence in finding["evidence"]
     for run in imported.runs:
@@ -81,7 +91,7 @@ def test_a_run_that_cannot_be_written_leaves_nothing_and_stops_no_other(
     assert not list((tmp_path / "others").iterdir())
 
 
-# --- contents that are no result --------------------------------------------------------------------------------
+# --- contents that are no result ------------------------------------------------------------------
 
 
 def zipped(content: bytes) -> bytes:
@@ -124,7 +134,9 @@ def zipped(content: bytes) -> bytes:
         ("a.txt", b"MLPerf Results Summary" + b"\n: NO" * 1_000_000, "does not state the load"),
     ],
 )
-def test_contents_that_are_no_result(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_contents_that_are_no_result(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InputError, match=reason) as raised:
@@ -134,14 +146,20 @@ def test_contents_that_are_no_result(tmp_path: Path, name: str, content: bytes, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_files_with_more_than_memory_should_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_with_more_than_memory_should_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
     monkeypatch.setattr(files, "_CHUNK_BYTES", 1 << 16)
     monkeypatch.setattr(files, "_MOST_VALUES", 1000)
     monkeypatch.setattr(files, "MOST_LINES", 1000)
     monkeypatch.setattr(files, "MOST_RESULTS", 10)
     for name, content, reason in (
-        ("rows.csv", "concurrency,ttft_p50_ms\n" + "4,500\n" * 11, "more than 10 results; split it"),
+        (
+            "rows.csv",
+            "concurrency,ttft_p50_ms\n" + "4,500\n" * 11,
+            "more than 10 results; split it",
+        ),
         ("rows.jsonl", "{}\n" * 11, "more than 10 results; split it"),
         ("large.json", "{" + " " * (2 << 20), "more than 1 MiB; split it"),
         ("values.json", "[" + "{}," * 1000 + "{}]", "more than 1,000 values; split it"),
@@ -152,7 +170,7 @@ def test_files_with_more_than_memory_should_hold(tmp_path: Path, monkeypatch: py
             import_files([save(tmp_path, name, content)], tmp_path / "runs")
 
 
-# --- files that are none ----------------------------------------------------------------------------------------
+# --- files that are none --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "loop", "gone", "unreadable"])
@@ -202,7 +220,7 @@ def test_names_reach_no_terminal(tmp_path: Path) -> None:
     assert str(raised.value).isprintable()
 
 
-# --- contents that are results all the same ---------------------------------------------------------------------
+# --- contents that are results all the same -------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -228,7 +246,9 @@ def test_other_spellings_of_the_same(tmp_path: Path, content: bytes) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_tables_by_any_end_of_line(tmp_path: Path, end: str) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(end.join(["concurrency,ttft_p50_ms,duration_s", "4,500,1", '8,"600",-3']).encode())
+    path.write_bytes(
+        end.join(["concurrency,ttft_p50_ms,duration_s", "4,500,1", '8,"600",-3']).encode()
+    )
     imported = import_files([path], tmp_path / "runs")
     cells = document(imported)["cells"]
     assert [cell["metrics"]["ttft_s"]["p50"] for cell in cells] == [0.5, 0.6]
@@ -237,7 +257,10 @@ def test_tables_by_any_end_of_line(tmp_path: Path, end: str) -> None:
 
 def test_mixed_kinds_in_one_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2: not a result"):
-        import_files([save(tmp_path, "a.jsonl", SGLANG, AIPERF_ROW | {"metrics": None, "metadata": 1})], tmp_path)
+        import_files(
+            [save(tmp_path, "a.jsonl", SGLANG, AIPERF_ROW | {"metrics": None, "metadata": 1})],
+            tmp_path,
+        )
     with pytest.raises(InputError, match="does not state the load"):
         import_files([save(tmp_path, "b.jsonl", AIPERF_ROW)], tmp_path)
 
@@ -255,7 +278,9 @@ def test_times_that_go_backwards(tmp_path: Path) -> None:
     (request,) = benchmark["requests"]["successful"]
     late = request | {"request_end_time": 1.0, "inter_token_latency_ms": -3.0}
     changed = benchmark | {"requests": benchmark["requests"] | {"successful": [late]}}
-    imported = import_files([save(tmp_path, "b.json", GUIDELLM | {"benchmarks": [changed]})], tmp_path / "runs")
+    imported = import_files(
+        [save(tmp_path, "b.json", GUIDELLM | {"benchmarks": [changed]})], tmp_path / "runs"
+    )
     json.dumps(document(imported), allow_nan=False)
 
 

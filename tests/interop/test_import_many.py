@@ -1,4 +1,5 @@
-"""Folders of many results: what belongs together, whose server it was, and what some tools do not say outright."""
+"""Folders of many results: what belongs together, whose server it was, and what some tools do not
+say outright."""
 
 import copy
 import itertools
@@ -27,18 +28,24 @@ def test_results_that_are_named_alike_are_told_apart(tmp_path: Path) -> None:
     for paths in ([tmp_path / "all"], folders, [folder / "result.json" for folder in folders]):
         found = import_files(paths, tmp_path / "runs")
         files = [run_folder.read_info(folder).settings.imported.files for folder in found.runs]
-        assert ["/".join(name.split("/")[-2:]) for (name,) in files] == ["friday/result.json", "monday/result.json"]
+        assert ["/".join(name.split("/")[-2:]) for (name,) in files] == [
+            "friday/result.json",
+            "monday/result.json",
+        ]
 
 
 def test_another_server_is_another_run(tmp_path: Path) -> None:
-    """AIPerf and GuideLLM tell the server's URL; of the others results in one folder are of one server."""
+    """AIPerf and GuideLLM tell the server's URL; of the others results in one folder are of one
+    server."""
     url = "http://user:secret@{}:8000/v1?key=secret"
     for name, host in (("a", "one"), ("b", "two"), ("c", "one")):
         (tmp_path / "all" / name).mkdir(parents=True)
         config = AIPERF["input_config"] | {
             "endpoint": {"urls": [url.format(host)]}, "phases": [{"concurrency": ord(name)}],
         }  # fmt: skip
-        save(tmp_path / "all" / name, "profile_export_aiperf.json", AIPERF | {"input_config": config})
+        save(
+            tmp_path / "all" / name, "profile_export_aiperf.json", AIPERF | {"input_config": config}
+        )
         save(tmp_path / "all" / name, "sglang.jsonl", SGLANG | {"max_concurrency": ord(name)})
     found = import_files([tmp_path / "all"], tmp_path / "runs")
     infos = [run_folder.read_info(folder) for folder in found.runs]
@@ -51,9 +58,12 @@ def test_another_server_is_another_run(tmp_path: Path) -> None:
 
 
 def test_aiperfs_rates_are_over_the_whole_phase_in_an_open_loop(tmp_path: Path) -> None:
-    """The first send of a Poisson process comes after a wait, which benchmark_duration leaves out."""
+    """The first send of a Poisson process comes after a wait, which benchmark_duration leaves
+    out."""
     times = {"start_time": "2026-01-01T00:00:00.000000", "end_time": "2026-01-01T00:00:02.000000"}
-    rated = AIPERF | times | {"benchmark_duration": {"avg": 1.5}, "request_throughput": {"avg": 1.5}}
+    rated = (
+        AIPERF | times | {"benchmark_duration": {"avg": 1.5}, "request_throughput": {"avg": 1.5}}
+    )
     found = run(tmp_path, save(tmp_path, "a.json", rated))
     assert "throughput_inconsistent" not in kinds(found)
     assert document(found)["cells"][0]["duration_s"] == 2.0
@@ -65,17 +75,27 @@ def test_aiperfs_cached_tokens_are_kept(tmp_path: Path) -> None:
     cached = AIPERF_ROW["metrics"] | {"usage_prompt_cache_read_tokens": {"value": 5}}
     path = save(tmp_path, "a.jsonl", AIPERF_ROW | {"metrics": cached})
     (folder,) = run(tmp_path, path, given=["concurrency=1"]).runs
-    assert [row["cached_tokens"] for batch in run_folder.read_records(folder) for row in batch.to_pylist()] == [5]
+    assert [
+        row["cached_tokens"]
+        for batch in run_folder.read_records(folder)
+        for row in batch.to_pylist()
+    ] == [5]
 
 
 @pytest.mark.parametrize(("whole", "severity"), [(1, "warning"), (40, "info")])
-def test_requests_that_guidellm_cuts_at_its_end_are_no_failures(tmp_path: Path, whole: int, severity: str) -> None:
+def test_requests_that_guidellm_cuts_at_its_end_are_no_failures(
+    tmp_path: Path, whole: int, severity: str
+) -> None:
     made = copy.deepcopy(GUIDELLM)
     (benchmark,) = made["benchmarks"]
     (done,) = benchmark["requests"]["successful"]
     cut = done | {"output_tokens": 1, "inter_token_latency_ms": None}
     benchmark["requests"] |= {"successful": [done] * whole, "incomplete": [cut]}
-    benchmark["metrics"]["request_totals"] |= {"successful": whole, "incomplete": 1, "total": whole + 1}
+    benchmark["metrics"]["request_totals"] |= {
+        "successful": whole,
+        "incomplete": 1,
+        "total": whole + 1,
+    }
     found = run(tmp_path, save(tmp_path, "a.json", made))
     (cell,) = document(found)["cells"]
     said = {finding["kind"]: finding["severity"] for finding in cell["verdict"]["findings"]}
@@ -85,9 +105,12 @@ def test_requests_that_guidellm_cuts_at_its_end_are_no_failures(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("kind", "late"), [("constant", 0.25), ("constant", -1.0), ("constant", 1e30), ("concurrent", 0.25)]
+    ("kind", "late"),
+    [("constant", 0.25), ("constant", -1.0), ("constant", 1e30), ("concurrent", 0.25)],
 )
-def test_when_guidellm_meant_to_send_is_kept_of_open_loops(tmp_path: Path, kind: str, late: float) -> None:
+def test_when_guidellm_meant_to_send_is_kept_of_open_loops(
+    tmp_path: Path, kind: str, late: float
+) -> None:
     made = copy.deepcopy(GUIDELLM)
     (benchmark,) = made["benchmarks"]
     benchmark.setdefault("config", {})["strategy"] = {"type_": kind, "rate": 2.0, "streams": 2}
@@ -113,10 +136,16 @@ def test_another_month_and_other_lengths_are_other_runs(tmp_path: Path) -> None:
     def at(rate: float, **change: Any) -> dict[str, Any]:
         return SUMS | {"request_rate": rate} | change
 
-    later, longer = {"date": "20260302-030405"}, {"total_input_tokens": 3000, "total_token_throughput": 752.25}
+    later, longer = (
+        {"date": "20260302-030405"},
+        {"total_input_tokens": 3000, "total_token_throughput": 752.25},
+    )
     rows = [at(1.0), at(2.0), at(4.0, date="20260102-130405"), at(8.0, **later), at(16.0, **longer)]
     found = run(tmp_path, save(tmp_path, "a.json", *rows))
-    loads = [[cell["load"]["value"] for cell in document(found, n)["cells"]] for n in range(len(found.runs))]
+    loads = [
+        [cell["load"]["value"] for cell in document(found, n)["cells"]]
+        for n in range(len(found.runs))
+    ]
     assert loads == [[1.0, 2.0, 4.0], [8.0], [16.0]]
 
 
@@ -150,12 +179,15 @@ def test_a_ramp_of_vllms_is_no_burst(tmp_path: Path) -> None:
 
 
 def test_vllms_e2e_is_that_of_its_latencies(tmp_path: Path) -> None:
-    (cell,) = document(run(tmp_path, save(tmp_path, "a.json", SUMS | {"latencies": [1.0, 2.0, 6.0]})))["cells"]
+    (cell,) = document(
+        run(tmp_path, save(tmp_path, "a.json", SUMS | {"latencies": [1.0, 2.0, 6.0]}))
+    )["cells"]
     assert (cell["metrics"]["e2e_s"]["mean"], cell["metrics"]["e2e_s"]["p50"]) == (3.0, 2.0)
 
 
 def test_a_client_of_another_tool_that_read_late_is_not_trusted(tmp_path: Path) -> None:
-    """Half of the gaps that vLLM's client saw are none of the engine's: it read several chunks together."""
+    """Half of the gaps that vLLM's client saw are none of the engine's: it read several chunks
+    together."""
     count, gaps = 40, [0.0, 0.0, 0.0, 0.02] * 4
     document = {
         "duration": 10.0, "completed": count, "request_throughput": 4.0, "output_throughput": 68.0, "model_id": "m",

@@ -8,7 +8,9 @@ from loadstone.interop.read.run_folders import group_runs
 
 
 def cell(tool: str, load: float, created: str | None) -> ResultCell:
-    return ResultCell(where="r.jsonl, line 1", tool=tool, load=Load("concurrency", load), created=created)
+    return ResultCell(
+        where="r.jsonl, line 1", tool=tool, load=Load("concurrency", load), created=created
+    )
 
 
 @pytest.mark.parametrize(
@@ -22,7 +24,9 @@ def cell(tool: str, load: float, created: str | None) -> ResultCell:
         ([None, None], 1),
     ],
 )
-def test_a_sitting_ends_where_nothing_is_measured_for_long(times: list[str | None], runs: int) -> None:
+def test_a_sitting_ends_where_nothing_is_measured_for_long(
+    times: list[str | None], runs: int
+) -> None:
     found = group_runs([cell("vllm", 2.0**at, created) for at, created in enumerate(times)])
     assert len(found) == runs
 

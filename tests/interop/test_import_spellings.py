@@ -48,13 +48,17 @@ def sweep(folder: Path, *, told: bool) -> Path:
     every = []
     for seqs in (64, 128):
         for rate in (2.0, 4.0):
-            combination = folder / f"20261101_101010/SERVE--max_num_seqs={seqs}-BENCH--request_rate={rate}"
+            combination = (
+                folder / f"20261101_101010/SERVE--max_num_seqs={seqs}-BENCH--request_rate={rate}"
+            )
             combination.mkdir(parents=True)
             runs = [measured(seqs + rate + n, request_rate=rate) for n in (0, 1)]
             whole = [run | {"run_number": n, "max_num_seqs": seqs} for n, run in enumerate(runs)]
             for n, run in enumerate(whole if told else runs):
                 (combination / f"run={n}.json").write_text(json.dumps(run))
-            (combination / "warmup.json").write_text(json.dumps(whole[0] | {"run_number": -1, "mean_ttft_ms": 999}))
+            (combination / "warmup.json").write_text(
+                json.dumps(whole[0] | {"run_number": -1, "mean_ttft_ms": 999})
+            )
             (combination / "summary.json").write_text(json.dumps(whole))
             every += whole
     with (folder / "20261101_101010/summary.csv").open("w", newline="") as file:
@@ -70,7 +74,12 @@ def cells(found: Imported) -> list[list[tuple[str | None, float, float]]]:
     for folder in found.runs:
         named = run_facts(run_folder.read_info(folder)).named
         made = summarise(folder)["cells"]
-        runs.append([(named, cell["load"]["value"], 1e3 * cell["metrics"]["ttft_s"]["mean"]) for cell in made])
+        runs.append(
+            [
+                (named, cell["load"]["value"], 1e3 * cell["metrics"]["ttft_s"]["mean"])
+                for cell in made
+            ]
+        )
     return runs
 
 
@@ -113,10 +122,14 @@ def test_a_copy_is_no_repeat_and_the_same_numbers_in_one_file_are(tmp_path: Path
         ({"ttft_mean_of_ok_ms": 500, "p99_tpot_ms": 20}, (None, 20)),
     ],
 )
-def test_latencies_have_many_spellings(keys: dict[str, float], milliseconds: tuple[float | None, float]) -> None:
+def test_latencies_have_many_spellings(
+    keys: dict[str, float], milliseconds: tuple[float | None, float]
+) -> None:
     found = Value(SERVE | keys).read_spelled(5.5, 50.0)
     times = (found.get("ttft_s", {}).get("mean"), found.get("tpot_s", {}).get("p99"))
-    assert times == tuple(None if time is None else pytest.approx(time / 1e3) for time in milliseconds)
+    assert times == tuple(
+        None if time is None else pytest.approx(time / 1e3) for time in milliseconds
+    )
 
 
 def test_a_folder_of_hugging_faces_cache_is_not_the_models_name(tmp_path: Path) -> None:
@@ -143,18 +156,39 @@ def imported(tmp_path: Path, *named: tuple[str, Any]) -> tuple[Any, dict[str, An
 
 
 def test_aggregates_of_inferencex(tmp_path: Path) -> None:
-    of_metrics = ("tput_per_gpu", "output_tput_per_gpu", "median_ttft", "mean_tpot", "mean_intvty", "p99_e2el")
+    of_metrics = (
+        "tput_per_gpu",
+        "output_tput_per_gpu",
+        "median_ttft",
+        "mean_tpot",
+        "mean_intvty",
+        "p99_e2el",
+    )
     row = {name: value for name, value in INFERENCEX.items() if name not in (*of_metrics, "hw")}
     metrics = {name: INFERENCEX[name] for name in of_metrics}
     gpus = {"num_prefill_gpu": 4, "num_decode_gpu": 4}
     of_database = row | gpus | {"hardware": "h200", "metrics": metrics, "conc": 16}
     facts, made = imported(tmp_path, ("agg_x.json", INFERENCEX), ("rows.json", [of_database]))
-    assert (facts.engine, facts.engine_version, facts.gpu, facts.gpus, facts.tp) == ("SGLang", "v0.5.5", "H200", 4, 4)
-    assert (facts.weights_dtype, facts.named, facts.range_ratio) == ("fp8", "mtp", pytest.approx(0.8, abs=1e-3))
+    assert (facts.engine, facts.engine_version, facts.gpu, facts.gpus, facts.tp) == (
+        "SGLang",
+        "v0.5.5",
+        "H200",
+        4,
+        4,
+    )
+    assert (facts.weights_dtype, facts.named, facts.range_ratio) == (
+        "fp8",
+        "mtp",
+        pytest.approx(0.8, abs=1e-3),
+    )
     assert [cell["load"]["value"] for cell in made["cells"]] == [8, 16]
     for cell in made["cells"]:
         metrics = cell["metrics"]
-        assert (metrics["ttft_s"]["p50"], metrics["tpot_s"]["mean"], metrics["e2e_s"]["p99"]) == (0.25, 0.01, 12.0)
+        assert (metrics["ttft_s"]["p50"], metrics["tpot_s"]["mean"], metrics["e2e_s"]["p99"]) == (
+            0.25,
+            0.01,
+            12.0,
+        )
         assert (metrics["output_tokens_per_s"], metrics["total_tokens_per_s"]) == (400, 800)
 
 
@@ -162,7 +196,11 @@ def test_rates_of_a_disaggregated_aggregate_are_of_their_own_gpus(tmp_path: Path
     apart = INFERENCEX | {"disagg": True, "num_prefill_gpu": 4, "num_decode_gpu": 8}
     facts, made = imported(tmp_path, ("agg_x.json", apart))
     metrics = made["cells"][0]["metrics"]
-    assert (metrics["output_tokens_per_s"], metrics["total_tokens_per_s"], facts.gpus) == (800, 2400, 12)
+    assert (metrics["output_tokens_per_s"], metrics["total_tokens_per_s"], facts.gpus) == (
+        800,
+        2400,
+        12,
+    )
     assert (facts.tp, facts.named) == (None, "mtp, 4 prefill + 8 decode GPUs")
 
 
@@ -171,21 +209,39 @@ def test_llmperfs_summary_and_its_requests_are_one_result(tmp_path: Path) -> Non
         "error_code": None, "error_msg": "", "inter_token_latency_s": 0.109, "ttft_s": 0.2,
         "end_to_end_latency_s": 1.2, "number_input_tokens": 100, "number_output_tokens": 11,
     }  # fmt: skip
-    failed = request | {"error_code": 500, "error_msg": "no", "ttft_s": 0, "number_output_tokens": 0}
+    failed = request | {
+        "error_code": 500,
+        "error_msg": "no",
+        "ttft_s": 0,
+        "number_output_tokens": 0,
+    }
     responses = [request, request, failed, request]
-    _, made = imported(tmp_path, ("x_summary.json", LLMPERF), ("x_individual_responses.json", responses))
+    _, made = imported(
+        tmp_path, ("x_summary.json", LLMPERF), ("x_individual_responses.json", responses)
+    )
     (cell,) = made["cells"]
     assert (cell["load"]["kind"], cell["load"]["value"]) == ("concurrency", 2)
     assert (cell["requests"]["ok"], cell["requests"]["error"]) == (3, 1)
     metrics = cell["metrics"]
-    assert (metrics["ttft_s"]["p50"], metrics["tpot_s"]["p50"]) == (pytest.approx(0.2), pytest.approx(0.1))
+    assert (metrics["ttft_s"]["p50"], metrics["tpot_s"]["p50"]) == (
+        pytest.approx(0.2),
+        pytest.approx(0.1),
+    )
     assert metrics["itl_s"] is None
     (tmp_path / "data/x_individual_responses.json").unlink()
     (folder,) = import_files([tmp_path / "data"], tmp_path / "runs").runs
     (cell,) = summarise(folder)["cells"]
     metrics = cell["metrics"]
-    assert (metrics["ttft_s"]["mean"], metrics["e2e_s"]["p99"], metrics["tpot_s"]) == (0.2, 1.2, None)
-    assert (metrics["output_tokens_per_s"], metrics["requests_per_s"], cell["requests"]["error"]) == (16.5, 1.5, 1)
+    assert (metrics["ttft_s"]["mean"], metrics["e2e_s"]["p99"], metrics["tpot_s"]) == (
+        0.2,
+        1.2,
+        None,
+    )
+    assert (
+        metrics["output_tokens_per_s"],
+        metrics["requests_per_s"],
+        cell["requests"]["error"],
+    ) == (16.5, 1.5, 1)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +249,13 @@ def test_llmperfs_summary_and_its_requests_are_one_result(tmp_path: Path) -> Non
     [
         ({"median": 7e4, "p99": 14.5e4}, 15e4, 250.0, 0, "overload"),
         ({"median": 7e4}, 15e4, 250.0, 0, "overload"),
-        ({"median": 120.0, "p99": 300.0}, 5300.0, 250.0, 0, "rate_differs"),  # the client fell behind
+        (
+            {"median": 120.0, "p99": 300.0},
+            5300.0,
+            250.0,
+            0,
+            "rate_differs",
+        ),  # the client fell behind
         ({"median": 120.0, "p99": 300.0}, 5300.0, 104.0, 0, None),
         ({"median": 120.0, "p99": 300.0}, 5300.0, 205.0, 1000, None),  # as many more were sent
         ({"median": 2000.0, "p99": 2300.0}, 30e3, 135.0, 0, None),  # the last answers are long
@@ -201,7 +263,12 @@ def test_llmperfs_summary_and_its_requests_are_one_result(tmp_path: Path) -> Non
     ],
 )
 def test_sums_of_an_open_loop_that_did_not_keep_to_its_rate(
-    tmp_path: Path, ttft_ms: dict[str, float], e2e_p99_ms: float, duration_s: float, failed: int, kind: str | None
+    tmp_path: Path,
+    ttft_ms: dict[str, float],
+    e2e_p99_ms: float,
+    duration_s: float,
+    failed: int,
+    kind: str | None,
 ) -> None:
     result = SERVE | {f"{name}_ttft_ms": value for name, value in ttft_ms.items()} | {
         "p99_e2el_ms": e2e_p99_ms, "request_rate": 10.0, "num_prompts": 1000 + failed, "completed": 1000,
@@ -214,13 +281,19 @@ def test_sums_of_an_open_loop_that_did_not_keep_to_its_rate(
     assert found & {"overload", "rate_differs"} == {kind} - {None}
 
 
-@pytest.mark.parametrize(("unit", "times"), [("milliseconds", 1), ("Microseconds", 1000), ("SEC", 0.001)])
+@pytest.mark.parametrize(
+    ("unit", "times"), [("milliseconds", 1), ("Microseconds", 1000), ("SEC", 0.001)]
+)
 def test_units_that_are_spelled_out(unit: str, times: float) -> None:
     part = Value({"time_to_first_token": {"unit": unit, "avg": 120 * times}})
-    assert part.latencies({"ttft_s": "time_to_first_token"})["ttft_s"]["mean"] == pytest.approx(0.12)
+    assert part.latencies({"ttft_s": "time_to_first_token"})["ttft_s"]["mean"] == pytest.approx(
+        0.12
+    )
 
 
-@pytest.mark.parametrize(("stated_ms", "severity"), [(100.0, None), (130.0, "info"), (12.0, "warning")])
+@pytest.mark.parametrize(
+    ("stated_ms", "severity"), [(100.0, None), (130.0, "info"), (12.0, "warning")]
+)
 def test_sums_that_are_not_of_the_requests_beside_them(
     tmp_path: Path, stated_ms: float, severity: str | None
 ) -> None:

@@ -8,7 +8,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from conftest import LAST_CHUNK, MODEL, SSE, Hangup, Json, Reset, ScriptedServer, Send, answer, chunk, event, whole
+from conftest import (
+    LAST_CHUNK,
+    MODEL,
+    SSE,
+    Hangup,
+    Json,
+    Reset,
+    ScriptedServer,
+    Send,
+    answer,
+    chunk,
+    event,
+    whole,
+)
 from conftest import Ask as Request
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Load
@@ -50,7 +63,9 @@ def streamed(send: Send, *events: bytes) -> None:
     send(SSE + b"".join(map(chunk, events)) + LAST_CHUNK)
 
 
-def refusing(when: Callable[[Json], object], said: str, status: str = "400 Bad Request") -> ScriptedServer:
+def refusing(
+    when: Callable[[Json], object], said: str, status: str = "400 Bad Request"
+) -> ScriptedServer:
     """A server that answers every request but those with such fields."""
 
     def reply(request: Request, send: Send) -> None:
@@ -62,7 +77,7 @@ def refusing(when: Callable[[Json], object], said: str, status: str = "400 Bad R
     return ScriptedServer(reply, meets=True)
 
 
-# --- the OpenAI endpoints -----------------------------------------------------------------------------------------
+# --- the OpenAI endpoints -------------------------------------------------------------------------
 
 
 def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
@@ -80,11 +95,19 @@ def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
 
 
 def test_llama_cpp_tells_its_build_among_its_properties() -> None:
-    properties: Json = {"build_info": "b11669-Debian", "chat_template": "{{ x }}", "model_path": "/home/me/m.gguf"}
+    properties: Json = {
+        "build_info": "b11669-Debian",
+        "chat_template": "{{ x }}",
+        "model_path": "/home/me/m.gguf",
+    }
 
     def reply(ask: Request, send: Send) -> None:
         if ask.path == "/v1/models":
-            send(whole("200 OK", json.dumps({"data": [{"id": MODEL, "owned_by": "llamacpp"}]}).encode()))
+            send(
+                whole(
+                    "200 OK", json.dumps({"data": [{"id": MODEL, "owned_by": "llamacpp"}]}).encode()
+                )
+            )
         elif ask.path == "/props":
             send(whole("200 OK", json.dumps(properties).encode()))
         else:
@@ -98,7 +121,9 @@ def test_llama_cpp_tells_its_build_among_its_properties() -> None:
         assert probe(server.url)[0].engine_version is None
 
 
-@pytest.mark.parametrize("pages", [("/metrics",), ("/tokenize",), ("/version", "/metrics", "/tokenize")])
+@pytest.mark.parametrize(
+    "pages", [("/metrics",), ("/tokenize",), ("/version", "/metrics", "/tokenize")]
+)
 @pytest.mark.parametrize("way", ["hangs", "drips", "resets"])
 def test_a_page_that_a_run_can_do_without_ends_nothing(
     pages: tuple[str, ...], way: str, monkeypatch: pytest.MonkeyPatch
@@ -123,8 +148,14 @@ def test_a_page_that_a_run_can_do_without_ends_nothing(
         began_s = time.monotonic()
         target, vocabulary, _ = attach.attach(client, Requirements())
         assert time.monotonic() - began_s < 6
-    assert (target.endpoint, target.metrics_names, vocabulary.kind) == ("completions", [], "token ids")
-    assert [line.partition(": ")[0].removeprefix(server.url) for line in client.missed] == list(pages)
+    assert (target.endpoint, target.metrics_names, vocabulary.kind) == (
+        "completions",
+        [],
+        "token ids",
+    )
+    assert [line.partition(": ")[0].removeprefix(server.url) for line in client.missed] == list(
+        pages
+    )
     assert all(line.endswith("; measured without this page") for line in client.missed)
 
 
@@ -137,13 +168,22 @@ def test_conversations_are_text_and_prefer_chat(timing: TimingServer) -> None:
     target, vocabulary, _ = probe(timing.url, text_only=True)
     assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("chat", "text", 7)
     target, vocabulary, _ = probe(timing.url, text_only=True, endpoint="completions")
-    assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("completions", "text", 0)
+    assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == (
+        "completions",
+        "text",
+        0,
+    )
 
 
 def test_answers_in_one_piece_need_no_stream_options(timing: TimingServer) -> None:
     target, vocabulary, ask = probe(timing.url, stream=False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": True}
-    assert (target.streams, ask.stream, ask.usage, vocabulary.kind) == (False, False, "none", "token ids")
+    assert (target.streams, ask.stream, ask.usage, vocabulary.kind) == (
+        False,
+        False,
+        "none",
+        "token ids",
+    )
     assert "stream_options" not in make_body(ask)
 
 
@@ -164,7 +204,13 @@ def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingSer
     sampling = Sampling(temperature=0.5, top_p=0.9, seed=3, stop=("x",))
     _, _, ask = probe(timing.url, sampling=sampling, extra={"top_k": 5})
     assert (ask.sampling, ask.extra) == (sampling, {"top_k": 5})
-    assert {"temperature": 0.5, "top_p": 0.9, "seed": 3, "stop": ["x"], "top_k": 5}.items() <= make_body(ask).items()
+    assert {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 3,
+        "stop": ["x"],
+        "top_k": 5,
+    }.items() <= make_body(ask).items()
 
 
 @pytest.mark.parametrize(
@@ -180,8 +226,12 @@ def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingSer
         ("stop", Sampling(stop=("\x1b[2J",)), "--stop"),
     ],
 )
-def test_a_field_that_is_refused_is_named_by_its_flag(field: str, sampling: Sampling, said: str) -> None:
-    with refusing(lambda sent: field in sent, "unknown field", "422 Unprocessable Entity") as server:
+def test_a_field_that_is_refused_is_named_by_its_flag(
+    field: str, sampling: Sampling, said: str
+) -> None:
+    with refusing(
+        lambda sent: field in sent, "unknown field", "422 Unprocessable Entity"
+    ) as server:
         line = refused(server.url, sampling=sampling)
         assert line.startswith(said)
         assert line.isprintable()
@@ -200,11 +250,17 @@ def test_helpful_fields_that_are_refused_are_left_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "least"),
-    [("max_tokens", 16), ("max_tokens", 100), ("max_completion_tokens", 1), ("max_completion_tokens", 16)],
+    [
+        ("max_tokens", 16),
+        ("max_tokens", 100),
+        ("max_completion_tokens", 1),
+        ("max_completion_tokens", 16),
+    ],
 )
 def test_the_length_is_asked_for_as_the_server_takes_it(name: str, least: int) -> None:
     with refusing(
-        lambda sent: sent.get(name, 0) < least or len({"max_tokens", name} & sent.keys()) > 1, "Invalid max_tokens"
+        lambda sent: sent.get(name, 0) < least or len({"max_tokens", name} & sent.keys()) > 1,
+        "Invalid max_tokens",
     ) as server:
         target, _, ask = probe(server.url)
         same(server.url, target, ask)
@@ -216,7 +272,9 @@ def test_the_length_is_asked_for_as_the_server_takes_it(name: str, least: int) -
 def test_the_first_model_that_answers_is_measured() -> None:
     def several(request: Request, send: Send) -> None:
         if not request.body:
-            send(whole("200 OK", json.dumps({"data": [{"id": "embedder"}, {"id": MODEL}]}).encode()))
+            send(
+                whole("200 OK", json.dumps({"data": [{"id": "embedder"}, {"id": MODEL}]}).encode())
+            )
         elif request.json["model"] != MODEL:
             send(whole("400 Bad Request", b'{"error": {"message": "this is no chat model"}}'))
         else:
@@ -231,11 +289,21 @@ def test_the_first_model_that_answers_is_measured() -> None:
 
 def test_a_server_that_wants_its_version_in_every_url() -> None:
     def azure(request: Request, send: Send) -> None:
-        if request.line.split()[1] == "/openai/deployments/tiny/chat/completions?api-version=2024-10-21":
+        if (
+            request.line.split()[1]
+            == "/openai/deployments/tiny/chat/completions?api-version=2024-10-21"
+        ):
             usage = {"prompt_tokens": 8, "completion_tokens": 1}
             send(
                 SSE
-                + chunk(event({"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}], "usage": usage}))
+                + chunk(
+                    event(
+                        {
+                            "choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}],
+                            "usage": usage,
+                        }
+                    )
+                )
             )
             send(LAST_CHUNK)
         else:
@@ -245,7 +313,10 @@ def test_a_server_that_wants_its_version_in_every_url() -> None:
         for below in ("", "/chat/completions"):
             url = f"{server.url}/openai/deployments/tiny{below}?api-version=2024-10-21"
             target, _, ask = probe(url, endpoint="chat")
-            assert (target.model, make_path(ask)) == ("tiny", "/chat/completions?api-version=2024-10-21")
+            assert (target.model, make_path(ask)) == (
+                "tiny",
+                "/chat/completions?api-version=2024-10-21",
+            )
         assert "leave out what begins with ?" in refused(f"{server.url}?key=secret")
 
 
@@ -279,7 +350,9 @@ def test_the_answers_to_a_request_are_counted(stream: bool) -> None:
         else:
             choices = [{"index": i, "text": " time", "finish_reason": "length"} for i in range(3)]
             if request.json["stream"]:
-                streamed(send, *(event({"choices": [choice]}) for choice in choices), event("[DONE]"))
+                streamed(
+                    send, *(event({"choices": [choice]}) for choice in choices), event("[DONE]")
+                )
             else:
                 send(whole("200 OK", json.dumps({"choices": choices}).encode()))
 
@@ -293,12 +366,16 @@ def test_the_users_options_of_a_stream_do_not_hinder_counting_prompts() -> None:
 
     own = {"stream_options": {"continuous_usage_stats": False}}
     with refusing(
-        lambda sent: "stream_options" in sent and not sent.get("stream"), "only set this with stream"
+        lambda sent: "stream_options" in sent and not sent.get("stream"),
+        "only set this with stream",
     ) as server:
         plain, _, _ = probe(server.url)
         target, _, ask = probe(server.url, extra=own)
     assert ask.extra == own
-    assert (target.prompt_kind, target.overhead_tokens) == (plain.prompt_kind, plain.overhead_tokens)
+    assert (target.prompt_kind, target.overhead_tokens) == (
+        plain.prompt_kind,
+        plain.overhead_tokens,
+    )
 
 
 def test_a_server_that_refuses_to_stream() -> None:
@@ -309,25 +386,40 @@ def test_a_server_that_refuses_to_stream() -> None:
             answer(request, send)
 
     with ScriptedServer(whole_only, meets=True) as server:
-        assert "streaming is refused (HTTP 400: no streaming); measure without it: --no-stream" in refused(server.url)
+        assert (
+            "streaming is refused (HTTP 400: no streaming); measure without it: --no-stream"
+            in refused(server.url)
+        )
         assert probe(server.url, stream=False)[0].streams is False
 
 
 @pytest.mark.parametrize("status", ["301 Moved Permanently", "307 Temporary Redirect"])
 def test_a_server_that_is_elsewhere_is_told_where(status: str) -> None:
     def reply(ask: Request, send: Send) -> None:
-        send(f"HTTP/1.1 {status}\r\nLocation: https://x{ask.path}\r\nContent-Length: 0\r\n\r\n".encode())
+        send(
+            f"HTTP/1.1 {status}\r\nLocation: https://x{ask.path}\r\nContent-Length: 0\r\n\r\n".encode()
+        )
 
     with ScriptedServer(reply, meets=True) as server:
-        assert f"/v1/models: HTTP {status[:3]}: it is at https://x/v1/models; give that" in refused(server.url)
+        assert f"/v1/models: HTTP {status[:3]}: it is at https://x/v1/models; give that" in refused(
+            server.url
+        )
 
 
 @pytest.mark.parametrize(
     ("status", "header", "said"),
     [
-        ("502 Bad Gateway", "", "HTTP 502: 502 Bad Gateway nginx/1.22.1; a proxy finds no engine behind it"),
+        (
+            "502 Bad Gateway",
+            "",
+            "HTTP 502: 502 Bad Gateway nginx/1.22.1; a proxy finds no engine behind it",
+        ),
         ("500 Internal Server Error", "", "HTTP 500: "),
-        ("404 Not Found", "", "names no model (HTTP 404); check the URL, or name the model with --model"),
+        (
+            "404 Not Found",
+            "",
+            "names no model (HTTP 404); check the URL, or name the model with --model",
+        ),
         (
             "401 Unauthorized",
             'WWW-Authenticate: Basic realm="x"',
@@ -336,7 +428,9 @@ def test_a_server_that_is_elsewhere_is_told_where(status: str) -> None:
         ("401 Unauthorized", "", "; set LOADSTONE_API_KEY or OPENAI_API_KEY"),
     ],
 )
-def test_a_proxy_that_refuses_the_list_of_models_is_told_with_its_status(status: str, header: str, said: str) -> None:
+def test_a_proxy_that_refuses_the_list_of_models_is_told_with_its_status(
+    status: str, header: str, said: str
+) -> None:
     page = b"<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body>\r\n<center><h1>502 Bad Gateway</h1>"
     page += b"</center>\r\n<hr><center>nginx/1.22.1</center>\r\n</body>\r\n</html>\r\n"
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n"
@@ -353,7 +447,9 @@ def test_a_gateway_that_answers_in_one_piece_when_asked_for_a_stream() -> None:
             send(whole("200 OK", b'{"choices": [{"text": " a", "finish_reason": "length"}]}'))
 
     with ScriptedServer(reply, meets=True) as server:
-        assert "asked for a stream, it answers in one piece; measure that: --no-stream" in refused(server.url)
+        assert "asked for a stream, it answers in one piece; measure that: --no-stream" in refused(
+            server.url
+        )
         assert not probe(server.url, stream=False)[0].streams
 
 
@@ -361,7 +457,12 @@ def test_a_gateway_that_answers_in_one_piece_when_asked_for_a_stream() -> None:
 def test_a_context_that_cannot_be_is_none(stated: bytes) -> None:
     def reply(ask: Request, send: Send) -> None:
         if ask.path == "/v1/models":
-            send(whole("200 OK", b'{"data": [{"id": null}, {"id": "scripted", "max_model_len": %b}]}' % stated))
+            send(
+                whole(
+                    "200 OK",
+                    b'{"data": [{"id": null}, {"id": "scripted", "max_model_len": %b}]}' % stated,
+                )
+            )
         else:
             answer(ask, send)
 
@@ -378,7 +479,12 @@ def test_a_context_that_cannot_be_is_none(stated: bytes) -> None:
         (b'"id": "scripted", "deep": ' + b"[" * 900 + b"]" * 900, ""),
         (b'"id": "scripted", "number": 1' + b"0" * 400, ""),
     ],
-    ids=["half a character", "a charset that decodes nothing", "nested deeply", "a number without end"],
+    ids=[
+        "half a character",
+        "a charset that decodes nothing",
+        "nested deeply",
+        "a number without end",
+    ],
 )
 def test_what_a_server_says_of_itself_can_be_kept(entry: bytes, charset: str) -> None:
     """run.json is read by others: DuckDB, say, reads JSON of 128 levels."""
@@ -408,14 +514,16 @@ def test_a_stream_that_fails_at_once_is_told_with_the_servers_words() -> None:
             answer(ask, send)
 
     with ScriptedServer(reply, meets=True) as server:
-        assert "the simplest request failed (no KV cache left); see the server's log" in refused(server.url)
+        assert "the simplest request failed (no KV cache left); see the server's log" in refused(
+            server.url
+        )
 
 
 def test_a_model_that_is_not_offered(timing: TimingServer) -> None:
     assert refused(timing.url, model="nope") == "--model nope: the server offers timing"
 
 
-# --- structured output --------------------------------------------------------------------------------------------
+# --- structured output ----------------------------------------------------------------------------
 
 
 def shaped(*fields: str, shape: str, done: bool = False) -> Callable[[Request, Send], None]:
@@ -464,8 +572,12 @@ def test_the_first_spelling_that_is_not_ignored_is_kept(
 def test_a_server_that_ignores_all_spellings(structured: Structured) -> None:
     with ScriptedServer(shaped(shape=""), meets=True) as server:
         line = refused(server.url, structured=structured)
-    assert line.startswith(f"--structured: the server takes no {structured.kind.replace('_', ' ')} in any form known")
-    assert line.count(": ignored") == (5 if structured is SCHEMA else 3 if structured is REGEX else 4)
+    assert line.startswith(
+        f"--structured: the server takes no {structured.kind.replace('_', ' ')} in any form known"
+    )
+    assert line.count(": ignored") == (
+        5 if structured is SCHEMA else 3 if structured is REGEX else 4
+    )
 
 
 def test_an_answer_that_ended_and_does_not_match_was_not_constrained() -> None:
@@ -481,10 +593,12 @@ def test_a_shape_that_the_server_cannot_read_is_told_with_its_reason() -> None:
             shaped(shape="")(request, send)
 
     with ScriptedServer(strict, meets=True) as server:
-        assert "llama.cpp: HTTP 400: failed to parse grammar" in refused(server.url, structured=GRAMMAR)
+        assert "llama.cpp: HTTP 400: failed to parse grammar" in refused(
+            server.url, structured=GRAMMAR
+        )
 
 
-# --- SGLang's own endpoint ----------------------------------------------------------------------------------------
+# --- SGLang's own endpoint ------------------------------------------------------------------------
 
 
 def sglang(request: Request, send: Send) -> None:
@@ -499,13 +613,20 @@ def sglang(request: Request, send: Send) -> None:
         fields = request.json
         params = fields["sampling_params"]
         if "min_new_tokens" in params:
-            streamed(send, event({"error": {"message": "min_new_tokens is unavailable"}}), event("[DONE]"))
+            streamed(
+                send,
+                event({"error": {"message": "min_new_tokens is unavailable"}}),
+                event("[DONE]"),
+            )
             return
         prompt = fields.get("input_ids") or fields["text"].split()
         tokens = params["max_new_tokens"]
         text = "{" if "json_schema" in params else " time"
         counts = {"prompt_tokens": len(prompt) + 1, "completion_tokens": tokens}
-        said = {"text": text * tokens, "meta_info": {"finish_reason": {"type": "length", "length": tokens}, **counts}}
+        said = {
+            "text": text * tokens,
+            "meta_info": {"finish_reason": {"type": "length", "length": tokens}, **counts},
+        }
         if fields["stream"]:
             streamed(send, event(said), event("[DONE]"))
         else:
@@ -547,16 +668,26 @@ def test_sglangs_shapes_are_sampling_parameters() -> None:
 
 
 def test_the_timing_server_over_sglangs_endpoint(timing: TimingServer) -> None:
-    target, vocabulary, ask = probe(timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0))
+    target, vocabulary, ask = probe(
+        timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0)
+    )
     assert (target.endpoint, target.model, target.engine) == ("sglang", "timing", "timing server")
     assert vocabulary.kind == "token ids"
     assert make_body(ask)["sampling_params"]["temperature"] == 0.0
     assert probe(timing.url, endpoint="sglang", stream=False)[1].kind == "token ids"
 
 
-# --- Triton -------------------------------------------------------------------------------------------------------
+# --- Triton ---------------------------------------------------------------------------------------
 
-INPUTS = ("text_input", "max_tokens", "stream", "bad_words", "stop_words", "temperature", "min_length")
+INPUTS = (
+    "text_input",
+    "max_tokens",
+    "stream",
+    "bad_words",
+    "stop_words",
+    "temperature",
+    "min_length",
+)
 COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
 
 
@@ -567,7 +698,11 @@ def triton(
 
     def reply(request: Request, send: Send) -> None:
         if request.path == "/v2":
-            send(whole("200 OK", b'{"name": "triton", "version": "2.60.0", "extensions": ["generate"]}'))
+            send(
+                whole(
+                    "200 OK", b'{"name": "triton", "version": "2.60.0", "extensions": ["generate"]}'
+                )
+            )
         elif request.path == "/v2/repository/index":
             index = [{"name": name, "version": "1", "state": "READY"} for name in models]
             index.append({"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "x"})
@@ -580,12 +715,22 @@ def triton(
             if asked is not None:
                 asked.append(fields)
             counted = "return_num_output_tokens" in fields
-            counts = {"num_input_tokens": len(fields["text_input"].split()) + 1, "num_output_tokens": 1}
+            counts = {
+                "num_input_tokens": len(fields["text_input"].split()) + 1,
+                "num_output_tokens": 1,
+            }
             said = {"model_name": "m", "text_output": " time", **(counts if counted else {})}
             if request.path.endswith("_stream"):
                 streamed(send, *[event(said)] * fields["max_tokens"])
             else:
-                send(whole("200 OK", json.dumps({**said, "text_output": " time" * fields["max_tokens"]}).encode()))
+                send(
+                    whole(
+                        "200 OK",
+                        json.dumps(
+                            {**said, "text_output": " time" * fields["max_tokens"]}
+                        ).encode(),
+                    )
+                )
         else:
             not_found(send)
 
@@ -627,25 +772,31 @@ def test_what_a_triton_model_has_no_input_for_is_refused() -> None:
             "--top-p 0.5: the model ensemble has no input for it; leave it out"
         )
         assert "guided_decoding_guide" in refused(server.url, structured=SCHEMA)
-        assert probe(server.url, sampling=Sampling(temperature=0.5, stop=("x",)))[2].sampling.stop == ("x",)
+        assert probe(server.url, sampling=Sampling(temperature=0.5, stop=("x",)))[
+            2
+        ].sampling.stop == ("x",)
 
 
 def test_which_triton_model_must_be_plain() -> None:
     with ScriptedServer(triton("a", "b"), meets=True) as server:
         assert "has ready a, b; choose one with --model" in refused(server.url)
-        assert "--model c: the server has ready a, b" in refused(server.url, model="c", endpoint="triton")
+        assert "--model c: the server has ready a, b" in refused(
+            server.url, model="c", endpoint="triton"
+        )
         assert probe(server.url, model="b", endpoint="triton")[0].model == "b"
     with ScriptedServer(triton(), meets=True) as server:
         assert "names no model that is ready" in refused(server.url)
     with ScriptedServer(triton("own", inputs=("image",)), meets=True) as server:
-        assert "the model has no input text_input and max_tokens: it has image" in refused(server.url)
+        assert "the model has no input text_input and max_tokens: it has image" in refused(
+            server.url
+        )
 
 
 def test_what_is_no_triton_server(timing: TimingServer) -> None:
     assert "no Triton server answers there" in refused(timing.url, endpoint="triton")
 
 
-# --- a fleet ------------------------------------------------------------------------------------------------------
+# --- a fleet --------------------------------------------------------------------------------------
 
 
 def same(url: str, target: Target, request: RequestSpec | None = None) -> None:
@@ -664,7 +815,9 @@ def test_the_servers_of_a_fleet_offer_the_same(timing: TimingServer) -> None:
             f"{other.url}: offers {MODEL}, and {timing.url} timing; a fleet serves one model"
         )
         with pytest.raises(TargetError, match=f"{other.url}/v1/chat/completions: HTTP 404"):
-            same(other.url, Target(url=timing.url, endpoint="chat", model=MODEL, prompt_kind="text"))
+            same(
+                other.url, Target(url=timing.url, endpoint="chat", model=MODEL, prompt_kind="text")
+            )
     with pytest.raises(TargetError, match=f"{other.url}: no server answers there"):
         same(other.url, target)
 
@@ -693,7 +846,7 @@ def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
         assert answer_times_s(plan, ProbedServer(broken, vocabulary, request, [], [], [], [])) == []
 
 
-# --- connections that are cut ------------------------------------------------------------------------------------
+# --- connections that are cut ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [Hangup, Reset])
@@ -706,7 +859,10 @@ def test_a_connection_that_is_cut_once_while_probing_is_tried_again(cut: type[Ex
             raise cut
         answer(ask, send)
 
-    with ScriptedServer(cut_each_first, meets=True) as server, attach.HttpServer(server.url, []) as control:
+    with (
+        ScriptedServer(cut_each_first, meets=True) as server,
+        attach.HttpServer(server.url, []) as control,
+    ):
         assert attach.attach(control, Requirements()).target.model == MODEL
         assert control.cuts[f"{server.url}/v1/models"] == 1
 
@@ -722,7 +878,9 @@ def test_a_server_that_cuts_every_connection_is_told_as_such(
 
     with ScriptedServer(reply, meets=True) as server:
         line = refused(f"{server.url}/base/v1")
-    assert line.startswith(f"{server.url}/base/v1/models: the connection was cut before the answer's end, 3 times (")
+    assert line.startswith(
+        f"{server.url}/base/v1/models: the connection was cut before the answer's end, 3 times ("
+    )
     assert "not an HTTP server" not in line
 
 
@@ -732,4 +890,6 @@ def test_what_is_no_http_is_named_with_its_base_path() -> None:
         raise Hangup
 
     with ScriptedServer(ssh, meets=True) as server:
-        assert refused(f"{server.url}/base").startswith(f"{server.url}/base/v1/models: not an HTTP server (")
+        assert refused(f"{server.url}/base").startswith(
+            f"{server.url}/base/v1/models: not an HTTP server ("
+        )

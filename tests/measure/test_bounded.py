@@ -57,7 +57,9 @@ def zeros(count: int) -> bytes:
 
 def test_what_unpacks_without_end_is_cut_as_it_unpacks() -> None:
     body = zeros(512 << 20)
-    with ScriptedServer(lambda ask, send: send(PACKED % (b"gzip", len(body), body)), meets=True) as server:
+    with ScriptedServer(
+        lambda ask, send: send(PACKED % (b"gzip", len(body), body)), meets=True
+    ) as server:
         tracemalloc.start()
         said, all_of_it = ask(server.url)
         most = tracemalloc.get_traced_memory()[1]
@@ -69,7 +71,9 @@ def test_what_unpacks_without_end_is_cut_as_it_unpacks() -> None:
 def test_what_is_packed_twice_is_not_unpacked() -> None:
     body = gzip.compress(zeros(64 << 20))
     with (
-        ScriptedServer(lambda ask, send: send(PACKED % (b"gzip, gzip", len(body), body)), meets=True) as server,
+        ScriptedServer(
+            lambda ask, send: send(PACKED % (b"gzip, gzip", len(body), body)), meets=True
+        ) as server,
         pytest.raises(httpx.DecodingError, match="compressed by gzip, gzip"),
     ):
         ask(server.url)
@@ -77,7 +81,9 @@ def test_what_is_packed_twice_is_not_unpacked() -> None:
 
 def test_what_is_packed_once_is_read() -> None:
     body = gzip.compress(b"well")
-    with ScriptedServer(lambda ask, send: send(PACKED % (b"gzip", len(body), body)), meets=True) as server:
+    with ScriptedServer(
+        lambda ask, send: send(PACKED % (b"gzip", len(body), body)), meets=True
+    ) as server:
         assert ask(server.url) == (b"well", True)
 
 

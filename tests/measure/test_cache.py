@@ -6,12 +6,28 @@ import pytest
 
 from conftest import Ask, Loadstone, ScriptedServer, Send, answer, whole
 
-LOAD = ("--concurrency", "1,2", "--requests", "2", "--warmup", "0", "--input", "4", "--output", "2", "--json")
+LOAD = (
+    "--concurrency",
+    "1,2",
+    "--requests",
+    "2",
+    "--warmup",
+    "0",
+    "--input",
+    "4",
+    "--output",
+    "2",
+    "--json",
+)
 
 
 def flushes(path: str, asks: list[Ask]) -> list[int]:
     """After how many measured requests the cache was emptied, each time."""
-    return [sum(a.measured for a in asks[:i]) for i, ask in enumerate(asks) if ask.line.startswith(f"POST {path} ")]
+    return [
+        sum(a.measured for a in asks[:i])
+        for i, ask in enumerate(asks)
+        if ask.line.startswith(f"POST {path} ")
+    ]
 
 
 @pytest.mark.parametrize("path", ["/reset_prefix_cache", "/flush_cache"])
@@ -40,7 +56,9 @@ def test_a_cache_is_emptied_before_each_cell_where_prompts_are_not_new(
         assert said == ("left as it was" if flags else "prompts are new")
 
 
-def test_a_server_that_cannot_empty_its_cache_is_measured_all_the_same(loadstone: Loadstone) -> None:
+def test_a_server_that_cannot_empty_its_cache_is_measured_all_the_same(
+    loadstone: Loadstone,
+) -> None:
     with ScriptedServer() as server:
         outcome = loadstone("bench", server.url, *LOAD, "--salt", "none")
     assert [cell["requests"]["ok"] for cell in outcome.document["cells"]] == [2, 2]

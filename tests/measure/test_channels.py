@@ -1,4 +1,5 @@
-"""Thinking, answers and tool calls told apart, and what answers say of drafts, in each sender's fields."""
+"""Thinking, answers and tool calls told apart, and what answers say of drafts, in each sender's
+fields."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ CALL = {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}
 def channels(*deltas: dict[str, Any]) -> list[int]:
     answer = OpenAIAnswer()
     for delta in deltas:
-        answer.feed(b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n")
+        answer.feed(
+            b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n"
+        )
     assert len(answer.channels) == answer.events
     return list(answer.channels)
 
@@ -43,7 +46,9 @@ def channels(*deltas: dict[str, Any]) -> list[int]:
         ([{"function_call": {"name": "f", "arguments": ""}}], [TOOL_CALL]),
     ],
 )  # fmt: skip
-def test_an_event_has_the_last_of_its_channels(deltas: list[dict[str, Any]], expected: list[int]) -> None:
+def test_an_event_has_the_last_of_its_channels(
+    deltas: list[dict[str, Any]], expected: list[int]
+) -> None:
     assert channels(*deltas) == expected
 
 
@@ -61,7 +66,10 @@ def test_senders_shapes() -> None:
                 answer.feed((text if whole else f"data: {text}\n\n").encode())
             answer.finish()
             found.append((list(answer.channels), answer.drafts))
-    vllm, sglang = DraftCounts(3, 9, 1, [2, 1, 0, 0]), DraftCounts(43, 215, 63, [11, 14, 11, 4, 0, 3])
+    vllm, sglang = (
+        DraftCounts(3, 9, 1, [2, 1, 0, 0]),
+        DraftCounts(43, 215, 63, [11, 14, 11, 4, 0, 3]),
+    )
     assert found == [
         ([1, 1, 1, 2], vllm), ([1, 2], None), ([3, 3, 3], None), ([1, 2], None), ([1, 2], None),
         ([1, 1, 1, 2], None), ([1, 2], None), ([2], sglang),
@@ -71,7 +79,11 @@ def test_senders_shapes() -> None:
 def test_sglang_s_own_dialect_tells_thinking_by_its_count() -> None:
     answer = SglangAnswer()
     for tokens, thought in ((1, 1), (3, 3), (4, 3)):
-        meta: dict[str, Any] = {"completion_tokens": tokens, "reasoning_tokens": thought, "spec_verify_ct": 2}
+        meta: dict[str, Any] = {
+            "completion_tokens": tokens,
+            "reasoning_tokens": thought,
+            "spec_verify_ct": 2,
+        }
         meta["finish_reason"] = "stop" if tokens == 4 else None
         answer.feed(b"data: " + json.dumps({"text": "a", "meta_info": meta}).encode() + b"\n\n")
     assert list(answer.channels) == [1, 1, 2]
@@ -92,5 +104,7 @@ def test_sglang_s_own_dialect_tells_thinking_by_its_count() -> None:
         ({"metrics": [], "choices": "x", "sglext": 1, "meta_info": {"a": 1}, "timings": []}, None),
     ],
 )  # fmt: skip
-def test_counts_of_drafts_are_read_where_they_stand(document: dict[str, Any], expected: DraftCounts | None) -> None:
+def test_counts_of_drafts_are_read_where_they_stand(
+    document: dict[str, Any], expected: DraftCounts | None
+) -> None:
     assert read_drafts(document) == expected

@@ -9,7 +9,12 @@ import time
 
 import pytest
 
-from loadstone.measure.client.clock import ANCILLARY_BYTES, RunClock, ask_for_stamps, measure_offset_ns
+from loadstone.measure.client.clock import (
+    ANCILLARY_BYTES,
+    RunClock,
+    ask_for_stamps,
+    measure_offset_ns,
+)
 
 STAMP = struct.Struct("@qq")
 
@@ -26,7 +31,10 @@ def clock() -> RunClock:
 def test_a_stamp_is_mapped_to_the_monotonic_clock(clock: RunClock) -> None:
     read_ns = time.monotonic_ns()
     arrived_ns = read_ns - 3_000_000
-    assert clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns)], [read_ns]) == ([arrived_ns], 3_000_000)
+    assert clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns)], [read_ns]) == (
+        [arrived_ns],
+        3_000_000,
+    )
 
 
 def test_without_a_stamp_the_time_of_the_read_is_taken(clock: RunClock) -> None:
@@ -37,7 +45,9 @@ def test_without_a_stamp_the_time_of_the_read_is_taken(clock: RunClock) -> None:
 def test_stamped_and_unstamped_reads_may_be_mixed(clock: RunClock) -> None:
     read_ns = time.monotonic_ns()
     arrived_ns = read_ns - 1_000_000
-    found, _ = clock.arrivals_ns([stamp(arrived_ns - clock._offset_ns), b""], [read_ns, read_ns + 5])
+    found, _ = clock.arrivals_ns(
+        [stamp(arrived_ns - clock._offset_ns), b""], [read_ns, read_ns + 5]
+    )
     assert found == [arrived_ns, read_ns + 5]
 
 
@@ -51,14 +61,17 @@ def test_a_host_clock_that_was_set_does_not_move_arrivals(
     arrived_ns = read_ns - 2_000_000
     realtime_ns = time.time_ns() - (time.monotonic_ns() - arrived_ns)
     found, _ = clock.arrivals_ns([stamp(realtime_ns)], [read_ns])
-    assert abs(found[0] - arrived_ns) < 1_000_000  # to what two clock reads can be apart, not to an hour
+    assert (
+        abs(found[0] - arrived_ns) < 1_000_000
+    )  # to what two clock reads can be apart, not to an hour
 
 
 @pytest.mark.parametrize("step_ms", [-30, -5, 5, 30])
 def test_a_small_step_of_the_host_clock_is_found_and_moves_no_arrival(
     clock: RunClock, step_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Too small to look impossible: a stamp would only seem to have waited a little less, or more."""
+    """Too small to look impossible: a stamp would only seem to have waited a little less, or
+    more."""
     true_time_ns = time.time_ns
 
     def arrival(set_by_ms: int) -> tuple[bytes, int, int]:
@@ -96,7 +109,10 @@ def test_the_offset_between_the_clocks_is_found_again() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="kernel stamps are Linux's")
 def test_the_kernel_stamps_what_arrives_over_loopback() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+    ):
         peer, _ = server.accept()
         with peer:
             assert ask_for_stamps(client)

@@ -17,7 +17,9 @@ def unpack(coding: str, pieces: list[bytes], most: int = 1 << 20) -> tuple[bytes
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5), st.integers(1, 40))
-def test_members_come_one_after_another_wherever_they_are_cut(texts: list[bytes], size: int) -> None:
+def test_members_come_one_after_another_wherever_they_are_cut(
+    texts: list[bytes], size: int
+) -> None:
     packed = b"".join(map(gzip.compress, texts))
     pieces = [packed[at : at + size] for at in range(0, len(packed), size)]
     unpacked, unpacker = unpack("gzip", pieces)
@@ -25,7 +27,9 @@ def test_members_come_one_after_another_wherever_they_are_cut(texts: list[bytes]
 
 
 def test_padding_after_a_member_says_nothing() -> None:
-    unpacked, unpacker = unpack("gzip", [gzip.compress(b"one") + bytes(64), bytes(64) + gzip.compress(b"two")])
+    unpacked, unpacker = unpack(
+        "gzip", [gzip.compress(b"one") + bytes(64), bytes(64) + gzip.compress(b"two")]
+    )
     assert (unpacked, unpacker.whole) == (b"onetwo", True)
 
 

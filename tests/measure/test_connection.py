@@ -72,12 +72,16 @@ def test_closing_twice_is_harmless() -> None:
     assert connection.closed
 
 
-@pytest.mark.parametrize(("unasked", "used"), [(b"", True), (whole("200 OK", b"{}"), False), (b"HT", False)])
+@pytest.mark.parametrize(
+    ("unasked", "used"), [(b"", True), (whole("200 OK", b"{}"), False), (b"HT", False)]
+)
 def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(unasked: bytes, used: bool) -> None:
     owner = Owner()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         here = (int(socket.AF_INET), list(listener.getsockname()))
-        destination = Destination(address=here, tls_name=None, tunnel=None, request_line="", headers=[])
+        destination = Destination(
+            address=here, tls_name=None, tunnel=None, request_line="", headers=[]
+        )
         fleet = ServerFleet(owner, [destination], "round-robin")
         first = fleet._open(0, None)
         owner.loop.call_later(0.1, owner.loop.stop)
@@ -102,7 +106,7 @@ def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(unasked: bytes, 
     owner.loop.close()
 
 
-# --- answers of other kinds than the usual stream ---------------------------------------------------------------
+# --- answers of other kinds than the usual stream -------------------------------------------------
 
 DOCUMENT = json.dumps(
     {
@@ -113,10 +117,14 @@ DOCUMENT = json.dumps(
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def exchange(*parts: bytes, endpoint: Any = "completions", stream: bool = False) -> tuple[Stream, str, bool]:
-    """A request answered by `parts`, some milliseconds apart: what was heard, and how the connection fared.
+def exchange(
+    *parts: bytes, endpoint: Any = "completions", stream: bool = False
+) -> tuple[Stream, str, bool]:
+    """A request answered by `parts`, some milliseconds apart: what was heard, and how the
+    connection fared.
 
-    An empty last part: the server then hangs up. Nothing sweeps here: what ends must be noticed as it arrives.
+    An empty last part: the server then hangs up. Nothing sweeps here: what ends must be noticed as
+    it arrives.
     """
 
     def reply(ask: Ask, send: Send) -> None:
@@ -163,7 +171,11 @@ def exchange(*parts: bytes, endpoint: Any = "completions", stream: bool = False)
 def test_an_answer_in_one_piece_is_heard_when_its_message_ends(parts: list[bytes]) -> None:
     heard, told, kept = exchange(*parts)
     assert (told, heard.status, heard.error, kept) == ("ended", "ok", None, True)
-    assert (heard.answer.events, heard.output_tokens(), heard.token_source()) == (1, 2, "final usage")
+    assert (heard.answer.events, heard.output_tokens(), heard.token_source()) == (
+        1,
+        2,
+        "final usage",
+    )
     assert heard.end_ns is not None
     assert list(heard.arrival_s) == [pytest.approx((heard.end_ns - heard.intended_ns) * 1e-9)]
     assert list(heard.read_index) == [heard.reads - 1]
@@ -181,16 +193,30 @@ def test_a_compressed_answer_in_one_piece() -> None:
 @pytest.mark.parametrize(
     ("parts", "stream", "error"),
     [
-        ([CHUNKED + chunk(DOCUMENT) + LAST_CHUNK], True, "answer is not an event stream (application/json): {"),
-        ([SSE + chunk(token()) + LAST_CHUNK], False, "answer is not one JSON object (text/event-stream): data: {"),
-        ([whole("200 OK", b"<html>", "text/html")], False, "answer is not one JSON object (text/html): <html>"),
+        (
+            [CHUNKED + chunk(DOCUMENT) + LAST_CHUNK],
+            True,
+            "answer is not an event stream (application/json): {",
+        ),
+        (
+            [SSE + chunk(token()) + LAST_CHUNK],
+            False,
+            "answer is not one JSON object (text/event-stream): data: {",
+        ),
+        (
+            [whole("200 OK", b"<html>", "text/html")],
+            False,
+            "answer is not one JSON object (text/html): <html>",
+        ),
         ([whole("200 OK", b"{")], False, "error in the answer: answer is not a JSON object: {"),
         ([whole("200 OK", b'{"error": "no memory"}')], False, "error in the answer: no memory"),
         ([whole("200 OK", b"{}")], False, "answer ended without any output"),
         ([whole("422 Odd", b'{"detail": "unknown field"}')], False, "HTTP 422: unknown field"),
     ],
 )
-def test_an_answer_of_another_kind_than_was_asked_for(parts: list[bytes], stream: bool, error: str) -> None:
+def test_an_answer_of_another_kind_than_was_asked_for(
+    parts: list[bytes], stream: bool, error: str
+) -> None:
     heard, told, _ = exchange(*parts, stream=stream)
     assert (told, heard.status, len(heard.arrival_s)) == ("ended", "error", 0)
     assert (heard.error or "").startswith(error)
@@ -198,11 +224,19 @@ def test_an_answer_of_another_kind_than_was_asked_for(parts: list[bytes], stream
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 def test_a_refused_stream_is_heard_at_once(parts: int) -> None:
-    """Its end cannot be told from its bytes, only from its length: a place of a closed loop waits for it."""
+    """Its end cannot be told from its bytes, only from its length: a place of a closed loop waits
+    for it."""
     refusal = whole("429 Slow down", b'{"error": {"message": "slow down"}}')
     step = -(-len(refusal) // parts)
-    heard, told, kept = exchange(*(refusal[at : at + step] for at in range(0, len(refusal), step)), stream=True)
-    assert (told, heard.status, heard.error, kept) == ("ended", "error", "HTTP 429: slow down", True)
+    heard, told, kept = exchange(
+        *(refusal[at : at + step] for at in range(0, len(refusal), step)), stream=True
+    )
+    assert (told, heard.status, heard.error, kept) == (
+        "ended",
+        "error",
+        "HTTP 429: slow down",
+        True,
+    )
 
 
 def test_a_stream_of_stated_length_is_heard_as_it_ends() -> None:
@@ -213,19 +247,29 @@ def test_a_stream_of_stated_length_is_heard_as_it_ends() -> None:
     assert (told, heard.status, len(heard.arrival_s), kept) == ("ended", "ok", 2, True)
 
 
-@pytest.mark.parametrize("stated", [0, 6], ids=["zeros until the end", "the total from the beginning"])
+@pytest.mark.parametrize(
+    "stated", [0, 6], ids=["zeros until the end", "the total from the beginning"]
+)
 def test_counts_that_do_not_grow_with_the_events_are_no_running_ones(stated: int) -> None:
     """As gateways write them, and mocks."""
 
     def counted(text: str, tokens: int) -> bytes:
         return chunk(
-            sse_event({"choices": [{"text": text}], "usage": {"prompt_tokens": 8, "completion_tokens": tokens}})
+            sse_event(
+                {
+                    "choices": [{"text": text}],
+                    "usage": {"prompt_tokens": 8, "completion_tokens": tokens},
+                }
+            )
         )
 
     parts = [counted(f" w{number}", stated) for number in range(6)]
     heard, told, _ = exchange(SSE, *parts, chunk(sse_event("[DONE]")) + LAST_CHUNK, stream=True)
     assert (told, heard.status, heard.answer.events) == ("ended", "ok", 6)
-    assert (heard.output_tokens(), heard.token_source()) == (6, "final usage" if stated else "pieces")
+    assert (heard.output_tokens(), heard.token_source()) == (
+        6,
+        "final usage" if stated else "pieces",
+    )
     last = chunk(sse_event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 12}}))
     heard, _, _ = exchange(SSE, *parts, last, chunk(sse_event("[DONE]")) + LAST_CHUNK, stream=True)
     assert (heard.output_tokens(), heard.token_source()) == (12, "final usage")
@@ -244,7 +288,11 @@ def test_a_triton_stream_ends_with_its_message() -> None:
     piece = chunk(sse_event({"text_output": " one", "num_output_tokens": 1}))
     heard, told, kept = exchange(SSE, piece, piece, LAST_CHUNK, endpoint="triton", stream=True)
     assert (told, heard.status, heard.error, kept) == ("ended", "ok", None, True)
-    assert (heard.output_tokens(), heard.token_source(), len(heard.arrival_s)) == (2, "running usage", 2)
+    assert (heard.output_tokens(), heard.token_source(), len(heard.arrival_s)) == (
+        2,
+        "running usage",
+        2,
+    )
     heard, told, _ = exchange(SSE, piece, piece, b"", endpoint="triton", stream=True)
     assert told == "the server closed the connection before the answer's end"
     assert heard.answer.events == 2
@@ -258,7 +306,11 @@ def test_an_sglang_stream() -> None:
     last = chunk(sse_event({"text": " one two", "meta_info": meta})) + chunk(sse_event("[DONE]"))
     heard, told, kept = exchange(SSE, first, last, LAST_CHUNK, endpoint="sglang", stream=True)
     assert (told, heard.status, heard.error, kept) == ("ended", "ok", None, True)
-    assert (heard.output_tokens(), heard.token_source(), len(heard.arrival_s)) == (2, "running usage", 2)
+    assert (heard.output_tokens(), heard.token_source(), len(heard.arrival_s)) == (
+        2,
+        "running usage",
+        2,
+    )
 
 
 def test_a_reset_is_noticed_though_data_lie_before_it() -> None:

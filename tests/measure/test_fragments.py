@@ -21,7 +21,9 @@ def stream(index: int = 0, **fields: Any) -> Stream:
     return made
 
 
-def hear(one: Stream, times: list[float], reads: list[int], running: list[int] | None = None) -> None:
+def hear(
+    one: Stream, times: list[float], reads: list[int], running: list[int] | None = None
+) -> None:
     one.arrival_s, one.read_index = array("d", times), array("i", reads)
     one.answer.events += len(times)
     if running is None:
@@ -41,7 +43,9 @@ def test_nothing_heard_makes_no_batch(fragments: Fragments) -> None:
 
 
 def test_an_ended_stream_is_a_row_of_the_record_s_schema(fragments: Fragments) -> None:
-    one = stream(3, end_ns=ORIGIN_NS + 2_000_000_000, status="ok", reused=True, worst_lag_ns=1_000_000)
+    one = stream(
+        3, end_ns=ORIGIN_NS + 2_000_000_000, status="ok", reused=True, worst_lag_ns=1_000_000
+    )
     hear(one, [1.0, 1.5], [0, 1])
     one.answer.input_tokens, one.answer.output_tokens, one.answer.finish_reason = 40, 9, "length"
     fragments.add(one)
@@ -84,13 +88,19 @@ def test_a_stream_that_goes_on_gives_its_parts_then_its_end(fragments: Fragments
 
 
 def test_a_request_that_was_never_answered_states_nothing(fragments: Fragments) -> None:
-    fragments.add(stream(sent_ns=None, http_status=None, expected=None, status="error", error="refused"))
+    fragments.add(
+        stream(sent_ns=None, http_status=None, expected=None, status="error", error="refused")
+    )
     fragments.add(stream(1, http_status=500, expected=False, status="error", error="HTTP 500"))
     batch = fragments.take()
     assert batch is not None
     first, second = batch.to_pylist()
     for row in (first, second):
-        assert (row["token_source"], row["output_tokens"], row["receive_lag_s"]) == (None, None, None)
+        assert (row["token_source"], row["output_tokens"], row["receive_lag_s"]) == (
+            None,
+            None,
+            None,
+        )
         assert (row["arrival_s"], row["tokens"]) == ([], [])
     assert (first["sent_s"], first["http_status"], first["error"]) == (None, None, "refused")
     assert (second["sent_s"], second["http_status"]) == (0.75, 500)

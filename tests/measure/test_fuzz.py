@@ -1,4 +1,5 @@
-"""Hostile answers: recorded streams, mutated and cut anywhere. Nothing raises, and every fact stays within bounds."""
+"""Hostile answers: recorded streams, mutated and cut anywhere. Nothing raises, and every fact stays
+within bounds."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ FOLDERS = (
 )
 HTTP_ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "sglang", "triton")
 
-# --- seeds ----------------------------------------------------------------------------------------------------
+# --- seeds ----------------------------------------------------------------------------------------
 
 HAND_MADE = [
     b'data: {"text_output":" a","num_input_tokens":3,"num_output_tokens":1}\n\n' * 4,
@@ -61,7 +62,9 @@ def simulated() -> Iterable[bytes]:
         ask = Body(prompt="one two", messages=[], text="one two", max_tokens=9, stream=stream)
         for usage in usages:
             for tokens_per_event in (1, 4):
-                options = Settings(tokens_per_event=tokens_per_event, usage=usage, max_model_len=4096)
+                options = Settings(
+                    tokens_per_event=tokens_per_event, usage=usage, max_model_len=4096
+                )
                 answer = CompletionAnswer(ask, options, (2, 9), chat=False, name=b"n", truth=False)
                 yield http(answer, tokens_per_event)
         yield http(GenerateAnswer(ask, options, (2, 9), name=b"n", truth=False), tokens_per_event)
@@ -89,7 +92,7 @@ def seeds() -> list[bytes]:
 
 SEEDS = seeds()
 
-# --- mutations ------------------------------------------------------------------------------------------------
+# --- mutations ------------------------------------------------------------------------------------
 
 NUMBERS = [
     b"-1", b"0", b"00", b"1.0", b"1e9", b"1e308", b"1e999", b"-1e999", b"NaN", b"Infinity", b"null", b"true", b'"7"',
@@ -113,7 +116,9 @@ _VALUE = re.compile(rb'"(?:%b)": ?("[^"]*"|[0-9.]+|null)' % "|".join(FIELDS).enc
 def nested(rng: random.Random) -> bytes:
     """Deep; now and then as deep as Python's own recursion just bears, or just does not."""
     depth = rng.choice([3, 60, 400, rng.randint(880, sys.getrecursionlimit()), 5_000, 60_000])
-    before, after = rng.choice([(b"[", b"]"), (b'{"a":', b"}"), (b'{"error":', b"}"), (b'{"message":[', b"]}")])
+    before, after = rng.choice(
+        [(b"[", b"]"), (b'{"a":', b"}"), (b'{"error":', b"}"), (b'{"message":[', b"]}")]
+    )
     return before * depth + b"1" + after * (depth if rng.random() < 0.8 else 0)
 
 
@@ -146,7 +151,9 @@ def mutated(rng: random.Random, data: bytes) -> bytes:
             return data[:at] + rng.randbytes(rng.choice([1, 3, 30])) + data[at:]
 
 
-def put(rng: random.Random, data: bytes, where: re.Pattern[bytes], group: int, value: bytes) -> bytes:
+def put(
+    rng: random.Random, data: bytes, where: re.Pattern[bytes], group: int, value: bytes
+) -> bytes:
     """`value` in one of the places that `where` finds."""
     found = list(where.finditer(data))
     if not found:
@@ -166,7 +173,7 @@ def cut(rng: random.Random, data: bytes) -> list[bytes]:
     return [data[a:b] for a, b in pairwise([0, *places, len(data)])]
 
 
-# --- what must hold -------------------------------------------------------------------------------------------
+# --- what must hold -------------------------------------------------------------------------------
 
 
 class Case(NamedTuple):
@@ -202,10 +209,13 @@ def hear(case: Case) -> None:
 
 
 def hear_tensors(rng: random.Random) -> list[dict[str, tuple[str, bytes]]]:
-    """gRPC's answers come as tensors: some good, some of other types, lengths and counts than they should be."""
+    """gRPC's answers come as tensors: some good, some of other types, lengths and counts than they
+    should be."""
     responses = []
     for _ in range(rng.randint(1, 6)):
-        text = struct.pack("<I", rng.choice([1, 2, 0, 9, 2**32 - 1])) + rng.choice([b"a", b"\xff\xfe", b"", b" time"])
+        text = struct.pack("<I", rng.choice([1, 2, 0, 9, 2**32 - 1])) + rng.choice(
+            [b"a", b"\xff\xfe", b"", b" time"]
+        )
         number = struct.pack("<q", rng.choice([0, 1, -1, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1]))
         outputs = {"text_output": text, "num_output_tokens": number, "num_input_tokens": number}
         responses.append({
@@ -276,7 +286,7 @@ def fuzz(seed: int, *, examples: int | None = None, seconds: float | None = None
     return number
 
 
-# --- the tests ------------------------------------------------------------------------------------------------
+# --- the tests ------------------------------------------------------------------------------------
 
 
 def test_there_are_seeds_of_every_dialect() -> None:
@@ -310,9 +320,11 @@ def test_json_of_any_depth_is_read_without_harm(endpoint: Endpoint, stream: bool
                 b'{"error":%b,"text":"\xff","text_output":"\xff","choices":3}' % deep,
                 b'{"message":%b,"text":7,"choices":3,"num_output_tokens":"x"}' % deep,
                 b'{"choices":[{"text":%b,"delta":{"tool_calls":%b}}]}' % (deep, deep),
-                b'{"text":%b,"text_output":%b,"meta_info":{"completion_tokens":"x"}}' % (deep, deep),
+                b'{"text":%b,"text_output":%b,"meta_info":{"completion_tokens":"x"}}'
+                % (deep, deep),
                 b'{"meta_info":{"completion_tokens":1,"finish_reason":%b}}' % deep,
-                b'{"meta_info":{"completion_tokens":1,"finish_reason":{"type":"abort","message":%b}}}' % deep,
+                b'{"meta_info":{"completion_tokens":1,"finish_reason":{"type":"abort","message":%b}}}'
+                % deep,
                 b'{"meta_info":{"completion_tokens":"x","finish_reason":%b}}' % deep,
             ):
                 hear(Case(endpoint, stream, True, [b"data: %b\n\n" % text if stream else text]))

@@ -1,4 +1,5 @@
-"""Engines that are started here: ready, ended, and why they did not start, by real processes and real logs."""
+"""Engines that are started here: ready, ended, and why they did not start, by real processes and
+real logs."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def python(*words: str) -> RankCommand:
 
 
 def launch(*ranks: RankCommand, port: int = 0, engine: str = "vllm") -> Launch:
-    return Launch(engine=engine, ranks=ranks, url=f"http://127.0.0.1:{port}", container=None, notes=())
+    return Launch(
+        engine=engine, ranks=ranks, url=f"http://127.0.0.1:{port}", container=None, notes=()
+    )
 
 
 def is_alive(pid: int) -> bool:
@@ -44,7 +47,9 @@ def is_alive(pid: int) -> bool:
 
 def test_ranks_start_and_end_together(tmp_path: Path) -> None:
     port = free_port()
-    with RunningEngine(launch(python(SERVE, str(port)), python(WAIT), port=port), tmp_path) as engine:
+    with RunningEngine(
+        launch(python(SERVE, str(port)), python(WAIT), port=port), tmp_path
+    ) as engine:
         engine.wait_ready(20)
         pids = engine.processes
         assert all(map(is_alive, pids))
@@ -56,7 +61,9 @@ def test_a_rank_that_ends_ends_the_wait_and_is_named(tmp_path: Path) -> None:
     ranks = python(WAIT), python("raise ValueError('no such GPU')")
     with RunningEngine(launch(*ranks, port=free_port()), tmp_path) as engine:
         pid = engine.processes[0]
-        with pytest.raises(LaunchError, match="rank 1 of vllm ended with exit code 1: ValueError: no such GPU"):
+        with pytest.raises(
+            LaunchError, match="rank 1 of vllm ended with exit code 1: ValueError: no such GPU"
+        ):
             engine.wait_ready(20)
     assert not is_alive(pid)
 
@@ -70,7 +77,9 @@ def test_a_rank_that_is_killed_is_told_from_one_that_failed(tmp_path: Path) -> N
         engine.wait_ready(20)
 
 
-@pytest.mark.parametrize(("timeout_s", "silent_s", "words"), [(0.6, 9, "not ready"), (9, 0.6, "without a word")])
+@pytest.mark.parametrize(
+    ("timeout_s", "silent_s", "words"), [(0.6, 9, "not ready"), (9, 0.6, "without a word")]
+)
 def test_waiting_has_an_end(tmp_path: Path, timeout_s: float, silent_s: float, words: str) -> None:
     with (
         RunningEngine(launch(python(WAIT), port=free_port()), tmp_path) as engine,
@@ -86,7 +95,9 @@ def test_a_program_that_is_not_there_is_told_before_anything_starts(tmp_path: Pa
 
 def test_no_rank_is_left_where_another_cannot_be_started(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
-    first = python(f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    first = python(
+        f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    )
     broken = tmp_path / "broken"
     broken.write_text("#!/no/such/interpreter\n")
     broken.chmod(0o755)
@@ -99,7 +110,14 @@ def test_no_rank_is_left_where_another_cannot_be_started(tmp_path: Path) -> None
 
 def test_files_lie_where_the_command_finds_them(tmp_path: Path) -> None:
     command = python("import sys; print(open(sys.argv[1]).read())", "settings.yaml")
-    made = Launch(engine="x", ranks=(command,), url="", container=None, notes=(), files={"settings.yaml": "a: 1"})
+    made = Launch(
+        engine="x",
+        ranks=(command,),
+        url="",
+        container=None,
+        notes=(),
+        files={"settings.yaml": "a: 1"},
+    )
     with RunningEngine(made, tmp_path) as engine:
         deadline = time.monotonic() + 10
         while engine.ranks[0].exit_code() is None and time.monotonic() < deadline:
@@ -108,7 +126,9 @@ def test_files_lie_where_the_command_finds_them(tmp_path: Path) -> None:
 
 
 def test_the_environment_reaches_the_rank(tmp_path: Path) -> None:
-    command = RankCommand("x", (sys.executable, "-c", "import os; print(os.environ['MINE'])"), {"MINE": "yes"})
+    command = RankCommand(
+        "x", (sys.executable, "-c", "import os; print(os.environ['MINE'])"), {"MINE": "yes"}
+    )
     with RunningEngine(launch(command), tmp_path) as engine:
         while engine.ranks[0].exit_code() is None:
             time.sleep(0.05)
@@ -216,7 +236,9 @@ def test_a_port_that_is_taken_is_not_mistaken_for_the_engine(tmp_path: Path) -> 
     program = llama_cpp.find() or llama_cpp.fetch()
     with llama_cpp.launch(log_path=tmp_path / "first.log") as first:
         port = httpx.URL(first.url).port or 0
-        second = RankCommand("x", (str(program), "--model", "no-such.gguf", "--port", str(port)), {})
+        second = RankCommand(
+            "x", (str(program), "--model", "no-such.gguf", "--port", str(port)), {}
+        )
         with pytest.raises(LaunchError, match="the port is in use"):
             RunningEngine(launch(second, port=port, engine="llama.cpp"), tmp_path)
 
@@ -224,7 +246,9 @@ def test_a_port_that_is_taken_is_not_mistaken_for_the_engine(tmp_path: Path) -> 
 def test_llama_cpp_says_why_it_does_not_start(tmp_path: Path) -> None:
     program, port = llama_cpp.find() or llama_cpp.fetch(), free_port()
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
-    command = RankCommand("x", (str(program), "--model", str(tmp_path / "broken.gguf"), "--port", str(port)), {})
+    command = RankCommand(
+        "x", (str(program), "--model", str(tmp_path / "broken.gguf"), "--port", str(port)), {}
+    )
     with (
         RunningEngine(launch(command, port=port, engine="llama.cpp"), tmp_path) as engine,
         pytest.raises(LaunchError, match="model's file cannot be loaded"),
@@ -273,9 +297,16 @@ def test_of_what_answers_there_nothing_but_the_status_is_read(
 @pytest.mark.parametrize("what", ["gone", "pipe", "link"])
 def test_a_log_that_is_none_any_more_is_told(tmp_path: Path, what: str) -> None:
     log = tmp_path / "rank-0.log"
-    instead = {"gone": "pass", "pipe": f"os.mkfifo({str(log)!r})", "link": f"os.symlink('/dev/zero', {str(log)!r})"}
+    instead = {
+        "gone": "pass",
+        "pipe": f"os.mkfifo({str(log)!r})",
+        "link": f"os.symlink('/dev/zero', {str(log)!r})",
+    }
     code = f"import os; os.unlink({str(log)!r}); {instead[what]}; raise SystemExit(1)"
-    for words, cause in ((code, "its log cannot be read"), ("print('written here')", "written here")):
+    for words, cause in (
+        (code, "its log cannot be read"),
+        ("print('written here')", "written here"),
+    ):
         with (
             RunningEngine(launch(python(words), port=free_port()), tmp_path) as engine,
             pytest.raises(LaunchError, match=cause),

@@ -34,7 +34,8 @@ def server(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.fixture(scope="module")
 def client(server: ServerProcess) -> Iterator[httpx.Client]:
-    # llama-server closes kept connections after a while, which may be the moment of the next request.
+    # llama-server closes kept connections after a while, which may be the moment of the next
+    # request.
     fresh = httpx.Limits(max_keepalive_connections=0)
     with httpx.Client(base_url=server.url, trust_env=False, timeout=60, limits=fresh) as connection:
         yield connection
@@ -76,9 +77,13 @@ def test_a_prompt_of_k_words_or_ids_is_k_tokens_and_n_are_generated(client: http
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}])
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0}, {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}]
+)
 def test_what_is_generated_is_words_only(client: httpx.Client, sampling: dict[str, float]) -> None:
-    answer = complete(client, prompt=" time", max_tokens=200, **sampling)  # not asked to ignore an end: there is none
+    answer = complete(
+        client, prompt=" time", max_tokens=200, **sampling
+    )  # not asked to ignore an end: there is none
     assert answer["usage"]["completion_tokens"] == 200
     text = answer["choices"][0]["text"]
     assert set(text.split()) <= set(WORDS)
@@ -99,7 +104,9 @@ def test_a_chat_message_of_k_words_is_k_tokens_and_two_of_template(client: httpx
     assert lines[-1] == "[DONE]"
     events = [json.loads(line) for line in lines[:-1]]
     pieces = [event["choices"][0]["delta"].get("content") for event in events if event["choices"]]
-    assert len([piece for piece in pieces if piece]) == 20  # each token shows as an event of its own
+    assert (
+        len([piece for piece in pieces if piece]) == 20
+    )  # each token shows as an event of its own
     assert events[-1]["usage"]["prompt_tokens"] == 3 + 2
     assert events[-1]["usage"]["completion_tokens"] == 20
 
@@ -116,13 +123,20 @@ def test_the_prompt_cache_can_be_switched_off(client: httpx.Client, tmp_path: Pa
         return [answer["usage"]["prompt_tokens_details"]["cached_tokens"] for answer in answers]
 
     assert cached(client) == [0, 99]
-    launched = llama_cpp.launch(slots=1, context_tokens=512, cache_prompt=False, log_path=tmp_path / "log")
-    with launched as plain, httpx.Client(base_url=plain.url, trust_env=False, timeout=60) as connection:
+    launched = llama_cpp.launch(
+        slots=1, context_tokens=512, cache_prompt=False, log_path=tmp_path / "log"
+    )
+    with (
+        launched as plain,
+        httpx.Client(base_url=plain.url, trust_env=False, timeout=60) as connection,
+    ):
         assert cached(connection) == [0, 0]
     assert gone(plain.pid)
 
 
-def test_kill_9_of_the_program_that_launched_it_ends_the_server(binary: Path, tmp_path: Path) -> None:
+def test_kill_9_of_the_program_that_launched_it_ends_the_server(
+    binary: Path, tmp_path: Path
+) -> None:
     code = (
         "import sys, time; from pathlib import Path; from loadstone.measure.engines import llama_cpp; "
         "server = llama_cpp.launch(slots=1, log_path=Path(sys.argv[1])); "
@@ -149,7 +163,9 @@ def test_a_file_that_is_no_model_is_one_line(binary: Path, tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_the_server_on_path_comes_before_the_cached_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_server_on_path_comes_before_the_cached_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert llama_cpp.find() is None
@@ -163,7 +179,9 @@ def test_the_server_on_path_comes_before_the_cached_one(monkeypatch: pytest.Monk
     assert llama_cpp.find() == on_path
 
 
-def test_without_apt_the_error_says_how_to_get_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_apt_the_error_says_how_to_get_the_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("shutil.which", lambda _name: None)
     with pytest.raises(InputError, match=r"brew install llama\.cpp") as caught:
@@ -171,7 +189,9 @@ def test_without_apt_the_error_says_how_to_get_the_server(monkeypatch: pytest.Mo
     assert "\n" not in str(caught.value)
 
 
-def test_apts_last_error_is_in_the_line_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_apts_last_error_is_in_the_line_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, script in {
@@ -186,7 +206,9 @@ def test_apts_last_error_is_in_the_line_and_nothing_is_left(monkeypatch: pytest.
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     with pytest.raises(InputError, match=r"no package source|keyring"):
         llama_cpp.fetch()
-    monkeypatch.setattr(llama_cpp, "_private_apt", lambda folder: (folder.mkdir(), dict(os.environ))[1])
+    monkeypatch.setattr(
+        llama_cpp, "_private_apt", lambda folder: (folder.mkdir(), dict(os.environ))[1]
+    )
     with pytest.raises(InputError, match='apt-get says "E: no network"'):
         llama_cpp.fetch()
     assert list((tmp_path / "cache" / "loadstone").iterdir()) == []

@@ -50,11 +50,18 @@ class StandInFeed:
 
 
 def step_of(
-    load: Load, starters: list[float], later: list[float] | None = None, *, part: int = 0, parts: int = 1
+    load: Load,
+    starters: list[float],
+    later: list[float] | None = None,
+    *,
+    part: int = 0,
+    parts: int = 1,
 ) -> tuple[StepLoad, StandInFeed]:
     plan = make_plan(WORKLOAD, [load], requests=[20], warmup=0)
     feed: Any = StandInFeed(plan, starters, later or [])
-    return StepLoad(Step(cell=0, first=0, last=20, part=part, parts=parts, start_ns=0), plan, feed), feed
+    return StepLoad(
+        Step(cell=0, first=0, last=20, part=part, parts=parts, start_ns=0), plan, feed
+    ), feed
 
 
 def orders(load: StepLoad, under_way: int = 0, freed_ns: int = 7) -> list[int]:
@@ -135,7 +142,9 @@ def test_a_closed_loop_by_time_ends_when_it_is_over() -> None:
 def test_the_text_of_the_first_measured_answers_is_kept_to_compare() -> None:
     load, _ = step_of(Load("concurrency", 1), [])
     plan = make_plan(WORKLOAD, [Load("concurrency", 1)], requests=[40], warmup=2)
-    assert [load.keeps_text(plan.request(0, index)) for index in range(42)] == [False] * 2 + [True] * 32 + [False] * 8
+    assert [load.keeps_text(plan.request(0, index)) for index in range(42)] == [False] * 2 + [
+        True
+    ] * 32 + [False] * 8
 
 
 def test_answers_to_the_same_request_are_compared_once_and_a_yes_never() -> None:

@@ -29,9 +29,13 @@ def recorded(name: str) -> str:
 
 @contextmanager
 def serving(
-    page: Callable[[int], bytes], status: int = 200, heard: list[dict[str, str]] | None = None, **headers: str
+    page: Callable[[int], bytes],
+    status: int = 200,
+    heard: list[dict[str, str]] | None = None,
+    **headers: str,
 ) -> Iterator[str]:
-    """A server whose n-th answer is `page(n)`; its URL. `heard`: the headers that it is asked with."""
+    """A server whose n-th answer is `page(n)`; its URL. `heard`: the headers that it is asked
+    with."""
     count = iter(range(10**9))
 
     class Handler(BaseHTTPRequestHandler):
@@ -58,7 +62,7 @@ def serving(
         server.server_close()
 
 
-# --- reading a page ---------------------------------------------------------------------------------------------
+# --- reading a page -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,10 @@ def serving(
     [
         ("vllm", {"vllm:num_requests_running": 0.0, "vllm:prefix_cache_queries_total": 8102.0}),
         ("sglang", {"sglang:cached_tokens_total": 190.0, "sglang:token_usage": 0.0}),
-        ("lcppbin", {"llamacpp:prompt_tokens_cached_total": 829.0, "llamacpp:requests_deferred": 0.0}),
+        (
+            "lcppbin",
+            {"llamacpp:prompt_tokens_cached_total": 829.0, "llamacpp:requests_deferred": 0.0},
+        ),
     ],
 )
 def test_what_engines_say(name: str, expected: dict[str, float]) -> None:
@@ -94,14 +101,16 @@ def test_histograms_are_kept_as_sums_and_counts() -> None:
 
 
 def test_a_line_that_is_none_costs_no_other() -> None:
-    page = (
-        'vllm:num_requests_running{a="b} 1\nvllm:num_requests_waiting x\nvllm:kv_cache_usage_perc 0.5\n\x00\x1b[31m\n'
-    )
+    page = 'vllm:num_requests_running{a="b} 1\nvllm:num_requests_waiting x\nvllm:kv_cache_usage_perc 0.5\n\x00\x1b[31m\n'
     assert [(s.name, s.value) for s in read_metrics(page)] == [("vllm:kv_cache_usage_perc", 0.5)]
 
 
 def test_the_number_of_series_is_bounded_and_the_known_come_first() -> None:
-    page = "# TYPE x gauge\n" + "".join(f'x{{i="{i}"}} {i}\n' for i in range(5000)) + "vllm:num_requests_running 7\n"
+    page = (
+        "# TYPE x gauge\n"
+        + "".join(f'x{{i="{i}"}} {i}\n' for i in range(5000))
+        + "vllm:num_requests_running 7\n"
+    )
     samples = read_metrics(page)
     assert len(samples) == observe.SERIES
     assert samples[0] == ("vllm:num_requests_running", "{}", 7.0)
@@ -109,7 +118,7 @@ def test_the_number_of_series_is_bounded_and_the_known_come_first() -> None:
     assert read_metrics('# TYPE x gauge\nx{a="' + "y" * 1000 + '"} 1\n') == []
 
 
-# --- watching a server ------------------------------------------------------------------------------------------
+# --- watching a server ----------------------------------------------------------------------------
 
 
 def test_a_server_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,9 +127,14 @@ def test_a_server_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(observe, "FLUSH_S", 0.0)
     origin_ns = time.monotonic_ns()
-    with serving(page) as url, Observer(tmp_path, [None, url], origin_ns, interval_s=0.01) as observer:
+    with (
+        serving(page) as url,
+        Observer(tmp_path, [None, url], origin_ns, interval_s=0.01) as observer,
+    ):
         # What a run that is killed now would leave:
-        assert eventually(lambda: (table := run_folder.read_server(tmp_path)) is not None and table.num_rows >= 3)
+        assert eventually(
+            lambda: (table := run_folder.read_server(tmp_path)) is not None and table.num_rows >= 3
+        )
         assert not (tmp_path / "server.parquet").exists()
     table = run_folder.read_server(tmp_path)
     assert table is not None
@@ -142,7 +156,10 @@ def test_a_look_is_taken_when_asked_and_at_the_end(tmp_path: Path) -> None:
         asked.append(number)
         return b"vllm:num_requests_running 1\n"
 
-    with serving(page) as url, Observer(tmp_path, [url], time.monotonic_ns(), interval_s=3600) as observer:
+    with (
+        serving(page) as url,
+        Observer(tmp_path, [url], time.monotonic_ns(), interval_s=3600) as observer,
+    ):
         assert eventually(lambda: len(asked) == 1)
         time.sleep(0.05)
         observer.look()
@@ -177,7 +194,9 @@ def test_a_server_without_metrics_harms_nothing(
 
 
 def test_no_server_at_all(tmp_path: Path) -> None:
-    with Observer(tmp_path, ["http://127.0.0.1:1/metrics", "http://[bad"], time.monotonic_ns()) as observer:
+    with Observer(
+        tmp_path, ["http://127.0.0.1:1/metrics", "http://[bad"], time.monotonic_ns()
+    ) as observer:
         assert eventually(lambda: len(observer.notes) == 2)
     assert run_folder.read_server(tmp_path) is None
 
@@ -191,13 +210,17 @@ def test_a_folder_that_cannot_be_written_ends_the_keeping_only(tmp_path: Path) -
     assert ["metrics end here" in note for note in observer.notes] == [True]
 
 
-def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torn_file_is_read_as_far_as_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(observe, "FLUSH_S", 0.0)
     with (
         serving(lambda _: b"vllm:num_requests_running 1\n") as url,
         Observer(tmp_path, [url], time.monotonic_ns(), interval_s=0.01),
     ):
-        assert eventually(lambda: (table := run_folder.read_server(tmp_path)) is not None and table.num_rows >= 3)
+        assert eventually(
+            lambda: (table := run_folder.read_server(tmp_path)) is not None and table.num_rows >= 3
+        )
         data = (tmp_path / "server.arrow").read_bytes()
     (tmp_path / "server.parquet").unlink()
     (tmp_path / "server.arrow").write_bytes(data[:-5])
@@ -208,7 +231,7 @@ def test_a_torn_file_is_read_as_far_as_it_goes(tmp_path: Path, monkeypatch: pyte
     assert run_folder.read_server(tmp_path) is None
 
 
-# --- from samples to a cell's figures ---------------------------------------------------------------------------
+# --- from samples to a cell's figures -------------------------------------------------------------
 
 
 def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
@@ -223,7 +246,14 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
             "prefix_queries",
             "transferred_tokens",
         },
-        "sglang": {"running", "waiting", "kv_usage", "prefix_hits", "prefix_queries", "accepted_length"},
+        "sglang": {
+            "running",
+            "waiting",
+            "kv_usage",
+            "prefix_hits",
+            "prefix_queries",
+            "accepted_length",
+        },
         "lcppbin": {
             "running",
             "waiting",
@@ -237,7 +267,10 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
         page = recorded(name).encode()
         folder = tmp_path / name
         folder.mkdir()
-        with serving(lambda _, page=page: page) as url, Observer(folder, [url], time.monotonic_ns()):  # type: ignore[misc]
+        with (
+            serving(lambda _, page=page: page) as url,
+            Observer(folder, [url], time.monotonic_ns()),
+        ):  # type: ignore[misc]
             pass
         samples = run_folder.read_server(folder)
         assert samples is not None

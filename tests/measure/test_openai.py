@@ -14,7 +14,9 @@ from wires import DONE, cut, event, hear, state
 
 WIRE = Path(__file__).resolve().parents[3] / "shared" / "data" / "wire"
 RECORDED = sorted(WIRE.glob("*.sse"))
-needs_recordings = pytest.mark.skipif(not RECORDED, reason="recorded engine streams (shared/data/wire) are not here")
+needs_recordings = pytest.mark.skipif(
+    not RECORDED, reason="recorded engine streams (shared/data/wire) are not here"
+)
 
 
 def heard(*pieces: bytes) -> Answer:
@@ -33,9 +35,10 @@ def usage(output: Any, prompt: Any = 5) -> dict[str, Any]:
     return {"prompt_tokens": prompt, "total_tokens": 0, "completion_tokens": output}
 
 
-# --- recorded engines -----------------------------------------------------------------------------------------
+# --- recorded engines -----------------------------------------------------------------------------
 
-# events, finish reason, [DONE], input, output, cached and reasoning tokens, server prefill and decode in ms
+# events, finish reason, [DONE], input, output, cached and reasoning tokens, server prefill and
+# decode in ms
 HEARD: dict[str, tuple[Any, ...]] = {
     "debllama.chat": (12, "length", True, 9, 12, 0, None, 7.826, 19.962),
     "debllama.completions": (12, "length", True, 7, 12, 0, None, 90.002, 175.381),
@@ -73,7 +76,12 @@ def test_every_recorded_stream_is_expected_here() -> None:
 def test_a_recorded_stream_says_what_its_engine_meant(name: str) -> None:
     answer = heard((WIRE / f"{name}.sse").read_bytes())
     events, finish, done, inputs, outputs, cached, reasoning, prefill_ms, decode_ms = HEARD[name]
-    assert (answer.events, answer.finish_reason, answer.done, answer.error) == (events, finish, done, None)
+    assert (answer.events, answer.finish_reason, answer.done, answer.error) == (
+        events,
+        finish,
+        done,
+        None,
+    )
     assert (answer.input_tokens, answer.output_tokens) == (inputs, outputs)
     assert (answer.cached_tokens, answer.reasoning_tokens) == (cached, reasoning)
     assert answer.server_prefill_s == (None if prefill_ms is None else prefill_ms / 1e3)
@@ -110,14 +118,16 @@ def test_a_recorded_stream_means_the_same_cut_at_every_place(path: Path) -> None
 @needs_recordings
 @settings(max_examples=150)
 @given(st.data())
-def test_a_recorded_stream_means_the_same_in_pieces_of_any_size_and_any_line_end(data: st.DataObject) -> None:
+def test_a_recorded_stream_means_the_same_in_pieces_of_any_size_and_any_line_end(
+    data: st.DataObject,
+) -> None:
     stream = data.draw(st.sampled_from(RECORDED)).read_bytes()
     whole = state(heard(stream))
     stream = stream.replace(b"\n", data.draw(st.sampled_from([b"\n", b"\r", b"\r\n"])))
     assert state(heard(*cut(data, stream))) == whole
 
 
-# --- usage ----------------------------------------------------------------------------------------------------
+# --- usage ----------------------------------------------------------------------------------------
 
 
 def test_usage_never_sent_leaves_counts_missing() -> None:
@@ -180,18 +190,29 @@ def test_a_total_that_comes_before_any_output_is_no_event() -> None:
 
 
 def test_running_usage_that_misses_an_event_is_not_running() -> None:
-    answer = heard(text("a", usage=usage(1)), text("b"), text("c", usage=usage(3)), text("", usage=usage(4)))
+    answer = heard(
+        text("a", usage=usage(1)), text("b"), text("c", usage=usage(3)), text("", usage=usage(4))
+    )
     assert (answer.events, answer.running, answer.output_tokens) == (3, False, 4)
 
 
 def test_an_event_that_says_nothing_needs_no_count() -> None:
-    answer = heard(delta(role="assistant"), delta(content="a", usage=usage(1)), delta(content="b", usage=usage(2)))
+    answer = heard(
+        delta(role="assistant"),
+        delta(content="a", usage=usage(1)),
+        delta(content="b", usage=usage(2)),
+    )
     assert (answer.events, answer.running, answer.running_tokens) == (2, True, [1, 2])
 
 
 def test_usage_without_an_output_count_is_not_running() -> None:
     answer = heard(text("a", usage={"prompt_tokens": 5}), text("b", usage=usage(2)))
-    assert (answer.events, answer.running, answer.input_tokens, answer.output_tokens) == (2, False, 5, 2)
+    assert (answer.events, answer.running, answer.input_tokens, answer.output_tokens) == (
+        2,
+        False,
+        5,
+        2,
+    )
 
 
 def test_running_counts_never_fall() -> None:
@@ -207,7 +228,12 @@ def test_details_of_usage_are_kept() -> None:
         "completion_tokens_details": {"reasoning_tokens": 1.0},
     }
     answer = heard(text("a"), event(choices=[], usage=details))
-    counts = (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.reasoning_tokens)
+    counts = (
+        answer.input_tokens,
+        answer.output_tokens,
+        answer.cached_tokens,
+        answer.reasoning_tokens,
+    )
     assert counts == (9, 3, 4, 1)
     assert {type(count) for count in counts} == {int}
 
@@ -215,16 +241,37 @@ def test_details_of_usage_are_kept() -> None:
 def test_an_odd_field_of_usage_does_not_spoil_the_others() -> None:
     odd = {"prompt_tokens": "five", "completion_tokens": "3", "prompt_tokens_details": [1]}
     answer = heard(text("a"), event(choices=[], usage=odd))
-    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.error) == (None, 3, None, None)
+    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.error) == (
+        None,
+        3,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
     "number",
-    [b"NaN", b"Infinity", b"-Infinity", b"-1", b"1e300", b"1e400", b"4294967295", b"2147483647", b"9" * 5, b"true"],
+    [
+        b"NaN",
+        b"Infinity",
+        b"-Infinity",
+        b"-1",
+        b"1e300",
+        b"1e400",
+        b"4294967295",
+        b"2147483647",
+        b"9" * 5,
+        b"true",
+    ],
 )
 @pytest.mark.parametrize("place", ["prompt_tokens", "completion_tokens", "prompt_ms"])
 def test_an_impossible_number_is_a_missing_one(number: bytes, place: str) -> None:
-    body = b'{"choices":[],"usage":{"%b":%b},"timings":{"%b":%b}}' % (place.encode(), number, place.encode(), number)
+    body = b'{"choices":[],"usage":{"%b":%b},"timings":{"%b":%b}}' % (
+        place.encode(),
+        number,
+        place.encode(),
+        number,
+    )
     answer = heard(text("a"), b"data: " + body + b"\n\n", text("b", "stop"))
     found = (answer.input_tokens, answer.output_tokens, answer.server_prefill_s)
     if number == b"99999":
@@ -242,7 +289,10 @@ def test_a_number_too_long_for_any_decoder_is_an_error_of_the_stream() -> None:
 
 
 def test_a_first_count_that_the_next_output_does_not_pass_was_no_token() -> None:
-    role, rest = delta(role="assistant", content="", usage=usage(1)), [delta(content="a"), delta(content="b")]
+    role, rest = (
+        delta(role="assistant", content="", usage=usage(1)),
+        [delta(content="a"), delta(content="b")],
+    )
     assert heard(role, *rest, event(choices=[], usage=usage(2))).voids
     assert heard(role, delta(content="a", usage=usage(1)), delta(content="b", usage=usage(2))).voids
     assert not heard(role, delta(content="a", usage=usage(2))).voids
@@ -252,13 +302,36 @@ def test_a_first_count_that_the_next_output_does_not_pass_was_no_token() -> None
 @pytest.mark.parametrize(
     "said",
     [
-        {"usage": {"input_tokens": 64, "output_tokens": 20, "input_tokens_details": {"cached_tokens": 8}}},
-        {"choices": [{"delta": {}, "usage": {"prompt_tokens": 64, "completion_tokens": 20, "cached_tokens": 8}}]},
+        {
+            "usage": {
+                "input_tokens": 64,
+                "output_tokens": 20,
+                "input_tokens_details": {"cached_tokens": 8},
+            }
+        },
+        {
+            "choices": [
+                {
+                    "delta": {},
+                    "usage": {"prompt_tokens": 64, "completion_tokens": 20, "cached_tokens": 8},
+                }
+            ]
+        },
         {"usage": {"prompt_tokens": 64, "completion_tokens": 20, "prompt_cache_hit_tokens": 8}},
-        {"usageMetadata": {"promptTokenCount": 64, "candidatesTokenCount": 20, "cachedContentTokenCount": 8}},
+        {
+            "usageMetadata": {
+                "promptTokenCount": 64,
+                "candidatesTokenCount": 20,
+                "cachedContentTokenCount": 8,
+            }
+        },
         {
             "x_vendor": {
-                "usage": {"num_prompt_tokens": "64", "num_generated_tokens": 20, "cache_read_input_tokens": 8}
+                "usage": {
+                    "num_prompt_tokens": "64",
+                    "num_generated_tokens": 20,
+                    "cache_read_input_tokens": 8,
+                }
             }
         },
     ],
@@ -293,7 +366,7 @@ def test_reasoning_is_counted_as_output_where_it_came(
     assert (answer.output_tokens, answer.tokens) == (count, (20, streamed))
 
 
-# --- choices and deltas ---------------------------------------------------------------------------------------
+# --- choices and deltas ---------------------------------------------------------------------------
 
 CALL = [{"index": 0, "function": {"name": "f", "arguments": "{"}}]
 
@@ -321,7 +394,9 @@ CALL = [{"index": 0, "function": {"name": "f", "arguments": "{"}}]
     ],
     ids=str,
 )
-def test_a_delta_is_output_if_it_says_anything_but_a_role(fields: dict[str, Any], output: int) -> None:
+def test_a_delta_is_output_if_it_says_anything_but_a_role(
+    fields: dict[str, Any], output: int
+) -> None:
     answer = heard(delta(**fields))
     assert (answer.events, answer.error) == (output, None)
     odd = heard(event(choices=[{"delta": fields}], usage="odd"))  # which the strict decoder refuses
@@ -345,8 +420,12 @@ def test_a_delta_is_output_if_it_says_anything_but_a_role(fields: dict[str, Any]
     ],
     ids=str,
 )
-def test_text_of_an_unknown_field_is_output_if_it_differs(first: Any, second: Any, output: int) -> None:
-    answer = heard(delta(content="", **first), delta(content="", **second), delta(content="c"), DONE)
+def test_text_of_an_unknown_field_is_output_if_it_differs(
+    first: Any, second: Any, output: int
+) -> None:
+    answer = heard(
+        delta(content="", **first), delta(content="", **second), delta(content="c"), DONE
+    )
     assert answer.events - answer.voids == output + 1
     assert answer.unlisted == ([*first] if output else [])
     late = heard(delta(content="c"), delta(**first), delta(**second), DONE)
@@ -354,14 +433,18 @@ def test_text_of_an_unknown_field_is_output_if_it_differs(first: Any, second: An
     assert heard(delta(**first), DONE).events in (0, heard(delta(**first), DONE).voids)
 
 
-@pytest.mark.parametrize("choices", [None, [], {}, "none", [None], [1], [{}], [{"delta": None}], [{"text": None}]])
+@pytest.mark.parametrize(
+    "choices", [None, [], {}, "none", [None], [1], [{}], [{"delta": None}], [{"text": None}]]
+)
 def test_choices_that_say_nothing_are_no_output_and_no_error(choices: Any) -> None:
     answer = heard(event(choices=choices, usage=usage(3)), event(choices=choices))
     assert (answer.events, answer.output_tokens, answer.error) == (0, 3, None)
 
 
 def test_several_choices_in_an_event_are_one_event() -> None:
-    answer = heard(event(choices=[{"text": ""}, {"text": "a", "finish_reason": "stop"}, {"text": "b"}]))
+    answer = heard(
+        event(choices=[{"text": ""}, {"text": "a", "finish_reason": "stop"}, {"text": "b"}])
+    )
     assert (answer.events, answer.finish_reason) == (1, "stop")
 
 
@@ -371,7 +454,8 @@ def beside(index: Any, said: str, finish: Any = None, **fields: Any) -> bytes:
 
 
 def test_tokens_of_answers_side_by_side_are_those_of_all() -> None:
-    """vLLM and SGLang: a running count is of its own answer, the last usage, without choices, of all."""
+    """vLLM and SGLang: a running count is of its own answer, the last usage, without choices, of
+    all."""
     stream = [
         beside(0, "a", usage=usage(1)),
         beside(1, "A", usage=usage(2)),
@@ -384,7 +468,8 @@ def test_tokens_of_answers_side_by_side_are_those_of_all() -> None:
         assert (answer.events, answer.running, answer.running_tokens) == (5, True, [1, 3, 4, 5, 6])
         assert (answer.output_tokens, answer.choices) == (6, 2)
     answer = heard(
-        *(beside(i % 2, "x", "length" if i > 3 else None) for i in range(6)), event(choices=[], usage=usage(6))
+        *(beside(i % 2, "x", "length" if i > 3 else None) for i in range(6)),
+        event(choices=[], usage=usage(6)),
     )
     assert (answer.events, answer.running, answer.output_tokens, answer.choices) == (6, False, 6, 2)
 
@@ -398,13 +483,17 @@ def test_each_of_several_answers_may_have_a_usage_of_its_own(with_choice: bool) 
             return (beside(index, "", "length", usage=usage(2)),)
         return beside(index, "", "length"), event(choices=[], usage=usage(2))
 
-    answer = heard(beside(0, "a"), beside(1, "A"), beside(0, "b"), *end(0), beside(1, "B"), *end(1), DONE)
+    answer = heard(
+        beside(0, "a"), beside(1, "A"), beside(0, "b"), *end(0), beside(1, "B"), *end(1), DONE
+    )
     assert (answer.events, answer.running, answer.output_tokens, answer.choices) == (4, False, 4, 2)
 
 
 @pytest.mark.parametrize("index", [None, "1", -1, float("nan"), float("inf"), 1e300, True, {}])
 def test_an_odd_index_spoils_nothing(index: Any) -> None:
-    answer = heard(beside(index, "a", usage=usage(1)), beside(index, "b", "length", usage=usage(2)), DONE)
+    answer = heard(
+        beside(index, "a", usage=usage(1)), beside(index, "b", "length", usage=usage(2)), DONE
+    )
     assert (answer.events, answer.output_tokens, answer.choices, answer.error) == (2, 2, 1, None)
 
 
@@ -419,7 +508,9 @@ def test_an_odd_index_spoils_nothing(index: Any) -> None:
         ("\ud800", "?"),
     ],
 )
-def test_an_odd_finish_reason_becomes_a_short_printable_word(finish: Any, expected: str | None) -> None:
+def test_an_odd_finish_reason_becomes_a_short_printable_word(
+    finish: Any, expected: str | None
+) -> None:
     answer = heard(text("a", finish))
     assert (answer.events, answer.finish_reason, answer.error) == (1, expected, None)
 
@@ -433,23 +524,30 @@ def test_a_request_that_the_server_gave_up_is_no_answer(finish: str) -> None:
 
 def test_the_first_name_of_a_model_is_kept_short_and_printable() -> None:
     assert heard(text("a")).model is None
-    assert heard(text("a", model=""), text("a", model="m\x1b"), text("a", model="n")).model == "m\ufffd"
+    assert (
+        heard(text("a", model=""), text("a", model="m\x1b"), text("a", model="n")).model
+        == "m\ufffd"
+    )
     assert heard(text("a", model="x" * 500)).model == "x" * 99 + "…"
     assert heard(text("a", model=["m"])).model == '["m"]'
     assert heard(text("a", model="\ud800")).model == "?"
 
 
 def test_timings_of_llama_cpp_are_kept_in_seconds() -> None:
-    answer = heard(text("a"), event(choices=[], timings={"prompt_ms": 7.5, "predicted_ms": 20, "cache_n": 3}))
+    answer = heard(
+        text("a"), event(choices=[], timings={"prompt_ms": 7.5, "predicted_ms": 20, "cache_n": 3})
+    )
     assert (answer.server_prefill_s, answer.server_decode_s) == (0.0075, 0.02)
     answer = heard(event(timings={"prompt_ms": "slow", "predicted_ms": 20}))
     assert (answer.server_prefill_s, answer.server_decode_s) == (None, 0.02)
 
 
-# --- the end, and what is no event ----------------------------------------------------------------------------
+# --- the end, and what is no event ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("end", [DONE, DONE * 2, b"data:[DONE]\n\n", b"data:  [DONE] \n\n", b"data: [DONE]"])
+@pytest.mark.parametrize(
+    "end", [DONE, DONE * 2, b"data:[DONE]\n\n", b"data:  [DONE] \n\n", b"data: [DONE]"]
+)
 def test_done_is_heard_in_any_dress(end: bytes) -> None:
     answer = heard(text("a", "stop"), end)
     assert (answer.events, answer.done, answer.error) == (1, True, None)
@@ -457,7 +555,12 @@ def test_done_is_heard_in_any_dress(end: bytes) -> None:
 
 def test_what_comes_after_the_end_is_no_part_of_the_answer() -> None:
     answer = heard(text("a", "length"), DONE, text("b", "stop", usage=usage(2)), DONE)
-    assert (answer.events, answer.done, answer.finish_reason, answer.output_tokens) == (1, True, "length", None)
+    assert (answer.events, answer.done, answer.finish_reason, answer.output_tokens) == (
+        1,
+        True,
+        "length",
+        None,
+    )
     assert heard(text("a") + DONE + text("b")).events == 1
 
 
@@ -475,18 +578,27 @@ def test_an_empty_event_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("sent", "said"),
     [
-        (event(error={"message": "out of memory", "type": "server_error", "code": 500}), "out of memory"),
+        (
+            event(error={"message": "out of memory", "type": "server_error", "code": 500}),
+            "out of memory",
+        ),
         (event(error={"message": "with choices"}, choices=[]), "with choices"),
         (event(error="plain words"), "plain words"),
         (event(error={"code": 5}), '{"code": 5}'),
         (event(error={"error": {"message": "twice"}}), "twice"),
         (event(error=["a", 1]), '["a", 1]'),
-        (event(object="error", message="vLLM's form", type="BadRequestError", code=400), "vLLM's form"),
+        (
+            event(object="error", message="vLLM's form", type="BadRequestError", code=400),
+            "vLLM's form",
+        ),
         (event(choices=None, error={"message": "écrit"}), "écrit"),
         (b"event: error\ndata: " + event(error={"message": "named"})[6:], "named"),
         (event(error={"message": "tolerated", "n": float("nan")}), "tolerated"),
         (b'data: {"error":{"message":"half \xff"}}\n\n', "half \ufffd"),
-        (b'data: {"choices":[{"text":"a"\n\n', 'stream event is not a JSON object: {"choices":[{"text":"a"'),
+        (
+            b'data: {"choices":[{"text":"a"\n\n',
+            'stream event is not a JSON object: {"choices":[{"text":"a"',
+        ),
         (b"data: [1]\n\n", "stream event is not a JSON object: [1]"),
         (b"data: null\n\n", "stream event is not a JSON object: null"),
         (b"data: <html>\n\n", "stream event is not a JSON object: <html>"),
@@ -535,7 +647,9 @@ def test_a_number_where_text_belongs_is_text() -> None:
     "around", [b'{"x":%b}', b'{"error":%b}', b'{"choices":[{"text":%b}]}', b'{"usage":%b}', b"%b"]
 )
 @pytest.mark.parametrize("kind", [(b"[", b"]"), (b'{"a":', b"}")])
-def test_deep_nesting_is_never_an_exception(depth: int, around: bytes, kind: tuple[bytes, bytes]) -> None:
+def test_deep_nesting_is_never_an_exception(
+    depth: int, around: bytes, kind: tuple[bytes, bytes]
+) -> None:
     nested = kind[0] * depth + b"1" + kind[1] * depth
     answer = heard(b"data: " + around % nested + b"\n\n", text("b"))
     assert answer.events >= 1
@@ -546,7 +660,12 @@ def test_an_event_of_ten_megabytes_is_one_event() -> None:
     body = text("x" * 10_000_000, "stop", usage=usage(9))
     answer = heard(*(body[at : at + 65536] for at in range(0, len(body), 65536)))
     assert state(answer) == state(heard(body))
-    assert (answer.events, answer.running_tokens, answer.finish_reason, answer.error) == (1, [9], "stop", None)
+    assert (answer.events, answer.running_tokens, answer.finish_reason, answer.error) == (
+        1,
+        [9],
+        "stop",
+        None,
+    )
 
 
 def test_an_endless_line_is_an_error_and_ends_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,7 +678,7 @@ def test_an_endless_line_is_an_error_and_ends_nothing_else(monkeypatch: pytest.M
     assert (answer.events, answer.error) == (2, "one event exceeds 1 MiB")
 
 
-# --- words of engines, made harmless --------------------------------------------------------------------------
+# --- words of engines, made harmless --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -607,7 +726,10 @@ HAPROXY_503 = (
         (b'{"error":{"message":"no such model"}}', "no such model"),
         (b'{"error":"no such model"}', "no such model"),
         (b'{"object":"error","message":"bad"}', "bad"),
-        (b'{"detail":[{"loc":["body"],"msg":"Field required"}]}', '[{"loc": ["body"], "msg": "Field required"}]'),
+        (
+            b'{"detail":[{"loc":["body"],"msg":"Field required"}]}',
+            '[{"loc": ["body"], "msg": "Field required"}]',
+        ),
         (b'{"detail":"Not Found"}', "Not Found"),
         ('{"error":{"wo":"hinüber"}}'.encode(), '{"wo": "hinüber"}'),
         (b"<h1>502</h1>\n", "502"),
@@ -632,7 +754,7 @@ def test_any_bytes_give_a_harmless_excerpt(body: bytes, limit: int) -> None:
     assert len(error_text(body)) <= 200
 
 
-# --- nothing makes it raise -----------------------------------------------------------------------------------
+# --- nothing makes it raise -----------------------------------------------------------------------
 
 
 @needs_recordings
@@ -648,7 +770,7 @@ def test_mutated_recorded_streams_never_raise(data: st.DataObject) -> None:
     assert state(heard(*pieces)) == state(heard(bytes(stream)))
 
 
-# --- answers in one piece ---------------------------------------------------------------------------------------
+# --- answers in one piece -------------------------------------------------------------------------
 
 
 def whole(body: bytes, *, keep_text: bool = False) -> Answer:
@@ -660,7 +782,9 @@ def whole(body: bytes, *, keep_text: bool = False) -> Answer:
 
 
 def document(text_: Any, finish: Any = "length", **fields: Any) -> bytes:
-    return json.dumps({"choices": [{"index": 0, "text": text_, "finish_reason": finish}], **fields}).encode()
+    return json.dumps(
+        {"choices": [{"index": 0, "text": text_, "finish_reason": finish}], **fields}
+    ).encode()
 
 
 def message(finish: Any = "stop", **fields: Any) -> bytes:
@@ -672,7 +796,14 @@ def message(finish: Any = "stop", **fields: Any) -> bytes:
 @pytest.mark.parametrize("name", ["debllama", "hf", "lcpp", "lcppbin", "max", "mlx", "vllm"])
 def test_a_recorded_answer_in_one_piece_is_one_event_with_all_its_tokens(name: str) -> None:
     answer = whole((WIRE / f"{name}.completions.json").read_bytes(), keep_text=True)
-    said = (answer.events, answer.finish_reason, answer.done, answer.error, answer.input_tokens, answer.output_tokens)
+    said = (
+        answer.events,
+        answer.finish_reason,
+        answer.done,
+        answer.error,
+        answer.input_tokens,
+        answer.output_tokens,
+    )
     assert said == (1, "length", True, None, 7, 12)
     assert (answer.running, answer.running_tokens) == (False, [])
     assert len(answer.text) > 12
@@ -688,7 +819,11 @@ def test_a_recorded_answer_in_one_piece_is_one_event_with_all_its_tokens(name: s
         (message(content="said"), 1, "said"),
         (message(content=None, reasoning_content="thought"), 1, ""),
         (message(content=None, tool_calls=[{"function": {"name": "f"}}]), 1, ""),
-        (message(content=[{"type": "text", "text": "parts"}]), 1, '[{"type": "text", "text": "parts"}]'),
+        (
+            message(content=[{"type": "text", "text": "parts"}]),
+            1,
+            '[{"type": "text", "text": "parts"}]',
+        ),
     ],
 )
 def test_an_answer_in_one_piece(body: bytes, events: int, text_: str) -> None:
@@ -724,7 +859,7 @@ def test_an_endless_answer_in_one_piece_is_an_error(monkeypatch: pytest.MonkeyPa
     assert isinstance(answer._sse, Whole)
 
 
-# --- its text ---------------------------------------------------------------------------------------------------
+# --- its text -------------------------------------------------------------------------------------
 
 
 def test_the_text_is_kept_where_it_is_asked_for() -> None:
@@ -757,15 +892,30 @@ def test_the_text_of_completions_is_kept_too() -> None:
 
 def test_a_count_of_thousands_of_digits_is_none_and_costs_nothing_else() -> None:
     counts = b'"usage": {"prompt_tokens": 7, "completion_tokens": %b}' % (b"9" * 5000)
-    answer = heard(b'data: {"choices": [{"text": "a", "finish_reason": "stop"}], ' + counts + b"}\n\n")
-    assert (answer.events, answer.input_tokens, answer.output_tokens, answer.error) == (1, 7, None, None)
+    answer = heard(
+        b'data: {"choices": [{"text": "a", "finish_reason": "stop"}], ' + counts + b"}\n\n"
+    )
+    assert (answer.events, answer.input_tokens, answer.output_tokens, answer.error) == (
+        1,
+        7,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize("output", ["3.7", "-1", "1e400", "Infinity", "NaN", "16777217"])
 def test_what_cannot_count_tokens_is_no_count(output: str) -> None:
-    end = b'data: {"choices": [], "usage": {"prompt_tokens": 2.5, "completion_tokens": %b}}\n\n' % output.encode()
+    end = (
+        b'data: {"choices": [], "usage": {"prompt_tokens": 2.5, "completion_tokens": %b}}\n\n'
+        % output.encode()
+    )
     answer = heard(text("a"), text("b", "length"), end, DONE)
-    assert (answer.events, answer.output_tokens, answer.input_tokens, answer.error) == (2, None, None, None)
+    assert (answer.events, answer.output_tokens, answer.input_tokens, answer.error) == (
+        2,
+        None,
+        None,
+        None,
+    )
 
 
 @pytest.mark.parametrize(("cached", "taken"), [(4, 4), (5, 5), (156, None)])

@@ -26,7 +26,9 @@ AUTOGROUPS = Path("/proc/self/autogroup").exists()
 def listening(*, session: bool) -> Iterator[int]:
     """The port of a server in another process, in a session of its own or in this one."""
     pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", LISTEN], stdin=pipe, stdout=pipe, start_new_session=session) as one:
+    with subprocess.Popen(
+        [sys.executable, "-c", LISTEN], stdin=pipe, stdout=pipe, start_new_session=session
+    ) as one:
         assert one.stdout is not None
         yield int(one.stdout.readline())
         one.kill()
@@ -59,7 +61,11 @@ def test_without_the_right_to_more_weight_workers_stay(monkeypatch: pytest.Monke
 
 def tried(program: str, **more: object) -> str:
     """What a program prints that begins with this module, in a process of its own."""
-    words = [sys.executable, "-c", f"import os\nfrom loadstone.measure.client import priority\n{program}"]
+    words = [
+        sys.executable,
+        "-c",
+        f"import os\nfrom loadstone.measure.client import priority\n{program}",
+    ]
     return subprocess.run(words, capture_output=True, text=True, check=True, **more).stdout.strip()  # type: ignore[call-overload]
 
 
@@ -76,23 +82,30 @@ def test_who_was_started_with_nice_is_not_raised() -> None:
 @pytest.mark.skipif(not AUTOGROUPS, reason="this kernel has no autogroups")
 def test_a_session_of_others_is_left_as_it_is() -> None:
     """The user's shell is in it."""
-    # Without an autogroup of its own (the kernel's first session) a process reads an empty line there.
-    shown = "print([os.getpriority(os.PRIO_PROCESS, 0), open('/proc/self/autogroup').read().strip()])"
+    # Without an autogroup of its own (the kernel's first session) a process reads an empty line
+    # there.
+    shown = (
+        "print([os.getpriority(os.PRIO_PROCESS, 0), open('/proc/self/autogroup').read().strip()])"
+    )
     before, after = tried(f"{shown}; priority.rise(); {shown}").splitlines()
     assert before == after
 
 
 @pytest.mark.skipif(not MAY, reason="raising priority takes root")
 def test_a_worker_in_a_session_of_its_own_takes_more_weight() -> None:
-    assert tried("priority.rise(); print(os.getpriority(os.PRIO_PROCESS, 0))", start_new_session=True) == str(
-        priority.LEVELS[0]
-    )
+    assert tried(
+        "priority.rise(); print(os.getpriority(os.PRIO_PROCESS, 0))", start_new_session=True
+    ) == str(priority.LEVELS[0])
     if AUTOGROUPS:
-        group = tried("priority.rise(); print(open('/proc/self/autogroup').read())", start_new_session=True)
+        group = tried(
+            "priority.rise(); print(open('/proc/self/autogroup').read())", start_new_session=True
+        )
         assert group.endswith(f"nice {priority.LEVELS[0]}")
 
 
-def test_what_is_not_permitted_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_not_permitted_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(priority, "_AUTOGROUP", tmp_path / "none" / "autogroup")
     monkeypatch.setattr("os.getsid", lambda _: os.getpid())
 

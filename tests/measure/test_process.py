@@ -35,7 +35,9 @@ def test_a_server_is_ready_and_then_gone(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     log = tmp_path / "made" / "server.log"
-    with serve(python(SERVE, str(port)), "x", log_path=log, url=url, ready="/", timeout_s=20) as server:
+    with serve(
+        python(SERVE, str(port)), "x", log_path=log, url=url, ready="/", timeout_s=20
+    ) as server:
         assert server.url == url
         assert server.exit_code() is None
         assert os.getpgid(server.pid) == server.pid  # Ctrl-C in the owner's terminal goes elsewhere
@@ -54,11 +56,14 @@ def test_the_environment_is_the_one_given(tmp_path: Path) -> None:
 
 
 def test_a_server_that_ends_at_once_is_one_line_with_the_end_of_its_log(tmp_path: Path) -> None:
-    code = (
-        "import sys; print('starting'); print(); print('no   such model', file=sys.stderr, flush=True); sys.exit(3)"
-    )
+    code = "import sys; print('starting'); print(); print('no   such model', file=sys.stderr, flush=True); sys.exit(3)"
     with pytest.raises(TargetError) as caught:
-        serve(python(code), "x", log_path=tmp_path / "server.log", url=f"http://127.0.0.1:{free_port()}")
+        serve(
+            python(code),
+            "x",
+            log_path=tmp_path / "server.log",
+            url=f"http://127.0.0.1:{free_port()}",
+        )
     message = str(caught.value)
     assert "x ended with exit code 3" in message
     assert "no such model" in message
@@ -69,7 +74,14 @@ def test_a_server_that_ends_at_once_is_one_line_with_the_end_of_its_log(tmp_path
 def test_another_server_on_the_port_is_not_taken_for_this_one(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with (
-        serve(python(SERVE, str(port)), "x", log_path=tmp_path / "first", url=url, ready="/", timeout_s=20),
+        serve(
+            python(SERVE, str(port)),
+            "x",
+            log_path=tmp_path / "first",
+            url=url,
+            ready="/",
+            timeout_s=20,
+        ),
         pytest.raises(TargetError, match="the port is in use"),
     ):
         serve(python(SLEEP), "y", log_path=tmp_path / "second", url=url, ready="/")
@@ -87,9 +99,7 @@ def test_a_command_that_does_not_exist_is_reported(tmp_path: Path) -> None:
 
 
 def test_stop_also_ends_what_the_server_started_and_what_ignores_sigterm(tmp_path: Path) -> None:
-    child = (
-        "import os, sys, pathlib, time; pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()}\\n'); time.sleep(600)"
-    )
+    child = "import os, sys, pathlib, time; pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()}\\n'); time.sleep(600)"
     code = (
         "import signal, subprocess, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
         "subprocess.run([sys.executable, '-c', *sys.argv[1:]])"
@@ -102,7 +112,9 @@ def test_stop_also_ends_what_the_server_started_and_what_ignores_sigterm(tmp_pat
     assert server.exit_code() == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize("fork", [False, True], ids=["alone", "with a fork that keeps the pipe open"])
+@pytest.mark.parametrize(
+    "fork", [False, True], ids=["alone", "with a fork that keeps the pipe open"]
+)
 def test_kill_9_of_the_owner_ends_the_server(tmp_path: Path, fork: bool) -> None:
     owner_code = textwrap.dedent(
         """
@@ -156,7 +168,9 @@ def test_what_the_server_sent_away_from_itself_ends_too(tmp_path: Path, then: st
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_server_that_strikes_its_guard_ends_all_the_same(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_server_that_strikes_its_guard_ends_all_the_same(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     code = f"import os, time; os.kill(os.getppid(), {int(number)}); time.sleep(600)"
     server = ServerProcess(python(code), log_path=tmp_path / "log")
     if number == signal.SIGKILL:
@@ -166,7 +180,9 @@ def test_a_server_that_strikes_its_guard_ends_all_the_same(tmp_path: Path, numbe
     assert eventually(lambda: gone(server.pid))
 
 
-def test_a_log_without_end_keeps_its_beginning_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_without_end_keeps_its_beginning_and_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = (tmp_path / "log").open("a+b")
     monkeypatch.setattr(process, "_MOST_LOG_BYTES", 1000)
     monkeypatch.setattr(process, "_LOG_BEGIN_BYTES", 100)
@@ -189,11 +205,17 @@ def test_the_log_of_a_server_is_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_a_container_is_stopped_also_where_what_started_it_was_killed(tmp_path: Path, kill: bool) -> None:
+def test_a_container_is_stopped_also_where_what_started_it_was_killed(
+    tmp_path: Path, kill: bool
+) -> None:
     docker = tmp_path / "docker"
-    docker.write_text(f'#!/bin/sh\n[ "$1" = run ] && exec sleep 600\necho "$@" >{tmp_path}/stopped\n')
+    docker.write_text(
+        f'#!/bin/sh\n[ "$1" = run ] && exec sleep 600\necho "$@" >{tmp_path}/stopped\n'
+    )
     docker.chmod(0o755)
-    with ServerProcess([str(docker), "run", "--name", "engine", "image"], log_path=tmp_path / "log") as server:
+    with ServerProcess(
+        [str(docker), "run", "--name", "engine", "image"], log_path=tmp_path / "log"
+    ) as server:
         if kill:
             os.kill(server._guard.pid, signal.SIGKILL)
     assert (tmp_path / "stopped").read_text() == "stop -t 5 engine\n"

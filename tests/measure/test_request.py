@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from loadstone.core.errors import InputError
 from loadstone.measure.wire.request import RequestBody, make_body, make_path, new_answer
 from loadstone.measure.wire.structured import has_shape, list_spellings, make_shape_fields
-from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, RequestSpec, Sampling, Structured
+from loadstone.workload.request import (
+    LENGTH,
+    PROMPT,
+    TEXT_OR_IDS,
+    Endpoint,
+    RequestSpec,
+    Sampling,
+    Structured,
+)
 
 SAMPLING = Sampling(temperature=0.5, top_p=0.9, seed=0, stop=("\n", "END"))
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -58,7 +66,13 @@ def spec(endpoint: Any = "completions", **more: Any) -> RequestSpec:
         ),
         (
             spec(usage="final", extra={"stream_options": None, "model": {"x": 1}}),
-            {"model": {"x": 1}, "stream": True, "stream_options": None, "max_tokens": LENGTH, "prompt": PROMPT},
+            {
+                "model": {"x": 1},
+                "stream": True,
+                "stream_options": None,
+                "max_tokens": LENGTH,
+                "prompt": PROMPT,
+            },
         ),
         (
             spec("sglang", ignore_eos=True, min_tokens=True, sampling=SAMPLING),
@@ -77,11 +91,22 @@ def spec(endpoint: Any = "completions", **more: Any) -> RequestSpec:
             },
         ),
         (
-            spec("sglang", stream=False, extra={"sampling_params": {"top_k": 5, "max_new_tokens": 3}}),
-            {"sampling_params": {"max_new_tokens": 3, "top_k": 5}, "stream": False, TEXT_OR_IDS: PROMPT},
+            spec(
+                "sglang", stream=False, extra={"sampling_params": {"top_k": 5, "max_new_tokens": 3}}
+            ),
+            {
+                "sampling_params": {"max_new_tokens": 3, "top_k": 5},
+                "stream": False,
+                TEXT_OR_IDS: PROMPT,
+            },
         ),
         (
-            spec("triton", sampling=Sampling(top_p=0.9, stop=("END",)), min_tokens=True, usage="running"),
+            spec(
+                "triton",
+                sampling=Sampling(top_p=0.9, stop=("END",)),
+                min_tokens=True,
+                usage="running",
+            ),
             {
                 "text_input": PROMPT,
                 "max_tokens": LENGTH,
@@ -96,7 +121,13 @@ def spec(endpoint: Any = "completions", **more: Any) -> RequestSpec:
         ),
         (
             spec("triton"),
-            {"text_input": PROMPT, "max_tokens": LENGTH, "stream": True, "bad_words": "", "stop_words": ""},
+            {
+                "text_input": PROMPT,
+                "max_tokens": LENGTH,
+                "stream": True,
+                "bad_words": "",
+                "stop_words": "",
+            },
         ),
         (
             spec(
@@ -157,8 +188,12 @@ def test_every_endpoint_has_answers_of_both_kinds(endpoint: Any) -> None:
         assert (answer.events, answer.text) == (1, "a" if keep_text else "")
 
 
-TEXTS = st.text(max_size=9) | st.sampled_from(["%d", "%b", '"', "\\", "{}", "prompt", "\x02", "\x03", "\x00"])
-TEXTS = TEXTS.filter(lambda text: text not in (PROMPT, LENGTH, TEXT_OR_IDS))  # Hypothesis knows what modules say
+TEXTS = st.text(max_size=9) | st.sampled_from(
+    ["%d", "%b", '"', "\\", "{}", "prompt", "\x02", "\x03", "\x00"]
+)
+TEXTS = TEXTS.filter(
+    lambda text: text not in (PROMPT, LENGTH, TEXT_OR_IDS)
+)  # Hypothesis knows what modules say
 VALUES = st.recursive(
     TEXTS | st.integers(-9, 9) | st.none() | st.booleans(),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2),
@@ -181,12 +216,17 @@ def test_a_rendered_body_decodes_to_what_was_asked(
 
     def filled(value: Any, length: int) -> Any:
         if isinstance(value, dict):
-            return {kind if name == TEXT_OR_IDS else name: filled(inner, length) for name, inner in value.items()}
+            return {
+                kind if name == TEXT_OR_IDS else name: filled(inner, length)
+                for name, inner in value.items()
+            }
         return prompt if value == PROMPT else length if value == LENGTH else value
 
     written = RequestBody(template)
     for length in (tokens, 1):
-        assert json.loads(written.render(json.dumps(prompt).encode(), length)) == filled(template, length)
+        assert json.loads(written.render(json.dumps(prompt).encode(), length)) == filled(
+            template, length
+        )
 
 
 def test_a_body_is_rendered_to_the_byte() -> None:
@@ -198,7 +238,10 @@ def test_a_body_is_rendered_to_the_byte() -> None:
 
 def test_what_a_prompt_says_is_never_taken_for_a_place() -> None:
     prompt = json.dumps([PROMPT, LENGTH]).encode()
-    assert json.loads(RequestBody(make_body(spec())).render(prompt, 3))["prompt"] == [PROMPT, LENGTH]
+    assert json.loads(RequestBody(make_body(spec())).render(prompt, 3))["prompt"] == [
+        PROMPT,
+        LENGTH,
+    ]
 
 
 def test_it_travels_to_a_worker() -> None:
@@ -212,7 +255,7 @@ def test_it_travels_to_a_worker() -> None:
     assert msgspec.json.decode(msgspec.json.encode(asked), type=RequestSpec) == asked
 
 
-# --- structured output --------------------------------------------------------------------------------------------
+# --- structured output ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -244,10 +287,16 @@ def test_it_travels_to_a_worker() -> None:
             "guided_decoding",
             {"guided_decoding_guide_type": "ebnf_grammar", "guided_decoding_guide": "a+"},
         ),
-        ("regex", "guided_decoding", {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"}),
+        (
+            "regex",
+            "guided_decoding",
+            {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"},
+        ),
     ],
 )
-def test_each_engine_spells_a_shape_its_own_way(kind: Any, spelling: Any, expected: dict[str, Any]) -> None:
+def test_each_engine_spells_a_shape_its_own_way(
+    kind: Any, spelling: Any, expected: dict[str, Any]
+) -> None:
     structured = Structured(kind, SCHEMA if kind == "json_schema" else "a+")
     endpoint = "triton" if spelling == "guided_decoding" else "chat"
     assert make_shape_fields(spec(endpoint, structured=structured, spelling=spelling)) == expected
@@ -264,7 +313,9 @@ def test_a_shape_is_asked_for_where_its_spelling_is_known(endpoint: Any) -> None
 
 def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
     assert list_spellings("sglang", "json_schema") == ("sampling_params",)
-    asked = make_body(spec("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params"))
+    asked = make_body(
+        spec("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params")
+    )
     assert json.loads(asked["sampling_params"]["json_schema"]) == SCHEMA
 
 
@@ -298,9 +349,16 @@ def test_whether_an_answer_has_its_shape(
 
 @pytest.mark.parametrize("kind", ["object", "array", "string", "number", "boolean", "null"])
 def test_a_value_begins_as_its_type_does(kind: str) -> None:
-    samples = {"object": ["{}"], "array": ["[]"], "string": ['"a"'], "number": ["-1", "0.5", "9"],
-               "boolean": ["true", "false"], "null": ["null"], "none": ["x", "+1", "X"]}  # fmt: skip
+    samples = {
+        "object": ["{}"],
+        "array": ["[]"],
+        "string": ['"a"'],
+        "number": ["-1", "0.5", "9"],
+        "boolean": ["true", "false"],
+        "null": ["null"],
+        "none": ["x", "+1", "X"],
+    }
     shape = Structured("json_schema", {"type": kind})
-    assert [text for texts in samples.values() for text in texts if has_shape(shape, text, ended=True)] == samples[
-        kind
-    ]
+    assert [
+        text for texts in samples.values() for text in texts if has_shape(shape, text, ended=True)
+    ] == samples[kind]

@@ -58,7 +58,12 @@ def test_a_recorded_stream_says_what_its_engine_meant() -> None:
     answer = heard(*RECORDED, keep_text=True)
     assert (answer.events, answer.running_tokens, answer.text) == (2, [1, 2], " there clearly")
     assert (answer.finish_reason, answer.done, answer.error) == ("length", True, None)
-    counts = (answer.input_tokens, answer.output_tokens, answer.cached_tokens, answer.reasoning_tokens)
+    counts = (
+        answer.input_tokens,
+        answer.output_tokens,
+        answer.cached_tokens,
+        answer.reasoning_tokens,
+    )
     assert counts == (6, 2, 5, 0)
 
 
@@ -73,7 +78,11 @@ def test_a_stream_is_counted_by_the_servers_running_count() -> None:
 
 def test_several_tokens_in_an_event() -> None:
     answer = heard(said("ab", 2), said("abcdef", 7, {"type": "stop", "matched": 2}), DONE)
-    assert (answer.running_tokens, answer.output_tokens, answer.finish_reason) == ([2, 7], 7, "stop")
+    assert (answer.running_tokens, answer.output_tokens, answer.finish_reason) == (
+        [2, 7],
+        7,
+        "stop",
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,9 @@ def test_the_text_is_kept_in_either_form(texts: tuple[str, ...]) -> None:
 
 
 def test_reasoning_tokens_are_kept() -> None:
-    answer = heard(said("a", 3, reasoning_tokens=2), said("ab", 5, reasoning_tokens=4), said("abc", 6))
+    answer = heard(
+        said("a", 3, reasoning_tokens=2), said("ab", 5, reasoning_tokens=4), said("abc", 6)
+    )
     assert answer.reasoning_tokens == 4
 
 
@@ -97,7 +108,11 @@ def test_a_count_that_falls_is_no_output() -> None:
 
 
 def test_output_without_counts_is_pieces() -> None:
-    answer = heard(event(text="a"), event(text="ab", meta_info={"finish_reason": None}), event(output_ids=[1, 2]))
+    answer = heard(
+        event(text="a"),
+        event(text="ab", meta_info={"finish_reason": None}),
+        event(output_ids=[1, 2]),
+    )
     assert (answer.events, answer.running, answer.output_tokens) == (3, False, None)
     answer = heard(event(text="", meta_info=meta(None)), event(text=None, output_ids=[]))
     assert (answer.events, answer.error) == (0, None)
@@ -106,9 +121,17 @@ def test_output_without_counts_is_pieces() -> None:
 @pytest.mark.parametrize(
     ("sent", "error"),
     [
-        (event(error={"message": "The input (9 tokens) is longer than the model's context length"}), "The input (9"),
+        (
+            event(
+                error={"message": "The input (9 tokens) is longer than the model's context length"}
+            ),
+            "The input (9",
+        ),
         (event(object="error", message="in the old form", code=400), "in the old form"),
-        (said("a", 2, {"type": "abort", "message": "out of memory", "status_code": 500}), "out of memory"),
+        (
+            said("a", 2, {"type": "abort", "message": "out of memory", "status_code": 500}),
+            "out of memory",
+        ),
         (said("a", 2, {"type": "abort", "message": None}), "aborted by the server"),
         (said("a", 2, "abort"), "aborted by the server"),
     ],
@@ -127,7 +150,9 @@ def test_errors_of_sglangs_after_a_200(sent: bytes, error: str) -> None:
         ([1], "[1]"),
     ],
 )
-def test_a_finish_reason_without_a_type_is_shown_as_it_came(finish: Any, expected: str | None) -> None:
+def test_a_finish_reason_without_a_type_is_shown_as_it_came(
+    finish: Any, expected: str | None
+) -> None:
     answer = heard(said("a", 1, finish))
     assert (answer.finish_reason, answer.error) == (expected, None)
 
@@ -139,30 +164,42 @@ def test_odd_fields_and_invalid_utf8_do_not_spoil_the_others() -> None:
         event(text=7, meta_info=meta(3.0, LENGTH)),
         keep_text=True,
     )
-    assert (answer.running_tokens, answer.finish_reason, answer.error) == ([1, 2, 3], "length", None)
+    assert (answer.running_tokens, answer.finish_reason, answer.error) == (
+        [1, 2, 3],
+        "length",
+        None,
+    )
     assert (answer.input_tokens, answer.cached_tokens, answer.text) == (5, 2, "\ufffd")
     odd = {"meta_info": "none", "text": "a"}
     assert heard(event(**odd, error={"message": "no"})).error == "no"
     assert heard(event(**odd)).events == 1
 
 
-@pytest.mark.parametrize("tokens", [b"1", b'"1"'], ids=["all else as it should be", "a count as text"])
+@pytest.mark.parametrize(
+    "tokens", [b"1", b'"1"'], ids=["all else as it should be", "a count as text"]
+)
 def test_invalid_utf8_is_neither_lost_nor_hides_what_is_said(tokens: bytes) -> None:
     event_of = b'data: {"text":"%b","meta_info":{"completion_tokens":%b}}\n\n'
     assert heard(event_of % (b"\xe2\x82", tokens), keep_text=True).text == "\ufffd"
     assert heard(event_of % (b"\\ud83d", tokens), keep_text=True).text == "\ud83d"
     reason = b'{"type":"abort","message":"\xff"}'
-    aborted = heard(b'data: {"meta_info":{"completion_tokens":%b,"finish_reason":%b}}\n\n' % (tokens, reason))
+    aborted = heard(
+        b'data: {"meta_info":{"completion_tokens":%b,"finish_reason":%b}}\n\n' % (tokens, reason)
+    )
     assert (aborted.finish_reason, aborted.error) == ("abort", "\ufffd")
 
 
 def test_tokens_of_answers_side_by_side_are_those_of_all() -> None:
     """With `n` each event has the number of its answer, and the count of that alone."""
     counts = [(0, 1), (1, 1), (1, 4), (0, 3), (0, 3)]
-    stream = [event(text="x", index=index, meta_info=meta(tokens, LENGTH)) for index, tokens in counts]
+    stream = [
+        event(text="x", index=index, meta_info=meta(tokens, LENGTH)) for index, tokens in counts
+    ]
     answer = heard(*stream, DONE)
     assert (answer.running_tokens, answer.output_tokens, answer.choices) == ([1, 2, 5, 7], 7, 2)
-    listed = json.dumps([{"text": " a", "meta_info": meta(3, LENGTH)}, {"text": " b", "meta_info": meta(4, LENGTH)}])
+    listed = json.dumps(
+        [{"text": " a", "meta_info": meta(3, LENGTH)}, {"text": " b", "meta_info": meta(4, LENGTH)}]
+    )
     answer = heard(listed.encode(), stream=False, keep_text=True)
     assert (answer.events, answer.output_tokens, answer.choices) == (1, 7, 2)
     assert (answer.input_tokens, answer.done, answer.error, answer.text) == (5, True, None, " a")
@@ -170,7 +207,9 @@ def test_tokens_of_answers_side_by_side_are_those_of_all() -> None:
 
 
 def test_an_answer_in_one_piece_is_one_event_with_all_its_tokens() -> None:
-    body = json.dumps({"text": " one two", "output_ids": [1, 2], "meta_info": meta(2, LENGTH)}).encode()
+    body = json.dumps(
+        {"text": " one two", "output_ids": [1, 2], "meta_info": meta(2, LENGTH)}
+    ).encode()
     answer = heard(body[:9], body[9:], stream=False, keep_text=True)
     assert (answer.events, answer.output_tokens, answer.running_tokens) == (1, 2, [])
     assert (answer.finish_reason, answer.done, answer.text) == ("length", True, " one two")

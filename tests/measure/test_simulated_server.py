@@ -42,16 +42,32 @@ def address(server: TimingServer) -> tuple[str, int]:
 
 def request_bytes(path: str, body: Json | bytes, *headers: str) -> bytes:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"Content-Length: {len(content)}", *headers, "", ""]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "Host: x",
+        f"Content-Length: {len(content)}",
+        *headers,
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode() + content
 
 
 def completion(tokens: int, **fields: Any) -> Json:
-    return {"model": "timing", "prompt": "one two three", "max_tokens": tokens, "stream": True} | fields
+    return {
+        "model": "timing",
+        "prompt": "one two three",
+        "max_tokens": tokens,
+        "stream": True,
+    } | fields
 
 
 def chat(tokens: int, **fields: Any) -> Json:
-    return {"messages": [{"role": "user", "content": "one two"}], "max_tokens": tokens, "stream": True} | fields
+    return {
+        "messages": [{"role": "user", "content": "one two"}],
+        "max_tokens": tokens,
+        "stream": True,
+    } | fields
 
 
 def chunks(data: bytes) -> tuple[list[bytes], bytes]:
@@ -102,7 +118,9 @@ def payloads(events: list[bytes]) -> list[Json]:
 def metrics(server: TimingServer) -> dict[str, float]:
     text = httpx.get(f"{server.url}/metrics").text
     rows = re.findall(
-        r'^vllm:(\w+)\{engine="0",model_name="timing"(?:,finished_reason="(\w+)")?\} (\S+)$', text, re.M
+        r'^vllm:(\w+)\{engine="0",model_name="timing"(?:,finished_reason="(\w+)")?\} (\S+)$',
+        text,
+        re.M,
     )
     return {name + (f":{reason}" if reason else ""): float(value) for name, reason, value in rows}
 
@@ -124,7 +142,8 @@ def test_law_parse(text: str, law: FixedLatency) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "fast", "ttft", "ttft=", "ttft=-1s", "tpot=1ms", "ttft=1s,ttft=2s", "itl=inf", "itl=1ms,"]
+    "text",
+    ["", "fast", "ttft", "ttft=", "ttft=-1s", "tpot=1ms", "ttft=1s,ttft=2s", "itl=inf", "itl=1ms,"],
 )
 def test_law_parse_nonsense(text: str) -> None:
     with pytest.raises(InputError, match="--sim"):
@@ -133,14 +152,20 @@ def test_law_parse_nonsense(text: str) -> None:
 
 def test_law_due() -> None:
     law = FixedLatency(ttft_s=0.5, itl_s=0.25, per_input_token_s=0.125)
-    assert [law.due_ns(4, index) for index in range(3)] == [1_000_000_000, 1_250_000_000, 1_500_000_000]
+    assert [law.due_ns(4, index) for index in range(3)] == [
+        1_000_000_000,
+        1_250_000_000,
+        1_500_000_000,
+    ]
 
 
 # What is sent.
 
 
 def test_completion_bytes(server: TimingServer) -> None:
-    events = stream(server, completion(2, stream_options={"include_usage": True}), "X-Request-Id: r1")
+    events = stream(
+        server, completion(2, stream_options={"include_usage": True}), "X-Request-Id: r1"
+    )
     start_ = '{"id":"cmpl-r1","object":"text_completion","created":0,"model":"timing","choices":['
     after = '"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}'
     assert [re.sub(rb'"created":\d+', b'"created":0', event).decode() for event in events] == [
@@ -155,11 +180,14 @@ def test_completion_bytes(server: TimingServer) -> None:
 def test_plain_events_equal_the_others(server: TimingServer) -> None:
     for body in (completion(1100), chat(3)):
         (texts, stamped) = (
-            stream(server, body, "X-Request-Id: a", *more) for more in ((), ("X-Loadstone-Truth: 1",))
+            stream(server, body, "X-Request-Id: a", *more)
+            for more in ((), ("X-Loadstone-Truth: 1",))
         )
         without = [re.sub(rb"^: t=\d+\n", b"", event) for event in stamped]
         created = re.compile(rb'"created":\d+')
-        assert [created.sub(b"", event) for event in texts] == [created.sub(b"", event) for event in without]
+        assert [created.sub(b"", event) for event in texts] == [
+            created.sub(b"", event) for event in without
+        ]
         assert all(re.match(rb": t=\d+\ndata: ", event) for event in stamped)
 
 
@@ -174,7 +202,9 @@ def test_chat_stream(server: TimingServer) -> None:
         "logprobs": None,
         "finish_reason": None,
     }
-    assert [choice["delta"] for choice in choices[1:]] == [{"content": f" w000{index}"} for index in range(3)]
+    assert [choice["delta"] for choice in choices[1:]] == [
+        {"content": f" w000{index}"} for index in range(3)
+    ]
     assert [choice["finish_reason"] for choice in choices] == [None, None, None, "length"]
     assert {document["object"] for document in documents} == {"chat.completion.chunk"}
     assert len({document["id"] for document in documents}) == 1
@@ -182,7 +212,9 @@ def test_chat_stream(server: TimingServer) -> None:
 
 
 def test_text_counts_as_many_words_as_tokens(server: TimingServer) -> None:
-    text = "".join(document["choices"][0]["text"] for document in payloads(stream(server, completion(9))))
+    text = "".join(
+        document["choices"][0]["text"] for document in payloads(stream(server, completion(9)))
+    )
     assert len(text.split()) == 9
 
 
@@ -194,7 +226,9 @@ def test_whole_answers(server: TimingServer) -> None:
         "prompt_tokens_details": {"cached_tokens": 0},
     }
     answer = httpx.post(
-        f"{server.url}/v1/completions", json=completion(2, stream=False), headers={"X-Request-Id": 'a"b'}
+        f"{server.url}/v1/completions",
+        json=completion(2, stream=False),
+        headers={"X-Request-Id": 'a"b'},
     )
     assert answer.headers["x-request-id"] == 'a"b'
     document = answer.json()
@@ -213,8 +247,13 @@ def test_whole_answers(server: TimingServer) -> None:
     [("a b\n c", 3), ([5, 6], 2), (["a b"], 2), ([[1, 2, 3, 4]], 4), ("", 0)],
 )
 def test_prompt_forms(server: TimingServer, prompt: object, tokens: int) -> None:
-    body = completion(1, stream=False, prompt=prompt, ignore_eos=True, min_tokens=1, temperature=0, seed=1, odd={})
-    assert httpx.post(f"{server.url}/v1/completions", json=body).json()["usage"]["prompt_tokens"] == tokens
+    body = completion(
+        1, stream=False, prompt=prompt, ignore_eos=True, min_tokens=1, temperature=0, seed=1, odd={}
+    )
+    assert (
+        httpx.post(f"{server.url}/v1/completions", json=body).json()["usage"]["prompt_tokens"]
+        == tokens
+    )
 
 
 def test_default_lengths() -> None:
@@ -227,8 +266,13 @@ def test_default_lengths() -> None:
         del body["max_tokens"]
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
         assert answer["usage"]["total_tokens"] == 40
-        parts = {"role": "user", "content": [{"type": "text", "text": "a b"}, {"type": "image_url"}]}
-        body = chat(1, stream=False, max_completion_tokens=2, messages=[parts, {"role": "assistant"}])
+        parts = {
+            "role": "user",
+            "content": [{"type": "text", "text": "a b"}, {"type": "image_url"}],
+        }
+        body = chat(
+            1, stream=False, max_completion_tokens=2, messages=[parts, {"role": "assistant"}]
+        )
         answer = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
         assert answer["usage"]["prompt_tokens"] == 3 + 4 + 2 + 4
         assert answer["usage"]["completion_tokens"] == 2
@@ -237,7 +281,10 @@ def test_default_lengths() -> None:
 def test_running_usage(server: TimingServer) -> None:
     asked = {"include_usage": True, "continuous_usage_stats": True}
     documents = payloads(stream(server, chat(2, stream_options=asked)))
-    counts = [(document["usage"]["completion_tokens"], document["usage"]["total_tokens"]) for document in documents]
+    counts = [
+        (document["usage"]["completion_tokens"], document["usage"]["total_tokens"])
+        for document in documents
+    ]
     assert counts == [(0, 9), (1, 10), (2, 11), (2, 11)]
     assert [len(document["choices"]) for document in documents] == [1, 1, 1, 0]
     # Like vLLM: continuous stats without include_usage are no usage at all.
@@ -253,7 +300,9 @@ def test_usage_flag(usage: Any, places: list[int]) -> None:
     with start(FixedLatency(0, 0), usage=usage) as server:
         for options in ({}, {"include_usage": True}):
             documents = payloads(stream(server, completion(3, stream_options=options)))
-            assert [index for index, document in enumerate(documents) if "usage" in document] == places
+            assert [
+                index for index, document in enumerate(documents) if "usage" in document
+            ] == places
             assert [len(document["choices"]) for document in documents[:3]] == [1, 1, 1]
             if places:
                 assert documents[places[-1]]["usage"]["completion_tokens"] == 3
@@ -270,14 +319,24 @@ def test_tokens_per_event_and_no_done() -> None:
         texts = [document["choices"][0]["text"].split() for document in documents[:-1]]
         assert [len(text) for text in texts] == [1, 4, 4, 2]
         assert sum(texts, []) == [f"w{index:04}" for index in range(11)]  # noqa: RUF017  (four short lists)
-        assert [document["usage"]["completion_tokens"] for document in documents] == [1, 5, 9, 11, 11]
+        assert [document["usage"]["completion_tokens"] for document in documents] == [
+            1,
+            5,
+            9,
+            11,
+            11,
+        ]
 
 
 # SGLang's own endpoint.
 
 
 def generate(tokens: int, **fields: Any) -> Json:
-    return {"text": "one two three", "sampling_params": {"max_new_tokens": tokens}, "stream": True} | fields
+    return {
+        "text": "one two three",
+        "sampling_params": {"max_new_tokens": tokens},
+        "stream": True,
+    } | fields
 
 
 def generated(server: TimingServer, body: Json, *headers: str) -> list[bytes]:
@@ -302,10 +361,15 @@ def test_generate_bytes(server: TimingServer) -> None:
 
 def test_generate_says_all_text_and_the_running_count_each_time(server: TimingServer) -> None:
     documents = payloads(generated(server, generate(1100, text=None, input_ids=[5] * 7)))
-    assert [document["meta_info"]["completion_tokens"] for document in documents] == list(range(1, 1101))
+    assert [document["meta_info"]["completion_tokens"] for document in documents] == list(
+        range(1, 1101)
+    )
     assert {document["meta_info"]["prompt_tokens"] for document in documents} == {7}
     assert [len(document["text"].split()) for document in documents] == list(range(1, 1101))
-    assert all(later["text"].startswith(earlier["text"]) for earlier, later in itertools.pairwise(documents))
+    assert all(
+        later["text"].startswith(earlier["text"])
+        for earlier, later in itertools.pairwise(documents)
+    )
 
 
 def test_generate_stamps_and_bundles() -> None:
@@ -370,7 +434,9 @@ def test_other_endpoints(server: TimingServer) -> None:
         ("POST", "/tokenize", {}, 400),
     ],
 )
-def test_refusals(server: TimingServer, method: str, path: str, body: Json | bytes, status: int) -> None:
+def test_refusals(
+    server: TimingServer, method: str, path: str, body: Json | bytes, status: int
+) -> None:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = httpx.request(method, server.url + path, content=content)
     assert answer.status_code == status
@@ -421,7 +487,9 @@ def test_not_http_and_expect(server: TimingServer) -> None:
             data += piece
     assert data.startswith(b"HTTP/1.1 400 ")
     with socket.create_connection(address(server), timeout=10) as connection:
-        head, _, body = request_bytes("/tokenize", {"prompt": "a"}, "Expect: 100-continue").partition(b"\r\n\r\n")
+        head, _, body = request_bytes(
+            "/tokenize", {"prompt": "a"}, "Expect: 100-continue"
+        ).partition(b"\r\n\r\n")
         connection.sendall(head + b"\r\n\r\n")
         assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
         connection.sendall(body)
@@ -438,8 +506,12 @@ def told(server: TimingServer, sent: bytes) -> bytes:
 GET_HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n"
 
 
-@pytest.mark.parametrize("before", [GET_HEALTH + b"\r\n", request_bytes("/v1/completions", completion(5))])
-def test_what_was_asked_before_nonsense_is_answered_first(server: TimingServer, before: bytes) -> None:
+@pytest.mark.parametrize(
+    "before", [GET_HEALTH + b"\r\n", request_bytes("/v1/completions", completion(5))]
+)
+def test_what_was_asked_before_nonsense_is_answered_first(
+    server: TimingServer, before: bytes
+) -> None:
     first, _, rest = told(server, before + b"\0nonsense\r\n\r\n").partition(b"HTTP/1.1 400 ")
     assert first.startswith(b"HTTP/1.1 200 ")
     assert first.count(b'"text":') == (5 if b"completions" in before else 0)
@@ -448,7 +520,13 @@ def test_what_was_asked_before_nonsense_is_answered_first(server: TimingServer, 
 
 @pytest.mark.parametrize("path", [b"/health", b"/nowhere"])
 def test_an_answer_to_head_has_no_body(server: TimingServer, path: bytes) -> None:
-    sent = b"HEAD " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" + GET_HEALTH + b"Connection: close\r\n\r\n"
+    sent = (
+        b"HEAD "
+        + path
+        + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+        + GET_HEALTH
+        + b"Connection: close\r\n\r\n"
+    )
     head, _, rest = told(server, sent).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 40")
     assert rest.startswith(b"HTTP/1.1 200 ")
@@ -456,7 +534,11 @@ def test_an_answer_to_head_has_no_body(server: TimingServer, path: bytes) -> Non
 
 @pytest.mark.parametrize("offered", ["h2c", "websocket"])
 def test_offers_of_another_protocol_are_not_taken_up(server: TimingServer, offered: str) -> None:
-    headers = [f"Upgrade: {offered}", "Connection: Upgrade, HTTP2-Settings", "HTTP2-Settings: AAMAAABkAAQAoAAA"]
+    headers = [
+        f"Upgrade: {offered}",
+        "Connection: Upgrade, HTTP2-Settings",
+        "HTTP2-Settings: AAMAAABkAAQAoAAA",
+    ]
     sent = request_bytes("/v1/completions", completion(2), *headers)
     got = told(server, sent + sent + GET_HEALTH + b"Connection: close\r\n\r\n")
     assert got.count(b"HTTP/1.1 200 OK") == 3
@@ -465,7 +547,9 @@ def test_offers_of_another_protocol_are_not_taken_up(server: TimingServer, offer
 
 
 def test_who_expects_to_be_told_is_told_after_the_answer_before(server: TimingServer) -> None:
-    head, _, body = request_bytes("/tokenize", {"prompt": "a"}, "Expect: 100-continue").partition(b"\r\n\r\n")
+    head, _, body = request_bytes("/tokenize", {"prompt": "a"}, "Expect: 100-continue").partition(
+        b"\r\n\r\n"
+    )
     with socket.create_connection(address(server), timeout=10) as connection:
         connection.sendall(request_bytes("/v1/completions", completion(5)) + head + b"\r\n\r\n")
         data = b""
@@ -485,7 +569,10 @@ def test_a_head_without_end_is_refused(server: TimingServer, head: bytes) -> Non
         for begin in range(0, len(head), 4096):
             connection.sendall(head[begin : begin + 4096])
         assert connection.recv(1000).startswith(b"HTTP/1.1 431 ")
-    assert len(told(server, GET_HEALTH + b"Connection: close\r\nx: " + b"a" * 60_000 + b"\r\n\r\n")) < 200
+    assert (
+        len(told(server, GET_HEALTH + b"Connection: close\r\nx: " + b"a" * 60_000 + b"\r\n\r\n"))
+        < 200
+    )
 
 
 STREAM = request_bytes("/v1/completions", completion(100_000))
@@ -494,8 +581,11 @@ MUCH_ASKED = request_bytes("/tokenize", {"prompt": "a" * 2**20})
 
 
 @pytest.mark.parametrize(("before", "asked"), [(b"", MUCH_ANSWERED), (STREAM, MUCH_ASKED)])
-def test_what_is_asked_and_not_taken_stays_with_the_client(server: TimingServer, before: bytes, asked: bytes) -> None:
-    """The next request is read when there is an answer to make, and when the client takes the one before."""
+def test_what_is_asked_and_not_taken_stays_with_the_client(
+    server: TimingServer, before: bytes, asked: bytes
+) -> None:
+    """The next request is read when there is an answer to make, and when the client takes the one
+    before."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(5)
@@ -530,7 +620,9 @@ def test_a_slow_reader_gets_everything() -> None:
         connection.settimeout(10)
         connection.connect(address(server))
         connection.sendall(request_bytes("/v1/completions", completion(30_000)))
-        while metrics(server)["request_success_total:length"] == 0:  # all is written, most of it not read
+        while (
+            metrics(server)["request_success_total:length"] == 0
+        ):  # all is written, most of it not read
             time.sleep(0.05)
         data = bytearray()
         while not data.endswith(b"0\r\n\r\n"):
@@ -585,7 +677,9 @@ def test_tokens_come_when_due() -> None:
         assert min(excess_ns) >= 0
         assert stamps == sorted(stamps)
         gap_s = statistics.median(b - a for a, b in itertools.pairwise(stamps)) / 1e9
-        in_time = gap_s == pytest.approx(law.itl_s, rel=0.2) and sorted(excess_ns)[25] < 0.2 * (stamps[0] - sent_ns)
+        in_time = gap_s == pytest.approx(law.itl_s, rel=0.2) and sorted(excess_ns)[25] < 0.2 * (
+            stamps[0] - sent_ns
+        )
         if in_time:
             break
         assert attempt, (gap_s, excess_ns)
@@ -630,14 +724,19 @@ def test_truth_is_kept_until_it_is_taken() -> None:
         begun_ns = time.monotonic_ns()
         events = stream(server, completion(5), "X-Request-Id: a", "X-Loadstone-Truth: 1")
         stream(server, chat(3), "X-Request-Id: b")
-        httpx.post(f"{server.url}/v1/completions", json=completion(2, stream=False), headers={"X-Request-Id": "c"})
+        httpx.post(
+            f"{server.url}/v1/completions",
+            json=completion(2, stream=False),
+            headers={"X-Request-Id": "c"},
+        )
         truth = httpx.get(f"{server.url}/truth").json()
         ended_ns = time.monotonic_ns()
         assert httpx.get(f"{server.url}/truth").json() == {}
     assert {name: len(times) for name, times in truth.items()} == {"a": 6, "b": 4, "c": 2}
     times = [begun_ns, *itertools.chain(*truth.values()), ended_ns]
     assert times == sorted(times)
-    # Each event's own stamp is made with it, just before it is written; the next is not made before that.
+    # Each event's own stamp is made with it, just before it is written; the next is not made before
+    # that.
     stamps = [int(re.match(rb": t=(\d+)\n", event)[1]) for event in events[:5]]  # type: ignore[index]
     read_ns, *written_ns = truth["a"]
     assert all(stamp <= at for stamp, at in zip(stamps, written_ns, strict=True))
@@ -654,13 +753,13 @@ def test_truth_is_not_kept_unasked(server: TimingServer) -> None:
 
 def launch(*arguments: str, code: str = "") -> subprocess.Popen[bytes]:
     program = ["-c", code] if code else ["-m", "loadstone.measure.simulated_server"]
-    return subprocess.Popen([sys.executable, *program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, *program, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
 
 
 def test_import_is_light() -> None:
-    code = (
-        "import sys, loadstone.measure.simulated_server; print({'asyncio', 'httptools', 'uvloop'} & set(sys.modules))"
-    )
+    code = "import sys, loadstone.measure.simulated_server; print({'asyncio', 'httptools', 'uvloop'} & set(sys.modules))"
     with launch(code=code) as process:
         assert process.communicate()[0] == b"set()\n"
 
@@ -670,9 +769,7 @@ def test_import_is_light() -> None:
 def test_signals_end_it(number: signal.Signals, loop: str) -> None:
     package = "loadstone.measure.simulated_server"
     imports = f"from {package} import *; from {package}.__main__ import serve"
-    without = (
-        f"import sys; sys.modules['uvloop'] = None; {imports}; serve(Settings(latency=FixedLatency(0.001, 0.001)))"
-    )
+    without = f"import sys; sys.modules['uvloop'] = None; {imports}; serve(Settings(latency=FixedLatency(0.001, 0.001)))"
     settings = '{"latency": {"ttft_s": 0.001, "itl_s": 0.001}}'
     with launch(settings, code=without if loop == "asyncio" else "") as process:
         assert process.stdout
@@ -721,8 +818,14 @@ def test_it_ends_with_the_block() -> None:
 
 
 def test_it_says_why_it_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(LoadstoneError, match="did not start"), start(FixedLatency(), host="203.0.113.1"):
+    with (
+        pytest.raises(LoadstoneError, match="did not start"),
+        start(FixedLatency(), host="203.0.113.1"),
+    ):
         pass
     assert "cannot listen on 203.0.113.1" in capfd.readouterr().err
-    with pytest.raises(InputError, match="tokens_per_event"), start(FixedLatency(), tokens_per_event=0):
+    with (
+        pytest.raises(InputError, match="tokens_per_event"),
+        start(FixedLatency(), tokens_per_event=0),
+    ):
         pass

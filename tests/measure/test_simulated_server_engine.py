@@ -39,7 +39,9 @@ def server() -> Iterator[TimingServer]:
         yield running
 
 
-def stream(server: TimingServer, path: str = "/v1/completions", **fields: Any) -> tuple[list[float], list[Json]]:
+def stream(
+    server: TimingServer, path: str = "/v1/completions", **fields: Any
+) -> tuple[list[float], list[Json]]:
     """When each event came, from sending, and the events."""
     body = {"stream": True, "max_tokens": 8, "stream_options": {"include_usage": True}} | fields
     if "messages" not in body:
@@ -80,7 +82,12 @@ def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
 
     model = fleet_of(parse_deployment(DEPLOYMENT)).model
     base, slope = model.decode_line(1)
-    ttft = model.request_s + 100 * model.request_token_s + model.step_s(0, 0, [(100, 0)]) + model.stream_s
+    ttft = (
+        model.request_s
+        + 100 * model.request_token_s
+        + model.step_s(0, 0, [(100, 0)])
+        + model.stream_s
+    )
     last = ttft + 63 * (base + slope * 130)
     # A busy machine makes tokens late, never early.
     for _ in range(5):
@@ -98,7 +105,9 @@ def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_a_prompt_seen_before_is_in_the_cache(server: TimingServer, path: str) -> None:
     text = " ".join(f"{path}-{number}" for number in range(200))
-    asked: Json = {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
+    asked: Json = (
+        {"messages": [{"role": "user", "content": text}]} if "chat" in path else {"prompt": text}
+    )
     cached = []
     for _ in range(2):
         _, events = stream(server, path, **asked)
@@ -111,7 +120,9 @@ def test_a_prompt_seen_before_is_in_the_cache(server: TimingServer, path: str) -
 def test_the_next_turn_finds_what_was_answered(server: TimingServer) -> None:
     messages = [{"role": "user", "content": " ".join(f"turn-{number}" for number in range(40))}]
     _, events = stream(server, "/v1/chat/completions", messages=messages, max_tokens=64)
-    answer = "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
+    answer = "".join(
+        event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"]
+    )
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "and then?"}]
     _, events = stream(server, "/v1/chat/completions", messages=messages)
     # 44 of the first turn in whole blocks; the answer follows after tokens of its own message.
@@ -119,14 +130,18 @@ def test_the_next_turn_finds_what_was_answered(server: TimingServer) -> None:
 
 
 def test_answers_in_one_piece(server: TimingServer) -> None:
-    answer = httpx.post(server.url + "/v1/completions", json={"prompt": "a b c", "max_tokens": 5}, timeout=30).json()
+    answer = httpx.post(
+        server.url + "/v1/completions", json={"prompt": "a b c", "max_tokens": 5}, timeout=30
+    ).json()
     assert answer["usage"]["completion_tokens"] == 5
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
 def test_what_can_never_fit_is_refused(server: TimingServer) -> None:
     with start(f"{DEPLOYMENT}/gpu_memory_utilization=0.25") as small:
-        refused = httpx.post(small.url + "/v1/completions", json={"prompt": "a", "max_tokens": 120_000})
+        refused = httpx.post(
+            small.url + "/v1/completions", json={"prompt": "a", "max_tokens": 120_000}
+        )
         assert refused.status_code == 400
         longest = max_context(parse_deployment(f"{DEPLOYMENT}/gpu_memory_utilization=0.25"))
         assert f"maximum context length is {longest} tokens" in refused.json()["error"]["message"]
@@ -135,12 +150,20 @@ def test_what_can_never_fit_is_refused(server: TimingServer) -> None:
 
 def test_metrics_in_vllms_names(server: TimingServer) -> None:
     before = metrics(server)
-    for name in ("num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total", "prefix_cache_hits_total"):
+    for name in (
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+        "num_preemptions_total",
+        "prefix_cache_hits_total",
+    ):
         assert f"vllm:{name}" in before
     started = threading.Thread(target=stream, args=(server,), kwargs={"max_tokens": 200})
     started.start()
     assert eventually(
-        lambda: (seen := metrics(server))["vllm:num_requests_running"] == 1 and seen["vllm:kv_cache_usage_perc"] > 0
+        lambda: (
+            (seen := metrics(server))["vllm:num_requests_running"] == 1
+            and seen["vllm:kv_cache_usage_perc"] > 0
+        )
     )
     started.join()
     after = metrics(server)
@@ -154,7 +177,8 @@ def test_a_client_that_leaves_leaves_the_batch(server: TimingServer) -> None:
     body = json.dumps({"prompt": "a b c", "max_tokens": 50_000, "stream": True}).encode()
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(body), body)
         )
         assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 1)
     assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 0)
@@ -168,10 +192,16 @@ def test_a_client_that_leaves_leaves_the_batch(server: TimingServer) -> None:
         ("/v1/completions", {"prompt": "a", "best_of": 3}, "best_of 3"),
         ("/v1/completions", {"prompt": "a", "use_beam_search": True}, "use_beam_search"),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "n": 2}, "n 2"),
-        ("/generate", {"text": "a", "sampling_params": {"max_new_tokens": 2, "n": 2}}, "sampling_params.n 2"),
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {"max_new_tokens": 2, "n": 2}},
+            "sampling_params.n 2",
+        ),
     ],
 )
-def test_more_answers_than_are_simulated_are_refused(server: TimingServer, path: str, more: Json, said: str) -> None:
+def test_more_answers_than_are_simulated_are_refused(
+    server: TimingServer, path: str, more: Json, said: str
+) -> None:
     refused = httpx.post(server.url + path, json={"max_tokens": 2} | more)
     assert refused.status_code == 400
     assert said in refused.json()["error"]["message"]
@@ -191,8 +221,12 @@ def test_more_answers_than_are_simulated_are_refused(server: TimingServer, path:
         ([[1, 2], [3], [4]], "3 prompts: one to a request"),
     ],
 )
-def test_what_is_no_prompt_is_refused(server: TimingServer, path: str, prompt: list[Any], said: str) -> None:
-    refused = httpx.post(server.url + path, json={"prompt": prompt, "text": prompt, "max_tokens": 2})
+def test_what_is_no_prompt_is_refused(
+    server: TimingServer, path: str, prompt: list[Any], said: str
+) -> None:
+    refused = httpx.post(
+        server.url + path, json={"prompt": prompt, "text": prompt, "max_tokens": 2}
+    )
     assert refused.status_code == 400
     assert said in refused.json()["error"]["message"]
 
@@ -212,7 +246,9 @@ def test_the_longest_request_that_is_announced_is_taken(deployment: str, shared:
     longest, _ = longest_request(deployed, policy)
     scheduler = Scheduler(sharing(policy) if shared else policy, shared=shared)
     for prompt_tokens in (1, longest - 1):
-        scheduler.add(Sequence(0, prompt_tokens, longest - prompt_tokens))  # raises where it does not fit
+        scheduler.add(
+            Sequence(0, prompt_tokens, longest - prompt_tokens)
+        )  # raises where it does not fit
 
 
 def test_keys_of_an_answer_are_made_as_they_are_asked_for() -> None:
@@ -289,7 +325,10 @@ class Steady:
         (["llama-3.1-405b@1xh100", "--port", "0"], "do not fit"),
         ([DEPLOYMENT, "--port", "65536"], "--port 65536"),
         ([DEPLOYMENT, "--port", "-1"], "--port -1"),
-        ([DEPLOYMENT, "--host", "nowhere.invalid", "--port", "0"], "cannot listen on nowhere.invalid"),
+        (
+            [DEPLOYMENT, "--host", "nowhere.invalid", "--port", "0"],
+            "cannot listen on nowhere.invalid",
+        ),
         ([DEPLOYMENT, "--acceptance", "2", "--port", "0"], "--acceptance 2"),
         (["ttft=30ms,itl=soon", "--port", "0"], "serve-sim itl"),
         (["tfft=30ms", "--port", "0"], "llama-3.1-70b@8xh200, or fixed times, ttft=50ms"),
@@ -311,7 +350,15 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str) -> N
 
 
 def test_fixed_times_are_served_too() -> None:
-    arguments = [sys.executable, "-m", "loadstone.commands", "serve-sim", "ttft=40ms,itl=2ms", "--port", "0"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "loadstone.commands",
+        "serve-sim",
+        "ttft=40ms,itl=2ms",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE) as process:
         assert process.stdout
         url = json.loads(process.stdout.readline())["url"]
@@ -326,7 +373,15 @@ def test_fixed_times_are_served_too() -> None:
 
 def test_accepted_drafts_are_those_that_were_set_however_they_are_counted(tmp_path: Path) -> None:
     deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=3"
-    arguments = [sys.executable, "-m", "loadstone.commands", "serve-sim", deployment, "--acceptance", "0.6"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "loadstone.commands",
+        "serve-sim",
+        deployment,
+        "--acceptance",
+        "0.6",
+    ]
     with subprocess.Popen([*arguments, "--port", "0"], stdout=subprocess.PIPE) as process:
         assert process.stdout
         url = json.loads(process.stdout.readline())["url"]
@@ -350,14 +405,16 @@ def test_accepted_drafts_are_those_that_were_set_however_they_are_counted(tmp_pa
         drafts[name] for name in ("steps", "drafted", "accepted")
     ]
     steps, accepted, histogram = (
-        meta[f"spec_{name}"] for name in ("verify_ct", "num_correct_drafts", "correct_drafts_histogram")
+        meta[f"spec_{name}"]
+        for name in ("verify_ct", "num_correct_drafts", "correct_drafts_histogram")
     )
     assert (sum(histogram), meta["spec_num_proposed_drafts"]) == (steps, 3 * steps)
     assert 40 <= 1 + steps + accepted <= 43  # the last step may give more than is asked for
 
 
 def test_requests_go_round_where_the_engines_router_has_them_go() -> None:
-    """As simulate has it: SGLang's replicas take turns, however busy they are; vLLM's least busy one is asked."""
+    """As simulate has it: SGLang's replicas take turns, however busy they are; vLLM's least busy
+    one is asked."""
 
     async def busy(engine: str) -> list[int]:
         fleet = fleet_of(parse_deployment(f"llama-3.1-8b@2xh100/tp1,dp2,engine={engine}"))

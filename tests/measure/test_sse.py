@@ -29,7 +29,7 @@ def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
     return [stream[a:b] for a, b in pairwise(edges)]
 
 
-# --- lines and events, by hand --------------------------------------------------------------------------------
+# --- lines and events, by hand --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,9 @@ def cut(stream: bytes, places: Iterable[int]) -> list[bytes]:
         (b"data: \xe2\x82\xac\xff\n\n", [b"\xe2\x82\xac\xff"]),
     ],
 )
-def test_a_stream_gives_its_events_wherever_it_is_cut_once(stream: bytes, expected: list[bytes]) -> None:
+def test_a_stream_gives_its_events_wherever_it_is_cut_once(
+    stream: bytes, expected: list[bytes]
+) -> None:
     assert events([stream]) == expected
     assert events(bytes([byte]) for byte in stream) == expected
     for place in range(len(stream) + 1):
@@ -80,7 +82,16 @@ def test_an_event_is_given_by_the_piece_that_brings_its_blank_line() -> None:
 def test_a_decoder_is_at_rest_only_between_events() -> None:
     decoder = SseDecoder()
     states = []
-    for piece in (b"data: a\n\n", b"d", b"ata: b\n", b"\n", b"data: c\r\n\r", b"\n", b": ping\n\n", b"data: e\n\n:"):
+    for piece in (
+        b"data: a\n\n",
+        b"d",
+        b"ata: b\n",
+        b"\n",
+        b"data: c\r\n\r",
+        b"\n",
+        b": ping\n\n",
+        b"data: e\n\n:",
+    ):
         decoder.feed(piece)
         states.append(decoder.at_rest)
     assert states == [True, False, False, True, False, True, True, False]
@@ -93,19 +104,27 @@ def test_finishing_twice_gives_the_last_event_once() -> None:
     assert decoder.finish() == []
 
 
-# --- streams cut anywhere -------------------------------------------------------------------------------------
+# --- streams cut anywhere -------------------------------------------------------------------------
 
 LINE_ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
-VALUES = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8).map(str.encode)
+VALUES = st.text(
+    st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=8
+).map(str.encode)
 LINES = st.one_of(
     st.builds(lambda colon, value: b"data" + colon + value, st.sampled_from([b":", b": "]), VALUES),
-    st.builds(lambda name, value: name + b": " + value, st.sampled_from([b"id", b"event", b"retry", b""]), VALUES),
+    st.builds(
+        lambda name, value: name + b": " + value,
+        st.sampled_from([b"id", b"event", b"retry", b""]),
+        VALUES,
+    ),
     st.just(b"data"),
     st.just(b""),
     st.just(b""),
 )
 STREAMS = st.builds(
-    lambda bom, lines, last: (b"\xef\xbb\xbf" if bom else b"") + b"".join(a + b for a, b in lines) + last,
+    lambda bom, lines, last: (
+        (b"\xef\xbb\xbf" if bom else b"") + b"".join(a + b for a, b in lines) + last
+    ),
     st.booleans(),
     st.lists(st.tuples(LINES, LINE_ENDS), max_size=20),
     st.one_of(st.just(b""), LINES),
@@ -129,7 +148,9 @@ def by_the_book(stream: bytes) -> list[bytes]:
 
 @UNHURRIED
 @given(STREAMS, st.lists(st.integers(0, 10**6), max_size=12))
-def test_a_generated_stream_gives_the_standards_events_however_it_is_cut(stream: bytes, places: list[int]) -> None:
+def test_a_generated_stream_gives_the_standards_events_however_it_is_cut(
+    stream: bytes, places: list[int]
+) -> None:
     expected = by_the_book(stream)
     assert events([stream]) == expected
     assert events(cut(stream, places)) == expected
@@ -147,11 +168,13 @@ def test_a_recorded_stream_gives_the_same_events_however_it_is_cut(data: st.Data
 
 @UNHURRIED
 @given(st.lists(st.binary(max_size=40), max_size=10))
-def test_bytes_of_any_kind_are_read_without_complaint_and_the_same_in_one_piece(pieces: list[bytes]) -> None:
+def test_bytes_of_any_kind_are_read_without_complaint_and_the_same_in_one_piece(
+    pieces: list[bytes],
+) -> None:
     assert events(pieces) == events([b"".join(pieces)])
 
 
-# --- endless events -------------------------------------------------------------------------------------------
+# --- endless events -------------------------------------------------------------------------------
 
 
 def outcome(pieces: Iterable[bytes]) -> tuple[list[bytes], bool]:
@@ -172,7 +195,13 @@ def outcome(pieces: Iterable[bytes]) -> tuple[list[bytes], bool]:
 
 @pytest.mark.parametrize(
     "rest",
-    [b"data: " + b"x" * 95, b": " + b"x" * 99, b"data: aaaaaaaaaaaaaaaaaaaa\n" * 5, b"data\n" * 101, b"x" * 101],
+    [
+        b"data: " + b"x" * 95,
+        b": " + b"x" * 99,
+        b"data: aaaaaaaaaaaaaaaaaaaa\n" * 5,
+        b"data\n" * 101,
+        b"x" * 101,
+    ],
     ids=["one data line", "one comment", "many data lines", "many empty data lines", "no field"],
 )
 def test_an_event_over_the_limit_is_an_error_after_what_came_before_it_wherever_it_is_cut(
@@ -186,21 +215,29 @@ def test_an_event_over_the_limit_is_an_error_after_what_came_before_it_wherever_
     assert outcome([b"data: before\n\n", rest + b"\n\n", b"data: after\n\n"]) == ([b"before"], True)
 
 
-@pytest.mark.parametrize("rest", [b"data: " + b"x" * 94, b": " + b"x" * 98, b"data\n" * 99 + b"data"])
-def test_an_event_of_exactly_the_limit_is_read(monkeypatch: pytest.MonkeyPatch, rest: bytes) -> None:
+@pytest.mark.parametrize(
+    "rest", [b"data: " + b"x" * 94, b": " + b"x" * 98, b"data\n" * 99 + b"data"]
+)
+def test_an_event_of_exactly_the_limit_is_read(
+    monkeypatch: pytest.MonkeyPatch, rest: bytes
+) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     stream = rest + b"\n\n"
     for place in range(len(stream) + 1):
         assert not outcome([stream[:place], stream[place:]])[1]
 
 
-def test_a_large_piece_of_many_small_events_is_not_an_endless_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_piece_of_many_small_events_is_not_an_endless_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 100)
     assert events([b"data: a\n\n" * 1000 + b"data: b"]) == [b"a"] * 1000 + [b"b"]
 
 
 @pytest.mark.parametrize("piece", [b"ab", b"data\n", b"data:x\n"])
-def test_an_endless_event_holds_no_memory_beyond_the_limit(monkeypatch: pytest.MonkeyPatch, piece: bytes) -> None:
+def test_an_endless_event_holds_no_memory_beyond_the_limit(
+    monkeypatch: pytest.MonkeyPatch, piece: bytes
+) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 20_000)
     decoder = SseDecoder()
     refused = 0

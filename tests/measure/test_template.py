@@ -66,8 +66,11 @@ def in_full(reads: Sequence[bytes]) -> tuple[dict[str, Any], list[int], bool]:
     return state(reader.answer), per_read, reader.broken
 
 
-def by_template(reads: Sequence[bytes], sweeps: Sequence[int] = ()) -> tuple[dict[str, Any], list[int], bool, int]:
-    """The same in the manner of client/connection.py (`decode`, `_parse`, `_learn`); and reads a template took.
+def by_template(
+    reads: Sequence[bytes], sweeps: Sequence[int] = ()
+) -> tuple[dict[str, Any], list[int], bool, int]:
+    """The same in the manner of client/connection.py (`decode`, `_parse`, `_learn`); and reads a
+    template took.
 
     `sweeps`: how many reads each call of `decode` finds; the last call finds the rest.
     """
@@ -100,7 +103,9 @@ def by_template(reads: Sequence[bytes], sweeps: Sequence[int] = ()) -> tuple[dic
             if reader.over:
                 break
             bodies = reader.bodies
-            if not bodies or data != b"".join([b"%x\r\n%b\r\n" % (len(body), body) for body in bodies]):
+            if not bodies or data != b"".join(
+                [b"%x\r\n%b\r\n" % (len(body), body) for body in bodies]
+            ):
                 template = None
             elif learnings > 0:
                 learnings -= 1
@@ -124,13 +129,15 @@ def chunk(body: bytes, size: bytes | None = None) -> bytes:
     return b"%b\r\n%b\r\n" % (b"%x" % len(body) if size is None else size, body)
 
 
-# --- a dialect: what one engine's plain event looks like ------------------------------------------------------
+# --- a dialect: what one engine's plain event looks like ------------------------------------------
 
 
 class Dialect:
     """Writes events in one engine's manner; `text` and `extra` go in as they are, raw JSON."""
 
-    def __init__(self, *, chat: bool, counted: bool, spaces: bool, field: str, usage_first: bool = False) -> None:
+    def __init__(
+        self, *, chat: bool, counted: bool, spaces: bool, field: str, usage_first: bool = False
+    ) -> None:
         self.chat = chat
         self.counted = counted
         self.usage_first = usage_first
@@ -138,15 +145,22 @@ class Dialect:
         self.colon, self.comma = (b": ", b", ") if spaces else (b":", b",")
 
     def object(self, *members: tuple[str, bytes]) -> bytes:
-        return b"{" + self.comma.join([b'"%b"%b%b' % (k.encode(), self.colon, v) for k, v in members]) + b"}"
+        return (
+            b"{"
+            + self.comma.join([b'"%b"%b%b' % (k.encode(), self.colon, v) for k, v in members])
+            + b"}"
+        )
 
     def choice(self, text: bytes, finish: bytes = b"null", index: int = 0) -> bytes:
         said = (self.field, b'"%b"' % text)
         middle = ("delta", self.object(said)) if self.chat else said
-        return self.object(("index", b"%d" % index), middle, ("logprobs", b"null"), ("finish_reason", finish))
+        return self.object(
+            ("index", b"%d" % index), middle, ("logprobs", b"null"), ("finish_reason", finish)
+        )
 
     def usage(self, count: bytes, prompt: bytes = b"5", *more: tuple[str, bytes]) -> bytes:
-        """A total that is not the count, before it as vLLM has it, or after it as llama.cpp has it."""
+        """A total that is not the count, before it as vLLM has it, or after it as llama.cpp has
+        it."""
         total = b"%d" % (int(count) + 5) if count.isdigit() and len(count) < 10 else count
         keys = [("prompt_tokens", prompt), ("total_tokens", total), ("completion_tokens", count)]
         if self.chat:
@@ -270,39 +284,63 @@ def odd_bodies(draw: st.DrawFn, dialect: Dialect, count: bytes) -> bytes:
             return dialect.event([choice], usage, created=draw(st.integers(1, 3)))
         case 7:
             return dialect.event(
-                [choice], usage, name=draw(st.sampled_from([b'"2"', b'"\xff"', b'"\\n"', b'"\x01"']))
+                [choice],
+                usage,
+                name=draw(st.sampled_from([b'"2"', b'"\xff"', b'"\\n"', b'"\x01"'])),
             )
         case 8:
-            return dialect.event([choice], dialect.usage(count, draw(st.sampled_from([b"6", b"null", b"1e9"]))))
+            return dialect.event(
+                [choice], dialect.usage(count, draw(st.sampled_from([b"6", b"null", b"1e9"])))
+            )
         case 9:
             cached = ("prompt_tokens_details", b'{"cached_tokens":%d}' % draw(st.integers(0, 3)))
             return dialect.event([choice], dialect.usage(count, b"5", cached))
         case 10:
-            thinking = ("completion_tokens_details", b'{"reasoning_tokens":%d}' % draw(st.integers(0, 3)))
+            thinking = (
+                "completion_tokens_details",
+                b'{"reasoning_tokens":%d}' % draw(st.integers(0, 3)),
+            )
             return dialect.event([choice], dialect.usage(count, b"5", thinking))
         case 11:
             return dialect.event(
-                [choice], draw(st.sampled_from([None, b"null", b"{}", b'{"prompt_tokens":8}', b"3"]))
+                [choice],
+                draw(st.sampled_from([None, b"null", b"{}", b'{"prompt_tokens":8}', b"3"])),
             )
         case 12:
             return dialect.event([], dialect.usage(count))
         case 13:
-            return dialect.event([choice], usage, ("error", draw(st.sampled_from([b'"bad"', b"null", b'{"a":1}']))))
+            return dialect.event(
+                [choice], usage, ("error", draw(st.sampled_from([b'"bad"', b"null", b'{"a":1}'])))
+            )
         case 14:
-            return dialect.event([choice], usage, ("timings", b'{"prompt_ms":1}'), ("message", b'"m"'))
+            return dialect.event(
+                [choice], usage, ("timings", b'{"prompt_ms":1}'), ("message", b'"m"')
+            )
         case 15:
-            more = draw(st.sampled_from([b'{"completion_tokens":7}', b'{"completion_tokens": 7}', b'{"text":"a"}']))
+            more = draw(
+                st.sampled_from(
+                    [b'{"completion_tokens":7}', b'{"completion_tokens": 7}', b'{"text":"a"}']
+                )
+            )
             return dialect.event([choice], usage, ("metrics", more))
         case 16:
             return dialect.event([choice], usage, ("text", b'"%b"' % draw(TEXTS)))
         case 17:
-            return draw(st.sampled_from([b"data: [DONE]\n\n", b": ping\n\n", b"data: {\n\n", b"data:\n\n", b"\n"]))
+            return draw(
+                st.sampled_from(
+                    [b"data: [DONE]\n\n", b": ping\n\n", b"data: {\n\n", b"data:\n\n", b"\n"]
+                )
+            )
         case 18:
-            return dialect.plain(text, count).replace(b"\n\n", draw(st.sampled_from([b"\r\n\r\n", b"\r\r", b"\n"])))
+            return dialect.plain(text, count).replace(
+                b"\n\n", draw(st.sampled_from([b"\r\n\r\n", b"\r\r", b"\n"]))
+            )
         case 19:
             return dialect.plain(text, count)[:-1]
         case 20:
-            return dialect.plain(text, count) + draw(st.sampled_from([b"d", b"data: ", b": x\n\n", b"\n"]))
+            return dialect.plain(text, count) + draw(
+                st.sampled_from([b"d", b"data: ", b": x\n\n", b"\n"])
+            )
         case _:
             return dialect.plain(text, count) + dialect.plain(draw(TEXTS), count)
 
@@ -325,7 +363,8 @@ def answers(draw: st.DrawFn) -> list[bytes]:
         reads.append(chunk(dialect.event([dialect.object(("delta", role))], usage)))
     for _ in range(draw(st.integers(1, 6))):
         reads += [
-            chunk(dialect.plain(draw(TEXTS), next_count())) for _ in range(draw(st.sampled_from([0, 1, 2, 3, 20])))
+            chunk(dialect.plain(draw(TEXTS), next_count()))
+            for _ in range(draw(st.sampled_from([0, 1, 2, 3, 20])))
         ]
         body = draw(odd_bodies(dialect, next_count()) | st.just(dialect.plain(b"a", next_count())))
         size = b"%x" % len(body)
@@ -337,7 +376,9 @@ def answers(draw: st.DrawFn) -> list[bytes]:
             case 2:
                 reads.append(chunk(body, size + b";x=y"))
             case 3:
-                reads.append(chunk(body, b"%x" % (len(body) + draw(st.sampled_from([-2, -1, 1, 2])))))
+                reads.append(
+                    chunk(body, b"%x" % (len(body) + draw(st.sampled_from([-2, -1, 1, 2]))))
+                )
             case 4:
                 reads.append(chunk(body) + chunk(dialect.plain(draw(TEXTS), next_count())))
             case 5 | 6:
@@ -356,7 +397,9 @@ def answers(draw: st.DrawFn) -> list[bytes]:
             case _:
                 reads.append(chunk(body))
     if draw(st.booleans()):
-        reads.append(chunk(dialect.event([dialect.choice(b"", b'"length"')], dialect.usage(next_count()))))
+        reads.append(
+            chunk(dialect.event([dialect.choice(b"", b'"length"')], dialect.usage(next_count())))
+        )
         reads.append(chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n")
     return reads
 
@@ -379,24 +422,38 @@ def test_what_may_begin_a_tag_is_read_in_full_after_an_event_that_cannot_be_read
 
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
-def test_templates_hear_what_full_parsing_hears_around_each_odd_text_and_count(chat: bool, counted: bool) -> None:
+def test_templates_hear_what_full_parsing_hears_around_each_odd_text_and_count(
+    chat: bool, counted: bool
+) -> None:
     dialect = Dialect(chat=chat, counted=counted, spaces=False, field="content")
     plain = [chunk(dialect.plain(b"ab", b"%d" % (i + 1))) for i in range(9)]
     odd = [dialect.plain(text, b"6") for text in SOME_ODD_TEXTS]
     odd += [dialect.plain(b"ab", number) for number in SOME_ODD_COUNTS]
     # The total is of no interest, but must be JSON all the same.
-    odd += [dialect.plain(b"ab", b"6").replace(b'"total_tokens":11', b'"total_tokens":' + n) for n in SOME_ODD_COUNTS]
+    odd += [
+        dialect.plain(b"ab", b"6").replace(b'"total_tokens":11', b'"total_tokens":' + n)
+        for n in SOME_ODD_COUNTS
+    ]
     for body in odd:
         assert agree([HEADER, *plain[:5], chunk(body), *plain[6:]], [4]) >= 3
 
 
 @settings(max_examples=300)
 @given(DIALECTS, st.data())
-def test_templates_hear_what_full_parsing_hears_in_text_of_any_bytes(dialect: Dialect, data: st.DataObject) -> None:
+def test_templates_hear_what_full_parsing_hears_in_text_of_any_bytes(
+    dialect: Dialect, data: st.DataObject
+) -> None:
     texts = st.binary(max_size=6) | st.text(alphabet='"\\u0aé\n', max_size=6).map(str.encode)
     events = data.draw(st.lists(texts, max_size=8))
     plain = [chunk(dialect.plain(b"ab", b"%d" % (i + 1))) for i in range(3)]
-    agree([HEADER, *plain, *(chunk(dialect.plain(text, b"%d" % (i + 4))) for i, text in enumerate(events)), *plain])
+    agree(
+        [
+            HEADER,
+            *plain,
+            *(chunk(dialect.plain(text, b"%d" % (i + 4))) for i, text in enumerate(events)),
+            *plain,
+        ]
+    )
 
 
 @settings(max_examples=300)
@@ -425,17 +482,24 @@ def test_templates_hear_what_full_parsing_hears_of_recorded_engines(path: Path) 
     agree([HEADER + chunk(bodies[0]), *map(chunk, bodies[1:]), b"0\r\n\r\n"], [3, 3, 3])
 
 
-# --- what they are for: plain events are taken ----------------------------------------------------------------
+# --- what they are for: plain events are taken ----------------------------------------------------
 
 ALL_DIALECTS = [
     Dialect(chat=chat, counted=counted, spaces=spaces, field=field)
-    for chat, field in ((False, "text"), (True, "content"), (True, "reasoning_content"), (True, "reasoning"))
+    for chat, field in (
+        (False, "text"),
+        (True, "content"),
+        (True, "reasoning_content"),
+        (True, "reasoning"),
+    )
     for counted in (False, True)
     for spaces in (False, True)
 ]
 
 
-@pytest.mark.parametrize("dialect", ALL_DIALECTS, ids=lambda d: f"{d.field} {d.counted=} {d.comma=}")
+@pytest.mark.parametrize(
+    "dialect", ALL_DIALECTS, ids=lambda d: f"{d.field} {d.counted=} {d.comma=}"
+)
 def test_a_template_takes_every_plain_event_after_the_first(dialect: Dialect) -> None:
     texts = [b" the", b"42", "日".encode(), b'\\"', b"\\n", b"\\\\", b"\\u00e9", b"x" * 200] * 20
     reads = [chunk(dialect.plain(text, b"%d" % (i + 1))) for i, text in enumerate(texts)]
@@ -469,7 +533,10 @@ def test_a_template_reads_the_running_counts() -> None:
     counts = [2, 3, 5, 9, 10, 11, 99, 100, 1000, MAX_COUNT]
     reads = [chunk(dialect.plain(b"8", b"%d" % count)) for count in counts]
     assert template.run(reads) == (10, counts)
-    assert template.run([*reads, chunk(dialect.plain(b"8", b"%d" % (MAX_COUNT + 1)))]) == (10, counts)
+    assert template.run([*reads, chunk(dialect.plain(b"8", b"%d" % (MAX_COUNT + 1)))]) == (
+        10,
+        counts,
+    )
 
 
 def test_a_template_takes_nothing_while_an_event_is_unfinished() -> None:
@@ -498,10 +565,14 @@ def test_take_plain_keeps_what_full_parsing_keeps() -> None:
     for body in (first, between, *rest):
         full.feed(body)
     assert state(taught) == state(full)
-    assert (taught.input_tokens, taught.output_tokens, taught.running_tokens) == (5, 2, [1, 4, 5, 5])
+    assert (taught.input_tokens, taught.output_tokens, taught.running_tokens) == (
+        5,
+        2,
+        [1, 4, 5, 5],
+    )
 
 
-# --- what is not learnt from ----------------------------------------------------------------------------------
+# --- what is not learnt from ----------------------------------------------------------------------
 
 
 def event(**fields: Any) -> bytes:
@@ -529,7 +600,9 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 1}
         event(choices=[CHOICE]) * 2,
         event(choices=[CHOICE]).replace(b"data: ", b"data:"),
         event(choices=[CHOICE]).replace(b"data: ", b"retry:"),
-        event(choices=[CHOICE]).replace(b",", b",\r", 1),  # white space to JSON, the end of a line to SSE
+        event(choices=[CHOICE]).replace(
+            b",", b",\r", 1
+        ),  # white space to JSON, the end of a line to SSE
         event(choices=[CHOICE]).replace(b"\n\n", b"\r\n\r\n"),
         b": ping\n\n",
         b"data: [DONE]\n\n",

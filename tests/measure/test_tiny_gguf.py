@@ -20,7 +20,9 @@ def bpe(text: str, merges: list[str]) -> list[str]:
     """Byte-pair encoding in its simplest form: the earliest merge that applies, until none does."""
     rank = {tuple(merge.split(" ")): number for number, merge in enumerate(merges)}
     parts = list(text)
-    while pairs := [(rank[pair], at) for at, pair in enumerate(itertools.pairwise(parts)) if pair in rank]:
+    while pairs := [
+        (rank[pair], at) for at, pair in enumerate(itertools.pairwise(parts)) if pair in rank
+    ]:
         _, at = min(pairs)
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
     return parts
@@ -54,10 +56,17 @@ def test_only_words_can_be_generated(model: Path) -> None:
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}
     tokens, _ = tiny_gguf.vocabulary()
     bias = tensors["output.weight"][:, 0]
-    assert {token for token, value in zip(tokens, bias, strict=True) if value == 0} == {"Ġ" + word for word in WORDS}
-    # No layer writes to the dimension that carries the bias, and every token starts it with the same value.
+    assert {token for token, value in zip(tokens, bias, strict=True) if value == 0} == {
+        "Ġ" + word for word in WORDS
+    }
+    # No layer writes to the dimension that carries the bias, and every token starts it with the
+    # same value.
     assert len(set(tensors["token_embd.weight"][:, 0].tolist())) == 1
-    for name in (f"blk.{layer}.{matrix}.weight" for layer in range(4) for matrix in ("attn_output", "ffn_down")):
+    for name in (
+        f"blk.{layer}.{matrix}.weight"
+        for layer in range(4)
+        for matrix in ("attn_output", "ffn_down")
+    ):
         assert not np.any(tensors[name][0])
     assert reader.fields["llama.context_length"].contents() == 131072
     assert reader.fields["tokenizer.ggml.eos_token_id"].contents() == 2

@@ -1,4 +1,5 @@
-"""Triton's generate endpoints with TensorRT-LLM's ensemble, in the bytes that their sources say they send."""
+"""Triton's generate endpoints with TensorRT-LLM's ensemble, in the bytes that their sources say
+they send."""
 
 import json
 from typing import Any
@@ -34,14 +35,24 @@ def test_counts_of_each_response_add_up() -> None:
 
 def test_without_counts_a_response_with_text_is_a_piece() -> None:
     answer = heard(response(" one"), response("", []), response(" two"), response(""))
-    assert (answer.events, answer.running, answer.running_tokens, answer.output_tokens) == (2, False, [], None)
+    assert (answer.events, answer.running, answer.running_tokens, answer.output_tokens) == (
+        2,
+        False,
+        [],
+        None,
+    )
     assert answer.done
     assert answer.text == ""  # nobody asked to keep it
 
 
 def test_one_response_without_a_count_ends_the_running_count() -> None:
     answer = heard(response(" one", 1), response(" two"), response(" three", 1))
-    assert (answer.events, answer.running, answer.running_tokens, answer.output_tokens) == (3, False, [1], 2)
+    assert (answer.events, answer.running, answer.running_tokens, answer.output_tokens) == (
+        3,
+        False,
+        [1],
+        2,
+    )
 
 
 def test_the_count_of_input_tokens_need_not_be_repeated() -> None:
@@ -49,7 +60,9 @@ def test_the_count_of_input_tokens_need_not_be_repeated() -> None:
 
 
 def test_no_sum_of_counts_is_beyond_what_is_a_count() -> None:
-    assert heard(response(" one", MAX_COUNT), response(" two", MAX_COUNT)).output_tokens == MAX_COUNT
+    assert (
+        heard(response(" one", MAX_COUNT), response(" two", MAX_COUNT)).output_tokens == MAX_COUNT
+    )
 
 
 def test_the_end_is_known_only_when_the_message_has_ended() -> None:
@@ -69,13 +82,21 @@ def test_no_output_is_no_answer() -> None:
 @pytest.mark.parametrize("tokens", [1, 1.0, [1], [1.0, 7.0]])
 def test_values_come_bare_or_as_tensors(text: Any, tokens: Any) -> None:
     answer = heard(response(text, tokens, num_input_tokens=[5]), keep_text=True)
-    assert (answer.events, answer.output_tokens, answer.input_tokens, answer.text) == (1, 1, 5, " one")
+    assert (answer.events, answer.output_tokens, answer.input_tokens, answer.text) == (
+        1,
+        1,
+        5,
+        " one",
+    )
 
 
 @pytest.mark.parametrize(
     ("sent", "error"),
     [
-        (b'data: {"error":"in ensemble, max_tokens must be positive"}\n\n', "in ensemble, max_tokens"),
+        (
+            b'data: {"error":"in ensemble, max_tokens must be positive"}\n\n',
+            "in ensemble, max_tokens",
+        ),
         (b'data: {"text_output":7,"error":"odd"}\n\n', "odd"),
         (b"data: [DONE]\n\n", "stream event is not a JSON object: [DONE]"),
     ],
@@ -88,9 +109,16 @@ def test_errors_of_tritons_after_a_200(sent: bytes, error: str) -> None:
 
 def test_an_answer_in_one_piece_is_one_event_with_all_its_tokens() -> None:
     counts = {"num_input_tokens": 5, "num_output_tokens": 4}
-    body = json.dumps({"model_name": "ensemble", "text_output": " one two three", **counts}).encode()
+    body = json.dumps(
+        {"model_name": "ensemble", "text_output": " one two three", **counts}
+    ).encode()
     answer = heard(body[:20], body[20:], stream=False, keep_text=True)
-    assert (answer.events, answer.output_tokens, answer.done, answer.text) == (1, 4, True, " one two three")
+    assert (answer.events, answer.output_tokens, answer.done, answer.text) == (
+        1,
+        4,
+        True,
+        " one two three",
+    )
     answer = heard(b'{"text_output": " one two three"}', stream=False)
     assert (answer.events, answer.output_tokens, answer.done) == (1, None, True)
     assert heard(b'{"error": "no"}', stream=False).error == "no"
@@ -117,7 +145,10 @@ def test_inputs_are_named_as_the_models_release_does() -> None:
 def test_a_shape_is_asked_for_beside_the_prompt() -> None:
     plain = RequestSpec(endpoint="triton", model="ensemble")
     shaped = RequestSpec(
-        endpoint="triton", model="ensemble", structured=Structured("regex", "a+"), spelling="guided_decoding"
+        endpoint="triton",
+        model="ensemble",
+        structured=Structured("regex", "a+"),
+        spelling="guided_decoding",
     )
     guide = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"}
     assert make_inputs(shaped, "p", "9") == make_inputs(plain, "p", "9") | guide

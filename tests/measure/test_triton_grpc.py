@@ -1,4 +1,5 @@
-"""Triton over gRPC: its tensors, byte for byte; the connection, against a server that says what a test wants."""
+"""Triton over gRPC: its tensors, byte for byte; the connection, against a server that says what a
+test wants."""
 
 from __future__ import annotations
 
@@ -23,7 +24,14 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.clock import RunClock
 from loadstone.measure.client.connection import Address
-from loadstone.measure.client.grpc import METHOD, Channels, GrpcConnection, load_library, make_metadata, shut_down
+from loadstone.measure.client.grpc import (
+    METHOD,
+    Channels,
+    GrpcConnection,
+    load_library,
+    make_metadata,
+    shut_down,
+)
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.engines.attach import attach
 from loadstone.measure.engines.probe import Requirements
@@ -33,21 +41,35 @@ from loadstone.measure.wire.request import RequestBody, make_body
 from loadstone.measure.wire.triton import GrpcAnswer, GrpcBody, Tensor, fold, may_be_last
 from loadstone.workload.request import LENGTH, PROMPT, RequestSpec, Sampling, Structured
 
-TYPES = {"text_input": "BYTES", "max_tokens": "INT32", "stream": "BOOL", "temperature": "FP32", "stop_words": "BYTES"}
+TYPES = {
+    "text_input": "BYTES",
+    "max_tokens": "INT32",
+    "stream": "BOOL",
+    "temperature": "FP32",
+    "stop_words": "BYTES",
+}
 
 
 def spec(**changes: Any) -> RequestSpec:
-    fields: dict[str, Any] = {"model": "ensemble", "types": TYPES, "inputs": tuple(TYPES), **changes}
+    fields: dict[str, Any] = {
+        "model": "ensemble",
+        "types": TYPES,
+        "inputs": tuple(TYPES),
+        **changes,
+    }
     return RequestSpec(endpoint="triton-grpc", **fields)
 
 
-# --- tensors --------------------------------------------------------------------------------------------------
+# --- tensors --------------------------------------------------------------------------------------
 
 
 def test_a_request_is_the_models_inputs_with_their_types_and_shapes() -> None:
     written = make_body(spec(sampling=Sampling(temperature=0.5, stop=("a", "b"))))
     assert written["model_name"] == "ensemble"
-    inputs = {entry["name"]: (entry["datatype"], entry["shape"], entry["data"]) for entry in written["inputs"]}
+    inputs = {
+        entry["name"]: (entry["datatype"], entry["shape"], entry["data"])
+        for entry in written["inputs"]
+    }
     assert inputs == {
         "text_input": ("BYTES", [1], [PROMPT]),
         "max_tokens": ("INT32", [1], [LENGTH]),
@@ -62,10 +84,12 @@ def test_a_request_is_the_models_inputs_with_their_types_and_shapes() -> None:
 
 
 def test_a_rendered_request_in_bytes() -> None:
-    rendered = RequestBody(make_body(spec(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))).render(
-        '"é!"'.encode(), 300
-    )
-    assert {tensor.name: tensor.raw() for tensor in msgspec.json.decode(rendered, type=GrpcBody).inputs} == {
+    rendered = RequestBody(
+        make_body(spec(sampling=Sampling(temperature=0.5, stop=("a", "bc"))))
+    ).render('"é!"'.encode(), 300)
+    assert {
+        tensor.name: tensor.raw() for tensor in msgspec.json.decode(rendered, type=GrpcBody).inputs
+    } == {
         "text_input": b"\x03\0\0\0\xc3\xa9!",
         "max_tokens": b"\x2c\x01\0\0",
         "stream": b"\x01",
@@ -97,7 +121,15 @@ def test_datatypes(datatype: str, value: object, raw: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("datatype", "value"),
-    [("UINT64", -1), ("INT32", "x"), ("BYTES", 3), ("BF16", 1.0), ("BOOL", "false"), ("BOOL", None), ("FP32", 1e39)],
+    [
+        ("UINT64", -1),
+        ("INT32", "x"),
+        ("BYTES", 3),
+        ("BF16", 1.0),
+        ("BOOL", "false"),
+        ("BOOL", None),
+        ("FP32", 1e39),
+    ],
 )
 def test_a_value_of_another_type_is_told(datatype: str, value: object) -> None:
     with pytest.raises(InputError, match=f"input 'seed' of the model is {datatype}, and cannot be"):
@@ -106,7 +138,8 @@ def test_a_value_of_another_type_is_told(datatype: str, value: object) -> None:
 
 def test_an_input_that_the_model_lacks_is_told() -> None:
     with pytest.raises(
-        InputError, match=r"--extra-body: the model has no input 'top_q'; it has max_tokens, stop_words, "
+        InputError,
+        match=r"--extra-body: the model has no input 'top_q'; it has max_tokens, stop_words, ",
     ):
         make_body(spec(extra={"top_q": 1}))
 
@@ -161,14 +194,17 @@ def test_without_counts_a_response_with_text_is_a_piece() -> None:
         ("FP32", b"\0\0\x40\x40", None),
     ],
 )
-def test_counts_are_whole_numbers_of_any_size(datatype: str, raw: bytes, tokens: int | None) -> None:
+def test_counts_are_whole_numbers_of_any_size(
+    datatype: str, raw: bytes, tokens: int | None
+) -> None:
     answer = GrpcAnswer()
     answer.receive({"text_output": text(" a"), "num_output_tokens": (datatype, raw)})
     assert answer.output_tokens == tokens
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"), [(text(" a")[1] + text(" b")[1], " a"), (b"\x09\0\0\0cut", "cut"), (b"\x01\0", ""), (b"", "")]
+    ("raw", "said"),
+    [(text(" a")[1] + text(" b")[1], " a"), (b"\x09\0\0\0cut", "cut"), (b"\x01\0", ""), (b"", "")],
 )
 def test_of_several_beams_the_first_is_the_answer(raw: bytes, said: str) -> None:
     answer = GrpcAnswer(keep_text=True)
@@ -178,9 +214,17 @@ def test_of_several_beams_the_first_is_the_answer(raw: bytes, said: str) -> None
 
 def test_an_answer_in_one_piece_is_one_event_at_its_end() -> None:
     answer = GrpcAnswer(stream=False)
-    assert [answer.receive({"text_output": text(" a b"), "num_output_tokens": number(2)}) for _ in range(2)] == [0, 0]
+    assert [
+        answer.receive({"text_output": text(" a b"), "num_output_tokens": number(2)})
+        for _ in range(2)
+    ] == [0, 0]
     assert answer.finish() == 1
-    assert (answer.events, answer.output_tokens, answer.running_tokens, answer.done) == (1, 4, [], True)
+    assert (answer.events, answer.output_tokens, answer.running_tokens, answer.done) == (
+        1,
+        4,
+        [],
+        True,
+    )
 
 
 def test_what_comes_in_place_of_a_response_is_the_last_and_no_output() -> None:
@@ -198,12 +242,16 @@ def test_what_comes_in_place_of_a_response_is_the_last_and_no_output() -> None:
 
 outputs = st.dictionaries(
     st.sampled_from(["text_output", "num_output_tokens", "num_input_tokens", "else"]),
-    st.tuples(st.sampled_from(["BYTES", "INT32", "INT64", "UINT64", "FP32", ""]), st.binary(max_size=12)),
+    st.tuples(
+        st.sampled_from(["BYTES", "INT32", "INT64", "UINT64", "FP32", ""]), st.binary(max_size=12)
+    ),
 )
 
 
 @given(st.lists(outputs, max_size=8), st.booleans())
-def test_outputs_of_any_kind_do_no_harm(responses: list[dict[str, tuple[str, bytes]]], stream: bool) -> None:
+def test_outputs_of_any_kind_do_no_harm(
+    responses: list[dict[str, tuple[str, bytes]]], stream: bool
+) -> None:
     answer = GrpcAnswer(stream=stream, keep_text=True)
     came = sum(answer.receive(response) for response in responses) + answer.finish()
     assert came == answer.events
@@ -212,13 +260,20 @@ def test_outputs_of_any_kind_do_no_harm(responses: list[dict[str, tuple[str, byt
 
 
 def test_headers_that_grpc_writes_itself_are_left_out() -> None:
-    headers = [("Host", "h"), ("Content-Type", "application/json"), ("Authorization", "Bearer k"), ("X-Team", "t")]
+    headers = [
+        ("Host", "h"),
+        ("Content-Type", "application/json"),
+        ("Authorization", "Bearer k"),
+        ("X-Team", "t"),
+    ]
     assert make_metadata(headers) == (("authorization", "Bearer k"), ("x-team", "t"))
 
 
 def test_without_the_extra_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
-    with pytest.raises(InputError, match=r"--endpoint triton-grpc needs .*: pip install 'loadstone\[triton\]'"):
+    with pytest.raises(
+        InputError, match=r"--endpoint triton-grpc needs .*: pip install 'loadstone\[triton\]'"
+    ):
         load_library()
 
 
@@ -235,11 +290,12 @@ def test_what_grpc_cannot_do_is_told(url: str, proxy: str | None, said: str) -> 
         GrpcServer(url, [], proxy)
 
 
-# --- the connection -------------------------------------------------------------------------------------------
+# --- the connection -------------------------------------------------------------------------------
 
 Say = Callable[..., bytes]
 Reply = Callable[[Any, "Speaker"], Iterator[bytes]]
-"""Answers one request with encoded responses. An exception ends the stream, `Gone` without an error."""
+"""Answers one request with encoded responses. An exception ends the stream, `Gone` without an
+error."""
 
 
 class Gone(Exception):
@@ -269,7 +325,9 @@ class Speaker:
         return self.part(None, tokens=None, last=True)
 
     def error(self, said: str) -> bytes:
-        return bytes(self._messages.ModelStreamInferResponse(error_message=said).SerializeToString())
+        return bytes(
+            self._messages.ModelStreamInferResponse(error_message=said).SerializeToString()
+        )
 
 
 def good(request: Any, say: Speaker) -> Iterator[bytes]:
@@ -301,7 +359,9 @@ class Scripted:
         service, _, method = METHOD.strip("/").partition("/")
         handler = grpc.stream_stream_rpc_method_handler(talk)
         self._server = grpc.server(ThreadPoolExecutor(8))
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {method: handler}),)
+        )
         port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
         self.address = Address(socket.AF_INET, ("127.0.0.1", port), None)
@@ -335,7 +395,9 @@ class Worker:
         stream.judge(False)
         self._tell("ended", stream.status)
 
-    def on_broke(self, connection: GrpcConnection, stream: Stream, reason: str, *, retry: bool) -> None:
+    def on_broke(
+        self, connection: GrpcConnection, stream: Stream, reason: str, *, retry: bool
+    ) -> None:
         self._tell("broke", reason, retry)
 
     def on_opened(self, connection: GrpcConnection) -> None:
@@ -372,8 +434,11 @@ class Worker:
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One for all: gRPC's poller serves the loops of a process together, so that none should be closed under it."""
-    pytest.importorskip("tritonclient.grpc", reason="the extra is not installed: pip install 'loadstone[triton]'")
+    """One for all: gRPC's poller serves the loops of a process together, so that none should be
+    closed under it."""
+    pytest.importorskip(
+        "tritonclient.grpc", reason="the extra is not installed: pip install 'loadstone[triton]'"
+    )
     uvloop = pytest.importorskip("uvloop")
     loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
     yield loop
@@ -400,7 +465,9 @@ def test_requests_follow_one_another_on_one_stream(worker: Worker) -> None:
     assert ("x-team", "t") in server.metadata
     assert [request.id for request in server.requests] == ["run-0-0", "run-0-1"]
     assert server.requests[0].parameters["triton_enable_empty_final_response"].bool_param
-    assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in server.requests[0].inputs] == [
+    assert [
+        (tensor.name, tensor.datatype, list(tensor.shape)) for tensor in server.requests[0].inputs
+    ] == [
         (name, TYPES[name], [1, 1]) for name in ("text_input", "max_tokens", "stream", "stop_words")
     ]
     assert server.requests[0].raw_input_contents[0] == b"\x07\0\0\0one two"
@@ -420,7 +487,9 @@ def test_requests_follow_one_another_on_one_stream(worker: Worker) -> None:
 @pytest.mark.usefixtures("loop")
 def test_the_end_and_an_error_are_known_from_outside() -> None:
     say = Speaker(load_library().messages)
-    assert [may_be_last(data) for data in (say.end(), say.part(last=True), say.error("no"))] == [True] * 3
+    assert [may_be_last(data) for data in (say.end(), say.part(last=True), say.error("no"))] == [
+        True
+    ] * 3
     assert not may_be_last(say.part())
 
 
@@ -482,7 +551,11 @@ def test_the_streams_end_before_the_answers_keeps_what_came(worker: Worker) -> N
     with Scripted(reply) as server:
         stream = worker.stream()
         connection = worker.open(server, stream)
-        assert worker.hear() == ("broke", "the server ended the stream before the answer's end", False)
+        assert worker.hear() == (
+            "broke",
+            "the server ended the stream before the answer's end",
+            False,
+        )
         assert (stream.answer.events, connection.closed) == (1, True)
 
 
@@ -597,7 +670,7 @@ def test_little_is_held_undecoded(worker: Worker) -> None:
         assert stream.answer.events == 50
 
 
-# --- meeting --------------------------------------------------------------------------------------------------
+# --- meeting --------------------------------------------------------------------------------------
 
 
 class FakeServer(GrpcServer):
@@ -610,7 +683,10 @@ class FakeServer(GrpcServer):
         self.asked: list[RequestSpec] = []
 
     def call(self, name: str, /, **fields: Any) -> Any:
-        config = {"name": "ensemble", "input": [{"name": each, "data_type": "TYPE_STRING"} for each in self._inputs]}
+        config = {
+            "name": "ensemble",
+            "input": [{"name": each, "data_type": "TYPE_STRING"} for each in self._inputs],
+        }
         answers = {
             "ServerMetadata": {"name": "triton", "version": "2.60.0"},
             "RepositoryIndex": {"models": [{"name": "ensemble", "state": "READY"}]},
@@ -633,7 +709,13 @@ class FakeServer(GrpcServer):
         return Trial(answer, answer.error)
 
 
-GUIDED = ("text_input", "max_tokens", "temperature", "guided_decoding_guide_type", "guided_decoding_guide")
+GUIDED = (
+    "text_input",
+    "max_tokens",
+    "temperature",
+    "guided_decoding_guide_type",
+    "guided_decoding_guide",
+)
 DIGITS = Structured(kind="regex", value="[0-9]{80}")
 
 
@@ -644,13 +726,20 @@ def probe(server: GrpcServer, sampling: Sampling, structured: Structured | None)
 
 def test_a_shape_that_is_heeded_is_asked_for() -> None:
     spec = probe(
-        FakeServer(GUIDED, lambda spec: "0123" if spec.structured else " word"), Sampling(temperature=0.5), DIGITS
+        FakeServer(GUIDED, lambda spec: "0123" if spec.structured else " word"),
+        Sampling(temperature=0.5),
+        DIGITS,
     )
-    assert (spec.structured, spec.spelling, spec.sampling.temperature) == (DIGITS, "guided_decoding", 0.5)
+    assert (spec.structured, spec.spelling, spec.sampling.temperature) == (
+        DIGITS,
+        "guided_decoding",
+        0.5,
+    )
 
 
 def test_a_shape_that_is_taken_and_ignored_is_told() -> None:
-    """The beginning of an answer cannot tell; that it is the very answer that comes without the wish, does."""
+    """The beginning of an answer cannot tell; that it is the very answer that comes without the
+    wish, does."""
     with pytest.raises(InputError, match=r"--structured: .*guided_decoding: ignored"):
         probe(FakeServer(GUIDED, lambda _: " word"), Sampling(), DIGITS)
 

@@ -29,7 +29,8 @@ def bytewise(text: str) -> list[int]:
 
 
 def sentencepiece(text: str) -> list[int]:
-    """As Llama 2's: a space is put in front of every text, and two in a row are a token of their own."""
+    """As Llama 2's: a space is put in front of every text, and two in a row are a token of their
+    own."""
     words = text.removeprefix(" ").split(" ")
     return [0] * (text.startswith(" ") + sum(2 if odd(word) else 1 for word in words))
 
@@ -93,7 +94,9 @@ def test_prompts_are_exact_by_the_servers_tokenize(encode: Tokenizer) -> None:
 
 
 @TOKENIZERS
-def test_prompts_are_exact_by_a_tokenizer_at_hand(encode: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_are_exact_by_a_tokenizer_at_hand(
+    encode: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(probe, "_local_tokenizer", lambda path: encode)
     server = Server(encode)
     found = find_words("tokenizer.json", server.by_usage)

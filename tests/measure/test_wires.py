@@ -1,4 +1,5 @@
-"""What every wire promises: pieces of any size mean the same, nothing raises, facts can be stored."""
+"""What every wire promises: pieces of any size mean the same, nothing raises, facts can be
+stored."""
 
 import json
 from typing import Any
@@ -26,7 +27,13 @@ def text(value: Any, finish: Any = None, **more: Any) -> bytes:
 
 STREAMS = {
     "openai": [text(" one"), text(" two\u00e9"), text("", "length"), DONE],
-    "sglang": [said(" one", 1), said(" one two\u00e9", 2), said(" one two\u00e9", 2), said(" a", 3, LENGTH), DONE],
+    "sglang": [
+        said(" one", 1),
+        said(" one two\u00e9", 2),
+        said(" one two\u00e9", 2),
+        said(" a", 3, LENGTH),
+        DONE,
+    ],
     "triton": [response(" one", 1), response("", 1), response(" three four", 2), response("", 0)],
 }
 _DELTA = fields(("content", "reasoning", "tool_calls", "role"))
@@ -36,7 +43,9 @@ _USAGE = fields(
     prompt_tokens_details=fields(("cached_tokens",)),
     completion_tokens_details=fields(("reasoning_tokens",)),
 )
-_META = fields(("finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens"))
+_META = fields(
+    ("finish_reason", "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
+)
 
 
 def documents(names: tuple[str, ...], **more: Any) -> st.SearchStrategy[Any]:
@@ -69,7 +78,9 @@ def test_a_stream_means_the_same_in_pieces_of_any_size(wire: str, data: st.DataO
 @each_wire
 @settings(max_examples=300)
 @given(st.data(), st.booleans())
-def test_nothing_raises_and_the_facts_can_be_stored(wire: str, data: st.DataObject, stream: bool) -> None:
+def test_nothing_raises_and_the_facts_can_be_stored(
+    wire: str, data: st.DataObject, stream: bool
+) -> None:
     sent = DOCUMENTS[wire].map(lambda document: event(**document)) | st.binary(max_size=100)
     pieces = data.draw(st.lists(sent, max_size=5))
     check_storable(hear(CLASSES[wire](stream=stream, keep_text=True), *pieces))
@@ -88,7 +99,11 @@ def test_no_body_makes_an_answer_in_one_piece_raise(wire: str, data: st.DataObje
     check_storable(answer)
 
 
-PLAIN = {"openai": lambda: text("a"), "sglang": lambda: said("a", 1), "triton": lambda: response("a", 1)}
+PLAIN = {
+    "openai": lambda: text("a"),
+    "sglang": lambda: said("a", 1),
+    "triton": lambda: response("a", 1),
+}
 
 
 @each_wire

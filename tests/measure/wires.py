@@ -1,4 +1,5 @@
-"""What the tests of the three wires share: an answer heard in pieces, its facts, and values of any kind."""
+"""What the tests of the three wires share: an answer heard in pieces, its facts, and values of any
+kind."""
 
 import json
 from collections.abc import Iterable
@@ -15,8 +16,15 @@ COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
 DONE = b"data: [DONE]\n\n"
 ODD = [1e400, -1, 2**70]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(ODD),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(ODD),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 

@@ -1,4 +1,5 @@
-"""Facts about published measurements that their rows do not have: where they go, and that each can be predicted."""
+"""Facts about published measurements that their rows do not have: where they go, and that each can
+be predicted."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def test_all_deployments_of_the_facts_can_be_read(tmp_path: Path) -> None:
             assert deployment_of(point).engine_version
 
 
-@pytest.mark.skipif(not POINTS.exists(), reason="the shared measurements are not beside the checkout")
+@pytest.mark.skipif(
+    not POINTS.exists(), reason="the shared measurements are not beside the checkout"
+)
 def test_rows_with_their_facts(tmp_path: Path) -> None:
     """GPUs that were counted twice, users of several copies, versions by month."""
     rows = list(annotated(POINTS))
@@ -44,7 +47,11 @@ def test_rows_with_their_facts(tmp_path: Path) -> None:
         writer.writeheader()
         writer.writerows(rows)
     points = read_points(tmp_path / "points.csv")
-    squared = [(row, point) for row, point in zip(rows, points, strict=True) if row["num_gpus"] == "64" == row["tp"]]
+    squared = [
+        (row, point)
+        for row, point in zip(rows, points, strict=True)
+        if row["num_gpus"] == "64" == row["tp"]
+    ]
     assert {deployment_of(point).gpus for _, point in squared if point.deployment} <= {8, 64}
     copies = [point for point in points if point.unfitted == "users of several copies"]
     assert {case_of(point).deployment.engine_version for point in copies} == {"1.3.0rc5"}

@@ -9,7 +9,12 @@ import pytest
 
 from loadstone.catalogue import parse_deployment
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.simulator.bound_errors import PredictionError, bound_factors, draw_factors, estimate_error
+from loadstone.predict.simulator.bound_errors import (
+    PredictionError,
+    bound_factors,
+    draw_factors,
+    estimate_error,
+)
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.workload.options import SimulateOptions, options_of
@@ -18,8 +23,16 @@ from loadstone.workload.planning import Planner
 FLEET = fleet_of(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"))
 
 
-def factors_under(load: dict[str, object], *slo: str, spread: float = 0.2) -> dict[str, list[float]]:
-    given = {"deployment": "", "input": "1024", "output": "128", "requests": [600], "warmup": 0} | load
+def factors_under(
+    load: dict[str, object], *slo: str, spread: float = 0.2
+) -> dict[str, list[float]]:
+    given = {
+        "deployment": "",
+        "input": "1024",
+        "output": "128",
+        "requests": [600],
+        "warmup": 0,
+    } | load
     plan = Planner(options_of(given, SimulateOptions)).plan()
     error = PredictionError(np.zeros(2), np.diag([0.1**2, spread**2]))
     return bound_factors(plan, run_cell(plan, 0, FLEET, grace_s=math.inf), FLEET, slo, error)
@@ -30,7 +43,9 @@ def test_draws_have_the_interval_of_a_normal_and_are_always_the_same(spread: flo
     error = PredictionError(np.array([0.1, 0.0]), np.diag([spread**2, spread**2]))
     for at, mean in enumerate(error.mean):
         logs = np.log(draw_factors(error)[:, at]) - mean
-        assert np.quantile(logs, (0.1, 0.9)).tolist() == pytest.approx([-Z80 * spread, Z80 * spread], rel=0.15)
+        assert np.quantile(logs, (0.1, 0.9)).tolist() == pytest.approx(
+            [-Z80 * spread, Z80 * spread], rel=0.15
+        )
         assert abs(np.median(logs)) < 0.1 * spread
     assert (draw_factors(error) == draw_factors(error)).all()
 
@@ -44,7 +59,9 @@ def test_in_a_closed_loop_a_slow_engine_is_slow_and_nothing_else() -> None:
 
 def test_at_a_rate_a_slow_engine_has_a_larger_batch_and_at_last_does_not_keep_up() -> None:
     drawn = draw_factors(PredictionError(np.zeros(2), np.diag([0.1**2, 0.2**2])))[:, 1]
-    idle, busy = (np.array(factors_under({"rate": [rate]}, "tpot_p99")["tpot_p99"]) for rate in (1.0, 25.0))
+    idle, busy = (
+        np.array(factors_under({"rate": [rate]}, "tpot_p99")["tpot_p99"]) for rate in (1.0, 25.0)
+    )
     slow = (drawn > 1.2) & (drawn < 1.4)
     assert np.median(idle[slow] / drawn[slow]) < np.median(busy[slow] / drawn[slow])
     assert (np.sort(busy)[np.argsort(np.argsort(drawn))] == busy).all()

@@ -1,4 +1,5 @@
-"""The closed loop against a hand count, the fit against coefficients it must find again, and the update."""
+"""The closed loop against a hand count, the fit against coefficients it must find again, and the
+update."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def values(**changes: float) -> np.ndarray:
 
 def model_of(**changes: float) -> StepModel:
     deployment = parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm")
-    return StepModel(deployment, prior_profile(), values=values(**{"request_token_s": 1e-30, **HOST, **changes}))
+    return StepModel(
+        deployment, prior_profile(), values=values(**{"request_token_s": 1e-30, **HOST, **changes})
+    )
 
 
 def lengths(*tokens: int) -> np.ndarray:
@@ -62,11 +65,13 @@ def lengths(*tokens: int) -> np.ndarray:
 MIXED = EnginePolicy(kv_blocks=10**8, max_batched_tokens=8192, max_seqs=64)
 
 
-def loop(model: StepModel, policy: EnginePolicy, users: int, inputs: np.ndarray, outputs: np.ndarray) -> Outcome:
+def loop(
+    model: StepModel, policy: EnginePolicy, users: int, inputs: np.ndarray, outputs: np.ndarray
+) -> Outcome:
     return run(Fleet(policy, model), users, inputs, outputs)
 
 
-# --- the closed loop ----------------------------------------------------------------------------------------
+# --- the closed loop ------------------------------------------------------------------------------
 
 
 def test_one_request_is_a_prefill_and_its_steps() -> None:
@@ -84,7 +89,9 @@ def test_a_long_prompt_goes_in_chunks() -> None:
     model = model_of()
     policy = msgspec.structs.replace(MIXED, max_batched_tokens=512)
     outcome = loop(model, policy, 1, lengths(1200), lengths(2))
-    chunks = [model.step_s(0, 0, [(new, cached)]) for new, cached in ((512, 0), (512, 512), (176, 1024))]
+    chunks = [
+        model.step_s(0, 0, [(new, cached)]) for new, cached in ((512, 0), (512, 512), (176, 1024))
+    ]
     assert outcome.ttft_s[0] == pytest.approx(0.010 + sum(chunks) + 0.001, rel=1e-9)
 
 
@@ -128,12 +135,14 @@ def test_polling_makes_newcomers_wait() -> None:
 
 def test_requests_at_given_times_keep_them() -> None:
     model = model_of()
-    outcome = run(Fleet(MIXED, model), 3, np.full(3, 100), np.full(3, 10), times=np.array([0.0, 5.0, 10.0]))
+    outcome = run(
+        Fleet(MIXED, model), 3, np.full(3, 100), np.full(3, 10), times=np.array([0.0, 5.0, 10.0])
+    )
     assert np.ptp(outcome.ttft_s) < 1e-9  # alone each time
     assert outcome.duration_s > 10
 
 
-# --- points -------------------------------------------------------------------------------------------------
+# --- points ---------------------------------------------------------------------------------------
 
 
 def point_of(row: int, users: int, **more: object) -> Point:
@@ -205,7 +214,7 @@ def test_range_ratio_is_what_is_sent() -> None:
     assert (900 <= around.min() < 920, 1080 < around.max() <= 1100) == (True, True)
 
 
-# --- fitting ------------------------------------------------------------------------------------------------
+# --- fitting --------------------------------------------------------------------------------------
 
 
 def measured(cases: list, truth: np.ndarray, noise: float = 0.0) -> list:
@@ -217,7 +226,9 @@ def measured(cases: list, truth: np.ndarray, noise: float = 0.0) -> list:
     for at, case in enumerate(cases):
         off = np.exp(noise * rng.standard_normal(2))
         case.point = msgspec.structs.replace(
-            case.point, ttft_s=float(table.ttft_s[at] * off[0]), tpot_s=float(table.tpot_s[at] * off[1])
+            case.point,
+            ttft_s=float(table.ttft_s[at] * off[0]),
+            tpot_s=float(table.tpot_s[at] * off[1]),
         )
         found.append(case)
     return found
@@ -226,7 +237,9 @@ def measured(cases: list, truth: np.ndarray, noise: float = 0.0) -> list:
 def grid(model: str = "meta-llama/Llama-3.1-8B-Instruct", **more: object) -> list:
     return [
         case_of(point_of(row, users, model=model, input_tokens=tokens, **more))
-        for row, (users, tokens) in enumerate([(u, n) for u in (1, 4, 16, 64) for n in (200, 1000, 4000)], 1)
+        for row, (users, tokens) in enumerate(
+            [(u, n) for u in (1, 4, 16, 64) for n in (200, 1000, 4000)], 1
+        )
     ]
 
 
@@ -277,12 +290,21 @@ def test_profiles_of_a_fit_hold_a_family_out() -> None:
     refresh(table, np.exp(values_of(None, cases)))
     use = np.ones(len(cases), bool)
     fit = solve(table, group(cases), use, weights_of(cases))
-    only = solve(table, fit.groups, np.array([case.point.fold != "qwen" for case in cases]), weights_of(cases))
-    found = profiles(table, fit, {"qwen": only}, lambda *key: {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01")
+    only = solve(
+        table,
+        fit.groups,
+        np.array([case.point.fold != "qwen" for case in cases]),
+        weights_of(cases),
+    )
+    found = profiles(
+        table, fit, {"qwen": only}, lambda *key: {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01"
+    )
     names = {profile.name for profile in found}
     assert "any-any-any" in names
     mine = next(
-        profile for profile in found if profile.engine == "vllm" and "*" not in (profile.era, profile.architecture)
+        profile
+        for profile in found
+        if profile.engine == "vllm" and "*" not in (profile.era, profile.architecture)
     )
     assert set(mine.held_out) == {"qwen"}
     assert mine.names == NAMES
@@ -301,7 +323,11 @@ def test_what_an_old_release_took_for_latent_attention_is_nobody_elses() -> None
     for _ in range(3):
         refresh(table, np.exp(values_of(fit, cases)))
         fit = solve(
-            table, group(cases), np.ones(len(cases), bool), weights_of(cases), None if fit is None else fit.unknowns
+            table,
+            group(cases),
+            np.ones(len(cases), bool),
+            weights_of(cases),
+            None if fit is None else fit.unknowns,
         )
     refresh(table, np.exp(values_of(fit, cases)))
     off = [case.point.tpot_s / at for case, at in zip(cases, table.tpot_s, strict=True)]
@@ -319,7 +345,9 @@ def test_an_era_and_a_gpu_seen_apart_have_a_profile_too() -> None:
     fit = solve(table, group(cases), np.ones(len(cases), bool), weights_of(cases))
     found = {
         profile.name: profile
-        for profile in profiles(table, fit, {}, lambda *key: {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01")
+        for profile in profiles(
+            table, fit, {}, lambda *key: {"ttft": 0.2, "tpot": 0.1}, "test", "2026-01-01"
+        )
     }
     assert {name for name in found if name.startswith("vllm-") and "any" not in name} == {
         "vllm-v1-hopper", "vllm-v1-ampere", "vllm-async-hopper", "vllm-async-ampere",
@@ -334,7 +362,8 @@ def test_an_era_and_a_gpu_seen_apart_have_a_profile_too() -> None:
 
 @pytest.mark.long
 def test_releases_build_on_one_another() -> None:
-    """What is known of the releases before holds for one that was held out, and what engines gain from era to era."""
+    """What is known of the releases before holds for one that was held out, and what engines gain
+    from era to era."""
     before = measured(grid(engine="sglang", engine_version="0.5.9"), values(product_s=8e-6))
     newest = measured(grid(engine="sglang", engine_version="0.5.12"), values(product_s=4e-6))
     other = measured(grid(engine="tensorrt-llm", engine_version="1.2"), values(product_s=8e-6))
@@ -362,12 +391,18 @@ def test_the_groups_of_a_deployment() -> None:
 
 
 def test_what_must_not_be_fitted_on_has_no_weight() -> None:
-    cases = [case_of(point_of(row, 8, tpot_s=0.02 * row, unfitted=why)) for row, why in ((1, ""), (2, "a twin"))]
+    cases = [
+        case_of(point_of(row, 8, tpot_s=0.02 * row, unfitted=why))
+        for row, why in ((1, ""), (2, "a twin"))
+    ]
     assert (weights_of(cases) > 0).tolist() == [True, False]
 
 
 def test_repeats_share_one_weight() -> None:
-    cases = [case_of(point_of(row, 8, tpot_s=tpot, ttft_s=0.1)) for row, tpot in ((1, 0.02), (2, 0.02), (3, 0.021))]
+    cases = [
+        case_of(point_of(row, 8, tpot_s=tpot, ttft_s=0.1))
+        for row, tpot in ((1, 0.02), (2, 0.02), (3, 0.021))
+    ]
     weights = weights_of(cases)
     assert weights[0] == pytest.approx(weights[2] / 2)
 
@@ -379,18 +414,27 @@ def test_residuals_make_intervals_hold_four_in_five() -> None:
     assert found["tpot"] == pytest.approx(np.sqrt(0.2**2 - 0.1**2), rel=0.1)
 
 
-# --- calibrating --------------------------------------------------------------------------------------------
+# --- calibrating ----------------------------------------------------------------------------------
 
 
 def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
-    truth = values(gemm_memory_bf16=0.6, gemm_compute_bf16=0.5, product_s=9e-6, sequence_s=3e-5, request_s=0.05)
-    cases = measured([case_of(point_of(row, users)) for row, users in enumerate((1, 8, 32, 128), 1)], truth)
+    truth = values(
+        gemm_memory_bf16=0.6, gemm_compute_bf16=0.5, product_s=9e-6, sequence_s=3e-5, request_s=0.05
+    )
+    cases = measured(
+        [case_of(point_of(row, users)) for row, users in enumerate((1, 8, 32, 128), 1)], truth
+    )
     found = update(prior_profile(), [cases[0], cases[3]], "mine", "2026-01-01")
     table = CaseTable(cases[1:3])
     gaps = []
     for profile in (prior_profile(), found.profile):
         refresh(table, np.tile(profile.values(), (2, 1)))
-        gaps.append(max(abs(np.log(case.point.tpot_s / table.tpot_s[at])) for at, case in enumerate(table.cases)))
+        gaps.append(
+            max(
+                abs(np.log(case.point.tpot_s / table.tpot_s[at]))
+                for at, case in enumerate(table.cases)
+            )
+        )
     assert gaps[1] < 0.05 < gaps[0]
     assert max(found.after["tpot"]) < min(found.before["tpot"])
     assert found.profile.provenance.note == "from prior"
@@ -400,20 +444,43 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     """Measured against a server of known times: the profile comes to know this one."""
     # Above the model's own time: what a busy test machine adds is less beside it.
     with start(FixedLatency(ttft_s=0.04, itl_s=0.01)) as server:
-        asked = ("--input", "200", "--output", "30", "--concurrency", "1,4", "--requests", "8", "--json")
+        asked = (
+            "--input",
+            "200",
+            "--output",
+            "30",
+            "--concurrency",
+            "1,4",
+            "--requests",
+            "8",
+            "--json",
+        )
         run = loadstone("bench", server.url, *asked)
     # A busy test machine may make a cell untrusted.
-    where = ("--deployment", "llama-3.1-8b@1xh100/tp1,engine=vllm", "--out", tmp_path / "profiles", "--force")
+    where = (
+        "--deployment",
+        "llama-3.1-8b@1xh100/tp1,engine=vllm",
+        "--out",
+        tmp_path / "profiles",
+        "--force",
+    )
     found = loadstone("calibrate", run.folder, *where, "--profile", "mine", "--json").document
     assert found["points"] == 2
     assert found["error_after"]["tpot"] < found["error_before"]["tpot"]
     assert found["interval_after"]["tpot"] < found["interval_before"]["tpot"]
-    cases = cases_of_runs([run.folder], parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), force=True)
-    assert [(case.warm, len(case.inputs)) for case in cases] == [(1, 9), (4, 12)]  # the warm-up is simulated too
+    cases = cases_of_runs(
+        [run.folder], parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), force=True
+    )
+    assert [(case.warm, len(case.inputs)) for case in cases] == [
+        (1, 9),
+        (4, 12),
+    ]  # the warm-up is simulated too
     profile = load(tmp_path / "profiles" / "mine.json")
     model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
     assert model.decode_line(1)[0] == pytest.approx(0.01, rel=0.25)
-    in_python = calibrate_profile(str(run.folder), deployment=where[1], out=tmp_path / "other", force=True)
+    in_python = calibrate_profile(
+        str(run.folder), deployment=where[1], out=tmp_path / "other", force=True
+    )
     assert in_python == found | {"path": str(tmp_path / "other" / "mine.json")}
     said = loadstone("calibrate", run.folder, run.folder / ".." / run.folder.name, *where)
     assert said.code == 0
@@ -423,7 +490,13 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert f"use it with --profile {kept}" in said.out  # by its name it would not be found there
     assert "check that" not in said.out
     wrong = loadstone(
-        "calibrate", run.folder, "--deployment", "llama-3.1-405b:fp8@8xh100/tp8", "--out", tmp_path, "--force"
+        "calibrate",
+        run.folder,
+        "--deployment",
+        "llama-3.1-405b:fp8@8xh100/tp8",
+        "--out",
+        tmp_path,
+        "--force",
     )
     assert ": check that llama-3.1-405b:fp8@8xh100/tp8" in wrong.out
     info = run_folder.read_info(run.folder)
@@ -433,19 +506,35 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert "4 answers side by side" in loadstone("calibrate", run.folder, *where).line()
 
 
-def test_requests_come_when_they_came_where_more_than_answers_says_when(loadstone: Loadstone, tmp_path: Path) -> None:
+def test_requests_come_when_they_came_where_more_than_answers_says_when(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
     deployment = parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm")
     asked = ("--input", "50", "--output", "4", "--out", tmp_path / "runs", "--json")
     loads = {
-        "sessions": ("--concurrency", "2", "--turns", "2", "--think-time", "200ms", "--requests", "4"),
+        "sessions": (
+            "--concurrency",
+            "2",
+            "--turns",
+            "2",
+            "--think-time",
+            "200ms",
+            "--requests",
+            "4",
+        ),
         "ramp": ("--ramp", "concurrency=1:3:1s"),
         "closed": ("--concurrency", "2", "--requests", "4"),
     }
     with start(
         FixedLatency(ttft_s=0.02, itl_s=0.02)
     ) as server:  # so that tokens do not come together on a busy machine
-        folders = {name: loadstone("bench", server.url, *asked, *load).folder for name, load in loads.items()}
-    (sessions,), (ramp,), (closed,) = (cases_of_runs([folders[name]], deployment, force=True) for name in loads)
+        folders = {
+            name: loadstone("bench", server.url, *asked, *load).folder
+            for name, load in loads.items()
+        }
+    (sessions,), (ramp,), (closed,) = (
+        cases_of_runs([folders[name]], deployment, force=True) for name in loads
+    )
     assert closed.times is None
     for case in (sessions, ramp):
         assert case.times is not None
@@ -455,11 +544,15 @@ def test_requests_come_when_they_came_where_more_than_answers_says_when(loadston
     assert sessions.times[-1] > 0.2  # a pause is in it
 
 
-def test_pools_are_learned_from_by_plans_and_are_no_profile(loadstone: Loadstone, tmp_path: Path) -> None:
+def test_pools_are_learned_from_by_plans_and_are_no_profile(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
     deployment = "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1,engine=vllm"
     asked = ("--input", "400", "--output", "20", "--concurrency", "2", "--requests", "8", "--json")
     with start(deployment) as server:
-        run = loadstone("bench", server.url, "--deployment", deployment, *asked, "--out", tmp_path / "runs")
+        run = loadstone(
+            "bench", server.url, "--deployment", deployment, *asked, "--out", tmp_path / "runs"
+        )
     said = loadstone("calibrate", run.folder, "--force").line()
     assert "a profile is of one engine; recommend --pools --with learns from pools" in said
     measured = read_measured(run.folder, force=True)
@@ -468,7 +561,18 @@ def test_pools_are_learned_from_by_plans_and_are_no_profile(loadstone: Loadstone
 
 
 def test_what_a_prefix_cache_had_is_not_calibrated_on(loadstone: Loadstone, tmp_path: Path) -> None:
-    asked = ("--input", "200", "--output", "3", "--prefix", "160", "--concurrency", "2", "--requests", "8")
+    asked = (
+        "--input",
+        "200",
+        "--output",
+        "3",
+        "--prefix",
+        "160",
+        "--concurrency",
+        "2",
+        "--requests",
+        "8",
+    )
     with start("llama-3.1-8b@1xh100") as server:
         run = loadstone("bench", server.url, *asked, "--out", tmp_path / "runs", "--json")
     said = loadstone(
@@ -479,14 +583,26 @@ def test_what_a_prefix_cache_had_is_not_calibrated_on(loadstone: Loadstone, tmp_
 
 def test_what_is_not_trusted_teaches_nothing(loadstone: Loadstone, tmp_path: Path) -> None:
     """Neither a profile nor a recommendation; unless somebody says so."""
-    asked = ("--input", "50", "--output", "5", "--concurrency", "2", "--requests", "8", "--out", tmp_path / "runs")
+    asked = (
+        "--input",
+        "50",
+        "--output",
+        "5",
+        "--concurrency",
+        "2",
+        "--requests",
+        "8",
+        "--out",
+        tmp_path / "runs",
+    )
     named = ("--deployment", "llama-3.1-8b@1xh100/tp1")
     with start(FixedLatency(ttft_s=0.02, itl_s=0.002)) as server:
         run = loadstone("bench", server.url, *asked, *named, "--json").folder
     table = pq.read_table(run / "records.parquet")
     words = ["error", *table["status"].to_pylist()[1:]][::-1]  # the last, which is no warm-up
     pq.write_table(
-        table.set_column(table.column_names.index("status"), "status", pa.array(words)), run / "records.parquet"
+        table.set_column(table.column_names.index("status"), "status", pa.array(words)),
+        run / "records.parquet",
     )
     info = run_folder.read_info(run)
     info.marks = {}
@@ -494,7 +610,18 @@ def test_what_is_not_trusted_teaches_nothing(loadstone: Loadstone, tmp_path: Pat
     calibrate = ("calibrate", run, "--out", tmp_path / "profiles")
     assert "request_errors" in loadstone(*calibrate).line()
     assert loadstone(*calibrate, "--force").code == 0
-    chosen = ("recommend", "llama-3.1-8b", "--gpus", "h100", "--engine", "vllm", "--tp", "1", "--rate", "2")
+    chosen = (
+        "recommend",
+        "llama-3.1-8b",
+        "--gpus",
+        "h100",
+        "--engine",
+        "vllm",
+        "--tp",
+        "1",
+        "--rate",
+        "2",
+    )
     chosen += ("--input", "50", "--output", "5", "--slo", "tpot_p99<1s", "--with", str(run))
     assert "request_errors" in loadstone(*chosen).line()
     assert loadstone(*chosen, "--force").code == 0
@@ -505,16 +632,31 @@ def test_what_cannot_calibrate_is_one_line(loadstone: Loadstone, tmp_path: Path)
     assert loadstone("calibrate", tmp_path, *where).line()
     table = tmp_path / "table.csv"
     table.write_text("concurrency,ttft_p50_ms,tpot_p50_ms\n8,60,8\n")
-    imported = loadstone("import", table, "--out", tmp_path / "imported", "--json").document["runs"][0]
+    imported = loadstone("import", table, "--out", tmp_path / "imported", "--json").document[
+        "runs"
+    ][0]
     assert "figures and no requests" in loadstone("calibrate", imported, *where).line()
     assert "--profile" in loadstone("calibrate", tmp_path, *where, "--profile", "../up").line()
-    asked = ("--input", "50", "--output", "5", "--concurrency", "1", "--requests", "2", "--draws", "0", "--json")
+    asked = (
+        "--input",
+        "50",
+        "--output",
+        "5",
+        "--concurrency",
+        "1",
+        "--requests",
+        "2",
+        "--draws",
+        "0",
+        "--json",
+    )
     simulated = loadstone("simulate", "llama-3.1-8b@1xh100/tp1", *asked, "--out", tmp_path / "runs")
     assert "simulated" in loadstone("calibrate", simulated.folder, *where).line()
 
 
 def test_calibration_states_the_interval_that_a_simulation_has() -> None:
-    """Of a shipped profile the spread on a machine that no fit has seen, not that of the fit's own points."""
+    """Of a shipped profile the spread on a machine that no fit has seen, not that of the fit's own
+    points."""
     profile = profile_of(parse_deployment("llama-3.1-8b@1xh100"))
     known = np.zeros((1, len(profile.names)))
     for quantity, least in (("tpot", 0.30), ("ttft", 0.63)):

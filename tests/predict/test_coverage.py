@@ -45,7 +45,11 @@ def margin(row: Scored, name: str) -> float:
 @pytest.mark.parametrize(
     ("deployment", "what", "times"),
     [
-        ("deepseek-r1@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang,moe_a2a_backend=deepep", "with DeepEP", 2),
+        (
+            "deepseek-r1@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang,moe_a2a_backend=deepep",
+            "with DeepEP",
+            2,
+        ),
         ("deepseek-r1@8xb300/tp8,engine=sglang,version=0.5.10", "0.5.10 and 0.5.11 on B300", 2),
         ("qwen3-32b@1xmi300x/engine=vllm", "family on CDNA 3", 2),
         ("deepseek-r1:mxfp4@8xmi300x/tp8,engine=sglang", "FP4 weights on mi300x", 2),
@@ -54,7 +58,9 @@ def margin(row: Scored, name: str) -> float:
         ("deepseek-v3.2@8xh200/tp8,engine=tensorrt-llm", "sparse attention", 2),
     ],
 )
-def test_classes_without_measurements_have_wider_intervals(deployment: str, what: str, times: float) -> None:
+def test_classes_without_measurements_have_wider_intervals(
+    deployment: str, what: str, times: float
+) -> None:
     deployed = parse_deployment(deployment)
     found = uncovered_classes(deployed)
     assert any(what in each.what for each in found), found
@@ -72,7 +78,8 @@ def test_what_is_covered_is_in_no_class() -> None:
 
 def test_twice_as_wide_is_so_in_ln() -> None:
     plain, bad = (
-        scored(deployment=f"deepseek-r1@8xb300/tp8,engine=sglang,version={at}") for at in ("0.5.9", "0.5.10")
+        scored(deployment=f"deepseek-r1@8xb300/tp8,engine=sglang,version={at}")
+        for at in ("0.5.9", "0.5.10")
     )
     assert margin(bad, "tpot") > 1.4 * margin(plain, "tpot")
     profile = profile_of(parse_deployment("llama-3.1-8b@1xh100/engine=vllm"))
@@ -83,7 +90,9 @@ def test_twice_as_wide_is_so_in_ln() -> None:
 def test_large_bursts_and_batches_above_the_graphs_are_classes_of_loads() -> None:
     deployed = parse_deployment("llama-3.1-8b@1xh100/engine=vllm")
     assert uncovered_load(deployed, 499, 64) == []
-    assert [each.what for each in uncovered_load(deployed, 500, 64)] == ["bursts of 500 requests and more"]
+    assert [each.what for each in uncovered_load(deployed, 500, 64)] == [
+        "bursts of 500 requests and more"
+    ]
     assert "CUDA graph (512)" in uncovered_load(deployed, 0, 600)[0].what
     small, large = (scored(load="rate", load_value=np.inf, requests=count) for count in (100, 505))
     assert not small.uncovered
@@ -102,7 +111,9 @@ def test_errors_of_loads_without_measurements_are_twice_as_wide(few, many) -> No
     errors = []
     for load in (few, many):
         plan = Planner(options_of(given | load, SimulateOptions)).plan()
-        errors.append(np.diag(estimate_error(run_cell(plan, 0, fleet, grace_s=math.inf), fleet).covariance))
+        errors.append(
+            np.diag(estimate_error(run_cell(plan, 0, fleet, grace_s=math.inf), fleet).covariance)
+        )
     assert errors[1] / errors[0] == pytest.approx(4.0, rel=0.05)
 
 
@@ -129,14 +140,27 @@ def test_tokens_per_second_of_a_closed_loop_are_as_sure_as_e2e() -> None:
 
 def test_a_simulation_says_which_class_it_is_in(tmp_path: Path) -> None:
     done = loadstone.simulate(
-        "qwen3-32b@1xmi300x", concurrency="2", input="64", output="8", requests=4, out=tmp_path, draws=0
+        "qwen3-32b@1xmi300x",
+        concurrency="2",
+        input="64",
+        output="8",
+        requests=4,
+        out=tmp_path,
+        draws=0,
     )
     found = {each["kind"]: each for each in done["cells"][0]["verdict"]["findings"]}
     assert "family on CDNA 3" in found["uncovered"]["evidence"]
     assert "two points" in found["uncovered"]["remedy"]
     assert "waves" not in found
     together = loadstone.simulate(
-        "qwen3-32b@1xh100", concurrency="2", input="64", output="8", requests=4, warmup=0, out=tmp_path, draws=0
+        "qwen3-32b@1xh100",
+        concurrency="2",
+        input="64",
+        output="8",
+        requests=4,
+        warmup=0,
+        out=tmp_path,
+        draws=0,
     )
     assert "waves" in [each["kind"] for each in together["cells"][0]["verdict"]["findings"]]
 
@@ -144,7 +168,8 @@ def test_a_simulation_says_which_class_it_is_in(tmp_path: Path) -> None:
 def test_tpot_that_rises_with_tp_is_the_hosts() -> None:
     deployed = "llama-3.1-8b@2xh100/tp2,engine=vllm,version=0.15.1"
     slow, fine = (
-        case_of(msgspec.structs.replace(POINT, deployment=deployed, tpot_s=tpot_s)) for tpot_s in (0.030, 0.004)
+        case_of(msgspec.structs.replace(POINT, deployment=deployed, tpot_s=tpot_s))
+        for tpot_s in (0.030, 0.004)
     )
     assert slower_than_fewer([fine]) is None
     said = slower_than_fewer([slow])
@@ -154,7 +179,9 @@ def test_tpot_that_rises_with_tp_is_the_hosts() -> None:
 
 def test_sglang_keeps_three_states_for_each_request_of_a_hybrid() -> None:
     text = "qwen3-next-80b-a3b@4xh100/tp4,engine=sglang"
-    shared, alone = (memory_of(parse_deployment(text + more)) for more in ("", ",prefix_caching=off"))
+    shared, alone = (
+        memory_of(parse_deployment(text + more)) for more in ("", ",prefix_caching=off")
+    )
     assert shared.requests(1) == pytest.approx(alone.requests(1) / 3)
 
 

@@ -1,4 +1,5 @@
-"""A draft model beside the large one: named in the shorthand, held in memory, paid for in every step."""
+"""A draft model beside the large one: named in the shorthand, held in memory, paid for in every
+step."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ LARGE = "llama-3-70b@8xh200/tp8"
 NAMED = f"{LARGE},num_speculative_tokens=5,draft=llama-3-8b"
 
 
-# --- in the shorthand -------------------------------------------------------------------------------------------
+# --- in the shorthand -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,11 @@ NAMED = f"{LARGE},num_speculative_tokens=5,draft=llama-3-8b"
         ("draft=meta-llama/Llama-3.2-1B-Instruct:fp8", "meta-llama/Llama-3.2-1B", "fp8"),
         ("draft=llama-3-8b-awq", "meta-llama/Meta-Llama-3-8B", "int4"),
         ("speculative-model=llama-3-8b", "meta-llama/Meta-Llama-3-8B", "bf16"),
-        ("engine=sglang,speculative_draft_model_path=llama-3-8b", "meta-llama/Meta-Llama-3-8B", "bf16"),
+        (
+            "engine=sglang,speculative_draft_model_path=llama-3-8b",
+            "meta-llama/Meta-Llama-3-8B",
+            "bf16",
+        ),
         ("engine=trtllm,speculative_model_dir=llama-3-8b", "meta-llama/Meta-Llama-3-8B", "bf16"),
     ],
 )
@@ -75,7 +80,10 @@ def test_a_config_as_the_draft(tmp_path: Path) -> None:
     [
         ("draft=llama-3-8b", "guesses no tokens; add num_speculative_tokens=5"),
         ("draft=llama-3-8b,num_speculative_tokens=0", "guesses no tokens"),
-        ("draft=lama-3-8b,num_speculative_tokens=5", "draft: no model 'lama-3-8b' in the catalogue; nearest"),
+        (
+            "draft=lama-3-8b,num_speculative_tokens=5",
+            "draft: no model 'lama-3-8b' in the catalogue; nearest",
+        ),
         ("draft=llama-3-8b:fp9,num_speculative_tokens=5", "'fp9' is not a known precision"),
         ("speculative_config=x", "num_speculative_tokens=5,draft=MODEL"),
     ],
@@ -87,7 +95,7 @@ def test_one_that_cannot_guess_is_one_line(said: str, why: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-# --- in memory --------------------------------------------------------------------------------------------------
+# --- in memory ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
@@ -108,7 +116,8 @@ def test_every_rank_holds_its_part_of_it(engine: str) -> None:
 def test_memory_is_not_kept_free_for_one_that_is_counted() -> None:
     text = "deepseek-v3@8xh200/engine=sglang,version=0.5.0"
     plain, named = (
-        size(parse_deployment(text + more), 8192) for more in ("", ",num_speculative_tokens=3,draft=qwen3-8b")
+        size(parse_deployment(text + more), 8192)
+        for more in ("", ",num_speculative_tokens=3,draft=qwen3-8b")
     )
     assert named.activation_bytes == plain.activation_bytes
 
@@ -125,7 +134,9 @@ def test_of_a_pipeline_the_last_stage_holds_it_whole() -> None:
 
 def test_it_is_on_the_nodes_of_one_stage() -> None:
     for cut, nodes in (("tp8,pp2", 1), ("tp16", 2), ("tp4,dp4", 1)):
-        drafting = parse_deployment(f"llama-3-70b@16xh200/{cut},num_speculative_tokens=5,draft=llama-3-8b").drafting
+        drafting = parse_deployment(
+            f"llama-3-70b@16xh200/{cut},num_speculative_tokens=5,draft=llama-3-8b"
+        ).drafting
         assert drafting is not None
         assert (drafting.gpus, drafting.nodes, drafting.draft) == (drafting.tp, nodes, None)
 
@@ -158,7 +169,7 @@ def test_other_engines_take_another_vocabulary() -> None:
     assert size(parse_deployment(text), 8192).fits
 
 
-# --- in time ----------------------------------------------------------------------------------------------------
+# --- in time --------------------------------------------------------------------------------------
 
 
 class Alone:
@@ -193,7 +204,8 @@ class Alone:
 
 
 def test_each_guess_is_a_pass_of_the_draft() -> None:
-    """Of which the first reads all that the large one has verified; then a token of each request at a time."""
+    """Of which the first reads all that the large one has verified; then a token of each request at
+    a time."""
     large, draft = Alone(LARGE), Alone("llama-3-8b@8xh200/tp8")
     named = StepModel(parse_deployment(NAMED), prior_profile(), draft_tokens=5)
     verified = large.body(4 * 6) + large.head(4 * 6)
@@ -207,7 +219,12 @@ def test_it_reads_the_prompts_too() -> None:
     large, draft = Alone(LARGE), Alone("llama-3-8b@8xh200/tp8")
     named = StepModel(parse_deployment(NAMED), prior_profile(), draft_tokens=5)
     pairs = 40 * (100 + 20)
-    verified = large.body(3 * 6 + 40) + large.head(3 * 6 + 1) + 3000 * large.context(6) + pairs * large.pair
+    verified = (
+        large.body(3 * 6 + 40)
+        + large.head(3 * 6 + 1)
+        + 3000 * large.context(6)
+        + pairs * large.pair
+    )
     first = draft.body(3 * 6 + 40) + draft.head(3 + 1) + 3000 * draft.context() + pairs * draft.pair
     later = draft.body(3 + 1) + draft.head(3 + 1) + 3000 * draft.context()
     kernels = verified + first + 4 * later
@@ -237,19 +254,28 @@ def test_draws_and_the_speed_of_light_have_a_draft_too() -> None:
         assert mine.decode_line(1)[0] > other.decode_line(1)[0]
 
 
-# --- in a run ---------------------------------------------------------------------------------------------------
+# --- in a run -------------------------------------------------------------------------------------
 
 
 def simulated(tmp_path: Path, deployment: str, **options: Any) -> Any:
     return loadstone.simulate(
-        deployment, concurrency="1", input="128", output="64", requests=4, out=tmp_path, draws=0, **options
+        deployment,
+        concurrency="1",
+        input="128",
+        output="64",
+        requests=4,
+        out=tmp_path,
+        draws=0,
+        **options,
     )
 
 
 def test_a_larger_draft_costs_more_and_is_no_assumption(tmp_path: Path) -> None:
     def tpot(more: str) -> float:
         done = simulated(tmp_path, LARGE + more, acceptance=0.7)
-        assert "drafts_assumed" not in {each["kind"] for each in done["cells"][0]["verdict"]["findings"]}
+        assert "drafts_assumed" not in {
+            each["kind"] for each in done["cells"][0]["verdict"]["findings"]
+        }
         return float(done["cells"][0]["metrics"]["tpot_s"]["p50"])
 
     guesses = ",num_speculative_tokens=5,draft="

@@ -27,7 +27,9 @@ ROW = {
 
 @pytest.fixture(scope="module")
 def converter() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("inferencex", HERE / "benchmarks" / "inferencex.py")
+    spec = importlib.util.spec_from_file_location(
+        "inferencex", HERE / "benchmarks" / "inferencex.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -41,7 +43,10 @@ def converter() -> ModuleType:
         ({}, ""),
         ({"engine": "atom"}, "no rules for atom"),
         ({"engine_version": ""}, "its image is not stored"),
-        ({"note": "InferenceX run 2026-05-20 x; disaggregated multi-node: prefill"}, "prefills and decodes apart"),
+        (
+            {"note": "InferenceX run 2026-05-20 x; disaggregated multi-node: prefill"},
+            "prefills and decodes apart",
+        ),
         ({"note": "InferenceX run 2026-05-20 x; suspect: tok/s"}, "suspect"),
     ],
 )
@@ -80,7 +85,9 @@ def test_launches(converter: ModuleType, changes: dict[str, str], deployment: st
 @pytest.mark.skipif(not DUMP.exists(), reason="the shared measurements are not beside the checkout")
 def test_the_table_is_what_the_script_makes(converter: ModuleType) -> None:
     with DUMP.open(newline="", encoding="utf-8") as file:
-        made = [converter.point_of(row) for row in csv.DictReader(file) if not converter.why_not(row)]
+        made = [
+            converter.point_of(row) for row in csv.DictReader(file) if not converter.why_not(row)
+        ]
     with POINTS.open(newline="", encoding="utf-8") as file:
         assert list(csv.DictReader(file)) == made
 
@@ -91,7 +98,9 @@ def test_rows_of_the_fit_are_met() -> None:
     cases = [case for case in cases if case.policy.speculative is None and case.users <= 64]
     table = CaseTable(cases)
     refresh(table, np.array([profile_of(case.deployment).values() for case in cases]))
-    off = np.array([abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1) for at, case in enumerate(cases)])
+    off = np.array(
+        [abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1) for at, case in enumerate(cases)]
+    )
     amd = np.array([case.deployment.gpu.vendor == "amd" for case in cases])
     assert amd.sum() > 8 < (~amd).sum()
     assert np.median(off[amd]) < 0.10

@@ -25,15 +25,23 @@ def ttft_s(**changes: object) -> float:
 
 
 @pytest.mark.parametrize(
-    "load", [{}, {"load": "rate", "load_value": 2.0}, {"load": "rate", "load_value": np.inf}], ids=str
+    "load",
+    [{}, {"load": "rate", "load_value": 2.0}, {"load": "rate", "load_value": np.inf}],
+    ids=str,
 )
 def test_a_cached_prefix_is_not_computed_again(load: dict[str, object]) -> None:
-    cached, whole, rest = ttft_s(cached_tokens=3200, **load), ttft_s(**load), ttft_s(input_tokens=800, **load)
+    cached, whole, rest = (
+        ttft_s(cached_tokens=3200, **load),
+        ttft_s(**load),
+        ttft_s(input_tokens=800, **load),
+    )
     assert rest * 0.9 < cached < 0.6 * whole
 
 
 def test_tokens_per_second_are_of_the_burst_alone() -> None:
-    case = case_of(msgspec.structs.replace(POINT, load="rate", load_value=np.inf, cached_tokens=3200))
+    case = case_of(
+        msgspec.structs.replace(POINT, load="rate", load_value=np.inf, cached_tokens=3200)
+    )
     outcome, _ = simulate(case, profile_of(case.deployment).values())
     assert outcome.output_tokens == 4000
     assert outcome.duration_s < 60
@@ -50,7 +58,9 @@ def test_what_was_cached_has_to_be_said() -> None:
 
 
 def test_lengths_of_real_text_have_the_mean_and_spread_that_are_said() -> None:
-    case = case_of(msgspec.structs.replace(POINT, input_tokens=500, length_spread=0.8, requests=4000))
+    case = case_of(
+        msgspec.structs.replace(POINT, input_tokens=500, length_spread=0.8, requests=4000)
+    )
     assert case.inputs.mean() == pytest.approx(500, rel=0.05)
     assert case.inputs.std() / case.inputs.mean() == pytest.approx(0.8, rel=0.1)
     assert case.outputs.min() >= 2

@@ -1,4 +1,5 @@
-"""Deployments with prefill and decode pools: shorthand, refusals, sizes, exact ways through the simulator."""
+"""Deployments with prefill and decode pools: shorthand, refusals, sizes, exact ways through the
+simulator."""
 
 from __future__ import annotations
 
@@ -39,26 +40,42 @@ BYTE = Link((CacheLayer(1, 1.0),), 1, 1e4, 0.002)
 
 
 def pooled(
-    rules: Handover | None, times: Times | None = None, link: Link = BYTE, workers: int = 1, **limits: Any
+    rules: Handover | None,
+    times: Times | None = None,
+    link: Link = BYTE,
+    workers: int = 1,
+    **limits: Any,
 ) -> Fleet:
     """Make two pools of one scheduler a worker."""
     times = times or Times()
     assert rules is not None
-    alone = EnginePolicy(kv_blocks=10_000, max_batched_tokens=1024, max_seqs=64, order="prefill-first")
+    alone = EnginePolicy(
+        kv_blocks=10_000, max_batched_tokens=1024, max_seqs=64, order="prefill-first"
+    )
     policy = msgspec.structs.replace(alone, prefix_cache=False, **limits)
     prefill = PrefillPool(Fleet(alone, times, replicas=workers, workers=workers), rules, link)
     return Fleet(policy, times, prefill=prefill)
 
 
-# --- shorthand ----------------------------------------------------------------------------------------------------
+# --- shorthand ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "gpus", "workers"),
     [
         (WIDE, 48, [(4, 4), (1, 32)]),
-        ("deepseek-r1@decode=2*8xh200/dp8,ep8+prefill=8xh200,engine=sglang".replace("8xh200,", "8xh200/"), 24, None),
-        ("deepseek-r1:fp8@prefill=(8xh200/tp8),engine=sglang+decode=2*(8xh200/tp8)/kv=fp8", 24, [(1, 8), (2, 8)]),
+        (
+            "deepseek-r1@decode=2*8xh200/dp8,ep8+prefill=8xh200,engine=sglang".replace(
+                "8xh200,", "8xh200/"
+            ),
+            24,
+            None,
+        ),
+        (
+            "deepseek-r1:fp8@prefill=(8xh200/tp8),engine=sglang+decode=2*(8xh200/tp8)/kv=fp8",
+            24,
+            [(1, 8), (2, 8)],
+        ),
         ("llama-3.1-8b@prefill=2*(1xh100)+decode=1xh200/tp1", 3, [(2, 1), (1, 1)]),
     ],
 )
@@ -75,7 +92,9 @@ def test_a_shorthand_names_pools_and_is_named_by_them(
 
 
 def test_what_one_pool_says_of_the_engine_holds_for_both() -> None:
-    made = parse_deployment("llama-3.1-8b@prefill=1xh100+decode=1xh100/engine=sglang,version=0.5.9,kv=fp8")
+    made = parse_deployment(
+        "llama-3.1-8b@prefill=1xh100+decode=1xh100/engine=sglang,version=0.5.9,kv=fp8"
+    )
     assert {(p.worker.engine, p.worker.engine_version, p.worker.kv_dtype) for p in made.pools} == {
         ("sglang", "0.5.9", "fp8")
     }
@@ -97,7 +116,10 @@ def test_a_list_of_models_keeps_pools_whole() -> None:
         ("deepseek-r1@prefill=8xh200", "has no decode pool"),
         ("deepseek-r1@prefill=8xh200+prefill=8xh200+decode=8xh200", "prefill is given twice"),
         ("deepseek-r1@prefill=0*(8xh200)+decode=8xh200", "has 0 workers"),
-        ("deepseek-r1@prefill=2*(8xh200+decode=8xh200", r"'2\*\(8xh200' is no N\*\(…\) of prefill workers"),
+        (
+            "deepseek-r1@prefill=2*(8xh200+decode=8xh200",
+            r"'2\*\(8xh200' is no N\*\(…\) of prefill workers",
+        ),
         ("deepseek-r1@prefill=1.5*(8xh200)+decode=8xh200", r"'1\.5\*\(8xh200\)' is no N"),
         ("deepseek-r1@prefill=8xh200+encode=8xh200", "is no pool"),
         ("@prefill=8xh200+decode=8xh200", "names no model"),
@@ -114,10 +136,19 @@ def test_pools_that_are_none_are_refused_in_one_line(text: str, says: str) -> No
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("llama-3.1-8b@prefill=1xh100/engine=vllm+decode=1xh100/engine=sglang", "vllm cannot hand a KV cache"),
-        ("llama-3.1-8b@prefill=1xh100+decode=1xh100/engine=llama.cpp", "llama.cpp has no prefill and decode apart"),
+        (
+            "llama-3.1-8b@prefill=1xh100/engine=vllm+decode=1xh100/engine=sglang",
+            "vllm cannot hand a KV cache",
+        ),
+        (
+            "llama-3.1-8b@prefill=1xh100+decode=1xh100/engine=llama.cpp",
+            "llama.cpp has no prefill and decode apart",
+        ),
         ("llama-3.1-8b@prefill=8xh100/tp8+decode=6xh100/tp3", "tp8 and tp3"),
-        ("llama-3.1-8b@prefill=1xh100/kv=fp8+decode=1xh100/kv=bf16", "in fp8, the decode pool in bf16"),
+        (
+            "llama-3.1-8b@prefill=1xh100/kv=fp8+decode=1xh100/kv=bf16",
+            "in fp8, the decode pool in bf16",
+        ),
         ("llama-3.1-8b@prefill=1xh100+decode=4xh100/pp4", "pp4 is not simulated"),
         ("llama-3.1-8b@prefill=1xh100+decode=1xh100/engine=vllm,version=0.8.5", "since 0.9"),
         ("qwen3-next-80b-a3b@prefill=4xh200/tp4+decode=8xh200/tp8", "recurrent states"),
@@ -134,7 +165,7 @@ def test_what_takes_one_worker_refuses_pools() -> None:
         rules_of(parse_deployment(SMALL))
 
 
-# --- the way of a request -----------------------------------------------------------------------------------------
+# --- the way of a request -------------------------------------------------------------------------
 
 
 def test_a_prompt_s_rank_follows_from_its_room_unless_the_launch_balances_them() -> None:
@@ -157,19 +188,26 @@ def test_a_prompt_s_rank_follows_from_its_room_unless_the_launch_balances_them()
 def test_a_worker_deals_its_requests_out_in_turn() -> None:
     """Whichever worker has the next: of two workers none uses every other rank alone."""
     text = "deepseek-r1@prefill=8xh200/tp8+decode=2*(8xh200/dp8,ep8,attention-dp),engine=sglang"
-    run = run_cell(plan(rate=[5.0], requests=[32], input="1000", output="2"), 0, fleet_of(parse_deployment(text)))
+    run = run_cell(
+        plan(rate=[5.0], requests=[32], input="1000", output="2"),
+        0,
+        fleet_of(parse_deployment(text)),
+    )
     assert len(set(run.journal.replica)) == len(run.replicas) == 16
 
 
 def test_the_prefill_side_makes_the_first_token_and_the_decode_side_shows_it() -> None:
     (record,) = records_of(plan(concurrency=[1], requests=[1]), pooled(Sglang.handover))
-    # 3 ms of way; 10 ms and 100 tokens; 2 ms and 100 bytes of link; 1 ms of way. Then steps of 10 ms.
+    # 3 ms of way; 10 ms and 100 tokens; 2 ms and 100 bytes of link; 1 ms of way. Then steps of 10
+    # ms.
     first = record["sent_s"] + 0.003 + 0.020 + 0.012 + 0.001
     assert record["arrival_s"] == pytest.approx([first + 0.010 * at for at in range(5)])
 
 
 def test_vllm_shows_the_first_token_of_its_decode_side() -> None:
-    (record,) = records_of(plan(concurrency=[1], requests=[1]), pooled(Vllm.handover, Times(context=1e-5)))
+    (record,) = records_of(
+        plan(concurrency=[1], requests=[1]), pooled(Vllm.handover, Times(context=1e-5))
+    )
     start = record["sent_s"] + 0.003 + 0.020 + 0.012
     # Its last prompt token is computed again: 100 to 104 tokens are read.
     ends = start + np.cumsum([0.010 + tokens * 1e-5 for tokens in range(100, 105)])
@@ -178,7 +216,9 @@ def test_vllm_shows_the_first_token_of_its_decode_side() -> None:
 
 @pytest.mark.parametrize("rules", [Sglang.handover, Vllm.handover, TensorrtLlm.handover])
 @pytest.mark.parametrize("drafts", [None, Speculative(2, 0.6)])
-def test_every_request_is_handed_over_and_answered_whole(rules: Handover, drafts: Speculative | None) -> None:
+def test_every_request_is_handed_over_and_answered_whole(
+    rules: Handover, drafts: Speculative | None
+) -> None:
     asked = plan(concurrency=[40], requests=[300], input="uniform:10:900", output="uniform:1:90")
     fleet = pooled(rules, workers=2, max_seqs=16, kv_blocks=700, speculative=drafts)
     check_answers(asked, records_of(asked, fleet), one_by_one=drafts is None)
@@ -202,8 +242,13 @@ def test_a_full_decode_pool_shows_in_ttft_and_not_in_tpot() -> None:
         assert handover is not None
         rules = handover._replace(twice_up_to=0)
         wide, narrow = (records_of(asked, pooled(rules, max_seqs=seqs)) for seqs in (64, 2))
-        tpot = [np.median([(r["end_s"] - r["arrival_s"][0]) / 49 for r in rows]) for rows in (wide, narrow)]
-        ttft = [np.median([r["arrival_s"][0] - r["sent_s"] for r in rows]) for rows in (wide, narrow)]
+        tpot = [
+            np.median([(r["end_s"] - r["arrival_s"][0]) / 49 for r in rows])
+            for rows in (wide, narrow)
+        ]
+        ttft = [
+            np.median([r["arrival_s"][0] - r["sent_s"] for r in rows]) for rows in (wide, narrow)
+        ]
         assert tpot[1] == pytest.approx(tpot[0], rel=0.02)
         assert ttft[1] > 5 * ttft[0]
 
@@ -221,7 +266,8 @@ def test_sglang_keeps_512_tokens_beside_each_prompt() -> None:
 
 
 def test_prompts_wait_for_the_reader_where_room_is_looked_for_later() -> None:
-    """Whose blocks the decode side does not read fill the prefill side's cache, and then it stops."""
+    """Whose blocks the decode side does not read fill the prefill side's cache, and then it
+    stops."""
     asked = plan(rate=[math.inf], requests=[6], input="800", output="40")
     assert TensorrtLlm.handover is not None
     fleet = pooled(TensorrtLlm.handover, max_seqs=1)
@@ -256,28 +302,38 @@ def test_workers_of_ranks_that_go_in_step_are_groups_of_their_own() -> None:
 
 
 def test_a_decode_pool_without_room_for_one_request_is_refused() -> None:
-    with pytest.raises(InputError, match=r"no room for one request of 100 \+ 5 tokens, with 512 kept free"):
+    with pytest.raises(
+        InputError, match=r"no room for one request of 100 \+ 5 tokens, with 512 kept free"
+    ):
         run_cell(plan(concurrency=[1], requests=[1]), 0, pooled(Sglang.handover, kv_blocks=30))
 
 
 def test_a_prompt_beyond_a_prefill_workers_context_is_refused() -> None:
-    fleet = fleet_of(parse_deployment("llama-3.1-8b@prefill=1xh100/max_model_len=100+decode=1xh100/engine=vllm"))
+    fleet = fleet_of(
+        parse_deployment("llama-3.1-8b@prefill=1xh100/max_model_len=100+decode=1xh100/engine=vllm")
+    )
     run_cell(plan(concurrency=[1], requests=[1], input="99"), 0, fleet)
-    with pytest.raises(InputError, match="a prefill worker's context of 100 tokens has no room for 100 and"):
+    with pytest.raises(
+        InputError, match="a prefill worker's context of 100 tokens has no room for 100 and"
+    ):
         run_cell(plan(concurrency=[1], requests=[1], input="100"), 0, fleet)
 
 
-# --- the deployment -----------------------------------------------------------------------------------------------
+# --- the deployment -------------------------------------------------------------------------------
 
 
 def test_a_link_carries_what_decode_ranks_keep() -> None:
-    made = parse_deployment("deepseek-r1@prefill=8xh200/tp8+decode=8xh200/dp8,ep8,attention-dp,engine=sglang,kv=fp8")
+    made = parse_deployment(
+        "deepseek-r1@prefill=8xh200/tp8+decode=8xh200/dp8,ep8,attention-dp,engine=sglang,kv=fp8"
+    )
     before, after = (pool.worker for pool in made.pools)
     rules = handover_of(made)
     link = link_of(before, after, rules)
     assert link.token_bytes(1000) == pytest.approx(61 * 576, rel=0.15)  # one rank gets it, once
     whole = link_of(before, before, rules)
-    assert whole.token_bytes(1000) == pytest.approx(8 * link.token_bytes(1000))  # each of eight gets it whole
+    assert whole.token_bytes(1000) == pytest.approx(
+        8 * link.token_bytes(1000)
+    )  # each of eight gets it whole
     assert whole.transfer_s(1000) == pytest.approx(link.transfer_s(1000))
     grouped = parse_deployment("llama-3.1-70b@prefill=8xh200/tp8+decode=8xh200/tp8")
     parts = link_of(grouped.pools[0].worker, grouped.pools[1].worker, rules)
@@ -286,7 +342,10 @@ def test_a_link_carries_what_decode_ranks_keep() -> None:
 
 def test_a_row_of_size_for_each_pool_has_what_is_on_its_way() -> None:
     rows = sizes(SizeOptions(models=(f"{SMALL},engine=sglang",), context=(4096,), batch=(64,)))
-    assert [(row.pool, row.workers, row.batch) for row in rows] == [("prefill", 2, 1), ("decode", 1, 64)]
+    assert [(row.pool, row.workers, row.batch) for row in rows] == [
+        ("prefill", 2, 1),
+        ("decode", 1, 64),
+    ]
     prefill, decode = rows
     assert prefill.staging_bytes == 0
     held = decode.max_concurrent_requests
@@ -308,19 +367,32 @@ def test_the_ratio_of_workers_balances_the_pools() -> None:
     assert "balance them" in rates.describe()
     many = parse_deployment(SMALL.replace("2*", "64*"))
     assert "starves the prefill pool" in pool_rates(many, 2048, 256).describe()
-    # A closed loop of more users than both can have carries no more than the smaller of the two promises.
+    # A closed loop of more users than both can have carries no more than the smaller of the two
+    # promises.
     run = run_cell(
-        plan(concurrency=[400], requests=[800], input="2048", output="256"), 0, fleet_of(parse_deployment(SMALL))
+        plan(concurrency=[400], requests=[800], input="2048", output="256"),
+        0,
+        fleet_of(parse_deployment(SMALL)),
     )
     assert 800 / run.over_s < 1.05 * min(rates.prefill_per_s, rates.decode_per_s)
 
 
 def test_a_simulated_run_says_what_each_pool_did(tmp_path: Path) -> None:
     summary = loadstone.simulate(
-        f"{SMALL},engine=sglang", concurrency=[4], requests=[40], input="512", output="32", draws=3, out=tmp_path
+        f"{SMALL},engine=sglang",
+        concurrency=[4],
+        requests=[40],
+        input="512",
+        output="32",
+        draws=3,
+        out=tmp_path,
     )
-    (found,) = [each for each in summary["cells"][0]["verdict"]["findings"] if each["kind"] == "pools"]
-    assert "40 caches handed over" in found["evidence"] or "44 caches handed over" in found["evidence"]
+    (found,) = [
+        each for each in summary["cells"][0]["verdict"]["findings"] if each["kind"] == "pools"
+    ]
+    assert (
+        "40 caches handed over" in found["evidence"] or "44 caches handed over" in found["evidence"]
+    )
     assert summary["cells"][0]["requests"]["ok"] == 40
     stored = msgspec.json.decode((Path(summary["run_dir"]) / "run.json").read_bytes())
     (pools,) = stored["settings"]["pools"]
@@ -336,8 +408,11 @@ def test_each_pools_worker_has_a_shorthand_of_its_own() -> None:
 
 @pytest.mark.parametrize(("how", "computed"), [("prefix", 2), ("round-robin", 4)])
 def test_the_router_sends_a_prefix_to_who_has_it(how: Any, computed: int) -> None:
-    """Two groups of prompts on two prefill workers: by prefix each group is computed on one of them alone."""
-    asked = plan(prefix=640, prefix_groups=2, input="700", output="2", concurrency=[1], requests=[12])
+    """Two groups of prompts on two prefill workers: by prefix each group is computed on one of them
+    alone."""
+    asked = plan(
+        prefix=640, prefix_groups=2, input="700", output="2", concurrency=[1], requests=[12]
+    )
     fleet = pooled(Sglang.handover, workers=2)
     assert fleet.prefill is not None
     fleet = replace(

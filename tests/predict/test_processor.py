@@ -53,10 +53,14 @@ def test_a_processor_is_named_like_a_gpu_and_is_none() -> None:
 
 
 def test_slots_share_the_cache_that_was_asked_for(small: str) -> None:
-    limits = engine_limits(parse_deployment(f"{small}@1xcpu/engine=llama.cpp,kv=fp16,parallel=8,ctx_size=4096"))
+    limits = engine_limits(
+        parse_deployment(f"{small}@1xcpu/engine=llama.cpp,kv=fp16,parallel=8,ctx_size=4096")
+    )
     assert (limits.kv_tokens, limits.kv_blocks, limits.block_tokens) == (4096, 4096, 1)
     assert (limits.max_seqs, limits.max_batched_tokens) == (8, 2048)
-    longer = engine_limits(parse_deployment(f"{small}@1xcpu/engine=llama.cpp,parallel=2,max_model_len=1000"))
+    longer = engine_limits(
+        parse_deployment(f"{small}@1xcpu/engine=llama.cpp,parallel=2,max_model_len=1000")
+    )
     assert longer.kv_tokens == 2000
     usual = engine_limits(parse_deployment(f"{small}@1xcpu/engine=llama.cpp,batch_size=512"))
     assert (usual.kv_tokens, usual.max_seqs, usual.max_batched_tokens) == (4096, 4, 512)
@@ -70,7 +74,8 @@ def test_a_cache_that_was_not_asked_for_is_outside() -> None:
 
 
 def test_more_than_there_is_room_for_is_cut() -> None:
-    """15.5 GiB: 140 GB of weights leave nothing, 16 GB some thousands of the 131,072 tokens of a context."""
+    """15.5 GiB: 140 GB of weights leave nothing, 16 GB some thousands of the 131,072 tokens of a
+    context."""
     with pytest.raises(InputError, match="do not fit"):
         engine_limits(parse_deployment("llama-3.1-70b@1xcpu/engine=llama.cpp"))
     limits = engine_limits(parse_deployment("llama-3.1-8b@1xcpu/engine=llama.cpp"))
@@ -96,7 +101,7 @@ def test_no_gpus_measurements_are_taken_for_a_processors(small: str) -> None:
         assert np.sqrt(np.diag(np.array(profile.covariance))).min() >= 1.0
 
 
-# --- calibration from far off -----------------------------------------------------------------------------------
+# --- calibration from far off ---------------------------------------------------------------------
 
 
 def case(deployment: Deployment, truth: StepModel, users: int) -> Case:
@@ -106,7 +111,9 @@ def case(deployment: Deployment, truth: StepModel, users: int) -> Case:
     policy = policy_of(deployment)
     outcome = run(Fleet(policy, truth), users, inputs, outputs)
     ttft, tpot = float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
-    point = Point(row=users, source="here", ttft_s=ttft, tpot_s=tpot, stat="median", fold="the user's")
+    point = Point(
+        row=users, source="here", ttft_s=ttft, tpot_s=tpot, stat="median", fold="the user's"
+    )
     return Case(point, deployment, users, policy, inputs, outputs, work_of(deployment))
 
 
@@ -114,7 +121,13 @@ def case(deployment: Deployment, truth: StepModel, users: int) -> Case:
     "engine",
     [
         {"sequence_s": 1e-3, "step_s": 1e-5, "gemm_compute_bf16": 0.1, "request_s": 5e-4},
-        {"sequence_s": 2e-4, "step_s": 15e-3, "gemm_compute_bf16": 0.6, "request_s": 10e-3, "prefill_step_s": 3e-3},
+        {
+            "sequence_s": 2e-4,
+            "step_s": 15e-3,
+            "gemm_compute_bf16": 0.6,
+            "request_s": 10e-3,
+            "prefill_step_s": 3e-3,
+        },
     ],
     ids=["its sequences cost most", "its steps do"],
 )
@@ -156,7 +169,10 @@ def test_a_calibration_is_surer_than_what_it_began_with(small: str) -> None:
     truth = StepModel(deployment, profile)
     found = update(profile, [case(deployment, truth, 4)], "here", "2026-01-01")
     assert found.after["tpot"][0] < 0.2 < found.before["tpot"][0]
-    # What it was told agrees with what it believed, but for what two generators draw: hardly anything to move.
+    # What it was told agrees with what it believed, but for what two generators draw: hardly
+    # anything to move.
     moved = np.array(found.profile.logarithms) - np.array(profile.logarithms)
     assert np.abs(moved).max() < 0.15
-    assert msgspec.json.decode(msgspec.json.encode(found.profile), type=type(profile)) == found.profile
+    assert (
+        msgspec.json.decode(msgspec.json.encode(found.profile), type=type(profile)) == found.profile
+    )

@@ -31,18 +31,26 @@ def prompt_s(deployment: str) -> float:
 
 def test_what_the_coefficients_were_fitted_on_is_left_to_them() -> None:
     for each in gpus():
-        if architecture_of(each).split()[0] in ("ampere", "hopper", "cdna") or each.name in ("b200", "b300", "gb200"):
+        if architecture_of(each).split()[0] in ("ampere", "hopper", "cdna") or each.name in (
+            "b200",
+            "b300",
+            "gb200",
+        ):
             reach = board_efficiency(each)
             assert {*reach.compute, *reach.memory, floor_of(each)} == {1.0}, each.name
 
 
 def test_a_board_reaches_what_its_tables_say() -> None:
-    assert board_efficiency(gpu("l40s")).compute[0] * 0.75 == pytest.approx(0.58, abs=0.01)  # of its peak, in 16 bits
+    assert board_efficiency(gpu("l40s")).compute[0] * 0.75 == pytest.approx(
+        0.58, abs=0.01
+    )  # of its peak, in 16 bits
     work = work_of(parse_deployment("llama-3.1-8b:fp8@1xrtx-pro-6000/engine=vllm"))
     head, products = work.kind == HEAD, work.kind == GEMM
     assert set(work.efficiency_compute[head]) == {1.07}
     assert set(work.efficiency_compute[products]) == {1.22}
-    assert work.products[0] == pytest.approx(0.75 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0])
+    assert work.products[0] == pytest.approx(
+        0.75 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0]
+    )
 
 
 def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> None:
@@ -73,11 +81,14 @@ def test_each_stage_of_a_pipeline_has_a_host() -> None:
     one = StepModel(parse_deployment("llama-3.1-8b@1xh100/engine=vllm"), prior_profile())
     four = StepModel(parse_deployment("llama-3.1-8b@4xh100/tp1,pp4,engine=vllm"), prior_profile())
     waited = 300e-6 + 64 * 6e-6  # step_s and sequence_s of the priors
-    assert four.step_s(64, 64 * 1000, []) - one.step_s(64, 64 * 1000, []) == pytest.approx(3 * waited, rel=0.15)
+    assert four.step_s(64, 64 * 1000, []) - one.step_s(64, 64 * 1000, []) == pytest.approx(
+        3 * waited, rel=0.15
+    )
 
 
 def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
-    """TB/s of a decode's attention against the tables', at the coefficients that bandwidth alone asks for."""
+    """TB/s of a decode's attention against the tables', at the coefficients that bandwidth alone
+    asks for."""
 
     def read(gpu: str, engine: str, kv: str) -> float:
         deployment = parse_deployment(f"llama-3.1-8b@1x{gpu}/engine={engine},kv={kv}")
@@ -91,9 +102,16 @@ def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
         ("h100", "sglang", 1.93), ("h200", "sglang", 2.21), ("b200", "sglang", 4.86),
         ("h100", "tensorrt-llm", 2.84), ("h200", "tensorrt-llm", 3.70), ("b200", "tensorrt-llm", 5.89),
     ):  # fmt: skip
-        assert read(gpu_name, engine, "fp8") == pytest.approx(measured, rel=0.12), (gpu_name, engine)
-    assert widening_of(gpu("a100"), ENGINES["vllm"]) == widening_of(gpu("l40s"), ENGINES["vllm"]) == 0
-    assert ideal(work_of(parse_deployment("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
+        assert read(gpu_name, engine, "fp8") == pytest.approx(measured, rel=0.12), (
+            gpu_name,
+            engine,
+        )
+    assert (
+        widening_of(gpu("a100"), ENGINES["vllm"]) == widening_of(gpu("l40s"), ENGINES["vllm"]) == 0
+    )
+    assert (
+        ideal(work_of(parse_deployment("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
+    )
 
 
 def test_ranks_without_nvlink_wait_for_one_another() -> None:
@@ -114,7 +132,11 @@ def test_ranks_without_nvlink_wait_for_one_another() -> None:
         ("rtx-pro-6000", 4, 16_777_216, 1.79e-3), ("rtx-pro-6000", 4, 16_384, 15.8e-6),
         ("rtx-pro-6000", 8, 16_777_216, 2.55e-3),
     ):  # fmt: skip
-        assert all_reduce_s(name, ranks, numbers) == pytest.approx(measured, rel=0.25), (name, ranks, numbers)
+        assert all_reduce_s(name, ranks, numbers) == pytest.approx(measured, rel=0.25), (
+            name,
+            ranks,
+            numbers,
+        )
     nodes = {4: (2.45e-3, 13.9e-3), 8: (2.86e-3, 31.5e-3)}  # the two that were measured
     for ranks, (best, worst) in nodes.items():
         assert best < all_reduce_s("l40s", ranks, 16_777_216) < worst

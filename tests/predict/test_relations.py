@@ -78,13 +78,20 @@ def test_experts_in_fp8_are_scaled_by_blocks_or_by_tensors() -> None:
 
 
 def test_an_engine_without_a_per_tensor_kernel_has_its_own_of_16_bits_beside_others() -> None:
-    own, plain = expert_kernel("sglang", "blackwell", PER_TENSOR), expert_kernel("sglang", "blackwell", "bf16")
+    own, plain = (
+        expert_kernel("sglang", "blackwell", PER_TENSOR),
+        expert_kernel("sglang", "blackwell", "bf16"),
+    )
     ratios = [
-        expert_kernel(engine, "blackwell", PER_TENSOR).floor_s / expert_kernel(engine, "blackwell", "bf16").floor_s
+        expert_kernel(engine, "blackwell", PER_TENSOR).floor_s
+        / expert_kernel(engine, "blackwell", "bf16").floor_s
         for engine in ("vllm", "tensorrt-llm")
     ]
     assert min(ratios) < own.floor_s / plain.floor_s < max(ratios)
-    assert expert_kernel("vllm", "ampere", PER_TENSOR).compute == expert_kernel("vllm", "ampere", "int4").compute
+    assert (
+        expert_kernel("vllm", "ampere", PER_TENSOR).compute
+        == expert_kernel("vllm", "ampere", "int4").compute
+    )
 
 
 def test_a_link_of_amds_mesh_reaches_what_it_was_measured_at_beside_nvlinks_coefficient() -> None:
@@ -104,7 +111,9 @@ def test_the_parts_of_a_first_token_add_up_to_it() -> None:
         assert sum(parts.values()) == pytest.approx(total, rel=0.02)
         assert list(parts.values()) == sorted(parts.values(), reverse=True)
     alone = dict(parts_of(model, lambda each: first_token_s(each, 1, 8192)))
-    assert alone["before the engine"] == pytest.approx(model.request_s + model.request_token_s, rel=0.01)
+    assert alone["before the engine"] == pytest.approx(
+        model.request_s + model.request_token_s, rel=0.01
+    )
     assert alone["streaming"] == pytest.approx(model.stream_s, rel=0.01)
 
 

@@ -1,4 +1,5 @@
-"""The scheduler: what engines do, step by step, in examples by hand; and what must hold whatever comes."""
+"""The scheduler: what engines do, step by step, in examples by hand; and what must hold whatever
+comes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def step(scheduler: Scheduler) -> Step:
 
 
 def scheduler_of(*lengths: tuple[int, int], **policy: Any) -> Scheduler:
-    scheduler = Scheduler(EnginePolicy(**{"kv_blocks": 1000, "max_seqs": 8, "max_batched_tokens": 100} | policy))
+    scheduler = Scheduler(
+        EnginePolicy(**{"kv_blocks": 1000, "max_seqs": 8, "max_batched_tokens": 100} | policy)
+    )
     for row, (prompt, output) in enumerate(lengths):
         scheduler.add(Sequence(row, prompt, output))
     return scheduler
@@ -35,7 +38,7 @@ def rows(sequences: list[Sequence]) -> list[int]:
     return [sequence.row for sequence in sequences]
 
 
-# --- by hand --------------------------------------------------------------------------------------------------
+# --- by hand --------------------------------------------------------------------------------------
 
 
 def test_mixed_steps_give_prompts_what_the_decodes_leave() -> None:
@@ -133,7 +136,9 @@ def test_prompts_wait_for_company_while_others_decode_but_not_for_ever() -> None
 
 def test_guesses_are_company_too() -> None:
     for prompt, waits in ((75, True), (76, False)):
-        scheduler = scheduler_of((60, 90), gather_steps=20, gather_tokens=80, speculative=Speculative(3, 0.0))
+        scheduler = scheduler_of(
+            (60, 90), gather_steps=20, gather_tokens=80, speculative=Speculative(3, 0.0)
+        )
         step(scheduler)
         scheduler.advance()
         scheduler.add(Sequence(1, prompt, 9))  # with a token and three guesses, 79 or 80
@@ -153,7 +158,13 @@ def test_nobody_waits_for_company_where_no_place_is_free() -> None:
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_steps_in_which_nothing_fits_are_no_wait_for_company(prefix_cache: bool) -> None:
     scheduler = scheduler_of(
-        (40, 90), (40, 30), kv_blocks=14, keep_free=1.0, gather_steps=20, gather_tokens=99, prefix_cache=prefix_cache
+        (40, 90),
+        (40, 30),
+        kv_blocks=14,
+        keep_free=1.0,
+        gather_steps=20,
+        gather_tokens=99,
+        prefix_cache=prefix_cache,
     )
     assert step(scheduler) == ([(0, 40, 0), (1, 40, 0)], 0)
     scheduler.advance()
@@ -249,8 +260,8 @@ def test_the_newest_gives_way_and_is_computed_again(prefix_cache: bool, found: i
     # Nothing is let in during the step that took a request's place.
     assert rows(scheduler.advance()) == []
     assert scheduler.used_blocks() == 2
-    # It comes back as a prompt of 17: what it had written is computed too. Two blocks, and one is free: where blocks
-    # are kept after use, its own, for nobody took it meanwhile.
+    # It comes back as a prompt of 17: what it had written is computed too. Two blocks, and one is
+    # free: where blocks are kept after use, its own, for nobody took it meanwhile.
     assert step(scheduler) == ([], 1)
     assert scheduler.schedule() == 4
     assert rows(scheduler.advance(4)) == [0]
@@ -282,7 +293,9 @@ def test_blocks_of_those_under_way_are_counted_from_when_they_may_run_short() ->
     scheduler.add(Sequence(1, 16, 20))
     assert step(scheduler) == ([(1, 16, 0)], 1)
     scheduler.advance()
-    assert scheduler.schedule() == 16  # the first's third block comes after 13 steps; then none is free for a sixth
+    assert (
+        scheduler.schedule() == 16
+    )  # the first's third block comes after 13 steps; then none is free for a sixth
     scheduler.advance(13)
     assert scheduler.used_blocks() == 5
 
@@ -292,7 +305,10 @@ def test_a_prompt_whose_next_part_finds_no_blocks_begins_anew(
     prefix_cache: bool, chunk: tuple[int, int, int]
 ) -> None:
     scheduler = scheduler_of((16, 9), (140, 9), kv_blocks=10, prefix_cache=prefix_cache)
-    assert step(scheduler) == ([(0, 16, 0), (1, 84, 0)], 0)  # all nine of its blocks are free when it is let in
+    assert step(scheduler) == (
+        [(0, 16, 0), (1, 84, 0)],
+        0,
+    )  # all nine of its blocks are free when it is let in
     scheduler.advance()
     assert step(scheduler) == ([], 1)  # of the last three one is the decode's
     assert (scheduler.preemptions, scheduler.used_blocks()) == (1, 1)
@@ -303,7 +319,10 @@ def test_a_prompt_whose_next_part_finds_no_blocks_begins_anew(
 @pytest.mark.parametrize(
     ("order", "chunk"),
     [
-        ("mixed", (1, 9, 24)),  # vLLM: all that it had filled, but what the other has taken since, its last first
+        (
+            "mixed",
+            (1, 9, 24),
+        ),  # vLLM: all that it had filled, but what the other has taken since, its last first
         ("prefill-first", (1, 17, 16)),  # SGLang: what of it is prompt; answers are freed
     ],
 )
@@ -319,7 +338,11 @@ def test_who_gave_way_finds_again_what_nobody_took(order: str, chunk: tuple[int,
     assert step(scheduler) == ([chunk], 0)
     scheduler.advance()
     assert rows(scheduler.advance(scheduler.schedule())) == [1]
-    assert (scheduler.prompt_tokens, scheduler.written_tokens, scheduler.used_blocks()) == (32, 54, 0)
+    assert (scheduler.prompt_tokens, scheduler.written_tokens, scheduler.used_blocks()) == (
+        32,
+        54,
+        0,
+    )
 
 
 def test_a_prompt_is_let_in_where_all_of_it_fits_not_only_its_first_chunk() -> None:
@@ -347,7 +370,8 @@ def test_tensorrt_llm_lets_in_what_is_sure_to_fit_and_never_preempts() -> None:
 
 
 def test_a_share_of_what_may_still_be_written_is_kept_free() -> None:
-    # 10 blocks, of which the first holds 1 and may write 97 tokens, 7 blocks' worth; the second needs 5 in all.
+    # 10 blocks, of which the first holds 1 and may write 97 tokens, 7 blocks' worth; the second
+    # needs 5 in all.
     for keep_free, lets_in in ((0.0, True), (0.6, True), (0.7, False), (1.0, False)):
         scheduler = scheduler_of((16, 97), (16, 65), kv_blocks=10, keep_free=keep_free)
         chunks, _ = step(scheduler)
@@ -384,7 +408,9 @@ def test_a_static_batch_keeps_its_size_until_all_have_ended() -> None:
 def test_what_can_never_fit_is_refused_with_a_reason() -> None:
     scheduler = scheduler_of(kv_blocks=2)
     scheduler.add(Sequence(0, 30, 3))
-    with pytest.raises(InputError, match="31 \\+ 3 tokens does not fit into the KV cache, which holds 32"):
+    with pytest.raises(
+        InputError, match="31 \\+ 3 tokens does not fit into the KV cache, which holds 32"
+    ):
         scheduler.add(Sequence(1, 31, 3))
 
 
@@ -420,16 +446,18 @@ def sharing(sequence: Sequence, keys: list[Any]) -> Sequence:
     return sequence.share(SingleBlocks(keys), len(keys))
 
 
-# --- prefix cache ---------------------------------------------------------------------------------------------
+# --- prefix cache ---------------------------------------------------------------------------------
 
 
 def test_shared_blocks_are_found_but_the_last_token_is_computed() -> None:
-    scheduler = Scheduler(EnginePolicy(kv_blocks=100, max_batched_tokens=200, max_seqs=8), shared=True)
+    scheduler = Scheduler(
+        EnginePolicy(kv_blocks=100, max_batched_tokens=200, max_seqs=8), shared=True
+    )
     keys = ["a", "b", "c", "d"]
     scheduler.add(sharing(Sequence(0, 64, 4), keys))
     scheduler.add(sharing(Sequence(1, 64, 4), keys))
-    # The second finds what the first computes in the same step, as in vLLM; of four full blocks three.
-    # One of a token more finds all four.
+    # The second finds what the first computes in the same step, as in vLLM; of four full blocks
+    # three. One of a token more finds all four.
     scheduler.add(sharing(Sequence(2, 65, 4), keys))
     assert step(scheduler) == ([(0, 64, 0), (1, 16, 48), (2, 1, 64)], 0)
     assert scheduler.used_blocks() == 5
@@ -498,7 +526,9 @@ PATHS: list[list[Segment]] = [
 
 
 @settings(max_examples=300)
-@given(asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 9)), max_size=40))
+@given(
+    asked=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(0, 9)), max_size=40)
+)
 def test_segments_are_kept_as_their_blocks_would_be(asked: list[tuple[int, int, int]]) -> None:
     cache, each = PrefixCache(), EachBlock()
     using: list[tuple[list[Segment], int]] = []
@@ -507,7 +537,9 @@ def test_segments_are_kept_as_their_blocks_would_be(asked: list[tuple[int, int, 
         last = segments[-1][1]
         if what < 4:
             most = min(blocks, last)
-            assert cache.unused(segments, most) == sum(not each.users.get(k) for k in each.blocks(segments, 0, most))
+            assert cache.unused(segments, most) == sum(
+                not each.users.get(k) for k in each.blocks(segments, 0, most)
+            )
             assert cache.take(segments, 0, most) == each.take(each.blocks(segments, 0, most))
             using.append((segments, most))
         elif what < 6 and using:
@@ -517,7 +549,9 @@ def test_segments_are_kept_as_their_blocks_would_be(asked: list[tuple[int, int, 
             using.append((segments, last))
         elif what < 8 and using:
             segments, held = using.pop(blocks % len(using))
-            assert cache.give_back(segments, held, 0) == each.give_back(each.blocks(segments, 0, held))
+            assert cache.give_back(segments, held, 0) == each.give_back(
+                each.blocks(segments, 0, held)
+            )
         else:
             cache.shrink(blocks)
             for key in list(each.idle)[: max(0, len(each.idle) - blocks)]:
@@ -529,7 +563,9 @@ def test_segments_are_kept_as_their_blocks_would_be(asked: list[tuple[int, int, 
 
 
 def test_without_room_the_prefix_is_forgotten() -> None:
-    scheduler = Scheduler(EnginePolicy(kv_blocks=6, max_batched_tokens=200, max_seqs=8), shared=True)
+    scheduler = Scheduler(
+        EnginePolicy(kv_blocks=6, max_batched_tokens=200, max_seqs=8), shared=True
+    )
     hits = []
     for row, keys in enumerate((["a", "b"], ["a", "b"], ["x", "y", "z", "w", "v"], ["a", "b"])):
         scheduler.add(sharing(Sequence(row, 16 * len(keys) + 8, 2), keys))
@@ -540,7 +576,7 @@ def test_without_room_the_prefix_is_forgotten() -> None:
     assert hits == [0, 32, 32, 32]
 
 
-# --- speculation ----------------------------------------------------------------------------------------------
+# --- speculation ----------------------------------------------------------------------------------
 
 
 def test_speculation_gives_what_its_acceptance_promises() -> None:
@@ -567,9 +603,11 @@ def test_speculation_takes_its_guesses_of_the_budget() -> None:
     assert rows(scheduler.advance()) == [0]  # 1, then 4 and 4
 
 
-# --- whatever comes -------------------------------------------------------------------------------------------
+# --- whatever comes -------------------------------------------------------------------------------
 
-LENGTHS = st.lists(st.tuples(st.integers(1, 90), st.integers(1, 40), st.integers(0, 6)), min_size=1, max_size=25)
+LENGTHS = st.lists(
+    st.tuples(st.integers(1, 90), st.integers(1, 40), st.integers(0, 6)), min_size=1, max_size=25
+)
 POLICIES = st.fixed_dictionaries(
     {
         "kv_blocks": st.integers(0, 12),
@@ -594,10 +632,14 @@ def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
     lengths: list[tuple[int, int, int]], asked: dict[str, Any], shared: bool, hurry: bool
 ) -> None:
     # Every request fits alone, and there are so many blocks more.
-    policy = EnginePolicy(**asked | {"kv_blocks": asked["kv_blocks"] + -(-132 // asked["block_tokens"])})
+    policy = EnginePolicy(
+        **asked | {"kv_blocks": asked["kv_blocks"] + -(-132 // asked["block_tokens"])}
+    )
     scheduler = Scheduler(policy, shared=shared)
     coming = [
-        sharing(Sequence(row, prompt, output), keys_of(row, prompt, output, policy) if shared else [])
+        sharing(
+            Sequence(row, prompt, output), keys_of(row, prompt, output, policy) if shared else []
+        )
         for row, (prompt, output, _) in enumerate(lengths)
     ]
     gaps = [gap for _, _, gap in lengths]
@@ -639,7 +681,8 @@ def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
 
 
 def keys_of(row: int, prompt: int, output: int, policy: EnginePolicy) -> list[tuple[int, int]]:
-    """Every other request has the prompt of one of three families, as far as it goes, and some their answers."""
+    """Every other request has the prompt of one of three families, as far as it goes, and some
+    their answers."""
     if row % 2:
         return []
     tokens = prompt + (output if row % 4 else 0)
@@ -658,7 +701,9 @@ def assert_sound(scheduler: Scheduler, policy: EnginePolicy) -> None:
     if scheduler.chunks and policy.order != "mixed":
         assert not scheduler.decoding
     if policy.order != "static":
-        assert scheduler._left() == sum(s.output_tokens - scheduler.written_by(s) for s in scheduler.running)
+        assert scheduler._left() == sum(
+            s.output_tokens - scheduler.written_by(s) for s in scheduler.running
+        )
     decoding = [sequence for sequence in scheduler.running if sequence.end_tick]
     if policy.order != "static":
         assert scheduler.decodes == len(decoding)

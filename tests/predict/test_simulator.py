@@ -1,4 +1,5 @@
-"""The simulator: hand-sized runs with exact times, the short way against the long one, and the records' laws."""
+"""The simulator: hand-sized runs with exact times, the short way against the long one, and the
+records' laws."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ from loadstone.predict.scheduler import EnginePolicy, Scheduler, Speculative
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import CellRequests, whole_prompts
 from loadstone.predict.simulator.content import Contents, shares
-from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
+from loadstone.predict.simulator.engine import (
+    NEVER,
+    LockstepGroup,
+    Replica,
+    RequestLog,
+    choose_replica,
+)
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.interval import _figures, beginning, intervals
@@ -42,7 +49,8 @@ Json = dict[str, Any]
 
 
 class Times(msgspec.Struct):
-    """A step: `step` s, `token` s per prompt token, `slot` s per decode, `context` s per KV token of decodes."""
+    """A step: `step` s, `token` s per prompt token, `slot` s per decode, `context` s per KV token
+    of decodes."""
 
     step: float = 0.010
     token: float = 0.0001
@@ -62,7 +70,12 @@ class Times(msgspec.Struct):
         met_tokens: int | None = None,
     ) -> float:
         tokens = sum(new + cached / 10 for new, cached in chunks)
-        return self.step + self.slot * decodes + self.context * decode_context_tokens + self.token * tokens
+        return (
+            self.step
+            + self.slot * decodes
+            + self.context * decode_context_tokens
+            + self.token * tokens
+        )
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
         return self.step + self.slot * decodes, self.context
@@ -95,12 +108,13 @@ def check_answers(asked: Plan, records: list[Json], *, one_by_one: bool) -> None
             assert len(times) == output
 
 
-# --- exact times ----------------------------------------------------------------------------------------------
+# --- exact times ----------------------------------------------------------------------------------
 
 
 def test_one_request_takes_its_way_its_prompt_and_its_steps() -> None:
     (record,) = records_of(plan(concurrency=[1], requests=[1]), Fleet(POLICY, Times(context=1e-5)))
-    # 3 ms of way, 10 ms + 100 tokens, then 10 ms and the KV of 101, 102, 103 and 104 tokens; 1 ms of way.
+    # 3 ms of way, 10 ms + 100 tokens, then 10 ms and the KV of 101, 102, 103 and 104 tokens; 1 ms
+    # of way.
     sent = record["sent_s"]
     first = sent + 0.003 + 0.010 + 0.010 + 0.001
     gaps = np.cumsum([0.010 + 101e-5, 0.010 + 102e-5, 0.010 + 103e-5, 0.010 + 104e-5])
@@ -108,14 +122,19 @@ def test_one_request_takes_its_way_its_prompt_and_its_steps() -> None:
     assert record["tokens"] == [1, 2, 3, 4, 5]
     assert record["end_s"] == record["arrival_s"][-1]
     assert record["intended_s"] == 0.0
-    assert (record["status"], record["finish_reason"], record["token_source"]) == ("ok", "length", "running usage")
+    assert (record["status"], record["finish_reason"], record["token_source"]) == (
+        "ok",
+        "length",
+        "running usage",
+    )
     assert (record["input_tokens"], record["output_tokens"], record["cached_tokens"]) == (100, 5, 0)
     assert record["read"] is None
     assert record["receive_lag_s"] is None
 
 
 def test_an_arrival_waits_for_the_end_of_the_step_it_meets() -> None:
-    # The second arrives 25 ms after the first: in the first's first decode step, which ends at 30 ms.
+    # The second arrives 25 ms after the first: in the first's first decode step, which ends at 30
+    # ms.
     two = plan(rate=[40.0], burstiness=math.inf, requests=[2])
     first, second = records_of(two, Fleet(POLICY, Times()))
     assert second["sent_s"] - first["sent_s"] == pytest.approx(0.025)
@@ -151,16 +170,22 @@ def test_a_burst_begins_when_its_warm_up_has_ended() -> None:
 
 def test_a_cap_makes_requests_wait_and_the_intended_time_tells() -> None:
     records = records_of(
-        plan(rate=[1000.0], max_concurrency=1, requests=[5], burstiness=math.inf), Fleet(POLICY, Times())
+        plan(rate=[1000.0], max_concurrency=1, requests=[5], burstiness=math.inf),
+        Fleet(POLICY, Times()),
     )
     for before, after in itertools.pairwise(records):
         assert after["sent_s"] > before["end_s"]
-    assert [record["intended_s"] for record in records] == pytest.approx([0.001, 0.002, 0.003, 0.004, 0.005])
+    assert [record["intended_s"] for record in records] == pytest.approx(
+        [0.001, 0.002, 0.003, 0.004, 0.005]
+    )
 
 
 def test_answers_on_their_way_make_room_one_by_one() -> None:
-    """Steps of 10 ms, 50 ms of way: the ends of several answers are under way at once, each frees a place."""
-    capped = plan(rate=[1000.0], max_concurrency=4, requests=[40], burstiness=math.inf, output="uniform:1:9")
+    """Steps of 10 ms, 50 ms of way: the ends of several answers are under way at once, each frees a
+    place."""
+    capped = plan(
+        rate=[1000.0], max_concurrency=4, requests=[40], burstiness=math.inf, output="uniform:1:9"
+    )
     records = records_of(capped, Fleet(POLICY, Times(stream_s=0.05)))
     ends = sorted(record["end_s"] for record in records)
     sends = sorted(record["sent_s"] for record in records)
@@ -178,7 +203,9 @@ def test_preempted_requests_go_on_where_they_were() -> None:
     for record in records_of(asked, fleet):
         assert record["tokens"] == list(range(1, 21))
         assert (np.diff(record["arrival_s"]) > 0).all()
-    (late,) = [record for record in records_of(asked, fleet) if max(np.diff(record["arrival_s"])) > 0.09]
+    (late,) = [
+        record for record in records_of(asked, fleet) if max(np.diff(record["arrival_s"])) > 0.09
+    ]
     assert late["request_id"] == "0-1"
 
 
@@ -207,13 +234,19 @@ def test_an_answer_that_ends_after_the_grace_is_cancelled_be_its_last_step_under
     asked = plan(concurrency=[1], duration_s=0.1, output="40", warmup=0)
     (record,) = records_of(asked, Fleet(policy, Times()), grace_s=0.03)
     stop_s = record["sent_s"] + 0.13
-    assert (record["status"], record["finish_reason"], record["cached_tokens"]) == ("cancelled", None, None)
+    assert (record["status"], record["finish_reason"], record["cached_tokens"]) == (
+        "cancelled",
+        None,
+        None,
+    )
     assert record["end_s"] == pytest.approx(stop_s)
     assert 0 < record["tokens"][-1] == record["output_tokens"] < 40
     assert stop_s - 0.011 < record["arrival_s"][-1] <= stop_s
     # The step that ends the answer may be over, and its token not yet with the client.
     slow = Times(stream_s=0.05)
-    (whole,) = records_of(plan(rate=[math.inf], requests=[1], output="4", warmup=0), Fleet(policy, slow))
+    (whole,) = records_of(
+        plan(rate=[math.inf], requests=[1], output="4", warmup=0), Fleet(policy, slow)
+    )
     took_s = whole["end_s"] - whole["sent_s"]
     for grace_s, status in ((took_s - 0.1 - 0.01, "cancelled"), (took_s - 0.1 + 0.001, "ok")):
         asked = plan(concurrency=[1], duration_s=0.1, output="4", warmup=0)
@@ -225,7 +258,8 @@ def test_an_answer_that_ends_after_the_grace_is_cancelled_be_its_last_step_under
 
 
 def test_cut_answers_have_the_tokens_of_their_own_replica() -> None:
-    """Some are cut off while they write, some before their first token, and some never came to run."""
+    """Some are cut off while they write, some before their first token, and some never came to
+    run."""
     policy = msgspec.structs.replace(POLICY, max_seqs=2)
     asked = plan(concurrency=[6], duration_s=0.5, input="uniform:50:900", output="40")
     records = records_of(asked, Fleet(policy, Times(), replicas=2), grace_s=0.05)
@@ -255,11 +289,18 @@ def test_rounds_have_the_lengths_of_their_rows_and_no_warm_up(warm: int) -> None
     asked = plan(concurrency=[8], duration_s=30.0, warmup=warm, **lengths)
     records = records_of(asked, Fleet(POLICY, Times()))
     assert len(records) > len(asked) + 1
-    rows = [*range(warm), *itertools.islice(itertools.cycle(range(warm, len(asked))), len(records) - warm)]
-    assert [record["request_id"] for record in records] == [f"0-{index}" for index in range(len(records))]
+    rows = [
+        *range(warm),
+        *itertools.islice(itertools.cycle(range(warm, len(asked))), len(records) - warm),
+    ]
+    assert [record["request_id"] for record in records] == [
+        f"0-{index}" for index in range(len(records))
+    ]
     assert [record["input_tokens"] for record in records] == asked.input_tokens[rows].tolist()
     assert [record["output_tokens"] for record in records] == asked.output_tokens[rows].tolist()
-    assert [record["phase"] for record in records] == ["warmup"] * warm + ["measure"] * (len(records) - warm)
+    assert [record["phase"] for record in records] == ["warmup"] * warm + ["measure"] * (
+        len(records) - warm
+    )
     for record in records:
         assert record["tokens"] == list(range(1, record["output_tokens"] + 1))
         assert record["arrival_s"][-1] == record["end_s"]
@@ -267,8 +308,16 @@ def test_rounds_have_the_lengths_of_their_rows_and_no_warm_up(warm: int) -> None
 
 @pytest.mark.parametrize(("duration_s", "think_s"), [(2.5, 1), (1.5, 1), (1.5, 100)])
 def test_no_turn_is_sent_when_the_time_is_up(duration_s: float, think_s: int) -> None:
-    """Two sessions, turns of about 0.35 s. Pauses of 1 s: at 2.5 s they pause, at 1.5 s they are answered."""
-    asked = plan(concurrency=[2], duration_s=duration_s, turns="3", think_time=f"{think_s}s", input="64", output="33")
+    """Two sessions, turns of about 0.35 s. Pauses of 1 s: at 2.5 s they pause, at 1.5 s they are
+    answered."""
+    asked = plan(
+        concurrency=[2],
+        duration_s=duration_s,
+        turns="3",
+        think_time=f"{think_s}s",
+        input="64",
+        output="33",
+    )
     records = records_of(asked, Fleet(POLICY, Times()))
     start = min(record["sent_s"] for record in records)
     assert [record["turn"] for record in records] == ([0, 1] * 2 if think_s == 1 else [0, 0])
@@ -281,9 +330,17 @@ def test_no_turn_is_sent_when_the_time_is_up(duration_s: float, think_s: int) ->
 
 
 def test_what_is_answered_when_the_time_is_up_has_no_further_turn_at_a_rate() -> None:
-    asked = {"rate": [10.0], "burstiness": math.inf, "duration_s": 1.0, "turns": "2", "input": "64", "output": "33"}
+    asked = {
+        "rate": [10.0],
+        "burstiness": math.inf,
+        "duration_s": 1.0,
+        "turns": "2",
+        "input": "64",
+        "output": "33",
+    }
     records = records_of(plan(**asked), Fleet(POLICY, Times()))
-    # The first is sent at 0.1 s, and ends after 0.36 s: of ten sessions those of 0.1 to 0.7 s go on before 1.1 s.
+    # The first is sent at 0.1 s, and ends after 0.36 s: of ten sessions those of 0.1 to 0.7 s go on
+    # before 1.1 s.
     assert [record["turn"] for record in records].count(1) == 7
     assert max(record["sent_s"] for record in records) < 1.1
     # One that pauses then goes on, as with the real client.
@@ -305,7 +362,7 @@ def test_a_ramp_of_places_is_followed() -> None:
     assert 9 <= under_way(5.0) <= 10
 
 
-# --- sessions and what is shared --------------------------------------------------------------------------------
+# --- sessions and what is shared ------------------------------------------------------------------
 
 
 def test_turns_bring_what_was_said_and_find_it_in_the_cache() -> None:
@@ -313,10 +370,13 @@ def test_turns_bring_what_was_said_and_find_it_in_the_cache() -> None:
     assert whole_prompts(asked, 0).tolist() == [64, 161, 258] * 2
     records = records_of(asked, Fleet(POLICY, Times()))
     assert [record["input_tokens"] for record in records] == [64, 161, 258] * 2
-    # 64 + 32 computed of the turn before (its last token never was), in whole blocks; then 161 + 32.
+    # 64 + 32 computed of the turn before (its last token never was), in whole blocks; then 161 +
+    # 32.
     assert [record["cached_tokens"] for record in records] == [0, 96, 192] * 2
     for before, after in itertools.pairwise(records):
-        assert before["session_id"] == ("0-0" if before["request_id"] in ("0-0", "0-1", "0-2") else "0-3")
+        assert before["session_id"] == (
+            "0-0" if before["request_id"] in ("0-0", "0-1", "0-2") else "0-3"
+        )
         if after["turn"]:
             assert after["intended_s"] == pytest.approx(before["end_s"] + 2.0)
             assert 0 <= after["sent_s"] - after["intended_s"] < 0.02
@@ -334,7 +394,9 @@ def test_without_a_prefix_cache_blocks_stay_the_engines_own() -> None:
     """Only where requests share blocks are those of single tokens put together."""
     used: dict[bool, set[int]] = {}
     for cached in (False, True):
-        policy = EnginePolicy(kv_blocks=16_000, block_tokens=1, max_batched_tokens=1024, prefix_cache=cached)
+        policy = EnginePolicy(
+            kv_blocks=16_000, block_tokens=1, max_batched_tokens=1024, prefix_cache=cached
+        )
         seen = used.setdefault(cached, set())
 
         def look(at_s: float, states: Sequence[State], seen: set[int] = seen) -> float:
@@ -375,17 +437,24 @@ def tokens_of(asked: Plan, request: CellRequests, index: int) -> list[Any]:
 
     def row_of(past: int) -> int:
         round_rows = request.count - request.warm
-        return start + (past if past < request.count else request.warm + (past - request.warm) % round_rows)
+        return start + (
+            past if past < request.count else request.warm + (past - request.warm) % round_rows
+        )
 
     said: list[Any] = []
     for past in range(index - max(0, int(asked.turn[row_of(index)])), index + 1):
         row = row_of(past)
         own = int(asked.input_tokens[row])
         if own < 0:
-            said += [("text", int(asked.prompt[row]), at) for at in range(request.input_tokens[row - start])]
+            said += [
+                ("text", int(asked.prompt[row]), at)
+                for at in range(request.input_tokens[row - start])
+            ]
         elif asked.blocks is not None:
             blocks = asked.blocks.take_row(row).tolist()
-            shared = [("block", block, at) for block in blocks for at in range(asked.blocks.tokens)][:own]
+            shared = [
+                ("block", block, at) for block in blocks for at in range(asked.blocks.tokens)
+            ][:own]
             said += [*shared, *(("own", past, at) for at in range(own - len(shared)))]
         else:
             prefix = int(asked.prefix_tokens[row])
@@ -399,9 +468,28 @@ def tokens_of(asked: Plan, request: CellRequests, index: int) -> list[Any]:
     ("options", "block"),
     [
         ({"prefix": 40, "prefix_groups": 3, "input": "uniform:41:100"}, 16),
-        ({"prefix": 20, "prefix_groups": 2, "turns": "3", "input": "uniform:21:50", "output": "uniform:1:40"}, 16),
+        (
+            {
+                "prefix": 20,
+                "prefix_groups": 2,
+                "turns": "3",
+                "input": "uniform:21:50",
+                "output": "uniform:1:40",
+            },
+            16,
+        ),
         ({"turns": "uniform:1:4", "input": "uniform:1:50", "output": "uniform:1:40"}, 8),
-        ({"turns": "2", "prefix": 9, "input": "20", "output": "9", "duration_s": 1.0, "requests": []}, 8),
+        (
+            {
+                "turns": "2",
+                "prefix": 9,
+                "input": "20",
+                "output": "9",
+                "duration_s": 1.0,
+                "requests": [],
+            },
+            8,
+        ),
         ({"trace": True}, 16),
         ({"trace": True}, 600),
         ({"dataset": True}, 16),
@@ -426,14 +514,19 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
     elif "dataset" in options:
         path = tmp_path / "texts.txt"
         path.write_text("".join(f"{letter * 130}\n" for letter in "abc"))
-        asked = plan_of(Options.read(dataset=path, requests=[9], output="5", warmup=0, concurrency=[1]))
+        asked = plan_of(
+            Options.read(dataset=path, requests=[9], output="5", warmup=0, concurrency=[1])
+        )
     else:
         asked = plan(**({"concurrency": [2, 3], "requests": [12], "warmup": 2} | options))
     cell = len(asked.cells) - 1
     assert shares(asked, cell)
     request = CellRequests(asked, cell, 0.0, 0.0)
     # Of a cell that goes round, those of the second round too.
-    indices = [*range(min(request.count, 40)), *(range(request.count, request.count + 8) if request.cyclic else ())]
+    indices = [
+        *range(min(request.count, 40)),
+        *(range(request.count, request.count + 8) if request.cyclic else ()),
+    ]
     contents = Contents(asked, cell, request, block)
     key_of: dict[tuple[Any, ...], Any] = {}
     asking: dict[tuple[Any, ...], int] = {}
@@ -454,7 +547,8 @@ def test_blocks_have_equal_keys_where_their_tokens_and_all_before_are_equal(
 
 
 def write_sessions(path: Path, rng: np.random.Generator, scope: str) -> None:
-    """Sessions whose prompts go on from a prompt before, whole or cut, of their own or of another session."""
+    """Sessions whose prompts go on from a prompt before, whole or cut, of their own or of another
+    session."""
     asked: list[list[int]] = [[1, 2, 3, 4]]
     with path.open("w") as file:
         for _ in range(6):
@@ -466,10 +560,18 @@ def write_sessions(path: Path, rng: np.random.Generator, scope: str) -> None:
                 mine.append([*begun[: int(rng.integers(len(begun) + 1))], *new] or [1])
             asked += mine
             calls = [
-                {"t": at, "in": 32 * len(ids) - int(rng.integers(32)), "out": 3, "hash_ids": ids, "api_time": 0.5}
+                {
+                    "t": at,
+                    "in": 32 * len(ids) - int(rng.integers(32)),
+                    "out": 3,
+                    "hash_ids": ids,
+                    "api_time": 0.5,
+                }
                 for at, ids in enumerate(mine)
             ]
-            file.write(json.dumps({"block_size": 32, "hash_id_scope": scope, "requests": calls}) + "\n")
+            file.write(
+                json.dumps({"block_size": 32, "hash_id_scope": scope, "requests": calls}) + "\n"
+            )
 
 
 @pytest.mark.parametrize("scope", ["local", "global"])
@@ -485,17 +587,27 @@ def test_calls_of_sessions_share_the_blocks_up_to_which_their_tokens_are_equal(
     request = CellRequests(asked, 0, 0.0, 0.0)
     contents = Contents(asked, 0, request, block)
     prompts, said = [], []
-    indices = [*range(min(request.count, 60)), *range(request.count, request.count + 30 * request.cyclic)]
+    indices = [
+        *range(min(request.count, 60)),
+        *range(request.count, request.count + 30 * request.cyclic),
+    ]
     for index in indices:
         row = request.row(index)
         assert asked.blocks is not None
-        prompts.append([(asked.copy(0, index), each) for each in asked.blocks.take_row(row).tolist()])
+        prompts.append(
+            [(asked.copy(0, index), each) for each in asked.blocks.take_row(row).tolist()]
+        )
         tokens = [(*each, at) for each in prompts[-1] for at in range(32)]
         said.append(tokens[: request.input_tokens[row]])
-    known = [max((alike(prompt, each) for each in prompts[:at]), default=0) for at, prompt in enumerate(prompts)]
+    known = [
+        max((alike(prompt, each) for each in prompts[:at]), default=0)
+        for at, prompt in enumerate(prompts)
+    ]
     promised = promised_tokens(asked, 0)[: min(request.count, 60)].tolist()
     lengths = request.input_tokens[: len(promised)]
-    assert promised == [min(32 * blocks, length) for blocks, length in zip(known, lengths, strict=False)]
+    assert promised == [
+        min(32 * blocks, length) for blocks, length in zip(known, lengths, strict=False)
+    ]
     keys = [keys_of(contents, index) for index in indices]
     shared = 0
     for one, other in itertools.combinations(range(len(said)), 2):
@@ -520,10 +632,14 @@ def alike(one: Sequence[Any], other: Sequence[Any]) -> int:
         (3, {"duration_s": 1.0}, True),
     ],
 )
-def test_texts_are_shared_where_one_is_sent_again(texts: int, load: Json, shared: bool, tmp_path: Path) -> None:
+def test_texts_are_shared_where_one_is_sent_again(
+    texts: int, load: Json, shared: bool, tmp_path: Path
+) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("".join(f"{letter * 130}\n" for letter in "abc"[:texts]))
-    asked = plan_of(Options.read(**({"dataset": path, "output": "5", "warmup": 0, "concurrency": [1]} | load)))
+    asked = plan_of(
+        Options.read(**({"dataset": path, "output": "5", "warmup": 0, "concurrency": [1]} | load))
+    )
     assert shares(asked, 0) == shared
 
 
@@ -534,7 +650,7 @@ def test_prompts_of_their_own_share_nothing() -> None:
     assert shares(plan(concurrency=[2], requests=[6], prefix=1), 0)
 
 
-# --- replicas ---------------------------------------------------------------------------------------------------
+# --- replicas -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("in_step", [False, True])
@@ -564,7 +680,9 @@ def test_a_hash_keeps_sessions_where_they_began_however_full_it_is_there(in_step
 
 
 def test_requests_one_after_another_go_to_ranks_in_turn() -> None:
-    run = run_cell(plan(concurrency=[1], requests=[8]), 0, Fleet(POLICY, SLOPED, replicas=4, in_step=True))
+    run = run_cell(
+        plan(concurrency=[1], requests=[8]), 0, Fleet(POLICY, SLOPED, replicas=4, in_step=True)
+    )
     assert sorted(run.journal.replica) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
@@ -596,13 +714,17 @@ def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None
 
 
 def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
-    """First tokens of 100 + 500 tokens on two ranks, 100 ms for each 100-token prompt, 10 ms a decode step."""
+    """First tokens of 100 + 500 tokens on two ranks, 100 ms for each 100-token prompt, 10 ms a
+    decode step."""
     from loadstone.predict.scheduler import Sequence as Request
 
     policy = msgspec.structs.replace(POLICY, hold_steps=hold_steps)
     journal = RequestLog(len(arrivals))
     group = LockstepGroup(
-        [Replica(Scheduler(policy), Times(token=0.0009), journal, number=number) for number in range(2)]
+        [
+            Replica(Scheduler(policy), Times(token=0.0009), journal, number=number)
+            for number in range(2)
+        ]
     )
     coming = list(enumerate(arrivals))
     while coming or group.next_s < NEVER:
@@ -615,7 +737,8 @@ def ranks(hold_steps: int, *arrivals: tuple[float, int]) -> list[float]:
 
 
 def test_ranks_hold_prompts_back_until_all_have_some() -> None:
-    # One on each rank, the second a step later; from 0.2 s on both decode. A third comes in the first such step.
+    # One on each rank, the second a step later; from 0.2 s on both decode. A third comes in the
+    # first such step.
     both = [(0.0, 500), (0.0, 500)]
     assert ranks(0, *both, (0.205, 500))[2] == pytest.approx(0.21 + 0.1)
     # Of 40 steps the last has its prompt.
@@ -636,7 +759,11 @@ def test_experts_take_what_all_ranks_bring() -> None:
 
     class Told(Times):
         def step_s(
-            self, decodes: int, context: float, chunks: Sequence[tuple[int, int]], met_tokens: int | None = None
+            self,
+            decodes: int,
+            context: float,
+            chunks: Sequence[tuple[int, int]],
+            met_tokens: int | None = None,
         ) -> float:
             told.append((decodes, list(chunks), met_tokens))
             return super().step_s(decodes, context, chunks, met_tokens)
@@ -646,8 +773,13 @@ def test_experts_take_what_all_ranks_bring() -> None:
     group.add(Request(0, 99, 5), 0.0)
     group.add(Request(1, 29, 5), 0.001)
     complete(group)
-    # 99 of one prompt; then 29 of the other and a token and three guesses of the first: half of each, rounded up.
-    assert sorted(told, key=lambda each: each[0]) == [(0, [(99, 0)], 50), (0, [(29, 0)], 17), (1, [], 17)]
+    # 99 of one prompt; then 29 of the other and a token and three guesses of the first: half of
+    # each, rounded up.
+    assert sorted(told, key=lambda each: each[0]) == [
+        (0, [(99, 0)], 50),
+        (0, [(29, 0)], 17),
+        (1, [], 17),
+    ]
     told.clear()
     complete(group)
     complete(group)
@@ -655,8 +787,14 @@ def test_experts_take_what_all_ranks_bring() -> None:
 
 
 @settings(max_examples=100)
-@given(share=st.floats(0, 1, exclude_min=True), steps=st.integers(2, 500), context=st.sampled_from([0.0, 1e-9, 1e-5]))
-def test_a_stretch_is_cut_at_the_first_step_that_ends_no_earlier(share: float, steps: int, context: float) -> None:
+@given(
+    share=st.floats(0, 1, exclude_min=True),
+    steps=st.integers(2, 500),
+    context=st.sampled_from([0.0, 1e-9, 1e-5]),
+)
+def test_a_stretch_is_cut_at_the_first_step_that_ends_no_earlier(
+    share: float, steps: int, context: float
+) -> None:
     from loadstone.predict.scheduler import Sequence as Request
 
     def under_way() -> Replica:
@@ -678,7 +816,11 @@ def test_a_stretch_is_cut_at_the_first_step_that_ends_no_earlier(share: float, s
 
 
 @settings(max_examples=40)
-@given(seed=st.integers(0, 1 << 30), order=st.sampled_from(["mixed", "prefill-first"]), kv_blocks=st.integers(9, 90))
+@given(
+    seed=st.integers(0, 1 << 30),
+    order=st.sampled_from(["mixed", "prefill-first"]),
+    kv_blocks=st.integers(9, 90),
+)
 def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> None:
     from loadstone.predict.scheduler import Sequence as Request
 
@@ -703,7 +845,7 @@ def test_a_group_of_one_is_a_replica(seed: int, order: str, kv_blocks: int) -> N
     assert found[0] == found[1]
 
 
-# --- the short way ----------------------------------------------------------------------------------------------
+# --- the short way --------------------------------------------------------------------------------
 
 LOADS = st.one_of(
     st.integers(1, 12).map(lambda places: {"concurrency": [places]}),
@@ -753,7 +895,9 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
     asked = plan(**load, **counted, seed=seed, input=input, output=output, warmup=warmup)
     times = Times(step=0.006, token=1.2e-5, slot=1e-5, context=context, request_token_s=way)
     if window:
-        times = msgspec.structs.replace(times, window_tokens=window, window_s=1e-6, slot=1e-5 + window * 1e-6)
+        times = msgspec.structs.replace(
+            times, window_tokens=window, window_s=1e-6, slot=1e-5 + window * 1e-6
+        )
     if ties:
         # As in a trace: several come at once, and exactly where a step ends.
         asked = replace(asked, intended_s=np.ceil(asked.intended_s * 32) / 32)
@@ -792,8 +936,11 @@ def test_the_short_way_gives_the_same_to_the_last_bit(
 
 
 def test_a_stretch_ends_where_windows_are_full() -> None:
-    """10 ms a step, less 20 µs for each KV token that the window of 150 lacks; 100 in, 200 out, walked at once."""
-    times = Times(step=0.010, token=0.0, window_tokens=150.0, window_s=2e-5, stream_s=0.0, request_s=0.0)
+    """10 ms a step, less 20 µs for each KV token that the window of 150 lacks; 100 in, 200 out,
+    walked at once."""
+    times = Times(
+        step=0.010, token=0.0, window_tokens=150.0, window_s=2e-5, stream_s=0.0, request_s=0.0
+    )
     asked = plan(concurrency=[1], requests=[1], output="200")
     (record,) = records_of(asked, Fleet(POLICY, times))
     steps = np.diff(record["arrival_s"])
@@ -809,8 +956,12 @@ def suffice(asked: Plan, kv_blocks: int) -> bool:
     return run_fast(run, asked.cells[0], policy, SLOPED, None)
 
 
-@pytest.mark.parametrize(("input", "output", "blocks"), [("100", "5", 7), ("100", "13", 7), ("100", "14", 8)])
-def test_the_short_way_is_gone_as_far_as_blocks_are_sure_to_suffice(input: str, output: str, blocks: int) -> None:
+@pytest.mark.parametrize(
+    ("input", "output", "blocks"), [("100", "5", 7), ("100", "13", 7), ("100", "14", 8)]
+)
+def test_the_short_way_is_gone_as_far_as_blocks_are_sure_to_suffice(
+    input: str, output: str, blocks: int
+) -> None:
     asked = plan(concurrency=[6], requests=[40], input=input, output=output)
     assert [suffice(asked, 6 * blocks - less) for less in (0, 1)] == [True, False]
 
@@ -840,7 +991,9 @@ def test_the_short_way_gives_blocks_back_as_it_took_them() -> None:
         ({"concurrency": [6]}, 1, {"reserved_tokens": 40_000}),
     ],
 )
-def test_what_the_short_way_cannot_goes_the_long_one(options: Json, replicas: int, habits: Json) -> None:
+def test_what_the_short_way_cannot_goes_the_long_one(
+    options: Json, replicas: int, habits: Json
+) -> None:
     counted = {} if {"duration_s", "ramp"} & set(options) else {"requests": [40]}
     asked = plan(**options, **counted, input="uniform:60:90", output="uniform:1:40")
     fleet = Fleet(msgspec.structs.replace(POLICY, **habits), SLOPED, replicas=replicas)
@@ -858,7 +1011,8 @@ def test_the_usual_sweep_goes_the_short_way(options: Json, order: str) -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_what_is_seen_in_the_middle_of_a_stretch_is_as_it_stands_then(quick: bool) -> None:
-    """One prompt of 100 tokens, steps of 10 ms: no event between its first token at 23 ms and its last."""
+    """One prompt of 100 tokens, steps of 10 ms: no event between its first token at 23 ms and its
+    last."""
     seen: dict[float, tuple[int, int]] = {}
 
     def look(at_s: float, states: Sequence[State]) -> float:
@@ -901,15 +1055,30 @@ def test_what_is_seen_in_the_middle_of_a_stretch_is_as_it_stands_then(quick: boo
     prefix=st.sampled_from([0, 32]),
     engines=st.sampled_from([(1, False), (2, False), (2, True)]),
 )
-@example(1, {"keep_free": 0.5}, 16, 4.0, 32, (1, False))  # who waits comes to fit though nobody ends
-@example(0, {"speculative": Speculative(2, 0.6)}, 16, 20.0, 0, (1, False))  # who was preempted fits again
-@example(10766, {"keep_free": 1.0, "poll_steps": 5}, 16, 60.0, 0, (2, False))  # looked for, and not let in
+@example(
+    1, {"keep_free": 0.5}, 16, 4.0, 32, (1, False)
+)  # who waits comes to fit though nobody ends
+@example(
+    0, {"speculative": Speculative(2, 0.6)}, 16, 20.0, 0, (1, False)
+)  # who was preempted fits again
+@example(
+    10766, {"keep_free": 1.0, "poll_steps": 5}, 16, 60.0, 0, (2, False)
+)  # looked for, and not let in
 def test_how_many_steps_go_at_once_changes_nothing(
     seed: int, habits: Json, kv_blocks: int, rate: float, prefix: int, engines: tuple[int, bool]
 ) -> None:
     """Neither when anything ends, nor what is seen meanwhile."""
-    asked = plan(rate=[rate], requests=[14], input="uniform:33:90", output="uniform:1:90", prefix=prefix, seed=seed)
-    policy = EnginePolicy(**({"kv_blocks": kv_blocks, "max_batched_tokens": 64, "max_seqs": 6} | habits))
+    asked = plan(
+        rate=[rate],
+        requests=[14],
+        input="uniform:33:90",
+        output="uniform:1:90",
+        prefix=prefix,
+        seed=seed,
+    )
+    policy = EnginePolicy(
+        **({"kv_blocks": kv_blocks, "max_batched_tokens": 64, "max_seqs": 6} | habits)
+    )
     fleet = Fleet(policy, SLOPED, replicas=engines[0], in_step=engines[1])
     seen: list[list[list[State]]] = []
     ends: list[list[float]] = []
@@ -921,14 +1090,16 @@ def test_how_many_steps_go_at_once_changes_nothing(
             return at_s + 0.0371
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("loadstone.predict.simulator.cell.engines_of", partial(engines_of, at_once=at_once))
+            patched.setattr(
+                "loadstone.predict.simulator.cell.engines_of", partial(engines_of, at_once=at_once)
+            )
             ends.append(run_cell(asked, 0, fleet, look=look, quick=False).end_s)
         seen.append(here)
     assert ends[0] == pytest.approx(ends[1])
     assert seen[0] == seen[1]
 
 
-# --- laws of the records ----------------------------------------------------------------------------------------
+# --- laws of the records --------------------------------------------------------------------------
 
 
 @settings(max_examples=60)
@@ -994,11 +1165,20 @@ def test_what_is_cut_off_is_what_would_have_come_until_then(
     stream_s: float,
     grace_s: float,
 ) -> None:
-    asked = plan(concurrency=[9], duration_s=0.3, input="uniform:1:90", output="uniform:1:90", warmup=2, seed=seed)
+    asked = plan(
+        concurrency=[9],
+        duration_s=0.3,
+        input="uniform:1:90",
+        output="uniform:1:90",
+        warmup=2,
+        seed=seed,
+    )
     policy = EnginePolicy(
         kv_blocks=kv_blocks, max_batched_tokens=64, max_seqs=6, order=order, speculative=speculative
     )
-    fleet = Fleet(policy, Times(step=0.006, token=1e-4, stream_s=stream_s), replicas=replicas, in_step=in_step)
+    fleet = Fleet(
+        policy, Times(step=0.006, token=1e-4, stream_s=stream_s), replicas=replicas, in_step=in_step
+    )
     stop_s = run_cell(asked, 0, fleet, grace_s=grace_s).stop_s
     whole = records_of(asked, fleet, grace_s=1e9)
     cut = records_of(asked, fleet, grace_s=grace_s)
@@ -1023,7 +1203,9 @@ def test_each_engine_is_told_under_vllms_names() -> None:
     told: dict[tuple[float, str], dict[str, float]] = {}
     for row in counters.table().to_pylist():
         engine = json.loads(row["labels"])["engine"]
-        told.setdefault((row["time_s"], engine), {})[row["name"].removeprefix("vllm:")] = row["value"]
+        told.setdefault((row["time_s"], engine), {})[row["name"].removeprefix("vllm:")] = row[
+            "value"
+        ]
     assert {key: tuple(values[name] for name in names) for key, values in told.items()} == {
         (5.0, "0"): (0, 0, 0, 0, 0, 0, 0, 0),
         (5.0, "1"): (0, 0, 0, 0, 0, 0, 0, 0),
@@ -1051,8 +1233,12 @@ def test_samples_stay_evenly_spread_as_they_thin_out(monkeypatch: pytest.MonkeyP
 def test_the_way_of_a_request_and_the_clients_moments() -> None:
     two = plan(concurrency=[1, 1], requests=[6], input="uniform:10:90")
     first, second = (CellRequests(two, cell, 0.003, 1e-5) for cell in (0, 1))
-    assert first.request_s == pytest.approx([0.003 + 1e-5 * tokens for tokens in first.input_tokens])
-    other = CellRequests(plan(concurrency=[1, 1], requests=[6], input="uniform:10:90", seed=1), 0, 0.003, 1e-5)
+    assert first.request_s == pytest.approx(
+        [0.003 + 1e-5 * tokens for tokens in first.input_tokens]
+    )
+    other = CellRequests(
+        plan(concurrency=[1, 1], requests=[6], input="uniform:10:90", seed=1), 0, 0.003, 1e-5
+    )
     assert not set(first.turnaround_s) & (set(second.turnaround_s) | set(other.turnaround_s))
 
 
@@ -1080,7 +1266,9 @@ def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("pipeline", "prefix"), [(1, 16), (2, 0)])
 def test_what_the_preempted_had_written_stays_counted(pipeline: int, prefix: int) -> None:
-    policy = EnginePolicy(kv_blocks=14, max_batched_tokens=1024, max_seqs=8, pipeline=pipeline, batch_seqs=4)
+    policy = EnginePolicy(
+        kv_blocks=14, max_batched_tokens=1024, max_seqs=8, pipeline=pipeline, batch_seqs=4
+    )
     asked = plan(concurrency=[8], requests=[12], output="uniform:10:60", input="60", prefix=prefix)
     written: list[int] = []
 
@@ -1095,20 +1283,27 @@ def test_what_the_preempted_had_written_stays_counted(pipeline: int, prefix: int
 
 
 def test_what_is_used_of_a_cache_of_single_tokens_is_told_in_tokens() -> None:
-    """Where prompts share something, its blocks are larger than the engine's; what is used of it is not less."""
+    """Where prompts share something, its blocks are larger than the engine's; what is used of it is
+    not less."""
     policy = msgspec.structs.replace(POLICY, block_tokens=1, kv_blocks=160_000)
     most = []
     for prefix in (0, 16):
         counters = Counters("m", 1, policy.kv_tokens)
         asked = plan(concurrency=[8], requests=[40], input="800", output="200", prefix=prefix)
         run_cell(asked, 0, Fleet(policy, Times()), look=counters.look)
-        usage = [row["value"] for row in counters.table().to_pylist() if row["name"] == "vllm:kv_cache_usage_perc"]
+        usage = [
+            row["value"]
+            for row in counters.table().to_pylist()
+            if row["name"] == "vllm:kv_cache_usage_perc"
+        ]
         most.append(max(usage))
     assert most[0] == pytest.approx(8 * 900 / 160_000, rel=0.15)
     assert most[1] == pytest.approx(most[0], rel=0.1)
 
 
-def test_tables_have_the_stores_schema_and_split_where_they_grow_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_have_the_stores_schema_and_split_where_they_grow_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("loadstone.predict.simulator.table._EVENTS", 50)
     asked = plan(concurrency=[4], requests=[40], output="uniform:1:20")
     run = run_cell(asked, 0, Fleet(POLICY, Times()))
@@ -1130,7 +1325,9 @@ def test_tables_have_the_stores_schema_and_split_where_they_grow_large(monkeypat
 def test_records_are_the_same_however_they_are_split(
     policy: EnginePolicy, options: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = plan(**({"concurrency": [8], "output": "uniform:1:60", "input": "uniform:30:90"} | options))
+    asked = plan(
+        **({"concurrency": [8], "output": "uniform:1:60", "input": "uniform:30:90"} | options)
+    )
     run = run_cell(asked, 0, Fleet(policy, Times()), grace_s=0.05)
     (whole,) = tables(asked, 0, run, policy)
     for most in (1, 70, 200):
@@ -1138,20 +1335,24 @@ def test_records_are_the_same_however_they_are_split(
         made = list(tables(asked, 0, run, policy))
         assert pa.concat_tables(made).to_pylist() == whole.to_pylist()
         for table in made:
-            assert table.num_rows == 1 or len(pa.concat_arrays(table["tokens"].chunks).flatten()) <= most
+            assert (
+                table.num_rows == 1
+                or len(pa.concat_arrays(table["tokens"].chunks).flatten()) <= most
+            )
         for table, following in itertools.pairwise(made):
             tokens = [*table["tokens"].to_pylist(), following["tokens"][0].as_py()]
             assert sum(map(len, tokens)) > most  # no smaller than they have to be
 
 
-# --- how far off ------------------------------------------------------------------------------------------------
+# --- how far off ----------------------------------------------------------------------------------
 
 
 def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
     asked = plan(concurrency=[4], requests=[2000], output="50", warmup=4)
     fleet = Fleet(POLICY, Times(request_s=0.0, stream_s=0.0, token=0.0))
     draws = [
-        Times(step=0.010 * factor, request_s=0.0, stream_s=0.0, token=0.0) for factor in np.linspace(0.8, 1.2, 41)
+        Times(step=0.010 * factor, request_s=0.0, stream_s=0.0, token=0.0)
+        for factor in np.linspace(0.8, 1.2, 41)
     ]
     draws = [Fleet(POLICY, each) for each in draws]
     found = intervals(asked, 0, fleet, draws, {})
@@ -1167,7 +1368,9 @@ def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
 
 def test_throughput_is_as_unsure_as_e2e_only_where_it_follows_from_it() -> None:
     fleet = Fleet(POLICY, Times(token=0.0))
-    draws = [Fleet(POLICY, Times(step=0.010 * factor, token=0.0)) for factor in np.linspace(0.8, 1.2, 21)]
+    draws = [
+        Fleet(POLICY, Times(step=0.010 * factor, token=0.0)) for factor in np.linspace(0.8, 1.2, 21)
+    ]
     remains = {"ttft": 0.5, "tpot": 0.5}
     closed = intervals(plan(concurrency=[4], requests=[200], output="50"), 0, fleet, draws, remains)
     low, high = closed["output_tokens_per_s"]
@@ -1186,11 +1389,17 @@ def test_without_draws_nothing_is_known_to_be_unsure() -> None:
 
 def test_medians_are_those_of_the_measured() -> None:
     fleet = Fleet(POLICY, SLOPED)
-    asked = plan(concurrency=[4], requests=[9], warmup=12, input="uniform:10:900", output="uniform:1:90")
+    asked = plan(
+        concurrency=[4], requests=[9], warmup=12, input="uniform:10:900", output="uniform:1:90"
+    )
     found = _figures(run_cell(asked, 0, fleet))
     measured = [record for record in records_of(asked, fleet) if record["phase"] == "measure"]
-    assert found["ttft_s"] == pytest.approx(np.median([each["arrival_s"][0] - each["sent_s"] for each in measured]))
-    assert found["e2e_s"] == pytest.approx(np.median([each["end_s"] - each["sent_s"] for each in measured]))
+    assert found["ttft_s"] == pytest.approx(
+        np.median([each["arrival_s"][0] - each["sent_s"] for each in measured])
+    )
+    assert found["e2e_s"] == pytest.approx(
+        np.median([each["end_s"] - each["sent_s"] for each in measured])
+    )
     took_s = max(each["end_s"] for each in measured) - min(each["sent_s"] for each in measured)
     tokens = sum(each["output_tokens"] for each in measured)
     assert found["output_tokens_per_s"] == pytest.approx(tokens / took_s)
@@ -1202,7 +1411,9 @@ def test_of_one_token_e2e_is_as_unsure_as_ttft() -> None:
     asked = plan(output="1", concurrency=[2], requests=[20])
     found = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
     assert found["e2e_s"] == pytest.approx(found["ttft_s"])
-    assert found["output_tokens_per_s"] == pytest.approx(found["e2e_s"])  # no draw says that it is surer
+    assert found["output_tokens_per_s"] == pytest.approx(
+        found["e2e_s"]
+    )  # no draw says that it is surer
     asked = plan(output="500", concurrency=[2], requests=[20])
     long = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
     assert long["tpot_s"][1] * 0.98 < long["e2e_s"][1] < long["ttft_s"][1]
@@ -1218,7 +1429,9 @@ def test_a_cell_by_time_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_cell_by_time_that_takes_too_many_requests_is_refused_early() -> None:
     asked = plan(concurrency=[4], duration_s=1e9)
     begun = time.process_time()
-    with pytest.raises(InputError, match=r"--duration: about .*e\+\d+ requests in one cell.*shorten it"):
+    with pytest.raises(
+        InputError, match=r"--duration: about .*e\+\d+ requests in one cell.*shorten it"
+    ):
         run_cell(asked, 0, Fleet(POLICY, SLOPED))
     assert time.process_time() - begun < 5
 
@@ -1241,7 +1454,7 @@ def test_the_part_for_intervals_is_of_its_own_cell_and_not_as_long_as_its_time()
     assert beginning(ramp, 0).cells == ramp.cells
 
 
-# --- what cannot be -----------------------------------------------------------------------------------------------
+# --- what cannot be -------------------------------------------------------------------------------
 
 
 def test_what_never_fits_is_told() -> None:

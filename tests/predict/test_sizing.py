@@ -44,7 +44,9 @@ def test_beyond_the_kv_heads_they_are_copied() -> None:
     assert row.kv_bytes == 2 * 4096 * 131_072
     assert row.kv_bytes_per_token == 131_072
     keys_and_values = 2 * 32 * 4096 * 1024 * 2  # bytes; each of 16 ranks has an eighth
-    assert row.weights_bytes == pytest.approx(2 * 8_030_261_248 + keys_and_values + 15 * (2 * 32 + 1) * 4096 * 2)
+    assert row.weights_bytes == pytest.approx(
+        2 * 8_030_261_248 + keys_and_values + 15 * (2 * 32 + 1) * 4096 * 2
+    )
 
 
 def test_the_latent_is_on_every_rank() -> None:
@@ -58,17 +60,25 @@ def test_the_latent_is_on_every_rank() -> None:
 def test_compressed_attention_keeps_a_window_and_a_share_of_the_rest() -> None:
     (rank,) = ranks(parse_deployment("deepseek-v4-pro@8xb200/tp8"))
     windows = CacheLayer(61, 512 * 2.0, 128)
-    assert rank.cache == (windows, CacheLayer(31, 512 / 128 * 2), CacheLayer(30, (512 + 128) / 4 * 2))
+    assert rank.cache == (
+        windows,
+        CacheLayer(31, 512 / 128 * 2),
+        CacheLayer(30, (512 + 128) / 4 * 2),
+    )
 
 
 def test_states_are_cut_by_their_heads() -> None:
     (rank,) = ranks(parse_deployment("qwen3.5-397b-a17b:fp8@8xb200/tp8"))
-    state = 64 * 128 * 128 * 4 + 3 * (2 * 16 + 64) * 128 * 2  # in 32 bits; three inputs of the convolution in 16
+    state = (
+        64 * 128 * 128 * 4 + 3 * (2 * 16 + 64) * 128 * 2
+    )  # in 32 bits; three inputs of the convolution in 16
     assert rank.cache == (CacheLayer(45, 0.0, None, state / 8), CacheLayer(15, 2 * 256 * 2.0))
 
 
 def test_experts_are_dealt_out_or_cut_alike() -> None:
-    cut, dealt = (ranks(parse_deployment(f"mixtral-8x7b@8xh100/tp8{more}"))[0] for more in ("", ",ep8"))
+    cut, dealt = (
+        ranks(parse_deployment(f"mixtral-8x7b@8xh100/tp8{more}"))[0] for more in ("", ",ep8")
+    )
     assert cut.weights_bytes == dealt.weights_bytes
     (shared,) = ranks(parse_deployment("mixtral-8x7b@8xh100/tp1,dp8,attention-dp,ep8"))
     assert shared.weights_bytes > cut.weights_bytes  # the attention is whole on each
@@ -98,20 +108,27 @@ def test_precision_of_weights_leaves_the_embeddings() -> None:
     assert row.weights_bytes / 2 == pytest.approx(70_553_706_496 + embeddings, rel=1e-3)
 
 
-# --- against what engines printed -----------------------------------------------------------------------------
+# --- against what engines printed -----------------------------------------------------------------
 
 
 def printed() -> list[tuple[str, float, float, float]]:
     found = PRINTED.findall((RESULTS / "sizing.md").read_text())
-    return [(name, float(seen), float(ours), float(off.replace("−", "-"))) for name, seen, ours, off in found]
+    return [
+        (name, float(seen), float(ours), float(off.replace("−", "-")))
+        for name, seen, ours, off in found
+    ]
 
 
 def test_the_page_has_what_was_printed() -> None:
     assert len(printed()) == 12
 
 
-@pytest.mark.parametrize(("name", "seen", "ours", "off"), printed(), ids=[row[0] for row in printed()])
-def test_the_pages_numbers_are_ours_and_near_those_printed(name: str, seen: float, ours: float, off: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "seen", "ours", "off"), printed(), ids=[row[0] for row in printed()]
+)
+def test_the_pages_numbers_are_ours_and_near_those_printed(
+    name: str, seen: float, ours: float, off: float
+) -> None:
     found = memory_of(parse_deployment(name)).budget.kv_bytes / GIB
     assert found == pytest.approx(ours, abs=0.006)
     assert 100 * (found / seen - 1) == pytest.approx(off, abs=0.15)
@@ -120,17 +137,21 @@ def test_the_pages_numbers_are_ours_and_near_those_printed(name: str, seen: floa
 
 
 def test_an_rtx_4090_holds_what_vllm_gave_it() -> None:
-    limits = engine_limits(parse_deployment("llama-3.1-8b@1xrtx-4090/version=0.19.0,max_model_len=32768"))
+    limits = engine_limits(
+        parse_deployment("llama-3.1-8b@1xrtx-4090/version=0.19.0,max_model_len=32768")
+    )
     assert limits.kv_tokens == pytest.approx(41_408, rel=0.03)
     assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == (16, 2048, 256)
 
 
 def test_what_failed_to_start_does_not_fit() -> None:
     # vLLM, one H100: −1.44 GiB were left for KV (benchmarks/results/sizing.md, B).
-    assert memory_of(parse_deployment("llama-3.1-70b:fp8@1xh100/version=0.15.0")).budget.kv_bytes < 0
+    assert (
+        memory_of(parse_deployment("llama-3.1-70b:fp8@1xh100/version=0.15.0")).budget.kv_bytes < 0
+    )
 
 
-# --- the worked example ---------------------------------------------------------------------------------------
+# --- the worked example ---------------------------------------------------------------------------
 
 
 def test_the_worked_example() -> None:
@@ -162,13 +183,20 @@ def test_graphs_that_are_not_captured_take_no_memory(argument: str, counted: boo
 def test_vllms_shares_and_steps_in_flight() -> None:
     all_of_it = memory_of(parse_deployment("llama-3.1-8b@1xh100/gpu_memory_utilization=1")).budget
     assert all_of_it.outside_bytes == 0
-    assert memory_of(parse_deployment("llama-3.1-8b@1xh100/version=0.21")).budget.graphs_bytes == 1.04 * GIB
-    for more, steps, held in (("1xh100", 2, 1), ("2xh100/tp1,pp2", 3, 1), ("1xh100/version=0.29.0", 1, 0)):
+    assert (
+        memory_of(parse_deployment("llama-3.1-8b@1xh100/version=0.21")).budget.graphs_bytes
+        == 1.04 * GIB
+    )
+    for more, steps, held in (
+        ("1xh100", 2, 1),
+        ("2xh100/tp1,pp2", 3, 1),
+        ("1xh100/version=0.29.0", 1, 0),
+    ):
         cache = memory_of(parse_deployment(f"gpt-oss-20b@{more}")).stages[0][2]
         assert (cache.in_flight_tokens, cache.held_blocks) == (steps * 8192, held)
 
 
-# --- limits ---------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -177,7 +205,10 @@ def test_vllms_shares_and_steps_in_flight() -> None:
         ("llama-3.1-8b@1xh100", (16, 8192, 1024)),
         ("llama-3.1-8b@1xa100", (16, 2048, 256)),
         ("llama-3.1-8b@1xb200", (16, 16_384, 1024)),
-        ("llama-3.1-8b@1xh100/max_num_seqs=64,max_num_batched_tokens=4096,block_size=32", (32, 4096, 64)),
+        (
+            "llama-3.1-8b@1xh100/max_num_seqs=64,max_num_batched_tokens=4096,block_size=32",
+            (32, 4096, 64),
+        ),
         ("llama-3.1-8b@1xh100/engine=tensorrt-llm", (32, 8192, 2048)),
         ("llama-3.1-8b@1xh100/engine=sglang", (1, 8192, 2048)),
         ("llama-3.1-8b@1xh100/engine=sglang,max_running_requests=100", (1, 8192, 100)),
@@ -197,12 +228,15 @@ def test_what_a_scheduler_works_under(name: str, expected: tuple[int, int, int])
      "gpt-oss-120b@1xh100", "llama-3.1-8b@1xh100"],
 )  # fmt: skip
 def test_a_scheduler_holds_as_many_requests_as_are_promised(name: str, engine: str) -> None:
-    """Windows and states are most of a short request: a cache holds fewer of its tokens than of a long one's."""
+    """Windows and states are most of a short request: a cache holds fewer of its tokens than of a
+    long one's."""
     deployment = parse_deployment(name + ("," if "/tp" in name else "/") + f"engine={engine}")
     for context in (256, 1280, 8192, 32768):
         policy = policy_of(deployment, lengths=np.full(3, context))
         held = min(policy.max_seqs, policy.kv_tokens // context)
-        assert held == pytest.approx(size(deployment, context).max_concurrent_requests, rel=0.01, abs=1)
+        assert held == pytest.approx(
+            size(deployment, context).max_concurrent_requests, rel=0.01, abs=1
+        )
     # Whatever the mean is, the longest is held; and without lengths no more than states are.
     lengths = np.array([10, 10, 30_000])
     assert policy_of(deployment, lengths=lengths).kv_tokens >= 30_000
@@ -212,7 +246,9 @@ def test_a_scheduler_holds_as_many_requests_as_are_promised(name: str, engine: s
 def test_limits_of_what_does_not_fit_say_so() -> None:
     with pytest.raises(InputError, match=r"weights per GPU .* do not fit .* GPUs would"):
         engine_limits(parse_deployment("llama-3.1-70b@1xh100"))
-    with pytest.raises(InputError, match=r"tp3 does not divide the 32 attention heads, .* tp 1, 2, 4, 8, 16, 32 w"):
+    with pytest.raises(
+        InputError, match=r"tp3 does not divide the 32 attention heads, .* tp 1, 2, 4, 8, 16, 32 w"
+    ):
         engine_limits(parse_deployment("llama-3.1-8b@3xh100/tp3"))
     with pytest.raises(InputError, match="no sizing rules"):
         engine_limits(parse_deployment("llama-3.1-8b@1xh100/engine=transformers"))
@@ -224,18 +260,27 @@ def test_sglangs_fraction() -> None:
         return 1 - budget.activation_bytes / (budget.total_bytes - budget.runtime_bytes)
 
     total = parse_deployment("llama-3.1-8b@1xh100").gpu.usable_bytes / (1 << 20)
-    assert slack("llama-3.1-8b@1xh100/engine=sglang") == pytest.approx(round(1 - (1536 + 128) / total, 3))
-    # Before: 512 + 1.5 · 8192 + 128 + 2 · 256 + 8 · 58 captured sizes, above the 10 GiB that are the least.
+    assert slack("llama-3.1-8b@1xh100/engine=sglang") == pytest.approx(
+        round(1 - (1536 + 128) / total, 3)
+    )
+    # Before: 512 + 1.5 · 8192 + 128 + 2 · 256 + 8 · 58 captured sizes, above the 10 GiB that are
+    # the least.
     older = 512 + 1.5 * 8192 + 128 + 2 * 256 + 8 * 58
-    assert slack("llama-3.1-8b@1xh100/engine=sglang,version=0.5.10") == pytest.approx(round(1 - older / total, 3))
+    assert slack("llama-3.1-8b@1xh100/engine=sglang,version=0.5.10") == pytest.approx(
+        round(1 - older / total, 3)
+    )
     assert slack("llama-3.1-8b@1xh100/engine=sglang,mem_fraction_static=0.7") == pytest.approx(0.7)
-    # Of shorter chunks less than the 10 GiB, which a GPU of 24 GB does not keep: 48 sequences and 50 sizes there.
+    # Of shorter chunks less than the 10 GiB, which a GPU of 24 GB does not keep: 48 sequences and
+    # 50 sizes there.
     shorter = "engine=sglang,version=0.5.10,chunked_prefill_size=2048"
     assert slack(f"llama-3.1-8b@1xh100/{shorter}") == pytest.approx(round(1 - 10 * 1024 / total, 3))
     total = parse_deployment("llama-3.1-8b@1xrtx-4090").gpu.usable_bytes / MIB
     small = 512 + 1.5 * 4096 + 128 + 2 * 48 + 8 * 50
-    assert slack("llama-3.1-8b@1xrtx-4090/engine=sglang,version=0.5.10") == pytest.approx(round(1 - small / total, 3))
-    # Latent attention: 1536 for prefill; eight replicas of up to 512 with 4.5 for each sequence of theirs.
+    assert slack("llama-3.1-8b@1xrtx-4090/engine=sglang,version=0.5.10") == pytest.approx(
+        round(1 - small / total, 3)
+    )
+    # Latent attention: 1536 for prefill; eight replicas of up to 512 with 4.5 for each sequence of
+    # theirs.
     total = parse_deployment("deepseek-v3@8xh200").gpu.usable_bytes / MIB
     latent = 512 + 1.5 * 8192 + 8 * 128 + 2 * 512 + 1536 + 8 * 512 * 4.5
     spread = "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang"
@@ -263,7 +308,9 @@ def test_sglangs_fraction() -> None:
     ],
 )
 def test_sglangs_steps_by_the_gpus_memory(name: str, tokens: int, graph: int) -> None:
-    limits = rules_of(parse_deployment(f"{name}{',' if '/' in name else '/'}engine=sglang")).limits()
+    limits = rules_of(
+        parse_deployment(f"{name}{',' if '/' in name else '/'}engine=sglang")
+    ).limits()
     assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == (1, tokens, graph)
 
 
@@ -273,13 +320,21 @@ def test_how_many_sglang_runs_at_once() -> None:
         return rules.max_seqs(rules.limits(), kv_tokens)
 
     plain = "llama-3.1-8b@1xh100/engine=sglang"  # 512 for each whole context of 131,072
-    assert [most(plain, tokens) for tokens in (1, 1000, 400_000, 768_000, 4_000_000)] == [1, 500, 2048, 3000, 4096]
+    assert [most(plain, tokens) for tokens in (1, 1000, 400_000, 768_000, 4_000_000)] == [
+        1,
+        500,
+        2048,
+        3000,
+        4096,
+    ]
     spread = "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang,max_running_requests=100"
     assert [most(spread, tokens) for tokens in (10, 10_000)] == [5, 12]
     guessing = ",num_speculative_tokens=1"
     for more, seqs in (("", 48), (",max_running_requests=64", 64)):
         assert most(f"deepseek-v3@8xh200/tp8,engine=sglang{guessing}{more}", 400_000) == seqs
-    assert most(f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang{guessing}", 400_000) == 48 // 8
+    assert (
+        most(f"deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang{guessing}", 400_000) == 48 // 8
+    )
 
 
 def test_sglangs_states_have_nine_parts_of_nineteen() -> None:
@@ -288,14 +343,22 @@ def test_sglangs_states_have_nine_parts_of_nineteen() -> None:
     assert budget.graphs_bytes == (2 * 512 + 8 * 74) * MIB  # 58 sizes up to 8192 and 16 beyond
     room = budget.total_bytes - budget.activation_bytes - budget.runtime_bytes - budget.graphs_bytes
     room -= budget.weights_bytes
-    assert (budget.state_bytes, budget.kv_bytes) == (pytest.approx(room * 9 / 19), pytest.approx(room * 10 / 19))
+    assert (budget.state_bytes, budget.kv_bytes) == (
+        pytest.approx(room * 9 / 19),
+        pytest.approx(room * 10 / 19),
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "tokens", "seqs", "share"),
-    [("", 8192, 2048, 0.9), (",max_batch_size=64,max_num_tokens=1024,free_gpu_memory_fraction=0.5", 1024, 64, 0.5)],
+    [
+        ("", 8192, 2048, 0.9),
+        (",max_batch_size=64,max_num_tokens=1024,free_gpu_memory_fraction=0.5", 1024, 64, 0.5),
+    ],
 )
-def test_tensorrt_llm_takes_a_share_of_what_is_left(given: str, tokens: int, seqs: int, share: float) -> None:
+def test_tensorrt_llm_takes_a_share_of_what_is_left(
+    given: str, tokens: int, seqs: int, share: float
+) -> None:
     budget = memory_of(parse_deployment(f"llama-3.1-8b@1xh100/engine=tensorrt-llm{given}")).budget
     sampling = seqs * 128_256 * 14 + 4 * min(seqs, 132) * 128_256
     assert budget.activation_bytes == 2 * tokens * 4096 * 2 + sampling
@@ -303,7 +366,7 @@ def test_tensorrt_llm_takes_a_share_of_what_is_left(given: str, tokens: int, seq
     assert budget.kv_bytes == pytest.approx(left * share)
 
 
-# --- answers --------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 
 def test_pieces_add_up_to_the_gpus() -> None:
@@ -313,7 +376,13 @@ def test_pieces_add_up_to_the_gpus() -> None:
         "llama-3.1-8b@1xl40s/engine=tensorrt-llm",
     ):
         row = size(parse_deployment(name), 4096, 3)
-        total = row.weights_bytes + row.activation_bytes + row.reserve_bytes + row.kv_bytes + row.free_bytes
+        total = (
+            row.weights_bytes
+            + row.activation_bytes
+            + row.reserve_bytes
+            + row.kv_bytes
+            + row.free_bytes
+        )
         assert total == pytest.approx(row.usable_bytes)
 
 
@@ -350,7 +419,9 @@ def test_more_at_once_than_the_engine_runs() -> None:
 
 
 def test_replicas_hold_a_share_each() -> None:
-    one, four = (size(parse_deployment(f"llama-3.1-8b@{n}xh100/tp1,dp{n}"), 8192, n) for n in (1, 4))
+    one, four = (
+        size(parse_deployment(f"llama-3.1-8b@{n}xh100/tp1,dp{n}"), 8192, n) for n in (1, 4)
+    )
     assert four.max_concurrent_requests == 4 * one.max_concurrent_requests
     assert four.weights_bytes == 4 * one.weights_bytes
     assert four.max_context_tokens == one.max_context_tokens
@@ -383,7 +454,12 @@ def test_an_argument_that_means_nothing_is_named(value: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Qwen/Qwen2.5-72B@1xh100", "llama-3.1-70b:fp8@1xl4", "deepseek-v3@1xb200", "mixtral-8x22b@1xl40s/engine=sglang"],
+    [
+        "Qwen/Qwen2.5-72B@1xh100",
+        "llama-3.1-70b:fp8@1xl4",
+        "deepseek-v3@1xb200",
+        "mixtral-8x22b@1xl40s/engine=sglang",
+    ],
 )
 def test_the_gpus_that_a_row_says_would_do_do(name: str) -> None:
     why = size(parse_deployment(name), 8192, 4).why
@@ -401,7 +477,9 @@ def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
     assert "of each of 16 replicas holds 0.99 requests" in row.why
     shared = size(parse_deployment("deepseek-v3@8xl40s/dp8,attention-dp")).why
     assert "32 GPUs would (attention-dp tp2 pp2 dp8)" in shared
-    assert size(parse_deployment("deepseek-v3@32xl40s/attention-dp,tp2,pp2,dp8"), context_tokens=1).fits
+    assert size(
+        parse_deployment("deepseek-v3@32xl40s/attention-dp,tp2,pp2,dp8"), context_tokens=1
+    ).fits
     assert "; 64 GPUs would (tp8 dp8)" in size(parse_deployment("llama-3.1-405b@8xh200/dp8")).why
 
 
@@ -411,7 +489,10 @@ def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
         ("deepseek-v3@8xh100", "or weights of fewer bits: these GPUs hold int4 (MODEL:int4)"),
         ("deepseek-v3@4xb200", "or weights of fewer bits: these GPUs hold nvfp4 (MODEL:nvfp4)"),
         ("llama-3.1-70b@2xl40s", "or weights of fewer bits (MODEL:fp8), which these GPUs hold"),
-        ("llama-3.1-70b@1xl40s", "or weights of fewer bits (MODEL:fp8): these GPUs hold int4 (MODEL:int4)"),
+        (
+            "llama-3.1-70b@1xl40s",
+            "or weights of fewer bits (MODEL:fp8): these GPUs hold int4 (MODEL:int4)",
+        ),
         ("deepseek-v3@1xh100", "or weights of fewer bits"),
     ],
 )
@@ -426,13 +507,22 @@ def test_the_precision_that_these_gpus_hold_is_named(text: str, said: str) -> No
     ("text", "said"),
     [
         ("llama-3.1-8b@1xh100/kv=nvfp4", ""),
-        ("llama-3.1-8b@1xh100/kv=nvfp4,version=0.19.0", "vllm 0.19.0 has no KV cache in nvfp4; 0.21 has"),
-        ("llama-3.1-8b@1xmi300x/kv=nvfp4", "vllm has no KV cache in nvfp4 on a mi300x; fp8 would work (kv=fp8)"),
+        (
+            "llama-3.1-8b@1xh100/kv=nvfp4,version=0.19.0",
+            "vllm 0.19.0 has no KV cache in nvfp4; 0.21 has",
+        ),
+        (
+            "llama-3.1-8b@1xmi300x/kv=nvfp4",
+            "vllm has no KV cache in nvfp4 on a mi300x; fp8 would work (kv=fp8)",
+        ),
         ("llama-3.1-8b@2xt4/kv=nvfp4", "no KV cache in nvfp4 on a t4"),
         ("gpt-oss-20b@1xh100/kv=nvfp4", "heads of 64 numbers or attention sinks"),
         ("gpt-oss-20b@1xb200/kv=nvfp4", ""),
         ("deepseek-v3@8xh200/kv=nvfp4", "no KV cache in nvfp4 for MLA"),
-        ("llama-3.1-8b@1xh100/kv=int8,engine=sglang", "sglang has no KV cache in int8; fp32, bf16, fp16, nvfp4, fp8"),
+        (
+            "llama-3.1-8b@1xh100/kv=int8,engine=sglang",
+            "sglang has no KV cache in int8; fp32, bf16, fp16, nvfp4, fp8",
+        ),
         ("llama-3.1-8b@1xb200/kv=int8,engine=trtllm", "tensorrt-llm has no KV cache in int8"),
         ("llama-3.1-8b@1xh100/kv=fp8,engine=llama.cpp", "llama.cpp has no KV cache in fp8"),
         ("llama-3.1-8b@1xh100/kv=int8,engine=llama.cpp", ""),
@@ -452,13 +542,22 @@ def test_a_cache_that_the_engine_has_not_does_not_fit(text: str, said: str) -> N
             "llama-3.1-8b:fp8@1xa100/engine=tensorrt-llm",
             "no a100 does; int4 would work; engine=vllm or",
         ),
-        ("llama-3.1-8b:nvfp4@1xl40s/engine=tensorrt-llm", "tensorrt-llm takes nvfp4 weights only where"),
+        (
+            "llama-3.1-8b:nvfp4@1xl40s/engine=tensorrt-llm",
+            "tensorrt-llm takes nvfp4 weights only where",
+        ),
         (
             "llama-3.1-8b@1xmi300x/engine=tensorrt-llm",
             "NVIDIA's GPUs alone, not on a mi300x; engine=vllm or engine=sglang or",
         ),
-        ("llama-3.1-8b:int4@1xt4/engine=tensorrt-llm", "tensorrt-llm runs from Ampere on, not on a t4"),
-        ("llama-3.1-8b:fp8@1xv100", "vllm has no kernels for fp8 weights on a v100; bf16 or int4 would work"),
+        (
+            "llama-3.1-8b:int4@1xt4/engine=tensorrt-llm",
+            "tensorrt-llm runs from Ampere on, not on a t4",
+        ),
+        (
+            "llama-3.1-8b:fp8@1xv100",
+            "vllm has no kernels for fp8 weights on a v100; bf16 or int4 would work",
+        ),
         ("gpt-oss-20b@1xv100/engine=sglang", "sglang has no kernels for mxfp4 weights on a v100"),
         ("llama-3.1-8b:int4@1xt4/engine=tensorrt-llm,version=0.9.0", ""),
         ("llama-3.1-8b:fp8@1xl40s/engine=tensorrt-llm", ""),
@@ -478,7 +577,10 @@ def test_weights_that_an_engine_has_no_kernels_for_do_not_fit(text: str, said: s
 
 def test_no_weights_are_proposed_that_would_not_run() -> None:
     assert "fp8" not in size(parse_deployment("llama-3.1-70b@1xv100"), 4096).why
-    assert "these GPUs hold int4" in size(parse_deployment("llama-3.1-70b@1xa100/engine=trtllm"), 4096).why
+    assert (
+        "these GPUs hold int4"
+        in size(parse_deployment("llama-3.1-70b@1xa100/engine=trtllm"), 4096).why
+    )
 
 
 def test_replicas_that_could_share_their_experts_are_told_so() -> None:
@@ -489,8 +591,11 @@ def test_replicas_that_could_share_their_experts_are_told_so() -> None:
 
 
 def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:
-    """Blocks for four requests to the block, of which vLLM keeps one: three are held, and the row says so."""
-    deployment = parse_deployment("Qwen/Qwen3-VL-8B-Instruct:fp8@1xh100-nvl/kv=fp8,gpu_memory_utilization=0.91")
+    """Blocks for four requests to the block, of which vLLM keeps one: three are held, and the row
+    says so."""
+    deployment = parse_deployment(
+        "Qwen/Qwen3-VL-8B-Instruct:fp8@1xh100-nvl/kv=fp8,gpu_memory_utilization=0.91"
+    )
     context = 258_752
     assert memory_of(deployment).requests(context) == 4
     row = size(deployment, context, 4)
@@ -501,14 +606,22 @@ def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:
 
 def test_sglang_holds_no_more_than_max_total_tokens() -> None:
     name = "llama-3.1-8b@1xl4/engine=sglang"
-    whole, capped = (size(parse_deployment(name + more), 4096) for more in ("", ",max_total_tokens=5000"))
-    assert (capped.kv_capacity_tokens, capped.max_context_tokens, capped.max_concurrent_requests) == (5000, 5000, 1)
+    whole, capped = (
+        size(parse_deployment(name + more), 4096) for more in ("", ",max_total_tokens=5000")
+    )
+    assert (
+        capped.kv_capacity_tokens,
+        capped.max_context_tokens,
+        capped.max_concurrent_requests,
+    ) == (5000, 5000, 1)
     assert whole.kv_capacity_tokens > 5000
 
 
 def test_a_stage_without_attention_needs_no_cache() -> None:
     """Three of four layers keep a state alone: with 48 layers on 16 ranks some have no other."""
-    row = size(parse_deployment("Qwen/Qwen3-Next-80B-A3B-Instruct@16xgh200/engine=llama.cpp"), 8192, 4)
+    row = size(
+        parse_deployment("Qwen/Qwen3-Next-80B-A3B-Instruct@16xgh200/engine=llama.cpp"), 8192, 4
+    )
     assert (row.fits, row.max_concurrent_requests) == (True, 4)
 
 
@@ -525,11 +638,12 @@ def test_states_take_room_of_their_own(engine: str) -> None:
     assert not more.fits
 
 
-# --- what platform engineers asked ------------------------------------------------------------------------------
+# --- what platform engineers asked ----------------------------------------------------------------
 
 
 def test_a_tp_that_cannot_be_is_told_once_with_what_works_for_all() -> None:
-    # 32 heads, 8 KV heads and 14,336 of width: 6 divides none of them, and what works must work for each.
+    # 32 heads, 8 KV heads and 14,336 of width: 6 divides none of them, and what works must work for
+    # each.
     why = size(parse_deployment("llama-3.1-8b@6xh100")).why
     assert why == (
         "tp6 does not divide the 32 attention heads, the 8 KV heads and the 14336 numbers of the MLP's width; "
@@ -548,15 +662,19 @@ def test_an_engine_told_of_more_context_than_the_model_has_does_not_start(engine
     assert not row.fits
     assert (row.max_context_tokens, row.max_concurrent_requests) == (0, 0)
     assert "max_model_len 131,072 is beyond the 40,960" in row.why
-    assert size(parse_deployment(f"qwen3-8b@1xh100/engine={engine},max_model_len=40960"), 32_768).fits
+    assert size(
+        parse_deployment(f"qwen3-8b@1xh100/engine={engine},max_model_len=40960"), 32_768
+    ).fits
 
 
 def test_draft_layers_are_held_where_tokens_are_guessed() -> None:
     plain, guessing = (
-        size(parse_deployment(f"deepseek-v3@8xh200/ep8{more}"), 8192) for more in ("", ",num_speculative_tokens=1")
+        size(parse_deployment(f"deepseek-v3@8xh200/ep8{more}"), 8192)
+        for more in ("", ",num_speculative_tokens=1")
     )
     model = catalogue.model("deepseek-v3")
-    # One layer more: its 256 + 1 experts in FP8 are shared out, and its 576 numbers a token are on every rank.
+    # One layer more: its 256 + 1 experts in FP8 are shared out, and its 576 numbers a token are on
+    # every rank.
     assert guessing.kv_bytes_per_token - plain.kv_bytes_per_token == 576 * 2
     assert guessing.kv_bytes / plain.kv_bytes == 62 / 61
     more = guessing.weights_bytes - plain.weights_bytes
@@ -566,7 +684,10 @@ def test_draft_layers_are_held_where_tokens_are_guessed() -> None:
 
 
 def test_that_no_draft_is_counted_is_said() -> None:
-    one, other = (size(parse_deployment(f"llama-3.1-8b@1xh100{more}")) for more in ("", "/num_speculative_tokens=3"))
+    one, other = (
+        size(parse_deployment(f"llama-3.1-8b@1xh100{more}"))
+        for more in ("", "/num_speculative_tokens=3")
+    )
     assert one.weights_bytes == other.weights_bytes
     assert "no memory of a draft is counted" in other.assumed
     own = size(parse_deployment("deepseek-v3@8xh200/num_speculative_tokens=1"))
@@ -574,18 +695,22 @@ def test_that_no_draft_is_counted_is_said() -> None:
 
 
 def test_vllm_packs_fp8_of_sparse_mla() -> None:
-    """512 numbers in FP8, four scales of 4 bytes, a RoPE key of 64 in bf16; the indexer's key of 128 and a scale."""
+    """512 numbers in FP8, four scales of 4 bytes, a RoPE key of 64 in bf16; the indexer's key of
+    128 and a scale."""
     per_token = {
         name: size(parse_deployment(name), 8192).kv_bytes_per_token
         for name in ("deepseek-v3.2@8xh200/kv=fp8", "deepseek-v3.2@8xh200/kv=fp8,engine=tensorrt-llm",
                      "deepseek-v3@8xh200/kv=fp8")
     }  # fmt: skip
     assert list(per_token.values()) == [61 * (512 + 16 + 128 + 132), 61 * (576 + 132), 61 * 576]
-    assert size(parse_deployment("deepseek-v3.2@8xh200"), 8192).kv_bytes_per_token == 61 * (2 * 576 + 132)
+    assert size(parse_deployment("deepseek-v3.2@8xh200"), 8192).kv_bytes_per_token == 61 * (
+        2 * 576 + 132
+    )
 
 
 def test_sglang_loads_drafts_before_it_sizes_the_cache() -> None:
-    """0.5.23 reserves nothing for them (memory_hook); a token's bytes have their layers (pool_configurator)."""
+    """0.5.23 reserves nothing for them (memory_hook); a token's bytes have their layers
+    (pool_configurator)."""
     for model, numbers in (("deepseek-v3", 576), ("glm-4.5", 2 * 8 * 128)):
         plain, guessing = (
             size(parse_deployment(f"{model}@8xh200/tp8,engine=sglang{more}"), 8192)
@@ -593,7 +718,10 @@ def test_sglang_loads_drafts_before_it_sizes_the_cache() -> None:
         )
         assert guessing.kv_bytes_per_token - plain.kv_bytes_per_token == numbers * 2
         assert guessing.weights_bytes > plain.weights_bytes
-        assert guessing.reserve_bytes + guessing.activation_bytes == plain.reserve_bytes + plain.activation_bytes
+        assert (
+            guessing.reserve_bytes + guessing.activation_bytes
+            == plain.reserve_bytes + plain.activation_bytes
+        )
 
 
 def test_sglang_kept_memory_free_for_drafts() -> None:
@@ -621,10 +749,11 @@ def test_sglang_keeps_every_token_of_gemma_3_and_windows_of_gpt_oss() -> None:
 
 
 def test_windows_that_slid_on_leave_room_for_others() -> None:
-    """vLLM counts each request with a whole batch in flight when it prints its concurrency; but a batch is shared."""
+    """vLLM counts each request with a whole batch in flight when it prints its concurrency; but a
+    batch is shared."""
     memory = memory_of(parse_deployment("gemma-3-27b@1xh100"))
-    # 10 layers a group: one of full attention, 52 others in six. 8,192 tokens are 512 blocks of 16 of each group
-    # while they are computed, and 64 and one more of a window's after.
+    # 10 layers a group: one of full attention, 52 others in six. 8,192 tokens are 512 blocks of 16
+    # of each group while they are computed, and 64 and one more of a window's after.
     most, settled = 512 + 6 * 513, 512 + 6 * 65
     assert memory.cache.request_blocks(8192) == most
     assert memory.cache.settled_blocks(8192) == settled
@@ -634,18 +763,27 @@ def test_windows_that_slid_on_leave_room_for_others() -> None:
     assert memory.holds(8192, int(held))
     assert not memory.holds(8192, int(held) + 1)
     row = size(parse_deployment("gemma-3-27b@1xh100"), 8192)
-    assert row.max_concurrent_requests * 8192 <= row.kv_capacity_tokens < (row.max_concurrent_requests + 1) * 8192
+    assert (
+        row.max_concurrent_requests * 8192
+        <= row.kv_capacity_tokens
+        < (row.max_concurrent_requests + 1) * 8192
+    )
     # A model of full attention alone has no such difference.
     plain = memory_of(parse_deployment("llama-3.1-8b@1xh100"))
     assert plain.requests(8192) == pytest.approx(plain.blocks / 512)
 
 
 def test_links_between_nodes_of_four_are_named() -> None:
-    assert "tp8 reaches beyond the 4 GPUs of a node" in size(parse_deployment("llama-3.1-70b@8xh100/nodes=2,tp8")).why
+    assert (
+        "tp8 reaches beyond the 4 GPUs of a node"
+        in size(parse_deployment("llama-3.1-70b@8xh100/nodes=2,tp8")).why
+    )
     assert size(parse_deployment("llama-3.1-70b@8xh100/tp8")).why == ""
 
 
-@pytest.mark.parametrize("name", ["llama-3.1-8b@1xl40s", "gemma-3-27b@1xh100/engine=sglang", "deepseek-r1@8xh200"])
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b@1xl40s", "gemma-3-27b@1xh100/engine=sglang", "deepseek-r1@8xh200"]
+)
 def test_gpus_that_hold_what_the_cache_does_not_are_named(name: str) -> None:
     why = size(parse_deployment(name), 32_768, 64).why
     would = re.search(r"; (\d+) GPUs would \(([^)]+)\)", why)
@@ -662,16 +800,25 @@ def test_llama_cpp_is_told_of_its_own_arguments() -> None:
     assert "--kv-dtype" not in why
     assert "a batch of 4 fits" in why  # 16 would be held, but there are 4 slots
     assert "ctx_size=196608 with parallel=24 would" in why
-    assert size(parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp,ctx_size=196608,parallel=24"), 8192, 24).fits
+    assert size(
+        parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp,ctx_size=196608,parallel=24"),
+        8192,
+        24,
+    ).fits
 
 
-YARN = '{"rope_parameters":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}}'
+YARN = (
+    '{"rope_parameters":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768}}'
+)
 
 
 @pytest.mark.parametrize(
-    ("engine", "argument", "requests"), [("vllm", "hf_overrides", 5), ("sglang", "json_model_override_args", 6)]
+    ("engine", "argument", "requests"),
+    [("vllm", "hf_overrides", 5), ("sglang", "json_model_override_args", 6)],
 )
-def test_beyond_its_context_a_model_needs_scaled_positions(engine: str, argument: str, requests: int) -> None:
+def test_beyond_its_context_a_model_needs_scaled_positions(
+    engine: str, argument: str, requests: int
+) -> None:
     """Memory is looked at all the same, and the remedy can be copied."""
     where = f"qwen3-32b@2xh200/tp2,engine={engine}"
     row = size(parse_deployment(where), 131_072)
@@ -690,17 +837,29 @@ def test_beyond_its_context_a_model_needs_scaled_positions(engine: str, argument
     ("overrides", "limit"),
     [
         ('{"max_position_embeddings": 65536}', 65_536),
-        ('{"max_position_embeddings": 32768, "rope_scaling": {"type": "linear", "factor": 2}}', 65_536),
+        (
+            '{"max_position_embeddings": 32768, "rope_scaling": {"type": "linear", "factor": 2}}',
+            65_536,
+        ),
         ('{"rope_parameters": {"rope_type": "llama3", "factor": 8, "rope_theta": 1e6}}', 40_960),
     ],
 )
 def test_what_an_override_makes_of_the_context(overrides: str, limit: int) -> None:
-    assert size(parse_deployment(f"qwen3-32b@2xh200/hf_overrides={overrides}")).context_tokens == limit
+    assert (
+        size(parse_deployment(f"qwen3-32b@2xh200/hf_overrides={overrides}")).context_tokens == limit
+    )
 
 
 @pytest.mark.parametrize(
     "overrides",
-    ["yarn", "{", '{"num_experts": 4}', '{"rope_scaling": 5}', '{"rope_scaling": {"factor": 1e300}}', "[]"],
+    [
+        "yarn",
+        "{",
+        '{"num_experts": 4}',
+        '{"rope_scaling": 5}',
+        '{"rope_scaling": {"factor": 1e300}}',
+        "[]",
+    ],
 )
 def test_an_override_that_is_not_understood_is_one_line(overrides: str) -> None:
     with pytest.raises(InputError, match=r"^--hf-overrides: ") as caught:
@@ -712,6 +871,8 @@ def test_a_precision_is_that_of_the_published_checkpoint() -> None:
     """What cuts the checkpoint's blocks is no answer for `MODEL:fp8` either."""
     row = size(parse_deployment("qwen3-235b-a22b:fp8@8xh200"))
     assert not row.fits
-    assert row.why.startswith("Qwen/Qwen3-235B-A22B in fp8 is published as Qwen/Qwen3-235B-A22B-FP8: tp8 cuts")
+    assert row.why.startswith(
+        "Qwen/Qwen3-235B-A22B in fp8 is published as Qwen/Qwen3-235B-A22B-FP8: tp8 cuts"
+    )
     assert size(parse_deployment("qwen3-235b-a22b:fp8@8xh200/ep2")).fits
     assert size(parse_deployment("qwen3-235b-a22b@8xh200")).fits

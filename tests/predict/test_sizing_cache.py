@@ -50,7 +50,10 @@ def test_full_layers_and_windows_are_dealt_into_groups_of_equal_size() -> None:
     assert cache.block_bytes == 10 * 16 * 4
     # 12 windows and 13 full: less than half as many again, so all are padded to 13.
     cache = grouped([CacheLayer(13, 4.0), CacheLayer(12, 4.0, 64)], 16, 0, 1, 0)
-    assert ([group.kind for group in cache.groups], cache.block_bytes) == (["full", "window"], 13 * 16 * 4)
+    assert ([group.kind for group in cache.groups], cache.block_bytes) == (
+        ["full", "window"],
+        13 * 16 * 4,
+    )
 
 
 def test_smaller_pages_get_longer_blocks() -> None:
@@ -63,19 +66,25 @@ def test_smaller_pages_get_longer_blocks() -> None:
 
 def test_states_lengthen_attentions_blocks_until_they_fit() -> None:
     # A state of 1000 bytes, 10 bytes a token: 100 tokens, in steps of 16: 112, a page of 1120.
-    cache = grouped([CacheLayer(2, 10.0), CacheLayer(6, 0.0, None, 1000.0)], 16, 0, states=2, held_blocks=0)
+    cache = grouped(
+        [CacheLayer(2, 10.0), CacheLayer(6, 0.0, None, 1000.0)], 16, 0, states=2, held_blocks=0
+    )
     assert cache.groups == (Group("full", 112), *[Group("state", 112, states=2)] * 3)
     assert cache.block_bytes == 2 * 1120
     assert cache.request_blocks(200) == 2 + 3 * 2
 
 
 def test_a_hybrid_is_cut_as_vllm_cut_it() -> None:
-    """noonghunna/club-3090 issue 612: vLLM 0.24, Qwen3.6-35B-A3B, fp8 KV, 5.98 GiB of room: 567,978 tokens, 4.33x.
+    """noonghunna/club-3090 issue 612: vLLM 0.24, Qwen3.6-35B-A3B, fp8 KV, 5.98 GiB of room: 567,978
+    tokens, 4.33x.
 
-    10 layers of attention with 2 KV heads of 256, 30 gated-delta layers whose state is 32 heads of 128×128 in fp32
-    and 3 inputs of 8192 channels in bf16.
+    10 layers of attention with 2 KV heads of 256, 30 gated-delta layers whose state is 32 heads of
+    128×128 in fp32 and 3 inputs of 8192 channels in bf16.
     """
-    layers = [CacheLayer(10, 2 * 2 * 256.0), CacheLayer(30, 0.0, None, 32 * 128 * 128 * 4 + 3 * 8192 * 2.0)]
+    layers = [
+        CacheLayer(10, 2 * 2 * 256.0),
+        CacheLayer(30, 0.0, None, 32 * 128 * 128 * 4 + 3 * 8192 * 2.0),
+    ]
     cache = grouped(layers, 16, in_flight_tokens=8192, states=2, held_blocks=0)
     blocks = cache.blocks(5.98 * GIB)
     assert f"{cache.concurrency(blocks, 131_072):.2f}" == "4.33"
@@ -87,7 +96,8 @@ def test_pools_are_sized_in_proportion() -> None:
     assert cache.block_bytes == 20 + 0.8 * 20
     assert cache.blocks(3600) == 100
     assert pooled([CacheLayer(2, 10.0, 128)], 4).block_bytes == 80
-    # Of 100 tokens and 80 of windows: within a window that pool runs out first, of 200 tokens the other.
+    # Of 100 tokens and 80 of windows: within a window that pool runs out first, of 200 tokens the
+    # other.
     assert cache.request_blocks(80) == 100
     assert [cache.holds(100, 40, requests) for requests in (2, 3)] == [True, False]
     assert cache.request_blocks(200) == 200
@@ -105,13 +115,17 @@ def test_what_keeps_nothing_of_its_tokens_has_no_limit() -> None:
     st.integers(1, 100_000),
     st.integers(1, 40),
     st.lists(
-        st.tuples(st.integers(1, 40), st.integers(1, 64), st.none() | st.integers(1, 5000)), min_size=1, max_size=4
+        st.tuples(st.integers(1, 40), st.integers(1, 64), st.none() | st.integers(1, 5000)),
+        min_size=1,
+        max_size=4,
     ),
 )
 def test_the_longest_context_fits_and_one_token_more_does_not(
     blocks: int, limit: int, requests: int, layers: list[tuple[int, int, int | None]]
 ) -> None:
-    cache = grouped([CacheLayer(n, float(size), window) for n, size, window in layers], 16, 64, 2, 1)
+    cache = grouped(
+        [CacheLayer(n, float(size), window) for n, size, window in layers], 16, 64, 2, 1
+    )
     longest = cache.max_context(blocks, limit, requests)
     assert 0 <= longest <= limit
     assert longest == 0 or cache.holds(blocks, longest, requests)

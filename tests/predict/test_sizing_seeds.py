@@ -45,7 +45,9 @@ def longest(gpus: str, model: str, version: str) -> int:
     """The last rung that fits, in 1,024 tokens; tried as a person would, rung by rung."""
     deployment = parse_deployment(f"{model}@{gpus}/tp{gpus[0]},version={version}")
     limit = rules_of(deployment).context_limit or 0
-    return max((n for n in LADDER if n * 1024 <= limit and size(deployment, n * 1024).fits), default=0)
+    return max(
+        (n for n in LADDER if n * 1024 <= limit and size(deployment, n * 1024).fits), default=0
+    )
 
 
 def test_all_of_003_is_there() -> None:
@@ -83,7 +85,11 @@ def test_003_by_todays_rules() -> None:
     ],
 )
 def test_001s_table(row: str, name: str, kv_per_token: int, query_heads: int) -> None:
-    cells = re.search(rf"^\| {row} \| [^|]* \| ([\d,.]+) \| [^|]* \| ([\d,.]+) \| ([\d,.]+) \| ", PAGE, re.MULTILINE)
+    cells = re.search(
+        rf"^\| {row} \| [^|]* \| ([\d,.]+) \| [^|]* \| ([\d,.]+) \| ([\d,.]+) \| ",
+        PAGE,
+        re.MULTILINE,
+    )
     assert cells
     weights, formula, kv = (float(cell.replace(",", "")) for cell in cells.groups())
     model = catalogue.model(name)
@@ -96,7 +102,9 @@ def test_001s_table(row: str, name: str, kv_per_token: int, query_heads: int) ->
 
 def test_what_fits_in_its_place() -> None:
     def held(name: str, gpus: int, context: int) -> int:
-        return size(parse_deployment(f"{name}@{gpus}xh200/tp{gpus}"), context, 32).max_concurrent_requests
+        return size(
+            parse_deployment(f"{name}@{gpus}xh200/tp{gpus}"), context, 32
+        ).max_concurrent_requests
 
     assert size(parse_deployment("llama-3.1-8b@8xh200"), 131_072, 32).fits
     assert not size(parse_deployment("llama-3.1-8b@4xh200"), 131_072, 32).fits
@@ -107,7 +115,11 @@ def test_what_fits_in_its_place() -> None:
 
 def test_000s_bf16_does_not_fit_one_node() -> None:
     one = size(parse_deployment("deepseek-v3:bf16@8xh200/engine=sglang"))
-    assert (one.fits, round(one.weights_bytes / 1e9), round(one.usable_bytes / 1e9)) == (False, 1356, 1201)
+    assert (one.fits, round(one.weights_bytes / 1e9), round(one.usable_bytes / 1e9)) == (
+        False,
+        1356,
+        1201,
+    )
     assert size(parse_deployment("deepseek-v3@8xh200/engine=sglang")).fits
     assert size(parse_deployment("deepseek-v3:bf16@16xh200/engine=sglang")).fits
     assert not size(parse_deployment("deepseek-v3@8xh100/engine=sglang")).fits

@@ -1,4 +1,5 @@
-"""The step model: hand-sized figures, the properties any step time must have, and what a profile must hold."""
+"""The step model: hand-sized figures, the properties any step time must have, and what a profile
+must hold."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from loadstone.engines import rules_of
 from loadstone.predict import step_time
 from loadstone.predict.step_time import StepModel, profile_of
 from loadstone.predict.step_time.boards import architecture_of
-from loadstone.predict.step_time.coefficients import COEFFICIENTS, EXPERT_LAYERS, HOST, INDEX, LIGHT, NAMES, PRIOR
+from loadstone.predict.step_time.coefficients import (
+    COEFFICIENTS,
+    EXPERT_LAYERS,
+    HOST,
+    INDEX,
+    LIGHT,
+    NAMES,
+    PRIOR,
+)
 from loadstone.predict.step_time.formulas import (
     attended_pairs,
     body_seconds,
@@ -69,18 +78,33 @@ def test_weights_of_a_rank_are_the_models_share() -> None:
 
 
 def test_the_work_of_a_dense_rank_by_hand() -> None:
-    """Llama-3.1-8B on two: 16 of 32 heads of 128 and 4 of 8 KV heads, half of 14,336; 16 bits throughout."""
+    """Llama-3.1-8B on two: 16 of 32 heads of 128 and 4 of 8 KV heads, half of 14,336; 16 bits
+    throughout."""
     work = work_of(parse_deployment("llama-3.1-8b@2xh100/tp2"))
-    # inputs × outputs of queries, keys and values; of the output; of gate and up; of down; and the head.
-    sizes = [(4096, 2048 + 2 * 512), (2048, 4096), (4096, 2 * 7168), (7168, 4096), (4096, 128256 // 2)]
+    # inputs × outputs of queries, keys and values; of the output; of gate and up; of down; and the
+    # head.
+    sizes = [
+        (4096, 2048 + 2 * 512),
+        (2048, 4096),
+        (4096, 2 * 7168),
+        (7168, 4096),
+        (4096, 128256 // 2),
+    ]
     products = np.isin(work.kind, [GEMM, HEAD])
     assert work.flops[products].tolist() == [2 * inputs * outputs for inputs, outputs in sizes]
     assert work.weights[products].tolist() == [2 * inputs * outputs for inputs, outputs in sizes]
-    assert work.activations[products].tolist() == [2 * sum(size) for size in sizes[:-1]] + [12 * 128256]
+    assert work.activations[products].tolist() == [2 * sum(size) for size in sizes[:-1]] + [
+        12 * 128256
+    ]
     assert work.count.tolist() == [32] * 6 + [1]
-    assert work.message[work.kind == COLLECTIVE].tolist() == [2 * 4096] * 2  # 2·(2 − 1)/2 of a tensor of 2 bytes
+    assert (
+        work.message[work.kind == COLLECTIVE].tolist() == [2 * 4096] * 2
+    )  # 2·(2 − 1)/2 of a tensor of 2 bytes
     assert (work.products[0], work.quantised[0], work.layers[0]) == (4 * 32, 0, 32)
-    assert (work.cache[0], work.context_flops[0], work.pair_flops[0]) == (32 * 4 * 256 * 2, *[32 * 2 * 16 * 256] * 2)
+    assert (work.cache[0], work.context_flops[0], work.pair_flops[0]) == (
+        32 * 4 * 256 * 2,
+        *[32 * 2 * 16 * 256] * 2,
+    )
 
 
 def test_the_work_of_experts_by_hand() -> None:
@@ -94,17 +118,28 @@ def test_the_work_of_experts_by_hand() -> None:
     assert work.fullest[at] == pytest.approx(0.5895, abs=1e-4)  # Blom; exactly 1/√π = 0.564
     # Queries, keys and values, and the output in 8 bits; the router in 16.
     assert (work.products[0], work.quantised[0], work.expert_layers[0]) == (3 * 32, 2 * 32, 32)
-    four_bits = work_of(parse_deployment("gpt-oss-120b@2xh100/tp2"))  # which an H100 multiplies in 16
+    four_bits = work_of(
+        parse_deployment("gpt-oss-120b@2xh100/tp2")
+    )  # which an H100 multiplies in 16
     at = four_bits.kind == EXPERTS
     assert four_bits.weights[at].tolist() == (four_bits.flops[at] / 2 * 4.25 / 8).tolist()
     assert set(four_bits.peak[at]) == {four_bits.peak16[0]}
 
 
 def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
-    one, two = (work_of(parse_deployment(f"mixtral-8x7b@{text}")) for text in ("4xh100/tp4", "8xh100/tp4,dp2"))
-    assert all(np.array_equal(getattr(one, each.name), getattr(two, each.name)) for each in fields(Work))
+    one, two = (
+        work_of(parse_deployment(f"mixtral-8x7b@{text}"))
+        for text in ("4xh100/tp4", "8xh100/tp4,dp2")
+    )
+    assert all(
+        np.array_equal(getattr(one, each.name), getattr(two, each.name)) for each in fields(Work)
+    )
     spread = work_of(parse_deployment("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"))
-    assert set(spread.group[spread.kind == COLLECTIVE]) == set(spread.group[spread.kind == EXPERTS]) == {8}
+    assert (
+        set(spread.group[spread.kind == COLLECTIVE])
+        == set(spread.group[spread.kind == EXPERTS])
+        == {8}
+    )
     assert set(spread.message[spread.kind == COLLECTIVE]) == {2 * 7168 * 2 * 7 / 8}
     assert spread.group[spread.kind == HEAD].tolist() == [1]
 
@@ -113,31 +148,50 @@ def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
     ("text", "what"),
     [
         (
-            "deepseek-v3@8xh200/tp8",  # 16 heads a rank on 512 + 64 numbers; of prompts on 128 + 64 and 128
-            {"cache": 61 * 576 * 2, "context_flops": 61 * 2 * 16 * (576 + 512), "pair_flops": 61 * 2 * 16 * 320}
+            # 16 heads a rank on 512 + 64 numbers; of prompts on 128 + 64 and 128
+            "deepseek-v3@8xh200/tp8",
+            {
+                "cache": 61 * 576 * 2,
+                "context_flops": 61 * 2 * 16 * (576 + 512),
+                "pair_flops": 61 * 2 * 16 * 320,
+            }
             | {"products": 369, "quantised": 250, "launches": 369 + 6 * 61 + 6 * 58 + 24 * 61},
         ),
-        ("deepseek-v3@8xh200/tp8,engine=tensorrt-llm", {"launches": 369 + 6 * 61 + 6 * 58 + 60 * 61}),
         (
-            "deepseek-v3.2@8xh200/tp8",  # of these 2,048, which an indexer of 64 heads of 128 chooses, in 8 bits
+            "deepseek-v3@8xh200/tp8,engine=tensorrt-llm",
+            {"launches": 369 + 6 * 61 + 6 * 58 + 60 * 61},
+        ),
+        (
+            # of these 2,048, which an indexer of 64 heads of 128 chooses, in 8 bits
+            "deepseek-v3.2@8xh200/tp8",
             {"window": 2048, "window_cache": 61 * 576 * 2, "window_pair_flops": 61 * 2 * 16 * 320}
             | {"cache": 61 * 128, "context_flops": 61 * 64 * 128, "pair_flops": 61 * 64 * 128}
             | {"latent_layers": 61 * (1 + 3)},
         ),
         (
-            # 31 layers see 128 tokens and all the others at 1 for 128, 30 see 128 and 1,024 of those at 1 for 4.
+            # 31 layers see 128 tokens and all the others at 1 for 128, 30 see 128 and 1,024 of
+            # those at 1 for 4.
             "deepseek-v4-pro@8xb200/tp8",
-            {"window": (31 * 128 + 30 * 1152) / 61, "window_cache": 61 * 1024, "window_flops": 61 * 4 * 16 * 512}
+            {
+                "window": (31 * 128 + 30 * 1152) / 61,
+                "window_cache": 61 * 1024,
+                "window_flops": 61 * 4 * 16 * 512,
+            }
             | {"cache": 31 * 1024 / 128 + 30 * 128 / 4, "latent_layers": 61 + 30 * 3, "latent": 1}
             | {"context_flops": 31 * 4 * 16 * 512 / 128 + 30 * 64 * 128 / 4},
         ),
         (
-            # 45 layers of linear attention, 64 heads of 128 × 128 in 32 bits and three inputs of its convolution.
+            # 45 layers of linear attention, 64 heads of 128 × 128 in 32 bits and three inputs of
+            # its convolution.
             "qwen3.5-397b-a17b:fp8@8xb200/tp8",
-            {"state": 45 * 2 * (64 * 128 * 128 * 4 + 3 * 12288 * 2) / 8, "linear_layers": 45, "layers": 45 + 15 * 1.5}
+            {
+                "state": 45 * 2 * (64 * 128 * 128 * 4 + 3 * 12288 * 2) / 8,
+                "linear_layers": 45,
+                "layers": 45 + 15 * 1.5,
+            }
             | {"cache": 15 * 512 * 2, "context_flops": 15 * 2 * 4 * 512}
-            # Two projections in 8 bits and one in 16; queries to gates, and the output; a router, and a shared expert
-            # that has a gate of its own.
+            # Two projections in 8 bits and one in 16; queries to gates, and the output; a router,
+            # and a shared expert that has a gate of its own.
             | {"products": 45 * 3 + 15 * 2 + 60 * (1 + 2), "quantised": 45 * 2 + 15 * 2 + 60 * 2}
             | {"launches": 345 + 6 * 67.5 + 6 * 60 + 48 * 45},
         ),
@@ -150,7 +204,8 @@ def test_attention_by_hand(text: str, what: dict[str, float]) -> None:
 
 
 def test_messages_that_are_no_reduction() -> None:
-    """From stage to stage a tensor goes once, over the network; a norm over heads of all ranks sends hardly any."""
+    """From stage to stage a tensor goes once, over the network; a norm over heads of all ranks
+    sends hardly any."""
     stages = work_of(parse_deployment("llama-3.1-405b:fp8@16xh100/tp8,pp2,nodes=2"))
     last = np.flatnonzero(stages.kind == COLLECTIVE)[-1]
     assert (stages.count[last], stages.ranks[last], stages.message[last]) == (1, 2, 2 * 16384)
@@ -163,7 +218,11 @@ def test_messages_that_are_no_reduction() -> None:
         stages = work_of(parse_deployment(text))
         assert stages.link[np.flatnonzero(stages.kind == COLLECTIVE)[-1]] == link, text
     normed = work_of(parse_deployment("minimax-m2.5@8xh200/tp8"))
-    assert normed.message[normed.kind == COLLECTIVE].tolist() == [2 * 3072 * 1.75, 0.0, 2 * 3072 * 1.75]
+    assert normed.message[normed.kind == COLLECTIVE].tolist() == [
+        2 * 3072 * 1.75,
+        0.0,
+        2 * 3072 * 1.75,
+    ]
     assert set(normed.link[normed.kind == COLLECTIVE]) == {
         parse_deployment("llama-3.1-8b@1xh200").gpu.link_bytes_per_s
     }
@@ -176,7 +235,10 @@ def one_of(**columns: float) -> Work:
     integers = ("row", "kind", "compute", "memory")
     return Work(
         **{
-            each.name: np.array([(rates | columns).get(each.name, 0.0)], np.int64 if each.name in integers else float)
+            each.name: np.array(
+                [(rates | columns).get(each.name, 0.0)],
+                np.int64 if each.name in integers else float,
+            )
             for each in fields(Work)
         }  # type: ignore[arg-type]
     )
@@ -187,19 +249,27 @@ def test_the_formulas_by_hand() -> None:
 
     def given(**values: float) -> np.ndarray:
         """These coefficients; times are 0 else, efficiencies 1."""
-        return np.array([[values.get(each.name, 0.0 if each.unit == "s" else 1.0) for each in COEFFICIENTS]])
+        return np.array(
+            [[values.get(each.name, 0.0 if each.unit == "s" else 1.0) for each in COEFFICIENTS]]
+        )
 
     two = np.array([2.0])
     cubes = 91 ** (1 / 3)  # ‖3, 4‖
     half = given(gemm_compute_fp8=0.5, gemm_memory_fp4=0.25)
-    product = one_of(kind=GEMM, flops=9, peak=12, weights=8, activations=6, hbm=20, compute=1, memory=2, count=5)
+    product = one_of(
+        kind=GEMM, flops=9, peak=12, weights=8, activations=6, hbm=20, compute=1, memory=2, count=5
+    )
     assert float(body_seconds(product, half, two)[0]) == pytest.approx(5 * cubes)  # 18/6 and 20/5
     assert float(body_seconds(replace(product, group=two), half, two)[0]) == pytest.approx(
         5 * (6**3 + 6.4**3) ** (1 / 3)
     )
-    assert float(head_seconds(replace(product, kind=np.array([HEAD])), half, two)[0]) == pytest.approx(cubes)
+    assert float(
+        head_seconds(replace(product, kind=np.array([HEAD])), half, two)[0]
+    ) == pytest.approx(cubes)
     reached = replace(product, efficiency_compute=two / 4, efficiency_memory=two / 8)
-    assert float(body_seconds(reached, half, two)[0]) == pytest.approx(5 * (6**3 + 16**3) ** (1 / 3))
+    assert float(body_seconds(reached, half, two)[0]) == pytest.approx(
+        5 * (6**3 + 16**3) ** (1 / 3)
+    )
     caches = one_of(cache=6, context_flops=4, widening=2, peak16=4, window_cache=8)
     full, windowed, _ = context_seconds(caches, given(attention_prefill=0.5, attention_decode=0.5))
     assert float(full[0]) == pytest.approx((12**3 + (2 + 3) ** 3) ** (1 / 3))
@@ -210,15 +280,31 @@ def test_the_formulas_by_hand() -> None:
     slower = replace(message, floor=two, efficiency_memory=two / 4)
     sent = body_seconds(slower, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 2 + 12))
-    layers = one_of(layers=1, products=2, quantised=3, expert_layers=4, latent_layers=5, linear_layers=6, launches=7)
+    layers = one_of(
+        layers=1,
+        products=2,
+        quantised=3,
+        expert_layers=4,
+        latent_layers=5,
+        linear_layers=6,
+        launches=7,
+    )
     floors = given(
-        layer_s=1, product_s=10, quantised_s=1e2, expert_layer_s=1e3, latent_layer_s=1e4, linear_layer_s=1e5
+        layer_s=1,
+        product_s=10,
+        quantised_s=1e2,
+        expert_layer_s=1e3,
+        latent_layer_s=1e4,
+        linear_layer_s=1e5,
     )
     assert float(body_seconds(layers, floors, two)[0]) == 654321
     assert float(launch_seconds(layers, given(launch_s=2))[0]) == 14
 
-    # Experts: of 8, four here, two for each of four tokens; asked for at rates of shape 1: a/(a + 1) are touched.
-    experts = one_of(kind=EXPERTS, flops=3, peak=4, weights=5, activations=6, hbm=8, experts=8, per_token=2, ep=2)
+    # Experts: of 8, four here, two for each of four tokens; asked for at rates of shape 1: a/(a +
+    # 1) are touched.
+    experts = one_of(
+        kind=EXPERTS, flops=3, peak=4, weights=5, activations=6, hbm=8, experts=8, per_token=2, ep=2
+    )
     experts = replace(
         experts,
         uneven=-two,
@@ -238,22 +324,38 @@ def test_the_formulas_by_hand() -> None:
     every = body_seconds(replace(experts, all_pairs=np.array([1.0])), ones, np.array([4.0]))
     alone = body_seconds(experts, ones, np.array([4.0]))
     assert float(every[0] - alone[0]) == pytest.approx(4 * 6 / 4)
-    worst = body_seconds(replace(experts, fullest=np.array([50.0]), flops=two * 0, activations=two * 0), ones, two)
+    worst = body_seconds(
+        replace(experts, fullest=np.array([50.0]), flops=two * 0, activations=two * 0), ones, two
+    )
     assert float(worst[0]) == 2 + 4 * 5 / 2  # no more than there are
 
-    seen = one_of(cache=6, window_cache=12, context_flops=8, window_flops=16, state=10, hbm=4, peak16=8)
-    rates = given(attention_decode=0.5, attention_prefill=0.25, latent_decode=0.5, latent_prefill=0.5)
-    assert [float(each[0]) for each in context_seconds(seen, rates)] == pytest.approx([cubes, 2 * cubes, 5])
+    seen = one_of(
+        cache=6, window_cache=12, context_flops=8, window_flops=16, state=10, hbm=4, peak16=8
+    )
+    rates = given(
+        attention_decode=0.5, attention_prefill=0.25, latent_decode=0.5, latent_prefill=0.5
+    )
+    assert [float(each[0]) for each in context_seconds(seen, rates)] == pytest.approx(
+        [cubes, 2 * cubes, 5]
+    )
     latent = replace(seen, latent=two, cache=two * 1.5, window_cache=two * 3)
-    assert [float(each[0]) for each in context_seconds(latent, rates)] == pytest.approx([cubes, 2 * cubes, 5])
+    assert [float(each[0]) for each in context_seconds(latent, rates)] == pytest.approx(
+        [cubes, 2 * cubes, 5]
+    )
     pairs_of_prompts = one_of(pair_flops=6, window_pair_flops=10, peak16=8)
     assert [float(each[0]) for each in pair_seconds(pairs_of_prompts, rates)] == [3, 5]
-    assert [float(each[0]) for each in pair_seconds(replace(pairs_of_prompts, latent=two), rates)] == [6, 10]
+    assert [
+        float(each[0]) for each in pair_seconds(replace(pairs_of_prompts, latent=two), rates)
+    ] == [6, 10]
 
 
 @pytest.mark.parametrize(
     "text",
-    ["gpt-oss-120b@2xh100/tp2", "qwen3.5-397b-a17b:fp8@8xb200/tp8", "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"],
+    [
+        "gpt-oss-120b@2xh100/tp2",
+        "qwen3.5-397b-a17b:fp8@8xb200/tp8",
+        "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp",
+    ],
 )
 def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
     model = model_of(text)
@@ -270,7 +372,10 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
         return float(head_seconds(work, values, np.array([sequences]))[0])
 
     def host(sequences: int, *names: str) -> float:
-        return float(sum(model.values[INDEX[name]] for name in names) + sequences * model.values[INDEX["sequence_s"]])
+        return float(
+            sum(model.values[INDEX[name]] for name in names)
+            + sequences * model.values[INDEX["sequence_s"]]
+        )
 
     # Three decodes of 3,000 tokens in all, and parts of two prompts.
     attention = 3000 * full + min(3000, 3 * window) * windowed + 5 * state
@@ -287,9 +392,16 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
     layers = drafting.deployment.model
     share = (sum(run.count for run in layers.draft_layers) or 1) / layers.layer_count
     # Four tokens of each sequence attend to what is read once.
-    verifying = replace(work, context_flops=4 * work.context_flops, window_flops=4 * work.window_flops)
+    verifying = replace(
+        work, context_flops=4 * work.context_flops, window_flops=4 * work.window_flops
+    )
     full, windowed, _ = (float(each[0]) for each in context_seconds(verifying, values))
-    base = body(4 * 4) + head(4 * 4) + 3 * (share * body(4) + head(4)) + 4 * (window * windowed + state)
+    base = (
+        body(4 * 4)
+        + head(4 * 4)
+        + 3 * (share * body(4) + head(4))
+        + 4 * (window * windowed + state)
+    )
     assert drafting.decode_line(4) == (pytest.approx(base + host(4, "step_s")), full)
     drafting.graph_tokens = 3 * 4 + 48
     within = drafting.step_s(3, 3000, [(40, 100), (8, 0)])
@@ -298,7 +410,10 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
 
 
 def test_all_experts_are_on_the_ranks_that_share_them() -> None:
-    for text, ranks in (("deepseek-v3@8xh200/tp8", 8), ("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp", 8)):
+    for text, ranks in (
+        ("deepseek-v3@8xh200/tp8", 8),
+        ("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp", 8),
+    ):
         deployment = parse_deployment(text)
         work = work_of(deployment)
         at = work.kind == EXPERTS
@@ -311,11 +426,14 @@ def test_speed_of_light_is_the_roofline_by_hand() -> None:
     """Llama-3.1-8B in bf16 on an H100: one token reads all weights but the embedding table once."""
     deployment = parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm")
     light = model_of("llama-3.1-8b@1xh100/tp1,engine=vllm").light()
-    weights = deployment.model.weights_bytes() - deployment.model.vocab * deployment.model.hidden * 2
+    weights = (
+        deployment.model.weights_bytes() - deployment.model.vocab * deployment.model.hidden * 2
+    )
     base, slope = light.decode_line(1)
     assert base == pytest.approx(weights / 3.35e12, rel=0.02)
     assert slope == pytest.approx(131072 / 3.35e12, rel=0.01)
-    # 4096 prompt tokens: 2 FLOPs a parameter and token, and half of 4·heads·head_dim·n² for each layer.
+    # 4096 prompt tokens: 2 FLOPs a parameter and token, and half of 4·heads·head_dim·n² for each
+    # layer.
     parameters = weights / 2 - deployment.model.vocab * deployment.model.hidden
     flops = 2 * parameters * 4096 + 32 * 4 * 32 * 128 * 4096**2 / 2
     assert light.step_s(0, 0, [(4096, 0)]) == pytest.approx(flops / 989e12, rel=0.05)
@@ -327,10 +445,19 @@ def test_steps_grow_with_what_they_hold(text: str) -> None:
     bases = [model.decode_line(batch)[0] for batch in (1, 2, 4, 8, 16, 32, 64, 65, 128, 256, 500)]
     assert all(low < high for low, high in itertools.pairwise(bases))
     assert model.step_s(8, 8000, []) < model.step_s(8, 80000, [])
-    assert model.step_s(8, 8000, []) < model.step_s(8, 8000, [(512, 0)]) < model.step_s(8, 8000, [(2048, 0)])
+    assert (
+        model.step_s(8, 8000, [])
+        < model.step_s(8, 8000, [(512, 0)])
+        < model.step_s(8, 8000, [(2048, 0)])
+    )
     assert model.step_s(0, 0, [(512, 0)]) < model.step_s(0, 0, [(512, 30000)])
     light = model.light()
-    for decodes, context, chunks in ((1, 500, []), (64, 64000, []), (3, 900, [(1000, 0)]), (0, 0, [(8192, 512)])):
+    for decodes, context, chunks in (
+        (1, 500, []),
+        (64, 64000, []),
+        (3, 900, [(1000, 0)]),
+        (0, 0, [(8192, 512)]),
+    ):
         assert light.step_s(decodes, context, chunks) < model.step_s(decodes, context, chunks)
 
 
@@ -356,7 +483,9 @@ def test_a_table_lookup_is_the_formula_in_between() -> None:
         (100.0, 1050, 40),
     ],
 )
-def test_windows_bound_what_attention_sees(cached: float, pairs: float, within: float, number: Any) -> None:
+def test_windows_bound_what_attention_sees(
+    cached: float, pairs: float, within: float, number: Any
+) -> None:
     """Pairs rise to the window, and stay there."""
     assert attended_pairs(number(10.0), number(cached)) == pairs
     assert window_pairs(number(10.0), number(cached), number(4.0)) == within
@@ -367,7 +496,9 @@ def test_windows_bound_what_attention_sees(cached: float, pairs: float, within: 
 def test_a_decode_step_reads_no_more_of_a_window_than_there_is(text: str, more: str) -> None:
     model = model_of(text + more)
     window = int(model.window_tokens)
-    short, full, longer = (model.step_s(64, 64 * tokens, []) for tokens in (128, window, window + 1000))
+    short, full, longer = (
+        model.step_s(64, 64 * tokens, []) for tokens in (128, window, window + 1000)
+    )
     base, slope = model.decode_line(64)
     per_token = (full - short) / (64 * (window - 128))
     assert full == pytest.approx(base + slope * 64 * window)
@@ -391,7 +522,8 @@ def test_the_windows_of_a_draft_model_are_read_once_for_each_guess() -> None:
 
 
 def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_later_ones() -> None:
-    """All rows with experts of SGLang 0.4 are DeepSeek-R1's, whose prompts took eight times as long as today."""
+    """All rows with experts of SGLang 0.4 are DeepSeek-R1's, whose prompts took eight times as long
+    as today."""
 
     def of(text: str) -> Profile:
         return profile_of(parse_deployment(text))
@@ -405,12 +537,19 @@ def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_lat
     assert (latent.name, latent.covariance) == (dense.name, dense.covariance)
     latent = dense  # but for what its family adds
     experts = [name in EXPERT_LAYERS for name in NAMES]
-    np.testing.assert_array_equal(mixture.values(), np.where(experts, wide.values(), latent.values()))
-    assert mixture.values()[INDEX["expert_compute"]] > 1.5 * latent.values()[INDEX["expert_compute"]]
+    np.testing.assert_array_equal(
+        mixture.values(), np.where(experts, wide.values(), latent.values())
+    )
+    assert (
+        mixture.values()[INDEX["expert_compute"]] > 1.5 * latent.values()[INDEX["expert_compute"]]
+    )
     assert np.linalg.eigvalsh(np.array(mixture.covariance)).min() > 0
     # Of vLLM 0.2 too no mixture was measured, nor anything else with experts.
     assert of("mixtral-8x7b@2xh100/tp2,version=0.11.0") == of("qwen3-8b@1xh100/version=0.11.0")
-    old, new = (model_of_shipped(f"mixtral-8x7b@2xh100/tp2,engine=sglang,version={v}") for v in ("0.4.4", "0.5.2"))
+    old, new = (
+        model_of_shipped(f"mixtral-8x7b@2xh100/tp2,engine=sglang,version={v}")
+        for v in ("0.4.4", "0.5.2")
+    )
     assert old.step_s(0, 0, [(4096, 0)]) == pytest.approx(new.step_s(0, 0, [(4096, 0)]), rel=0.2)
 
 
@@ -421,7 +560,9 @@ def model_of_shipped(text: str) -> StepModel:
 
 def test_products_that_were_cut_off_are_made_in_16_bits() -> None:
     """A B300 multiplies INT8 at a fifteenth of the rate of 16 bits."""
-    wide, eight = (work_of(parse_deployment(f"llama-3.1-8b{dtype}@1xb300")) for dtype in ("", ":int8"))
+    wide, eight = (
+        work_of(parse_deployment(f"llama-3.1-8b{dtype}@1xb300")) for dtype in ("", ":int8")
+    )
     assert (eight.peak == wide.peak).all()
     assert (eight.compute == wide.compute).all()
     read = [each.weights[each.kind == GEMM].sum() for each in (wide, eight)]
@@ -432,14 +573,19 @@ def test_products_that_were_cut_off_are_made_in_16_bits() -> None:
 
 
 def test_verified_tokens_are_no_cheaper_than_their_products() -> None:
-    """128 latent heads on a rank compute nearly as long as they read; four tokens of a sequence compute longer."""
+    """128 latent heads on a rank compute nearly as long as they read; four tokens of a sequence
+    compute longer."""
     deployed = parse_deployment("deepseek-r1@8xh200/tp1,dp8,ep8,attention-dp,engine=vllm")
-    plain, verifying = (StepModel(deployed, prior_profile(), draft_tokens=drafts) for drafts in (0, 3))
+    plain, verifying = (
+        StepModel(deployed, prior_profile(), draft_tokens=drafts) for drafts in (0, 3)
+    )
     per_token_s = float(4 * plain.work.context_flops[0] / plain.work.peak16[0])
     assert plain.decode_line(64)[1] < per_token_s < verifying.decode_line(64)[1]
 
 
-@pytest.mark.parametrize(("gpu", "share"), [("mi300x", 1 / 7), ("gaudi3", 1 / 7), ("h100", 1), ("l40s", 1)])
+@pytest.mark.parametrize(
+    ("gpu", "share"), [("mi300x", 1 / 7), ("gaudi3", 1 / 7), ("h100", 1), ("l40s", 1)]
+)
 def test_in_a_mesh_two_gpus_have_the_link_between_them(gpu: str, share: float) -> None:
     device = catalogue.gpu(gpu)
     for ranks, links in ((2, share), (4, min(1, 3 * share)), (8, 1)):
@@ -452,12 +598,17 @@ def test_parallelism_shares_work_and_costs_messages() -> None:
     eight = model_of("llama-3.1-70b:fp8@8xh200/tp8,engine=vllm").decode_line(8)[0]
     assert one / 8 < eight < one
     near = model_of("llama-3.1-405b:fp8@8xh100/tp8,engine=vllm").step_s(0, 0, [(8192, 0)])
-    far = StepModel(parse_deployment("llama-3.1-405b:fp8@16xh100/tp16,nodes=2,engine=vllm"), prior_profile())
-    assert 0.75 * near < far.step_s(0, 0, [(8192, 0)]) < near  # half the work a rank, and the network between nodes
+    far = StepModel(
+        parse_deployment("llama-3.1-405b:fp8@16xh100/tp16,nodes=2,engine=vllm"), prior_profile()
+    )
+    assert (
+        0.75 * near < far.step_s(0, 0, [(8192, 0)]) < near
+    )  # half the work a rank, and the network between nodes
 
 
 def test_every_gpu_has_its_part_of_the_network() -> None:
-    """An all-reduce over two nodes adds its floor, and a part of the tensor over each network card."""
+    """An all-reduce over two nodes adds its floor, and a part of the tensor over each network
+    card."""
     near = parse_deployment("llama-3.1-70b@8xh200/tp8,engine=vllm")
     far = parse_deployment("llama-3.1-70b@16xh200/tp16,nodes=2,engine=vllm")
     work = [work_of(each) for each in (near, far)]
@@ -465,7 +616,9 @@ def test_every_gpu_has_its_part_of_the_network() -> None:
     assert (near_ranks, far_ranks) == ({8.0}, {8.0, 2.0})
     between = (work[1].kind == COLLECTIVE) & (work[1].ranks == 2) & (work[1].message > 0)
     hidden = near.model.hidden
-    assert set(work[1].message[between]) == {2.0 * hidden * 1.0 / 8}  # bytes a token: 2·(2 − 1)/2 of an eighth
+    assert set(work[1].message[between]) == {
+        2.0 * hidden * 1.0 / 8
+    }  # bytes a token: 2·(2 − 1)/2 of an eighth
     assert set(work[1].link[between]) == {near.gpu.nic_bytes_per_s}
 
 
@@ -478,7 +631,8 @@ def test_experts_spread_over_more_tokens_until_all_are_touched() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 4, 32])
 def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
-    """Routing drawn at random: how many of its 32 experts the fullest of eight ranks is asked for, over the mean."""
+    """Routing drawn at random: how many of its 32 experts the fullest of eight ranks is asked for,
+    over the mean."""
     rng = np.random.default_rng(0)
     chosen = np.argsort(rng.random((2000, tokens, 256)), axis=2)[:, :, :8]
     touched = np.zeros((2000, 256), bool)
@@ -489,12 +643,20 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
     spread = work_of(parse_deployment("deepseek-v3@8xh200/tp8,ep8,engine=sglang"))
     light = LIGHT[None, :]
     alone = ideal(spread)
-    reading = replace(alone, kind=np.where(alone.kind == EXPERTS, EXPERTS, -1), flops=alone.flops * 0)
+    reading = replace(
+        alone, kind=np.where(alone.kind == EXPERTS, EXPERTS, -1), flops=alone.flops * 0
+    )
     even, fullest = (
-        body_seconds(replace(reading, fullest=z, activations=alone.activations * 0), light, np.array([float(tokens)]))
+        body_seconds(
+            replace(reading, fullest=z, activations=alone.activations * 0),
+            light,
+            np.array([float(tokens)]),
+        )
         for z in (alone.fullest, spread.fullest)
     )
-    assert float(fullest[0] / even[0]) == pytest.approx(ranks.max(axis=1).mean() / ranks.mean(), rel=0.12)
+    assert float(fullest[0] / even[0]) == pytest.approx(
+        ranks.max(axis=1).mean() / ranks.mean(), rel=0.12
+    )
     assert float(even[0]) > 0
 
 
@@ -516,8 +678,13 @@ def test_which_kernels_move_the_pairs_of_all_ranks(deployment: str, moved: int) 
 
 def test_biases_are_kernels_of_their_own() -> None:
     """BLOOM's layers launch more kernels than Llama 2's, beside as many products."""
-    bloom, llama = (work_of(parse_deployment(f"{name}@8xa100/tp8")) for name in ("bloom", "llama-2-70b"))
-    counts = [float(launch_seconds(work, np.ones((1, len(NAMES))))[0] / work.count[0]) for work in (bloom, llama)]
+    bloom, llama = (
+        work_of(parse_deployment(f"{name}@8xa100/tp8")) for name in ("bloom", "llama-2-70b")
+    )
+    counts = [
+        float(launch_seconds(work, np.ones((1, len(NAMES))))[0] / work.count[0])
+        for work in (bloom, llama)
+    ]
     assert counts == [13, 10]
 
 
@@ -539,11 +706,19 @@ def test_drafts_cost_a_pass_of_their_own() -> None:
 def test_eager_decode_is_bound_by_launches() -> None:
     graphs = model_of("llama-3.1-8b@1xh100/tp1,engine=vllm")
     eager = model_of("llama-3.1-8b@1xh100/tp1,engine=vllm,enforce_eager=true")
-    kernels = graphs.decode_line(1)[0] - graphs.values[INDEX["step_s"]] - graphs.values[INDEX["sequence_s"]]
+    kernels = (
+        graphs.decode_line(1)[0]
+        - graphs.values[INDEX["step_s"]]
+        - graphs.values[INDEX["sequence_s"]]
+    )
     launches = float(launch_seconds(graphs.work, graphs.values[None, :])[0])
     both = (kernels**3 + launches**3) ** (1 / 3)
-    assert eager.decode_line(1)[0] - graphs.decode_line(1)[0] == pytest.approx(both - kernels, rel=1e-9)
-    old = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm,version=0.2.1"), prior_profile())
+    assert eager.decode_line(1)[0] - graphs.decode_line(1)[0] == pytest.approx(
+        both - kernels, rel=1e-9
+    )
+    old = StepModel(
+        parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm,version=0.2.1"), prior_profile()
+    )
     assert old.eager
 
 
@@ -562,10 +737,14 @@ def test_a_profile_is_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.Monke
     save(prior_profile("here"), tmp_path / "sub")
     assert profile_of(deployment, "kept").name == "kept"
     assert profile_of(deployment, "sub/here.json").name == "here"
-    with pytest.raises(InputError, match=r"--profile sub/gone.json: neither a file nor .*config.loadstone.profiles"):
+    with pytest.raises(
+        InputError, match=r"--profile sub/gone.json: neither a file nor .*config.loadstone.profiles"
+    ):
         profile_of(deployment, "sub/gone.json")
     save(msgspec.structs.replace(prior_profile("other"), architecture="blackwell"), tmp_path)
-    with pytest.raises(InputError, match=r"--profile other.json: it is of blackwell, h100 is hopper; leave it out"):
+    with pytest.raises(
+        InputError, match=r"--profile other.json: it is of blackwell, h100 is hopper; leave it out"
+    ):
         profile_of(deployment, "other.json")
     assert profile_of(parse_deployment("llama-3.1-8b@1xb300"), "other.json").name == "other"
 
@@ -607,8 +786,13 @@ def test_shipped_profiles_are_packed_and_pass_the_check_of_ones_own(tmp_path: Pa
     for profile in shipped.values():
         assert load(save(profile, tmp_path)) == profile
     save_packed(shipped.values(), tmp_path / PACKED)
-    packed, there = (tmp_path / PACKED).read_bytes(), Path(step_time.__file__).with_name(PACKED).read_bytes()
-    assert gzip.decompress(packed) == gzip.decompress(there)  # versions of zlib pack in different ways
+    packed, there = (
+        (tmp_path / PACKED).read_bytes(),
+        Path(step_time.__file__).with_name(PACKED).read_bytes(),
+    )
+    assert gzip.decompress(packed) == gzip.decompress(
+        there
+    )  # versions of zlib pack in different ways
 
 
 def test_profiles_are_kept_and_checked(tmp_path) -> None:
@@ -620,7 +804,9 @@ def test_profiles_are_kept_and_checked(tmp_path) -> None:
         load(path)
     with pytest.raises(InputError, match="loadstone calibrate"):
         load(tmp_path / "none.json")
-    short = Profile(**{name: getattr(profile, name) for name in profile.__struct_fields__} | {"names": ("one",)})
+    short = Profile(
+        **{name: getattr(profile, name) for name in profile.__struct_fields__} | {"names": ("one",)}
+    )
     with pytest.raises(InputError, match="another version"):
         load(save(short, tmp_path))
     for wrong in (
@@ -671,7 +857,10 @@ RELEASES = (
 @pytest.mark.parametrize("text", ["llama-3.1-8b@1x{}", "llama-3.1-70b@8x{}/tp8"])
 def test_a_newer_gpu_is_the_faster_one_with_every_release(engine: str, text: str) -> None:
     text += "," if "/" in text else "/"
-    slow, fast = (StepModel(parse_deployment(text.format(gpu) + f"engine={engine}")) for gpu in ("a100", "h100"))
+    slow, fast = (
+        StepModel(parse_deployment(text.format(gpu) + f"engine={engine}"))
+        for gpu in ("a100", "h100")
+    )
     for users in (1, 16, 64):
         context = users * 1000.0
         assert fast.step_s(users, context, []) < slow.step_s(users, context, [])
@@ -681,17 +870,23 @@ def test_a_newer_gpu_is_the_faster_one_with_every_release(engine: str, text: str
 
 @pytest.mark.parametrize("engine", RELEASES)
 @pytest.mark.parametrize("gpu", ["h100", "h200", "a100", "mi300x"])
-def test_an_old_release_is_not_slow_with_dense_models_for_what_others_took(engine: str, gpu: str) -> None:
+def test_an_old_release_is_not_slow_with_dense_models_for_what_others_took(
+    engine: str, gpu: str
+) -> None:
     """Launching kernels one by one is slow with all of them: vLLM before 0.3, and nothing since."""
     if engine == "vllm,version=0.2.7":
         return
     name = engine.partition(",")[0]
-    old, new = (StepModel(parse_deployment(f"llama-3.1-8b@1x{gpu}/engine={each}")) for each in (engine, name))
+    old, new = (
+        StepModel(parse_deployment(f"llama-3.1-8b@1x{gpu}/engine={each}"))
+        for each in (engine, name)
+    )
     assert old.step_s(1, 500.0, []) < 2 * new.step_s(1, 500.0, [])
 
 
 def test_what_latent_attention_took_once_is_a_time_of_its_layers() -> None:
-    """DeepSeek-R1 took two to three times as long with the releases of early 2025 as with later ones."""
+    """DeepSeek-R1 took two to three times as long with the releases of early 2025 as with later
+    ones."""
     for engine, old in (("vllm", "0.7.3"), ("sglang", "0.4.3")):
         then, now = (
             StepModel(parse_deployment(f"deepseek-r1@8xh200/tp8,engine={engine}{version}"))
@@ -708,7 +903,8 @@ def test_an_era_and_a_gpu_that_were_measured_apart() -> None:
     assert (apart.name, apart.provenance.rows) == ("vllm-v0-ampere", 0)
     assert era.architecture == "*"
     assert gpu.provenance.rows > 0
-    # Both shares are known: surer than of a GPU that nothing is known of, less than where some are of both.
+    # Both shares are known: surer than of a GPU that nothing is known of, less than where some are
+    # of both.
     widths = [np.trace(np.array(each.covariance)) for each in (gpu, apart, era)]
     assert widths == sorted(widths)
 
@@ -718,7 +914,10 @@ def test_an_era_and_a_gpu_that_were_measured_apart() -> None:
     [
         ("llama-3.1-8b@1xh100", ""),  # with the releases before, and there is little between them
         ("llama-3.1-8b@1xh100/version=0.5.4", ""),
-        ("qwen3-30b-a3b@1xh100/version=0.5.4", "vllm 0.5.4 with mixture-of-experts models on hopper"),
+        (
+            "qwen3-30b-a3b@1xh100/version=0.5.4",
+            "vllm 0.5.4 with mixture-of-experts models on hopper",
+        ),
         ("llama-3.1-8b@8xmi300x/tp8,version=0.7.3", "vllm 0.7.3 with dense models on cdna 3"),
         ("deepseek-r1@8xmi300x/tp8,version=0.7.3", ""),
         ("llama-3.1-8b@1xb200/engine=sglang", "sglang of today with dense models on blackwell"),
@@ -730,7 +929,10 @@ def test_an_era_and_a_gpu_that_were_measured_apart() -> None:
         ("llama-3.1-8b@1xh800", ""),
         ("llama-3.1-8b@1xh20", "vllm on hopper h20"),
         ("deepseek-r1@8xh20-141gb/engine=sglang", "sglang on hopper h20"),
-        ("llama-3.1-8b@1xl4", "vllm on ada pcie but for 1"),  # and that is of a board with six times its power
+        (
+            "llama-3.1-8b@1xl4",
+            "vllm on ada pcie but for 1",
+        ),  # and that is of a board with six times its power
         ("llama-3.1-8b@1xrtx-5090", "vllm on blackwell pcie but for 3"),
     ],
 )
@@ -740,20 +942,25 @@ def test_a_kind_of_model_that_was_not_measured_is_told(deployment: str, what: st
 
 
 def test_a_version_that_is_no_number_is_the_newest() -> None:
-    plain, nightly = (f"llama-3.1-8b@1xh100/engine=sglang{version}" for version in ("", ",version=nightly-20260216"))
+    plain, nightly = (
+        f"llama-3.1-8b@1xh100/engine=sglang{version}"
+        for version in ("", ",version=nightly-20260216")
+    )
     assert rules_of(parse_deployment(nightly)).era == rules_of(parse_deployment(plain)).era != "0.4"
 
 
 def test_blackwells_are_one_architecture() -> None:
     gpus = {
-        architecture_of(parse_deployment(f"llama-3.1-8b@1x{name}").gpu) for name in ("b200", "b300", "gb200", "gb300")
+        architecture_of(parse_deployment(f"llama-3.1-8b@1x{name}").gpu)
+        for name in ("b200", "b300", "gb200", "gb300")
     }
     assert gpus == {"blackwell"}
     assert architecture_of(parse_deployment("llama-3.1-8b@1xrtx-pro-6000").gpu) != "blackwell"
 
 
 def test_a_group_s_experts_take_what_all_ranks_bring() -> None:
-    """One rank's prompt among decodes of seven others costs its own attention, and an eighth of it in the experts."""
+    """One rank's prompt among decodes of seven others costs its own attention, and an eighth of it
+    in the experts."""
     model = model_of("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang")
     prompt, decodes, context = [(8192, 0)], 16, 16 * 2048
     all_bring_one = model.step_s(decodes, context, prompt)
@@ -767,7 +974,10 @@ def test_a_group_s_experts_take_what_all_ranks_bring() -> None:
 
 def test_on_a_machine_that_no_fit_has_seen_more_remains() -> None:
     profile = profile_of(parse_deployment("llama-3.1-8b@1xh100"))
-    seen, unseen = remaining(profile, next(iter(profile.provenance.sources))), remaining(profile, "somebody's blog")
+    seen, unseen = (
+        remaining(profile, next(iter(profile.provenance.sources))),
+        remaining(profile, "somebody's blog"),
+    )
     assert seen == profile.residual
     assert unseen == remaining(profile)
     for name, least in ELSEWHERE.items():
@@ -793,9 +1003,14 @@ def test_a_family_of_models_has_what_the_fit_has_learned_of_it() -> None:
 
 
 def test_an_unmeasured_architecture_of_amd_is_timed_like_the_measured_one() -> None:
-    near, far = (profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}/version=0.10.0")) for gpu in ("mi300x", "mi355x"))
+    near, far = (
+        profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}/version=0.10.0"))
+        for gpu in ("mi300x", "mi355x")
+    )
     assert far.logarithms == near.logarithms
     assert np.trace(far.covariance) >= np.trace(near.covariance)
     assert far.residual["ttft"] >= near.residual["ttft"]
-    gaudi, h100 = (profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}")) for gpu in ("gaudi3", "h100"))
+    gaudi, h100 = (
+        profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}")) for gpu in ("gaudi3", "h100")
+    )
     assert gaudi.logarithms != h100.logarithms

@@ -24,10 +24,21 @@ from predict.test_simulator import Times
 BLOCK_S = 0.16
 
 
-def policy_with(load: str = "async", write: str = "through", host_blocks: int = 100, **more: Any) -> EnginePolicy:
-    below = {"host_tokens": 16 * host_blocks, "host_token_s": BLOCK_S / 16, "load": load, "write": write}
-    tiers = Tiers(**below | {name: more.pop(name) for name in list(more) if name in Tiers.__struct_fields__})
-    return EnginePolicy(**{"kv_blocks": 8, "max_batched_tokens": 200, "max_seqs": 8, "tiers": tiers} | more)
+def policy_with(
+    load: str = "async", write: str = "through", host_blocks: int = 100, **more: Any
+) -> EnginePolicy:
+    below = {
+        "host_tokens": 16 * host_blocks,
+        "host_token_s": BLOCK_S / 16,
+        "load": load,
+        "write": write,
+    }
+    tiers = Tiers(
+        **below | {name: more.pop(name) for name in list(more) if name in Tiers.__struct_fields__}
+    )
+    return EnginePolicy(
+        **{"kv_blocks": 8, "max_batched_tokens": 200, "max_seqs": 8, "tiers": tiers} | more
+    )
 
 
 def asking(row: int, keys: str, prompt: int | None = None, output: int = 1) -> Sequence:
@@ -48,7 +59,8 @@ def steps(scheduler: Scheduler, *times: float) -> list[list[tuple[int, int, int]
 
 
 def forgotten(policy: EnginePolicy) -> Scheduler:
-    """A scheduler that has computed `abcdef`, and then `uvwxyz`, which left no room for its last blocks in HBM."""
+    """A scheduler that has computed `abcdef`, and then `uvwxyz`, which left no room for its last
+    blocks in HBM."""
     scheduler = Scheduler(policy, shared=True)
     for row, keys in enumerate(("abcdef", "uvwxyz")):
         scheduler.add(asking(row, keys))
@@ -68,7 +80,9 @@ def test_a_request_of_vllm_waits_beside_the_queue_for_its_blocks_and_others_pass
     assert tiers is not None
     assert tiers.wake_s == pytest.approx(1.0 + 5 * BLOCK_S)
     assert tiers.loaded_tokens == 80
-    scheduler.add(asking(4, "abcdef"))  # finds its blocks on their way for another, and waits for them
+    scheduler.add(
+        asking(4, "abcdef")
+    )  # finds its blocks on their way for another, and waits for them
     assert steps(scheduler, 1.5, 1.0 + 5 * BLOCK_S) == [[], [(2, 1, 96), (4, 1, 96)]]
     assert scheduler.idle
     assert scheduler.used_blocks() == 0
@@ -117,7 +131,9 @@ def test_a_client_that_goes_while_its_blocks_come_leaves_nothing_behind() -> Non
         ("blocking", "evicted", 16, 96, 0.5 + 5 * BLOCK_S),
     ],
 )
-def test_a_step_waits_for_its_loads(load: str, write: str, chunk: int, cached: int, step_s: float) -> None:
+def test_a_step_waits_for_its_loads(
+    load: str, write: str, chunk: int, cached: int, step_s: float
+) -> None:
     scheduler = forgotten(policy_with(load, write, chunk_tokens=chunk))
     tiers = scheduler.tiers
     assert tiers is not None
@@ -143,7 +159,8 @@ def test_the_host_gives_up_what_was_used_least_lately_and_what_is_late_has_both(
 @settings(max_examples=150)
 @given(
     asked=st.lists(
-        st.tuples(st.sampled_from(["abc", "abcde", "abx", "pqrst", "p"]), st.integers(1, 40)), max_size=14
+        st.tuples(st.sampled_from(["abc", "abcde", "abx", "pqrst", "p"]), st.integers(1, 40)),
+        max_size=14,
     ),
     kinds=st.sampled_from([("async", "through"), ("overlap", "through"), ("blocking", "evicted")]),
     kv_blocks=st.integers(9, 14),
@@ -152,7 +169,9 @@ def test_the_host_gives_up_what_was_used_least_lately_and_what_is_late_has_both(
 def test_whatever_comes_ends_and_no_block_is_lost(
     asked: list[tuple[str, int]], kinds: tuple[str, str], kv_blocks: int, host_blocks: int
 ) -> None:
-    scheduler = Scheduler(policy_with(*kinds, host_blocks=host_blocks, kv_blocks=kv_blocks), shared=True)
+    scheduler = Scheduler(
+        policy_with(*kinds, host_blocks=host_blocks, kv_blocks=kv_blocks), shared=True
+    )
     tiers = scheduler.tiers
     assert tiers is not None
     coming = [asking(row, keys, output=output) for row, (keys, output) in enumerate(asked)]
@@ -171,32 +190,54 @@ def test_whatever_comes_ends_and_no_block_is_lost(
 
 
 def test_sessions_beyond_hbm_are_found_in_the_host_while_their_tools_run() -> None:
-    options: dict[str, Any] = {"turns": "6", "input": "640", "output": "32", "think_time": "5", "warmup": 0}
+    options: dict[str, Any] = {
+        "turns": "6",
+        "input": "640",
+        "output": "32",
+        "think_time": "5",
+        "warmup": 0,
+    }
     asked = plan_of(Options.read(**options, concurrency=[8], requests=[96]))
     share = {}
     for name, tiers in (
         ("hbm", None),
         ("host", Tiers(host_tokens=200_000, host_token_s=1e-6)),
         ("overlap", Tiers(host_tokens=200_000, host_token_s=1e-6, load="overlap")),
-        ("disk", Tiers(host_tokens=8_000, host_token_s=1e-6, disk_tokens=200_000, disk_token_s=1e-5)),
+        (
+            "disk",
+            Tiers(host_tokens=8_000, host_token_s=1e-6, disk_tokens=200_000, disk_token_s=1e-5),
+        ),
     ):
         policy = EnginePolicy(kv_blocks=700, max_batched_tokens=2048, max_seqs=64, tiers=tiers)
         run = run_cell(asked, 0, Fleet(policy, Times(step=0.01, token=1e-5)))
         assert not any(end != end for end in run.end_s)  # noqa: PLR0124  (NaN: it did not end)
         share[name] = sum(run.cached_tokens) / sum(run.requests.input_tokens)
     assert share["hbm"] < 0.5 < share["host"]
-    assert share["host"] == pytest.approx(share["overlap"], abs=0.01) == pytest.approx(share["disk"], abs=0.01)
+    assert (
+        share["host"]
+        == pytest.approx(share["overlap"], abs=0.01)
+        == pytest.approx(share["disk"], abs=0.01)
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ("kv_host=1tb,engine=llama.cpp", "kv_host: llama.cpp keeps no KV cache outside of the GPUs here"),
+        (
+            "kv_host=1tb,engine=llama.cpp",
+            "kv_host: llama.cpp keeps no KV cache outside of the GPUs here",
+        ),
         ("kv_disk=1tb", "kv_disk lies below the host's memory; give kv_host too"),
         ("kv_host=1tb,kv_disk=1tb,engine=sglang", "kv_disk: sglang is not simulated with one"),
-        ("kv_host=lots", "kv_host='lots': is a size of memory with its unit; write e.g. kv_host=512gb"),
+        (
+            "kv_host=lots",
+            "kv_host='lots': is a size of memory with its unit; write e.g. kv_host=512gb",
+        ),
         ("kv_host=1tb,prefix_caching=0", "leave out prefix_caching=0"),
-        ("kv_host=1tb,kv_offload=floppy", "kv_offload='floppy': is not known; use native, lmcache, kvbm"),
+        (
+            "kv_host=1tb,kv_offload=floppy",
+            "kv_offload='floppy': is not known; use native, lmcache, kvbm",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(options: str, problem: str) -> None:
@@ -218,7 +259,13 @@ def test_sizes_say_how_many_sessions_stay_warm() -> None:
 
 
 def test_by_prefix_sessions_stay_where_their_blocks_are() -> None:
-    options: dict[str, Any] = {"turns": "6", "input": "320", "output": "32", "think_time": "3", "warmup": 0}
+    options: dict[str, Any] = {
+        "turns": "6",
+        "input": "320",
+        "output": "32",
+        "think_time": "3",
+        "warmup": 0,
+    }
     asked = plan_of(Options.read(**options, concurrency=[12], requests=[144]))
     share = {}
     for how in ("round-robin", "prefix"):

@@ -1,4 +1,5 @@
-"""Scoring a points file: what is read, what is left out and why, intervals, the document and the command."""
+"""Scoring a points file: what is read, what is left out and why, intervals, the document and the
+command."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ def test_a_row_that_cannot_be_read_is_left_out_and_says_so(tmp_path: Path) -> No
         {**ours, "arrival": "rate"},
     ]
     *closed, rate = score(read_points(write(tmp_path / "points.csv", *endless)))
-    assert {each.skipped_because for each in closed} == {"arrival_value 'inf' is not a number of users"}
+    assert {each.skipped_because for each in closed} == {
+        "arrival_value 'inf' is not a number of users"
+    }
     assert rate.skipped_because is None
     for missing in ("-", "", "NaN", "n/a"):
         path = write(tmp_path / "points.csv", {"range_ratio": "0.8", "ttft_ms_median": missing})
@@ -121,15 +124,26 @@ def test_every_fitted_row_is_of_a_family_without_being_told() -> None:
 
 def test_what_was_held_out_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    path = write(tmp_path / "points.csv", {"fold": ""}, {"fold": "", "model": "Qwen/Qwen3-8B"}, {"engine": "mystery"})
+    path = write(
+        tmp_path / "points.csv",
+        {"fold": ""},
+        {"fold": "", "model": "Qwen/Qwen3-8B"},
+        {"engine": "mystery"},
+    )
     rows = score(read_points(path))
     said = explain(rows)[0]
     assert said == (
         "2 of 3 points predicted; 1 with coefficients fitted without their model family; 1 of model families that "
         "were in no fit"
     )
-    assert [row.get("family_held_out") for row in to_builtins(validation(rows))["rows"]] == [True, False, None]
-    own = msgspec.structs.replace(profile_of(deployment_of(rows[0].point)), name="mine", held_out={})
+    assert [row.get("family_held_out") for row in to_builtins(validation(rows))["rows"]] == [
+        True,
+        False,
+        None,
+    ]
+    own = msgspec.structs.replace(
+        profile_of(deployment_of(rows[0].point)), name="mine", held_out={}
+    )
     save(own, tmp_path / "loadstone" / "profiles")
     mine = score(read_points(path), "mine")
     assert [each.held_out for each in mine[:2]] == [None, None]
@@ -151,7 +165,9 @@ def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
     rows = score(read_points(path))
     reasons = [each.skipped_because or "" for each in rows]
     for reason, part in zip(
-        reasons, ("excluded: a claim", "mystery", "none/such", "lengths", "number of requests"), strict=True
+        reasons,
+        ("excluded: a claim", "mystery", "none/such", "lengths", "number of requests"),
+        strict=True,
     ):
         assert part in reason
     document = to_builtins(validation(rows))
@@ -173,7 +189,13 @@ def test_rates_and_bursts_are_predicted_too(tmp_path: Path) -> None:
         tmp_path / "points.csv",
         {"arrival": "rate", "arrival_value": "2", "num_prompts": "60"},
         {"arrival": "rate", "arrival_value": "30", "num_prompts": "600"},
-        {"arrival": "offline", "arrival_value": "", "num_prompts": "64", "mode": "offline", "output_tok_s": "4000"},
+        {
+            "arrival": "offline",
+            "arrival_value": "",
+            "num_prompts": "64",
+            "mode": "offline",
+            "output_tok_s": "4000",
+        },
     )
     slow, fast, offline = score(read_points(path))
     assert slow.predicted["tpot"] < fast.predicted["tpot"]
@@ -182,24 +204,42 @@ def test_rates_and_bursts_are_predicted_too(tmp_path: Path) -> None:
 
 
 def test_a_shorthand_stands_for_the_columns_it_says(tmp_path: Path) -> None:
-    said = dict.fromkeys(("engine", "engine_version", "model", "precision", "gpu", "num_gpus", "tp", "dp"), "")
+    said = dict.fromkeys(
+        ("engine", "engine_version", "model", "precision", "gpu", "num_gpus", "tp", "dp"), ""
+    )
     short = "llama-3.1-8b@1xh100/version=0.15.1"
     limited = f"{short},max_num_seqs=2"
     other = "llama-3.1-8b@2xh100/tp1,pp2,nonsense=3"
-    path = write(tmp_path / "points.csv", {}, *(said | {"deployment": text} for text in (short, limited, other)))
+    path = write(
+        tmp_path / "points.csv",
+        {},
+        *(said | {"deployment": text} for text in (short, limited, other)),
+    )
     columns, shorthand, two, wrong = score(read_points(path))
-    assert shorthand.predicted == pytest.approx(columns.predicted, rel=0.01)  # requests fall otherwise, by the row
+    assert shorthand.predicted == pytest.approx(
+        columns.predicted, rel=0.01
+    )  # requests fall otherwise, by the row
     assert (shorthand.point.engine, shorthand.point.gpu) == ("vllm", "h100")
     assert two.predicted["throughput"] < 0.5 * shorthand.predicted["throughput"]
     assert wrong.skipped_because is not None
     assert "nonsense" in wrong.skipped_because
-    path.write_text(f"deployment,input_len,output_len,arrival,num_prompts\n{short},100,10,offline,8\n")
+    path.write_text(
+        f"deployment,input_len,output_len,arrival,num_prompts\n{short},100,10,offline,8\n"
+    )
     assert score(read_points(path))[0].skipped_because is None
 
 
 def test_all_prompts_of_an_offline_run_are_simulated(tmp_path: Path) -> None:
-    offline = {"mode": "offline", "arrival": "offline", "arrival_value": "", "input_len": "16", "output_len": "2"}
-    case = case_of(read_points(write(tmp_path / "points.csv", offline | {"num_prompts": "5000"}))[0])
+    offline = {
+        "mode": "offline",
+        "arrival": "offline",
+        "arrival_value": "",
+        "input_len": "16",
+        "output_len": "2",
+    }
+    case = case_of(
+        read_points(write(tmp_path / "points.csv", offline | {"num_prompts": "5000"}))[0]
+    )
     assert case.users == len(case.inputs) == 5000
 
 
@@ -238,13 +278,21 @@ def test_summaries_split_by_what_rows_say() -> None:
     assert set(summary["regime"]) == {"1-8 users, short prompts", "65+ users, short prompts"}
 
 
-POOLS = {"deployment": "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh100/tp1,engine=sglang", "mode": "disagg"}
+POOLS = {
+    "deployment": "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh100/tp1,engine=sglang",
+    "mode": "disagg",
+}
 
 
 def test_pools_are_simulated_as_one_pool_is(tmp_path: Path) -> None:
-    path = write(tmp_path / "points.csv", POOLS, POOLS | {"input_len": "4000"}, {"mode": "disagg"}, {})
+    path = write(
+        tmp_path / "points.csv", POOLS, POOLS | {"input_len": "4000"}, {"mode": "disagg"}, {}
+    )
     (one, longer, unsaid, whole) = score(read_points(path))
-    assert unsaid.skipped_because == "mode disagg: the pools are not said; write both in the column deployment"
+    assert (
+        unsaid.skipped_because
+        == "mode disagg: the pools are not said; write both in the column deployment"
+    )
     for each in (one, longer):
         assert each.skipped_because is None
         assert each.held_out is True
@@ -253,7 +301,13 @@ def test_pools_are_simulated_as_one_pool_is(tmp_path: Path) -> None:
     assert one.predicted["ttft"] < longer.predicted["ttft"]
     assert one.predicted["tpot"] < whole.predicted["tpot"]  # no prompts among its steps
     simulated = loadstone.simulate(
-        POOLS["deployment"], input="1000", output="200", concurrency=[8], requests=40, warmup=0, out=tmp_path
+        POOLS["deployment"],
+        input="1000",
+        output="200",
+        concurrency=[8],
+        requests=40,
+        warmup=0,
+        out=tmp_path,
     )
     tpot_s = simulated["cells"][0]["metrics"]["tpot_s"]["p50"]
     assert one.predicted["tpot"] == pytest.approx(tpot_s, rel=0.1)  # but for the family held out
@@ -279,10 +333,22 @@ def test_a_file_that_is_none_is_one_line(tmp_path: Path) -> None:
 def test_odd_numbers_are_missing_ones(tmp_path: Path) -> None:
     path = write(
         tmp_path / "points.csv",
-        {"num_gpus": "many", "tpot_ms_median": "nan", "ttft_ms_median": "-3", "input_len": "1e400", "dp": "1e30"},
+        {
+            "num_gpus": "many",
+            "tpot_ms_median": "nan",
+            "ttft_ms_median": "-3",
+            "input_len": "1e400",
+            "dp": "1e30",
+        },
     )
     (point,) = read_points(path)
-    assert (point.gpus, point.tpot_s, point.ttft_s, point.input_tokens, point.dp) == (None, None, None, None, None)
+    assert (point.gpus, point.tpot_s, point.ttft_s, point.input_tokens, point.dp) == (
+        None,
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_the_command(tmp_path: Path, loadstone: Loadstone) -> None:
@@ -298,7 +364,9 @@ def test_the_command(tmp_path: Path, loadstone: Loadstone) -> None:
     assert "none.csv" in loadstone("validate", tmp_path / "none.csv").line()
 
 
-def test_a_users_profile_is_used(tmp_path: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_profile_is_used(
+    tmp_path: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path = write(tmp_path / "points.csv", {})
     assert "loadstone calibrate" in loadstone("validate", path, "--profile", "mine").line()
@@ -314,9 +382,12 @@ def test_a_users_profile_is_used(tmp_path: Path, loadstone: Loadstone, monkeypat
     assert "b200 is blackwell" in other["skipped_because"]
 
 
-@pytest.mark.skipif(not POINTS.exists(), reason="the shared measurements are not beside the checkout")
+@pytest.mark.skipif(
+    not POINTS.exists(), reason="the shared measurements are not beside the checkout"
+)
 def test_public_points_are_near(tmp_path: Path) -> None:
-    """A sample of the public points, each with its family held out: as near as docs/accuracy.md says, with room."""
+    """A sample of the public points, each with its family held out: as near as docs/accuracy.md
+    says, with room."""
     rows = list(annotated(POINTS))
     with (tmp_path / "points.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
@@ -344,8 +415,11 @@ def test_public_points_are_near(tmp_path: Path) -> None:
         ("public_points", 1, {"tpot": 0.25, "ttft": 0.4, "throughput": 0.25}),
     ],
 )
-def test_points_of_no_fit_are_as_near_as_the_page_says(name: str, every: int, worst: dict[str, float]) -> None:
-    """docs/accuracy.md, with room; and most of them lie inside their intervals, as wide as these need."""
+def test_points_of_no_fit_are_as_near_as_the_page_says(
+    name: str, every: int, worst: dict[str, float]
+) -> None:
+    """docs/accuracy.md, with room; and most of them lie inside their intervals, as wide as these
+    need."""
     points = read_points(Path(__file__).resolve().parents[2] / "benchmarks" / f"{name}.csv")
     rows = [row for row in score(points[::every]) if row.skipped_because is None]
     assert len(rows) >= len(points[::every]) - 3

@@ -1,4 +1,5 @@
-"""What `validate` and fits simulate is what `simulate` does; and the means that they take of it, counted by hand."""
+"""What `validate` and fits simulate is what `simulate` does; and the means that they take of it,
+counted by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadstone.calibrate.cases import CaseTable, Outcome, case_of, predict, refresh, run, simulate, slopes
+from loadstone.calibrate.cases import (
+    CaseTable,
+    Outcome,
+    case_of,
+    predict,
+    refresh,
+    run,
+    simulate,
+    slopes,
+)
 from loadstone.calibrate.points import Point
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.predict.scheduler import EnginePolicy
@@ -32,7 +42,11 @@ class Times(msgspec.Struct):
     window_s: float = 0.0
 
     def step_s(
-        self, decodes: int, context: float, chunks: Sequence[tuple[int, int]], met_tokens: int | None = None
+        self,
+        decodes: int,
+        context: float,
+        chunks: Sequence[tuple[int, int]],
+        met_tokens: int | None = None,
     ) -> float:
         return 0.010 + 0.001 * sum(new for new, _ in chunks)
 
@@ -45,7 +59,8 @@ def of(*tokens: int) -> NDArray[np.int64]:
 
 
 def both(order: str = "mixed", replicas: int = 1, in_step: bool = False) -> Outcome:
-    """100 tokens in and 21 out at 0 s; 200 in, 11 out at 0.225 s, in the twelfth step that the first decodes."""
+    """100 tokens in and 21 out at 0 s; 200 in, 11 out at 0.225 s, in the twelfth step that the
+    first decodes."""
     policy = msgspec.structs.replace(POLICY, order=order)
     fleet = Fleet(policy, Times(), replicas, in_step)
     return run(fleet, 2, of(100, 200), of(21, 11), times=np.array([0.0, 0.225]))
@@ -63,7 +78,8 @@ def test_one_request_after_another() -> None:
 
 @pytest.mark.parametrize("order", ["mixed", "prefill-first"])
 def test_a_prompt_that_comes_between(order: str) -> None:
-    # 12 steps of the first alone, one with the second's prompt, which it takes part in or not; then both.
+    # 12 steps of the first alone, one with the second's prompt, which it takes part in or not; then
+    # both.
     outcome = both(order)
     beside = order == "mixed"
     after = 7 if beside else 8
@@ -82,7 +98,8 @@ def test_ranks_that_go_in_step_are_held_up_by_one_anothers_prompts() -> None:
     alone, together = both(replicas=2), both(replicas=2, in_step=True)
     assert alone.tpot_s == pytest.approx([0.010, 0.010])
     assert together.tpot_s == pytest.approx([0.020, 0.010])
-    # Of either rank on average: the first's steps go on beside the second's, of which both have the long one.
+    # Of either rank on average: the first's steps go on beside the second's, of which both have the
+    # long one.
     assert together.decode_steps == pytest.approx((19 + 10) / 2)
     assert together.decodes == pytest.approx(1.0)
     assert together.prompt_steps == 3 / 2  # the first had nobody beside it that decodes
@@ -110,11 +127,23 @@ def test_preemptions_and_the_wait_for_room_are_told() -> None:
         ("llama-3.1-8b@1xh100/engine=sglang,scheduler_recv_interval=30", (1024, 128), 0.8, 32),
         ("llama-3.1-8b@1xl4", (2000, 500), 0.8, 64),
         ("llama-3.1-8b@4xh100/tp1,dp4,engine=sglang", (1024, 128), 0.5, 32),
-        ("deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3", (3200, 100), 0.5, 40),
-        ("deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=tensorrt-llm,timeout_iters=60", (1024, 100), 0.8, 40),
+        (
+            "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=sglang,version=0.4.3",
+            (3200, 100),
+            0.5,
+            40,
+        ),
+        (
+            "deepseek-r1@8xh200/tp1,dp8,attention-dp,engine=tensorrt-llm,timeout_iters=60",
+            (1024, 100),
+            0.8,
+            40,
+        ),
     ],
 )
-def test_simulate_gives_the_same(deployment: str, tokens: tuple[int, int], ratio: float, users: int) -> None:
+def test_simulate_gives_the_same(
+    deployment: str, tokens: tuple[int, int], ratio: float, users: int
+) -> None:
     fleet = fleet_of(parse_deployment(deployment))
     plan = plan_of(
         Options.read(
@@ -123,7 +152,13 @@ def test_simulate_gives_the_same(deployment: str, tokens: tuple[int, int], ratio
         )
     )  # fmt: skip
     done = run_cell(plan, 0, fleet)
-    outcome = run(fleet, users, plan.input_tokens.astype(np.int64), plan.output_tokens.astype(np.int64), plan.seed)
+    outcome = run(
+        fleet,
+        users,
+        plan.input_tokens.astype(np.int64),
+        plan.output_tokens.astype(np.int64),
+        plan.seed,
+    )
     ttft = np.array(done.journal.first_s) + done.stream_s - np.array(done.requests.sent_s_of)
     np.testing.assert_allclose(outcome.ttft_s, ttft, rtol=1e-9)
     np.testing.assert_allclose(
@@ -171,7 +206,9 @@ TP8 = {"tp": 8, "dp": 1, "moe_ep": 1}
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize("parallel", [{}, TP8], ids=["attention-dp", "tp8"])
-def test_the_formula_follows_the_simulation_as_coefficients_move(engine: str, parallel: dict[str, int]) -> None:
+def test_the_formula_follows_the_simulation_as_coefficients_move(
+    engine: str, parallel: dict[str, int]
+) -> None:
     case = case_of(point(engine=engine, engine_version="", **parallel))
     table = CaseTable([case])
     model = fleet_of(case.deployment).model
@@ -195,7 +232,9 @@ def test_the_formula_follows_the_simulation_as_coefficients_move(engine: str, pa
             shares.append(float(table.q[0]))
         refresh(table, values)
         if max(shares) > 1.05 * min(shares):
-            continue  # here the schedule leaps: equal lengths keep step, and one prompt more has found a place
+            # here the schedule leaps: equal lengths keep step, and one prompt more has found a
+            # place
+            continue
         checked += 1
         assert np.log(both[0] / both[1]) / 0.2 == pytest.approx(by_tpot[0, most], rel=0.1, abs=0.03)
     assert checked >= 2

@@ -1,4 +1,5 @@
-"""Experts over many ranks: exchanges as measured, imbalance, halves that take turns, padded graphs."""
+"""Experts over many ranks: exchanges as measured, imbalance, halves that take turns, padded
+graphs."""
 
 from __future__ import annotations
 
@@ -27,23 +28,39 @@ def decode_s(text: str, users: int = 128, context: int = 2000) -> float:
 @pytest.mark.parametrize(
     ("where", "sent_bytes", "tokens", "measured_us"),
     [
-        ("8xgb200/dp8,ep8", 2.0, 2048, 312 + 323),  # TensorRT-LLM, one-sided over NVLink, both ways in 16 bits
+        (
+            "8xgb200/dp8,ep8",
+            2.0,
+            2048,
+            312 + 323,
+        ),  # TensorRT-LLM, one-sided over NVLink, both ways in 16 bits
         ("32xgb200/dp32,ep32", 2.0, 128, 38 + 41),
         ("32xgb200/dp32,ep32", 2.0, 2048, 374 + 370),
         ("64xgb200/dp64,ep64", 2.0, 512, 116 + 107),
-        ("16xh100/dp16,ep16", 1.0, 128, 102 + 186),  # DeepEP over InfiniBand, FP8 there and 16 bits back
+        (
+            "16xh100/dp16,ep16",
+            1.0,
+            128,
+            102 + 186,
+        ),  # DeepEP over InfiniBand, FP8 there and 16 bits back
         ("32xh100/dp32,ep32", 1.0, 256, 264 + 500),
         ("64xh100/dp64,ep64", 1.0, 256, 301 + 580),
         ("128xh800/dp128,ep128", 1.0, 128, 192 + 369),
     ],
 )
-def test_an_exchange_takes_what_was_measured(where: str, sent_bytes: float, tokens: int, measured_us: float) -> None:
-    way = exchange_of(parse_deployment(f"deepseek-v3@{where},attention-dp,engine=sglang"), 7168, 8, sent_bytes)
+def test_an_exchange_takes_what_was_measured(
+    where: str, sent_bytes: float, tokens: int, measured_us: float
+) -> None:
+    way = exchange_of(
+        parse_deployment(f"deepseek-v3@{where},attention-dp,engine=sglang"), 7168, 8, sent_bytes
+    )
     assert FLOOR_S + tokens * way.message / way.link == pytest.approx(measured_us * 1e-6, rel=0.2)
 
 
 def test_between_nodes_many_tokens_travel_once_for_each_node() -> None:
-    way = exchange_of(parse_deployment("deepseek-v3@32xh100/dp32,ep32,attention-dp,engine=sglang"), 7168, 8, 1.0)
+    way = exchange_of(
+        parse_deployment("deepseek-v3@32xh100/dp32,ep32,attention-dp,engine=sglang"), 7168, 8, 1.0
+    )
     assert 16_384 * way.bundled / way.link == pytest.approx((6957 + 13_517) * 1e-6, rel=0.1)
 
 
@@ -72,20 +89,26 @@ def test_a_rack_is_one_node_whatever_its_trays() -> None:
 
 
 def test_wider_costs_less_than_gathering_did() -> None:
-    """With as many users a rank, 32 ranks bring four times the tokens of 8 to experts of which each has a quarter."""
+    """With as many users a rank, 32 ranks bring four times the tokens of 8 to experts of which each
+    has a quarter."""
     narrow = decode_s("deepseek-r1@8xgb200/dp8,ep8,attention-dp,engine=sglang")
     assert decode_s(RACK) < narrow
 
 
 def test_even_experts_are_the_quickest() -> None:
-    times = [decode_s(f"{RACK}{more}", 512) for more in (",ep_dispatch_algorithm=fake", ",eplb=1", "")]
+    times = [
+        decode_s(f"{RACK}{more}", 512) for more in (",ep_dispatch_algorithm=fake", ",eplb=1", "")
+    ]
     assert times == sorted(times)
     assert times[0] < times[2]
 
 
 def test_prompts_gain_from_halves_that_take_turns_as_published() -> None:
     text = "deepseek-v3@32xh100/dp32,ep32,attention-dp,engine=sglang,eplb=1"
-    apart, turns = (model_of(f"{text}{more}").step_s(0, 0, [(2048, 0)] * 8) for more in ("", ",two_batch_overlap=1"))
+    apart, turns = (
+        model_of(f"{text}{more}").step_s(0, 0, [(2048, 0)] * 8)
+        for more in ("", ",two_batch_overlap=1")
+    )
     assert 1.25 < apart / turns < 1.37  # LMSYS: 27 to 35 %
 
 
@@ -102,7 +125,12 @@ def test_a_graph_of_one_size_is_computed_whole() -> None:
 @pytest.mark.parametrize(
     ("where", "users", "context", "published"),
     [
-        ("deepseek-v3@72xh100/dp72,ep72,attention-dp,engine=sglang,eplb=1,two_batch_overlap=1", 256, 2050, 2785),
+        (
+            "deepseek-v3@72xh100/dp72,ep72,attention-dp,engine=sglang,eplb=1,two_batch_overlap=1",
+            256,
+            2050,
+            2785,
+        ),
         ("deepseek-r1@48xgb200/dp48,ep48,attention-dp,engine=sglang,eplb=1", 768, 2050, 7583),
         ("kimi-k2@96xh200/dp96,ep96,attention-dp,engine=sglang,eplb=1", 480, 2050, 3000),
     ],
@@ -113,11 +141,19 @@ def test_published_rates_of_decode(where: str, users: int, context: int, publish
 
 @pytest.mark.parametrize(
     ("gpu", "layout", "share"),
-    [("b200", "tp8", DECODE_FLOORS), ("mi355x", "tp8", 1.0), ("gb200", "dp16,ep16,attention-dp", 1.0)],
+    [
+        ("b200", "tp8", DECODE_FLOORS),
+        ("mi355x", "tp8", 1.0),
+        ("gb200", "dp16,ep16,attention-dp", 1.0),
+    ],
 )
-def test_a_worker_that_decodes_alone_has_smaller_floors(gpu: str, layout: str, share: float) -> None:
+def test_a_worker_that_decodes_alone_has_smaller_floors(
+    gpu: str, layout: str, share: float
+) -> None:
     worker = f"{16 if 'dp16' in layout else 8}x{gpu}/{layout},engine=sglang"
-    fleet = fleet_of(parse_deployment(f"deepseek-r1@prefill=8x{gpu}/tp8,engine=sglang+decode={worker}"))
+    fleet = fleet_of(
+        parse_deployment(f"deepseek-r1@prefill=8x{gpu}/tp8,engine=sglang+decode={worker}")
+    )
     model, alone = fleet.model, model_of(f"deepseek-r1@{worker}")
     assert isinstance(model, StepModel)
     np.testing.assert_allclose(model.work.layers, share * alone.work.layers)
@@ -128,8 +164,14 @@ def test_a_worker_that_decodes_alone_has_smaller_floors(gpu: str, layout: str, s
 
 
 def test_engines_are_told() -> None:
-    lines = "\n".join(launch_of(parse_deployment(f"{RACK},eplb=1,cuda_graph_bs=768,nodes=8")).shell_lines())
+    lines = "\n".join(
+        launch_of(parse_deployment(f"{RACK},eplb=1,cuda_graph_bs=768,nodes=8")).shell_lines()
+    )
     assert "--enable-eplb" in lines
     assert "--cuda-graph-bs 768" in lines
     with pytest.raises(InputError, match="eplb"):
-        launch_of(parse_deployment("deepseek-r1@32xgb200/dp32,ep32,attention-dp,engine=tensorrt-llm,eplb=1"))
+        launch_of(
+            parse_deployment(
+                "deepseek-r1@32xgb200/dp32,ep32,attention-dp,engine=tensorrt-llm,eplb=1"
+            )
+        )

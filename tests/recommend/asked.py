@@ -38,7 +38,8 @@ def small_options(**changed: Any) -> RecommendOptions:
 
 
 def plans(**changed: Any) -> Recommendation:
-    """recommend() of small_options(), with two finalists or three, each simulated with few requests."""
+    """recommend() of small_options(), with two finalists or three, each simulated with few
+    requests."""
     asked = small_options(**changed)
     if repr(asked) not in PLANNED:
         with (
@@ -50,8 +51,11 @@ def plans(**changed: Any) -> Recommendation:
     return PLANNED[repr(asked)]
 
 
-def finalist(name: str, capacities: list[float], price: float = 2.0, replicas: int = 4) -> SimulatedCandidate:
-    """A deployment that carries `capacities`, by draw; a slower draw has times that are longer in proportion."""
+def finalist(
+    name: str, capacities: list[float], price: float = 2.0, replicas: int = 4
+) -> SimulatedCandidate:
+    """A deployment that carries `capacities`, by draw; a slower draw has times that are longer in
+    proportion."""
     deployment = parse_deployment(name)
     cost = replicas * deployment.gpus * price
     candidate = Candidate(deployment, None, None, capacities[0], replicas, cost, None)  # type: ignore[arg-type]

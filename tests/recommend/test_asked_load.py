@@ -57,7 +57,12 @@ CASES += [
     for rate in (10, 20, 30)
 ]
 CASES += [
-    ("llama-3.1-70b:fp8@4xh100/tp4,engine=tensorrt-llm", 1, {"rate": rate}, "tpot_p99<25ms,ttft_p99<1s")
+    (
+        "llama-3.1-70b:fp8@4xh100/tp4,engine=tensorrt-llm",
+        1,
+        {"rate": rate},
+        "tpot_p99<25ms,ttft_p99<1s",
+    )
     for rate in (2, 5)
 ]
 
@@ -83,7 +88,15 @@ def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path:
         else deployment.replace("@1x", f"@{replicas}x").replace("tp1", f"tp1,dp{replicas}")
     )
     run = options_of(
-        given | {"deployment": name, "slo": slo, "requests": [2000], "seed": 5, "draws": 2, "out": tmp_path},
+        given
+        | {
+            "deployment": name,
+            "slo": slo,
+            "requests": [2000],
+            "seed": 5,
+            "draws": 2,
+            "out": tmp_path,
+        },
         SimulateOptions,
     )
     (cell,) = Summary.of(simulate(run)).cells
@@ -94,10 +107,19 @@ def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path:
 
 def test_more_at_once_than_any_measurement_covers_is_as_unsure_in_a_plan() -> None:
     known, beyond = (
-        ask("llama-3.1-8b@1xh100/tp1,engine=vllm", 1, rate=None, concurrency=users, output="16", slo="e2e_p99<60s")
+        ask(
+            "llama-3.1-8b@1xh100/tp1,engine=vllm",
+            1,
+            rate=None,
+            concurrency=users,
+            output="16",
+            slo="e2e_p99<60s",
+        )
         for users in (500, 600)
     )
-    assert np.diag(beyond.error.covariance) / np.diag(known.error.covariance) == pytest.approx(4.0, rel=0.1)
+    assert np.diag(beyond.error.covariance) / np.diag(known.error.covariance) == pytest.approx(
+        4.0, rel=0.1
+    )
 
 
 @pytest.mark.parametrize(("users", "wider"), [(500, 1.0), (600, 4.0)])
@@ -117,8 +139,14 @@ def test_the_errors_by_which_plans_are_chosen_have_it_too(users: int, wider: flo
 @pytest.mark.parametrize("users", [300, 3000])
 def test_short_prompts_under_wide_bounds_are_carried_by_some_replicas(users: int) -> None:
     """Beyond what an engine has time for the closed form knows no number of users."""
-    asked = options(rate=None, concurrency=users, input="128", output="200", slo="e2e_p99<60s", gpus_max=64)
+    asked = options(
+        rate=None, concurrency=users, input="128", output="200", slo="e2e_p99<60s", gpus_max=64
+    )
     candidate = make_candidate(
-        parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked, traffic_of(asked), Prices(), {}
+        parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"),
+        asked,
+        traffic_of(asked),
+        Prices(),
+        {},
     )
     assert 1 <= candidate.replicas <= users / 100

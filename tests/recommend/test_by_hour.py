@@ -22,9 +22,14 @@ pytestmark = pytest.mark.long
 def day(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """A trace of four windows of a minute: 60, 120, 240 and 60 requests, as options."""
     path = tmp_path_factory.mktemp("trace") / "day.csv"
-    times = [60 * at + (60 / many) * (n + 0.5) for at, many in enumerate((60, 120, 240, 60)) for n in range(many)]
+    times = [
+        60 * at + (60 / many) * (n + 0.5)
+        for at, many in enumerate((60, 120, 240, 60))
+        for n in range(many)
+    ]
     path.write_text(
-        "timestamp_s,input_tokens,output_tokens\n0,512,128\n" + "".join(f"{t:.3f},512,128\n" for t in times)
+        "timestamp_s,input_tokens,output_tokens\n0,512,128\n"
+        + "".join(f"{t:.3f},512,128\n" for t in times)
     )
     return {
         "trace": path, "every": "1m", "start_up": "15s", "growth": 200, "input": None, "output": None, "rate": None,
@@ -65,12 +70,16 @@ def test_what_starts_for_a_later_window_is_paid_for_before(start_up_s: float, me
     [(1.0, 0, [1, 2, 4, 1]), (2.0, 0, [1, 1, 2, 1]), (3.9, 0, [1, 1, 2, 1]), (4.0, 0, [1, 1, 1, 1]),
      (1.0, 2, [3, 4, 6, 3]), (100.0, 1, [2, 2, 2, 2])],
 )  # fmt: skip
-def test_a_window_has_the_replicas_that_carry_its_rate_and_one_at_least(each, reserve, replicas) -> None:
+def test_a_window_has_the_replicas_that_carry_its_rate_and_one_at_least(
+    each, reserve, replicas
+) -> None:
     hours = Hours(np.array([1.0, 2.0, 4.0, 0.5]), 3600, 0, (0, 1))
     assert hours.replicas(each, reserve).tolist() == replicas
 
 
-@pytest.mark.parametrize(("replicas", "reserve", "followed"), [(4, 0, [1, 2, 4, 1]), (6, 2, [3, 4, 6, 3])])
+@pytest.mark.parametrize(
+    ("replicas", "reserve", "followed"), [(4, 0, [1, 2, 4, 1]), (6, 2, [3, 4, 6, 3])]
+)
 def test_the_busiest_window_has_all_replicas(replicas, reserve, followed) -> None:
     hours = Hours(np.array([1.0, 2.0, 4.0, 0.5]), 3600, 0, (0, 1))
     assert hours.followed(replicas, reserve).tolist() == followed
@@ -88,14 +97,18 @@ def test_the_busiest_window_has_all_replicas(replicas, reserve, followed) -> Non
         (3.0, 2, {"time-scale": "0.667"}),
     ],
 )
-def test_one_replicas_share_of_a_trace_is_sampled_or_replayed_faster(growth, replicas, flags, day) -> None:
+def test_one_replicas_share_of_a_trace_is_sampled_or_replayed_faster(
+    growth, replicas, flags, day
+) -> None:
     asked: RecommendOptions = small_options(**(day | {"growth": growth}))
     named = replayed(asked, traffic_of(asked), replicas)
     assert named == {"trace": str(day["trace"]), "trace-window": "120s:180.001s"} | flags
 
 
 @pytest.mark.parametrize("every", ["1m", "2m"])
-def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(every: str, day) -> None:
+def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(
+    every: str, day
+) -> None:
     (plan,) = plans(**(day | {"every": every})).plans
     assert plan.by_hour is not None
     assert max(plan.by_hour.replicas) == plan.replicas
@@ -128,7 +141,9 @@ def test_a_budget_is_compared_with_what_is_paid_by_the_hour(day) -> None:
     dollars = plan.by_hour.usd_per_month.value
     (same,) = plans(**(day | {"budget": f"{dollars + 1:.0f}/month"})).plans
     assert same == plan
-    with pytest.raises(InputError, match=r"--budget: \$100 a month is too little; the cheapest plan"):
+    with pytest.raises(
+        InputError, match=r"--budget: \$100 a month is too little; the cheapest plan"
+    ):
         plans(**(day | {"budget": "0.1k/month"}))
 
 
@@ -148,6 +163,13 @@ def test_what_is_no_budget_is_refused(text: str) -> None:
 
 
 def test_the_function_of_the_package_can_be_called_again_though_the_wing_has_its_name() -> None:
-    asked = {"rate": 4, "slo": "tpot_p99<50ms", "gpus": "h100", "engine": "vllm", "gpus_max": 1, "plans": 1}
+    asked = {
+        "rate": 4,
+        "slo": "tpot_p99<50ms",
+        "gpus": "h100",
+        "engine": "vllm",
+        "gpus_max": 1,
+        "plans": 1,
+    }
     first, again = (loadstone.recommend("llama-3.1-8b", **asked) for _ in range(2))  # type: ignore[operator]
     assert first.plans == again.plans

@@ -53,7 +53,10 @@ def test_the_closed_form_follows_from_little_s_law_and_the_step_model() -> None:
 def test_the_closed_form_is_near_the_simulator() -> None:
     traffic = traffic_of(options())
     rows = ranked(options()).candidates
-    ratios = [simulate_curve(each, traffic, each.replicas).capacity / each.load for each in rows[:: len(rows) // 12]]
+    ratios = [
+        simulate_curve(each, traffic, each.replicas).capacity / each.load
+        for each in rows[:: len(rows) // 12]
+    ]
     assert np.median(np.abs(np.log(ratios))) < math.log(1.25)
 
 
@@ -103,9 +106,19 @@ def test_what_asks_for_more_never_costs_less(less, more) -> None:
 @pytest.mark.parametrize(("less", "more"), [(40, 80), (60, 600)])
 @pytest.mark.parametrize("load", ["rate", "concurrency"])
 def test_a_candidate_needs_replicas_in_proportion_to_the_traffic(less, more, load) -> None:
-    asked = {"rate": None, "gpus_max": 256, "engine": "vllm", "gpus": "h100", "kv_dtype": "bf16", "tp": (1,)}
+    asked = {
+        "rate": None,
+        "gpus_max": 256,
+        "engine": "vllm",
+        "gpus": "h100",
+        "kv_dtype": "bf16",
+        "tp": (1,),
+    }
     few, many = (
-        {each.deployment.name: each for each in ranked(options(**(asked | {load: value}))).candidates}
+        {
+            each.deployment.name: each
+            for each in ranked(options(**(asked | {load: value}))).candidates
+        }
         for value in (less, more)
     )
     assert set(few) == set(many)
@@ -114,7 +127,9 @@ def test_a_candidate_needs_replicas_in_proportion_to_the_traffic(less, more, loa
         assert abs(many[name].replicas - each.replicas * more / less) <= more / less
 
 
-@pytest.mark.parametrize("changed", [{}, {"rate": None, "concurrency": 64}, {"engine": "sglang"}, {"price": ()}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"rate": None, "concurrency": 64}, {"engine": "sglang"}, {"price": ()}]
+)
 def test_candidates_carry_the_traffic_within_the_gpus_the_cheapest_first(changed) -> None:
     asked = options(**changed)
     found, demand = ranked(asked), traffic_of(asked).demand
@@ -122,7 +137,11 @@ def test_candidates_carry_the_traffic_within_the_gpus_the_cheapest_first(changed
     assert costs == sorted(costs)
     for each in found.candidates:
         assert each.gpus == each.replicas * each.deployment.gpus <= asked.gpus_max
-        assert each.replicas * each.load >= demand * (1 - 1e-6) > (each.replicas - 1) * each.load * (1 - 1e-6)
+        assert (
+            each.replicas * each.load
+            >= demand * (1 - 1e-6)
+            > (each.replicas - 1) * each.load * (1 - 1e-6)
+        )
     assert found.looked_at == len(found.candidates) + sum(each.alike for each in found.refused)
 
 
@@ -137,8 +156,11 @@ def test_candidates_carry_the_traffic_within_the_gpus_the_cheapest_first(changed
     ],
 )
 def test_one_gpu_carries_short_answers_that_seldom_meet(output: str, slo: str) -> None:
-    """Where one request decodes at all times, others' prompts come without end: fewer than one do not."""
-    asked = options(output=output, slo=slo, rate=0.5, input="8k", gpus="l40s", price=(), engine="vllm", tp=(1,))
+    """Where one request decodes at all times, others' prompts come without end: fewer than one do
+    not."""
+    asked = options(
+        output=output, slo=slo, rate=0.5, input="8k", gpus="l40s", price=(), engine="vllm", tp=(1,)
+    )
     rows = [each for each in ranked(asked).candidates if each.deployment.gpus == 1]
     assert rows
     assert rows[0].load > 0.02
@@ -148,7 +170,15 @@ def test_one_gpu_carries_short_answers_that_seldom_meet(output: str, slo: str) -
 
 @pytest.mark.parametrize("users", [1, 6])
 def test_a_replica_carries_at_least_one_user_or_none(users: int) -> None:
-    asked = options(output="4", slo="tpot_p50<25ms", rate=None, concurrency=users, gpus="l40s", price=(), tp=(1,))
+    asked = options(
+        output="4",
+        slo="tpot_p50<25ms",
+        rate=None,
+        concurrency=users,
+        gpus="l40s",
+        price=(),
+        tp=(1,),
+    )
     rows = ranked(asked).candidates
     assert rows
     assert all(each.load >= 1 and each.replicas <= users for each in rows)
@@ -156,7 +186,9 @@ def test_a_replica_carries_at_least_one_user_or_none(users: int) -> None:
 
 def test_many_replicas_carry_more_each_than_one_alone() -> None:
     """A router finds an idle one; beside no other, one in a hundred requests meets another soon."""
-    asked = options(output="4", slo="tpot_p99<40ms", rate=4.0, input="1500", gpus="l40s", price=(), tp=(2,))
+    asked = options(
+        output="4", slo="tpot_p99<40ms", rate=4.0, input="1500", gpus="l40s", price=(), tp=(2,)
+    )
     traffic = traffic_of(asked)
     candidate = next(each for each in ranked(asked).candidates if each.deployment.pp == 1)
     alone, beside = _search_capacity(candidate, traffic, 1), simulate_curve(candidate, traffic, 1)
@@ -191,7 +223,10 @@ def test_limits_are_varied_by_the_engines_own_names_and_those_given_are_kept(eng
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"rate": 100_000}, "--gpus-max 8: nothing carries this within so many; the nearest, llama-3.1-8b"),
+        (
+            {"rate": 100_000},
+            "--gpus-max 8: nothing carries this within so many; the nearest, llama-3.1-8b",
+        ),
         ({"slo": "ttft_p99<33ms"}, "comes nearest, and misses ttft_p99"),
         ({"slo": "tpot_p99<0.1ms"}, "faster than the hardware allows"),
         ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),

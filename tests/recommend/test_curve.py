@@ -18,13 +18,18 @@ from loadstone.recommend.curve import Curve, SimulatedLoad, simulate_curve
 from loadstone.recommend.errors import NOISE, JointErrors, unmeasured_errors
 from loadstone.recommend.traffic import QuantileBound, Traffic, traffic_of
 
-TPOT, TTFT = QuantileBound("tpot_p99", "tpot", 0.99, 0.020), QuantileBound("ttft_p99", "ttft", 0.99, 1.0)
+TPOT, TTFT = (
+    QuantileBound("tpot_p99", "tpot", 0.99, 0.020),
+    QuantileBound("ttft_p99", "ttft", 0.99, 1.0),
+)
 
 
 def point(load: float, *, keeps_up: bool = True) -> SimulatedLoad:
     """TPOT of 10 ms and TTFT of 0.25 s per unit of load."""
     figures = {"tpot_p99": 0.010 * load, "ttft_p99": 0.25 * load}
-    return SimulatedLoad(load, keeps_up, figures, 0.1, 0.25 * load, 0.01, 0.01 * load, load, 128 * load)
+    return SimulatedLoad(
+        load, keeps_up, figures, 0.1, 0.25 * load, 0.01, 0.01 * load, load, 128 * load
+    )
 
 
 CURVE = Curve([point(1), point(2), point(4)], 2.0)
@@ -92,12 +97,16 @@ def test_between_loads_figures_are_log_linear_and_beyond_the_last_they_rise_fast
     assert noisy.figure("tpot_p99", np.array([2.0])) == pytest.approx(0.010)
 
 
-@pytest.mark.parametrize(("load", "nearest"), [(0.1, 1), (1.4, 1), (1.5, 2), (2.8, 2), (2.9, 4), (100, 4)])
+@pytest.mark.parametrize(
+    ("load", "nearest"), [(0.1, 1), (1.4, 1), (1.5, 2), (2.8, 2), (2.9, 4), (100, 4)]
+)
 def test_the_nearest_load_is_nearest_by_ratio(load: float, nearest: float) -> None:
     assert CURVE.nearest(load).load == nearest
 
 
-@pytest.mark.parametrize(("bounds", "held"), [((TPOT,), True), ((TPOT, TTFT), True), ((TTFT,), True)])
+@pytest.mark.parametrize(
+    ("bounds", "held"), [((TPOT,), True), ((TPOT, TTFT), True), ((TTFT,), True)]
+)
 def test_a_load_holds_where_it_keeps_up_within_every_bound(bounds, held) -> None:
     assert point(2).holds(bounds) is held
     assert not point(2, keeps_up=False).holds(bounds)
@@ -111,26 +120,32 @@ def test_a_simulated_curve_ascends_to_its_capacity() -> None:
     loads = [each.load for each in curve.points]
     assert all(after > before for before, after in pairwise(loads))
     assert curve.nearest(curve.capacity).holds(asked.bounds)
-    same, slower, faster, late = curve.capacities(asked, np.array([[1.0, 1.0], [1.0, 1.25], [1.0, 0.8], [3.0, 1.0]]))
+    same, slower, faster, late = curve.capacities(
+        asked, np.array([[1.0, 1.0], [1.0, 1.25], [1.0, 0.8], [3.0, 1.0]])
+    )
     assert same == pytest.approx(curve.capacity, rel=0.06)
     assert slower < same < faster
     assert late <= same
 
 
-# --- errors -----------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gap", [-0.5, 0.0, math.log(1.3)])
 @pytest.mark.parametrize("spread", [0.02, 0.3])
 def test_a_measurement_counts_by_its_noise(gap: float, spread: float) -> None:
-    errors = JointErrors(np.zeros(2), np.diag([0.5**2, spread**2])).learn(0, np.array([math.nan, gap]))
+    errors = JointErrors(np.zeros(2), np.diag([0.5**2, spread**2])).learn(
+        0, np.array([math.nan, gap])
+    )
     share = spread**2 / (spread**2 + NOISE[1] ** 2)
     assert errors.mean == pytest.approx([0, gap * share])
     assert np.diag(errors.covariance) == pytest.approx([0.5**2, spread**2 * (1 - share)])
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
-def test_what_is_measured_of_one_moves_the_other_by_what_they_have_in_common(correlation: float) -> None:
+def test_what_is_measured_of_one_moves_the_other_by_what_they_have_in_common(
+    correlation: float,
+) -> None:
     common = 0.2**2 * np.array([[1, correlation], [correlation, 1]])
     errors = JointErrors(np.zeros(4), np.kron(common, np.eye(2))).learn(0, np.array([0.1, 0.2]))
     assert errors.mean[2:] == pytest.approx(correlation * errors.mean[:2])
@@ -141,7 +156,9 @@ def test_what_is_measured_of_one_moves_the_other_by_what_they_have_in_common(cor
 def test_drawn_factors_have_the_interval_of_a_normal_and_longer_tails(spread: float) -> None:
     errors = JointErrors(np.array([0.1, 0.0]), np.diag([spread**2, spread**2]))
     logs = np.log(errors.draw(20_000, 1)[:, 0, 0]) - 0.1
-    assert np.quantile(logs, (0.1, 0.9)).tolist() == pytest.approx([-Z80 * spread, Z80 * spread], rel=0.06)
+    assert np.quantile(logs, (0.1, 0.9)).tolist() == pytest.approx(
+        [-Z80 * spread, Z80 * spread], rel=0.06
+    )
     assert np.mean(np.abs(logs) > 3 * spread) > 2 * 0.0027
     assert (errors.draw(5, 1) == errors.draw(5, 1)).all()
     assert (errors.draw(5, 1) != errors.draw(5, 2)).any()
@@ -151,8 +168,14 @@ def test_measuring_one_tells_of_those_that_share_its_engine_and_gpu() -> None:
     asked = traffic_of(options())
     rows = search(options(), asked, Prices()).candidates
     mine = rows[0]
-    like = next(each for each in rows[1:] if each.group == mine.group and each.deployment.tp != mine.deployment.tp)
-    other = next(each for each in rows if each.group[0] != mine.group[0] and each.group[1] != mine.group[1])
+    like = next(
+        each
+        for each in rows[1:]
+        if each.group == mine.group and each.deployment.tp != mine.deployment.tp
+    )
+    other = next(
+        each for each in rows if each.group[0] != mine.group[0] and each.group[1] != mine.group[1]
+    )
     errors = unmeasured_errors([mine, like, other], asked)
     after = errors.learn(0, np.array([math.nan, math.log(1.3)]))
     assert after.mean[1] == pytest.approx(math.log(1.3), rel=0.05)

@@ -28,15 +28,22 @@ def choices(*finalists: SimulatedCandidate, **changed: object) -> list[PlanChoic
 
 
 @pytest.mark.parametrize(
-    ("capacity", "rate", "replicas"), [(10, 40, 4), (10, 41, 5), (10, 39, 4), (50, 40, 1), (6, 40, 7), (5, 40, 8)]
+    ("capacity", "rate", "replicas"),
+    [(10, 40, 4), (10, 41, 5), (10, 39, 4), (50, 40, 1), (6, 40, 7), (5, 40, 8)],
 )
 def test_a_known_capacity_needs_the_replicas_that_carry_the_rate(capacity, rate, replicas) -> None:
     best = choices(finalist(ONE, [capacity] * 16), rate=rate)[0]
-    assert (best.replicas, best.p_slo, best.cost, best.regret) == (replicas, 1.0, 2.0 * replicas, 0.0)
+    assert (best.replicas, best.p_slo, best.cost, best.regret) == (
+        replicas,
+        1.0,
+        2.0 * replicas,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(
-    ("miss_cost", "replicas", "p_slo"), [(0.0, 4, 0.75), (0.1, 4, 0.75), (3.0, 8, 1.0), (20.0, 8, 1.0)]
+    ("miss_cost", "replicas", "p_slo"),
+    [(0.0, 4, 0.75), (0.1, 4, 0.75), (3.0, 8, 1.0), (20.0, 8, 1.0)],
 )
 def test_headroom_is_bought_where_a_miss_costs_more(miss_cost, replicas, p_slo) -> None:
     """In a quarter of the draws twice the replicas are needed: 4 more, at 2 dollars each."""
@@ -45,8 +52,12 @@ def test_headroom_is_bought_where_a_miss_costs_more(miss_cost, replicas, p_slo) 
 
 
 def test_regret_is_what_is_paid_beyond_the_least_that_holds() -> None:
-    by_replicas = {each.replicas: each for each in choices(finalist(ONE, [10] * 12 + [5] * 4), miss_cost=3.0)}
-    assert by_replicas[8].regret == pytest.approx(0.75 * 8.0)  # four replicas too many, in three quarters
+    by_replicas = {
+        each.replicas: each for each in choices(finalist(ONE, [10] * 12 + [5] * 4), miss_cost=3.0)
+    }
+    assert by_replicas[8].regret == pytest.approx(
+        0.75 * 8.0
+    )  # four replicas too many, in three quarters
     assert by_replicas[4].regret == pytest.approx(0.25 * 3.0 * 16.0)  # and the miss, in a quarter
 
 
@@ -63,14 +74,19 @@ def test_of_two_that_carry_alike_the_cheaper_is_first(miss_cost, dearer) -> None
 @pytest.mark.parametrize("factor", [0.1, 7.0])
 def test_prices_in_another_currency_change_no_choice(factor: float) -> None:
     def rank(scale: float) -> list[PlanChoice]:
-        rows = finalist(ONE, [10] * 10 + [6] * 6, 2.0 * scale), finalist(TWO, [25] * 12 + [11] * 4, 2.5 * scale)
+        rows = (
+            finalist(ONE, [10] * 10 + [6] * 6, 2.0 * scale),
+            finalist(TWO, [25] * 12 + [11] * 4, 2.5 * scale),
+        )
         return choices(*rows)
 
     before, after = rank(1.0), rank(factor)
     assert [(each.finalist.name, each.replicas) for each in before] == [
         (each.finalist.name, each.replicas) for each in after
     ]
-    assert [each.regret for each in after] == pytest.approx([factor * each.regret for each in before])
+    assert [each.regret for each in after] == pytest.approx(
+        [factor * each.regret for each in before]
+    )
 
 
 @pytest.mark.parametrize("reserve", [0, 1, 3])
@@ -80,7 +96,9 @@ def test_a_reserve_is_on_top_of_what_holds(reserve: int) -> None:
 
 
 def test_a_reserve_that_leaves_nothing_is_refused() -> None:
-    with pytest.raises(InputError, match=r"--reserve 8: leaves none of --gpus-max 8 for the traffic"):
+    with pytest.raises(
+        InputError, match=r"--reserve 8: leaves none of --gpus-max 8 for the traffic"
+    ):
         choices(finalist(ONE, [10] * 16), reserve=8)
 
 
@@ -95,7 +113,9 @@ def test_one_that_never_holds_is_last() -> None:
     ranked = choices(finalist(ONE, [1e-6] * 16), finalist(TWO, [20] * 16))
     assert ranked[0].finalist.name == parse_deployment(TWO).name
     assert ranked[0].regret == 0
-    assert all(each.p_slo == 0 for each in ranked if each.finalist.name == parse_deployment(ONE).name)
+    assert all(
+        each.p_slo == 0 for each in ranked if each.finalist.name == parse_deployment(ONE).name
+    )
 
 
 def test_each_finalist_has_one_best_choice_in_the_order_of_regret() -> None:
@@ -106,16 +126,22 @@ def test_each_finalist_has_one_best_choice_in_the_order_of_regret() -> None:
     assert best[0].regret <= best[1].regret
 
 
-@pytest.mark.parametrize(("confidence", "replicas", "p_slo"), [(0.5, 4, 0.75), (0.75, 4, 0.75), (0.8, 8, 1.0)])
-def test_plans_that_hold_with_confidence_stand_before_cheaper_ones(confidence, replicas, p_slo) -> None:
+@pytest.mark.parametrize(
+    ("confidence", "replicas", "p_slo"), [(0.5, 4, 0.75), (0.75, 4, 0.75), (0.8, 8, 1.0)]
+)
+def test_plans_that_hold_with_confidence_stand_before_cheaper_ones(
+    confidence, replicas, p_slo
+) -> None:
     best = choices(finalist(ONE, [10] * 12 + [5] * 4), miss_cost=0.0, confidence=confidence)[0]
     assert (best.replicas, best.p_slo) == (replicas, p_slo)
 
 
-# --- a budget ---------------------------------------------------------------------------------------------------
+# --- a budget -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("budget", "most"), [("6k/month", 4), ("8.1/hour", 4), ("10/hour", 5), ("12k/month", 8)])
+@pytest.mark.parametrize(
+    ("budget", "most"), [("6k/month", 4), ("8.1/hour", 4), ("10/hour", 5), ("12k/month", 8)]
+)
 def test_a_budget_bounds_the_replicas(budget: str, most: int) -> None:
     asked = options(budget=budget)
     rows = choices(finalist(ONE, [10] * 8 + [8] * 4 + [5] * 4), budget=budget)
@@ -140,7 +166,7 @@ def test_a_budget_that_pays_for_nothing_is_refused(changed, words) -> None:
         affordable(choices(finalist(ONE, [10] * 16)), traffic_of(asked), asked)
 
 
-# --- what a measurement is worth ----------------------------------------------------------------------------------
+# --- what a measurement is worth ------------------------------------------------------------------
 
 
 def test_measuring_what_is_known_is_worth_nothing() -> None:
@@ -150,7 +176,8 @@ def test_measuring_what_is_known_is_worth_nothing() -> None:
 
 
 def test_measuring_what_decides_ends_the_regret() -> None:
-    """Whether four replicas are needed or eight is seen at once: their times differ by a factor of two."""
+    """Whether four replicas are needed or eight is seen at once: their times differ by a factor of
+    two."""
     rows = [finalist(TWO, [5] * 64), finalist(ONE, [10] * 32 + [5] * 32)]
     first, second = value_measurements(choices(*rows), rows)
     assert first.finalist is rows[1]
@@ -171,8 +198,12 @@ def test_no_measurement_is_expected_to_make_the_choice_worse(seed: int) -> None:
     assert [each.regret_after for each in values] == sorted(each.regret_after for each in values)
 
 
-@pytest.mark.parametrize(("rate", "minutes", "requests"), [(10.0, 10, 4800), (0.1, 60, 348), (0.5, 35.33, 1000)])
-def test_a_measurement_lasts_until_some_requests_lie_beyond_the_quantile(rate, minutes, requests) -> None:
+@pytest.mark.parametrize(
+    ("rate", "minutes", "requests"), [(10.0, 10, 4800), (0.1, 60, 348), (0.5, 35.33, 1000)]
+)
+def test_a_measurement_lasts_until_some_requests_lie_beyond_the_quantile(
+    rate, minutes, requests
+) -> None:
     found = plan_measurement(rate, 0.99)
     assert found == pytest.approx((minutes, requests), rel=0.01)
 

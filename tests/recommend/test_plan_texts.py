@@ -39,7 +39,12 @@ DOCUMENT = Recommendation(
     seconds={"ranking": 0.5, "simulating": 2.0, "deciding": 0.1},
 )  # fmt: skip
 HOURS = ByHour(
-    replicas=[1, 3], every_s=3600, start_up_s=300, gpus=2.1, usd_per_month=Span(3000.0, 2900.0, 3500.0), saves=0.3
+    replicas=[1, 3],
+    every_s=3600,
+    start_up_s=300,
+    gpus=2.1,
+    usd_per_month=Span(3000.0, 2900.0, 3500.0),
+    saves=0.3,
 )
 
 
@@ -54,12 +59,21 @@ def with_plan(**fields: Any) -> Recommendation:
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (DOCUMENT, "Deploy 3 × llama-3.1-8b@1xh100/tp1: 3 GPUs hold tpot p99 < 30.0 ms at 40 requests/s"),
+        (
+            DOCUMENT,
+            "Deploy 3 × llama-3.1-8b@1xh100/tp1: 3 GPUs hold tpot p99 < 30.0 ms at 40 requests/s",
+        ),
         (DOCUMENT, "(1,024 tokens in, 128 out) with a probability of 86%."),
         (with_plan(replicas=1, gpus=1), "1 GPU holds tpot p99"),
-        (changed(traffic=TrafficText("concurrency", 64.0, 10.0, 5.0)), "at 64 requests under way (10 tokens in"),
+        (
+            changed(traffic=TrafficText("concurrency", 64.0, 10.0, 5.0)),
+            "at 64 requests under way (10 tokens in",
+        ),
         (with_plan(by_hour=HOURS), "at 40 requests/s, the busiest of the trace ("),
-        (changed(slo=[*DOCUMENT.slo, BoundText("ttft", 0.5, 2.0)]), "tpot p99 < 30.0 ms, ttft p50 < 2.00 s at"),
+        (
+            changed(slo=[*DOCUMENT.slo, BoundText("ttft", 0.5, 2.0)]),
+            "tpot p99 < 30.0 ms, ttft p50 < 2.00 s at",
+        ),
     ],
 )
 def test_the_answer_says_what_holds_which_bounds(document: Recommendation, words: str) -> None:
@@ -78,7 +92,9 @@ def test_a_row_has_a_cell_for_each_column(priced: bool) -> None:
 
 def test_a_plan_that_is_not_sure_enough_is_said_to_be_the_nearest() -> None:
     line = answer(changed(with_plan(p_slo=0.71), holds=False))
-    assert line.startswith("Nothing holds with 80%; the nearest is 3 × llama-3.1-8b@1xh100/tp1: 3 GPUs hold tpot p99")
+    assert line.startswith(
+        "Nothing holds with 80%; the nearest is 3 × llama-3.1-8b@1xh100/tp1: 3 GPUs hold tpot p99"
+    )
     assert line.endswith("with a probability of 71%.")
 
 
@@ -97,7 +113,9 @@ def test_each_kind_of_gpu_has_its_best_plan_beside_the_first() -> None:
 
 
 def test_the_price_with_one_replica_down_and_of_whole_nodes_is_told() -> None:
-    plan = with_plan(usd_per_month_one_down=5840.0, usd_per_month_whole_nodes=11680.0, why="86% because so")
+    plan = with_plan(
+        usd_per_month_one_down=5840.0, usd_per_month_whole_nodes=11680.0, why="86% because so"
+    )
     lines = remarks(plan)
     assert "Plan 1: 86% because so." in lines
     assert (
@@ -116,7 +134,8 @@ def test_the_price_with_one_replica_down_and_of_whole_nodes_is_told() -> None:
 )
 def test_a_warning_is_said_once(warned: tuple[int, ...], line: str) -> None:
     plans = [
-        msgspec.structs.replace(PLAN, warnings=["mind the gap"] if number in warned else []) for number in range(1, 5)
+        msgspec.structs.replace(PLAN, warnings=["mind the gap"] if number in warned else [])
+        for number in range(1, 5)
     ]
     assert [each for each in remarks(changed(plans=plans)) if "gap" in each] == [line]
 
@@ -129,9 +148,15 @@ def test_by_throughput_the_answer_says_how_many_tokens_there_are() -> None:
 @pytest.mark.parametrize(
     ("hours", "words"),
     [
-        (HOURS, "Plan 1 by the hour: 1 to 3 replicas, 2.1 GPUs on average with 5 min to start, $3,000 a month"),
+        (
+            HOURS,
+            "Plan 1 by the hour: 1 to 3 replicas, 2.1 GPUs on average with 5 min to start, $3,000 a month",
+        ),
         (HOURS, "(2,900 to 3,500): 30% less than 3 all the time."),
-        (msgspec.structs.replace(HOURS, every_s=900, usd_per_month=None), "Plan 1 by the 15 min: 1 to 3 replicas"),
+        (
+            msgspec.structs.replace(HOURS, every_s=900, usd_per_month=None),
+            "Plan 1 by the 15 min: 1 to 3 replicas",
+        ),
     ],
 )
 def test_a_plan_that_follows_the_hours_is_remarked_on(hours: ByHour, words: str) -> None:
@@ -144,9 +169,14 @@ def test_a_plan_that_follows_the_hours_is_remarked_on(hours: ByHour, words: str)
     ("document", "words"),
     [
         (DOCUMENT, "No single measurement is expected to change the choice"),
-        (changed(measure_next=MeasureNext("c", 10, 1234.0, 5.6789, "d")), "falls from $1,234 to $5.68 a month"),
         (
-            changed(with_plan(usd_per_month=None), measure_next=MeasureNext("c", 10, 2.0, 1.0, "d")),
+            changed(measure_next=MeasureNext("c", 10, 1234.0, 5.6789, "d")),
+            "falls from $1,234 to $5.68 a month",
+        ),
+        (
+            changed(
+                with_plan(usd_per_month=None), measure_next=MeasureNext("c", 10, 2.0, 1.0, "d")
+            ),
             "The 10 minutes that are worth most: expected regret falls from 2 to 1 GPUs.",
         ),
     ],
@@ -160,9 +190,13 @@ def test_the_page_begins_with_the_answer_and_ends_with_how_it_was_made() -> None
     lines = render(changed(rejected=rejected, notes=["a note"], study="verify.yaml"))
     assert lines[0] == answer(DOCUMENT)
     assert lines[-1] == "1,234 deployments ranked in 0.5 s, 0 simulated in 2.0 s"
-    assert {"a note", "  d0: why", "  d1 (and 1 like it): why", "  2 more kinds with --json", "  vllm serve"} <= set(
-        map(str, lines)
-    )
+    assert {
+        "a note",
+        "  d0: why",
+        "  d1 (and 1 like it): why",
+        "  2 more kinds with --json",
+        "  vllm serve",
+    } <= set(map(str, lines))
 
 
 def page_of(document: Recommendation, folder: Path, *command: str) -> str:
@@ -183,10 +217,18 @@ def point(plan: DeploymentPlan, **fields: Any) -> FinalistPoint:
 @pytest.mark.parametrize(
     ("document", "title"),
     [
-        (DOCUMENT, "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama: $4,380 a month, 86% sure"),
-        (with_plan(usd_per_month=None), "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama, 86% sure"),
         (
-            with_plan(deployment="llama-3.1-70b:fp8@2xb200/tp2,kv=fp8,engine=sglang", replicas=2, gpus=4),
+            DOCUMENT,
+            "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama: $4,380 a month, 86% sure",
+        ),
+        (
+            with_plan(usd_per_month=None),
+            "3 × H100, one GPU each, vLLM, BF16 checkpoint of meta-llama, 86% sure",
+        ),
+        (
+            with_plan(
+                deployment="llama-3.1-70b:fp8@2xb200/tp2,kv=fp8,engine=sglang", replicas=2, gpus=4
+            ),
             "4 × B200, 2 replicas of two GPUs, SGLang, FP8 checkpoint of NVIDIA: $4,380 a month, 86% sure",
         ),
         (
@@ -198,12 +240,16 @@ def point(plan: DeploymentPlan, **fields: Any) -> FinalistPoint:
             "3 × H100 and H200, in one replica, 2 that prefill and 1 that decode, SGLang, FP8 checkpoint",
         ),
         (
-            changed(with_plan(deployment="llama-3.1-8b@4xmi300x/tp4", replicas=1, gpus=4), holds=False),
+            changed(
+                with_plan(deployment="llama-3.1-8b@4xmi300x/tp4", replicas=1, gpus=4), holds=False
+            ),
             "Nothing holds with 80%; the nearest is 4 × MI300X, in one replica, vLLM, BF16",
         ),
     ],
 )
-def test_the_page_has_its_title_in_words(document: Recommendation, title: str, tmp_path: Path) -> None:
+def test_the_page_has_its_title_in_words(
+    document: Recommendation, title: str, tmp_path: Path
+) -> None:
     assert f"<h1>{title}" in page_of(document, tmp_path)
 
 
@@ -218,15 +264,27 @@ def test_the_page_puts_the_best_of_each_gpu_side_by_side(tmp_path: Path) -> None
         GpuChoice(gpu="a100", deployment=None, why="takes 72 GPUs to carry it"),
     ]  # fmt: skip
     points = [point(PLAN), point(dearer), point(dearer, replicas=9)]
-    text = page_of(changed(by_gpu=choices[::-1], finalists=points), tmp_path, "loadstone", "recommend", "a b")
+    text = page_of(
+        changed(by_gpu=choices[::-1], finalists=points), tmp_path, "loadstone", "recommend", "a b"
+    )
     table = text.partition("The best plan of each GPU")[2].partition("</table>")[0]
-    assert all(word in table for word in (">+1,000<", ">84%<", "3 × MI300X, one GPU each, SGLang", "takes 72 GPUs"))
-    assert table.index("3 × H100") < table.index("3 × MI300X") < table.index("72 GPUs")  # the cheapest first
+    assert all(
+        word in table
+        for word in (">+1,000<", ">84%<", "3 × MI300X, one GPU each, SGLang", "takes 72 GPUs")
+    )
+    assert (
+        table.index("3 × H100") < table.index("3 × MI300X") < table.index("72 GPUs")
+    )  # the cheapest first
     assert "On mi300x:" not in text  # said once
     assert "TPOT p99 of 20 ms; sglang would carry 10% more per GPU." in text
     assert "loadstone recommend &#39;a b&#39;" in text
-    cost, load = (json.loads(each) for each in re.findall(r'application/json">(.*?)</script>', text))
-    hues = [each["layer"][at]["encoding"]["color"]["scale"]["domain"] for at, each in enumerate((cost, load))]
+    cost, load = (
+        json.loads(each) for each in re.findall(r'application/json">(.*?)</script>', text)
+    )
+    hues = [
+        each["layer"][at]["encoding"]["color"]["scale"]["domain"]
+        for at, each in enumerate((cost, load))
+    ]
     assert hues[0] == hues[1]
     rows = next(iter(cost["datasets"].values()))
     assert sorted((row["gpu"], row["low"], row["cost"], row["high"]) for row in rows) == [
@@ -234,7 +292,10 @@ def test_the_page_puts_the_best_of_each_gpu_side_by_side(tmp_path: Path) -> None
         ("MI300X", 0.7 * 4380, 4380, 1.4 * 4380),
     ]
     asked = [
-        row for rows in load["datasets"].values() for row in rows if "share of the asked load" in row.get("plan", "")
+        row
+        for rows in load["datasets"].values()
+        for row in rows
+        if "share of the asked load" in row.get("plan", "")
     ]
     assert [row["load"] for row in asked] == pytest.approx([40 / 3] * 2, rel=1e-4)
     assert all(0.5 < row["worst"] < 1.4 for row in asked)  # on the curve

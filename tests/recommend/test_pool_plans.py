@@ -57,11 +57,17 @@ def test_ratios_come_near_to_balancing_both_pools(engine: str, load: dict[str, o
 
 
 @pytest.mark.parametrize("found_again", [True, False])
-def test_pools_that_were_measured_are_finalists_where_they_carry_the_traffic(found_again: bool) -> None:
+def test_pools_that_were_measured_are_finalists_where_they_carry_the_traffic(
+    found_again: bool,
+) -> None:
     options = small_options(**ASKED)
     traffic = traffic_of(options)
     found = search_pools(NOTHING, options, traffic, Prices()).candidates
-    name = found[-1].deployment.name if found_again else "llama-3.1-8b@prefill=9*(1xh100/tp1)+decode=1xh100/tp1"
+    name = (
+        found[-1].deployment.name
+        if found_again
+        else "llama-3.1-8b@prefill=9*(1xh100/tp1)+decode=1xh100/tp1"
+    )
     run = MeasuredRun(parse_deployment(name).name, np.zeros(2))
     with patch.object(finalists, "_OF_POOLS", 1):
         chosen = choose_finalists(found, [run], options, traffic, Prices())
@@ -93,13 +99,17 @@ def test_it_says_whether_splitting_pays(more: dict[str, object]) -> None:
     assert [each.load for each in split.by_load] == sorted({each.load for each in split.by_load})
     assert sum("splitting pays" in note for note in document.notes) == 1
     for plan in document.plans:
-        assert ("prefill=" in plan.deployment) == any("sglang_router" in line for line in plan.launch)
+        assert ("prefill=" in plan.deployment) == any(
+            "sglang_router" in line for line in plan.launch
+        )
     assert plans(**ASKED | {"engine": "sglang", "gpus_max": 16, "pools": False}).split is None
 
 
 def test_a_study_of_plans_has_their_pools(tmp_path: Path) -> None:
     options = small_options(**ASKED)
-    names = [parse_deployment(each).name for each in (SPLIT, WHOLE, f"{SPLIT},kv=fp8,engine=sglang")]
+    names = [
+        parse_deployment(each).name for each in (SPLIT, WHOLE, f"{SPLIT},kv=fp8,engine=sglang")
+    ]
     write_study(tmp_path / "study.yaml", options, traffic_of(options), names, 1)
     launches = plan_study(read_study(tmp_path / "study.yaml"))
     assert {each.parsed.name for each in launches if each.parsed is not None} == set(names)
@@ -111,11 +121,32 @@ WHOLE, SPLIT = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@prefill=1xh100/tp1+decod
 @pytest.mark.parametrize(
     ("whole", "split", "pays_from", "told"),
     [
-        # 3 GPUs carry what 4 single ones do: 4 beside 3 under a load of 4, 6 beside 6 under 5.7, and 8 beside 6.
-        ([1.0] * 16, [4.0] * 16, 8.0, "pays from 8 requests/s on, better with 100% there, as good with 0%"),
-        ([1.0] * 16, [4.0] * 12 + [2.5] * 4, 8.0, "pays from 8 requests/s on, better with 75% there, as good with"),
-        ([1.0] * 16, [2.0] * 16, None, "splitting pays at none of loads from 0.25 to 64 requests/s"),
-        ([1.0] * 16, [100.0] * 16, 4.0, "pays from 4 requests/s on, better with 100% there, as good with 0%"),
+        # 3 GPUs carry what 4 single ones do: 4 beside 3 under a load of 4, 6 beside 6 under 5.7,
+        # and 8 beside 6.
+        (
+            [1.0] * 16,
+            [4.0] * 16,
+            8.0,
+            "pays from 8 requests/s on, better with 100% there, as good with 0%",
+        ),
+        (
+            [1.0] * 16,
+            [4.0] * 12 + [2.5] * 4,
+            8.0,
+            "pays from 8 requests/s on, better with 75% there, as good with",
+        ),
+        (
+            [1.0] * 16,
+            [2.0] * 16,
+            None,
+            "splitting pays at none of loads from 0.25 to 64 requests/s",
+        ),
+        (
+            [1.0] * 16,
+            [100.0] * 16,
+            4.0,
+            "pays from 4 requests/s on, better with 100% there, as good with 0%",
+        ),
         ([1.0] * 16, [3.0] * 16, None, "better with at most 0%"),
     ],
 )
@@ -125,7 +156,10 @@ def test_it_says_from_which_load_splitting_pays(
     asked = small_options(rate=4, pools=True, confidence=0.0, miss_cost=0.1)
     traffic = traffic_of(asked)
     curve = Curve([SimulatedLoad(9.0, False, {}, 0, 0, 0, 0, 0, 0, limit="decode")], 4.0)
-    known = [dataclasses.replace(finalist(*each), curve=curve) for each in ((WHOLE, whole), (SPLIT, split))]
+    known = [
+        dataclasses.replace(finalist(*each), curve=curve)
+        for each in ((WHOLE, whole), (SPLIT, split))
+    ]
     found = compare_split(rank_choices(known, traffic, asked), [], known, traffic, asked)
     assert found is not None
     assert found.pays_from == pays_from
@@ -138,7 +172,10 @@ def test_it_says_from_which_load_splitting_pays(
 
 def test_one_kind_of_plan_alone_is_told() -> None:
     assert "splitting prefill and decode pays" in tell_split(None, plan_of(SPLIT), "requests/s")[0]
-    assert "does not pay: of what was simulated, plans without" in tell_split(None, plan_of(WHOLE), "requests/s")[0]
+    assert (
+        "does not pay: of what was simulated, plans without"
+        in tell_split(None, plan_of(WHOLE), "requests/s")[0]
+    )
 
 
 def plan_of(deployment: str) -> DeploymentPlan:
@@ -157,4 +194,6 @@ def test_a_decode_worker_is_rated_as_it_is_simulated() -> None:
         assert each.fleet is not None
         assert each.fleet.prefill is not None
         most = most_users(each.fleet, each.fleet.prefill.rules, 4096, 256)
-        assert each.level.tpot_s in {decode_tpot_s(each.fleet, users, 4096, 256) for users in range(1, most + 1)}
+        assert each.level.tpot_s in {
+            decode_tpot_s(each.fleet, users, 4096, 256) for users in range(1, most + 1)
+        }

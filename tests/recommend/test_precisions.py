@@ -19,7 +19,9 @@ from loadstone.recommend.text import remarks
 
 
 def pairs(asked: RecommendOptions, gpu: str, engine: str) -> set[tuple[str, str]]:
-    return set(list_precisions(parse_deployment(f"{asked.model}@1x{gpu}/tp1,engine={engine}"), asked))
+    return set(
+        list_precisions(parse_deployment(f"{asked.model}@1x{gpu}/tp1,engine={engine}"), asked)
+    )
 
 
 @pytest.mark.parametrize(
@@ -27,8 +29,18 @@ def pairs(asked: RecommendOptions, gpu: str, engine: str) -> set[tuple[str, str]
     [
         # Meta's own, and NVIDIA's FP8 with its scales for the cache; on AMD's GPUs AMD's.
         ("llama-3.1-70b-instruct", "h200", "tensorrt-llm", {("bf16", "bf16"), ("fp8", "fp8")}),
-        ("llama-3.3-70b", "mi300x", "vllm", {("bf16", "bf16"), ("fp8", "bf16"), ("fp8", "fp8"), ("int4", "bf16")}),
-        ("llama-3.3-70b", "b200", "tensorrt-llm", {("bf16", "bf16"), ("fp8", "fp8"), ("nvfp4", "fp8")}),
+        (
+            "llama-3.3-70b",
+            "mi300x",
+            "vllm",
+            {("bf16", "bf16"), ("fp8", "bf16"), ("fp8", "fp8"), ("int4", "bf16")},
+        ),
+        (
+            "llama-3.3-70b",
+            "b200",
+            "tensorrt-llm",
+            {("bf16", "bf16"), ("fp8", "fp8"), ("nvfp4", "fp8")},
+        ),
         ("deepseek-r1", "h200", "vllm", {("fp8", "bf16")}),  # no NVFP4 where it is not multiplied
         ("deepseek-r1", "b200", "vllm", {("fp8", "bf16"), ("nvfp4", "fp8")}),
         ("gpt-oss-120b", "h100", "vllm", {("mxfp4", "bf16")}),
@@ -48,7 +60,9 @@ def test_any_adds_fp8_of_both() -> None:
     assert made == {("bf16", "bf16"), ("bf16", "fp8"), ("fp8", "bf16"), ("fp8", "fp8")}
 
 
-def test_a_precision_whose_answers_were_wrong_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_precision_whose_answers_were_wrong_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = Finding("answers_wrong", "error", "81.0% of 500 questions are answered right", "")
     cell = SimpleNamespace(verdict=SimpleNamespace(findings=[told]))
     measured = parse_deployment("llama-3.1-8b:fp8@1xh200/tp1,engine=sglang")
@@ -59,7 +73,9 @@ def test_a_precision_whose_answers_were_wrong_is_left_out(tmp_path: Path, monkey
     assert failed in precisions_of(plans(**asked))
     after = plans(**asked, measured=(str(tmp_path),))
     assert precisions_of(after) - {failed} == precisions_of(after) != set()
-    assert any("failed the check of answers" in each.why and "81.0%" in each.why for each in after.rejected)
+    assert any(
+        "failed the check of answers" in each.why and "81.0%" in each.why for each in after.rejected
+    )
     assert any("nobody graded answers with" in note for note in after.notes)
 
 
@@ -69,7 +85,9 @@ def precisions_of(found: Recommendation) -> set[tuple[str, str]]:
 
 
 def test_what_the_options_name_is_taken() -> None:
-    assert pairs(options(model="llama-3-70b", weights_dtype="fp8"), "h100", "vllm") == {("fp8", "bf16")}
+    assert pairs(options(model="llama-3-70b", weights_dtype="fp8"), "h100", "vllm") == {
+        ("fp8", "bf16")
+    }
     assert pairs(options(model="llama-3-70b", kv_dtype="fp8"), "h100", "vllm") == {("bf16", "fp8")}
     both = options(model="llama-3-70b", weights_dtype="int4", kv_dtype="fp8")
     assert pairs(both, "h100", "vllm") == {("int4", "fp8")}
@@ -82,7 +100,10 @@ def test_beside_the_first_plan_stands_what_one_step_further_would_save() -> None
     assert plan.further is not None
     assert plan.further.startswith("one step further (--quality any), ")
     assert f"Plan 1: {plan.further}." in remarks(document)
-    assert plans(model="llama-3-8b", weights_dtype=(), kv_dtype=(), quality="any").plans[0].further is None
+    assert (
+        plans(model="llama-3-8b", weights_dtype=(), kv_dtype=(), quality="any").plans[0].further
+        is None
+    )
 
 
 def test_every_warning_of_the_launch_is_shown_with_the_plan() -> None:
@@ -98,4 +119,7 @@ def test_every_warning_of_the_launch_is_shown_with_the_plan() -> None:
 def test_a_plan_over_nodes_says_that_the_network_is_guessed() -> None:
     document = plans(model="deepseek-r1", gpus="h100", weights_dtype=(), kv_dtype=(), tp=(16,), rate=1, price=(),
                      slo="ttft_p99<20s,tpot_p99<100ms")  # fmt: skip
-    assert any(each.startswith("network_guessed: one replica spans 2 nodes") for each in document.plans[0].warnings)
+    assert any(
+        each.startswith("network_guessed: one replica spans 2 nodes")
+        for each in document.plans[0].warnings
+    )

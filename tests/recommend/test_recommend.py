@@ -1,4 +1,5 @@
-"""Plans from end to end: their probabilities, relations between them, what is refused, what is printed."""
+"""Plans from end to end: their probabilities, relations between them, what is refused, what is
+printed."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def test_finalists_that_are_no_plan_are_listed_with_a_reason(found) -> None:
     rejected = {each.deployment: each.why for each in found.rejected}
     assert not shown & set(rejected)
     for each in found.finalists:
-        assert (each.deployment in shown) != ("hold with a probability" in rejected.get(each.deployment, ""))
+        assert (each.deployment in shown) != (
+            "hold with a probability" in rejected.get(each.deployment, "")
+        )
 
 
 def test_the_next_measurement_is_a_command_of_bench(found) -> None:
@@ -77,12 +80,14 @@ def test_a_trace(tmp_path: Path) -> None:
     times = np.cumsum(rng.exponential(0.1, 400))
     lines = [f"{at:.3f},{rng.integers(200, 800)},{rng.integers(20, 80)}" for at in times]
     trace.write_text("\n".join(["timestamp_s,input_tokens,output_tokens", *lines]) + "\n")
-    document = recommend(options(rate=None, input=None, output=None, trace=str(trace), gpus="h100", price="h100=2"))
+    document = recommend(
+        options(rate=None, input=None, output=None, trace=str(trace), gpus="h100", price="h100=2")
+    )
     assert document.traffic.trace == str(trace)
     assert document.plans[0].p_slo > 0.5
 
 
-# --- relations between plans --------------------------------------------------------------------------------------
+# --- relations between plans ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -135,13 +140,16 @@ def test_prices_in_another_currency_change_no_plan(factor: float) -> None:
 @pytest.mark.parametrize("dearer", [1.5, 3.0, 10.0])
 def test_a_dearer_gpu_is_never_chosen_for_it(dearer: float) -> None:
     before, after = (
-        plans(gpus="h100,h200", price=f"h100={2 * scale},h200=3", rate=100).plans[0] for scale in (1, dearer)
+        plans(gpus="h100,h200", price=f"h100={2 * scale},h200=3", rate=100).plans[0]
+        for scale in (1, dearer)
     )
     assert "h100" in before.deployment or "h100" not in after.deployment
     assert after.usd_per_month.value >= before.usd_per_month.value
 
 
-@pytest.mark.parametrize(("price", "chosen"), [("h100=9,h200=0.5", "h200"), ("h100=0.5,h200=9", "h100")])
+@pytest.mark.parametrize(
+    ("price", "chosen"), [("h100=9,h200=0.5", "h200"), ("h100=0.5,h200=9", "h100")]
+)
 def test_prices_decide_between_gpus(price: str, chosen: str) -> None:
     assert chosen in plans(gpus="h100,h200", price=price).plans[0].deployment
 
@@ -200,7 +208,13 @@ def test_the_seed_alone_moves_no_choice(rate: int) -> None:
 
 
 def test_every_gpu_that_was_named_has_its_best_plan() -> None:
-    document = plans(gpus="h100,h200,l4", price="h100=2,h200=3,l4=0.5", rate=100, slo="tpot_p99<30ms", gpus_max=16)
+    document = plans(
+        gpus="h100,h200,l4",
+        price="h100=2,h200=3,l4=0.5",
+        rate=100,
+        slo="tpot_p99<30ms",
+        gpus_max=16,
+    )
     assert [each.gpu for each in document.by_gpu] == ["h100", "h200", "l4"]
     here = {each.gpu: each for each in document.by_gpu}
     first = document.plans[0]
@@ -208,12 +222,16 @@ def test_every_gpu_that_was_named_has_its_best_plan() -> None:
         if each.deployment is None:
             assert each.why
         else:
-            assert each.more_usd_per_month == pytest.approx(each.usd_per_month - first.usd_per_month.value)
+            assert each.more_usd_per_month == pytest.approx(
+                each.usd_per_month - first.usd_per_month.value
+            )
             assert each.p_slo >= 0.8 or each.p_slo <= first.p_slo
     assert here["h200"].deployment is not None
 
 
-@pytest.mark.parametrize("changed", [{"rate": 100}, {"rate": 200}, {"rate": None, "concurrency": 300}])
+@pytest.mark.parametrize(
+    "changed", [{"rate": 100}, {"rate": 200}, {"rate": None, "concurrency": 300}]
+)
 def test_the_first_plan_holds_with_confidence_or_nothing_does(changed) -> None:
     document = plans(**changed)
     assert document.holds == (document.plans[0].p_slo >= 0.8)
@@ -250,7 +268,9 @@ def test_a_plan_that_breaks_on_the_whole_trace_is_not_said_to_hold(tmp_path: Pat
     assert (document.holds, document.plans[0].p_slo) == (False, 0.0)
 
 
-@pytest.mark.parametrize(("likely", "replicas"), [((0.9, 0.9, 0.9), 1), ((0.7, 0.897, 0.9), 2), ((0.9, 0.8, 0.9), 3)])
+@pytest.mark.parametrize(
+    ("likely", "replicas"), [((0.9, 0.9, 0.9), 1), ((0.7, 0.897, 0.9), 2), ((0.9, 0.8, 0.9), 3)]
+)
 def test_replicas_that_do_not_help_are_spared(likely, replicas: int) -> None:
     """Of plans with one replica to three, as likely as that."""
     finalist = object()
@@ -266,7 +286,9 @@ def test_replicas_that_do_not_help_are_spared(likely, replicas: int) -> None:
 
 
 @pytest.mark.parametrize(("second", "tried"), [(1.5, ["a", "b"]), (4.0, ["a"])])
-def test_a_plan_that_had_to_grow_is_weighed_against_the_next(second: float, tried: list[str]) -> None:
+def test_a_plan_that_had_to_grow_is_weighed_against_the_next(
+    second: float, tried: list[str]
+) -> None:
     """Plan a holds with three replicas, whose regret is 3; b would be next with `second`."""
     counted, asked = [], options(plans=1)
 
@@ -286,7 +308,9 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(second: float, trie
         patch.object(confirm, "_simulate", simulate),
         patch.object(confirm, "_spare_replicas", lambda plan, *_, **__: plan),
     ):
-        found = confirm.confirm_plans(choices, SimpleNamespace(has_times=False), asked, learned=False)  # type: ignore[arg-type]
+        found = confirm.confirm_plans(
+            choices, SimpleNamespace(has_times=False), asked, learned=False
+        )  # type: ignore[arg-type]
     assert list(dict.fromkeys(counted)) == tried
     assert found[0].choice.finalist.name == tried[-1]
 
@@ -299,7 +323,9 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(second: float, trie
         ({"rate": None, "concurrency": 300, "reserve": 2}, "--concurrency"),
     ],
 )
-def test_what_is_measured_is_the_load_that_one_replica_must_carry(changed, words: str, tmp_path: Path) -> None:
+def test_what_is_measured_is_the_load_that_one_replica_must_carry(
+    changed, words: str, tmp_path: Path
+) -> None:
     """The spread of arrivals too, and with the reserve down."""
     path = tmp_path / "verify.yaml"
     asked = {"rate": 100, "miss_cost": 30.0} | changed | {"study": str(path)}
@@ -315,21 +341,31 @@ def test_what_is_measured_is_the_load_that_one_replica_must_carry(changed, words
     assert any(each == pytest.approx(share, rel=0.1, abs=1) for each in read[name])
     told = float(command[command.index(f"--{name}") + 1])
     measured = document.measure_next.deployment
-    replicas = [each.replicas - reserve for each in document.finalists if each.deployment == measured]
+    replicas = [
+        each.replicas - reserve for each in document.finalists if each.deployment == measured
+    ]
     assert any(told == pytest.approx(load / each, rel=0.5) for each in replicas)
 
 
 def test_llama_cpp_is_planned_without_the_command_that_names_its_weights() -> None:
-    plan = plans(engine="llama.cpp", rate=2, gpus="l40s", price="l40s=1", slo="tpot_p50<60ms").plans[0]
+    plan = plans(
+        engine="llama.cpp", rate=2, gpus="l40s", price="l40s=1", slo="tpot_p50<60ms"
+    ).plans[0]
     assert plan.launch == []
     assert any("--model" in each for each in plan.warnings)
 
 
-# --- by throughput -------------------------------------------------------------------------------------------------
+# --- by throughput --------------------------------------------------------------------------------
 
 
 def batch(**changed) -> Recommendation:
-    asked = {"rate": None, "concurrency": 300, "slo": "e2e_p99<20s", "objective": "throughput", "gpus_max": 8}
+    asked = {
+        "rate": None,
+        "concurrency": 300,
+        "slo": "e2e_p99<20s",
+        "objective": "throughput",
+        "gpus_max": 8,
+    }
     return plans(**(asked | changed))
 
 
@@ -340,12 +376,16 @@ def test_by_throughput_all_gpus_are_taken_and_the_first_plan_gives_most() -> Non
     assert rates == sorted(rates, reverse=True)
     assert rates[0] > 2 * cheapest.plans[0].output_tokens_per_s
     assert document.plans[0].usd_per_mtok.low < document.plans[0].usd_per_mtok.value
-    assert document.plans[0].usd_per_month.low == document.plans[0].usd_per_month.high == 8 * 2 * 730
+    assert (
+        document.plans[0].usd_per_month.low == document.plans[0].usd_per_month.high == 8 * 2 * 730
+    )
 
 
 @pytest.mark.parametrize(("changed", "gpus"), [({"budget": "7.9/hour"}, 3), ({"gpus_max": 5}, 5)])
 def test_by_throughput_a_plan_takes_what_the_budget_pays_for(changed, gpus) -> None:
-    assert {each.gpus for each in batch(tp=(1,), arguments=("max_num_seqs=64",), **changed).plans} <= {gpus, gpus - 1}
+    assert {
+        each.gpus for each in batch(tp=(1,), arguments=("max_num_seqs=64",), **changed).plans
+    } <= {gpus, gpus - 1}
 
 
 def test_with_too_few_gpus_the_nearest_is_named() -> None:
@@ -354,11 +394,17 @@ def test_with_too_few_gpus_the_nearest_is_named() -> None:
     assert document.plans[0].p_slo == max(each.p_slo for each in document.plans) < 0.97
 
 
-# --- a study ----------------------------------------------------------------------------------------------------
+# --- a study --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "changed", [{}, {"rate": None, "concurrency": 64}, {"prefix": 256, "prefix_groups": 4}, {"range_ratio": 0.5}]
+    "changed",
+    [
+        {},
+        {"rate": None, "concurrency": 64},
+        {"prefix": 256, "prefix_groups": 4},
+        {"range_ratio": 0.5},
+    ],
 )
 def test_the_study_that_it_writes_can_be_read(changed, tmp_path: Path) -> None:
     path = tmp_path / "verify.yaml"
@@ -372,7 +418,7 @@ def test_the_study_that_it_writes_can_be_read(changed, tmp_path: Path) -> None:
     assert all(each in launched for each in planned)
 
 
-# --- what is refused --------------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------------------
 
 REFUSED = [
     ({"slo": "tpot_p99<0.1ms"}, "faster than the hardware allows"),
@@ -380,10 +426,16 @@ REFUSED = [
     ({"rate": 1e9}, "nothing carries this within so many; the nearest"),
     ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),
     ({"model": "llama-9"}, "llama-9"),
-    ({"output": "1", "slo": "ttft_p99<1s,tpot_p90<50ms"}, "--slo tpot_p90: answers of one token have no time"),
+    (
+        {"output": "1", "slo": "ttft_p99<1s,tpot_p90<50ms"},
+        "--slo tpot_p90: answers of one token have no time",
+    ),
     ({"rate": None}, "--rate: say how much traffic"),
     ({"concurrency": 4}, "--rate, --concurrency: are two loads; give one"),
-    ({"rate": None, "concurrency": 4, "burstiness": 0.5}, "--burstiness: says how arrivals at a rate are spread"),
+    (
+        {"rate": None, "concurrency": 4, "burstiness": 0.5},
+        "--burstiness: says how arrivals at a rate are spread",
+    ),
     ({"confidence": 1.0}, "--confidence 1: must be 0 to 0.99"),
     ({"rate": -1}, "--rate -1: must be above 0"),
     ({"rate": None, "concurrency": 0}, "--concurrency 0: must be 1 to 1,000,000,000"),
@@ -413,7 +465,16 @@ REFUSED = [
         {"objective": "throughput", "rate": None, "concurrency": 64, "budget": "1/hour"},
         "--gpus-max, --budget: give not one replica beyond --reserve",
     ),
-    ({"objective": "throughput", "rate": None, "concurrency": 64, "budget": "9/hour", "price": ()}, "needs prices"),
+    (
+        {
+            "objective": "throughput",
+            "rate": None,
+            "concurrency": 64,
+            "budget": "9/hour",
+            "price": (),
+        },
+        "needs prices",
+    ),
 ]
 
 
@@ -435,10 +496,16 @@ def test_bad_input_is_one_line(changed, words) -> None:
         ("--slo ttft_p99<1s --gpus h100", "--rate: say how much traffic"),
         ("--rate x --slo ttft_p99<1s --gpus h100", "--rate"),
         ("--rate 40 --slo ttft_p99<1s --gpus h1000", "nearest: h100"),
-        ("--rate 40 --slo ttft_p99<1s --gpus h100 --budget much", "no budget; write e.g. 30k/month"),
+        (
+            "--rate 40 --slo ttft_p99<1s --gpus h100 --budget much",
+            "no budget; write e.g. 30k/month",
+        ),
         ("--rate 40 --slo ttft_p99<1s --gpus h100 --price h100=two", "write GPU=DOLLARS"),
         ("--rate 40 --slo ttft_p99<1s --gpus h100 --gpus-max 0", "must be 1 to 65,536"),
-        ("--rate 1e6 --slo ttft_p99<1s --gpus h100 --engine vllm", "nothing carries this within so many"),
+        (
+            "--rate 1e6 --slo ttft_p99<1s --gpus h100 --engine vllm",
+            "nothing carries this within so many",
+        ),
     ],
 )
 def test_the_command_refuses_in_one_line_with_code_2(flags, words, loadstone) -> None:
@@ -456,7 +523,9 @@ def test_the_command_prints_the_answer_first_and_the_document(loadstone) -> None
     assert shown.out.startswith("Deploy ")
     document = loadstone("recommend", "llama-3.1-8b", *flags.split(), "--json").document
     assert document["schema"] == 1
-    assert {"model", "traffic", "slo", "plans", "rejected", "measure_next", "study"} <= set(document)
+    assert {"model", "traffic", "slo", "plans", "rejected", "measure_next", "study"} <= set(
+        document
+    )
     assert {
         "deployment", "replicas", "gpus", "p_slo", "capacity_per_s", "headroom", "usd_per_mtok", "usd_per_month",
         "ttft_s", "tpot_s", "binds", "source", "launch",

@@ -31,7 +31,9 @@ ASKED = {
     "price": "h100=2", "weights_dtype": "bf16", "kv_dtype": "bf16", "tp": (1,), "concurrency": 30, "plans": 1,
     "argument": ["max_num_seqs=64", "max_num_batched_tokens=8192"],
 }  # fmt: skip
-LEVEL = SteadyState(decoding=1, users=1, rate_per_s=1, tpot_s=0.01, base_s=0.5, busy=0.0, queue_s=0.0)
+LEVEL = SteadyState(
+    decoding=1, users=1, rate_per_s=1, tpot_s=0.01, base_s=0.5, busy=0.0, queue_s=0.0
+)
 
 
 def options(**changed: Any) -> RecommendOptions:
@@ -66,8 +68,12 @@ def long_sessions(path: Path, pause_s: float = 20.0, growth: int = 5_120, calls:
     ])  # fmt: skip
 
 
-@pytest.mark.parametrize(("turns", "load"), [(1, {"rate": 9.0}), (4, {"rate": 2.0}), (1, {}), (4, {})])
-def test_so_many_calls_are_measured_that_a_tail_can_be_seen(turns: int, load: dict[str, float]) -> None:
+@pytest.mark.parametrize(
+    ("turns", "load"), [(1, {"rate": 9.0}), (4, {"rate": 2.0}), (1, {}), (4, {})]
+)
+def test_so_many_calls_are_measured_that_a_tail_can_be_seen(
+    turns: int, load: dict[str, float]
+) -> None:
     given = {"turns": str(turns), "input": "800", "output": "100", "concurrency": None} | load
     traffic = traffic_of(options(**given if load else given | {"concurrency": 20}))
     assert traffic.sessions is not None
@@ -76,8 +82,15 @@ def test_so_many_calls_are_measured_that_a_tail_can_be_seen(turns: int, load: di
 
 
 def test_a_session_takes_as_long_as_its_longest_line(tmp_path: Path) -> None:
-    """Two sub-agents beside one another, then a call that joins them: three calls in line, of four."""
-    call = {"session_id": "a", "input_tokens": 100, "output_tokens": 11, "hash_ids": [1], "block_tokens": 128}
+    """Two sub-agents beside one another, then a call that joins them: three calls in line, of
+    four."""
+    call = {
+        "session_id": "a",
+        "input_tokens": 100,
+        "output_tokens": 11,
+        "hash_ids": [1],
+        "block_tokens": 128,
+    }
     rows = [
         {**call, "id": "root", "after": []},
         {**call, "id": "left", "after": ["root"], "delay_s": 1.0},
@@ -98,7 +111,8 @@ def test_a_session_takes_as_long_as_its_longest_line(tmp_path: Path) -> None:
 def test_sessions_are_drawn_whole(load: dict[str, Any]) -> None:
     traffic = traffic_of(options(input="512", output="32", turns="3", think_time="2s", **load))
     assert traffic.sessions is not None
-    # Prompts of 512, then all before with 32 of an answer and 512 more; all but the last 512 are there already.
+    # Prompts of 512, then all before with 32 of an answer and 512 more; all but the last 512 are
+    # there already.
     assert traffic.lengths == pytest.approx((512 + 544, 32, (544 + 1088) / 3), rel=1e-3)
     plan = traffic.sessions.draw(5 if traffic.demand == 5 else 0.5, LEVEL, is_open=traffic.is_open)
     measured = plan.turn[plan.phase == 1]
@@ -110,8 +124,11 @@ def test_sessions_are_drawn_whole(load: dict[str, Any]) -> None:
     assert np.all(spans - busy == pytest.approx(4.0, abs=0.1))  # two pauses
 
 
-def test_a_gpu_carries_the_sessions_that_its_cache_keeps_and_host_memory_carries_more(tmp_path: Path) -> None:
-    """First tokens in time need what was computed before: contexts of 5k to 80k tokens, in a cache of some 400k."""
+def test_a_gpu_carries_the_sessions_that_its_cache_keeps_and_host_memory_carries_more(
+    tmp_path: Path,
+) -> None:
+    """First tokens in time need what was computed before: contexts of 5k to 80k tokens, in a cache
+    of some 400k."""
     file = long_sessions(tmp_path / "long.jsonl")
     found = plans(agents=str(file))
     policy = policy_of(parse_deployment(found.plans[0].deployment))
@@ -134,8 +151,13 @@ def test_a_gpu_carries_the_sessions_that_its_cache_keeps_and_host_memory_carries
     assert first.task_s.p50 > 15 * 20
     shown = "\n".join(str(each) for each in render(found))
     assert "at 30 sessions alive (16 calls of" in shown
-    assert "Host memory (kv_host=128gb, assumed) pays on plan 1: without and with it a GPU carries" in shown
-    assert found.measure_next is None or f"--agents {file} --concurrency" in found.measure_next.command
+    assert (
+        "Host memory (kv_host=128gb, assumed) pays on plan 1: without and with it a GPU carries"
+        in shown
+    )
+    assert (
+        found.measure_next is None or f"--agents {file} --concurrency" in found.measure_next.command
+    )
 
 
 def test_host_memory_does_not_pay_where_all_fits_and_is_weighed_where_it_is_given() -> None:
@@ -167,12 +189,18 @@ def test_sessions_that_begin_at_a_rate() -> None:
     [
         ({"input": "512"}, "--slo task: is the time of a session; give --agents FILE or --turns"),
         ({"turns": "3", "concurrency": None, "rate": 2, "burstiness": 0.5}, "of no sessions"),
-        ({"turns": "3", "slo": "task<5s"}, "is on a percentile of sessions; write e.g. task_p90<120s"),
+        (
+            {"turns": "3", "slo": "task<5s"},
+            "is on a percentile of sessions; write e.g. task_p90<120s",
+        ),
         ({"think_time": "2s", "slo": "ttft_p90<1s"}, "it goes with --turns"),
         ({"turns": "3", "think_time": "2s", "slo": "task_p90<3s"}, "misses task_p90: "),
         ({"turns": "3", "trace": "t.csv", "concurrency": None}, "give one"),
         ({"turns": "3", "pools": True}, "--pools: sessions are planned without pools"),
-        ({"turns": "200", "input": "1000"}, "is beyond the model's context of 131,072; ask for less"),
+        (
+            {"turns": "200", "input": "1000"},
+            "is beyond the model's context of 131,072; ask for less",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_a_line(changed: dict[str, Any], problem: str) -> None:

@@ -1,4 +1,5 @@
-"""Traces, bursts and shared prefixes: which part of a traffic decides, and what a replica gets of it."""
+"""Traces, bursts and shared prefixes: which part of a traffic decides, and what a replica gets of
+it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ NAME = "llama-3.1-8b@1xh100/tp1,engine=vllm"
 
 def write_trace(path: Path, *stretches: tuple[float, float, int, int], seed: int = 0) -> Path:
     """Stretches of (seconds, requests/s, tokens in, tokens out), one after another."""
-    rng, begun_s, lines = np.random.default_rng(seed), 0.0, ["timestamp_s,input_tokens,output_tokens"]
+    rng, begun_s, lines = (
+        np.random.default_rng(seed),
+        0.0,
+        ["timestamp_s,input_tokens,output_tokens"],
+    )
     for length_s, rate, inputs, outputs in stretches:
         times_s = begun_s + np.sort(rng.uniform(0, length_s, int(length_s * rate)))
         lines += [f"{at:.3f},{inputs},{outputs}" for at in times_s]
@@ -39,7 +44,7 @@ def traced(path: Path, **changed: object) -> Traffic:
     return traffic_of(options(**(TRACED | {"trace": str(path)} | changed)))
 
 
-# --- parts of a plan --------------------------------------------------------------------------------------------
+# --- parts of a plan ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", [0.01, 1 / 6, 0.5, 1.0, 2.5])
@@ -62,17 +67,23 @@ def test_hastened_arrivals_are_closer_and_nothing_else() -> None:
 
 
 def test_the_busiest_windows_are_those_of_most_work_and_lie_apart(tmp_path: Path) -> None:
-    plan = traced(write_trace(tmp_path / "t.csv", (100, 20, 128, 32), (50, 10, 3000, 300), (100, 20, 128, 32))).plan
+    plan = traced(
+        write_trace(tmp_path / "t.csv", (100, 20, 128, 32), (50, 10, 3000, 300), (100, 20, 128, 32))
+    ).plan
     first, second = find_busiest(plan, plan.input_tokens + plan.output_tokens.astype(float), 500, 2)
     assert plan.input_tokens[first].mean() > 1500
     assert not set(first) & set(second)
-    assert find_busiest(plan, np.ones(len(plan)), len(plan), 2)[0].tolist() == list(range(len(plan)))
+    assert find_busiest(plan, np.ones(len(plan)), len(plan), 2)[0].tolist() == list(
+        range(len(plan))
+    )
 
 
-# --- bursts -----------------------------------------------------------------------------------------------------
+# --- bursts ---------------------------------------------------------------------------------------
 
 
-def test_many_replicas_under_a_bursty_trace_are_as_fast_as_all_of_them_simulated(tmp_path: Path) -> None:
+def test_many_replicas_under_a_bursty_trace_are_as_fast_as_all_of_them_simulated(
+    tmp_path: Path,
+) -> None:
     stretches = [(20, 60, 1024, 64), (4, 500, 1024, 64)] * 2
     traffic = traced(write_trace(tmp_path / "t.csv", *stretches), slo="tpot_p90<30ms")
     candidate = make_candidate(parse_deployment(NAME), options(), traffic, Prices(), {})
@@ -91,7 +102,7 @@ def test_bunched_arrivals_are_thinned_too() -> None:
     assert not traffic_of(options(rate=240)).has_times
 
 
-# --- windows ----------------------------------------------------------------------------------------------------
+# --- windows --------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -119,7 +130,7 @@ def test_the_first_plan_holds_on_the_whole_trace(stretches, tmp_path: Path) -> N
     assert np.quantile(latencies["tpot_s"], 0.99) < 0.040
 
 
-# --- shared prefixes --------------------------------------------------------------------------------------------
+# --- shared prefixes ------------------------------------------------------------------------------
 
 
 def test_shared_prefixes_count_as_cached_where_candidates_are_chosen() -> None:

@@ -16,14 +16,17 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None or shutil.which("bash") is None, reason="no Chromium here to show the page in"
 )
 
 
 class Browser:
-    """One tab. `complaints`: errors of scripts, of the console and of the content-security-policy so far."""
+    """One tab. `complaints`: errors of scripts, of the console and of the content-security-policy
+    so far."""
 
     def __init__(self, profile: Path, *, dark: bool = False, scripts: bool = True) -> None:
         assert CHROMIUM is not None
@@ -47,7 +50,9 @@ class Browser:
         self.complaints: list[str] = []
         targets = self._send("Target.getTargets", session=False)["targetInfos"]
         page = next(target["targetId"] for target in targets if target["type"] == "page")
-        self._session = self._send("Target.attachToTarget", session=False, targetId=page, flatten=True)["sessionId"]
+        self._session = self._send(
+            "Target.attachToTarget", session=False, targetId=page, flatten=True
+        )["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._send(f"{domain}.enable")
         self._send("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -63,18 +68,27 @@ class Browser:
 
     def size(self, width: int, height: int = 900) -> None:
         self._send(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
         )
 
     def dark(self) -> None:
-        self._send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+        self._send(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark"}],
+        )
 
     def media(self, name: str) -> None:
         self._send("Emulation.setEmulatedMedia", media=name)
 
     def pages(self) -> int:
         """How many sheets of A4 the page is printed on."""
-        text = base64.b64decode(self._send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"])
+        text = base64.b64decode(
+            self._send("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)["data"]
+        )
         return len(re.findall(rb"/Type\s*/Page\b", text))
 
     def open(self, url: str) -> None:
@@ -84,7 +98,9 @@ class Browser:
 
     def run(self, script: str) -> Any:
         """What a JavaScript expression gives, awaited if it is a promise."""
-        said = self._send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        said = self._send(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in said, said["exceptionDetails"]
         return said["result"].get("value")
 
@@ -102,7 +118,11 @@ class Browser:
 
     def press(self, key: str, *, shift: bool = False) -> None:
         code = {"Tab": 9, "Enter": 13, " ": 32}[key]
-        fields: dict[str, Any] = {"key": key, "code": {" ": "Space"}.get(key, key), "windowsVirtualKeyCode": code}
+        fields: dict[str, Any] = {
+            "key": key,
+            "code": {" ": "Space"}.get(key, key),
+            "windowsVirtualKeyCode": code,
+        }
         text = {"Enter": "\r", " ": " "}.get(key)
         down: dict[str, Any] = {"text": text} if text else {}
         modifiers = 8 if shift else 0
@@ -130,7 +150,9 @@ class Browser:
             height = self.run("Math.min(6000, document.documentElement.scrollHeight)")
             width = self.run("window.innerWidth")
             self.size(width, height)
-        path.write_bytes(base64.b64decode(self._send("Page.captureScreenshot", format="png")["data"]))
+        path.write_bytes(
+            base64.b64decode(self._send("Page.captureScreenshot", format="png")["data"])
+        )
 
     def _send(self, method: str, *, session: bool = True, **parameters: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -155,7 +177,10 @@ class Browser:
             self.complaints.append(json.dumps(said["exceptionDetails"])[:500])
         elif event.get("method") == "Log.entryAdded" and said["entry"]["level"] == "error":
             self.complaints.append(f"{said['entry']['text']} {said['entry'].get('url', '')}")
-        elif event.get("method") == "Runtime.consoleAPICalled" and said["type"] in ("error", "warning"):
+        elif event.get("method") == "Runtime.consoleAPICalled" and said["type"] in (
+            "error",
+            "warning",
+        ):
             self.complaints.append(json.dumps(said["args"])[:500])
 
     def _next(self) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Run folders for the report's tests: papers and a summary, with records where a test makes them."""
+"""Run folders for the report's tests: papers and a summary, with records where a test makes
+them."""
 
 from __future__ import annotations
 
@@ -41,9 +42,20 @@ def cell(
 ) -> Json:  # fmt: skip
     """One cell of a summary; `more` replaces whole keys of it."""
     latencies = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
-    metrics: Json = {name: stat(value) if value is not None else None for name, value in latencies.items()}
-    metrics |= {"itl_s": None, "ttft_intended_s": metrics["ttft_s"], "e2e_intended_s": metrics["e2e_s"]}
-    metrics |= {"output_tokens_per_s": output, "total_tokens_per_s": total, "requests_per_s": 10.0, "steady": None}
+    metrics: Json = {
+        name: stat(value) if value is not None else None for name, value in latencies.items()
+    }
+    metrics |= {
+        "itl_s": None,
+        "ttft_intended_s": metrics["ttft_s"],
+        "e2e_intended_s": metrics["e2e_s"],
+    }
+    metrics |= {
+        "output_tokens_per_s": output,
+        "total_tokens_per_s": total,
+        "requests_per_s": 10.0,
+        "steady": None,
+    }
     base: Json = {
         "load": {"kind": kind, "value": load},
         "requests": {"sent": 500, "ok": 500, "error": 0, "timeout": 0, "cancelled": 0, "short": 0},
@@ -63,7 +75,12 @@ def run(
 ) -> Path:  # fmt: skip
     """A run folder with these cells."""
     deployed = {"gpu": "h200", "gpus": 8} | dict(deployment or {})
-    asked: Json = {"kind": "synthetic", "input": length(1024), "output": length(128), "prefix_tokens": 0}
+    asked: Json = {
+        "kind": "synthetic",
+        "input": length(1024),
+        "output": length(128),
+        "prefix_tokens": 0,
+    }
     asked |= workload or {}
     info = RunInfo(
         run_id=name, source=source, status="done", created=f"2026-01-01T00:00:00+00:00 {name}",
@@ -99,11 +116,17 @@ def _complete(cell: Json) -> Json:
     """The cell with what every summary has and no test is about."""
     metrics, verdict = cell["metrics"], cell["verdict"]
     window = {"start_s": 0.0, "end_s": 9.0, "requests_per_s": 10.0, "ci95": {}}
-    windows = {name: window | metrics[name] for name in ("steady", "sustained") if metrics.get(name)}
+    windows = {
+        name: window | metrics[name] for name in ("steady", "sustained") if metrics.get(name)
+    }
     findings = [
-        {"severity": "warning", "evidence": "seen", "remedy": "Mend it."} | finding for finding in verdict["findings"]
+        {"severity": "warning", "evidence": "seen", "remedy": "Mend it."} | finding
+        for finding in verdict["findings"]
     ]
-    bounds = [{"bound": "ttft<1s", "metric": "ttft", "limit_s": 1.0} | bound for bound in cell.get("slo", ())]
+    bounds = [
+        {"bound": "ttft<1s", "metric": "ttft", "limit_s": 1.0} | bound
+        for bound in cell.get("slo", ())
+    ]
     return cell | {
         "metrics": metrics | windows,
         "verdict": {"trusted": False} | verdict | {"findings": findings},

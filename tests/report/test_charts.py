@@ -36,7 +36,12 @@ PNG = b"\x89PNG"
 
 def two_engines(folder: Path) -> list[CellPoint]:
     run(folder, "a", [cell(c, ttft=0.1 * c, tpot=0.01 * c, output=100.0 * c) for c in (1, 4, 16)])
-    run(folder, "b", [cell(c, ttft=0.2 * c, tpot=0.02 * c, output=50.0 * c) for c in (1, 4, 16)], engine="SGLang")
+    run(
+        folder,
+        "b",
+        [cell(c, ttft=0.2 * c, tpot=0.02 * c, output=50.0 * c) for c in (1, 4, 16)],
+        engine="SGLang",
+    )
     return points(folder)
 
 
@@ -57,7 +62,9 @@ def legend(figure: Figure) -> tuple[int, list[str]]:
     svg = to_svg(figure)
     signs = re.findall(r'role-legend-symbol".*?</g>', svg, re.DOTALL)
     labels = "".join(re.findall(r'role-legend-label".*?</g>', svg, re.DOTALL))
-    return sum(sign.count("<path") for sign in signs), sorted(re.findall(r">([^<]*)</text>", labels))
+    return sum(sign.count("<path") for sign in signs), sorted(
+        re.findall(r">([^<]*)</text>", labels)
+    )
 
 
 def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> None:
@@ -81,7 +88,8 @@ def test_a_curve_shows_units_definition_count_and_interval(tmp_path: Path) -> No
 def test_a_line_is_read_from_0_unless_that_would_press_most_of_it_flat(
     tmp_path: Path, highest: float, scale: str
 ) -> None:
-    """An overloaded server's TTFT beside that of one at ease: on a linear axis the latter would be 0."""
+    """An overloaded server's TTFT beside that of one at ease: on a linear axis the latter would be
+    0."""
     run(tmp_path, "a", [cell(1, ttft=0.1), cell(4, ttft=0.2), cell(16, ttft=highest)])
     (frame,) = frames(points(tmp_path), "load")
     spec = drawn(lines.against(frame, TTFT, key="k")).spec
@@ -107,7 +115,13 @@ def test_of_more_setups_than_signs_the_fastest_are_drawn(tmp_path: Path) -> None
         for engine in ("vLLM", "SGLang"):
             cells = [cell(c, output=100.0 * (n + 1)) for c in (1, 4)]
             run(tmp_path, f"{engine}-{n}", cells, engine=engine, settings={"label": f"setup {n}"})
-    figure = drawn(next(figure for figure in draw_pictures(points(tmp_path)).figures if figure.key == "tpot-by-load"))
+    figure = drawn(
+        next(
+            figure
+            for figure in draw_pictures(points(tmp_path)).figures
+            if figure.key == "tpot-by-load"
+        )
+    )
     assert {row["variant"] for row in rows_of(figure)} == {f"setup {n}" for n in range(2, 10)}
     assert legend(figure)[0] == 16
     assert figure.notes[0].endswith("16 of 20 series")
@@ -142,7 +156,12 @@ def test_the_pareto_front_has_what_none_beats(tmp_path: Path) -> None:
 
 def test_a_front_of_what_was_measured_has_no_prediction_on_it(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4, tpot=0.01, output=400), cell(16, tpot=0.02, output=800)])
-    run(tmp_path, "b", [cell(4, tpot=0.005, output=4000), cell(16, tpot=0.006, output=9000)], source="simulated")
+    run(
+        tmp_path,
+        "b",
+        [cell(4, tpot=0.005, output=4000), cell(16, tpot=0.006, output=9000)],
+        source="simulated",
+    )
     (frame,) = frames(points(tmp_path), "load")
     figure = drawn(lines.front(frame, PER_GPU, section="throughput", key="pareto"))
     assert "2 of 4 points are on the front" in figure.summary
@@ -181,7 +200,11 @@ def test_the_ends_of_bars_are_inside_the_picture(tmp_path: Path) -> None:
     run(tmp_path, "a", cells)
     (frame,) = frames(points(tmp_path), "load")
     figure = drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
-    ends = {each["x"]["scale"]["domain"][1] for each in _encodings(figure.spec) if "scale" in each.get("x", {})}
+    ends = {
+        each["x"]["scale"]["domain"][1]
+        for each in _encodings(figure.spec)
+        if "scale" in each.get("x", {})
+    }
     assert all(end > 24 for end in ends)
 
 
@@ -190,7 +213,8 @@ def texts_of(figure: Figure) -> list[tuple[str, float, float]]:
     found = []
     for group in re.findall(r'<g class="mark-text role-mark .*?</g>', to_svg(figure), re.DOTALL):
         for anchor, x, y, text in re.findall(
-            r'<text [^>]*text-anchor="(\w+)" transform="translate\(([-\d.]+),([-\d.]+)\)"[^>]*>([^<]*)<', group
+            r'<text [^>]*text-anchor="(\w+)" transform="translate\(([-\d.]+),([-\d.]+)\)"[^>]*>([^<]*)<',
+            group,
         ):
             half = 3.5 * len(text) * {"start": 1, "end": -1}.get(anchor, 0)
             found.append((text, float(x) + half, float(y)))
@@ -225,13 +249,21 @@ def test_loads_beside_points_that_saturate_do_not_overprint(tmp_path: Path, spre
     written = texts_of(drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k")))
     assert len(written) > 2
     for (text, x, y), (other, other_x, other_y) in itertools.combinations(written, 2):
-        assert abs(x - other_x) > 3.3 * (len(text) + len(other)) or abs(y - other_y) > 6.5, (text, other)
+        assert abs(x - other_x) > 3.3 * (len(text) + len(other)) or abs(y - other_y) > 6.5, (
+            text,
+            other,
+        )
 
 
 def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
     spoilt: dict[str, Any] = {"verdict": {"trusted": False, "findings": []}}
     run(tmp_path, "a", [cell(1, tpot=0.02, output=100), cell(4, tpot=0.001, output=9000, **spoilt)])
-    run(tmp_path, "b", [cell(1, tpot=0.02, output=90), cell(4, tpot=0.03, output=200)], engine="SGLang")
+    run(
+        tmp_path,
+        "b",
+        [cell(1, tpot=0.02, output=90), cell(4, tpot=0.03, output=200)],
+        engine="SGLang",
+    )
     (frame,) = frames(points(tmp_path), "load")
     made = [
         lines.against(frame, TTFT, key="k"),
@@ -266,7 +298,11 @@ def test_tokens_that_arrived_together_have_no_time_between_them(tmp_path: Path) 
     run(tmp_path, "b", [cell(1, tpot=0.03), cell(4, tpot=0.04)], engine="SGLang")
     (frame,) = frames(points(tmp_path), "load")
     for measure in (TPOT, ITL):
-        assert [measure.of(point) for point in frame.points if point.load == 4 and point.engine == "vLLM"] == [None]
+        assert [
+            measure.of(point)
+            for point in frame.points
+            if point.load == 4 and point.engine == "vLLM"
+        ] == [None]
     figure = drawn(lines.against(frame, TPOT, key="k"))
     assert min(row["y"] for row in rows_of(figure)) == 20
     assert "left out: 1 point whose tokens arrived together" in " ".join(figure.notes)
@@ -280,12 +316,20 @@ def test_a_missing_interval_has_its_reason(tmp_path: Path) -> None:
         each["metrics"]["itl_s"] = stat(0.02) | {"ci95": {}}
     run(tmp_path, "a", both, records=[record(0, 0.0, [0.1, 0.2])])
     (frame,) = frames(points(tmp_path), "load")
-    said = {measure.key: drawn(lines.against(frame, measure, key="k")).notes[-1] for measure in (TTFT, ITL)}
-    assert "bars: 95% interval, none at 1 of 2 points: too few generations of requests" in said["ttft"]
+    said = {
+        measure.key: drawn(lines.against(frame, measure, key="k")).notes[-1]
+        for measure in (TTFT, ITL)
+    }
+    assert (
+        "bars: 95% interval, none at 1 of 2 points: too few generations of requests" in said["ttft"]
+    )
     assert "no interval: tokens of all requests are pooled" in said["itl"]
     run(tmp_path / "sums", "a", [few, cell(16) | {"metrics": few["metrics"]}])
     (frame,) = frames(points(tmp_path / "sums"), "load")
-    assert "no interval: other tools' summaries have none" in drawn(lines.against(frame, TTFT, key="k")).notes[-1]
+    assert (
+        "no interval: other tools' summaries have none"
+        in drawn(lines.against(frame, TTFT, key="k")).notes[-1]
+    )
 
 
 def test_a_line_for_each_load_or_a_word_on_how_many(tmp_path: Path) -> None:
@@ -337,13 +381,22 @@ def test_a_setup_looks_the_same_in_all_pictures_of_a_report(tmp_path: Path) -> N
                 cells = [cell(1, ttft=0.1), cell(4, ttft=10.0 if gpu == "h100" else 0.1)]
                 work = {"output": length(tokens)}
                 told = {"gpu": gpu, "gpus": 8}
-                run(tmp_path, f"{engine}-{gpu}-{tokens}", cells, engine=engine, deployment=told, workload=work)
+                run(
+                    tmp_path,
+                    f"{engine}-{gpu}-{tokens}",
+                    cells,
+                    engine=engine,
+                    deployment=told,
+                    workload=work,
+                )
     looks: dict[str, set[tuple[Any, ...]]] = {}
     for figure in draw_pictures(points(tmp_path)).figures:
         for encoding in _encodings(figure.spec):
             for channel in ("color", "strokeDash"):
                 scale = (encoding.get(channel) or {}).get("scale")
-                for name, look in zip(scale["domain"], scale["range"], strict=True) if scale else ():
+                for name, look in (
+                    zip(scale["domain"], scale["range"], strict=True) if scale else ()
+                ):
                     looks.setdefault(f"{channel} {name}", set()).add(tuple(look))
     assert len(looks) == 2 * 9
     assert all(len(each) == 1 for each in looks.values())
@@ -359,7 +412,10 @@ def test_more_variants_than_dashes_differ_while_they_can() -> None:
 
     def dashes(variants: list[str]) -> list[tuple[int, ...]]:
         rows = [{"label": name, "variant": name, "hue": PALETTE[0]} for name in variants]
-        return [tuple(dash) for dash in lines.looks(rows, order)("line")["strokeDash"].to_dict()["scale"]["range"]]
+        return [
+            tuple(dash)
+            for dash in lines.looks(rows, order)("line")["strokeDash"].to_dict()["scale"]["range"]
+        ]
 
     assert len(set(dashes([order[1], order[9], order[10]]))) == 3
     assert len(dashes(order)) == 20
@@ -398,14 +454,24 @@ def test_series_are_named_by_what_differs(tmp_path: Path) -> None:
     run(tmp_path, "b", [cell(1)], deployment={"tp": 4, "dp": 2})
     assert [series.label for series in series_of(points(tmp_path))] == ["tp8", "tp4 dp2"]
     run(tmp_path, "c", [cell(1)], deployment={"tp": 8})
-    assert [series.label for series in series_of(points(tmp_path))] == ["tp8 · run 1", "tp4 dp2", "tp8 · run 3"]
+    assert [series.label for series in series_of(points(tmp_path))] == [
+        "tp8 · run 1",
+        "tp4 dp2",
+        "tp8 · run 3",
+    ]
     run(tmp_path / "both", "a", [cell(4)], deployment={"weights_dtype": "bf16"})
     run(tmp_path / "both", "b", [cell(4)], deployment={"weights_dtype": "fp8", "gpus": 4})
-    assert [series.label for series in series_of(points(tmp_path / "both"))] == ["8× · bf16", "4× · fp8"]
+    assert [series.label for series in series_of(points(tmp_path / "both"))] == [
+        "8× · bf16",
+        "4× · fp8",
+    ]
 
 
-def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(tmp_path: Path) -> None:
-    """Also where another fact, here the split that only a simulation tells, would tell the lines apart."""
+def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(
+    tmp_path: Path,
+) -> None:
+    """Also where another fact, here the split that only a simulation tells, would tell the lines
+    apart."""
     run(tmp_path, "a", [cell(4), cell(16)], source="imported")
     run(tmp_path, "b", [cell(4), cell(16)], source="simulated", deployment={"tp": 8})
     (frame,) = frames(points(tmp_path), "load")
@@ -417,12 +483,20 @@ def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:
     run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
     found = pairs.switches(points(tmp_path), "prefix")
     figure = drawn(bars.side_by_side(found, TTFT, "prefix", "shared prefix or not", none="none"))
-    assert [(row["value"], row["y"]) for row in rows_of(figure)] == [("none", 1000), ("512 tokens shared", 200)]
+    assert [(row["value"], row["y"]) for row in rows_of(figure)] == [
+        ("none", 1000),
+        ("512 tokens shared", 200),
+    ]
 
 
 def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
     for gpu, output, ttft in (("a100", 500.0, 0.4), ("h100", 1000.0, 0.1)):
-        run(tmp_path, gpu, [cell(load, output=output, ttft=ttft) for load in (8, 64)], deployment={"gpu": gpu})
+        run(
+            tmp_path,
+            gpu,
+            [cell(load, output=output, ttft=ttft) for load in (8, 64)],
+            deployment={"gpu": gpu},
+        )
     found = pairs.gpu_ratios(points(tmp_path))
     assert {(ratio.over.gpu, ratio.under.gpu) for ratio in found} == {("H100", "A100")}
     (figure,) = bars.ratio_figures(found)
@@ -473,7 +547,9 @@ def test_bursts_have_the_pictures_of_batches(tmp_path: Path) -> None:
     assert (batch.title, batch.section) == ("Total throughput against batch latency", "offline")
     assert {row["x"] for row in rows_of(batch)} == {1, 4}
     assert {"batch_s-by-load", "total_tok_s-by-load", "ttft-by-load"} <= set(made)
-    assert {figure.section for key, figure in made.items() if key.endswith("by-load")} == {"offline"}
+    assert {figure.section for key, figure in made.items() if key.endswith("by-load")} == {
+        "offline"
+    }
     closed = {figure.key for figure in draw_pictures(points(tmp_path / "closed")).figures}
     assert not any("batch" in key or "burst" in key for key in closed)
     assert "ttft-by-load" in closed
@@ -499,14 +575,18 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     figure = drawn(bands.draw_prediction(pair, TPOT))
     said = "measured / simulated: 1.05 to 1.10 over 2 loads; band: 80% interval of the prediction"
     assert f"{said}; bars: 95% interval of what was measured" in figure.notes
-    assert {(row["low"], row["high"]) for row in rows_of(figure) if row["what"] == "simulated"} == {(15, 30)}
+    assert {(row["low"], row["high"]) for row in rows_of(figure) if row["what"] == "simulated"} == {
+        (15, 30)
+    }
     bare = [cell(1, tpot=0.022), cell(4, tpot=0.021)]
     for each in bare:
         del each["metrics"]["tpot_s"]["ci95"]
     run(tmp_path / "bare", "s", simulated, source="simulated")
     run(tmp_path / "bare", "m", bare)
     (pair,) = bands.pair_predictions(points(tmp_path / "bare"))
-    assert said in drawn(bands.draw_prediction(pair, TPOT)).notes  # no bars where nothing bounds what was measured
+    assert (
+        said in drawn(bands.draw_prediction(pair, TPOT)).notes
+    )  # no bars where nothing bounds what was measured
     run(tmp_path / "warned", "s", simulated, source="simulated")
     run(tmp_path / "warned", "m", [cell(1, verdict={"trusted": False, "findings": []}), cell(4)])
     (pair,) = bands.pair_predictions(points(tmp_path / "warned"))
@@ -527,7 +607,11 @@ def test_what_is_far_from_its_prediction_is_on_a_logarithmic_axis(tmp_path: Path
 
 def _axes(figure: Figure) -> set[str | None]:
     """Of what sort the vertical axes are."""
-    return {each["y"].get("scale", {}).get("type") for each in _encodings(figure.spec) if each["y"]["field"] == "y"}
+    return {
+        each["y"].get("scale", {}).get("type")
+        for each in _encodings(figure.spec)
+        if each["y"]["field"] == "y"
+    }
 
 
 def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> None:
@@ -535,13 +619,16 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     run(tmp_path, "s", [cell(1), cell(4)], source="simulated", deployment=deployment)
     run(tmp_path, "m", [cell(1), cell(4)], deployment=deployment)
     every = points(tmp_path)
-    # 10 requests/s · 20 ms · 127 tokens: 25 decode at once. 8.03 G parameters but for 128,256 × 4,096 of embedding,
-    # two bytes each, and 131,072 bytes of KV cache for each of 25 × 1,088 tokens, at 4.8 TB/s.
+    # 10 requests/s · 20 ms · 127 tokens: 25 decode at once. 8.03 G parameters but for 128,256 ×
+    # 4,096 of embedding, two bytes each, and 131,072 bytes of KV cache for each of 25 × 1,088
+    # tokens, at 4.8 TB/s.
     expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
     assert every[0].roofline.tpot_s == pytest.approx(expected_s, rel=0.02)
     (pair,) = bands.pair_predictions(every)
     figure = drawn(bands.draw_prediction(pair, TPOT))
-    assert any(row.get("what") == "roofline" for rows in figure.spec["datasets"].values() for row in rows)
+    assert any(
+        row.get("what") == "roofline" for rows in figure.spec["datasets"].values() for row in rows
+    )
 
 
 def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) -> None:
@@ -552,7 +639,10 @@ def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) ->
     ):  # fmt: skip
         run(tmp_path, name, [cell(8)], source=source, settings={"label": label})
     pairs = bands.pair_predictions(points(tmp_path))
-    laid = [([point.run for point in simulated], [point.run for point in others]) for simulated, others in pairs]
+    laid = [
+        ([point.run for point in simulated], [point.run for point in others])
+        for simulated, others in pairs
+    ]
     assert sorted(laid) == [(["p"], ["m", "m4", "m8"]), (["p2"], ["m"]), (["p8"], ["m", "m8"])]
 
 
@@ -561,25 +651,40 @@ def sized(**changes: Any) -> Row:
 
 
 def test_the_longest_contexts_as_a_map() -> None:
-    rows = [sized(gpus=gpus, max_context_tokens=tokens) for gpus, tokens in ((1, 0), (2, 4096), (4, 131072))]
+    rows = [
+        sized(gpus=gpus, max_context_tokens=tokens)
+        for gpus, tokens in ((1, 0), (2, 4096), (4, 131072))
+    ]
     figure = drawn(contexts_picture(rows))
     assert [row["text"] for row in rows_of(figure)] == ["–", "4k", "128k"]
-    assert figure.notes == ["tokens of one request, beside weights and activations; grey: the model does not fit"]
+    assert figure.notes == [
+        "tokens of one request, beside weights and activations; grey: the model does not fit"
+    ]
 
 
 def test_a_map_of_contexts_says_for_how_many_requests_and_of_what_it_is_the_best() -> None:
     kinds = (("bf16", 1024), ("fp8", 4096))
-    rows = [sized(batch=64, weights_dtype=dtype, max_context_tokens=tokens) for dtype, tokens in kinds]
-    figure = drawn(contexts_picture([*rows, msgspec.structs.replace(rows[1], gpus=2, engine="sglang")]))
+    rows = [
+        sized(batch=64, weights_dtype=dtype, max_context_tokens=tokens) for dtype, tokens in kinds
+    ]
+    figure = drawn(
+        contexts_picture([*rows, msgspec.structs.replace(rows[1], gpus=2, engine="sglang")])
+    )
     assert [row["text"] for row in rows_of(figure)] == ["4k", "4k"]
     assert "tokens of each of 64 requests at once" in figure.notes[0]
-    assert figure.notes[1] == "each is the longest over several precisions"  # engines differ from box to box alone
+    assert (
+        figure.notes[1] == "each is the longest over several precisions"
+    )  # engines differ from box to box alone
 
 
 def made_run(folder: Path) -> StoredRun:
-    """20 requests a second apart; tokens 10 ms apart; the last one is warm-up, the one before failed."""
+    """20 requests a second apart; tokens 10 ms apart; the last one is warm-up, the one before
+    failed."""
     records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(11)]) for n in range(18)]
-    records += [record(18, 18.0, [], status="error"), record(19, 19.0, [19.1, 19.2], phase="warmup")]
+    records += [
+        record(18, 18.0, [], status="error"),
+        record(19, 19.0, [19.1, 19.2], phase="warmup"),
+    ]
     return read_run(run(folder, "a", [cell(1)], records=records))
 
 
@@ -630,7 +735,9 @@ def test_many_requests_are_a_line_through_their_quantiles(tmp_path: Path) -> Non
 
 
 def test_a_gap_of_nothing_is_explained(tmp_path: Path) -> None:
-    seen = sample(read_run(run(tmp_path, "a", [cell(1)], records=[record(0, 0.0, [0.1, 0.1, 0.2])])))
+    seen = sample(
+        read_run(run(tmp_path, "a", [cell(1)], records=[record(0, 0.0, [0.1, 0.1, 0.2])]))
+    )
     assert seen is not None
     assert seen.heat is not None
     said = " ".join(drawn(inside.gaps(seen.heat, "vLLM", key="g")).notes)
@@ -652,7 +759,10 @@ def test_every_picture_of_a_set_can_be_drawn_as_svg(tmp_path: Path) -> None:
     for name, engine in (("a", "vLLM"), ("b", "SGLang")):
         run(tmp_path, name, [cell(1), cell(4)], engine=engine)
         run(tmp_path, f"{name}-long", [cell(4)], engine=engine, workload={"output": length(512)})
-        offline = [cell(8, kind="burst", ttft=None, tpot=None), cell(32, kind="burst", ttft=None, tpot=None)]
+        offline = [
+            cell(8, kind="burst", ttft=None, tpot=None),
+            cell(32, kind="burst", ttft=None, tpot=None),
+        ]
         run(tmp_path, f"{name}-offline", offline, engine=engine, workload={"mode": "offline"})
     found = draw_pictures(points(tmp_path)).figures
     assert len({figure.key for figure in found}) == len(found) > 12
@@ -669,11 +779,12 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         assert "\x1b" not in json.dumps(figure.spec, ensure_ascii=False)
 
 
-# --- colours ------------------------------------------------------------------------------------------------------
+# --- colours --------------------------------------------------------------------------------------
 
 
 def test_colours_are_told_apart_by_the_colour_blind() -> None:
-    """Machado, Oliveira and Fernandes (2009), severity 1; distance in CIE L*a*b*, of which 10 is seen at a glance."""
+    """Machado, Oliveira and Fernandes (2009), severity 1; distance in CIE L*a*b*, of which 10 is
+    seen at a glance."""
     kinds = {
         "none": np.eye(3),
         "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
@@ -691,65 +802,114 @@ def test_marks_are_seen_on_both_grounds() -> None:
     light = np.array([0.2126, 0.7152, 0.0722])
     for mark in (*PALETTE, "#777777"):
         for ground in ("#ffffff", "#17191c"):
-            brightest, darkest = sorted((float(light @ _linear(each)) for each in (mark, ground)), reverse=True)
+            brightest, darkest = sorted(
+                (float(light @ _linear(each)) for each in (mark, ground)), reverse=True
+            )
             assert (brightest + 0.05) / (darkest + 0.05) >= 3, (mark, ground)
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_a_colour_is_an_engine_on_the_whole_page_and_a_shape_a_gpu(tmp_path: Path, repeats: int) -> None:
-    """Whether a picture compares engines, GPUs or both; of repeats, which look alike otherwise, the shapes differ."""
+def test_a_colour_is_an_engine_on_the_whole_page_and_a_shape_a_gpu(
+    tmp_path: Path, repeats: int
+) -> None:
+    """Whether a picture compares engines, GPUs or both; of repeats, which look alike otherwise, the
+    shapes differ."""
     for gpu, engine, n in itertools.product(("h100", "h200"), ("vLLM", "SGLang"), range(repeats)):
         deployment = {"gpu": gpu, "gpus": 8}
-        run(tmp_path, f"{gpu}-{engine}-{n}", [cell(1), cell(4)], engine=engine, deployment=deployment)
+        run(
+            tmp_path,
+            f"{gpu}-{engine}-{n}",
+            [cell(1), cell(4)],
+            engine=engine,
+            deployment=deployment,
+        )
     hues: dict[str, set[str]] = {}
     shapes: dict[str, set[str]] = {}
     for figure in draw_pictures(points(tmp_path)).figures:
         for row in itertools.chain(*figure.spec["datasets"].values()):
             if "who" in row and "label" in row:
-                engine = "vLLM" if "vLLM" in row["label"] else "SGLang" if "SGLang" in row["label"] else ""
+                engine = (
+                    "vLLM"
+                    if "vLLM" in row["label"]
+                    else "SGLang"
+                    if "SGLang" in row["label"]
+                    else ""
+                )
                 hues.setdefault(engine, set()).add(row["hue"])
         for layer in figure.spec.get("layer", []):
             scale = layer["encoding"].get("shape", {}).get("scale", {})
             if figure.section == "load":
-                for label, shape in zip(scale.get("domain", ()), scale.get("range", ()), strict=True):
+                for label, shape in zip(
+                    scale.get("domain", ()), scale.get("range", ()), strict=True
+                ):
                     shapes.setdefault("H100" if "H100" in label else "H200", set()).add(shape)
-    assert sorted(map(sorted, (hues["vLLM"], hues["SGLang"]))) == sorted([[PALETTE[0]], [PALETTE[1]]])
+    assert sorted(map(sorted, (hues["vLLM"], hues["SGLang"]))) == sorted(
+        [[PALETTE[0]], [PALETTE[1]]]
+    )
     assert len(shapes["H100"]) == len(shapes["H200"]) == repeats
     if repeats == 1:
         assert shapes["H100"] != shapes["H200"]
 
 
-@pytest.mark.parametrize(("engines", "gpus"), [(("vLLM",), ("h100", "h200")), (("vLLM", "SGLang"), ("h100",))])
-def test_what_alone_differs_has_the_colours(tmp_path: Path, engines: Sequence[str], gpus: Sequence[str]) -> None:
+@pytest.mark.parametrize(
+    ("engines", "gpus"), [(("vLLM",), ("h100", "h200")), (("vLLM", "SGLang"), ("h100",))]
+)
+def test_what_alone_differs_has_the_colours(
+    tmp_path: Path, engines: Sequence[str], gpus: Sequence[str]
+) -> None:
     for engine, gpu in itertools.product(engines, gpus):
-        run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
+        run(
+            tmp_path,
+            f"{gpu}-{engine}",
+            [cell(1), cell(4)],
+            engine=engine,
+            deployment={"gpu": gpu, "gpus": 8},
+        )
     known = assign_hues(points(tmp_path))
     assert {point.hue for point in known} == {0, 1}
     assert {point.shape for point in known} == {None}
 
 
 def test_plans_of_one_gpu_and_engine_have_rows_of_their_own() -> None:
-    one = Finalist("a", "words", "H100", "SGLang", 1, 5840.0, 5840.0, 9000.0, 0.84, [1.0], [0.5], 1.0)
-    rows = next(iter(cost_figure([one, one._replace(name="b")], "$", [one]).spec["datasets"].values()))
+    one = Finalist(
+        "a", "words", "H100", "SGLang", 1, 5840.0, 5840.0, 9000.0, 0.84, [1.0], [0.5], 1.0
+    )
+    rows = next(
+        iter(cost_figure([one, one._replace(name="b")], "$", [one]).spec["datasets"].values())
+    )
     assert len({row["row"] for row in rows}) == 2
 
 
 def test_a_known_engine_has_the_same_colour_on_all_pages() -> None:
-    one, other = number_engines(["SGLang", "mine", "vLLM"]), number_engines(["vllm on 1xh100", "vllm 0.9", "sglang"])
+    one, other = (
+        number_engines(["SGLang", "mine", "vLLM"]),
+        number_engines(["vllm on 1xh100", "vllm 0.9", "sglang"]),
+    )
     assert (one["vLLM"], one["SGLang"]) == (other["vllm on 1xh100"], other["sglang"])
     assert len(set(one.values())) == len(set(other.values())) == 3
 
 
-def test_engines_that_are_only_simulated_take_no_colour_from_what_was_measured(tmp_path: Path) -> None:
+def test_engines_that_are_only_simulated_take_no_colour_from_what_was_measured(
+    tmp_path: Path,
+) -> None:
     for engine, gpu in itertools.product(("a server", "vLLM", "SGLang"), ("h100", "h200")):
         source = "measured" if engine == "a server" else "simulated"
         told = {"gpu": gpu, "gpus": 8}
-        run(tmp_path, f"{gpu}-{engine}", [cell(1), cell(4)], engine=engine, deployment=told, source=source)
+        run(
+            tmp_path,
+            f"{gpu}-{engine}",
+            [cell(1), cell(4)],
+            engine=engine,
+            deployment=told,
+            source=source,
+        )
     measured = [point for point in assign_hues(points(tmp_path)) if point.source == "measured"]
     assert len({point.hue for point in measured}) == 2
 
 
-def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_left_out_is_said_and_no_kind_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for tokens in (64, 128, 256, 512):
         for engine in ("vLLM", "SGLang"):
             work = {"output": length(tokens)}
@@ -759,7 +919,9 @@ def test_what_is_left_out_is_said_and_no_kind_is_missing(tmp_path: Path, monkeyp
 
     def kinds_of(pictures: Drawn) -> set[str]:
         return {
-            re.sub(r"-\d+$", "", figure.key) for figure in (pictures.hero, *pictures.figures) if figure is not None
+            re.sub(r"-\d+$", "", figure.key)
+            for figure in (pictures.hero, *pictures.figures)
+            if figure is not None
         }
 
     kinds = kinds_of(every)
@@ -780,9 +942,16 @@ def test_a_distribution_goes_up_in_steps(tmp_path: Path) -> None:
 
 def test_ratios_stand_around_one(tmp_path: Path) -> None:
     for gpu, output in (("h100", 1000.0), ("h200", 3000.0)):
-        run(tmp_path, gpu, [cell(1, output=output), cell(4, output=output)], deployment={"gpu": gpu, "gpus": 8})
+        run(
+            tmp_path,
+            gpu,
+            [cell(1, output=output), cell(4, output=output)],
+            deployment={"gpu": gpu, "gpus": 8},
+        )
     (figure,) = bars.ratio_figures(pairs.gpu_ratios(points(tmp_path)))
-    (scale,) = [each["x"]["scale"] for each in _encodings(figure.spec) if "scale" in each.get("x", {})]
+    (scale,) = [
+        each["x"]["scale"] for each in _encodings(figure.spec) if "scale" in each.get("x", {})
+    ]
     low, high = scale["domain"]
     assert low * high == pytest.approx(1)
     assert "times better on H200 than on H100" in json.dumps(figure.spec)
@@ -793,7 +962,9 @@ def test_numbers_have_no_exponents(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1, output=12345.0), cell(4, output=23456.0)])
     for figure in draw_pictures(points(tmp_path)).figures:
         assert not re.search(r"\de\+", figure.summary)
-        assert "~g" not in json.dumps(figure.spec).replace('".4~g"', "").replace('"format": "~g"', "")
+        assert "~g" not in json.dumps(figure.spec).replace('".4~g"', "").replace(
+            '"format": "~g"', ""
+        )
 
 
 def _linear(hexadecimal: str) -> Any:
@@ -802,7 +973,9 @@ def _linear(hexadecimal: str) -> Any:
 
 
 def _lab(linear: Any) -> Any:
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
     x, y, z = (to_xyz @ linear) / np.array([0.9505, 1.0, 1.089])
     f = [each ** (1 / 3) if each > 0.008856 else 7.787 * each + 16 / 116 for each in (x, y, z)]
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
@@ -816,7 +989,11 @@ def test_the_output_throughput_of_nothing_is_no_picture(tmp_path: Path) -> None:
 
 
 def test_the_knee_of_a_sweep_is_ringed(tmp_path: Path) -> None:
-    run(tmp_path, "a", [cell(1, output=100, e2e=1.0), cell(4, output=380, e2e=1.1), cell(16, output=500, e2e=4.0)])
+    run(
+        tmp_path,
+        "a",
+        [cell(1, output=100, e2e=1.0), cell(4, output=380, e2e=1.1), cell(16, output=500, e2e=4.0)],
+    )
     (frame,) = frames(points(tmp_path), "load")
     figure = drawn(lines.trade_off(frame, E2E, OUTPUT, section="throughput", key="k"))
     (ring,) = [each for each in figure.spec["layer"] if each["mark"].get("filled") is False]
@@ -827,7 +1004,15 @@ def test_the_knee_of_a_sweep_is_ringed(tmp_path: Path) -> None:
 def test_of_many_lines_each_engine_has_a_small_picture(tmp_path: Path) -> None:
     for engine in ("vLLM", "SGLang", "TensorRT-LLM"):
         for gpu in ("h100", "h200", "b200"):
-            run(tmp_path, f"{engine}-{gpu}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu, "gpus": 8})
-    figure = next(each for each in draw_pictures(points(tmp_path)).figures if each.key == "tpot-by-load")
+            run(
+                tmp_path,
+                f"{engine}-{gpu}",
+                [cell(1), cell(4)],
+                engine=engine,
+                deployment={"gpu": gpu, "gpus": 8},
+            )
+    figure = next(
+        each for each in draw_pictures(points(tmp_path)).figures if each.key == "tpot-by-load"
+    )
     assert figure.spec["facet"]["sort"] == ["SGLang", "TensorRT-LLM", "vLLM"]
     assert legend(drawn(figure))[0] == 9

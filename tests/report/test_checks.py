@@ -34,7 +34,10 @@ def test_a_slower_tpot_fails_in_every_form(sides: tuple[str, str], loadstone: Lo
     (error,) = [line for line in lines if line.startswith("::error ")]
     assert error.startswith("::error title=Loadstone%3A tpot_p50>+3%25::MET at ")
     assert "A is better" in error
-    assert any(line.startswith("::notice title=Loadstone%3A output_tokens_per_s<-50%25::not met") for line in lines)
+    assert any(
+        line.startswith("::notice title=Loadstone%3A output_tokens_per_s<-50%25::not met")
+        for line in lines
+    )
 
     done = loadstone("compare", a, b, *flags, "--format", "junit")
     assert done.code == 1
@@ -53,7 +56,10 @@ def test_a_slower_tpot_fails_in_every_form(sides: tuple[str, str], loadstone: Lo
 def test_names_of_engines_and_metrics_end_no_line_and_no_element(tmp_path: Path) -> None:
     """A label is anybody's text: of several lines, with markup, with what a workflow obeys."""
     evil = "x\n::error::gotcha ]]></testcase> \x1b[2J"
-    a, b = (make(tmp_path / side, seed=seed, settings={"label": evil}) for side, seed in (("a", 1), ("b", 2)))
+    a, b = (
+        make(tmp_path / side, seed=seed, settings={"label": evil})
+        for side, seed in (("a", 1), ("b", 2))
+    )
     comparison = compare([a], [b], fail_on=["itl_p99>+5%"])
     lines = github(comparison).splitlines()
     assert lines

@@ -62,7 +62,10 @@ def swept(tpots: list[float], **more: Any) -> Made:
 def grown(engine: str, ttfts: tuple[float, ...]) -> list[Made]:
     """A run for each output length, which doubles."""
     runs = enumerate(ttfts)
-    return [made(cell(8, ttft=ttft), engine=engine, workload={"output": length(800 * 2**n)}) for n, ttft in runs]
+    return [
+        made(cell(8, ttft=ttft), engine=engine, workload={"output": length(800 * 2**n)})
+        for n, ttft in runs
+    ]
 
 
 def outputs(*values: float, **more: Any) -> Made:
@@ -71,12 +74,20 @@ def outputs(*values: float, **more: Any) -> Made:
 
 
 def bounded(load: float, output: float, met: bool) -> Json:
-    return cell(load, output=output, total=2 * output, slo=[{"bound": "tpot_p99", "limit_s": 0.05, "met": met}])
+    return cell(
+        load,
+        output=output,
+        total=2 * output,
+        slo=[{"bound": "tpot_p99", "limit_s": 0.05, "met": met}],
+    )
 
 
 def priced(*met: bool) -> list[Made]:
     ours = [bounded(4, 400, met[0]), bounded(16, 1500, met[1])]
-    return [made(*ours, **SLO), made(bounded(4, 300, True), bounded(16, 1000, True), engine="SGLang", **SLO)]
+    return [
+        made(*ours, **SLO),
+        made(bounded(4, 300, True), bounded(16, 1000, True), engine="SGLang", **SLO),
+    ]
 
 
 def scaled(more: Json) -> list[Made]:
@@ -312,8 +323,8 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     ),
     "one run of one cell says nothing": ("", [made(cell(4))], []),
 }  # fmt: skip
-"""What is said of which runs: the kind of the sentences, and parts of them. ^ begins a sentence and $ ends one; what
-follows ! is in none; without any part nothing is said."""
+"""What is said of which runs: the kind of the sentences, and parts of them. ^ begins a sentence and
+$ ends one; what follows ! is in none; without any part nothing is said."""
 
 
 @pytest.mark.parametrize("case", FOUND)
@@ -321,16 +332,23 @@ def test_what_the_runs_show_is_said(tmp_path: Path, case: str) -> None:
     kind, runs, parts = FOUND[case]
     for number, (cells, more) in enumerate(runs):
         run(tmp_path, f"r{number:02d}", cells, **more)
-    found = observations(points(tmp_path, {"h200": 3.0, "gaudi3": 2.0} if kind == "price" else None))
+    found = observations(
+        points(tmp_path, {"h200": 3.0, "gaudi3": 2.0} if kind == "price" else None)
+    )
     texts = [f"^{each.text}$" for each in found if kind in ("", each.kind)]
     for part in parts:
-        assert any(part in text for text in texts) if part[0] != "!" else all(part[1:] not in each for each in texts)
+        assert (
+            any(part in text for text in texts)
+            if part[0] != "!"
+            else all(part[1:] not in each for each in texts)
+        )
     assert texts or not [part for part in parts if part[0] != "!"]
     assert parts or not texts, texts
 
 
 def test_a_cell_of_too_few_generations_has_no_winner(tmp_path: Path) -> None:
-    """Its requests are there, and their summary says that nothing is known of how sure a value is."""
+    """Its requests are there, and their summary says that nothing is known of how sure a value
+    is."""
     for name, engine, tpot in (("a", "vLLM", 0.01), ("b", "SGLang", 0.02)):
         one = cell(64, tpot=tpot)
         one["metrics"]["tpot_s"]["ci95"]["p50"] = [None, None]
@@ -368,7 +386,9 @@ def test_a_predicted_throughput_of_a_closed_loop_is_as_sure_as_its_latency(tmp_p
 
     def simulated(name: str, gpu: str, output: float) -> CellPoint:
         one = cell(16, e2e=16_000 / output, output=output)
-        one["metrics"]["interval"] = {"output_tokens_per_s": {"low": output / 4, "high": output * 4}}
+        one["metrics"]["interval"] = {
+            "output_tokens_per_s": {"low": output / 4, "high": output * 4}
+        }
         one["metrics"]["e2e_s"] |= {"low": 0.8 * 16_000 / output, "high": 1.25 * 16_000 / output}
         run(tmp_path / name, name, [one], source="simulated", deployment={"gpu": gpu})
         return points(tmp_path / name)[0]
@@ -388,7 +408,15 @@ def two_gpus(folder: Path, source: str = "measured", **more: Any) -> None:
     for gpu, output, latency in (("a100", 500.0, 100.0), ("h100", 1000.0, 0.5)):
         cells = [
             cell(1, kind="rate", output=output, ttft=0.02 * latency**0.1, e2e=2.0),
-            cell(8, kind="rate", output=output, ttft=latency, tpot=0.02 * 1000 / output, e2e=10 * latency, **more),
+            cell(
+                8,
+                kind="rate",
+                output=output,
+                ttft=latency,
+                tpot=0.02 * 1000 / output,
+                e2e=10 * latency,
+                **more,
+            ),
         ]
         run(folder, gpu, cells, deployment={"gpu": gpu, "gpus": 1}, source=source)
 
@@ -405,7 +433,11 @@ def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
     assert "TPOT" in text or "output throughput" in text
     assert text.endswith("some of these cells carry a warning.")
     heavy = [point for point in found if point.load == 8]
-    assert [effect(heavy[0], heavy[1], measure) is None for measure in (TTFT, E2E, OUTPUT)] == [True, True, False]
+    assert [effect(heavy[0], heavy[1], measure) is None for measure in (TTFT, E2E, OUTPUT)] == [
+        True,
+        True,
+        False,
+    ]
     (table,) = ratios(found)
     assert [row[3].partition(",")[0] for row in table.rows] == ["1 request/s"]
     (figure,) = ratio_figures(gpu_ratios(found))
@@ -445,7 +477,10 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
     (table,) = ratios(points(tmp_path))
     assert "for predictions the model's own, 80%" in table.notes[0]
     (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))
-    assert figure.notes[-1] == "bars: for predictions the model's own, 80%, and how much repeats differ"
+    assert (
+        figure.notes[-1]
+        == "bars: for predictions the model's own, 80%, and how much repeats differ"
+    )
     two_gpus(tmp_path / "measured")
     assert not [text for text in said(tmp_path / "measured") if "redict" in text]
     assert "predict" not in " ".join(ratios(points(tmp_path / "measured"))[0].notes)
@@ -466,7 +501,12 @@ def test_means_stand_in_where_no_median_is_known(tmp_path: Path) -> None:
     "odd",
     [
         {"load": {"kind": "concurrency", "value": 1.0}},
-        {"load": {"kind": "concurrency", "value": 2.0}, "metrics": None, "requests": [], "verdict": 3},
+        {
+            "load": {"kind": "concurrency", "value": 2.0},
+            "metrics": None,
+            "requests": [],
+            "verdict": 3,
+        },
         {"load": None, "metrics": {"ttft_s": stat(1.0)}},
         "no cell",
     ],
@@ -488,7 +528,9 @@ def test_a_gpu_that_is_ahead_at_some_loads_is_ahead_at_these(tmp_path: Path) -> 
         run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 1})
     (text,) = said(tmp_path, "ratio")
     assert text.startswith("1×H200 against 1×H100 with vLLM, at concurrency 1 to 64: ")
-    assert re.search(r": output throughput 27% \([^)]*\) to 30% \([^)]*\) higher at 1 and 4\.$", text)
+    assert re.search(
+        r": output throughput 27% \([^)]*\) to 30% \([^)]*\) higher at 1 and 4\.$", text
+    )
     (table,) = ratios(points(tmp_path))
     assert [(row[3].partition(",")[0], row[4].partition("×")[0]) for row in table.rows] == [
         ("concurrency 1", "1.3"),
@@ -506,7 +548,13 @@ def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
     for model in ("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-8B"):
         for dtype in ("bf16", "fp8"):
             cells = [cell(1, output=1000), cell(4, output=1010, verdict=WARNED)]
-            run(tmp_path, f"{model[:2]}-{dtype}", cells, model=model, deployment=told | {"weights_dtype": dtype})
+            run(
+                tmp_path,
+                f"{model[:2]}-{dtype}",
+                cells,
+                model=model,
+                deployment=told | {"weights_dtype": dtype},
+            )
     names = {
         f"{model}, 1,024 tokens in, 128 out: vLLM on 1×H200, {dtype}, tp1"
         for model in ("Llama-3.1-8B", "Qwen3-8B")
@@ -520,7 +568,13 @@ def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
         assert {name for name in names if any(head.startswith(name) for head in heads)} == names
     assert all(text.endswith("; some of these cells carry a warning.") for text in stops)
     assert not any("carry" in text or "carries" in text for text in lights)  # of the lightest load
-    run(tmp_path / "warned", "a", [cell(1, verdict=WARNED), cell(4)], model="Qwen/Qwen3-8B", deployment=told)
+    run(
+        tmp_path / "warned",
+        "a",
+        [cell(1, verdict=WARNED), cell(4)],
+        model="Qwen/Qwen3-8B",
+        deployment=told,
+    )
     (text,) = said(tmp_path / "warned", "light")
     assert text.endswith("; this cell carries a warning.")
 
@@ -531,7 +585,14 @@ def test_other_findings_say_of_which_model_they_are(tmp_path: Path) -> None:
             for tokens in (100, 400):
                 cells = [cell(4, tpot=tpot / faster), cell(16, tpot=tpot / faster)]
                 work = {"output": length(tokens)}
-                run(tmp_path, f"{model}-{engine}-{tokens}", cells, model=model, engine=engine, workload=work)
+                run(
+                    tmp_path,
+                    f"{model}-{engine}-{tokens}",
+                    cells,
+                    model=model,
+                    engine=engine,
+                    workload=work,
+                )
     for kind in ("leader", "trend"):
         whole = [each.whole for each in observations(points(tmp_path)) if each.kind == kind]
         assert whole
@@ -549,9 +610,9 @@ def test_nobody_guesses_tokens_faster_than_light(tmp_path: Path) -> None:
         assert (first.roofline.tpot_s is not None) == light
         assert first.roofline.ttft_s is not None
         texts = said(tmp_path / tokens, "light")
-        assert [("speculative decoding" in text, "faster than possible" in text) for text in texts] == [
-            (True, True)
-        ] * light
+        assert [
+            ("speculative decoding" in text, "faster than possible" in text) for text in texts
+        ] == [(True, True)] * light
 
 
 def test_gpus_are_compared_by_what_both_tell(tmp_path: Path) -> None:
@@ -588,27 +649,43 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     with run_folders([path]) as (folders, _):
         report = build(read_runs(folders)[0], inside=False)  # all prompts at once: bursts of 320
     cells = {
-        (point.hardware, point.model): (f"{point.output_tokens_per_s:.0f}", f"{1e3 * point.itl.value:.4g}")
+        (point.hardware, point.model): (
+            f"{point.output_tokens_per_s:.0f}",
+            f"{1e3 * point.itl.value:.4g}",
+        )
         for point in report.points
         if point.itl is not None
     }
     assert cells["1×A100", "Mistral-7B-Instruct-v0.3"] == ("1591", "56.51")
-    assert cells["1×H100", "Mistral-7B-Instruct-v0.3"] == ("3281", "27.23")  # the only one that has a TPOT too
+    assert cells["1×H100", "Mistral-7B-Instruct-v0.3"] == (
+        "3281",
+        "27.23",
+    )  # the only one that has a TPOT too
     assert cells["8×H100", "Hermes-3-Llama-3.1-405B-FP8"] == ("1231", "73.54")
     assert cells["4×H100", "Mixtral-8x7B-Instruct-v0.1"] == ("2103", "30.36")
     (against,) = [table for table in report.tables if table.key == "ratios-H100-A100"]
-    assert against.heads[4:] == ["output throughput", "lower ITL"]  # nobody told of TTFT, TPOT and E2E
+    assert against.heads[4:] == [
+        "output throughput",
+        "lower ITL",
+    ]  # nobody told of TTFT, TPOT and E2E
     found = {(row[0], row[2]): (row[4], row[5]) for row in against.rows}
     assert len(found) == 24
-    assert [text.split("×")[0] for text in found["Mistral-7B-Instruct-v0.3", "1×"]] == ["2.06", "2.08"]
-    assert [text.split("×")[0] for text in found["Hermes-3-Llama-3.1-405B-FP8", "8×"]] == ["2.63", "2.46"]
+    assert [text.split("×")[0] for text in found["Mistral-7B-Instruct-v0.3", "1×"]] == [
+        "2.06",
+        "2.08",
+    ]
+    assert [text.split("×")[0] for text in found["Hermes-3-Llama-3.1-405B-FP8", "8×"]] == [
+        "2.63",
+        "2.46",
+    ]
     text = next(each.text for each in report.sentences if each.kind == "ratio")
     assert re.search(
-        r"output throughput [\d.]+× better on average \([\d.]+× to [\d.]+× over 24 pairs of cells\)", text
+        r"output throughput [\d.]+× better on average \([\d.]+× to [\d.]+× over 24 pairs of cells\)",
+        text,
     )
 
 
-# --- the answer ---------------------------------------------------------------------------------------------------
+# --- the answer -----------------------------------------------------------------------------------
 
 
 def answered(folder: Path, prices: dict[str, float] | None = None) -> list[str]:
@@ -619,15 +696,23 @@ def answered(folder: Path, prices: dict[str, float] | None = None) -> list[str]:
 
 
 def test_the_answer_names_the_best_for_each_goal_and_how_sure(tmp_path: Path) -> None:
-    for engine, outputs, tpot in (("vLLM", (400, 1000, 4000), 0.02), ("SGLang", (390, 1500, 2000), 0.01)):
+    for engine, outputs, tpot in (
+        ("vLLM", (400, 1000, 4000), 0.02),
+        ("SGLang", (390, 1500, 2000), 0.01),
+    ):
         cells = [cell(4.0**n, output=output, tpot=tpot) for n, output in enumerate(outputs, 1)]
         run(tmp_path, engine, cells, engine=engine)
     texts = answered(tmp_path, {"h200": 3.0})
     assert texts[0].startswith(
         "Cheapest output tokens: vLLM on 8×H200, $1.67 a million at concurrency 64, a factor of 2"
     )
-    assert texts[1].startswith("Most output throughput: vLLM on 8×H200, 4,000 tok/s at concurrency 64, a factor of 2")
-    assert texts[2] == "Most throughput by concurrency: SGLang on 8×H200 at 16, then vLLM on 8×H200 at 64."
+    assert texts[1].startswith(
+        "Most output throughput: vLLM on 8×H200, 4,000 tok/s at concurrency 64, a factor of 2"
+    )
+    assert (
+        texts[2]
+        == "Most throughput by concurrency: SGLang on 8×H200 at 16, then vLLM on 8×H200 at 64."
+    )
     assert texts[3].startswith(
         "Shortest time per token (TPOT): SGLang on 8×H200, 10.0 ms at concurrency 4, a factor of 2 ("
     )
@@ -649,7 +734,10 @@ def test_setups_on_several_machines_are_no_repeats_of_one_another(tmp_path: Path
     for gpu, outputs in (("h200", (400, 4000)), ("h100", (800, 2000))):
         cells = [cell(4.0**n, output=output) for n, output in enumerate(outputs, 1)]
         run(tmp_path, gpu, cells, deployment={"gpu": gpu, "gpus": 8})
-    assert "Most throughput by concurrency: vLLM on 8×H100 at 4, then vLLM on 8×H200 at 16." in answered(tmp_path)
+    assert (
+        "Most throughput by concurrency: vLLM on 8×H100 at 4, then vLLM on 8×H200 at 16."
+        in answered(tmp_path)
+    )
 
 
 def test_one_sweep_alone_has_knee_capacity_and_the_share_within_its_slo(tmp_path: Path) -> None:
@@ -660,7 +748,12 @@ def test_one_sweep_alone_has_knee_capacity_and_the_share_within_its_slo(tmp_path
         (16, 800, 2.5, 0.43),
         (64, 820, 10.0, 0.1),
     ):
-        bound = {"metric": "ttft_p99", "limit_s": 1.0, "measured_s": 0.5 if share == 1 else 3.0, "met": share == 1}
+        bound = {
+            "metric": "ttft_p99",
+            "limit_s": 1.0,
+            "measured_s": 0.5 if share == 1 else 3.0,
+            "met": share == 1,
+        }
         one = cell(load, output=output, e2e=e2e, slo=[bound])
         one["metrics"]["attainment"] = share
         cells.append(one)
@@ -668,28 +761,39 @@ def test_one_sweep_alone_has_knee_capacity_and_the_share_within_its_slo(tmp_path
     meets, most, bend = answered(tmp_path)
     bound = "time to first token (TTFT) p99 < 1.00 s"
     assert meets == f"Meets {bound} up to concurrency 4, not at 16 (43.0% of requests do)."
-    assert most.startswith("Most throughput at concurrency 64 (820.0 output tok/s, 10.0 s a request)")
-    assert bend.startswith("Knee, from where latency grows faster than throughput, at concurrency 4 (380.0 output")
+    assert most.startswith(
+        "Most throughput at concurrency 64 (820.0 output tok/s, 10.0 s a request)"
+    )
+    assert bend.startswith(
+        "Knee, from where latency grows faster than throughput, at concurrency 4 (380.0 output"
+    )
     assert "hardly grows beyond concurrency 16" in said(tmp_path, "bottleneck")[0]
 
 
 def test_every_bracket_says_its_level_and_of_what(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(4), cell(16)], source="imported")
-    run(tmp_path, "b", [cell(4, tpot=0.03), cell(16, tpot=0.03)], source="imported", engine="SGLang")
+    run(
+        tmp_path, "b", [cell(4, tpot=0.03), cell(16, tpot=0.03)], source="imported", engine="SGLang"
+    )
     words = " ".join(build(read_runs([tmp_path])[0], inside=False).remarks)
     assert "95%" in words
     assert "imported" in words
     assert "repeats of one configuration differ (TTFT 8.8%, all else 3.4%)" in words
 
 
-# --- repeats, studies, and cells of which not all was measured ------------------------------------------------------
+# --- repeats, studies, and cells of which not all was measured ------------------------------------
 
 FAILED: Json = {"trusted": False, "findings": [{"kind": "request_errors", "severity": "error"}]}
 
 
 def test_a_cell_with_an_error_has_no_star_and_leads_nowhere(tmp_path: Path) -> None:
     run(tmp_path, "a", sweep([0.010, 0.012]))
-    run(tmp_path, "b", sweep([0.005, 0.006], output=3000.0, ttft=0.01, verdict=FAILED), engine="SGLang")
+    run(
+        tmp_path,
+        "b",
+        sweep([0.005, 0.006], output=3000.0, ttft=0.01, verdict=FAILED),
+        engine="SGLang",
+    )
     assert said(tmp_path, "leader") == []
     made = build(read_runs([tmp_path])[0], drawn=False)
     row = next(row for row in made.scores.rows if row[0] == "SGLang") if made.scores.rows else ["-"]
@@ -703,7 +807,13 @@ def test_the_headline_takes_no_luckier_repeat(tmp_path: Path) -> None:
     missed = {"slo": [{"bound": "ttft<1s", "metric": "ttft", "limit_s": 1.0, "met": False}]}
     run(tmp_path, "a1", [cell(4.0, output=57.0), cell(8.0, output=60.0)], slo={"ttft": 1.0})
     run(tmp_path, "a2", [cell(4.0, output=1129.0), cell(8.0, output=60.0)], slo={"ttft": 1.0})
-    run(tmp_path, "b", [cell(4.0, output=700.0), cell(8.0, output=60.0)], engine="SGLang", slo={"ttft": 1.0})
+    run(
+        tmp_path,
+        "b",
+        [cell(4.0, output=700.0), cell(8.0, output=60.0)],
+        engine="SGLang",
+        slo={"ttft": 1.0},
+    )
     said_first = answer(points(tmp_path))
     assert said_first is not None
     assert said_first.sentences[0].startswith(
@@ -716,7 +826,13 @@ def test_the_headline_takes_no_luckier_repeat(tmp_path: Path) -> None:
             [cell(4.0, output=900.0) | repeats, cell(8.0, output=60.0) | met],
             slo={"ttft": 1.0},
         )
-    run(tmp_path / "slo", "d", [cell(4.0) | met, cell(8.0, output=60.0) | met], engine="SGLang", slo={"ttft": 1.0})
+    run(
+        tmp_path / "slo",
+        "d",
+        [cell(4.0) | met, cell(8.0, output=60.0) | met],
+        engine="SGLang",
+        slo={"ttft": 1.0},
+    )
     within = answer(points(tmp_path / "slo"))
     assert within is not None
     assert "SGLang on 8×H200" in within.sentences[0]
@@ -724,7 +840,8 @@ def test_the_headline_takes_no_luckier_repeat(tmp_path: Path) -> None:
 
 
 def test_a_cell_of_a_study_is_one_point_of_a_series_by_its_name(tmp_path: Path) -> None:
-    """Two settings at three loads, twice; what the server said of itself differs and does not name them."""
+    """Two settings at three loads, twice; what the server said of itself differs and does not name
+    them."""
     cells = []
     for name, context in (("few", 8192), ("many", 32768)):
         for at, load in enumerate((1.0, 4.0, 16.0)):
@@ -735,8 +852,12 @@ def test_a_cell_of_a_study_is_one_point_of_a_series_by_its_name(tmp_path: Path) 
                 )
                 for repeat, much in enumerate((100.0, 150.0))
             ]  # fmt: skip
-            cells.append(StudyCell(name=name, workload="w", load=f"{load}", planned=2, runs=folders))
-    study = StudyPart(name="s", missing=[], differences=[], cells=cells, file="", shared=[], apart=[])
+            cells.append(
+                StudyCell(name=name, workload="w", load=f"{load}", planned=2, runs=folders)
+            )
+    study = StudyPart(
+        name="s", missing=[], differences=[], cells=cells, file="", shared=[], apart=[]
+    )
     made = build(read_runs([tmp_path])[0], study=study)
     assert made.answer is not None
     pairs = list(made.answer.frame.pairs)
@@ -745,10 +866,17 @@ def test_a_cell_of_a_study_is_one_point_of_a_series_by_its_name(tmp_path: Path) 
     ]
     output = next(point.output for point, _ in pairs if point.load == 16)
     assert output is not None
-    assert (output.low, output.value, output.high, output.level) == (1600.0, 2000.0, 2400.0, "range of repeats")
+    assert (output.low, output.value, output.high, output.level) == (
+        1600.0,
+        2000.0,
+        2400.0,
+        "range of repeats",
+    )
     assert made.answer.sentences[0].startswith("Most output throughput: few, 2")
     drawn = next(figure for figure in made.figures if figure.key == "output_tok_s-by-load")
-    labels = {row["label"] for rows in drawn.spec["datasets"].values() for row in rows if "label" in row}
+    labels = {
+        row["label"] for rows in drawn.spec["datasets"].values() for row in rows if "label" in row
+    }
     assert labels == {"few", "many"}
     assert "range of repeats" in json.dumps(drawn.spec, ensure_ascii=False)
 

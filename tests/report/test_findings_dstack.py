@@ -1,4 +1,5 @@
-"""An article's observations, derived again from its own numbers (DeepSeek-R1 on MI300X and H200, dstack, 2025).
+"""An article's observations, derived again from its own numbers (DeepSeek-R1 on MI300X and H200,
+dstack, 2025).
 
 docs/reports.md has the same in words: what the data bears out, and what it does not.
 """
@@ -17,7 +18,9 @@ from loadstone.report.pages.document import Report, build
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "results" / "dstack"
 FILES = [DATA / "online_results.csv", DATA / "offline_results.csv"]
 
-pytestmark = pytest.mark.skipif(not FILES[0].exists(), reason=f"the article's results are not at {DATA}")
+pytestmark = pytest.mark.skipif(
+    not FILES[0].exists(), reason=f"the article's results are not at {DATA}"
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,10 @@ PICTURES = {
     "offline throughput against latency": ("offline-throughput-latency", "800 out"),
     "online throughput by output length": ("total_tok_s-by-output", "concurrency 128"),
     "online latency by output length": ("e2e-by-output", "concurrency 128"),
-    "offline throughput by output length, batch 256": ("offline-total_tok_s-by-output", "batch 256"),
+    "offline throughput by output length, batch 256": (
+        "offline-total_tok_s-by-output",
+        "batch 256",
+    ),
     "offline latency by output length, batch 256": ("offline-batch_s-by-output", "batch 256"),
     "TTFT by concurrency": ("ttft-by-load", "800 out"),
     "TPOT by concurrency": ("tpot-by-load", "800 out"),
@@ -52,7 +58,9 @@ PICTURES = {
 def test_each_of_the_fifteen_pictures_is_drawn(report: Report, picture: str) -> None:
     key, word = PICTURES[picture]
     found = [figure for figure in report.figures if re.sub(r"-\d+$", "", figure.key) == key]
-    assert any(word in " ".join([figure.title, *figure.notes]) for figure in found), [f.key for f in report.figures]
+    assert any(word in " ".join([figure.title, *figure.notes]) for figure in found), [
+        f.key for f in report.figures
+    ]
 
 
 def test_what_towers_does_not_press_the_others_flat(report: Report) -> None:
@@ -129,7 +137,8 @@ def test_what_the_data_shows_is_said(report: Report, claim: str) -> None:
 
 
 def test_what_the_data_does_not_show_is_not_said(report: Report) -> None:
-    """The article: vLLM leads SGLang on MI300X online, and has the lowest TPOT on H200 at all concurrencies."""
+    """The article: vLLM leads SGLang on MI300X online, and has the lowest TPOT on H200 at all
+    concurrencies."""
     texts = [sentence.text for sentence in report.sentences]
     online = [text for text in texts if "batch size" not in text and "output length" not in text]
     everywhere = [text for text in online if "at every concurrency measured" in text]
@@ -143,5 +152,9 @@ def test_no_throughput_is_said_without_its_kind(report: Report) -> None:
         for found in re.finditer(r"[\d,.]+ tok/s", sentence.text):
             rest = sentence.text[found.end() : found.end() + 40]
             before = sentence.text[: found.start()]
-            said = "of input and output" in rest or "of output" in rest or "output throughput" in before
+            said = (
+                "of input and output" in rest
+                or "of output" in rest
+                or "output throughput" in before
+            )
             assert said, sentence.text

@@ -1,4 +1,5 @@
-"""What tokens cost: prices as they are given, in a comparison, in a report; never where one is not known."""
+"""What tokens cost: prices as they are given, in a comparison, in a report; never where one is not
+known."""
 
 import csv
 import io
@@ -61,7 +62,19 @@ def test_a_million_tokens_by_hand() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "h200", "h200=", "=3", "h200=x", "h200=0", "h200=-1", "h200=nan", "h200=inf", "h200=3,", "h200=3;h100=2"],
+    [
+        "",
+        "h200",
+        "h200=",
+        "=3",
+        "h200=x",
+        "h200=0",
+        "h200=-1",
+        "h200=nan",
+        "h200=inf",
+        "h200=3,",
+        "h200=3;h100=2",
+    ],
 )
 def test_what_is_no_price_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"^--price .*write GPU=DOLLARS per GPU and hour"):
@@ -93,12 +106,19 @@ def test_a_price_that_would_change_nothing_is_refused(price: str, words: str) ->
 
 
 def test_prices_of_any_known_gpu_and_of_a_runs_own_are_taken() -> None:
-    check_prices(parse_prices("h200=3,b300=5,mi300=2,prototype x=9"), [facts(gpu="Prototype X"), facts()])
+    check_prices(
+        parse_prices("h200=3,b300=5,mi300=2,prototype x=9"), [facts(gpu="Prototype X"), facts()]
+    )
 
 
-def test_a_mistyped_price_is_one_line_in_compare_and_report(tmp_path: Path, loadstone: Loadstone) -> None:
+def test_a_mistyped_price_is_one_line_in_compare_and_report(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
     a, b = make(tmp_path / "a", seed=1, settings=H200), make(tmp_path / "b", seed=2, settings=H100)
-    for command in (("compare", str(a), str(b)), ("report", str(tmp_path), "-o", str(tmp_path / "r.md"))):
+    for command in (
+        ("compare", str(a), str(b)),
+        ("report", str(tmp_path), "-o", str(tmp_path / "r.md")),
+    ):
         done = loadstone(*command, "--price", "h20o=3")
         assert (done.code, done.err.count("\n")) == (2, 1), done.err
         assert "did you mean h20" in done.err
@@ -109,7 +129,8 @@ def test_what_is_not_known_is_told_and_not_guessed() -> None:
     known, no_gpu = facts(gpu="H200", gpus=1), facts()
     assert without_price([("a", known)], prices) is None
     said = without_price(
-        [("a", known), ("b", no_gpu), ("c", facts(gpu="H200")), ("d", facts(gpu="H100", gpus=1))], prices
+        [("a", known), ("b", no_gpu), ("c", facts(gpu="H200")), ("d", facts(gpu="H100", gpus=1))],
+        prices,
     )
     assert said == (
         "no price is known for b (the GPU is not stated); c (the number of GPUs is not stated); "
@@ -119,8 +140,11 @@ def test_what_is_not_known_is_told_and_not_guessed() -> None:
 
 
 def test_prices_of_each_kind_of_token_pay_for_the_gpus() -> None:
-    """Of 800 input tokens/s half come from a cache; with 100 output tokens/s they bring in the $3.60 an hour."""
-    metrics = Metrics(input_tokens=80, cached_input_tokens=40, output_tokens_per_s=100.0, total_tokens_per_s=900.0)
+    """Of 800 input tokens/s half come from a cache; with 100 output tokens/s they bring in the
+    $3.60 an hour."""
+    metrics = Metrics(
+        input_tokens=80, cached_input_tokens=40, output_tokens_per_s=100.0, total_tokens_per_s=900.0
+    )
     weighed = 100 * (weigh_tokens(metrics, metrics) or 0.0)
     assert weighed == pytest.approx(400 + 400 * 0.1 + 100 * 4)
     prices = list_prices(per_million(3.6, weighed) or 0.0)
@@ -141,12 +165,15 @@ def test_a_report_has_the_prices_of_each_kind_of_token(tmp_path: Path) -> None:
     assert "list in" in text
 
 
-# --- compare --------------------------------------------------------------------------------------------------------
+# --- compare --------------------------------------------------------------------------------------
 
 
 def test_a_price_is_compared_as_the_throughput_for_a_dollar(tmp_path: Path) -> None:
     """B is 10% slower and costs 2·2/3 as much an hour: its tokens cost 1.1·4/3 times as much."""
-    a, b = make(tmp_path / "a", seed=1, settings=H200), make(tmp_path / "b", seed=2, slower=1.1, settings=H100)
+    a, b = (
+        make(tmp_path / "a", seed=1, settings=H200),
+        make(tmp_path / "b", seed=2, slower=1.1, settings=H100),
+    )
     document = compare([a], [b], price=["h200=3,h100=2"])
     found = rows(document)
     row, rate = found["dollars_per_million_output_tokens"], found["output_tokens_per_s"]
@@ -159,11 +186,18 @@ def test_a_price_is_compared_as_the_throughput_for_a_dollar(tmp_path: Path) -> N
         < 1.1 * 4 / 3
         < found["dollars_per_million_total_tokens"]["high"]
     )
-    assert document["prices"] == {"dollars_per_gpu_hour": {"h200": 3.0, "h100": 2.0}, "a": [3.0], "b": [4.0]}
+    assert document["prices"] == {
+        "dollars_per_gpu_hour": {"h200": 3.0, "h100": 2.0},
+        "a": [3.0],
+        "b": [4.0],
+    }
 
 
 def test_what_is_slower_and_as_much_cheaper_is_no_different(tmp_path: Path) -> None:
-    a, b = make(tmp_path / "a", seed=1, settings=H200), make(tmp_path / "b", seed=2, slower=1.1, settings=H100)
+    a, b = (
+        make(tmp_path / "a", seed=1, settings=H200),
+        make(tmp_path / "b", seed=2, slower=1.1, settings=H100),
+    )
     found = rows(compare([a], [b], price=["h200=2.2,h100=1"]))
     assert found["output_tokens_per_s"]["differs"]
     row = found["dollars_per_million_output_tokens"]
@@ -180,7 +214,10 @@ def test_prices_of_repeats_are_compared_as_runs(tmp_path: Path) -> None:
 
 
 def test_without_a_price_nothing_changes(tmp_path: Path) -> None:
-    a, b = make(tmp_path / "a", seed=1, settings=H200), make(tmp_path / "b", seed=2, slower=1.01, settings=H200)
+    a, b = (
+        make(tmp_path / "a", seed=1, settings=H200),
+        make(tmp_path / "b", seed=2, slower=1.01, settings=H200),
+    )
     plain, priced = compare([a], [b]), compare([a], [b], price=["h200=3"])
     assert "prices" not in plain
     assert not any(name.startswith("dollars") for name in rows(plain))
@@ -197,7 +234,10 @@ def test_a_side_without_a_price_is_told_of(tmp_path: Path) -> None:
 
 
 def test_a_bound_on_a_price_needs_one(tmp_path: Path) -> None:
-    a, b = make(tmp_path / "a", seed=1, settings=H200), make(tmp_path / "b", seed=2, slower=1.1, settings=H200)
+    a, b = (
+        make(tmp_path / "a", seed=1, settings=H200),
+        make(tmp_path / "b", seed=2, slower=1.1, settings=H200),
+    )
     bound = "dollars_per_million_output_tokens>+5%"
     (met,) = compare([a], [b], fail_on=[bound], price=["h200=3"])["fail_on"]
     assert met["met"]
@@ -205,7 +245,7 @@ def test_a_bound_on_a_price_needs_one(tmp_path: Path) -> None:
         compare([a], [b], fail_on=[bound])
 
 
-# --- report ---------------------------------------------------------------------------------------------------------
+# --- report ---------------------------------------------------------------------------------------
 
 
 def steady(rate: float, spread: float) -> Json:
@@ -234,7 +274,12 @@ def two_gpus(folder: Path, *, rate: float = 2000.0, spread: float = 0.01) -> Non
         [priced_cell(1, 100), priced_cell(64, rate, spread=spread)],
         deployment={"gpu": "h200", "gpus": 1},
     )
-    run(folder, "b", [priced_cell(1, 80), priced_cell(64, 1000)], deployment={"gpu": "h100", "gpus": 1})
+    run(
+        folder,
+        "b",
+        [priced_cell(1, 80), priced_cell(64, 1000)],
+        deployment={"gpu": "h100", "gpus": 1},
+    )
 
 
 def test_the_cheapest_is_named_with_its_price(tmp_path: Path) -> None:
@@ -257,19 +302,35 @@ def test_nobody_is_called_cheapest_within_the_intervals(tmp_path: Path) -> None:
 def bounded(rate: float, value_s: float, p_met: float, load: float = 64) -> Json:
     """A cell whose TPOT is bounded by 40 ms, surely or not."""
     one, met = priced_cell(load, rate), value_s <= 0.04
-    one["slo"] = [{"bound": "tpot_p99<40ms", "metric": "tpot_p99", "value": value_s, "met": met, "p_met": p_met}]
+    one["slo"] = [
+        {
+            "bound": "tpot_p99<40ms",
+            "metric": "tpot_p99",
+            "value": value_s,
+            "met": met,
+            "p_met": p_met,
+        }
+    ]
     return one
 
 
 def test_who_may_miss_a_bound_is_not_called_cheapest_outright(tmp_path: Path) -> None:
     h200, h100 = ({"gpu": gpu, "gpus": 1} for gpu in ("h200", "h100"))
-    run(tmp_path, "a", [bounded(2000, 0.0351, 0.66), bounded(4000, 0.047, 0.31, load=128)], deployment=h200)
+    run(
+        tmp_path,
+        "a",
+        [bounded(2000, 0.0351, 0.66), bounded(4000, 0.047, 0.31, load=128)],
+        deployment=h200,
+    )
     run(tmp_path, "b", [bounded(1000, 0.021, 0.97)], deployment=h100)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
     assert "1 of them with a probability below 90%" in said
     assert ": probably vLLM on 1×H200 at concurrency 64" in said
     assert "vLLM on 1×H200 at concurrency 64 meets its bounds with probability 66%" in said
-    assert "the cheapest that does with 90% or more is vLLM on 1×H100 at concurrency 64 ($0.556)" in said
+    assert (
+        "the cheapest that does with 90% or more is vLLM on 1×H100 at concurrency 64 ($0.556)"
+        in said
+    )
     assert (
         "vLLM on 1×H200 at concurrency 128 ($0.208) would be cheaper, and may meet them after all (probability 31%)"
         in said
@@ -279,7 +340,12 @@ def test_who_may_miss_a_bound_is_not_called_cheapest_outright(tmp_path: Path) ->
 
 def test_who_surely_meets_its_bounds_is_called_cheapest(tmp_path: Path) -> None:
     h200, h100 = ({"gpu": gpu, "gpus": 1} for gpu in ("h200", "h100"))
-    run(tmp_path, "a", [bounded(2000, 0.0351, 0.96), bounded(4000, 0.047, 0.05, load=128)], deployment=h200)
+    run(
+        tmp_path,
+        "a",
+        [bounded(2000, 0.0351, 0.96), bounded(4000, 0.047, 0.05, load=128)],
+        deployment=h200,
+    )
     run(tmp_path, "b", [bounded(1000, 0.021, 0.97)], deployment=h100)
     (said,) = [each.text for each in reported(tmp_path).sentences if each.kind == "price"]
     assert ": vLLM on 1×H200 at concurrency 64" in said
@@ -311,11 +377,14 @@ def test_a_price_is_as_sure_as_its_throughput(tmp_path: Path) -> None:
     reach = math.hypot(math.log(1.01), -math.log(0.99), OTHER_REPEATS)
     assert found.high / found.ratio == pytest.approx(math.exp(reach), rel=1e-3)
     assert a.dollars_output is not None
-    assert (a.dollars_output.low, a.dollars_output.high) == pytest.approx((25 / 3 / 1.01, 25 / 3 / 0.99))
+    assert (a.dollars_output.low, a.dollars_output.high) == pytest.approx(
+        (25 / 3 / 1.01, 25 / 3 / 0.99)
+    )
 
 
 def test_a_prediction_lies_within_its_own_interval(tmp_path: Path) -> None:
-    """It is of the whole cell, and holds as a share for the steady window: 80% of 400, where 300 is shown."""
+    """It is of the whole cell, and holds as a share for the steady window: 80% of 400, where 300 is
+    shown."""
     one = priced_cell(2, 300)
     one["load"]["kind"] = "rate"
     one["metrics"] |= {
@@ -325,11 +394,15 @@ def test_a_prediction_lies_within_its_own_interval(tmp_path: Path) -> None:
     (point,) = points(tmp_path, {"h200": 3.0})
     for stat, times in ((point.output, 1), (point.total, 9)):
         assert stat is not None
-        assert (stat.value, stat.low, stat.high) == pytest.approx((300 * times, 270 * times, 330 * times), rel=1e-3)
+        assert (stat.value, stat.low, stat.high) == pytest.approx(
+            (300 * times, 270 * times, 330 * times), rel=1e-3
+        )
         assert stat.level == "80%, predicted"
     for stat in (point.dollars_output, point.dollars_total):
         assert stat is not None
-        assert (stat.low, stat.high) == pytest.approx((stat.value / 1.1, stat.value / 0.9), rel=1e-3)
+        assert (stat.low, stat.high) == pytest.approx(
+            (stat.value / 1.1, stat.value / 0.9), rel=1e-3
+        )
 
 
 def test_predicted_throughput_of_a_closed_loop_goes_with_its_e2e(tmp_path: Path) -> None:
@@ -344,7 +417,13 @@ def test_predicted_throughput_of_a_closed_loop_goes_with_its_e2e(tmp_path: Path)
 
 def test_prices_stand_in_tables_charts_and_files(tmp_path: Path) -> None:
     two_gpus(tmp_path / "runs")
-    run(tmp_path / "runs", "c", [priced_cell(1, 70)], engine="SGLang", deployment={"gpu": None, "gpus": None})
+    run(
+        tmp_path / "runs",
+        "c",
+        [priced_cell(1, 70)],
+        engine="SGLang",
+        deployment={"gpu": None, "gpus": None},
+    )
     made = reported(tmp_path / "runs")
     (table,) = [each for each in made.tables if each.key == "cells"]
     at = table.heads.index("$/M output")
@@ -360,7 +439,9 @@ def test_prices_stand_in_tables_charts_and_files(tmp_path: Path) -> None:
     assert words.replace("$", r"\$") in markdown(made)
     lines = list(csv.DictReader(io.StringIO(sheet(made))))
     assert [float(line["dollars_per_hour"] or "nan") for line in lines[:4:2]] == [3.0, 2.0]
-    assert float(lines[1]["dollars_per_million_output_tokens_high"]) == pytest.approx(0.41667 / 0.99, rel=1e-4)
+    assert float(lines[1]["dollars_per_million_output_tokens_high"]) == pytest.approx(
+        0.41667 / 0.99, rel=1e-4
+    )
 
 
 def test_a_report_without_prices_says_nothing_of_them(tmp_path: Path) -> None:
@@ -374,9 +455,17 @@ def test_a_report_without_prices_says_nothing_of_them(tmp_path: Path) -> None:
 
 def test_the_chart_shows_what_a_pace_costs_at_least(tmp_path: Path) -> None:
     run(
-        tmp_path, "a", [priced_cell(1, 100, 0.01), priced_cell(64, 2000, 0.05)], deployment={"gpu": "h200", "gpus": 1}
+        tmp_path,
+        "a",
+        [priced_cell(1, 100, 0.01), priced_cell(64, 2000, 0.05)],
+        deployment={"gpu": "h200", "gpus": 1},
     )
-    run(tmp_path, "b", [priced_cell(1, 50, 0.02), priced_cell(64, 1000, 0.04)], deployment={"gpu": "h100", "gpus": 1})
+    run(
+        tmp_path,
+        "b",
+        [priced_cell(1, 50, 0.02), priced_cell(64, 1000, 0.04)],
+        deployment={"gpu": "h100", "gpus": 1},
+    )
     (frame,) = frames(points(tmp_path, {"h200": 3.0, "h100": 2.0}), "load")
     figure = front_of(frame, DOLLARS, section="price", key="price")
     assert figure is not None
@@ -384,14 +473,21 @@ def test_the_chart_shows_what_a_pace_costs_at_least(tmp_path: Path) -> None:
         figure.spec["datasets"].values(),
         key=lambda each: len(each) if "label" not in each[0] and "x" in each[0] else 99,
     )
-    # 100 tok/s at $8.33, 25 at $0.556, 20 at $0.417; 50 at $11.1 is both slower and dearer than the first.
+    # 100 tok/s at $8.33, 25 at $0.556, 20 at $0.417; 50 at $11.1 is both slower and dearer than the
+    # first.
     assert [(row["x"], row["y"]) for row in front] == [(100, 8.3333), (25, 0.55556), (20, 0.41667)]
     assert figure.notes[-1].startswith("500 requests a point; bars: 95% interval")
 
 
 def test_simulated_setups_are_told_of_beside_runs_of_another_question(tmp_path: Path) -> None:
     for name, gpu, rate in (("a", "h200", 2000.0), ("b", "h100", 1000.0)):
-        run(tmp_path, name, [priced_cell(64, rate)], source="simulated", deployment={"gpu": gpu, "gpus": 1})
+        run(
+            tmp_path,
+            name,
+            [priced_cell(64, rate)],
+            source="simulated",
+            deployment={"gpu": gpu, "gpus": 1},
+        )
     run(tmp_path, "c", [priced_cell(64, 10)], model="org/Another")
     assert [each.kind for each in reported(tmp_path).sentences].count("price") == 1
     assert "Simulated runs have no findings" not in body(reported(tmp_path))
@@ -402,7 +498,9 @@ def test_simulated_setups_are_told_of_beside_runs_of_another_question(tmp_path: 
 
 def test_the_command_carries_prices(tmp_path: Path, loadstone: Loadstone) -> None:
     two_gpus(tmp_path / "runs")
-    told = loadstone("report", tmp_path / "runs", "-o", tmp_path / "r.csv", "--price", "h200=3", "--json")
+    told = loadstone(
+        "report", tmp_path / "runs", "-o", tmp_path / "r.csv", "--price", "h200=3", "--json"
+    )
     assert told.code == 0
     said = json.loads(told.out)["prices"]
     assert said["dollars_per_gpu_hour"] == {"h200": 3.0}
@@ -414,7 +512,10 @@ def test_the_command_carries_prices(tmp_path: Path, loadstone: Loadstone) -> Non
     }  # fmt: skip
     loud = loadstone("report", tmp_path / "runs", "-o", tmp_path / "r.csv", "--price", "h200=3")
     assert loud.err == "loadstone: no price is known for run 2 (--price has none for H100)\n"
-    for command in (("report", tmp_path / "runs"), ("compare", tmp_path / "runs/a", tmp_path / "runs/b")):
+    for command in (
+        ("report", tmp_path / "runs"),
+        ("compare", tmp_path / "runs/a", tmp_path / "runs/b"),
+    ):
         bad = loadstone(*command, "--price", "h200")
         assert bad.code == 2
         assert bad.err.startswith("loadstone: --price 'h200': write GPU=DOLLARS")

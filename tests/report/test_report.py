@@ -1,4 +1,5 @@
-"""The report: one page that needs no network and believes nobody; Markdown, CSV and pictures beside it."""
+"""The report: one page that needs no network and believes nobody; Markdown, CSV and pictures beside
+it."""
 
 from __future__ import annotations
 
@@ -35,9 +36,7 @@ from report_folders import Json, cell, length, points, record, run, stat
 from test_import import VLLM
 
 SPOILT: Json = {"trusted": False, "findings": []}
-HOSTILE = (
-    '</script><script>document.title="owned"</script><img src=x onerror="document.title=1">\x1b]0;owned\x07=cmd()|`x`'
-)
+HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror="document.title=1">\x1b]0;owned\x07=cmd()|`x`'
 
 
 class Page(HTMLParser):
@@ -78,7 +77,9 @@ def built(folder: Path, **more: Any) -> Report:
 
 
 @contextmanager
-def opened(folder: Path, size: tuple[int, int] | None = None, anchor: str = "", **flags: bool) -> Iterator[Browser]:
+def opened(
+    folder: Path, size: tuple[int, int] | None = None, anchor: str = "", **flags: bool
+) -> Iterator[Browser]:
     """The report of the runs in `folder`/runs in a browser."""
     (folder / "r.html").write_text(made(folder / "runs"))
     with Browser(folder / "profile", **flags) as browser:
@@ -91,7 +92,13 @@ def opened(folder: Path, size: tuple[int, int] | None = None, anchor: str = "", 
 def two_runs(folder: Path) -> None:
     records = [record(n, float(n), [n + 0.1 + 0.01 * k for k in range(11)]) for n in range(20)]
     run(folder, "a", [cell(1), cell(4, ttft=0.2), cell(16, ttft=0.9)], records=records)
-    run(folder, "b", [cell(1), cell(4, ttft=0.1), cell(16, ttft=0.4)], engine="SGLang", source="simulated")
+    run(
+        folder,
+        "b",
+        [cell(1), cell(4, ttft=0.1), cell(16, ttft=0.4)],
+        engine="SGLang",
+        source="simulated",
+    )
 
 
 def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
@@ -110,7 +117,8 @@ def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
     assert "unsafe-inline" not in allowed[1]
     run_by_browser = [code for kind, code in seen.scripts if kind == ""]
     hashes = {
-        f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in run_by_browser
+        f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'"
+        for code in run_by_browser
     }
     assert hashes == set(allowed[1].split())
     assert run_by_browser == [vega(), script()]
@@ -119,7 +127,12 @@ def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
 def test_a_page_has_all_that_a_report_must(tmp_path: Path) -> None:
     two_runs(tmp_path)
     spoilt = cell(64)
-    finding = {"kind": "short_answers", "severity": "warning", "evidence": "half of them", "remedy": "Ask for less."}
+    finding = {
+        "kind": "short_answers",
+        "severity": "warning",
+        "evidence": "half of them",
+        "remedy": "Ask for less.",
+    }
     spoilt["verdict"] = {"trusted": False, "findings": [finding]}
     run(tmp_path, "c", [spoilt], engine="llama.cpp")
     source = made(tmp_path)
@@ -128,8 +141,17 @@ def test_a_page_has_all_that_a_report_must(tmp_path: Path) -> None:
     assert "short answers" in words
     assert "run 3, concurrency 64: half of them" in words
     main = words[words.index("To the report") :]
-    order = ["Most output throughput", "1 of 7 cells carries", "Findings", "Cells in tables", "Verdicts"]
-    places = [main.rindex(each) if each == "Verdicts" else main.index(each) for each in (*order[:2], order[3])]
+    order = [
+        "Most output throughput",
+        "1 of 7 cells carries",
+        "Findings",
+        "Cells in tables",
+        "Verdicts",
+    ]
+    places = [
+        main.rindex(each) if each == "Verdicts" else main.index(each)
+        for each in (*order[:2], order[3])
+    ]
     assert places == sorted(places)
     assert main.rindex("short answers") < main.index("Environment")
     assert "loadstone bench http://localhost:8000" in words
@@ -143,7 +165,9 @@ def test_what_engines_say_is_text(tmp_path: Path) -> None:
     bad = cell(1)
     bad["verdict"] = {
         "trusted": False,
-        "findings": [dict.fromkeys(("kind", "evidence", "remedy"), HOSTILE) | {"severity": "error"}],
+        "findings": [
+            dict.fromkeys(("kind", "evidence", "remedy"), HOSTILE) | {"severity": "error"}
+        ],
     }
     for name in ("a", "b"):
         run(
@@ -184,10 +208,16 @@ def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
 
 
 def test_a_measured_run_is_reported_in_every_format(loadstone: Loadstone, tmp_path: Path) -> None:
-    words = "bench --sim ttft=5ms,itl=1ms --concurrency 1,2 --requests 6 --input 8 --output 4 --json"
+    words = (
+        "bench --sim ttft=5ms,itl=1ms --concurrency 1,2 --requests 6 --input 8 --output 4 --json"
+    )
     folder = loadstone(*words.split()).folder
     assert folder
-    for name, first in (("r.html", "<!doctype html>"), ("r.md", "# timing server"), ("r.csv", "run,cell,source")):
+    for name, first in (
+        ("r.html", "<!doctype html>"),
+        ("r.md", "# timing server"),
+        ("r.csv", "run,cell,source"),
+    ):
         done = loadstone("report", folder, "-o", tmp_path / name, "--json")
         assert (done.code, done.document) == (0, {"schema": 1, "files": [str(tmp_path / name)]})
         assert (tmp_path / name).read_text().startswith(first)
@@ -197,7 +227,14 @@ def test_a_measured_run_is_reported_in_every_format(loadstone: Loadstone, tmp_pa
     assert {path.suffix for path in pictures} == {".svg"}
     names = " ".join(path.stem for path in pictures)
     assert all(
-        word in names for word in ("ttft-by-load", "throughput-e2e", "run-1-timeline", "run-1-gaps", "run-1-cdf-ttft")
+        word in names
+        for word in (
+            "ttft-by-load",
+            "throughput-e2e",
+            "run-1-timeline",
+            "run-1-gaps",
+            "run-1-cdf-ttft",
+        )
     )
 
 
@@ -227,17 +264,33 @@ def test_pictures_of_single_runs_are_left_out_of_many(
     said = "loadstone: 9 pictures of single runs are left out, as for more than 2 runs; name one run to get its own\n"
     assert capsys.readouterr().err == said
     # Where there is nothing else to draw, they stay.
-    run(tmp_path / "other", "a", [cell(1)], records=[record(n, 0.1 * n, [0.1 * n + 0.05]) for n in range(9)])
+    run(
+        tmp_path / "other",
+        "a",
+        [cell(1)],
+        records=[record(n, 0.1 * n, [0.1 * n + 0.05]) for n in range(9)],
+    )
     monkeypatch.setattr(write, "INSIDE_RUNS", 0)
-    assert all("-run-1-" in path.name for path in report([tmp_path / "other"], tmp_path / "one", "svg").files)
+    assert all(
+        "-run-1-" in path.name
+        for path in report([tmp_path / "other"], tmp_path / "one", "svg").files
+    )
 
 
 def test_what_cannot_be_reported_is_said_in_one_line(loadstone: Loadstone, tmp_path: Path) -> None:
     folder = run(tmp_path / "runs", "a", [cell(1)])
-    assert "neither a run folder nor a folder of run folders" in loadstone("report", tmp_path / "nowhere").line()
+    assert (
+        "neither a run folder nor a folder of run folders"
+        in loadstone("report", tmp_path / "nowhere").line()
+    )
     assert "cannot be written" in loadstone("report", folder, "-o", "/proc/nowhere/r.html").line()
-    assert "no picture" in loadstone("report", folder, "--format", "png", "-o", tmp_path / "p").line()
-    assert "--set: only for other tools' results" in loadstone("report", folder, "--set", "model=m").line()
+    assert (
+        "no picture" in loadstone("report", folder, "--format", "png", "-o", tmp_path / "p").line()
+    )
+    assert (
+        "--set: only for other tools' results"
+        in loadstone("report", folder, "--set", "model=m").line()
+    )
     (folder / "summary.json").write_text("[]")
     assert "not a summary" in loadstone("report", folder).line()
     (folder / "summary.json").write_text("{")
@@ -277,7 +330,12 @@ def test_the_best_of_each_goal_has_a_star_though_another_lacks_the_number(tmp_pa
 
 def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
     for n, name in enumerate(("vLLM", "SGLang")):
-        run(tmp_path, name, [cell(4.0**k, output=1000.0 * (n + k + 1)) for k in range(3)], engine=name)
+        run(
+            tmp_path,
+            name,
+            [cell(4.0**k, output=1000.0 * (n + k + 1)) for k in range(3)],
+            engine=name,
+        )
     source = made(tmp_path)
     places = set(re.findall(r' id="([^"]+)"', source))
     links = set(re.findall(r'href="#([^"]+)"', source))
@@ -288,7 +346,10 @@ def test_every_link_of_a_page_leads_somewhere(tmp_path: Path) -> None:
 def test_a_dozen_findings_are_open_and_the_context_is_said_once(tmp_path: Path) -> None:
     for n, name in enumerate(("vLLM", "SGLang", "llama.cpp", "MAX", "TGI", "LMDeploy", "MLC")):
         outputs = [1000.0 + 100 * n + k for k in range(3)]
-        many = [cell(4.0 ** (k + 1), output=output, ttft=0.1 * (n + 1)) for k, output in enumerate(outputs)]
+        many = [
+            cell(4.0 ** (k + 1), output=output, ttft=0.1 * (n + 1))
+            for k, output in enumerate(outputs)
+        ]
         run(tmp_path, name, many, engine=name)
         run(tmp_path, f"{name}-long", many, engine=name, workload={"output": length(999)})
     words = made(tmp_path).partition('id="findings"')[2].partition('id="tables"')[0]
@@ -310,7 +371,11 @@ def test_requests_without_a_common_clock_are_not_drawn_over_time(tmp_path: Path)
     (tmp_path / "old.json").write_text(json.dumps(told))
     import_files([tmp_path / "old.json"], tmp_path / "runs")
     (part,) = build(read_runs([tmp_path / "runs"])[0]).parts
-    assert [figure.key for figure in part.figures] == ["run-1-cdf-ttft", "run-1-cdf-tpot", "run-1-cdf-e2e"]
+    assert [figure.key for figure in part.figures] == [
+        "run-1-cdf-ttft",
+        "run-1-cdf-tpot",
+        "run-1-cdf-e2e",
+    ]
     assert "TTFT from sending (open loop)" in " ".join(part.figures[0].notes)
     assert any("from its own send" in note for note in part.notes)
 
@@ -318,10 +383,23 @@ def test_requests_without_a_common_clock_are_not_drawn_over_time(tmp_path: Path)
 def test_findings_come_before_the_list_of_folders(tmp_path: Path) -> None:
     two_runs(tmp_path)
     text = markdown(build(read_runs([tmp_path])[0]))
-    assert text.index("**Model") < text.index("### All cells") < text.index("## Findings") < text.index("### Runs")
+    assert (
+        text.index("**Model")
+        < text.index("### All cells")
+        < text.index("## Findings")
+        < text.index("### Runs")
+    )
     page = made(tmp_path)
-    assert page.index('class="answer"') < page.index('id="findings"') < page.index("<h3>All cells</h3>")
-    assert page.index("<h3>All cells</h3>") < page.index('id="verdicts"') < page.index('aria-label="Runs"')
+    assert (
+        page.index('class="answer"')
+        < page.index('id="findings"')
+        < page.index("<h3>All cells</h3>")
+    )
+    assert (
+        page.index("<h3>All cells</h3>")
+        < page.index('id="verdicts"')
+        < page.index('aria-label="Runs"')
+    )
 
 
 @pytest.mark.parametrize(("date", "said"), [("20260102-030405", "started"), (None, "imported")])
@@ -346,18 +424,23 @@ def test_a_folder_of_other_tools_results_is_imported_for_the_report(tmp_path: Pa
     assert [dict(part.facts)["files"] for part in made.parts] == ["monday/a.json"]
     assert not list(tmp_path.rglob("run.json"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="folder of run folders"), run_folders([tmp_path / "empty"]) as (folders, _):
+    with (
+        pytest.raises(InputError, match="folder of run folders"),
+        run_folders([tmp_path / "empty"]) as (folders, _),
+    ):
         report(folders, tmp_path / "r.md")
 
 
 def test_rows_that_were_left_out_of_an_import_are_told(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("\n".join(json.dumps(VLLM | {"request_rate": rate}) for rate in (2.0, "inf")))
+    (tmp_path / "a.json").write_text(
+        "\n".join(json.dumps(VLLM | {"request_rate": rate}) for rate in (2.0, "inf"))
+    )
     (tmp_path / "b.json").write_text(json.dumps({"avg_latency": 1.0, "percentiles": {"50": 1.0}}))
     with run_folders([tmp_path / "a.json", tmp_path / "b.json"]) as (folders, passed_over):
         report(folders, tmp_path / "r.md", passed_over=passed_over)
-    assert "passed over: b.json: does not state the load; left out" in (tmp_path / "r.md").read_text().replace(
-        "\\", ""
-    )
+    assert "passed over: b.json: does not state the load; left out" in (
+        tmp_path / "r.md"
+    ).read_text().replace("\\", "")
 
 
 def test_silence_about_simulated_runs_is_told(tmp_path: Path) -> None:
@@ -392,8 +475,9 @@ def test_what_was_used_of_the_hardware_stands_beside_the_share_of_light(tmp_path
     table = all_cells(tmp_path)
     at = table.heads.index("roofline")
     assert table.heads[at : at + 3] == ["roofline", "MBU", "MFU"]
-    # A step of 25 requests reads 18.6 GB at 4.8 TB/s and takes 20 ms; 10 requests/s of 1,024 in and 128 out are
-    # 11,510 tokens/s of 14 GFLOP, a head for each of the answer's, and attention, of 989 TFLOP/s.
+    # A step of 25 requests reads 18.6 GB at 4.8 TB/s and takes 20 ms; 10 requests/s of 1,024 in and
+    # 128 out are 11,510 tokens/s of 14 GFLOP, a head for each of the answer's, and attention, of
+    # 989 TFLOP/s.
     assert table.rows[0][at : at + 3] == ["20%", "19%", "17%"]
     assert any(note.startswith("MBU:") for note in table.notes)
     (row,) = csv.DictReader(sheet(report).splitlines())
@@ -402,8 +486,20 @@ def test_what_was_used_of_the_hardware_stands_beside_the_share_of_light(tmp_path
 
 
 def test_what_a_summary_tells_of_light_is_what_a_report_shows(tmp_path: Path) -> None:
-    told = {"tpot_s": 0.01, "ttft_s": 0.02, "tpot_ratio": 0.5, "ttft_ratio": 0.2, "mbu": 0.3, "mfu": None}
-    run(tmp_path, "a", [cell(25, light=told), cell(50, light=None)], deployment={"model": "llama-3.1-8b", "gpus": 1})
+    told = {
+        "tpot_s": 0.01,
+        "ttft_s": 0.02,
+        "tpot_ratio": 0.5,
+        "ttft_ratio": 0.2,
+        "mbu": 0.3,
+        "mfu": None,
+    }
+    run(
+        tmp_path,
+        "a",
+        [cell(25, light=told), cell(50, light=None)],
+        deployment={"model": "llama-3.1-8b", "gpus": 1},
+    )
     first, second = points(tmp_path)
     light = first.roofline
     assert (light.tpot_s, light.ttft_s, light.mbu, light.mfu) == (0.01, 0.02, 0.3, None)
@@ -452,11 +548,13 @@ def test_a_report_of_nothing_but_an_empty_run(tmp_path: Path) -> None:
     assert "These runs show no clear difference" in words
 
 
-# --- in a browser -------------------------------------------------------------------------------------------------
+# --- in a browser ---------------------------------------------------------------------------------
 
 
 DRAWN = "document.querySelectorAll('main > .part > .grid .chart.drawn').length"
-OPEN = "document.querySelectorAll('details.part[id^=section]').forEach(each => { each.open = true; })"
+OPEN = (
+    "document.querySelectorAll('details.part[id^=section]').forEach(each => { each.open = true; })"
+)
 """The parts with charts: each is closed until it is asked for."""
 
 
@@ -470,11 +568,11 @@ def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
         browser.run(OPEN)
         for width in (375, 1600):
             browser.size(width, 24000)
-            browser.until(f"{DRAWN} === document.querySelectorAll('main > .part > .grid .chart').length")
-            browser.until(f"document.documentElement.scrollWidth <= {width}")
-            widest = (
-                "Math.max(...[...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect().right))"
+            browser.until(
+                f"{DRAWN} === document.querySelectorAll('main > .part > .grid .chart').length"
             )
+            browser.until(f"document.documentElement.scrollWidth <= {width}")
+            widest = "Math.max(...[...document.querySelectorAll('.chart svg')].map(e => e.getBoundingClientRect().right))"
             browser.until(f"{widest} <= {width}")
         assert browser.complaints == []
 
@@ -483,7 +581,9 @@ def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
 def test_without_scripts_no_chart_is_an_empty_box(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
     with opened(tmp_path, scripts=False) as browser:
-        assert browser.run("document.querySelector('noscript p').getBoundingClientRect().height") > 0
+        assert (
+            browser.run("document.querySelector('noscript p').getBoundingClientRect().height") > 0
+        )
         boxes = "[...document.querySelectorAll('.chart, figure details')]"
         assert browser.run(f"{boxes}.filter(each => each.getClientRects().length).length") == 0
 
@@ -503,7 +603,10 @@ def test_long_data_takes_less_room_as_columns() -> None:
     rows: list[Json] = [each | ({"low": 1.5} if each["x"] % 2 else {}) for each in told]
     long, short = _pack({"datasets": {"long": rows, "short": rows[:3]}})["datasets"].values()
     assert short == rows[:3]
-    again = [{key: values[at] for key, values in long.items() if values[at] is not None} for at in range(200)]
+    again = [
+        {key: values[at] for key, values in long.items() if values[at] is not None}
+        for at in range(200)
+    ]
     assert again == rows
     assert len(json.dumps(long)) < 0.7 * len(json.dumps(rows))
 
@@ -527,7 +630,10 @@ def test_on_paper_letters_can_be_read_and_pages_are_few(tmp_path: Path) -> None:
             && [...each.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim())
             && !each.matches('.chart *, script'))"""
         assert (
-            browser.run(f"Math.min(...{letters}.map((each) => parseFloat(getComputedStyle(each).fontSize)))") > 10.6
+            browser.run(
+                f"Math.min(...{letters}.map((each) => parseFloat(getComputedStyle(each).fontSize)))"
+            )
+            > 10.6
         )
         drawn = """[...document.querySelectorAll('.part .chart.drawn svg text')].filter((each) => each.textContent
             && each.getClientRects().length)
@@ -552,8 +658,17 @@ def test_a_model_that_no_file_names_is_asked_for_once(tmp_path: Path) -> None:
 @needs_chromium
 def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
     for gpu in ("h200", "mi300x"):
-        for engine in ("vLLM, a build of our own with a long name", "SGLang, a build of our own with a long name"):
-            run(tmp_path / "runs", f"{gpu}-{engine[:4]}", [cell(1), cell(4)], engine=engine, deployment={"gpu": gpu})
+        for engine in (
+            "vLLM, a build of our own with a long name",
+            "SGLang, a build of our own with a long name",
+        ):
+            run(
+                tmp_path / "runs",
+                f"{gpu}-{engine[:4]}",
+                [cell(1), cell(4)],
+                engine=engine,
+                deployment={"gpu": gpu},
+            )
     with opened(tmp_path, (375, 24000)) as browser:
         browser.run(OPEN)
         chart = "document.querySelector('figure[id^=gpus] .chart')"
@@ -574,7 +689,9 @@ def test_verdicts_are_read_on_a_phone_without_scrolling_sideways(tmp_path: Path)
         for width, heads in ((400, False), (1400, True)):
             browser.size(width)
             table = "document.querySelector('.scroll.words')"
-            browser.until(f"{table}.scrollWidth <= {table}.clientWidth && window.innerWidth === {width}")
+            browser.until(
+                f"{table}.scrollWidth <= {table}.clientWidth && window.innerWidth === {width}"
+            )
             cell_of = f"{table}.querySelector('td:nth-child(3)')"
             named = browser.run(f"getComputedStyle({cell_of}, '::before').content")
             assert ("none" in named) == heads, named
@@ -582,7 +699,8 @@ def test_verdicts_are_read_on_a_phone_without_scrolling_sideways(tmp_path: Path)
 
 
 def test_a_table_of_cells_says_what_differs_once(tmp_path: Path) -> None:
-    """What all runs share stands under the table; what tells them apart, here the precision, in each row."""
+    """What all runs share stands under the table; what tells them apart, here the precision, in
+    each row."""
     run(tmp_path, "a", [cell(1)], deployment={"weights_dtype": "bf16"})
     run(tmp_path, "b", [cell(1)], deployment={"weights_dtype": "fp8"})
     table = all_cells(tmp_path)
@@ -602,7 +720,10 @@ def column(table: Table, head: str) -> list[str]:
 
 def test_a_cell_with_a_warning_is_marked_where_its_numbers_stand(tmp_path: Path) -> None:
     bunched = cell(4)
-    bunched["verdict"] = {"trusted": False, "findings": [{"kind": "arrivals_bunched", "severity": "warning"}]}
+    bunched["verdict"] = {
+        "trusted": False,
+        "findings": [{"kind": "arrivals_bunched", "severity": "warning"}],
+    }
     run(tmp_path, "a", [cell(1), bunched])
     table = all_cells(tmp_path)
     assert column(table, "load") == ["concurrency 1", "concurrency 4 †"]
@@ -612,7 +733,8 @@ def test_a_cell_with_a_warning_is_marked_where_its_numbers_stand(tmp_path: Path)
 
 
 def test_what_was_promised_is_in_every_format(tmp_path: Path) -> None:
-    """A bound per request, of which some miss; one on a percentile, which is met once and missed once."""
+    """A bound per request, of which some miss; one on a percentile, which is met once and missed
+    once."""
     cells = [cell(1), cell(4), cell(16)]
     for one, attainment, met in zip(cells, (1.0, 0.982, 1.0), (True, True, False), strict=True):
         one["metrics"] |= {"attainment": attainment, "goodput_per_s": 9 * attainment}
@@ -631,7 +753,9 @@ def test_what_was_promised_is_in_every_format(tmp_path: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(sheet(report))))
     assert [row["slo_met"] for row in rows] == ["True", "False", "False"]
     assert (rows[1]["attainment"], rows[1]["slo"]) == ("0.982", "ttft < 500 ms, tpot_p99 < 30.0 ms")
-    on_percentiles = cell(1, slo=[{"bound": "ttft_p99", "limit_s": 0.5, "measured_s": 0.2, "met": True}])
+    on_percentiles = cell(
+        1, slo=[{"bound": "ttft_p99", "limit_s": 0.5, "measured_s": 0.2, "met": True}]
+    )
     run(tmp_path, "b", [on_percentiles], slo={"ttft_p99": 0.5})
     table = all_cells(tmp_path)
     assert "SLO of run 1: ttft < 500 ms, tpot_p99 < 30.0 ms." in table.notes
@@ -639,7 +763,8 @@ def test_what_was_promised_is_in_every_format(tmp_path: Path) -> None:
 
 
 def test_throughput_of_a_load_beyond_capacity_is_that_of_the_whole_cell(tmp_path: Path) -> None:
-    """Between its first and its last send the server has mostly taken up prompts. The others keep their window."""
+    """Between its first and its last send the server has mostly taken up prompts. The others keep
+    their window."""
     cells = [cell(rate, kind="rate", output=whole) for rate, whole in ((2, 800.0), (20, 2372.0))]
     for one, window in zip(cells, (900.0, 756.0), strict=True):
         one["metrics"]["steady"] = {"output_tokens_per_s": window, "total_tokens_per_s": 9 * window}
@@ -647,8 +772,9 @@ def test_throughput_of_a_load_beyond_capacity_is_that_of_the_whole_cell(tmp_path
     cells[1]["verdict"] = {"trusted": False, "findings": [finding]}
     run(tmp_path, "a", cells)
     assert column(all_cells(tmp_path), "output tok/s") == ["900.0", "2,372"]
-    assert "steady window (for bursts, and for loads that the server did not keep up with: whole cell)" in " ".join(
-        all_cells(tmp_path).notes
+    assert (
+        "steady window (for bursts, and for loads that the server did not keep up with: whole cell)"
+        in " ".join(all_cells(tmp_path).notes)
     )
     finding["kind"] = "short_outputs"
     run(tmp_path / "other", "a", cells)
@@ -709,7 +835,10 @@ def test_a_p99_that_is_not_bounded_is_not_called_a_bound(tmp_path: Path) -> None
     bounded["metrics"]["e2e_s"] = stat(3.0)
     run(tmp_path, "a", [cell(1), bounded], records=[record(0, 0.0, [0.1, 0.2])])
     table = all_cells(tmp_path)
-    assert [[text for head, text in zip(table.heads, row, strict=True) if head == "p99"] for row in table.rows] == [
+    assert [
+        [text for head, text in zip(table.heads, row, strict=True) if head == "p99"]
+        for row in table.rows
+    ] == [
         ["~130 ms", "~26.0 ms", "~2.60 s"],
         ["130 ms", "26.0 ms", "~3.90 s"],
     ]
@@ -755,7 +884,12 @@ def test_what_a_load_was_is_told_beside_its_number(tmp_path: Path) -> None:
 
 def test_sessions_of_agents_lead_with_their_cliff(tmp_path: Path) -> None:
     cells = []
-    for load, output, cached in ((1, 500.0, 900), (8, 3000.0, 880), (16, 3100.0, 850), (32, 2000.0, 300)):
+    for load, output, cached in (
+        (1, 500.0, 900),
+        (8, 3000.0, 880),
+        (16, 3100.0, 850),
+        (32, 2000.0, 300),
+    ):
         one = cell(load, output=output)
         one["load"] |= {"unit": "sessions"}
         one["metrics"] |= {"input_tokens": 1000, "cached_input_tokens": cached, "shared_input_tokens": 920,
@@ -769,20 +903,36 @@ def test_sessions_of_agents_lead_with_their_cliff(tmp_path: Path) -> None:
     assert hero is not None
     assert hero.title.startswith("Output throughput per GPU by")
     assert "ringed: the last load before throughput falls" in " ".join(hero.notes)
-    assert [row["x"] for row in next(rows for rows in hero.spec["datasets"].values() if len(rows) == 1)] == [16]
+    assert [
+        row["x"] for row in next(rows for rows in hero.spec["datasets"].values() if len(rows) == 1)
+    ] == [16]
     shares = next(figure for figure in report.pictures.figures if figure.key == "hit_share-by-load")
     assert [row["y"] for row in next(iter(shares.spec["datasets"].values()))] == [90, 88, 85, 30]
     table = all_cells(tmp_path)
     last = dict(zip(table.heads, table.rows[-1], strict=True))
     names = ("sessions/h", "task", "cached", "could be", "answer", "thinking", "accepted")
-    assert [last[name] for name in names] == ["540", "60.0 s", "30%", "92%", "1.50 s", "25%", "2.50"]
+    assert [last[name] for name in names] == [
+        "540",
+        "60.0 s",
+        "30%",
+        "92%",
+        "1.50 s",
+        "25%",
+        "2.50",
+    ]
     heads, *rows = csv.reader(sheet(report).splitlines())
     told = dict(zip(heads, rows[-1], strict=True))
-    assert [told[name] for name in ("task_p50_s", "hit_share", "accepted_length")] == ["60.0", "0.3", "2.5"]
+    assert [told[name] for name in ("task_p50_s", "hit_share", "accepted_length")] == [
+        "60.0",
+        "0.3",
+        "2.5",
+    ]
 
 
 def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None:
-    table = Table(key="k", title="t", heads=["x", "a", "b", "c"], align="ruuu", rows=[["-", "1", "-", "2"]])
+    table = Table(
+        key="k", title="t", heads=["x", "a", "b", "c"], align="ruuu", rows=[["-", "1", "-", "2"]]
+    )
     assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["a", "c"], "ru")
     table.rows = [["3", "-", "1", "-"]]
     assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["x", "b"], "ru")
@@ -790,13 +940,25 @@ def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None
 
 @needs_chromium
 def test_the_table_of_all_cells_fits_a_laptop(tmp_path: Path) -> None:
-    """Of two simulated sweeps and a measured one, with prices and bounds: each column has something to say."""
-    for name, gpu, source in (("a", "h200", "simulated"), ("b", "h100", "simulated"), ("c", "h100", "measured")):
+    """Of two simulated sweeps and a measured one, with prices and bounds: each column has something
+    to say."""
+    for name, gpu, source in (
+        ("a", "h200", "simulated"),
+        ("b", "h100", "simulated"),
+        ("c", "h100", "measured"),
+    ):
         cells = [predicted(load) if source == "simulated" else cell(load) for load in (1, 16, 64)]
         for one in cells:
             one["metrics"] |= {"itl_s": stat(0.0123), "attainment": 0.982, "goodput_per_s": 9.12}
             one["metrics"]["interval"] = {"output_tokens_per_s": {"low": 880.0, "high": 1230.0}}
-        run(tmp_path / "runs", name, cells, source=source, deployment={"gpu": gpu}, slo={"ttft": 0.5})
+        run(
+            tmp_path / "runs",
+            name,
+            cells,
+            source=source,
+            deployment={"gpu": gpu},
+            slo={"ttft": 0.5},
+        )
     made = built(tmp_path / "runs", prices={"h200": 3.2, "h100": 2.1})
     (tmp_path / "r.html").write_text(page(made))
     with Browser(tmp_path / "profile") as browser:
@@ -804,7 +966,9 @@ def test_the_table_of_all_cells_fits_a_laptop(tmp_path: Path) -> None:
         browser.open((tmp_path / "r.html").as_uri())
         table = "document.querySelector('.scroll[aria-label=\"All cells\"]')"
         browser.until(f"{table} !== null && window.innerWidth === 1280")
-        assert browser.run(f"[{table}.scrollWidth - {table}.clientWidth, {table}.querySelectorAll('th').length]") == [
+        assert browser.run(
+            f"[{table}.scrollWidth - {table}.clientWidth, {table}.querySelectorAll('th').length]"
+        ) == [
             0,
             15,
         ]
@@ -820,7 +984,8 @@ def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
         browser.run("document.querySelector('#run-1 summary').focus()")
         browser.press("Enter")
         browser.until("document.querySelector('#run-1').open")
-        # Charts above, drawn meanwhile, may have pushed this one out of sight, and charts are drawn when looked at.
+        # Charts above, drawn meanwhile, may have pushed this one out of sight, and charts are drawn
+        # when looked at.
         browser.run("document.querySelector('#run-1 .chart').scrollIntoView()")
         browser.until("document.querySelector('#run-1 .chart.drawn') !== null")
         browser.run("document.querySelector('#run-1 figure details').open = true")
@@ -840,7 +1005,9 @@ def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
     with opened(tmp_path, (1600, 24000)) as browser:
         browser.run(OPEN)
         browser.until(f"{DRAWN} > 4")
-        browser.run("document.querySelectorAll('figure details').forEach(each => { each.open = true; })")
+        browser.run(
+            "document.querySelectorAll('figure details').forEach(each => { each.open = true; })"
+        )
         browser.until("document.querySelectorAll('figure td').length > 4")
         assert browser.run("document.title").endswith("Loadstone")
         assert browser.run("document.querySelectorAll('img, iframe, object').length") == 0
@@ -851,7 +1018,10 @@ def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
 def test_numbers_that_cannot_be_are_left_out(tmp_path: Path, value: float) -> None:
     light = {"tpot_s": 0.01, "ttft_s": 0.02, "mbu": 0.3, "mfu": None}
     loads = (1, 2, 4)
-    wrong = [cell(n, ttft=value, tpot=value, e2e=value, output=value, total=value, roofline=light) for n in loads]
+    wrong = [
+        cell(n, ttft=value, tpot=value, e2e=value, output=value, total=value, roofline=light)
+        for n in loads
+    ]
     run(tmp_path, "a", wrong, deployment={"gpu": "h100"})
     run(tmp_path, "b", [cell(n) for n in loads], deployment={"gpu": "h200"})
     runs, _ = read_runs([tmp_path])
@@ -862,7 +1032,9 @@ def test_numbers_that_cannot_be_are_left_out(tmp_path: Path, value: float) -> No
 
 
 @pytest.mark.parametrize("suffix", ["md", "csv"])
-def test_what_shows_no_pictures_draws_none(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_shows_no_pictures_draws_none(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     two_runs(tmp_path / "runs")
     monkeypatch.setattr("loadstone.report.charts.theme.figure", None)
     for module in ("bands", "bars", "inside", "lines"):
@@ -873,7 +1045,12 @@ def test_what_shows_no_pictures_draws_none(tmp_path: Path, suffix: str, monkeypa
 
 
 def test_records_with_times_that_no_run_has_are_said_to_be_so(tmp_path: Path) -> None:
-    run(tmp_path, "a", [cell(1)], records=[record(n, 1e300 * n, [1e300 * n + 1.0]) for n in range(3)])
+    run(
+        tmp_path,
+        "a",
+        [cell(1)],
+        records=[record(n, 1e300 * n, [1e300 * n + 1.0]) for n in range(3)],
+    )
     runs, _ = read_runs([tmp_path])
     assert "cannot be read: they have times that no run has" in page(build(runs))
 
@@ -892,7 +1069,9 @@ def test_a_reader_sorts_filters_follows_and_switches(tmp_path: Path) -> None:
             assert seen == sorted(seen, reverse=order < 0)
         every = len(seen)
         browser.run("document.querySelector('input[type=search]').value = 'sglang'")
-        browser.run("document.querySelector('input[type=search]').dispatchEvent(new Event('input'))")
+        browser.run(
+            "document.querySelector('input[type=search]').dispatchEvent(new Event('input'))"
+        )
         assert 0 < browser.run(f"{rows}.length") < every
         browser.run(OPEN)
         browser.until(f"{DRAWN} > 4")

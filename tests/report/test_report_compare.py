@@ -18,14 +18,19 @@ from loadstone.workload.options import SimulateOptions
 
 MEASURES = {"ttft_p50": TTFT, "tpot_p50": TPOT, "e2e_p50": E2E, "output_tokens_per_s": OUTPUT}
 Deployment = tuple[str, str, int]
-DEPLOYMENTS: list[Deployment] = list(itertools.product(("vllm", "sglang"), ("h100", "h200"), (1, 2)))
+DEPLOYMENTS: list[Deployment] = list(
+    itertools.product(("vllm", "sglang"), ("h100", "h200"), (1, 2))
+)
 
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Deployment], Path]:
     """A run of each deployment and each load."""
     out = tmp_path_factory.mktemp("sweep")
-    loads = {"users": {"concurrency": [1, 16], "requests": [96]}, "open": {"rate": [8.0], "requests": [200]}}
+    loads = {
+        "users": {"concurrency": [1, 16], "requests": [96]},
+        "open": {"rate": [8.0], "requests": [200]},
+    }
     return {
         (name, (engine, gpu, gpus)): Path(
             simulate.simulate(
@@ -51,7 +56,8 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Deploymen
 def test_what_a_comparison_calls_better_a_report_does_too(
     sweep: dict[tuple[str, Deployment], Path], load: str
 ) -> None:
-    """Of all pairs of a sweep effects go the same way, and of those that differ in one thing a sentence says so."""
+    """Of all pairs of a sweep effects go the same way, and of those that differ in one thing a
+    sentence says so."""
     better = silent = 0
     for one, other in itertools.combinations(DEPLOYMENTS, 2):
         a, b = sweep[load, one], sweep[load, other]
@@ -81,9 +87,19 @@ def test_what_a_comparison_calls_better_a_report_does_too(
 
 def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -> None:
     """Two simulations whose 80% intervals overlap, and whose ratio is sure to less than either."""
-    load = {"concurrency": [8], "requests": [64], "input": "512", "output": "64", "out": tmp_path, "draws": 8}
+    load = {
+        "concurrency": [8],
+        "requests": [64],
+        "input": "512",
+        "output": "64",
+        "out": tmp_path,
+        "draws": 8,
+    }
     deployments = (f"llama-3.1-8b@{gpus}xh100/tp{gpus}" for gpus in (1, 2))
-    runs = [Path(simulate.simulate(SimulateOptions.read(deployment=name, **load))["run_dir"]) for name in deployments]
+    runs = [
+        Path(simulate.simulate(SimulateOptions.read(deployment=name, **load))["run_dir"])
+        for name in deployments
+    ]
     slow, fast = points_of([read_run(folder) for folder in runs])
     assert slow.tpot is not None
     assert fast.tpot is not None
@@ -93,6 +109,10 @@ def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -
     found = effect(slow, fast, TPOT)
     assert found is not None
     assert found.clear
-    (row,) = [row for row in compare([runs[1]], [runs[0]])["cells"][0]["metrics"] if row["metric"] == "tpot_p50"]
+    (row,) = [
+        row
+        for row in compare([runs[1]], [runs[0]])["cells"][0]["metrics"]
+        if row["metric"] == "tpot_p50"
+    ]
     assert (found.low, found.high) == pytest.approx((row["model_low"], row["model_high"]))
     assert any("TPOT" in each.text for each in observations([slow, fast]))

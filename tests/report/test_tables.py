@@ -81,15 +81,23 @@ def test_where_the_hardware_is_known_the_roofline_has_a_column() -> None:
         "mfu": 0.004,
     }
     first["requests"] |= {"ok": 100000, "error": 0}
-    doc["cells"].append(first | {"light": first["light"] | {"tpot_ratio": None, "mbu": None, "mfu": 0.12}})
+    doc["cells"].append(
+        first | {"light": first["light"] | {"tpot_ratio": None, "mbu": None, "mfu": 0.12}}
+    )
     text = shown(doc)
     lines = [line.rstrip() for line in text.splitlines()]
     # Nothing failed, so that an empty column makes room.
     heads = "conc ok out tok/s TTFT p50 p99 TPOT p50 p99 ITL p99 E2E p50 p99 roofline trusted"
     assert lines[1].startswith("most throughput: ")
     assert lines[3].split() == heads.split()
-    assert [line.split()[-4:] for line in lines[5:7]] == [["s", "78%", "NO", "(1)"], ["s", "-", "NO", "(1)"]]
-    assert "roofline: TPOT that the hardware allows / TPOT p50 · MBU 71% of memory bandwidth · " in text
+    assert [line.split()[-4:] for line in lines[5:7]] == [
+        ["s", "78%", "NO", "(1)"],
+        ["s", "-", "NO", "(1)"],
+    ]
+    assert (
+        "roofline: TPOT that the hardware allows / TPOT p50 · MBU 71% of memory bandwidth · "
+        in text
+    )
     assert "MFU < 1% to 12% of peak FLOP/s" in text
     assert max(map(len, lines)) <= 120
     first["requests"]["error"] = 1
@@ -104,7 +112,11 @@ def test_a_throughput_has_its_interval_beside_it() -> None:
     doc = document()
     (cell,) = doc["cells"]
     steady = {"start_s": 0.0, "end_s": 3.0, "output_tokens_per_s": 260.0, "requests_per_s": 4.0}
-    for bounds, said in (([0.0, 907.0], "260.0 ±249%"), ([258.0, 262.0], "260.0 ±<1%"), ([None, None], "260.0 ")):
+    for bounds, said in (
+        ([0.0, 907.0], "260.0 ±249%"),
+        ([258.0, 262.0], "260.0 ±<1%"),
+        ([None, None], "260.0 "),
+    ):
         cell["metrics"]["steady"] = steady | {"ci95": {"output_tokens_per_s": bounds}}
         lines = shown(doc).splitlines()
         assert said in lines[4]
@@ -114,9 +126,14 @@ def test_a_throughput_has_its_interval_beside_it() -> None:
 
 
 def test_a_p99_without_any_bound_is_marked_unless_another_tool_states_it() -> None:
-    """Too few generations of requests leave both sides open; of an imported number nobody knows the sample."""
+    """Too few generations of requests leave both sides open; of an imported number nobody knows the
+    sample."""
     doc = document()
-    for values in (each for each in doc["cells"][0]["metrics"].values() if isinstance(each, dict) and "ci95" in each):
+    for values in (
+        each
+        for each in doc["cells"][0]["metrics"].values()
+        if isinstance(each, dict) and "ci95" in each
+    ):
         values["ci95"]["p99"] = [None, None]
     assert shown(doc).splitlines()[4].count("~12.3 s") == 3
     doc["cells"][0]["measured_by"] = "vllm bench"
@@ -135,7 +152,10 @@ def test_an_open_loop_is_read_from_the_intended_time() -> None:
 
 
 def test_intervals_of_an_open_loop_are_by_the_tables_clock() -> None:
-    for kind, said in (("rate", "TTFT p50 6.00 s to 8.00 s"), ("concurrency", "TTFT p50 1.00 s to 2.00 s")):
+    for kind, said in (
+        ("rate", "TTFT p50 6.00 s to 8.00 s"),
+        ("concurrency", "TTFT p50 1.00 s to 2.00 s"),
+    ):
         doc = document(kind) | {"source": "simulated"}
         metrics = doc["cells"][0]["metrics"]
         metrics["ttft_s"] |= {"low": 1.0, "high": 2.0}
@@ -188,9 +208,18 @@ def two_rates(finding: str) -> dict[str, Any]:
     doc = document("rate")
     (last,) = doc["cells"]
     last["verdict"]["findings"][0]["kind"] = finding
-    first = last | {"load": {"kind": "rate", "value": 2.0}, "verdict": {"trusted": True, "findings": []}}
+    first = last | {
+        "load": {"kind": "rate", "value": 2.0},
+        "verdict": {"trusted": True, "findings": []},
+    }
     for cell, window, whole in ((first, 90.0, 80.0), (last, 756.0, 2372.0)):
-        steady = {"start_s": 0.0, "end_s": 9.0, "output_tokens_per_s": window, "requests_per_s": 1.0, "ci95": {}}
+        steady = {
+            "start_s": 0.0,
+            "end_s": 9.0,
+            "output_tokens_per_s": window,
+            "requests_per_s": 1.0,
+            "ci95": {},
+        }
         cell["metrics"] = cell["metrics"] | {"output_tokens_per_s": whole, "steady": steady}
     doc["cells"] = [first, last]
     return doc
@@ -201,7 +230,9 @@ def test_a_load_that_the_server_does_not_keep_up_with_has_no_steady_state() -> N
         text = shown(two_rates(finding))
         assert text.splitlines()[5].split()[3] == "90.00"
         assert "2,372" in text.splitlines()[6]
-        assert "out tok/s over the steady window, at 1024 over the whole cell" in " ".join(text.split())
+        assert "out tok/s over the steady window, at 1024 over the whole cell" in " ".join(
+            text.split()
+        )
     doc = two_rates("overload")
     doc["cells"] = doc["cells"][1:]
     assert "out tok/s over the whole cell" in " ".join(shown(doc).split())
@@ -232,7 +263,13 @@ def test_loads_of_two_kinds_are_named() -> None:
 
 def test_a_note_about_a_load_does_not_look_like_a_finding() -> None:
     doc = document("rate")
-    bound = {"bound": "ttft_p99<1s", "metric": "ttft_p99", "limit_s": 1.0, "measured_s": 2.0, "met": False}
+    bound = {
+        "bound": "ttft_p99<1s",
+        "metric": "ttft_p99",
+        "limit_s": 1.0,
+        "measured_s": 2.0,
+        "met": False,
+    }
     cell = doc["cells"][0]
     cell |= {"slo": [bound], "slo_per_request_s": {"ttft": 0.5, "tpot": 0.03}}
     cell["load"]["value"] = 1.0
@@ -242,7 +279,13 @@ def test_a_note_about_a_load_does_not_look_like_a_finding() -> None:
         "> 99.9% of requests sent meet ttft < 500 ms and tpot < 30.0 ms, goodput 2.50 req/s"
     )
     assert said in " ".join(shown(doc).split())
-    for share, words in ((1, "100%"), (0, "0%"), (0.0001, "< 0.1%"), (0.9996, "> 99.9%"), (0.42, "42.0%")):
+    for share, words in (
+        (1, "100%"),
+        (0, "0%"),
+        (0.0001, "< 0.1%"),
+        (0.9996, "> 99.9%"),
+        (0.42, "42.0%"),
+    ):
         cell["metrics"]["attainment"] = share
         assert f"; {words} of requests sent" in " ".join(shown(doc).split())
     del cell["slo_per_request_s"]

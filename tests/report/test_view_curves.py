@@ -19,7 +19,14 @@ Fields = dict[str, Any]
 
 def part(name: str, arrival: list[float], status: str | None = None, **more: Any) -> Fields:
     cell = int(name.partition("-")[0])
-    row = {"request_id": name, "cell": cell, "phase": "measure", "intended_s": 0.5, "sent_s": 1.0, "status": status}
+    row = {
+        "request_id": name,
+        "cell": cell,
+        "phase": "measure",
+        "intended_s": 0.5,
+        "sent_s": 1.0,
+        "status": status,
+    }
     return dict.fromkeys(RequestRecord.__struct_fields__) | row | {"arrival_s": arrival} | more
 
 
@@ -80,19 +87,35 @@ def test_percentiles_are_those_of_the_values_within_a_bucket() -> None:
     gaps = rng.lognormal(-4, 1, 5000)
     curves = Curves(["concurrency"])
     arrival = 1.2 + np.concatenate([[0], np.cumsum(gaps)])
-    curves.add(batch(part("0-0", arrival.tolist(), "ok", end_s=float(arrival[-1]), output_tokens=len(arrival))))
+    curves.add(
+        batch(
+            part(
+                "0-0", arrival.tolist(), "ok", end_s=float(arrival[-1]), output_tokens=len(arrival)
+            )
+        )
+    )
     from loadstone.report.view.curves import percentile
 
     for level in (0.5, 0.99):
-        assert percentile(curves.cells[0].gap[None, :], level) == [near(float(np.quantile(gaps, level)))]
+        assert percentile(curves.cells[0].gap[None, :], level) == [
+            near(float(np.quantile(gaps, level)))
+        ]
 
 
 def test_a_long_run_takes_the_same_room_and_loses_nothing() -> None:
     curves = Curves(["concurrency"])
     for number in range(50):
         at = 10.0 + 100 * number
-        curves.add(batch(part(f"0-{number}", [at + 1, at + 2], "ok", sent_s=at, end_s=at + 2, output_tokens=2)))
-    assert curves.bin_s == FIRST_BIN_S * 2 ** math.ceil(math.log2(curves.newest_s / (BINS * FIRST_BIN_S)))
+        curves.add(
+            batch(
+                part(
+                    f"0-{number}", [at + 1, at + 2], "ok", sent_s=at, end_s=at + 2, output_tokens=2
+                )
+            )
+        )
+    assert curves.bin_s == FIRST_BIN_S * 2 ** math.ceil(
+        math.log2(curves.newest_s / (BINS * FIRST_BIN_S))
+    )
     series = curves.series(running=False)
     assert len(series["output_tokens_per_s"]) <= BINS
     assert sum(filter(None, series["output_tokens_per_s"])) * curves.bin_s == pytest.approx(100)
@@ -120,7 +143,11 @@ def test_a_stream_that_says_nothing_holds_the_curves_up_for_seconds_only() -> No
 @pytest.mark.parametrize("time_s", [math.nan, math.inf, -math.inf, -1.0, 1e300])
 def test_times_that_cannot_be_are_left_out(time_s: float) -> None:
     curves = Curves(["concurrency"])
-    curves.add(batch(part("0-0", [time_s, 1.5, time_s], "ok", sent_s=time_s, end_s=time_s, output_tokens=-5)))
+    curves.add(
+        batch(
+            part("0-0", [time_s, 1.5, time_s], "ok", sent_s=time_s, end_s=time_s, output_tokens=-5)
+        )
+    )
     curves.add(batch(part("7-0", [1.0], "ok"), part("0-1", [1.5], "nonsense", output_tokens=2**40)))
     for values in curves.series(running=False).values():
         assert all(value is None or math.isfinite(value) for value in values)
@@ -128,7 +155,7 @@ def test_times_that_cannot_be_are_left_out(time_s: float) -> None:
     assert list(curves.cells) == [0]
 
 
-# --- journals that grow -------------------------------------------------------------------------------------------
+# --- journals that grow ---------------------------------------------------------------------------
 
 
 def test_a_journal_is_read_from_where_the_last_look_ended(tmp_path: Path) -> None:
@@ -216,7 +243,11 @@ def test_a_run_is_told_as_its_journals_grow(tmp_path: Path) -> None:
     for worker, writer in enumerate(writers):
         writer.write(batch(part(f"0-{worker}", [1.5], "ok", end_s=1.5, output_tokens=1)))
     seen = live.look(row)
-    assert (seen["state"], seen["cells"][0]["load"], seen["cells"][0]["ok"]) == ("running", CLOSED.label, 2)
+    assert (seen["state"], seen["cells"][0]["load"], seen["cells"][0]["ok"]) == (
+        "running",
+        CLOSED.label,
+        2,
+    )
     writers[0].write(batch(part("0-2", [2.0], "error", end_s=2.0)))
     (folder / "journal-7.arrow").write_bytes(b"no journal at all, but of the length of a header")
     seen = live.look(row)

@@ -33,9 +33,13 @@ HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'\x1b
 TOKEN = "right-token"  # noqa: S105
 
 
-def get(app: Any, path: str, headers: dict[str, str] | None = None, method: str = "GET") -> httpx.Response:
+def get(
+    app: Any, path: str, headers: dict[str, str] | None = None, method: str = "GET"
+) -> httpx.Response:
     async def ask() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        ) as client:
             return await client.request(method, path, headers=headers)
 
     return asyncio.run(ask())
@@ -66,7 +70,7 @@ def listed(answer: httpx.Response) -> set[str]:
     return set(re.findall(r'class=name data-head="">(?:<a [^>]*>)?([^<]+)<', answer.text))
 
 
-# --- the list -----------------------------------------------------------------------------------------------------
+# --- the list -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,10 +145,12 @@ def test_an_empty_folder_has_a_list_too(tmp_path: Path) -> None:
     assert "No runs here yet" in get(open_page(tmp_path), "/").text
 
 
-# --- runs ---------------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------------------
 
 
-def test_a_run_has_its_report_which_is_made_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_has_its_report_which_is_made_once(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from loadstone.report.pages import document
 
     app = open_page(runs)
@@ -193,7 +199,9 @@ def test_what_breaks_the_report_is_told_in_its_place(
     runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = open_page(runs)
-    (runs / "two" / "summary.json").write_text('{"cells": [{"verdict": {"findings": [3]}, "load": {}}]}')
+    (runs / "two" / "summary.json").write_text(
+        '{"cells": [{"verdict": {"findings": [3]}, "load": {}}]}'
+    )
     assert "There is no report of this yet" in get(page, "/runs/two").text
 
     def broken(_: object) -> Never:
@@ -219,7 +227,7 @@ def test_nothing_else_can_be_reached(runs: Path, path: str) -> None:
         assert "<h1>Runs</h1>" in answer.text
 
 
-# --- comparing ----------------------------------------------------------------------------------------------------
+# --- comparing ------------------------------------------------------------------------------------
 
 
 def test_two_runs_are_compared(runs: Path) -> None:
@@ -233,7 +241,10 @@ def test_two_runs_are_compared(runs: Path) -> None:
 
 
 def test_the_older_run_is_the_baseline_and_the_two_can_be_swapped(runs: Path) -> None:
-    for name, created in (("two", "2020-01-01T00:00:00+00:00"), ("one", "2021-01-01T00:00:00+00:00")):
+    for name, created in (
+        ("two", "2020-01-01T00:00:00+00:00"),
+        ("one", "2021-01-01T00:00:00+00:00"),
+    ):
         path = runs / name / "run.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"created": created}))
     page = open_page(runs)
@@ -260,16 +271,25 @@ def test_runs_that_share_no_load_are_reported_and_the_comparison_says_why(runs: 
     assert 'id="verdicts"' in text
 
 
-# --- what others wrote --------------------------------------------------------------------------------------------
+# --- what others wrote ----------------------------------------------------------------------------
 
 
 def test_hostile_text_is_shown_and_never_run(tmp_path: Path) -> None:
     target = Target(
-        url=HOSTILE, endpoint=HOSTILE, model=HOSTILE, prompt_kind="text", engine=HOSTILE, engine_version=HOSTILE
+        url=HOSTILE,
+        endpoint=HOSTILE,
+        model=HOSTILE,
+        prompt_kind="text",
+        engine=HOSTILE,
+        engine_version=HOSTILE,
     )
     for name in ("a", "b"):
         folder = finished(
-            tmp_path / name, [Load("concurrency", 1)], target=target, created=HOSTILE, command=[HOSTILE]
+            tmp_path / name,
+            [Load("concurrency", 1)],
+            target=target,
+            created=HOSTILE,
+            command=[HOSTILE],
         )
         document = summarise(folder)
         document["cells"][0]["verdict"]["findings"] = [
@@ -291,12 +311,19 @@ def test_hostile_text_is_shown_and_never_run(tmp_path: Path) -> None:
         assert re.findall(r"<script[^>]*src=\"(?!/assets/)", text) == []
 
 
-# --- the door -----------------------------------------------------------------------------------------------------
+# --- the door -------------------------------------------------------------------------------------
 
 
 def test_every_answer_has_the_headers(runs: Path) -> None:
     app = open_page(runs)
-    for path in ("/", "/runs/one", "/runs/nope", "/assets/vega.js", "/runs/going/live.json", "/compare"):
+    for path in (
+        "/",
+        "/runs/one",
+        "/runs/nope",
+        "/assets/vega.js",
+        "/runs/going/live.json",
+        "/compare",
+    ):
         headers = get(app, path).headers
         policy = headers["content-security-policy"]
         assert "unsafe" not in policy
@@ -336,7 +363,9 @@ def test_what_nobody_thought_of_is_a_line_and_no_traceback(
     assert capsys.readouterr().err == "loadstone view: /: ZeroDivisionError: division by zero\n"
 
 
-def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_is_there_while_many_wait_for_reports(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     making, most, done = [0], [0], threading.Event()
 
     def slow(rows: object) -> str:
@@ -350,7 +379,9 @@ def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: 
     app = open_page(runs)
 
     async def visit() -> int:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        ) as client:
             waiting = [asyncio.create_task(client.get("/runs/one")) for _ in range(60)]
             await asyncio.sleep(0.1)
             answer = await asyncio.wait_for(client.get("/"), 10)
@@ -362,7 +393,9 @@ def test_the_list_is_there_while_many_wait_for_reports(runs: Path, monkeypatch: 
     assert most == [1]
 
 
-def test_a_connection_on_which_nothing_is_asked_for_is_closed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_on_which_nothing_is_asked_for_is_closed(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(connection, "IDLE_S", 0.2)
     app = open_page(runs)
     server = uvicorn.Server(
@@ -392,9 +425,16 @@ def test_a_connection_on_which_nothing_is_asked_for_is_closed(runs: Path, monkey
 def test_other_sites_may_link_here_and_nothing_more(runs: Path) -> None:
     app = open_page(runs)
     for site in ("cross-site", "same-site"):
-        assert get(app, "/", {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}).status_code == 403
-        assert get(app, "/", {"sec-fetch-site": site, "sec-fetch-mode": "navigate"}).status_code == 200
-    assert get(app, "/", {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code == 200
+        assert (
+            get(app, "/", {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}).status_code == 403
+        )
+        assert (
+            get(app, "/", {"sec-fetch-site": site, "sec-fetch-mode": "navigate"}).status_code == 200
+        )
+    assert (
+        get(app, "/", {"sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}).status_code
+        == 200
+    )
 
 
 def test_a_token_opens_once_and_leaves_a_cookie(runs: Path) -> None:
@@ -416,7 +456,11 @@ def test_a_token_opens_once_and_leaves_a_cookie(runs: Path) -> None:
 
 def test_the_way_on_from_a_token_leads_nowhere_else(runs: Path) -> None:
     app = open_page(runs, token=TOKEN, cookie="c")
-    for path in (f"//evil.example/?token={TOKEN}", f"/%5Cevil.example/?token={TOKEN}", f'/"><b>?token={TOKEN}'):
+    for path in (
+        f"//evil.example/?token={TOKEN}",
+        f"/%5Cevil.example/?token={TOKEN}",
+        f'/"><b>?token={TOKEN}',
+    ):
         text = get(app, path).text
         assert re.findall(r'(?:url=|href=")(//|/\\|http)', text) == []
         assert "<b>" not in text

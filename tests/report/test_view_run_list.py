@@ -73,7 +73,9 @@ def test_the_newest_run_comes_first(tmp_path: Path) -> None:
     assert [row.key for row in RunList([tmp_path]).rows()] == ["b", "c", "a"]
 
 
-def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changed_is_read_again_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in "abc":
         finished(tmp_path / name)
     run_list = RunList([tmp_path])
@@ -89,7 +91,11 @@ def test_what_changed_is_read_again_and_nothing_else(tmp_path: Path, monkeypatch
     assert len(run_list.rows()) == 3
     assert read == []
     (tmp_path / "b" / "summary.json").write_text("[]")
-    assert {row.key: row.state for row in run_list.rows()} == {"a": "done", "b": "no summary", "c": "done"}
+    assert {row.key: row.state for row in run_list.rows()} == {
+        "a": "done",
+        "b": "no summary",
+        "c": "done",
+    }
     assert read == ["b"]
 
 
@@ -113,7 +119,9 @@ def test_a_run_that_is_removed_is_gone(tmp_path: Path) -> None:
         ({".owner": b"1"}, "unreadable"),
     ],
 )
-def test_a_half_written_folder_is_shown_as_such(tmp_path: Path, files: dict[str, bytes], state: str) -> None:
+def test_a_half_written_folder_is_shown_as_such(
+    tmp_path: Path, files: dict[str, bytes], state: str
+) -> None:
     (tmp_path / "r").mkdir()
     for name, text in files.items():
         (tmp_path / "r" / name).write_bytes(text)
@@ -154,7 +162,7 @@ def test_a_folder_that_is_not_there_is_said_in_one_line(tmp_path: Path) -> None:
         RunList([tmp_path / "nowhere"])
 
 
-# --- running, or cut off ------------------------------------------------------------------------------------------
+# --- running, or cut off --------------------------------------------------------------------------
 
 
 def test_a_run_whose_worker_lives_is_running_however_old_its_files(tmp_path: Path) -> None:
@@ -176,7 +184,7 @@ def test_a_run_that_has_just_begun_is_running(tmp_path: Path) -> None:
     assert run_list.rows()[0].state == "cut off"
 
 
-# --- keys and links -----------------------------------------------------------------------------------------------
+# --- keys and links -------------------------------------------------------------------------------
 
 
 def test_keys_are_plain_and_tell_folders_of_the_same_name_apart(tmp_path: Path) -> None:
@@ -199,7 +207,16 @@ def test_only_keys_of_the_list_are_found(tmp_path: Path) -> None:
     papers(tmp_path / "outside")
     run_list = RunList([runs])
     assert run_list.find("r") is not None
-    for key in ("../outside", "..", ".", "", "r/", "r/../../outside", str(tmp_path / "outside"), "r\0"):
+    for key in (
+        "../outside",
+        "..",
+        ".",
+        "",
+        "r/",
+        "r/../../outside",
+        str(tmp_path / "outside"),
+        "r\0",
+    ):
         assert run_list.find(key) is None
 
 

@@ -75,7 +75,11 @@ def test_cells_follow_one_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("load", "workers", "refused"),
     [
-        (Load("concurrency", 100), 1, "100 connections at once: the limit of open files is 128; raise it"),
+        (
+            Load("concurrency", 100),
+            1,
+            "100 connections at once: the limit of open files is 128; raise it",
+        ),
         (Load("concurrency", 100), 2, None),
         (Load("concurrency", 64), 1, None),
         (Load("rate", 5000.0), 1, None),
@@ -102,5 +106,7 @@ def test_a_limit_below_what_a_client_has_open_anyway_is_told_without_connections
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (60, 60))
-    with pytest.raises(InputError, match=r"^even without a connection too few: the limit of open files is 60"):
+    with pytest.raises(
+        InputError, match=r"^even without a connection too few: the limit of open files is 60"
+    ):
         check_open_files(plan_of(Load("rate", 5.0), requests=20), 1)

@@ -1,4 +1,5 @@
-"""`bench --launch`: a real engine (llama.cpp with the small model) is started, measured and gone."""
+"""`bench --launch`: a real engine (llama.cpp with the small model) is started, measured and
+gone."""
 
 from __future__ import annotations
 
@@ -69,7 +70,9 @@ def test_a_deployment_is_started_measured_and_stopped(program: Path) -> None:
 
 
 def test_an_engine_that_does_not_start_is_one_line_and_its_log_stays(program: Path) -> None:
-    with pytest.raises(LaunchError, match=r"there is no file no-such\.gguf, .*; check .* \(log: (\S+)\)$") as caught:
+    with pytest.raises(
+        LaunchError, match=r"there is no file no-such\.gguf, .*; check .* \(log: (\S+)\)$"
+    ) as caught:
         bench(options(program, model="no-such.gguf"))
     assert caught.value.log.stat().st_size
     assert gone(pid_of(program))
@@ -99,10 +102,15 @@ def test_an_engine_that_dies_while_it_is_measured_is_why_the_run_failed(program:
         ({"launch": None, "image": "x"}, "--argument: goes with --launch"),
         ({"env": "1=2"}, "--env '1': write NAME=VALUE"),
         ({"program": "/no/such/engine"}, "no program /no/such/engine here"),
-        ({"launch": "llama-3.1-8b@1xh100", "container": "docker"}, "no image; name one with --image"),
+        (
+            {"launch": "llama-3.1-8b@1xh100", "container": "docker"},
+            "no image; name one with --image",
+        ),
     ],
 )
-def test_what_cannot_be_started_is_one_line(tmp_path: Path, given: dict[str, Any], problem: str) -> None:
+def test_what_cannot_be_started_is_one_line(
+    tmp_path: Path, given: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(InputError, match=re.escape(problem)) as caught:
         bench(options(tmp_path / "engine", **given))
     assert "\n" not in str(caught.value)

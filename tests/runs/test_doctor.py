@@ -41,9 +41,13 @@ def test_a_gpu_whose_clock_is_held_down_and_a_machine_without_any(
 ) -> None:
     throttled = h100(CurrentClocksEventReasons=0x20)
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(throttled))
-    (gpu,) = [each for each in loadstone("doctor", "--json").document["checks"] if each["group"] == "GPUs"]
+    (gpu,) = [
+        each for each in loadstone("doctor", "--json").document["checks"] if each["group"] == "GPUs"
+    ]
     assert gpu["state"] == "warning"
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(init=False))
-    (gpu,) = [each for each in loadstone("doctor", "--json").document["checks"] if each["group"] == "GPUs"]
+    (gpu,) = [
+        each for each in loadstone("doctor", "--json").document["checks"] if each["group"] == "GPUs"
+    ]
     assert gpu["state"] == "missing"
     assert "no NVIDIA driver answers" in gpu["found"]

@@ -1,4 +1,5 @@
-"""The search for the highest load that bounds allow: on the simulated clock, over HTTP, and its decisions alone."""
+"""The search for the highest load that bounds allow: on the simulated clock, over HTTP, and its
+decisions alone."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from loadstone.workload.options import SimulateOptions, options_of
 def _tried(capacity: float, sure: bool = True):  # type: ignore[no-untyped-def]
     def tried(load: float, number: int, left_s: float, error: float) -> Probe:
         holds = load <= capacity
-        return Probe(load, holds if sure or abs(load / capacity - 1) > 0.2 else None, holds, {"cells": []})
+        return Probe(
+            load, holds if sure or abs(load / capacity - 1) > 0.2 else None, holds, {"cells": []}
+        )
 
     return tried
 
@@ -98,7 +101,9 @@ def test_bounds_are_not_said_to_hold_before_a_queue_would_show() -> None:
 
 def test_what_fails_at_less_does_not_hold() -> None:
     """Two of many loads fail though higher ones hold: a server that is disturbed."""
-    answer = _search(lambda load, *_: Probe(load, load != 4, load != 4, {"cells": []}), 1.0, "rate", 600.0, 4.0)
+    answer = _search(
+        lambda load, *_: Probe(load, load != 4, load != 4, {"cells": []}), 1.0, "rate", 600.0, 4.0
+    )
     assert answer.high == 4
     assert answer.low < 4
 
@@ -121,7 +126,9 @@ def probe(load: float, holds: bool | None, likely: bool, why: str = "") -> Probe
          "b hold at no load that was tried, and seem to fail at 8 requests/s (1 probes"),
     ],
 )  # fmt: skip
-def test_one_sentence_says_the_result(probes: list[Probe], low: float, high: float | None, words: str) -> None:
+def test_one_sentence_says_the_result(
+    probes: list[Probe], low: float, high: float | None, words: str
+) -> None:
     found = {
         "load": {"kind": "rate", "value": low} if low else None,
         "fails_at": {"kind": "rate", "value": high} if high else None, "confidence": 0.9, "requests": 100,
@@ -132,15 +139,26 @@ def test_one_sentence_says_the_result(probes: list[Probe], low: float, high: flo
 @pytest.mark.parametrize("trusted", [True, False])
 def test_the_sentence_says_that_the_load_s_probe_is_not_trusted(trusted: bool) -> None:
     doubted = probe(8, True, True)._replace(document={"cells": [{"verdict": {"trusted": trusted}}]})
-    found = {"load": {"kind": "rate", "value": 8}, "fails_at": None, "confidence": 0.9, "requests": 100}
-    text = _text(SearchAnswer([doubted, probe(16, None, False)], 8, None), found, "b", measured=True)
+    found = {
+        "load": {"kind": "rate", "value": 8},
+        "fails_at": None,
+        "confidence": 0.9,
+        "requests": 100,
+    }
+    text = _text(
+        SearchAnswer([doubted, probe(16, None, False)], 8, None), found, "b", measured=True
+    )
     assert text.endswith("; where they hold, the probe is not trusted)") != trusted
 
 
 @pytest.mark.long
 def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignore[no-untyped-def]
     found = loadstone.simulate(
-        "llama-3.1-8b@1xh100", input=512, output=128, out=tmp_path, find_max="ttft_p99<500ms,tpot_p99<15ms"
+        "llama-3.1-8b@1xh100",
+        input=512,
+        output=128,
+        out=tmp_path,
+        find_max="ttft_p99<500ms,tpot_p99<15ms",
     )
     low, high = found["max"]["load"]["value"], found["max"]["fails_at"]["value"]
     assert low < high <= NEAR * low * 1.0001
@@ -168,7 +186,10 @@ def test_bench_finds_what_a_server_of_known_times_allows(loadstone, tmp_path) ->
         ({"find_max": "ttft_p99±5%"}, "is no bound on percentiles"),
         ({"find_max": "ttft_p99<500"}, "is no bound on percentiles"),
         ({"find_max": "ttft<1s"}, "is no bound on percentiles"),
-        ({"find_max": "ttft_p99<1s", "requests": "10"}, "--requests: --find-max decides that itself"),
+        (
+            {"find_max": "ttft_p99<1s", "requests": "10"},
+            "--requests: --find-max decides that itself",
+        ),
         ({"find_max": "ttft_p99<1s", "rate": "1,2"}, "give one load to begin with"),
         ({"find_max": "ttft_p99<1s", "rate": "inf"}, "--rate inf"),
     ],

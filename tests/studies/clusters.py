@@ -1,4 +1,5 @@
-"""Two nodes on this machine and an engine of two ranks, for tests of the machines that a study runs on."""
+"""Two nodes on this machine and an engine of two ranks, for tests of the machines that a study runs
+on."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from loadstone.studies.status import StudyStatus, read_status
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Stands for vllm over two nodes: rank 0 serves once rank 1 is there, and each writes down its process.
+# Stands for vllm over two nodes: rank 0 serves once rank 1 is there, and each writes down its
+# process.
 ENGINE = """\
 #!{python}
 import os, sys, time
@@ -52,7 +54,8 @@ limits: {{ready: 60s}}
 machines:
   nodes: {machine}
 """
-# Stands for Docker: what runs in a container is no child of the command, and goes on when that is killed.
+# Stands for Docker: what runs in a container is no child of the command, and goes on when that is
+# killed.
 DOCKER = """\
 #!/bin/sh
 if [ "$1" = stop ]; then
@@ -67,9 +70,12 @@ fi
 
 @contextmanager
 def cluster(kind: str, folder: Path) -> Iterator[str]:
-    """Yield what `scripts/clusters/KIND start` prints while the cluster is up; skip where there can be none."""
+    """Yield what `scripts/clusters/KIND start` prints while the cluster is up; skip where there can
+    be none."""
     script = ROOT / "scripts" / "clusters" / kind
-    started = subprocess.run([script, "start", folder], capture_output=True, text=True, timeout=300, check=False)
+    started = subprocess.run(
+        [script, "start", folder], capture_output=True, text=True, timeout=300, check=False
+    )
     try:
         if started.returncode != 0:
             pytest.skip(started.stderr.strip().splitlines()[-1])
@@ -79,9 +85,12 @@ def cluster(kind: str, folder: Path) -> Iterator[str]:
 
 
 class TwoRanks:
-    """A study of an engine of two ranks in a folder, run by `loadstone study run` as another process."""
+    """A study of an engine of two ranks in a folder, run by `loadstone study run` as another
+    process."""
 
-    def __init__(self, folder: Path, machine: str, env: Mapping[str, str], output: int = 16) -> None:
+    def __init__(
+        self, folder: Path, machine: str, env: Mapping[str, str], output: int = 16
+    ) -> None:
         self.folder = folder
         self.env = {**os.environ, **env}
         self.out = folder / "out" / "two"
@@ -92,8 +101,11 @@ class TwoRanks:
         engine.chmod(engine.stat().st_mode | stat.S_IXUSR)
 
     def contain(self) -> None:
-        """Have the engine in containers of a Docker that is none; `setup` must have the folder in $PATH."""
-        text = self.path.read_text().replace(f"program: {self.folder}/engine", 'image: "maker/engine:1"')
+        """Have the engine in containers of a Docker that is none; `setup` must have the folder in
+        $PATH."""
+        text = self.path.read_text().replace(
+            f"program: {self.folder}/engine", 'image: "maker/engine:1"'
+        )
         self.path.write_text(text)
         docker = self.folder / "docker"
         docker.write_text(DOCKER.format(folder=self.folder))
@@ -106,12 +118,24 @@ class TwoRanks:
         return sorted(word for word in words if word.startswith("loadstone-"))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "loadstone", "study", "run", str(self.path), "--out", str(self.out.parent)]
+        command = [
+            sys.executable,
+            "-m",
+            "loadstone",
+            "study",
+            "run",
+            str(self.path),
+            "--out",
+            str(self.out.parent),
+        ]
         pipe = subprocess.PIPE
-        return subprocess.Popen([*command, *words], stdout=pipe, stderr=pipe, text=True, env=self.env)
+        return subprocess.Popen(
+            [*command, *words], stdout=pipe, stderr=pipe, text=True, env=self.env
+        )
 
     def run(self, code: int = 0) -> str:
-        """Run the study to its end, which must have that exit code; returns what it told on stderr."""
+        """Run the study to its end, which must have that exit code; returns what it told on
+        stderr."""
         return end(self.start(), code)
 
     def failure(self) -> str:
@@ -124,7 +148,11 @@ class TwoRanks:
         return int((self.folder / f"pid-{rank}").read_text())
 
     def ranks_alive(self) -> list[int]:
-        return [rank for rank in (0, 1) if (self.folder / f"pid-{rank}").exists() and not gone(self.pid(rank))]
+        return [
+            rank
+            for rank in (0, 1)
+            if (self.folder / f"pid-{rank}").exists() and not gone(self.pid(rank))
+        ]
 
     def status(self) -> StudyStatus:
         read = read_study(self.path)
@@ -138,7 +166,9 @@ class TwoRanks:
 
     def wait_for(self, event: str, count: int = 1) -> None:
         journal = self.out / "journal.jsonl"
-        assert eventually(lambda: journal.exists() and journal.read_text().count(f'"event":"{event}"') >= count)
+        assert eventually(
+            lambda: journal.exists() and journal.read_text().count(f'"event":"{event}"') >= count
+        )
 
     def close(self) -> None:
         """End what a test that failed may have left."""

@@ -1,4 +1,5 @@
-"""Studies over SSH, Slurm and Ray, on two real nodes of this machine: measured, cut off, refused; nothing is left."""
+"""Studies over SSH, Slurm and Ray, on two real nodes of this machine: measured, cut off, refused;
+nothing is left."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ CONTAINED = ("ssh", "slurm")
 def ray_address() -> Iterator[str]:
     pytest.importorskip("ray")
     script = ROOT / "scripts" / "clusters" / "ray"
-    process = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     yield process.stdout.readline().strip()
     process.communicate(timeout=60)
@@ -71,7 +74,9 @@ def test_two_ranks_are_started_and_measured_from_the_first_node(nodes: Nodes) ->
     runs = [find_run(study.out, cell) for cell in launch.cells]
     assert all(each is not None and (each / "records.parquet").exists() for each in runs)
     logs = study.out / "launches" / launch.id
-    first = [(logs / f"rank-{i}.log").read_text().splitlines()[0].split(" leader ")[0] for i in (0, 1)]
+    first = [
+        (logs / f"rank-{i}.log").read_text().splitlines()[0].split(" leader ")[0] for i in (0, 1)
+    ]
     assert first == ["rank 0 of 2", "rank 1 of 2"]
     nodes.check_clean()
 
@@ -193,7 +198,7 @@ def test_what_cannot_be_is_one_line(nodes: Nodes, machine: str, problem: str) ->
     nodes.check_clean()
 
 
-# --- one of them alone ----------------------------------------------------------------------------------------------
+# --- one of them alone ----------------------------------------------------------------------------
 
 
 def test_more_nodes_than_ray_has_is_one_line(ray: RayNodes) -> None:
@@ -205,7 +210,9 @@ def test_more_nodes_than_ray_has_is_one_line(ray: RayNodes) -> None:
 def test_a_host_whose_key_is_not_known_is_refused(ssh: SshNodes) -> None:
     study = ssh.study()
     Path(study.env["HOME"], ".ssh", "known_hosts").write_text("")
-    assert "its key is not in known_hosts; connect once with ssh node0, and check it" in study.run(code=1)
+    assert "its key is not in known_hosts; connect once with ssh node0, and check it" in study.run(
+        code=1
+    )
 
 
 def test_secrets_reach_the_ranks_and_no_command_line_or_file(ssh: SshNodes) -> None:
@@ -218,7 +225,11 @@ def test_secrets_reach_the_ranks_and_no_command_line_or_file(ssh: SshNodes) -> N
     end(run, 0)
     assert f"HF_TOKEN={secret}".encode() in environment
     assert not any(secret.encode() in line for line in lines)
-    assert not any(secret in path.read_text(errors="replace") for path in study.out.rglob("*") if path.is_file())
+    assert not any(
+        secret in path.read_text(errors="replace")
+        for path in study.out.rglob("*")
+        if path.is_file()
+    )
 
 
 def test_what_slurm_is_given_is_what_is_printed(slurm: SlurmNodes) -> None:
@@ -250,7 +261,14 @@ def test_a_job_that_nobody_needs_is_cancelled_by_the_next_run(slurm: SlurmNodes)
 
 def occupy(slurm: SlurmNodes) -> str:
     """Submit a job that has both nodes; returns its number."""
-    words = ["sbatch", "--parsable", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 600"]
+    words = [
+        "sbatch",
+        "--parsable",
+        "--nodes=2",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap=sleep 600",
+    ]
     return slurm.command(*words).strip()
 
 

@@ -18,7 +18,9 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_deployment_has_a_command_that_loads_the_model_that_it_names(path: Path, loadstone: Loadstone) -> None:
+def test_every_deployment_has_a_command_that_loads_the_model_that_it_names(
+    path: Path, loadstone: Loadstone
+) -> None:
     launches = plan_study(read_study(path))
     printed = loadstone("study", "run", path, "--dry-run").out.splitlines()
     titles = [line for line in printed if line.startswith("# ") and "@" in line]
@@ -33,11 +35,17 @@ def test_every_deployment_has_a_command_that_loads_the_model_that_it_names(path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_cell_simulates_and_is_reported(path: Path, tmp_path: Path, loadstone: Loadstone) -> None:
+def test_every_cell_simulates_and_is_reported(
+    path: Path, tmp_path: Path, loadstone: Loadstone
+) -> None:
     assert loadstone("study", "run", path, "--simulate", "--out", tmp_path).code == 0
-    found = json.loads(loadstone("study", "status", path, "--simulate", "--out", tmp_path, "--json").out)
+    found = json.loads(
+        loadstone("study", "status", path, "--simulate", "--out", tmp_path, "--json").out
+    )
     assert {launch["state"] for launch in found["launches"]} == {"done"}
-    report = loadstone("study", "report", path, "--simulate", "--out", tmp_path, "-o", tmp_path / "report.html")
+    report = loadstone(
+        "study", "report", path, "--simulate", "--out", tmp_path, "-o", tmp_path / "report.html"
+    )
     assert report.code == 0, report.err
     page = (tmp_path / "report.html").read_text()
     assert "Repeat this" in page

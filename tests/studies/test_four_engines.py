@@ -1,4 +1,5 @@
-"""One study over four real engines on this processor: launched, killed, taken up again, and reported."""
+"""One study over four real engines on this processor: launched, killed, taken up again, and
+reported."""
 
 from __future__ import annotations
 
@@ -28,7 +29,12 @@ ARGUMENTS = {
         "enforce-eager": True,
         "block-size": 32,
     },
-    "transformers": {"device": "cpu", "dtype": "float32", "cb-num-blocks": 512, "cb-max-batch-tokens": 512},
+    "transformers": {
+        "device": "cpu",
+        "dtype": "float32",
+        "cb-num-blocks": 512,
+        "cb-max-batch-tokens": 512,
+    },
     "sglang": {
         "dtype": "float32",
         "max-total-tokens": 16384,
@@ -55,7 +61,8 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "program": str(_HOMES / name / "bin" / program),
             "model": str(model),
             "args": ARGUMENTS[name],
-            "env": setting | RECIPES[{"vllm": "vLLM", "sglang": "SGLang"}.get(name, name)].environment,
+            "env": setting
+            | RECIPES[{"vllm": "vLLM", "sglang": "SGLang"}.get(name, name)].environment,
         }
         for name, program in PROGRAMS.items()
     }
@@ -74,14 +81,18 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.slow
-def test_four_engines_are_measured_killed_taken_up_again_and_reported(path: Path, loadstone: Loadstone) -> None:
+def test_four_engines_are_measured_killed_taken_up_again_and_reported(
+    path: Path, loadstone: Loadstone
+) -> None:
     folder = path.parent / "out" / "four"
     launches = plan_study(read_study(path))
     measured_by = {cell.id: launch.engine for launch in launches for cell in launch.cells}
     assert len(measured_by) == 4 * 2 * 2 * 2
 
     def done() -> Counter[str]:
-        return Counter(entry.cell for entry in read_entries(folder) if entry.event == "done" and entry.cell)
+        return Counter(
+            entry.cell for entry in read_entries(folder) if entry.event == "done" and entry.cell
+        )
 
     for victim in PROGRAMS:  # each in the middle of its first launch
         run = start(path)

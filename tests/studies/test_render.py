@@ -1,4 +1,5 @@
-"""Studies as files for dstack, Kubernetes and Slurm: valid by their own models, and run by a real shell."""
+"""Studies as files for dstack, Kubernetes and Slurm: valid by their own models, and run by a real
+shell."""
 
 from __future__ import annotations
 
@@ -57,7 +58,9 @@ def value(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
-def test_a_task_of_two_nodes_starts_each_rank_with_its_own_command(tmp_path: Path, loadstone: Loadstone) -> None:
+def test_a_task_of_two_nodes_starts_each_rank_with_its_own_command(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
     (task,) = documents(loadstone, study(tmp_path), "cloud")
     assert (task["nodes"], task["image"], task["max_duration"]) == (2, "maker/image:1", "2h")
     assert task["env"] == ["HF_TOKEN", "A=b c"]
@@ -72,12 +75,17 @@ def test_a_task_of_two_nodes_starts_each_rank_with_its_own_command(tmp_path: Pat
         }
         ready, *words = argv(script, tmp_path, "sglang", **known)
         assert ready == "ready"
-        assert (value(words, "--node-rank"), value(words, "--dist-init-addr")) == (rank, "10.0.0.1:20000")
+        assert (value(words, "--node-rank"), value(words, "--dist-init-addr")) == (
+            rank,
+            "10.0.0.1:20000",
+        )
         assert (value(words, "--host"), value(words, "--port")) == ("0.0.0.0", "8000")
         assert value(words, "--tag") == "it's $(HOME)"
 
 
-def test_a_job_of_two_pods_starts_each_rank_with_its_own_command(tmp_path: Path, loadstone: Loadstone) -> None:
+def test_a_job_of_two_pods_starts_each_rank_with_its_own_command(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
     service, job = documents(loadstone, study(tmp_path), "k8s")
     name = job["metadata"]["name"]
     assert (service["metadata"]["name"], job["metadata"]["namespace"]) == (name, "lab")
@@ -91,11 +99,16 @@ def test_a_job_of_two_pods_starts_each_rank_with_its_own_command(tmp_path: Path,
     script = container["command"][2].replace("$$(", "$(")  # as Kubernetes does
     for rank in ("0", "1"):
         words = argv(script, tmp_path, "sglang", JOB_COMPLETION_INDEX=rank)
-        assert (value(words, "--node-rank"), value(words, "--dist-init-addr")) == (rank, f"{name}-0.{name}:20000")
+        assert (value(words, "--node-rank"), value(words, "--dist-init-addr")) == (
+            rank,
+            f"{name}-0.{name}:20000",
+        )
         assert value(words, "--tag") == "it's $(HOME)"
 
 
-def test_files_of_an_engine_are_written_where_it_starts(tmp_path: Path, loadstone: Loadstone) -> None:
+def test_files_of_an_engine_are_written_where_it_starts(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
     path = study(tmp_path, "8xh200/tp8,kv=fp8", "tensorrt-llm")
     (task,) = documents(loadstone, path, "cloud")
     (script,) = task["commands"]
@@ -107,7 +120,17 @@ def test_files_of_an_engine_are_written_where_it_starts(tmp_path: Path, loadston
 
 def test_slurm_gets_a_script(tmp_path: Path, loadstone: Loadstone) -> None:
     out = tmp_path / "scripts"
-    done = loadstone("study", "run", study(tmp_path), "--on", "slurm", "--render", out, "--out", tmp_path / "studies")
+    done = loadstone(
+        "study",
+        "run",
+        study(tmp_path),
+        "--on",
+        "slurm",
+        "--render",
+        out,
+        "--out",
+        tmp_path / "studies",
+    )
     assert done.code == 0, done.err
     (script,) = out.glob("*.sh")
     assert "mkdir -p " in done.out
@@ -153,15 +176,22 @@ def test_what_a_file_lacks_is_one_line(
     assert problem in done.err
 
 
-def test_secrets_are_in_no_file(tmp_path: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_are_in_no_file(
+    tmp_path: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_s3cret")
     for machine in ("cloud", "k8s", "slurm"):
-        assert "hf_s3cret" not in loadstone("study", "run", study(tmp_path), "--on", machine, "--dry-run").out
+        assert (
+            "hf_s3cret"
+            not in loadstone("study", "run", study(tmp_path), "--on", machine, "--dry-run").out
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["cloud", "k8s"])
-def test_files_are_valid_by_the_schedulers_own_models(tmp_path: Path, loadstone: Loadstone, machine: str) -> None:
+def test_files_are_valid_by_the_schedulers_own_models(
+    tmp_path: Path, loadstone: Loadstone, machine: str
+) -> None:
     if not CHECKER.exists():
         pytest.skip("scripts/engines/manifests has not been run")
     example = (ROOT / "examples" / "dstack_deepseek_r1.yaml").read_text()

@@ -58,14 +58,18 @@ def test_a_world_of_mpi_is_one_step_with_a_task_for_each_gpu(tmp_path: Path) -> 
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
-def test_a_node_that_slurm_has_lost_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_slurm_has_lost_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def answer(*words: str) -> str:
         if words[0] == "squeue":
             return "7|job|NODE_FAIL|n[1-2]|NodeDown\n".replace("|job", "")
         return f"NodeName={words[3]} State={'DOWN*' if words[3] == 'n2' else 'IDLE'}"
 
     monkeypatch.setattr(slurm, "_ask_patiently", answer)
-    commands = launch_named("deepseek-v3@16xh200/tp16,nodes=2,engine=sglang", Site(nodes=("n1", "n2")))
+    commands = launch_named(
+        "deepseek-v3@16xh200/tp16,nodes=2,engine=sglang", Site(nodes=("n1", "n2"))
+    )
     for i in range(2):
         (tmp_path / f"rank-{i}.log").touch()
     (tmp_path / "rank-0.exit").write_text("143")  # ended by Slurm, as the other is gone
@@ -74,7 +78,9 @@ def test_a_node_that_slurm_has_lost_is_named(tmp_path: Path, monkeypatch: pytest
         ranks.check()
 
 
-def test_a_study_file_says_what_a_container_gets_and_the_remote_cache_is_mounted(tmp_path: Path) -> None:
+def test_a_study_file_says_what_a_container_gets_and_the_remote_cache_is_mounted(
+    tmp_path: Path,
+) -> None:
     study = TwoRanks(tmp_path, "{partition: h200}", {})
     study.path.write_text(study.path.read_text().replace("2xcpu/tp2", "16xh200/tp16"))
     (launch,) = plan_study(read_study(study.path))
@@ -85,9 +91,16 @@ def test_a_study_file_says_what_a_container_gets_and_the_remote_cache_is_mounted
         options=("--privileged",),
         env={"A": "b"},
     )
-    script = SlurmMachine(read_study(study.path).study.machines["nodes"], {launch.engine: engine},
-                          read_study(study.path).study.limits, "two").render(launch, tmp_path, 8000)  # fmt: skip
-    assert '--volume "$HOME"/.cache/huggingface:/root/.cache/huggingface --volume /data:/data' in script
+    script = SlurmMachine(
+        read_study(study.path).study.machines["nodes"],
+        {launch.engine: engine},
+        read_study(study.path).study.limits,
+        "two",
+    ).render(launch, tmp_path, 8000)
+    assert (
+        '--volume "$HOME"/.cache/huggingface:/root/.cache/huggingface --volume /data:/data'
+        in script
+    )
     assert "--device /dev/infiniband --gpus all" in script
     assert "--env A=b --privileged " in script
     here = commands_of(launch, engine, (), 8000, here=True).ranks[0].argv

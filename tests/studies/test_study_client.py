@@ -20,11 +20,40 @@ from loadstone.studies.measure import command_words
 from loadstone.workload.options import Options, options_of
 
 GIVEN: list[dict[str, Any]] = [
-    {"url": "http://a:1", "concurrency": 4, "input": "1k", "output": 16, "seed": 7, "label": "vllm 8xh200/tp8"},
-    {"url": "http://a:1", "rate": float("inf"), "requests": [1, 8], "slo": "ttft_p99<2s,tpot_p99<50ms"},
-    {"url": "http://a:1", "range_ratio": 0.8, "stream": False, "skip_bad": False, "flush_cache": False},
-    {"url": "http://a:1", "extra_body": {"a": [1, {"b": "-- c"}]}, "stop": ["x,y", "--z"], "deployment": None},
-    {"url": "http://a:1", "flush_cache": True, "skip_bad": True, "duration": "60s", "timeout_first_s": 5},
+    {
+        "url": "http://a:1",
+        "concurrency": 4,
+        "input": "1k",
+        "output": 16,
+        "seed": 7,
+        "label": "vllm 8xh200/tp8",
+    },
+    {
+        "url": "http://a:1",
+        "rate": float("inf"),
+        "requests": [1, 8],
+        "slo": "ttft_p99<2s,tpot_p99<50ms",
+    },
+    {
+        "url": "http://a:1",
+        "range_ratio": 0.8,
+        "stream": False,
+        "skip_bad": False,
+        "flush_cache": False,
+    },
+    {
+        "url": "http://a:1",
+        "extra_body": {"a": [1, {"b": "-- c"}]},
+        "stop": ["x,y", "--z"],
+        "deployment": None,
+    },
+    {
+        "url": "http://a:1",
+        "flush_cache": True,
+        "skip_bad": True,
+        "duration": "60s",
+        "timeout_first_s": 5,
+    },
 ]
 
 
@@ -62,9 +91,13 @@ class _Lost:
 
 
 def test_a_host_that_is_lost_is_named(tmp_path: Path) -> None:
-    launch = Launch(engine="vllm", ranks=(RankCommand("node1", ("x",), {}),), url="", container=None, notes=())
+    launch = Launch(
+        engine="vllm", ranks=(RankCommand("node1", ("x",), {}),), url="", container=None, notes=()
+    )
     ranks = LedRanks(launch, "", tmp_path, lambda i, log, on_end: _Lost(log))
-    with pytest.raises(LaunchError, match="rank 0 of vllm is lost: the connection to node1 was lost"):
+    with pytest.raises(
+        LaunchError, match="rank 0 of vllm is lost: the connection to node1 was lost"
+    ):
         ranks.check()
 
 

@@ -45,7 +45,11 @@ def test_a_study_is_read(path: Path) -> None:
     path.write_text(STUDY)
     study = read_study(path).study
     assert study.engines["sglang"].args == {"mem_fraction_static": 0.85}
-    assert (study.limits.ready, study.limits.cell, study.limits.errors) == (Seconds(1800), Seconds(1200), Share(0.05))
+    assert (study.limits.ready, study.limits.cell, study.limits.errors) == (
+        Seconds(1800),
+        Seconds(1200),
+        Share(0.05),
+    )
     assert [machine.kind for machine in study.machines.values()] == ["local", "ssh", "slurm"]
     assert study.workloads["chat"] == {"input": "1k", "output": "1k", "range-ratio": 0.8}
 
@@ -81,7 +85,9 @@ def test_a_study_is_read(path: Path) -> None:
         ("machines:", "machines: []\nothers:", "19:1", "machines: expected `object`"),
     ],
 )  # fmt: skip
-def test_an_error_says_where_and_what(path: Path, before: str, after: str, place: str, problem: str) -> None:
+def test_an_error_says_where_and_what(
+    path: Path, before: str, after: str, place: str, problem: str
+) -> None:
     assert STUDY.count(before) >= 1
     path.write_text(STUDY.replace(before, after, 1))
     with pytest.raises(InputError, match=re.escape(problem)) as caught:

@@ -1,4 +1,5 @@
-"""The journal of a study survives what may happen to it: a torn line, a second writer's garbage, a full disk."""
+"""The journal of a study survives what may happen to it: a torn line, a second writer's garbage, a
+full disk."""
 
 from __future__ import annotations
 
@@ -47,7 +48,11 @@ def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
 def test_what_may_still_run_is_what_was_begun_and_not_ended(tmp_path: Path) -> None:
     journal = StudyJournal(tmp_path)
     for launch in ("ended", "lost", "local"):
-        journal.write("launch", launch=launch, handle={} if launch == "local" else {"kind": "slurm", "job": launch})
+        journal.write(
+            "launch",
+            launch=launch,
+            handle={} if launch == "local" else {"kind": "slurm", "job": launch},
+        )
         journal.write("ready", launch=launch, handle={"url": "http://x"})
     journal.write("end", launch="ended", why="interrupted")
     journal.close()

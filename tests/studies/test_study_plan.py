@@ -1,4 +1,5 @@
-"""Launches and cells of a study: their order, and ids that change with what matters and with nothing else."""
+"""Launches and cells of a study: their order, and ids that change with what matters and with
+nothing else."""
 
 from __future__ import annotations
 
@@ -29,8 +30,13 @@ def test_every_deployment_is_launched_once_in_each_repeat(tmp_path: Path) -> Non
     assert [launch.repeat for launch in launches] == [1] * 5 + [2] * 5 + [3] * 5
     assert len({launch.id for launch in launches}) == 15
     assert launches[0].deployment == "deepseek-ai/DeepSeek-R1@8xh200/tp8,engine=vllm"
-    assert launches[2].deployment == "deepseek-ai/DeepSeek-R1@8xh200/tp8,engine=sglang,mem_fraction_static=0.85"
-    assert [launch.layout for launch in launches if launch.engine == "vllm"].count("16xh200/tp16,nodes=2") == 0
+    assert (
+        launches[2].deployment
+        == "deepseek-ai/DeepSeek-R1@8xh200/tp8,engine=sglang,mem_fraction_static=0.85"
+    )
+    assert [launch.layout for launch in launches if launch.engine == "vllm"].count(
+        "16xh200/tp16,nodes=2"
+    ) == 0
 
 
 def test_one_after_another_where_the_order_is_sequential(tmp_path: Path) -> None:
@@ -51,9 +57,17 @@ def test_one_launch_serves_all_repeats_where_nothing_is_restarted(tmp_path: Path
 def test_a_cell_is_a_workload_at_one_load(tmp_path: Path) -> None:
     cells = planned(tmp_path)[0].cells
     assert [(cell.workload, cell.load) for cell in cells] == [
-        (workload, f"concurrency {users}") for workload in ("chat", "long") for users in (4, 16, 64, 256)
+        (workload, f"concurrency {users}")
+        for workload in ("chat", "long")
+        for users in (4, 16, 64, 256)
     ]
-    assert cells[1].options == {"input": "1k", "output": "1k", "range-ratio": 0.8, "concurrency": 16, "seed": 0}
+    assert cells[1].options == {
+        "input": "1k",
+        "output": "1k",
+        "range-ratio": 0.8,
+        "concurrency": 16,
+        "seed": 0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,7 +89,11 @@ def test_a_changed_cell_alone_has_another_id(tmp_path: Path) -> None:
     before = planned(tmp_path)
     after = planned(tmp_path, STUDY.replace("[4, 16, 64, 256]", "[4, 16, 64, 128]"))
     assert [launch.id for launch in before] == [launch.id for launch in after]
-    changed = [one.load for one, other in zip(before[0].cells, after[0].cells, strict=True) if one.id != other.id]
+    changed = [
+        one.load
+        for one, other in zip(before[0].cells, after[0].cells, strict=True)
+        if one.id != other.id
+    ]
     assert changed == ["concurrency 256"] * 2
 
 
@@ -91,12 +109,16 @@ def test_a_changed_cell_alone_has_another_id(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_ids_follow_what_matters(tmp_path: Path, before: str, after: str, same: bool) -> None:
     assert before in STUDY
-    ids = [{launch.id for launch in planned(tmp_path, text)} for text in (STUDY, STUDY.replace(before, after))]
+    ids = [
+        {launch.id for launch in planned(tmp_path, text)}
+        for text in (STUDY, STUDY.replace(before, after))
+    ]
     assert (ids[0] == ids[1]) == same
 
 
-REWRITTEN = "study: s\nmodel: llama-3.1-8b\ndeployments: {engine: [vllm], layout: [8xh200/tp8]}\n" + (
-    "workloads: {chat: {input: 1k, output: 16}}\nloads: {concurrency: [1, 4], requests: 16}\n"
+REWRITTEN = (
+    "study: s\nmodel: llama-3.1-8b\ndeployments: {engine: [vllm], layout: [8xh200/tp8]}\n"
+    + ("workloads: {chat: {input: 1k, output: 16}}\nloads: {concurrency: [1, 4], requests: 16}\n")
 )
 
 
@@ -115,7 +137,9 @@ REWRITTEN = "study: s\nmodel: llama-3.1-8b\ndeployments: {engine: [vllm], layout
         ("concurrency: [1, 4]", "rate: [1, 4]", False),
     ],
 )  # fmt: skip
-def test_what_means_the_same_has_the_same_ids(tmp_path: Path, before: str, after: str, same: bool) -> None:
+def test_what_means_the_same_has_the_same_ids(
+    tmp_path: Path, before: str, after: str, same: bool
+) -> None:
     assert before in REWRITTEN
     ids = [
         [[cell.id for cell in launch.cells] for launch in planned(tmp_path, text)]
@@ -138,7 +162,9 @@ def test_llama_cpp_without_a_model_serves_the_small_one(tmp_path: Path) -> None:
     assert (launch.model, launch.deployment) == (EMBEDDED_MODEL, None)
 
 
-LAYOUT_ALONE = "study: s\ndeployments: {engine: [llama.cpp], layout: [1xh100]}\nloads: {concurrency: 1}\n"
+LAYOUT_ALONE = (
+    "study: s\ndeployments: {engine: [llama.cpp], layout: [1xh100]}\nloads: {concurrency: 1}\n"
+)
 
 
 @pytest.mark.parametrize(

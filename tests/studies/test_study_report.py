@@ -1,4 +1,5 @@
-"""Reports of studies: what is missing and why, what differs, what was predicted, and how a stranger repeats them."""
+"""Reports of studies: what is missing and why, what differs, what was predicted, and how a stranger
+repeats them."""
 
 from __future__ import annotations
 
@@ -38,7 +39,16 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the study, run: two repeats of an engine, and of one that does not start."""
     folder = tmp_path_factory.mktemp("study")
     (folder / "study.yaml").write_text(STUDY)
-    run = [sys.executable, "-m", "loadstone", "study", "run", folder / "study.yaml", "--out", folder / "studies"]
+    run = [
+        sys.executable,
+        "-m",
+        "loadstone",
+        "study",
+        "run",
+        folder / "study.yaml",
+        "--out",
+        folder / "studies",
+    ]
     assert subprocess.run(run, check=False, timeout=300, capture_output=True).returncode == 1
     return folder
 
@@ -52,7 +62,9 @@ def folder(measured: Path, tmp_path: Path) -> Path:
 
 def runs(folder: Path) -> list[Path]:
     launches = plan_study(read_study(folder / "study.yaml"))
-    known = [find_run(folder / "studies" / "small", cell) for launch in launches for cell in launch.cells]
+    known = [
+        find_run(folder / "studies" / "small", cell) for launch in launches for cell in launch.cells
+    ]
     return [run for run in known if run is not None]
 
 
@@ -63,7 +75,9 @@ def change(run: Path, **provenance: object) -> None:
 
 
 def report(loadstone: Loadstone, folder: Path) -> str:
-    told = loadstone("study", "report", folder / "study.yaml", "--out", folder / "studies", "-o", "-")
+    told = loadstone(
+        "study", "report", folder / "study.yaml", "--out", folder / "studies", "-o", "-"
+    )
     assert told.code == 0, told.err
     return told.out
 
@@ -80,14 +94,28 @@ def test_accuracy_stands_beside_speed(measured: Path, loadstone: Loadstone) -> N
     assert all((run / "answers.parquet").is_file() for run in runs(measured))
     text = report(loadstone, measured)
     assert re.search(r"\| output tok/s \|.*\| right % \| 95% right \|", text), text
-    assert len(re.findall(r"^\| \d \| llama.cpp \| concurrency .* \| 0\.0 \| 0\.0–65\.8 \|", text, re.M)) == 4
+    assert (
+        len(
+            re.findall(
+                r"^\| \d \| llama.cpp \| concurrency .* \| 0\.0 \| 0\.0–65\.8 \|", text, re.M
+            )
+        )
+        == 4
+    )
     # Answers of this model are cut: nothing is said of them.
     assert "Neither faster" not in text
 
 
 def test_repeats_stand_together(measured: Path, loadstone: Loadstone) -> None:
-    rows = re.findall(r"^\| (\S+) \| short \| concurrency (\d) \| (\d) of 2 \|", report(loadstone, measured), re.M)
-    assert rows == [("llama.cpp", "1", "2"), ("llama.cpp", "2", "2"), ("broken", "1", "0"), ("broken", "2", "0")]
+    rows = re.findall(
+        r"^\| (\S+) \| short \| concurrency (\d) \| (\d) of 2 \|", report(loadstone, measured), re.M
+    )
+    assert rows == [
+        ("llama.cpp", "1", "2"),
+        ("llama.cpp", "2", "2"),
+        ("broken", "1", "0"),
+        ("broken", "2", "0"),
+    ]
 
 
 def test_a_stranger_has_the_file_and_the_commands_and_no_secret(
@@ -97,7 +125,10 @@ def test_a_stranger_has_the_file_and_the_commands_and_no_secret(
     (file,) = re.findall(r"```yaml\n(.*?)```", text, re.S)
     again = tmp_path / "again.yaml"
     again.write_text(file)
-    ids = [[launch.id for launch in plan_study(read_study(path))][::2] for path in (again, measured / "study.yaml")]
+    ids = [
+        [launch.id for launch in plan_study(read_study(path))][::2]
+        for path in (again, measured / "study.yaml")
+    ]
     assert ids[0] == ids[1]  # those whose engine has no secret
     (command,) = re.findall(r"^- command: (.*)$", text, re.M)
     words = shlex.split(command)
@@ -105,7 +136,9 @@ def test_a_stranger_has_the_file_and_the_commands_and_no_secret(
     assert "--parallel" in words
     assert re.search(r"^- engine: llama.cpp \S+", text, re.M)
     page = tmp_path / "report.html"
-    written = loadstone("study", "report", measured / "study.yaml", "--out", measured / "studies", "-o", page)
+    written = loadstone(
+        "study", "report", measured / "study.yaml", "--out", measured / "studies", "-o", page
+    )
     assert written.out.strip() == str(page)
     for form in (text, page.read_text()):
         assert "a-key-that" not in form
@@ -118,16 +151,23 @@ def test_what_differs_beyond_the_axes_is_a_finding(folder: Path, loadstone: Load
     assert "Not every run" not in report(loadstone, folder)
     for at, run in enumerate(runs(folder)):
         environment = {"GGML_A": "1", "GGML_B": str(2 + at % 2)}
-        change(run, environment=environment, driver=f"580.{at % 2}", git={"commit": "ab"[at % 2] * 40})
+        change(
+            run, environment=environment, driver=f"580.{at % 2}", git={"commit": "ab"[at % 2] * 40}
+        )
     text = report(loadstone, folder)
     findings = text[text.index("## Findings") : text.index("## Verdicts")].replace("\\", "")
-    assert "Not every run of llama.cpp has the same engine environment: GGML_B 2 or GGML_B 3" in findings
+    assert (
+        "Not every run of llama.cpp has the same engine environment: GGML_B 2 or GGML_B 3"
+        in findings
+    )
     assert "Not every run has the same driver: 580.0 or 580.1." in findings
     assert "Not every run has the same git commit: aaaaaaaaaaaa or bbbbbbbbbbbb." in findings
     assert "engine flags" not in findings  # ports differ, and what an engine does not
 
 
-def test_runs_without_provenance_or_with_anothers_are_reported(folder: Path, loadstone: Loadstone) -> None:
+def test_runs_without_provenance_or_with_anothers_are_reported(
+    folder: Path, loadstone: Loadstone
+) -> None:
     for run in runs(folder):
         change(run, commands=7)
     assert "- command: not recorded" in report(loadstone, folder)
@@ -146,7 +186,9 @@ def test_a_torn_journal_is_read_as_far_as_it_goes(folder: Path, loadstone: Loads
     assert "| 2 of 2 |" in report(loadstone, folder)
 
 
-def test_cells_of_a_file_that_was_changed_are_passed_over(folder: Path, loadstone: Loadstone) -> None:
+def test_cells_of_a_file_that_was_changed_are_passed_over(
+    folder: Path, loadstone: Loadstone
+) -> None:
     (folder / "study.yaml").write_text(STUDY.replace("[1, 2]", "[1, 3]"))
     text = report(loadstone, folder)
     assert "2 cells that are not, or no longer, of this file" in text
@@ -162,7 +204,9 @@ def test_cells_of_a_file_that_was_changed_are_passed_over(folder: Path, loadston
         ("journal", "journal.jsonl"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_reported_is_one_line(folder: Path, loadstone: Loadstone, spoil: str, told: str) -> None:
+def test_what_cannot_be_reported_is_one_line(
+    folder: Path, loadstone: Loadstone, spoil: str, told: str
+) -> None:
     study = folder / "studies" / "small"
     if spoil == "other":
         (folder / "study.yaml").write_text(STUDY.replace("input: 16", "input: 17"))
@@ -173,14 +217,24 @@ def test_what_cannot_be_reported_is_one_line(folder: Path, loadstone: Loadstone,
     else:
         (study / "journal.jsonl").unlink()
         (study / "journal.jsonl").mkdir()
-    failed = loadstone("study", "report", folder / "study.yaml", "--out", folder / "studies", "-o", folder / "r.html")
+    failed = loadstone(
+        "study",
+        "report",
+        folder / "study.yaml",
+        "--out",
+        folder / "studies",
+        "-o",
+        folder / "r.html",
+    )
     assert failed.code == 2
     assert told in failed.err
     assert len(failed.err.splitlines()) == 1
     assert not (folder / "r.html").exists()
 
 
-def test_measured_cells_stand_beside_their_predictions(tmp_path: Path, loadstone: Loadstone) -> None:
+def test_measured_cells_stand_beside_their_predictions(
+    tmp_path: Path, loadstone: Loadstone
+) -> None:
     deployment = "llama-3.1-8b@1xh100/tp1,engine=vllm"
     path = tmp_path / "study.yaml"
     with start(deployment) as server:
@@ -197,16 +251,22 @@ def test_measured_cells_stand_beside_their_predictions(tmp_path: Path, loadstone
     told = loadstone("study", "report", path, "--out", tmp_path, "-o", "-")
     assert told.code == 0, told.err
     assert "### Measured and predicted, by cell" in told.out
-    cells = [line.split("|") for line in told.out.splitlines() if "| chat |" in line and " of 1 |" in line]
+    cells = [
+        line.split("|")
+        for line in told.out.splitlines()
+        if "| chat |" in line and " of 1 |" in line
+    ]
     assert len(cells) == 2
     for cell in cells:  # the server keeps the times of the same model of the engine
         throughput, predicted, off = (text.strip() for text in cell[5:8])
         error = float(predicted.replace(",", "")) / float(throughput.replace(",", "")) - 1
-        assert float(off.replace("−", "-").replace("+", "").removesuffix("%")) / 100 == pytest.approx(
-            error, abs=0.006
-        )
+        assert float(
+            off.replace("−", "-").replace("+", "").removesuffix("%")
+        ) / 100 == pytest.approx(error, abs=0.006)
         assert abs(error) < 0.3
-    assert re.search(r"Predictions are off by, in the median: output tok/s [\d.]+%, TTFT ", told.out)
+    assert re.search(
+        r"Predictions are off by, in the median: output tok/s [\d.]+%, TTFT ", told.out
+    )
 
 
 def test_a_study_s_deployments_are_named_as_people_write_them() -> None:

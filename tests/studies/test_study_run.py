@@ -1,4 +1,5 @@
-"""Studies run on a real engine, llama.cpp with the small model: measured, killed, resumed, refused twice at once."""
+"""Studies run on a real engine, llama.cpp with the small model: measured, killed, resumed, refused
+twice at once."""
 
 from __future__ import annotations
 
@@ -101,7 +102,9 @@ def test_a_study_is_measured_and_then_nothing_is_left_to_do(path: Path) -> None:
     status = read_status(read, launches, folder)
     assert {launch.state for launch in status.launches} == {"done"}
     again = launches_of(start(path, "--json"))
-    assert [cell["run_dir"] for launch in again for cell in launch["cells"]] == [str(run) for run in runs]
+    assert [cell["run_dir"] for launch in again for cell in launch["cells"]] == [
+        str(run) for run in runs
+    ]
     assert count(folder, "launch") == 2
     assert all(map(gone, engines(folder)))
 
@@ -125,7 +128,10 @@ def test_two_at_once_are_told_apart(path: Path) -> None:
 
 def test_a_launch_that_fails_says_why_and_the_rest_goes_on(path: Path) -> None:
     broken = "engines: {broken: {engine: llama.cpp, program: /bin/false}}\n"
-    path.write_text(broken + STUDY.replace("[llama.cpp]", "[broken, llama.cpp]").replace("repeats: 2", "repeats: 1"))
+    path.write_text(
+        broken
+        + STUDY.replace("[llama.cpp]", "[broken, llama.cpp]").replace("repeats: 2", "repeats: 1")
+    )
     failed, done = launches_of(start(path, "--json"), 1)
     assert (failed["state"], done["state"]) == ("failed", "done")
     assert "ended with exit code 1" in failed["why"]
@@ -136,12 +142,18 @@ def test_one_launch_serves_all_repeats_where_nothing_is_restarted(path: Path) ->
     shown, told = start(path, "--json").communicate(timeout=120)
     (launch,) = msgspec.json.decode(shown)["launches"]
     assert "repeats 1 to 2" in told
-    assert [(cell["repeat"], cell["state"]) for cell in launch["cells"]] == [(1, "done")] * 2 + [(2, "done")] * 2
+    assert [(cell["repeat"], cell["state"]) for cell in launch["cells"]] == [(1, "done")] * 2 + [
+        (2, "done")
+    ] * 2
     assert count(out_folder(path), "ready") == 1
 
 
 def test_a_cell_that_takes_too_long_is_ended_and_kept(path: Path) -> None:
-    text = STUDY.replace("requests: 4", "requests: 4000").replace("[1, 2]", "[1]").replace("repeats: 2", "repeats: 1")
+    text = (
+        STUDY.replace("requests: 4", "requests: 4000")
+        .replace("[1, 2]", "[1]")
+        .replace("repeats: 2", "repeats: 1")
+    )
     path.write_text(text + "limits: {cell: 2s}\n")
     begun_s = time.monotonic()
     (launch,) = launches_of(start(path, "--json"))
@@ -184,7 +196,9 @@ def test_launches_run_at_the_same_time_and_one_that_fails_stops_no_other(path: P
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
 )
-def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: signal.Signals) -> None:
+def test_all_that_runs_at_the_same_time_ends_with_the_study(
+    path: Path, number: signal.Signals
+) -> None:
     path.write_text(PARALLEL.replace("requests: 4", "requests: 2000"))
     folder = out_folder(path)
     run = start(path)
@@ -196,9 +210,17 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
     assert eventually(lambda: all(map(gone, processes))), "an engine was left behind"
     if number != signal.SIGKILL:
         assert "run it again to go on" in told
-        assert sum(entry.event == "end" and entry.why == "interrupted" for entry in read_entries(folder)) == 2
+        assert (
+            sum(
+                entry.event == "end" and entry.why == "interrupted"
+                for entry in read_entries(folder)
+            )
+            == 2
+        )
         read = read_study(path)
-        states = {(each.state, each.why) for each in read_status(read, plan_study(read), folder).launches}
+        states = {
+            (each.state, each.why) for each in read_status(read, plan_study(read), folder).launches
+        }
         assert states == {("waiting", "interrupted")}  # nothing of it failed
     path.write_text(PARALLEL)  # other cells: nothing of the first is in their way
     end(start(path), 0)
@@ -211,18 +233,26 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(path: Path, number: 
         ("{local: true, parallel: 0}", "parallel: 0; write 1 to 256"),
     ],
 )  # fmt: skip
-def test_more_launches_at_a_time_than_there_is_room_for_are_refused(path: Path, machine: str, problem: str) -> None:
+def test_more_launches_at_a_time_than_there_is_room_for_are_refused(
+    path: Path, machine: str, problem: str
+) -> None:
     path.write_text(STUDY + f"machines: {{here: {machine}}}\n")
     told = end(start(path), 2)
     assert problem in told
     assert told.count("\n") == 1
 
 
-def test_each_launch_that_runs_at_a_time_has_its_own_gpus(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_launch_that_runs_at_a_time_has_its_own_gpus(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     path.write_text(PARALLEL)
     machines = make_machines(read_study(path), None)
-    seen = [machine._engines["llama.cpp"].env for machine in machines if isinstance(machine, LocalMachine)]
+    seen = [
+        machine._engines["llama.cpp"].env
+        for machine in machines
+        if isinstance(machine, LocalMachine)
+    ]
     assert seen == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     path.write_text(PARALLEL.replace("parallel: 2", "parallel: 5"))
     with pytest.raises(InputError, match="5 launches at a time on 4 GPUs"):
@@ -246,7 +276,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [STUDY, PARALLEL], ids=["", "parallel"])
-def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(small_disk: Path, kind: str) -> None:
+def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(
+    small_disk: Path, kind: str
+) -> None:
     path = small_disk / "study.yaml"
     path.write_text(kind.replace("requests: 4", "requests: 100"))
     folder = small_disk / "out" / "small"
@@ -266,11 +298,15 @@ def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(small_disk:
     measured = Counter(entry.cell for entry in read_entries(folder) if entry.event == "done")
     assert set(measured) >= done
     assert set(measured.values()) == {1}
-    assert all(find_run(folder, cell) for launch in plan_study(read_study(path)) for cell in launch.cells)
+    assert all(
+        find_run(folder, cell) for launch in plan_study(read_study(path)) for cell in launch.cells
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [STUDY, STUDY + "restart: never\n", PARALLEL], ids=["", "never", "parallel"])
+@pytest.mark.parametrize(
+    "kind", [STUDY, STUDY + "restart: never\n", PARALLEL], ids=["", "never", "parallel"]
+)
 def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path, kind: str) -> None:
     folder = out_folder(path)
     path.write_text(kind.replace("repeats: 2", "repeats: 6"))
@@ -302,19 +338,28 @@ POOLED = "prefill=2*(1xh100/tp1)+decode=1xh100/tp1"
 
 
 @pytest.mark.parametrize("dead", ["", "decode"])
-def test_pools_are_started_measured_and_ended(path: Path, monkeypatch: pytest.MonkeyPatch, dead: str) -> None:
-    """Workers are processes that say they are ready; the router is simulated pools, and starts once all do."""
+def test_pools_are_started_measured_and_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch, dead: str
+) -> None:
+    """Workers are processes that say they are ready; the router is simulated pools, and starts once
+    all do."""
     folder = path.parent / "bin"
     folder.mkdir()
     (folder / "worker").write_text(WORKER.format(python=sys.executable, dead=dead or "nobody"))
-    (folder / "vllm-router").write_text(ROUTER.format(python=sys.executable, pools=f"llama-3.1-8b@{POOLED}"))
+    (folder / "vllm-router").write_text(
+        ROUTER.format(python=sys.executable, pools=f"llama-3.1-8b@{POOLED}")
+    )
     for each in folder.iterdir():
         each.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    text = STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']").replace(
-        "loads: {concurrency: [1, 2]", "loads: {concurrency: [2]"
+    text = STUDY.replace(
+        "[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']"
+    ).replace("loads: {concurrency: [1, 2]", "loads: {concurrency: [2]")
+    path.write_text(
+        f"{text}engines: {{vllm: {{program: {folder}/worker}}}}\n".replace(
+            "repeats: 2", "repeats: 1"
+        )
     )
-    path.write_text(f"{text}engines: {{vllm: {{program: {folder}/worker}}}}\n".replace("repeats: 2", "repeats: 1"))
     (launch,) = launches_of(start(path, "--json"), 1 if dead else 0)
     if dead:
         assert "no room for the decode pool" in str(launch)
@@ -324,12 +369,21 @@ def test_pools_are_started_measured_and_ended(path: Path, monkeypatch: pytest.Mo
         assert [each["role"] for each in made.deployment["pools"]] == ["prefill", "decode"]
         assert len(engines(out_folder(path))) == 4
         assert made.provenance is not None
-        assert [" ".join(words).count("--prefill") for words in made.provenance.commands] == [0, 0, 0, 2]
+        assert [" ".join(words).count("--prefill") for words in made.provenance.commands] == [
+            0,
+            0,
+            0,
+            2,
+        ]
     assert engines_are_gone(out_folder(path))
 
 
-def test_a_dry_run_prints_every_worker_of_pools_and_the_router(loadstone: Loadstone, path: Path) -> None:
-    path.write_text(STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']"))
+def test_a_dry_run_prints_every_worker_of_pools_and_the_router(
+    loadstone: Loadstone, path: Path
+) -> None:
+    path.write_text(
+        STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']")
+    )
     printed = loadstone("study", "run", path, "--dry-run").out
     assert [line.split(",")[0] for line in printed.splitlines() if line.endswith("127.0.0.1") and line[0] == "#"] == [
         "# prefill 0", "# prefill 1", "# decode 0", "# router 0"
@@ -362,10 +416,16 @@ os.execv(sys.executable, [sys.executable, *words])
     ("layout", "more", "said"),
     [
         ("prefill=2*(8xh100/tp8)+decode=8xh100/tp8", "", "3 nodes are needed, and `local` is one"),
-        (POOLED, ", args: {max_num_seqs: 4}", "of pools each has its own max_num_seqs=4; write it in the layout"),
+        (
+            POOLED,
+            ", args: {max_num_seqs: 4}",
+            "of pools each has its own max_num_seqs=4; write it in the layout",
+        ),
     ],
 )
-def test_pools_that_a_study_cannot_start_are_one_line(path: Path, layout: str, more: str, said: str) -> None:
+def test_pools_that_a_study_cannot_start_are_one_line(
+    path: Path, layout: str, more: str, said: str
+) -> None:
     text = STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{layout}']")
     path.write_text(f"{text}engines: {{vllm: {{program: /bin/false{more}}}}}\n")
 
@@ -380,7 +440,9 @@ def test_pools_that_a_study_cannot_start_are_one_line(path: Path, layout: str, m
 
 
 def test_pools_are_not_started_on_other_machines(path: Path) -> None:
-    path.write_text(STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']"))
+    path.write_text(
+        STUDY.replace("[llama.cpp]", f"[vllm], model: [llama-3.1-8b], layout: ['{POOLED}']")
+    )
     (launch, *_) = plan_study(read_study(path))
     with pytest.raises(InputError, match="pools are started on one machine, `local`, alone"):
         commands_of(launch, EngineSettings(), (), 9000)

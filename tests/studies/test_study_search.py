@@ -1,4 +1,5 @@
-"""Cells of a study that search the highest load: over HTTP, interrupted and taken up again, simulated, reported."""
+"""Cells of a study that search the highest load: over HTTP, interrupted and taken up again,
+simulated, reported."""
 
 from __future__ import annotations
 
@@ -36,7 +37,18 @@ QUEUE = "llama-3.1-8b@1xh100/max_num_seqs=2"
 
 def words(path: Path, *more: str) -> list[str]:
     out = str(path.parent / "out")
-    return [sys.executable, "-m", "loadstone", "study", "run", str(path), "--out", out, "--json", *more]
+    return [
+        sys.executable,
+        "-m",
+        "loadstone",
+        "study",
+        "run",
+        str(path),
+        "--out",
+        out,
+        "--json",
+        *more,
+    ]
 
 
 @pytest.fixture
@@ -48,7 +60,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_search_is_simulated_and_reported(path: Path) -> None:
     run = subprocess.run(words(path, "--simulate"), capture_output=True, check=True)
-    cells = [cell for launch in msgspec.json.decode(run.stdout)["launches"] for cell in launch["cells"]]
+    cells = [
+        cell for launch in msgspec.json.decode(run.stdout)["launches"] for cell in launch["cells"]
+    ]
     assert [cell["state"] for cell in cells] == ["done", "done"]
     assert all("hold at" in cell["found"] for cell in cells)
     folder = path.parent / "out" / "search-simulated"
@@ -56,7 +70,9 @@ def test_a_search_is_simulated_and_reported(path: Path) -> None:
     read = read_study(path)
     runs = study_runs(read, plan_study(read), folder)
     assert [str(run) for run in runs.folders] == [cell["run_dir"] for cell in cells]
-    assert all(cell.found.startswith("holds at") and "requests/s" in cell.found for cell in runs.part.cells)
+    assert all(
+        cell.found.startswith("holds at") and "requests/s" in cell.found for cell in runs.part.cells
+    )
 
 
 def test_a_search_without_bounds_is_no_other_load(path: Path) -> None:
@@ -88,7 +104,9 @@ loads: {{find-max: "e2e_p50<200ms", concurrency: 2, max-duration: 20s}}
     launches, folder = plan_study(read), path.parent / "out" / "search"
     try:
         assert eventually(lambda: listens(port))
-        run = subprocess.Popen(words(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        run = subprocess.Popen(
+            words(path), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         cell = folder / CELLS / launches[0].cells[0].id
         begun = lambda: any(cell.glob("*/summary.json")) and len(list(cell.glob("*"))) > 1  # noqa: E731
         assert eventually(lambda: begun() or run.poll() is not None)

@@ -1,4 +1,5 @@
-"""What a study would take, before anything starts: counts as they are run, times near those of the simulator."""
+"""What a study would take, before anything starts: counts as they are run, times near those of the
+simulator."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_times_are_near_those_of_the_simulator(
     tmp_path: Path, engine: str, layout: str, workload: str, loads: str
 ) -> None:
     text = STUDY.replace("[vllm]", f"[{engine}]").replace("8xh200/tp8", layout)
-    text = text.replace("{input: 1k, output: 256}", workload).replace("{concurrency: [4], requests: 64}", loads)
+    text = text.replace("{input: 1k, output: 256}", workload).replace(
+        "{concurrency: [4], requests: 64}", loads
+    )
     (deployment,) = shown(tmp_path, text).deployments
     (cell,) = deployment.cells
     (launch, _) = plan_study(read_study(tmp_path / "s.yaml"))
@@ -105,11 +108,15 @@ def test_what_waits_and_what_the_limits_cut_is_said(tmp_path: Path) -> None:
     found = shown(tmp_path, text + "limits: {total: 1s, cell: 2s}\n")
     assert found.deployments[0].cells[0].seconds == 2
     lines = list(remarks(read_study(tmp_path / "s.yaml"), found))
-    assert any("16 of 64 requests are served at once in a, concurrency 64" in line for line in lines)
+    assert any(
+        "16 of 64 requests are served at once in a, concurrency 64" in line for line in lines
+    )
     assert any("limits: total" in line for line in lines)
 
 
-@pytest.mark.parametrize("path", sorted(Path("examples").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(Path("examples").glob("*.yaml")), ids=lambda path: path.stem
+)
 def test_every_example_is_shown(path: Path, loadstone: Loadstone) -> None:
     document = json.loads(loadstone("study", "show", path, "--price", "h200=3", "--json").out)
     assert document["unpredicted"] == 0

@@ -1,4 +1,5 @@
-"""Sessions of agents: the formats held against one another, what follows what, what prompts share."""
+"""Sessions of agents: the formats held against one another, what follows what, what prompts
+share."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from loadstone.workload.prompts import PromptWriter, Vocabulary
 from loadstone.workload.schedule import make_plan, promised_tokens
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "agents"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="shared/data/agents is not beside this checkout")
+needs_data = pytest.mark.skipif(
+    not DATA.is_dir(), reason="shared/data/agents is not beside this checkout"
+)
 Json = dict[str, Any]
 
 ROWS: list[Json] = [
@@ -39,7 +42,11 @@ ROWS: list[Json] = [
 
 def written(folder: Path, rows: list[Json] | Json, name: str = "sessions.jsonl") -> Path:
     path = folder / name
-    path.write_text(json.dumps(rows) if isinstance(rows, dict) else "".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text(
+        json.dumps(rows)
+        if isinstance(rows, dict)
+        else "".join(json.dumps(row) + "\n" for row in rows)
+    )
     return path
 
 
@@ -80,11 +87,15 @@ def test_a_failure_ends_a_session_once_what_is_under_way_has_ended(tmp_path: Pat
 
 
 def test_a_plan_keeps_its_graph_in_its_file(tmp_path: Path) -> None:
-    plan = plan_from(written(tmp_path, ROWS), load=Load("concurrency", 2, duration_s=5.0, unit="sessions"))
+    plan = plan_from(
+        written(tmp_path, ROWS), load=Load("concurrency", 2, duration_s=5.0, unit="sessions")
+    )
     run_folder.write_plan(tmp_path / "plan.parquet", plan)
     again = run_folder.read_plan(tmp_path)
     assert again.plan_id == plan.plan_id
-    assert [again.request(0, index) for index in range(12)] == [plan.request(0, index) for index in range(12)]
+    assert [again.request(0, index) for index in range(12)] == [
+        plan.request(0, index) for index in range(12)
+    ]
     assert [plan.request(0, index).copy for index in (0, 4, 17)] == [0, 1, 4]
 
 
@@ -96,7 +107,11 @@ MESSAGES: Json = {"messages": [
 
 @pytest.mark.parametrize("rows", [ROWS, [MESSAGES]])
 def test_graded_questions_stand_between_sessions(tmp_path: Path, rows: list[Json]) -> None:
-    given: dict[str, Any] = {"agents": written(tmp_path, rows), "concurrency": "2", "requests": "40"}
+    given: dict[str, Any] = {
+        "agents": written(tmp_path, rows),
+        "concurrency": "2",
+        "requests": "40",
+    }
     bare, plan = plan_of(Options.read(**given)), plan_of(Options.read(**given, check="generated:4"))
     run_folder.write_plan(tmp_path / "plan.parquet", plan)
     again = run_folder.read_plan(tmp_path)
@@ -107,19 +122,27 @@ def test_graded_questions_stand_between_sessions(tmp_path: Path, rows: list[Json
         assert promised_tokens(each, 0)[~questions].tolist() == promised_tokens(bare, 0).tolist()
         assert (promised_tokens(each, 0)[questions] <= 0).all()
         sent = [request for request in each if request.phase != "check"]
-        assert [(one.blocks, one.messages) for one in sent] == [(one.blocks, one.messages) for one in bare]
+        assert [(one.blocks, one.messages) for one in sent] == [
+            (one.blocks, one.messages) for one in bare
+        ]
 
 
 def test_what_could_be_cached_is_that_of_the_calls_that_were_made(tmp_path: Path) -> None:
     plan = plan_from(written(tmp_path, ROWS), requests=[8])
     for count in (2, 4, 8):
-        shares = cacheable_shares(plan, 0, pa.chunked_array([[f"0-{place}" for place in range(count)]]))
-        shared, tokens = (each[:count].sum() for each in (promised_tokens(plan, 0), plan.input_tokens))
+        shares = cacheable_shares(
+            plan, 0, pa.chunked_array([[f"0-{place}" for place in range(count)]])
+        )
+        shared, tokens = (
+            each[:count].sum() for each in (promised_tokens(plan, 0), plan.input_tokens)
+        )
         assert shares[-1] == pytest.approx(shared / tokens)
 
 
 def test_messages_keep_in_a_plan_s_file(tmp_path: Path) -> None:
-    turns = [{"role": role, "content": f"{role} {n}"} for n in range(3) for role in ("user", "assistant")]
+    turns = [
+        {"role": role, "content": f"{role} {n}"} for n in range(3) for role in ("user", "assistant")
+    ]
     tools = [{"type": "function", "function": {"name": "look"}}]
     plan = plan_from(written(tmp_path, [{"messages": turns, "tools": tools}]))
     run_folder.write_plan(tmp_path / "plan.parquet", plan)
@@ -129,11 +152,16 @@ def test_messages_keep_in_a_plan_s_file(tmp_path: Path) -> None:
     assert [json.loads(message) for message in last.messages] == turns[:5]
     assert json.loads(last.prompt or "") == {"tools": tools}
     writer = PromptWriter(Vocabulary("text", words=("a",)), seed=0, salt=None, chat=True)
-    assert json.loads(b'{"messages":' + writer.write(last) + b"}") == {"messages": turns[:5], "tools": tools}
+    assert json.loads(b'{"messages":' + writer.write(last) + b"}") == {
+        "messages": turns[:5],
+        "tools": tools,
+    }
 
 
 def test_live_answers_stand_in_the_place_of_the_recorded(tmp_path: Path) -> None:
-    turns = [{"role": role, "content": f"{role} {n}"} for n in range(3) for role in ("user", "assistant")]
+    turns = [
+        {"role": role, "content": f"{role} {n}"} for n in range(3) for role in ("user", "assistant")
+    ]
     path = written(tmp_path, [{"messages": turns}])
     plan = plan_of(Options.read(agents=path, answers="live", concurrency=1, warmup=0))
     last = plan.request(0, 2)
@@ -145,10 +173,14 @@ def test_live_answers_stand_in_the_place_of_the_recorded(tmp_path: Path) -> None
 
 
 def test_prompts_share_their_blocks_byte_for_byte_and_copies_share_none(tmp_path: Path) -> None:
-    plan = plan_from(written(tmp_path, ROWS), load=Load("concurrency", 1, unit="sessions"), requests=[8])
+    plan = plan_from(
+        written(tmp_path, ROWS), load=Load("concurrency", 1, unit="sessions"), requests=[8]
+    )
     vocabulary = Vocabulary("token ids", ids=tuple(range(100, 1100)))
     writer = PromptWriter(vocabulary, seed=0, salt="x", chat=False)
-    first, _, _, last, copied = (json.loads(writer.write(plan.request(0, index))) for index in (0, 1, 2, 3, 4))
+    first, _, _, last, copied = (
+        json.loads(writer.write(plan.request(0, index))) for index in (0, 1, 2, 3, 4)
+    )
     alone = PromptWriter(vocabulary, seed=0, salt="x", chat=False)
     assert json.loads(alone.write(plan.request(0, 3))) == last
     assert (len(first), len(last)) == (20, 34)
@@ -163,9 +195,18 @@ def test_a_loop_begins_in_the_midst_of_sessions(tmp_path: Path) -> None:
          "block_tokens": 10, "delay_s": n}
         for n in range(1, 9)
     ]  # fmt: skip
-    plan = plan_from(written(tmp_path, rows), load=Load("concurrency", 4, unit="sessions"), warmup=4)
+    plan = plan_from(
+        written(tmp_path, rows), load=Load("concurrency", 4, unit="sessions"), warmup=4
+    )
     assert plan.warmup_count(0) == 2 + 4 + 6 + 8
-    assert [plan.request(0, index).input_tokens for index in (0, 1, 2, 6, 12, 20)] == [70, 80, 50, 30, 10, 10]
+    assert [plan.request(0, index).input_tokens for index in (0, 1, 2, 6, 12, 20)] == [
+        70,
+        80,
+        50,
+        30,
+        10,
+        10,
+    ]
     assert plan.request(0, 0).blocks == tuple(range(7))
     assert plan.request(0, 1).blocks == tuple(range(8))
     assert plan.request(0, 1).think_s == 8
@@ -182,9 +223,15 @@ def test_a_loop_begins_in_the_midst_of_sessions(tmp_path: Path) -> None:
         ({1: {"hash_ids": [1 << 64]}}, "line 2: a number of hash_ids is beyond 64 bits"),
         ({1: {"input_tokens": 0}}, "line 2: neither messages nor a length"),
         ({1: {"messages": []}}, "line 2: neither messages nor a length"),
-        ({1: {"messages": [{"role": "user"}]}}, "line 2: a session of which some calls have messages and some"),
+        (
+            {1: {"messages": [{"role": "user"}]}},
+            "line 2: a session of which some calls have messages and some",
+        ),
         ({1: {"hash_ids": [*range(9)]}}, "line 2: 9 hash_ids, but"),
-        ({0: {"block_tokens": 16}, 1: {"block_tokens": 32}}, "line 2: blocks of 32 tokens here, of 16 further up"),
+        (
+            {0: {"block_tokens": 16}, 1: {"block_tokens": 32}},
+            "line 2: blocks of 32 tokens here, of 16 further up",
+        ),
     ],
 )
 def test_bad_lines_are_told_by_number(tmp_path: Path, changes: dict[int, Json], said: str) -> None:
@@ -195,7 +242,9 @@ def test_bad_lines_are_told_by_number(tmp_path: Path, changes: dict[int, Json], 
     assert "\n" not in str(told.value)
 
 
-@pytest.mark.parametrize("text", ["", "x", "[1]", '{"a": 1}', '{"requests": 1, "block_size": 64}', "[" * 10**5])
+@pytest.mark.parametrize(
+    "text", ["", "x", "[1]", '{"a": 1}', '{"requests": 1, "block_size": 64}', "[" * 10**5]
+)
 def test_what_is_no_session_is_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)
@@ -223,7 +272,9 @@ def test_spans_that_are_none_are_one_line(tmp_path: Path, resource: Json | int) 
 def test_requests_that_each_hold_those_before_are_no_sessions(tmp_path: Path) -> None:
     turns = MESSAGES["messages"]
     requests = [{"messages": turns[:last]} for last in (1, 3, 5)]
-    with pytest.raises(InputError, match="line 2: begins with all of an earlier one; give it as --dataset"):
+    with pytest.raises(
+        InputError, match="line 2: begins with all of an earlier one; give it as --dataset"
+    ):
         agents.read(written(tmp_path, requests))
     others = [{"messages": [{"role": "user", "content": f"{n}"}, *turns]} for n in range(3)]
     assert (
@@ -263,7 +314,11 @@ def test_parts_that_are_no_text_are_counted(tmp_path: Path) -> None:
     assert read.dropped == {"image_url": 1}
     assert json.loads(read.prompts[0])["content"] == content[:1]
     with pytest.raises(InputError, match="--output: 1 calls"):
-        plan_of(Options.read(agents=written(tmp_path, [{"messages": [{"role": "user", "content": "a"}]}])))
+        plan_of(
+            Options.read(
+                agents=written(tmp_path, [{"messages": [{"role": "user", "content": "a"}]}])
+            )
+        )
 
 
 @pytest.mark.parametrize("pauses", ["infx", "1e999x", "nanx", "-1x", "1e7x"])
@@ -281,7 +336,15 @@ def test_pauses_are_scaled_or_drawn(tmp_path: Path, pauses: str, first: float) -
 
 def test_sub_agents_spawn_and_join(tmp_path: Path) -> None:
     def call(t: float, ids: list[int], api: float = 1.0, **more: Any) -> Json:
-        return {"t": t, "type": "n", "in": 64 * len(ids), "out": 8, "hash_ids": ids, "api_time": api, **more}
+        return {
+            "t": t,
+            "type": "n",
+            "in": 64 * len(ids),
+            "out": 8,
+            "hash_ids": ids,
+            "api_time": api,
+            **more,
+        }
 
     session = {"id": "x", "block_size": 64, "requests": [
         call(0, [1, 2]),
@@ -303,7 +366,10 @@ def test_spans_follow_all_that_had_ended(tmp_path: Path) -> None:
         messages = [{"role": "user", "parts": [{"type": "text", "content": text}]}]
         facts = {"gen_ai.input.messages": json.dumps(messages),
                  "gen_ai.usage.output_tokens": 7}  # fmt: skip
-        times = {"start_time": f"2026-01-01T00:00:{start:02}", "end_time": f"2026-01-01T00:00:{end:02}"}
+        times = {
+            "start_time": f"2026-01-01T00:00:{start:02}",
+            "end_time": f"2026-01-01T00:00:{end:02}",
+        }
         return {"trace_id": "t", "attributes": facts, **times}
 
     spans = [span(0, 2, "a"), span(3, 5, "b"), span(4, 6, "c"), span(8, 9, "d"), span(5, 20, "e")]
@@ -324,7 +390,8 @@ def test_the_same_sessions_in_four_formats_are_the_same() -> None:
     sessions = [each.sessions[0] for each in weka]
     for ours, theirs, texts in zip(sessions, dynamo.sessions, mlperf.sessions, strict=True):
         one, two = (
-            [(c.after, c.input_tokens, c.output_tokens, c.kept, len(c.own)) for c in of] for of in (ours, theirs)
+            [(c.after, c.input_tokens, c.output_tokens, c.kept, len(c.own)) for c in of]
+            for of in (ours, theirs)
         )
         assert one == two
         delays = np.array([[call.delay_s for call in of[:14]] for of in (ours, theirs, texts)])
@@ -338,4 +405,6 @@ def test_the_same_sessions_in_four_formats_are_the_same() -> None:
 def test_the_share_of_a_trace_that_a_cache_could_give() -> None:
     # The share that the data's own description states for this file.
     plan = plan_from(DATA / "weka_aiperf_trace_0001.json")
-    assert promised_tokens(plan, 0)[:5].sum() / plan.input_tokens[:5].sum() == pytest.approx(0.545, abs=0.001)
+    assert promised_tokens(plan, 0)[:5].sum() / plan.input_tokens[:5].sum() == pytest.approx(
+        0.545, abs=0.001
+    )

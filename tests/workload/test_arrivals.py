@@ -8,7 +8,14 @@ from scipy import stats
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Process
-from loadstone.workload.arrivals import arrivals, duration_s, level, mean, parse_profile, profile_arrivals
+from loadstone.workload.arrivals import (
+    arrivals,
+    duration_s,
+    level,
+    mean,
+    parse_profile,
+    profile_arrivals,
+)
 
 
 def times(
@@ -22,16 +29,23 @@ def times(
 def test_drawn_arrivals_fill_the_span_that_their_rate_gives_them(process: Process) -> None:
     load = Load("rate", 2.0, process, burstiness=0.5)
     drawn = [arrivals(load, 120, np.random.default_rng(seed), 60.0) for seed in range(400)]
-    assert all(times.min() >= 0 and times.max() <= 60 and (np.diff(times) >= 0).all() for times in drawn)
-    # Of n in a span, the last is 1/(n + 1) of it before its end on average, whatever the gaps are like.
+    assert all(
+        times.min() >= 0 and times.max() <= 60 and (np.diff(times) >= 0).all() for times in drawn
+    )
+    # Of n in a span, the last is 1/(n + 1) of it before its end on average, whatever the gaps are
+    # like.
     assert np.mean([60 - times[-1] for times in drawn]) == pytest.approx(60 / 121, rel=0.3)
     # Without a span the last is anywhere.
     free = [arrivals(load, 120, np.random.default_rng(seed))[-1] for seed in range(400)]
-    assert np.std(free) == pytest.approx(math.sqrt(120 / (1 if process == "poisson" else 0.5)) / 2, rel=0.15)
+    assert np.std(free) == pytest.approx(
+        math.sqrt(120 / (1 if process == "poisson" else 0.5)) / 2, rel=0.15
+    )
 
 
 def test_poisson_arrivals_in_a_span_are_uniform_and_independent() -> None:
-    drawn = np.array([arrivals(Load("rate", 1.0), 50, np.random.default_rng(seed), 50.0) for seed in range(400)])
+    drawn = np.array(
+        [arrivals(Load("rate", 1.0), 50, np.random.default_rng(seed), 50.0) for seed in range(400)]
+    )
     # Counts in a tenth of the span: binomial, so their variance is n·p·(1 − p).
     counts = (drawn < 5.0).sum(axis=1)
     assert counts.mean() == pytest.approx(5.0, abs=0.4)

@@ -23,7 +23,9 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "ob
 
 def read(tmp_path: Path, *items: Any, count: str = "") -> CheckSet:
     path = tmp_path / "q.jsonl"
-    path.write_text("\n".join(item if isinstance(item, str) else json.dumps(item) for item in items))
+    path.write_text(
+        "\n".join(item if isinstance(item, str) else json.dumps(item) for item in items)
+    )
     return read_checks(f"{path}{count}", seed=0, prompt_tokens=100, most_tokens=None)
 
 
@@ -57,7 +59,9 @@ def read(tmp_path: Path, *items: Any, count: str = "") -> CheckSet:
         ({"kind": "exact", "task": "add", "prompt": "1+1", "answer": "2", "max_tokens": 9}, "exact", "2", "1+1"),
     ],
 )  # fmt: skip
-def test_items_as_they_are_published(tmp_path: Path, item: Any, grade: str, answer: Any, asks: str) -> None:
+def test_items_as_they_are_published(
+    tmp_path: Path, item: Any, grade: str, answer: Any, asks: str
+) -> None:
     checks = read(tmp_path, item)
     question = question_of(checks.texts[0])
     assert (question.grade, question.answer) == (grade, answer)
@@ -96,7 +100,9 @@ def test_items_as_they_are_published(tmp_path: Path, item: Any, grade: str, answ
         (["What is this?"], "no questions with answers"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_graded_is_refused_in_one_line(tmp_path: Path, items: list[Any], complaint: str) -> None:
+def test_what_cannot_be_graded_is_refused_in_one_line(
+    tmp_path: Path, items: list[Any], complaint: str
+) -> None:
     with pytest.raises(InputError, match=r"q\.jsonl") as caught:
         read(tmp_path, *items)
     assert complaint in str(caught.value)
@@ -125,11 +131,15 @@ def test_more_than_there_is_and_files_that_are_not_there(tmp_path: Path) -> None
 def test_a_sample_of_a_large_file_is_random_and_follows_from_the_seed(tmp_path: Path) -> None:
     path = tmp_path / "large.jsonl.gz"
     with gzip.open(path, "wt") as file:
-        file.writelines(json.dumps({"prompt": f"{n}?", "answer": n, "id": n}) + "\n" for n in range(20_000))
+        file.writelines(
+            json.dumps({"prompt": f"{n}?", "answer": n, "id": n}) + "\n" for n in range(20_000)
+        )
     ids = [
         [
             int(question_of(text).id)
-            for text in read_checks(f"{path}:50", seed=seed, prompt_tokens=1, most_tokens=None).texts
+            for text in read_checks(
+                f"{path}:50", seed=seed, prompt_tokens=1, most_tokens=None
+            ).texts
         ]
         for seed in (1, 1, 2)
     ]
@@ -143,18 +153,29 @@ def test_generated_questions_have_numbers_of_their_own() -> None:
     assert [question.task for question in questions[:3]] == ["copy", "add", "look-up"]
     needles = [question.answer[0] for question in questions if question.grade == "needle"]
     assert len(set(needles)) == 100
-    assert all(text.count(needle) == 2 for text, needle in zip(checks.texts[2::3], needles, strict=True))
+    assert all(
+        text.count(needle) == 2 for text, needle in zip(checks.texts[2::3], needles, strict=True)
+    )
     assert checks.texts[2].count("The number of") == 100
-    assert checks.texts == read_checks("generated:300", seed=3, prompt_tokens=2000, most_tokens=None).texts
+    assert (
+        checks.texts
+        == read_checks("generated:300", seed=3, prompt_tokens=2000, most_tokens=None).texts
+    )
 
 
-@pytest.mark.parametrize("load", [{"concurrency": "2,8"}, {"rate": "5,20"}, {"rate": "inf", "requests": "90"}])
-def test_graded_rows_stand_between_measured_ones_which_stay_as_they_were(load: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "load", [{"concurrency": "2,8"}, {"rate": "5,20"}, {"rate": "inf", "requests": "90"}]
+)
+def test_graded_rows_stand_between_measured_ones_which_stay_as_they_were(
+    load: dict[str, str],
+) -> None:
     plan = plan_of(Options.read(check="generated", check_share="10%", **load))
     bare = plan_of(Options.read(**load))
     others = plan.phase != CHECK
     for name in plan.COLUMNS[:-1]:
-        assert np.array_equal(getattr(plan, name)[others], getattr(bare, name), equal_nan=name == "intended_s")
+        assert np.array_equal(
+            getattr(plan, name)[others], getattr(bare, name), equal_nan=name == "intended_s"
+        )
     assert plan.plan_id != bare.plan_id
     for cell in range(len(plan.cells)):
         rows = plan.rows(cell)
@@ -166,7 +187,9 @@ def test_graded_rows_stand_between_measured_ones_which_stay_as_they_were(load: d
 
 def test_requests_are_added_until_the_questions_asked_for_fit() -> None:
     plan = plan_of(Options.read(check="generated:40", concurrency="1,2"))
-    assert [(plan.phase[plan.rows(c).start : plan.rows(c).stop] == CHECK).sum() for c in (0, 1)] == [40, 40]
+    assert [
+        (plan.phase[plan.rows(c).start : plan.rows(c).stop] == CHECK).sum() for c in (0, 1)
+    ] == [40, 40]
     with pytest.raises(InputError, match="over 10% of all; ask for 360"):
         plan_of(Options.read(check="generated:40", concurrency="1", requests="50"))
     with pytest.raises(InputError, match="--plan and --check"):
@@ -174,25 +197,36 @@ def test_requests_are_added_until_the_questions_asked_for_fit() -> None:
 
 
 def test_a_plan_with_questions_is_stored_whole(tmp_path: Path) -> None:
-    plan = plan_of(Options.read(check="generated:9", check_share="0.5", concurrency="2", turns="2", requests="20"))
+    plan = plan_of(
+        Options.read(
+            check="generated:9", check_share="0.5", concurrency="2", turns="2", requests="20"
+        )
+    )
     run_folder.write_plan(tmp_path / "plan.parquet", plan)
     again = run_folder.read_plan(tmp_path)
     assert again.plan_id == plan.plan_id
     graded = [request for request in again if request.phase == "check"]
     assert len(graded) == 9
-    assert all(request.chat and request.turn is None and question_of(request.prompt or "") for request in graded)
+    assert all(
+        request.chat and request.turn is None and question_of(request.prompt or "")
+        for request in graded
+    )
 
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_the_right_answer_and_a_salt_are_never_sent(tmp_path: Path, chat: bool) -> None:
     path = tmp_path / "q.jsonl"
-    path.write_text(json.dumps({"prompt": "Where?", "answer": "Samarkand", "tools": [TOOL], "grade": "text"}))
+    path.write_text(
+        json.dumps({"prompt": "Where?", "answer": "Samarkand", "tools": [TOOL], "grade": "text"})
+    )
     plan = plan_of(Options.read(check=str(path), check_share="0.5", concurrency="1"))
     writer = PromptWriter(Vocabulary("text", words=("a", "b")), seed=0, salt="salt", chat=chat)
     [request] = [request for request in plan if request.phase == "check"]
     body = RequestBody({"messages" if chat else "prompt": PROMPT, "max_tokens": LENGTH})
     sent = json.loads(body.render(writer.write(request), request.output_tokens))
     assert "Samarkand" not in json.dumps(sent)
-    assert sent.get("messages", sent.get("prompt")) == ([{"role": "user", "content": "Where?"}] if chat else "Where?")
+    assert sent.get("messages", sent.get("prompt")) == (
+        [{"role": "user", "content": "Where?"}] if chat else "Where?"
+    )
     assert ("tools" in sent) == chat
     assert sent["max_tokens"] == 128

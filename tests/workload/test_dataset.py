@@ -43,7 +43,9 @@ def test_plain_text_is_a_prompt_per_line_that_is_not_blank(write: Write) -> None
     )
 
 
-@pytest.mark.parametrize("first", ['"Hello," she said.', "[1] Smith et al.", "{% if x %}", "[INST] hi", "42", "null"])
+@pytest.mark.parametrize(
+    "first", ['"Hello," she said.', "[1] Smith et al.", "{% if x %}", "[INST] hi", "42", "null"]
+)
 def test_prose_that_opens_like_json_is_text(write: Write, first: str) -> None:
     assert read(write(f"{first}\nmore\n")).prompts == [first, "more"]
 
@@ -62,7 +64,10 @@ def test_strings_by_line_and_in_an_array(write: Write) -> None:
 
 
 def test_the_first_of_several_turns_counts(write: Write) -> None:
-    assert read(write(lines({"turns": ["one", "two"]}, {"turns": ["three"]}))).prompts == ["one", "three"]
+    assert read(write(lines({"turns": ["one", "two"]}, {"turns": ["three"]}))).prompts == [
+        "one",
+        "three",
+    ]
 
 
 def test_an_instruction_is_asked_with_what_it_is_about_and_null_is_no_field(write: Write) -> None:
@@ -79,7 +84,14 @@ def test_a_line_of_a_batch_file_is_what_its_request_says(write: Write) -> None:
     ]
     path = "/v1/chat/completions"
     dataset = read(
-        write(lines(*({"custom_id": "r", "method": "POST", "url": path, "body": body} for body in bodies)))
+        write(
+            lines(
+                *(
+                    {"custom_id": "r", "method": "POST", "url": path, "body": body}
+                    for body in bodies
+                )
+            )
+        )
     )
     assert (dataset.format, dataset.output_tokens) == ("messages", [7, None])
     assert messages(dataset) == [[user("one")], [user("two")]]
@@ -87,7 +99,13 @@ def test_a_line_of_a_batch_file_is_what_its_request_says(write: Write) -> None:
 
 @pytest.mark.parametrize(
     "head",
-    ["prompt,output_tokens", '"id";"Question"', "TIMESTAMP,ContextTokens,GeneratedTokens", "id\ttext", "a,messages"],
+    [
+        "prompt,output_tokens",
+        '"id";"Question"',
+        "TIMESTAMP,ContextTokens,GeneratedTokens",
+        "id\ttext",
+        "a,messages",
+    ],
 )
 def test_a_table_is_not_taken_for_prompts(write: Write, head: str) -> None:
     with pytest.raises(InputError, match="a table with named columns; give JSONL") as error:
@@ -95,12 +113,16 @@ def test_a_table_is_not_taken_for_prompts(write: Write, head: str) -> None:
     assert "--trace" in str(error.value)
 
 
-@pytest.mark.parametrize("line", ["Text me, she said.", "input", "One, two, three", "prompt: a, b?"])
+@pytest.mark.parametrize(
+    "line", ["Text me, she said.", "input", "One, two, three", "prompt: a, b?"]
+)
 def test_prose_with_commas_is_text(write: Write, line: str) -> None:
     assert read(write(f"{line}\nmore\n")).prompts == [line, "more"]
 
 
-def test_a_line_without_end_is_not_read_to_its_end(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_end_is_not_read_to_its_end(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "MOST_LINE_BYTES", 1000)
     good = json.dumps({"prompt": "a"})
     long = json.dumps({"prompt": "b" * 1000})
@@ -115,7 +137,9 @@ def test_a_line_without_end_is_not_read_to_its_end(write: Write, monkeypatch: py
 
 def test_a_pipe_is_refused_with_its_remedy(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="a pipe, and what it brings is read more than once; save it in a file"):
+    with pytest.raises(
+        InputError, match="a pipe, and what it brings is read more than once; save it in a file"
+    ):
         read(tmp_path / "pipe")
 
 
@@ -171,27 +195,55 @@ def test_tool_calls_stay_whole(write: Write) -> None:
 
 
 def test_messages_that_cannot_be_sent_are_counted(write: Write) -> None:
-    image = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    image = [
+        {"type": "text", "text": "what is this?"},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+    ]
     only_answer = [{"role": "assistant", "content": "b"}]
     dataset = read(
-        write(lines(*({"messages": m} for m in ([], only_answer, [user("")], [user(image)], [user("a")]))))
+        write(
+            lines(
+                *(
+                    {"messages": m}
+                    for m in ([], only_answer, [user("")], [user(image)], [user("a")])
+                )
+            )
+        )
     )
     assert (messages(dataset), dataset.skipped) == ([[user("a")]], 4)
 
 
 def test_empty_prompts_are_counted_and_their_lengths_go_with_them(write: Write) -> None:
     dataset = read(
-        write(lines({"prompt": " ", "max_tokens": 1}, {"prompt": "a", "max_tokens": 2}, {"turns": [], "prompt": ""}))
+        write(
+            lines(
+                {"prompt": " ", "max_tokens": 1},
+                {"prompt": "a", "max_tokens": 2},
+                {"turns": [], "prompt": ""},
+            )
+        )
     )
     assert (dataset.prompts, dataset.output_tokens, dataset.skipped) == (["a"], [2], 2)
 
 
 @pytest.mark.parametrize(
     "field",
-    ["output_tokens", "output_len", "output_length", "output_tokens_count", "max_tokens", "max_completion_tokens"],
+    [
+        "output_tokens",
+        "output_len",
+        "output_length",
+        "output_tokens_count",
+        "max_tokens",
+        "max_completion_tokens",
+    ],
 )
 def test_stated_output_lengths(write: Write, field: str) -> None:
-    items = [{"prompt": "a", field: 7}, {"prompt": "b"}, {"prompt": "c", field: None}, {"prompt": "d", field: 9.0}]
+    items = [
+        {"prompt": "a", field: 7},
+        {"prompt": "b"},
+        {"prompt": "c", field: None},
+        {"prompt": "d", field: 9.0},
+    ]
     assert read(write(lines(*items))).output_tokens == [7, None, None, 9]
 
 
@@ -208,15 +260,32 @@ def conversations(dataset: Dataset) -> list[tuple[str | None, list[Any]]]:
 
 def test_sharegpt_as_conversations_has_every_human_turn(write: Write) -> None:
     items = [
-        [turn("human", "one"), turn("gpt", "answer"), turn("user", "two"), turn("gpt", "b"), turn("human", " ")],
-        [turn("system", "be brief"), turn("human", "three"), turn("system", "late"), turn("bing", "x")],
+        [
+            turn("human", "one"),
+            turn("gpt", "answer"),
+            turn("user", "two"),
+            turn("gpt", "b"),
+            turn("human", " "),
+        ],
+        [
+            turn("system", "be brief"),
+            turn("human", "three"),
+            turn("system", "late"),
+            turn("bing", "x"),
+        ],
         [turn("system", " "), turn("human", "four")],
         [turn("gpt", "go on"), turn("human", "five")],
         [turn("system", "alone")],
     ]
-    path = write(lines(*({"conversations": item, "max_tokens": i + 1} for i, item in enumerate(items))))
+    path = write(
+        lines(*({"conversations": item, "max_tokens": i + 1} for i, item in enumerate(items)))
+    )
     dataset = read(path, conversations=True)
-    assert conversations(dataset) == [(None, ["one", "two"]), ("be brief", ["three"]), (None, ["four"])]
+    assert conversations(dataset) == [
+        (None, ["one", "two"]),
+        ("be brief", ["three"]),
+        (None, ["four"]),
+    ]
     assert (dataset.output_tokens, dataset.skipped) == ([1, 2, 3], 2)
     alone = read(path)
     assert (alone.prompts, alone.turns) == (dataset.prompts, [])
@@ -256,7 +325,10 @@ TOOLS = [{"type": "function", "function": {"name": "f"}}]
 def test_where_tools_were_called_each_request_brings_the_recorded_answer(write: Write) -> None:
     answer = {"role": "assistant", "content": "b"}
     system = {"role": "system", "content": "s"}
-    item = {"messages": [system, user("a"), CALL, RESULT, RESULT, answer, user("c"), answer], "tools": TOOLS}
+    item = {
+        "messages": [system, user("a"), CALL, RESULT, RESULT, answer, user("c"), answer],
+        "tools": TOOLS,
+    }
     plain = {"messages": [answer, user("a"), answer, user("b"), user("c")]}
     called, asked = read(write(lines(item, plain)), conversations=True).turns
     assert [json.loads(turn) for turn in called] == [
@@ -272,11 +344,17 @@ def test_tools_go_with_messages(write: Write) -> None:
         {"messages": [user("b")], "tools": [], "tool_choice": "none", "parallel_tool_calls": None},
         {"conversations": [turn("human", "c")], "functions": TOOLS, "function_call": {"name": "f"}},
     ]
-    for item, beside in zip(items, ({"tools": TOOLS, "tool_choice": "auto"}, None, items[2]), strict=True):
+    for item, beside in zip(
+        items, ({"tools": TOOLS, "tool_choice": "auto"}, None, items[2]), strict=True
+    ):
         found = read(write(lines(item)))
         (prompt,) = messages(found)
         more = prompt if isinstance(prompt, dict) else {}
-        assert more == {} if not beside else {name: more[name] for name in beside.keys() - {"conversations"}}
+        assert (
+            more == {}
+            if not beside
+            else {name: more[name] for name in beside.keys() - {"conversations"}}
+        )
         assert found.dropped == ({"tool_choice": 1} if item is items[1] else {})
 
 
@@ -302,7 +380,10 @@ def test_what_changes_the_work_and_cannot_be_sent_is_counted(
 
 
 def test_what_is_left_out_for_its_parts_is_counted_too(write: Write) -> None:
-    image = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
+    image = [
+        {"type": "text", "text": "what is this?"},
+        {"type": "image_url", "image_url": {"url": "data:,"}},
+    ]
     found = read(write(lines({"messages": [user(image)]}, {"messages": [user("a")]})))
     assert (len(found.prompts), found.skipped, found.dropped) == (1, 1, {"image_url": 1})
     calls = {"conversations": [turn("human", "a"), turn("function_call", "{}"), turn("human", "b")]}
@@ -310,22 +391,36 @@ def test_what_is_left_out_for_its_parts_is_counted_too(write: Write) -> None:
 
 
 def test_turns_and_single_prompts_as_conversations(write: Write) -> None:
-    turns = read(write(lines({"turns": ["one", "", "two"]}, {"turns": ["three"]}, {"turns": []})), conversations=True)
+    turns = read(
+        write(lines({"turns": ["one", "", "two"]}, {"turns": ["three"]}, {"turns": []})),
+        conversations=True,
+    )
     assert (conversations(turns), turns.skipped) == ([(None, ["one", "two"]), (None, ["three"])], 1)
     assert turns.prompts == ["one", "three"]
     for content in ("one\ntwo\n", '"one"\n"two"\n', lines({"prompt": "one"}, {"prompt": "two"})):
-        assert conversations(read(write(content), conversations=True)) == [(None, ["one"]), (None, ["two"])]
+        assert conversations(read(write(content), conversations=True)) == [
+            (None, ["one"]),
+            (None, ["two"]),
+        ]
 
 
 @pytest.mark.parametrize(
     ("content", "what"),
     [
         (lines({"turns": ["one", 2]}), "line 1: one of 'turns' is not text; "),
-        (lines({"conversations": [turn("human", "a"), {"from": "gpt"}]}), "line 1: a turn of 'conversations' lacks"),
-        (lines({"messages": [{"role": "tool", "content": "a"}]}), "none of its 1 items has a prompt to send; "),
+        (
+            lines({"conversations": [turn("human", "a"), {"from": "gpt"}]}),
+            "line 1: a turn of 'conversations' lacks",
+        ),
+        (
+            lines({"messages": [{"role": "tool", "content": "a"}]}),
+            "none of its 1 items has a prompt to send; ",
+        ),
     ],
 )
-def test_what_only_conversations_need_is_checked_only_there(write: Write, content: str, what: str) -> None:
+def test_what_only_conversations_need_is_checked_only_there(
+    write: Write, content: str, what: str
+) -> None:
     path = write(content)
     assert len(read(path).prompts) == 1
     with pytest.raises(InputError) as caught:
@@ -334,7 +429,11 @@ def test_what_only_conversations_need_is_checked_only_there(write: Write, conten
 
 
 def test_gzip_and_byte_order_mark(write: Write) -> None:
-    for content in (lines({"prompt": "a"}), json.dumps([{"prompt": "a"}]), "\n" + json.dumps([{"prompt": "a"}])):
+    for content in (
+        lines({"prompt": "a"}),
+        json.dumps([{"prompt": "a"}]),
+        "\n" + json.dumps([{"prompt": "a"}]),
+    ):
         marked = b"\xef\xbb\xbf" + content.encode()
         for data in (marked, gzip.compress(marked), gzip.compress(content.encode())):
             dataset = read(write(data))
@@ -437,7 +536,11 @@ def test_gzip_of_several_members(write: Write) -> None:
 
 def test_an_array_takes_little_more_than_its_file(write: Write) -> None:
     filler = [turn("gpt", "answer " * 20)] * 40
-    path = write(json.dumps([{"conversations": [turn("human", f"question {i}"), *filler]} for i in range(1000)]))
+    path = write(
+        json.dumps(
+            [{"conversations": [turn("human", f"question {i}"), *filler]} for i in range(1000)]
+        )
+    )
     tracemalloc.start()
     try:
         read(path)
@@ -449,7 +552,8 @@ def test_an_array_takes_little_more_than_its_file(write: Write) -> None:
 
 
 @pytest.mark.skipif(
-    not PUBLIC.is_dir(), reason="the public prompts are not beside this checkout (shared/data/prompts)"
+    not PUBLIC.is_dir(),
+    reason="the public prompts are not beside this checkout (shared/data/prompts)",
 )
 @pytest.mark.parametrize(
     ("name", "format", "count", "start"),
@@ -471,16 +575,27 @@ def test_public_prompts(name: str, format: str, count: int, start: str) -> None:
 
 
 def test_bad_lines_are_left_out_and_counted_where_that_is_asked_for(write: Write) -> None:
-    """A file of 50,000 prompts is not lost for a line that was cut off, or for half of a surrogate pair."""
+    """A file of 50,000 prompts is not lost for a line that was cut off, or for half of a surrogate
+    pair."""
     good = [{"prompt": f"p{i}", "max_tokens": 3} for i in range(5)]
-    content = lines(*good[:4]) + '{"prompt": "\\ud800"}\n{"text": "b"}\n\n' + lines(good[4]) + '{"prompt": "cut o'
-    with pytest.raises(InputError, match=r"line 5: broken JSON.*leave such lines out with --skip-bad$"):
+    content = (
+        lines(*good[:4])
+        + '{"prompt": "\\ud800"}\n{"text": "b"}\n\n'
+        + lines(good[4])
+        + '{"prompt": "cut o'
+    )
+    with pytest.raises(
+        InputError, match=r"line 5: broken JSON.*leave such lines out with --skip-bad$"
+    ):
         read(write(content))
     found = read(write(content), skip_bad=True)
     assert found.prompts == ["p0", "p1", "p2", "p3", "p4"]
     assert (found.output_tokens, found.bad, found.skipped) == ([3] * 5, 3, 0)
     # The first good one tells what the others must be like.
-    assert read(write('{"prompt": 7\n"\\ud800"\n' + lines("a", "b")), skip_bad=True).prompts == ["a", "b"]
+    assert read(write('{"prompt": 7\n"\\ud800"\n' + lines("a", "b")), skip_bad=True).prompts == [
+        "a",
+        "b",
+    ]
     array = read(write('[{"prompt": "a"}, {"prompt": "\\ud800"}, {"prompt": ""}]'), skip_bad=True)
     assert (array.prompts, array.bad, array.skipped) == (["a"], 1, 1)
     assert read(write(b"fine\nna\xefve\n"), skip_bad=True).prompts == ["fine"]

@@ -1,4 +1,5 @@
-"""Files, options and shorthands of somebody hostile: whatever they hold, they are read or refused in one line."""
+"""Files, options and shorthands of somebody hostile: whatever they hold, they are read or refused
+in one line."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ def outcome(read: Callable[[], Any]) -> str:
     ids=lambda content: content[:30].strip(),
 )
 @pytest.mark.parametrize("skip_bad", [False, True])
-def test_odd_content_is_read_or_refused(write: Write, read: Callable[..., Any], content: str, skip_bad: bool) -> None:
+def test_odd_content_is_read_or_refused(
+    write: Write, read: Callable[..., Any], content: str, skip_bad: bool
+) -> None:
     path = write(content.encode("utf-8", "surrogatepass"))
     begun = time.monotonic()
     outcome(lambda: read(path, skip_bad=skip_bad))
@@ -105,7 +108,11 @@ def test_odd_content_is_read_or_refused(write: Write, read: Callable[..., Any], 
     st.integers(1, 3),
 )  # fmt: skip
 def test_any_bytes_are_read_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, read: Callable[..., Any], skip_bad: bool, content: bytes, times: int
+    tmp_path_factory: pytest.TempPathFactory,
+    read: Callable[..., Any],
+    skip_bad: bool,
+    content: bytes,
+    times: int,
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(b"\n".join([content] * times))
@@ -126,7 +133,9 @@ except InputError as error:
 
 
 @pytest.mark.parametrize("kind", ["trace", "dataset"])
-@pytest.mark.parametrize("unit", ["\n", "[", pytest.param('"x",\n', marks=pytest.mark.slow)], ids=repr)
+@pytest.mark.parametrize(
+    "unit", ["\n", "[", pytest.param('"x",\n', marks=pytest.mark.slow)], ids=repr
+)
 def test_a_gzip_bomb_takes_bounded_memory_and_time(tmp_path: Path, kind: str, unit: str) -> None:
     """Half a GB in half a MB: not held whole, and not read for minutes."""
     path = tmp_path / "bomb.gz"
@@ -151,7 +160,10 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, read: Callable[..., 
     assert outcome(lambda: read(Path("/dev/zero")))
 
 
-TEXT = st.text(st.sampled_from("0123456789.,:=@x×/{}[]\"'\\-+eEkKmMinfahN sn_tpdluorg\u0661\ud800\0\n"), max_size=40)
+TEXT = st.text(
+    st.sampled_from("0123456789.,:=@x×/{}[]\"'\\-+eEkKmMinfahN sn_tpdluorg\u0661\ud800\0\n"),
+    max_size=40,
+)
 WORDS = st.lists(
     st.sampled_from(
         ["llama-3.1-8b", "deepseek-v3", ":fp8", ":", "@", "8x", "h200", "dgx-h200", "/", ",", "tp8", "tp", "=", "ep8",
@@ -203,7 +215,9 @@ VALUES = (
 @example({"extra_body": "\ud800"})
 @example({"structured": 'json-schema:{"a": "\ud800"}'})
 def test_no_value_of_an_option_ends_in_a_traceback(given_options: dict[str, Any]) -> None:
-    outcome(lambda: options_of({"deployment": "llama-3.1-8b@1xh100", **given_options}, SimulateOptions))
+    outcome(
+        lambda: options_of({"deployment": "llama-3.1-8b@1xh100", **given_options}, SimulateOptions)
+    )
 
 
 HUGE = ["1e308", "1e-308", "9" * 400, "1e20", "2147483648", "inf", "nan", "-1", "0", "1e-9"]

@@ -30,11 +30,16 @@ def test_every_kind_of_length(text: str, length: Length) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "ratio", "low"), [("1000", 0.8, 800), ("1024", 0.8, 819), ("100", 0.07, 7), ("3", 0.01, 1)]
+    ("text", "ratio", "low"),
+    [("1000", 0.8, 800), ("1024", 0.8, 819), ("100", 0.07, 7), ("3", 0.01, 1)],
 )
-def test_a_range_ratio_makes_a_plain_number_uniform_below_it(text: str, ratio: float, low: int) -> None:
+def test_a_range_ratio_makes_a_plain_number_uniform_below_it(
+    text: str, ratio: float, low: int
+) -> None:
     high = int(text)
-    assert parse_length(text, ratio, "--input") == Length("uniform", (low + high) / 2, low=low, high=high)
+    assert parse_length(text, ratio, "--input") == Length(
+        "uniform", (low + high) / 2, low=low, high=high
+    )
 
 
 def test_a_range_ratio_leaves_other_kinds_alone() -> None:
@@ -68,7 +73,9 @@ def test_draws_have_the_mean_and_spread_asked_for(text: str, mean: float, spread
     assert drawn.std() == pytest.approx(spread, rel=0.03)
 
 
-@pytest.mark.parametrize("text", ["1", "uniform:1:2", "normal:1:100", "lognormal:1:5", "lognormal:1:1000"])
+@pytest.mark.parametrize(
+    "text", ["1", "uniform:1:2", "normal:1:100", "lognormal:1:5", "lognormal:1:1000"]
+)
 def test_no_length_is_below_one_or_above_the_most(text: str) -> None:
     drawn = parse_length(text, 1.0, "--input").draw(rng(), 5000)
     assert drawn.min() >= 1
@@ -88,7 +95,11 @@ def test_more_draws_begin_like_fewer() -> None:
 def test_a_prefix_must_be_shorter_than_every_input() -> None:
     output = Length("fixed", 1)
     Synthetic(Length("fixed", 10), output, prefix_tokens=9)
-    for length in (Length("fixed", 10), Length("uniform", 15, low=10, high=20), Length("normal", 50, sd=1)):
+    for length in (
+        Length("fixed", 10),
+        Length("uniform", 15, low=10, high=20),
+        Length("normal", 50, sd=1),
+    ):
         with pytest.raises(InputError, match=r"^--prefix 10: inputs may be as short as "):
             Synthetic(length, output, prefix_tokens=10)
 

@@ -51,11 +51,20 @@ def test_the_mean_rate_of_a_trace_is_that_of_the_requests_sent(trace: Path) -> N
     [
         ({"requests": [11]}, r"--requests 11: the trace has 10; ask for no more"),
         ({"rate": [4.0], "requests": [11]}, "4 req/s: 11 requests, and the trace has 10"),
-        ({"rate": [1.0, 4.0], "requests_per_rate": 5.0}, "4 req/s: 20 requests, and the trace has 10"),
-        ({"concurrency": [4], "requests": [11]}, "concurrency 4: 11 requests, and the trace has 10"),
+        (
+            {"rate": [1.0, 4.0], "requests_per_rate": 5.0},
+            "4 req/s: 20 requests, and the trace has 10",
+        ),
+        (
+            {"concurrency": [4], "requests": [11]},
+            "concurrency 4: 11 requests, and the trace has 10",
+        ),
         ({"rate": [4.0], "duration_s": 60.0}, "4 req/s: .* requests, and the trace has 10"),
         ({"ramp": "5:40:10s"}, "5–40 req/s in 10 s: .* requests, and the trace has 10"),
-        ({"rate": [math.inf], "requests": [4, 11]}, "burst of 11: 11 requests, and the trace has 10"),
+        (
+            {"rate": [math.inf], "requests": [4, 11]},
+            "burst of 11: 11 requests, and the trace has 10",
+        ),
     ],
 )
 def test_more_than_a_trace_has_is_refused(trace: Path, asked: dict[str, Any], said: str) -> None:
@@ -88,7 +97,9 @@ def test_the_warm_up_of_a_trace_is_a_tenth_of_it_at_most(trace: Path) -> None:
 def test_of_a_trace_what_is_sent_must_fit_the_model_in_its_own_lengths(trace: Path) -> None:
     # Lengths are 110 to 128 in all; scaled by 0.1 they are 11 to 13.
     assert len(plan_of(Options.read(trace=trace, warmup=0, length_scale=0.1), 13)) == 10
-    with pytest.raises(InputError, match=r"line 7: 10 tokens in and 2 out, and the model takes 11 in all"):
+    with pytest.raises(
+        InputError, match=r"line 7: 10 tokens in and 2 out, and the model takes 11 in all"
+    ):
         plan_of(Options.read(trace=trace, warmup=0, length_scale=0.1), 11)
     first: list[dict[str, Any]] = [
         {"requests": [3]}, {"rate": [4.0], "requests": [3]}, {"concurrency": [2], "requests": [3]},
@@ -96,9 +107,13 @@ def test_of_a_trace_what_is_sent_must_fit_the_model_in_its_own_lengths(trace: Pa
     ]  # fmt: skip
     for asked in first:  # lines 2 to 4
         assert len(plan_of(Options.read(trace=trace, warmup=0, **asked), 114)) == 3
-        with pytest.raises(InputError, match="line 4: 102 tokens in and 12 out, and the model takes 113 in all"):
+        with pytest.raises(
+            InputError, match="line 4: 102 tokens in and 12 out, and the model takes 113 in all"
+        ):
             plan_of(Options.read(trace=trace, warmup=0, **asked), 113)
-    with pytest.raises(InputError, match="line 5: "):  # a warm-up has the lengths of the first lines
+    with pytest.raises(
+        InputError, match="line 5: "
+    ):  # a warm-up has the lengths of the first lines
         plan_of(Options.read(trace=trace, concurrency=[4], requests=[3]), 114)
     kept = plan_of(Options.read(trace=trace, warmup=0, skip_bad=True), 114)
     assert (len(kept), kept.workload["skipped"]) == (3, {"too long for the model": 7})
@@ -113,12 +128,16 @@ def test_prompts_of_a_file_that_the_server_does_not_take(tmp_path: Path) -> None
         tokens = len(prompt.split())
         return tokens if not chat and tokens + output_tokens > 12 else None
 
-    with pytest.raises(InputError, match=r"prompts.txt: a prompt of (9|10) tokens \(a a.*\) and an answer of 4: "):
+    with pytest.raises(
+        InputError, match=r"prompts.txt: a prompt of (9|10) tokens \(a a.*\) and an answer of 4: "
+    ):
         plan_of(asked, beyond=beyond)
     plan = plan_of(change(asked, skip_bad=True), beyond=beyond)
     assert sorted({len(text.split()) for text in plan.prompts}) == list(range(1, 9))
     assert (plan.workload["prompts"], plan.workload["too_long"]) == (8, 2)
-    assert "too_long" not in plan_of(asked, beyond=lambda prompt, chat, output_tokens: None).workload
+    assert (
+        "too_long" not in plan_of(asked, beyond=lambda prompt, chat, output_tokens: None).workload
+    )
     with pytest.raises(InputError, match="every prompt is longer than the server's context"):
         plan_of(change(asked, skip_bad=True), beyond=lambda *_: 7)
     # Only what is sent is looked at.
@@ -135,7 +154,9 @@ def _tried(options: Options, beyond: Beyond) -> Plan | None:
 
 def test_what_was_cut_out_of_a_trace_is_in_the_papers(trace: Path) -> None:
     said = plan_of(
-        Options.read(trace=trace, trace_window_s=(0.0, 35.0), trace_sample=0.9, length_scale=0.5, warmup=0)
+        Options.read(
+            trace=trace, trace_window_s=(0.0, 35.0), trace_sample=0.9, length_scale=0.5, warmup=0
+        )
     ).workload
     assert said["window_s"] == (0.0, 35.0)
     assert (said["sample"], said["length_scale"]) == (0.9, 0.5)
@@ -175,7 +196,9 @@ def test_nothing_that_a_plan_answers_is_passed_over_in_silence(
 @pytest.mark.parametrize("value", [-3.0, 0.0])
 def test_a_plan_that_nobody_can_send_is_refused(tmp_path: Path, value: float) -> None:
     path = tmp_path / "plan.parquet"
-    plan = make_plan(Synthetic(Length("fixed", 4), Length("fixed", 2)), [Load("concurrency", 1)], requests=[3])
+    plan = make_plan(
+        Synthetic(Length("fixed", 4), Length("fixed", 2)), [Load("concurrency", 1)], requests=[3]
+    )
     for odd in (
         replace(plan, cells=(Load("concurrency", value),)),
         replace(plan, **{name: getattr(plan, name)[:0] for name in Plan.COLUMNS}),
@@ -188,9 +211,18 @@ def test_a_plan_that_nobody_can_send_is_refused(tmp_path: Path, value: float) ->
 
 def test_a_burst_takes_its_place_among_rates() -> None:
     plan = plan_of(Options.read(rate=[1.0, math.inf, 4.0], requests=[6], burstiness=2.0))
-    assert [(load.kind, load.value) for load in plan.cells] == [("rate", 1.0), ("burst", 6.0), ("rate", 4.0)]
-    assert [int((plan.phase[rows.start : rows.stop] == 1).sum()) for rows in map(plan.rows, range(3))] == [6, 6, 6]
-    assert [load.value for load in plan_of(Options.read(rate=[40.0, math.inf])).cells] == [40.0, 32.0]
+    assert [(load.kind, load.value) for load in plan.cells] == [
+        ("rate", 1.0),
+        ("burst", 6.0),
+        ("rate", 4.0),
+    ]
+    assert [
+        int((plan.phase[rows.start : rows.stop] == 1).sum()) for rows in map(plan.rows, range(3))
+    ] == [6, 6, 6]
+    assert [load.value for load in plan_of(Options.read(rate=[40.0, math.inf])).cells] == [
+        40.0,
+        32.0,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -211,6 +243,11 @@ def test_how_long_a_request_takes_decides_how_many_come_unless_that_is_said(
 
 
 def test_what_else_is_sent_does_not_depend_on_how_long_a_request_takes() -> None:
-    for asked in ({"concurrency": [4]}, {"ramp": "1:2:20s"}, {"rate": [2.0], "turns": "3"}, {"rate": [math.inf]}):
+    for asked in (
+        {"concurrency": [4]},
+        {"ramp": "1:2:20s"},
+        {"rate": [2.0], "turns": "3"},
+        {"rate": [math.inf]},
+    ):
         options = Options.read(**asked)  # type: ignore[arg-type]
         assert plan_of(options, e2e_s=[40.0]).plan_id == plan_of(options).plan_id

@@ -26,9 +26,16 @@ def request(index: int = 0, tokens: int = 40, **fields: Any) -> PlannedRequest:
 
 
 def written(
-    asked: PlannedRequest, vocabulary: Vocabulary = IDS, *, seed: int = 0, salt: str | None = "s", chat: bool = False
+    asked: PlannedRequest,
+    vocabulary: Vocabulary = IDS,
+    *,
+    seed: int = 0,
+    salt: str | None = "s",
+    chat: bool = False,
 ) -> Any:
-    return msgspec.json.decode(PromptWriter(vocabulary, seed=seed, salt=salt, chat=chat).write(asked))
+    return msgspec.json.decode(
+        PromptWriter(vocabulary, seed=seed, salt=salt, chat=chat).write(asked)
+    )
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 40, 5000])
@@ -52,7 +59,12 @@ def test_a_prompt_follows_from_seed_salt_cell_and_index_alone() -> None:
     writer = PromptWriter(IDS, seed=0, salt="s", chat=False)
     writer.write(request(2))
     assert msgspec.json.decode(writer.write(asked)) == base
-    others = [written(asked, seed=1), written(asked, salt="t"), written(asked, salt=None), written(request(4))]
+    others = [
+        written(asked, seed=1),
+        written(asked, salt="t"),
+        written(asked, salt=None),
+        written(request(4)),
+    ]
     others.append(written(request(3, cell=1)))
     assert len({tuple(ids) for ids in [base, *others]}) == 6
 
@@ -84,7 +96,9 @@ def test_a_group_shares_its_prefix_and_nothing_else() -> None:
 def test_a_group_shares_its_prefix_in_words_too() -> None:
     writer = PromptWriter(WORDS, seed=0, salt="s", chat=True)
     prompts = [
-        msgspec.json.decode(writer.write(request(i, 40, prefix_group=1, prefix_tokens=24)))[0]["content"].split(" ")
+        msgspec.json.decode(writer.write(request(i, 40, prefix_group=1, prefix_tokens=24)))[0][
+            "content"
+        ].split(" ")
         for i in range(2)
     ]
     assert [len(words) for words in prompts] == [40, 40]
@@ -97,15 +111,24 @@ def test_chat_is_one_message_of_the_user() -> None:
     assert written(request(), WORDS, chat=True) == [{"role": "user", "content": text}]
 
 
-@given(size=st.integers(1, 300), tokens=st.integers(1, 300), top=st.integers(0, 200_000), chat=st.booleans())
-def test_a_prompt_is_json_whatever_the_vocabulary(size: int, tokens: int, top: int, chat: bool) -> None:
+@given(
+    size=st.integers(1, 300),
+    tokens=st.integers(1, 300),
+    top=st.integers(0, 200_000),
+    chat=st.booleans(),
+)
+def test_a_prompt_is_json_whatever_the_vocabulary(
+    size: int, tokens: int, top: int, chat: bool
+) -> None:
     ids = Vocabulary("token ids", ids=tuple(top + 977 * i for i in range(size)))
     prompt = PromptWriter(ids, seed=0, salt="s", chat=False).write(request(tokens=tokens))
     assert len(json.loads(prompt)) == tokens
     words = Vocabulary(
         "text", words=tuple(chr(33 + i) for i in range(size))
     )  # quotation marks, backslashes, controls
-    text = json.loads(PromptWriter(words, seed=0, salt="s", chat=chat).write(request(tokens=tokens)))
+    text = json.loads(
+        PromptWriter(words, seed=0, salt="s", chat=chat).write(request(tokens=tokens))
+    )
     text = text[0]["content"] if chat else text
     assert len(text.split(" ")) == tokens
 
@@ -113,7 +136,8 @@ def test_a_prompt_is_json_whatever_the_vocabulary(size: int, tokens: int, top: i
 def test_a_prompt_shorter_than_what_is_fixed_is_refused() -> None:
     vocabulary = Vocabulary("text", words=WORDS.words, overhead_tokens=10)
     with pytest.raises(
-        InputError, match=r"^--input 10: the server adds 10 tokens to every prompt; ask for at least 11$"
+        InputError,
+        match=r"^--input 10: the server adds 10 tokens to every prompt; ask for at least 11$",
     ):
         written(request(tokens=10), vocabulary)
     with pytest.raises(InputError, match=r"and 8 are shared; ask for at least 19$"):
@@ -146,7 +170,9 @@ def test_a_mark_is_one_for_each_run_cell_and_phase() -> None:
 
 def test_without_a_salt_a_dataset_s_prompts_go_as_they_are() -> None:
     assert written(given_prompt("Why?"), WORDS, salt=None) == "Why?"
-    assert written(given_prompt("Why?"), WORDS, salt=None, chat=True) == [{"role": "user", "content": "Why?"}]
+    assert written(given_prompt("Why?"), WORDS, salt=None, chat=True) == [
+        {"role": "user", "content": "Why?"}
+    ]
     parts = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
     for messages in (msgspec.json.decode(MESSAGES), parts):
         text = msgspec.json.encode(messages).decode()
@@ -172,11 +198,14 @@ def test_messages_become_text_where_the_endpoint_takes_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['[{"role":"user","content":"Hi"}]', "[{ not JSON", "[{}]", "[{1, 2}] is a set in a list"]
+    "text",
+    ['[{"role":"user","content":"Hi"}]', "[{ not JSON", "[{}]", "[{1, 2}] is a set in a list"],
 )
 def test_text_that_looks_like_messages_is_text(text: str) -> None:
     assert written(given_prompt(text), WORDS, salt=None) == text
-    assert written(given_prompt(text), WORDS, salt=None, chat=True) == [{"role": "user", "content": text}]
+    assert written(given_prompt(text), WORDS, salt=None, chat=True) == [
+        {"role": "user", "content": text}
+    ]
 
 
 def test_blocks_are_shared_by_all_that_name_them() -> None:
@@ -205,7 +234,9 @@ def test_blocks_leave_room_for_what_the_server_adds() -> None:
     assert longer[:27] == text
 
 
-def conversation(vocabulary: Vocabulary, chat: bool, *asked: PlannedRequest, answer: str = 'say "so"\n') -> list[Any]:
+def conversation(
+    vocabulary: Vocabulary, chat: bool, *asked: PlannedRequest, answer: str = 'say "so"\n'
+) -> list[Any]:
     """The prompts of a session's turns, each with the history that led to it."""
     writer = PromptWriter(vocabulary, seed=0, salt="s", chat=chat)
     prompts = []
@@ -220,7 +251,13 @@ def conversation(vocabulary: Vocabulary, chat: bool, *asked: PlannedRequest, ans
 def test_a_turn_asks_with_all_that_was_said() -> None:
     turns = [request(n, 4, turn=n) for n in range(3)]
     first, second, third = conversation(WORDS, True, *turns)
-    assert [message["role"] for message in third] == ["user", "assistant", "user", "assistant", "user"]
+    assert [message["role"] for message in third] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert third[:3] == second
     assert second[:1] == first
     assert second[1]["content"] == 'say "so"\n'
@@ -229,28 +266,40 @@ def test_a_turn_asks_with_all_that_was_said() -> None:
 
 
 def test_a_turn_of_completions_is_one_text() -> None:
-    first, second = conversation(WORDS, False, request(0, 4, turn=0), request(1, 3, turn=1), answer=" so")
+    first, second = conversation(
+        WORDS, False, request(0, 4, turn=0), request(1, 3, turn=1), answer=" so"
+    )
     assert second.startswith(first + " so ")
     assert len(second.split()) == 4 + 1 + 3
 
 
 def test_a_system_prompt_is_said_once_and_shared() -> None:
-    turns = [request(0, 24, turn=0, prefix_group=1, prefix_tokens=20), request(1, 4, turn=1, prefix_group=1)]
+    turns = [
+        request(0, 24, turn=0, prefix_group=1, prefix_tokens=20),
+        request(1, 4, turn=1, prefix_group=1),
+    ]
     first, second = conversation(WORDS, True, *turns)
     assert [message["role"] for message in second] == ["system", "user", "assistant", "user"]
     assert len(first[0]["content"].split()) == 20
     assert len(first[1]["content"].split()) == 4
-    (other, *_), *_ = conversation(WORDS, True, request(9, 24, turn=0, prefix_group=1, prefix_tokens=20))
+    (other, *_), *_ = conversation(
+        WORDS, True, request(9, 24, turn=0, prefix_group=1, prefix_tokens=20)
+    )
     assert other == first[0]
 
 
 def test_a_file_s_conversation_has_its_mark_once() -> None:
     turns = [
-        request(n, -1, turn=n, prompt=json.dumps([{"role": "user", "content": f"Q{n}"}]), chat=True) for n in (0, 1)
+        request(n, -1, turn=n, prompt=json.dumps([{"role": "user", "content": f"Q{n}"}]), chat=True)
+        for n in (0, 1)
     ]
     first, second = conversation(WORDS, True, *turns)
     assert first[0]["content"].endswith("] Q0")
-    assert second == [*first, {"role": "assistant", "content": 'say "so"\n'}, {"role": "user", "content": "Q1"}]
+    assert second == [
+        *first,
+        {"role": "assistant", "content": 'say "so"\n'},
+        {"role": "user", "content": "Q1"},
+    ]
     text = conversation(WORDS, False, *turns, answer="A")[1]
     assert text.endswith("] Q0A\n\nQ1")
 
@@ -269,7 +318,9 @@ def test_tools_stand_behind_the_messages_of_chat() -> None:
     prompt = json.dumps({"messages": CALLED[0], "tools": TOOLS, "tool_choice": "auto"})
     asked = request(0, -1, prompt=prompt, chat=True)
     written = PromptWriter(WORDS, seed=0, salt=None, chat=True).write(asked)
-    body = RequestBody({"messages": PROMPT, "stream": True, "max_tokens": LENGTH}).render(written, 5)
+    body = RequestBody({"messages": PROMPT, "stream": True, "max_tokens": LENGTH}).render(
+        written, 5
+    )
     assert json.loads(body) == {
         "messages": CALLED[0], "tools": TOOLS, "tool_choice": "auto", "stream": True, "max_tokens": 5,
     }  # fmt: skip
@@ -278,7 +329,9 @@ def test_tools_stand_behind_the_messages_of_chat() -> None:
 
 
 def test_a_recorded_answer_stands_in_place_of_the_servers() -> None:
-    turns = [request(n, -1, turn=n, prompt=json.dumps(adds), chat=True) for n, adds in enumerate(CALLED)]
+    turns = [
+        request(n, -1, turn=n, prompt=json.dumps(adds), chat=True) for n, adds in enumerate(CALLED)
+    ]
     first, second = conversation(WORDS, True, *turns)
     assert second == [*first, *CALLED[1]]
 

@@ -45,7 +45,9 @@ def test_constant_arrivals() -> None:
         (Load("rate", 5.0, process="gamma", burstiness=4.0), 0.5),
     ],
 )
-def test_random_arrivals_have_the_rate_and_the_variation_asked_for(load: Load, variation: float) -> None:
+def test_random_arrivals_have_the_rate_and_the_variation_asked_for(
+    load: Load, variation: float
+) -> None:
     gaps = np.diff(arrivals(load, 50_000, np.random.default_rng(0)), prepend=0.0)
     assert gaps.min() >= 0
     assert gaps.mean() == pytest.approx(0.2, rel=0.02)
@@ -72,7 +74,13 @@ def test_how_many_requests_when_nothing_is_said(load: Load, requests: int, warmu
 
 def test_arrivals_last_for_several_times_as_long_as_a_request() -> None:
     load = Load("rate", 2.0)
-    assert [default_requests(load, e2e_s) for e2e_s in (0, 0.9, 12, 12.1, 59)] == [120, 120, 120, 240, 960]
+    assert [default_requests(load, e2e_s) for e2e_s in (0, 0.9, 12, 12.1, 59)] == [
+        120,
+        120,
+        120,
+        240,
+        960,
+    ]
     for value in (0.1, 3.3, 50):
         for e2e_s in (1.0, 30.0, 200.0):
             assert default_requests(Load("rate", value), e2e_s) / value >= SPANS * e2e_s
@@ -85,7 +93,10 @@ def test_the_warm_up_of_a_rate_is_at_most_a_tenth_of_what_is_measured() -> None:
     plan = make_plan(FIXED, loads, requests=[100, 100])
     assert [plan.warmup_count(cell) for cell in (0, 1)] == [10, 2]
     short = make_plan(FIXED, [Load("rate", 1000.0, "constant", duration_s=0.05)])
-    assert (short.warmup_count(0), len(short) - short.warmup_count(0)) == (5, pytest.approx(50, abs=1))
+    assert (short.warmup_count(0), len(short) - short.warmup_count(0)) == (
+        5,
+        pytest.approx(50, abs=1),
+    )
     # A closed loop's places are all taken, however few requests are measured.
     assert make_plan(FIXED, [Load("concurrency", 16)], requests=[4]).warmup_count(0) == 16
 
@@ -94,7 +105,12 @@ def test_requests_per_cell_count_the_measured_ones_alone() -> None:
     plan = make_plan(FIXED, [Load("rate", 1.0), Load("rate", 2.0)], requests=[10, 20], warmup=3)
     assert [len(plan.rows(cell)) for cell in (0, 1)] == [13, 23]
     assert [plan.warmup_count(cell) for cell in (0, 1)] == [3, 3]
-    assert make_plan(FIXED, [Load("rate", 1.0)], requests=[4], warmup=0).phase.tolist() == [1, 1, 1, 1]
+    assert make_plan(FIXED, [Load("rate", 1.0)], requests=[4], warmup=0).phase.tolist() == [
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_the_warm_up_comes_first_in_each_cell() -> None:
@@ -171,12 +187,17 @@ def test_a_duration_has_at_least_one_request() -> None:
     assert plan.intended_s.tolist() == [1.0]
 
 
-@pytest.mark.parametrize("sessions", [None, Sessions(Length("uniform", 3, low=2, high=4), Think("fixed", 0.0))])
+@pytest.mark.parametrize(
+    "sessions", [None, Sessions(Length("uniform", 3, low=2, high=4), Think("fixed", 0.0))]
+)
 @pytest.mark.parametrize("rate", [1.0, 2.0])
 def test_every_seed_has_the_rate_that_was_asked_for(rate: float, sessions: Sessions | None) -> None:
-    """Over 20 seeds, measured requests fill the time that so many take, right after the warm-up's."""
+    """Over 20 seeds, measured requests fill the time that so many take, right after the
+    warm-up's."""
     for seed in range(20):
-        plan = make_plan(FIXED, [Load("rate", rate)], seed=seed, sessions=sessions, requests=[120], warmup=4)
+        plan = make_plan(
+            FIXED, [Load("rate", rate)], seed=seed, sessions=sessions, requests=[120], warmup=4
+        )
         times = np.array(measured(plan, 0, "intended_s"))
         times = times[~np.isnan(times)] - 4 / rate
         assert len(times) == 120 or sessions is not None
@@ -185,8 +206,12 @@ def test_every_seed_has_the_rate_that_was_asked_for(rate: float, sessions: Sessi
 
 
 def test_the_warm_up_moves_arrivals_as_a_whole() -> None:
-    with_it, without = (make_plan(FIXED, [Load("rate", 2.0)], requests=[30], warmup=warmup) for warmup in (4, 0))
-    assert np.subtract(measured(with_it, 0, "intended_s"), 2.0) == pytest.approx(measured(without, 0, "intended_s"))
+    with_it, without = (
+        make_plan(FIXED, [Load("rate", 2.0)], requests=[30], warmup=warmup) for warmup in (4, 0)
+    )
+    assert np.subtract(measured(with_it, 0, "intended_s"), 2.0) == pytest.approx(
+        measured(without, 0, "intended_s")
+    )
 
 
 def test_a_closed_loop_by_time_goes_round_enough_requests() -> None:
@@ -242,7 +267,9 @@ def test_output_lengths_come_from_the_file_or_else_from_the_flag() -> None:
     assert plan.exact_output
     assert plan.input_tokens.tolist() == [-1, -1, -1]
     assert not make_plan(data(3), [Load("burst", 3)]).exact_output
-    with pytest.raises(InputError, match=r"^--output: the dataset does not say how long answers should be"):
+    with pytest.raises(
+        InputError, match=r"^--output: the dataset does not say how long answers should be"
+    ):
         make_plan(mixed, [Load("burst", 3)])
 
 

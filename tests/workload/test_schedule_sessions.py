@@ -56,7 +56,16 @@ def test_warm_up_sessions_are_out_of_step() -> None:
 def test_sessions_of_an_open_loop_begin_at_their_times_and_go_on_after_their_answers() -> None:
     load = Load("rate", 4.0, "constant", unit="sessions")
     plan = make_plan(FIXED, [load], requests=[8], warmup=0, sessions=FOUR)
-    assert [request.intended_s for request in measured(plan)] == [0.25, None, None, None, 0.5, None, None, None]
+    assert [request.intended_s for request in measured(plan)] == [
+        0.25,
+        None,
+        None,
+        None,
+        0.5,
+        None,
+        None,
+        None,
+    ]
 
 
 def test_drawn_turns_are_the_same_in_every_cell() -> None:
@@ -72,7 +81,9 @@ def test_drawn_turns_are_the_same_in_every_cell() -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_as_many_turns_as_were_asked_for_however_short_sessions_turn_out(seed: int) -> None:
     sessions = Sessions(Length("uniform", 3, low=1, high=5))
-    plan = make_plan(FIXED, [Load("rate", 4.0, unit="sessions")], requests=[10], sessions=sessions, seed=seed)
+    plan = make_plan(
+        FIXED, [Load("rate", 4.0, unit="sessions")], requests=[10], sessions=sessions, seed=seed
+    )
     assert len(measured(plan)) == 10
     begun = [request.intended_s for request in plan if request.turn == 0]
     assert None not in begun
@@ -81,17 +92,29 @@ def test_as_many_turns_as_were_asked_for_however_short_sessions_turn_out(seed: i
 
 def test_a_system_prompt_comes_on_top_and_once_in_a_session() -> None:
     workload = Synthetic(Length("fixed", 10), Length("fixed", 5), 50, 3, system_prompt=True)
-    plan = make_plan(workload, [Load("concurrency", 1, unit="sessions")], requests=[40], warmup=0, sessions=FOUR)
+    plan = make_plan(
+        workload, [Load("concurrency", 1, unit="sessions")], requests=[40], warmup=0, sessions=FOUR
+    )
     asked = measured(plan)
-    assert [(r.input_tokens, r.prefix_tokens) for r in asked[:4]] == [(60, 50), (10, 0), (10, 0), (10, 0)]
-    groups = [{r.prefix_group for r in asked if r.session_id == name} for name in {r.session_id for r in asked}]
+    assert [(r.input_tokens, r.prefix_tokens) for r in asked[:4]] == [
+        (60, 50),
+        (10, 0),
+        (10, 0),
+        (10, 0),
+    ]
+    groups = [
+        {r.prefix_group for r in asked if r.session_id == name}
+        for name in {r.session_id for r in asked}
+    ]
     assert all(len(group) == 1 for group in groups)
     assert {next(iter(group)) for group in groups} == {0, 1, 2}
     assert promised_tokens(plan, 0)[:4].tolist() == [50, -1, -1, -1]
 
 
 def test_the_next_turn_is_the_next_row_of_the_session() -> None:
-    plan = make_plan(FIXED, [Load("concurrency", 1, unit="sessions")], requests=[6], warmup=0, sessions=FOUR)
+    plan = make_plan(
+        FIXED, [Load("concurrency", 1, unit="sessions")], requests=[6], warmup=0, sessions=FOUR
+    )
     sessions = OpenSessions(plan, 0)
     seen = [0]
     for index in seen:
@@ -118,14 +141,19 @@ def test_a_loop_by_time_goes_round_in_whole_sessions() -> None:
 
 
 def test_conversations_of_a_dataset() -> None:
-    a = ['[{"role":"system","content":"be"},{"role":"user","content":"a1"}]', '[{"role":"user","content":"a2"}]']
+    a = [
+        '[{"role":"system","content":"be"},{"role":"user","content":"a1"}]',
+        '[{"role":"user","content":"a2"}]',
+    ]
     b = ['[{"role":"user","content":"b1"}]']
     c = ['[{"role":"user","content":"c1"}]', '[{"role":"user","content":"c2"}]']
     turns = [[*a, '[{"role":"user","content":"a3"}]'], b, c]
     data = Dataset("sharegpt", ["[]"] * 3, [None] * 3, "00", 0, turns=turns)
     load = Load("concurrency", 1, unit="sessions")
     sessions = Sessions(Length("fixed", 2))
-    plan = make_plan(data, [load], requests=[5], warmup=1, output=Length("fixed", 7), sessions=sessions)
+    plan = make_plan(
+        data, [load], requests=[5], warmup=1, output=Length("fixed", 7), sessions=sessions
+    )
     asked = measured(plan)
     texts = [request.prompt or "" for request in asked]
     by_session: dict[str | None, list[str]] = {}
@@ -140,8 +168,15 @@ def test_conversations_of_a_dataset() -> None:
 
 def test_a_trace_keeps_its_times_and_lengths(tmp_path: Path) -> None:
     plan = make_plan(traced(tmp_path), [Load("rate", 1.0, "trace", time_scale=0.1)], warmup=0)
-    assert [r.intended_s for r in measured(plan)] == pytest.approx([0.0, 0.05, 0.05, 0.4], abs=1e-12)
-    assert [(r.input_tokens, r.output_tokens) for r in measured(plan)] == [(1000, 5), (1500, 6), (600, 7), (100, 8)]
+    assert [r.intended_s for r in measured(plan)] == pytest.approx(
+        [0.0, 0.05, 0.05, 0.4], abs=1e-12
+    )
+    assert [(r.input_tokens, r.output_tokens) for r in measured(plan)] == [
+        (1000, 5),
+        (1500, 6),
+        (600, 7),
+        (100, 8),
+    ]
     assert [r.blocks for r in measured(plan)] == [(0, 1), (0, 1, 2), (0, 3), (1,)]
     assert plan.exact_output
     assert plan.workload["simultaneous"] == 1

@@ -27,7 +27,9 @@ def test_drawn_pauses_are_what_they_say() -> None:
     assert np.log(draw("lognormal:2s:0.5")).std() == pytest.approx(0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "uniform:1s", "uniform:3s:1s", "lognormal:0s:1", "normal:1s:2s", "-1s"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "uniform:1s", "uniform:3s:1s", "lognormal:0s:1", "normal:1s:2s", "-1s"]
+)
 def test_what_is_no_pause_is_told(text: str) -> None:
     with pytest.raises(InputError, match="--think-time"):
         parse_think(text)

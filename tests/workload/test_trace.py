@@ -22,7 +22,9 @@ PUBLIC = Path(__file__).resolve().parents[3] / "shared/data/traces"
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-BURST_NEW = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+BURST_NEW = (
+    "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+)
 PLAIN = "timestamp_s,input_tokens,output_tokens\n"
 
 
@@ -32,7 +34,12 @@ def moon(time_ms: Any, input_tokens: Any, output_tokens: Any, *ids: Any) -> dict
 
 
 def plain(time_s: Any, input_tokens: Any, output_tokens: Any, **more: Any) -> dict[str, Any]:
-    return {"timestamp_s": time_s, "input_tokens": input_tokens, "output_tokens": output_tokens, **more}
+    return {
+        "timestamp_s": time_s,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        **more,
+    }
 
 
 def columns(trace: Trace) -> tuple[list[float], list[int], list[int], list[int]]:
@@ -54,7 +61,7 @@ def promised(trace: Trace) -> list[int]:
     return np.minimum(known * blocks.tokens, trace.input_tokens).tolist()
 
 
-# --- formats ------------------------------------------------------------------------------------------------------
+# --- formats --------------------------------------------------------------------------------------
 
 
 def test_azure_2023_keeps_every_digit(write: Write) -> None:
@@ -64,25 +71,50 @@ def test_azure_2023_keeps_every_digit(write: Write) -> None:
         + "2023-11-17 00:00:00.0000000,110,27"
     )
     trace = read(path)
-    assert columns(trace) == ([0.0, 0.0520001, 20576.02004], [4808, 3180, 110], [10, 8, 27], [2, 3, 4])
-    assert (trace.format, trace.skipped, trace.simultaneous, trace.block_tokens) == ("azure", {}, 0, 0)
+    assert columns(trace) == (
+        [0.0, 0.0520001, 20576.02004],
+        [4808, 3180, 110],
+        [10, 8, 27],
+        [2, 3, 4],
+    )
+    assert (trace.format, trace.skipped, trace.simultaneous, trace.block_tokens) == (
+        "azure",
+        {},
+        0,
+        0,
+    )
     assert (blocks(trace), trace.prompts, promised(trace)) == ([[], [], []], None, [0, 0, 0])
     assert trace.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    kinds = (trace.time_s, trace.input_tokens, trace.output_tokens, trace.line, trace.block_offsets, trace.block_ids)
+    kinds = (
+        trace.time_s,
+        trace.input_tokens,
+        trace.output_tokens,
+        trace.line,
+        trace.block_offsets,
+        trace.block_ids,
+    )
     assert [array.dtype.str[1:] for array in kinds] == ["f8", "i4", "i4", "i4", "i8", "i4"]
 
 
 def test_azure_2024_has_a_zone_and_sometimes_no_fraction(write: Write) -> None:
-    stamps = ["2024-05-10 00:00:00.009930+00:00", "2024-05-10 00:00:01+00:00", "2024-05-10T00:00:01.5Z"]
+    stamps = [
+        "2024-05-10 00:00:00.009930+00:00",
+        "2024-05-10 00:00:01+00:00",
+        "2024-05-10T00:00:01.5Z",
+    ]
     stamps += ["2024-05-10 01:00:02+01:00", "2024-05-10 00:00:02.000000001"]
     trace = read(write(AZURE + "".join(f"{stamp},7,1\n" for stamp in stamps)))
     assert trace.time_s.tolist() == [0.0, 0.99007, 1.49007, 1.99007, 1.990070001]
 
 
 def test_burstgpt_in_both_layouts_leaves_out_what_got_no_answer(write: Write) -> None:
-    old = BURST + "5,ChatGPT,472,18,490,Conversation log\n5,ChatGPT,0,0,0,API log\n45,GPT-4,1087,230,1317,API log\n"
+    old = (
+        BURST
+        + "5,ChatGPT,472,18,490,Conversation log\n5,ChatGPT,0,0,0,API log\n45,GPT-4,1087,230,1317,API log\n"
+    )
     new = (
-        BURST_NEW + "19440110.0,1722ac82,43,GPT-4,472,18,490,Conversation log\n19440111.0,,2,ChatGPT,9,0,9,API log\n"
+        BURST_NEW
+        + "19440110.0,1722ac82,43,GPT-4,472,18,490,Conversation log\n19440111.0,,2,ChatGPT,9,0,9,API log\n"
     )
     new += "19440150.0,,2,ChatGPT,1087,230,1317,API log\n"
     for content in (old, new):
@@ -94,7 +126,9 @@ def test_burstgpt_in_both_layouts_leaves_out_what_got_no_answer(write: Write) ->
 def test_coarse_clocks_have_simultaneous_requests(write: Write) -> None:
     rows = "".join(f"{time},ChatGPT,7,1,8,API log\n" for time in (3, 3, 3, 4, 5, 5))
     assert read(write(BURST + rows)).simultaneous == 3
-    assert read(write(lines(moon(0, 1, 1, 1), moon(0, 1, 1, 1), moon(1, 1, 1, 1)))).simultaneous == 1
+    assert (
+        read(write(lines(moon(0, 1, 1, 1), moon(0, 1, 1, 1), moon(1, 1, 1, 1)))).simultaneous == 1
+    )
     assert read(write(PLAIN + "0,1,1\n0.0,1,1\n")).simultaneous == 1
 
 
@@ -109,8 +143,17 @@ def test_mooncake_has_ms_and_blocks_of_512(write: Write) -> None:
             )
         )
     )
-    assert columns(trace) == ([0.0, 0.0005, 3.0, 3.001], [655, 512, 513, 7], [52, 1, 26, 3], [1, 2, 3, 4])
-    assert (trace.format, trace.block_tokens, blocks(trace)) == ("mooncake", 512, [[0, 1], [0], [0, 2], []])
+    assert columns(trace) == (
+        [0.0, 0.0005, 3.0, 3.001],
+        [655, 512, 513, 7],
+        [52, 1, 26, 3],
+        [1, 2, 3, 4],
+    )
+    assert (trace.format, trace.block_tokens, blocks(trace)) == (
+        "mooncake",
+        512,
+        [[0, 1], [0], [0, 2], []],
+    )
     assert promised(trace) == [0, 512, 512, 0]
 
 
@@ -120,7 +163,9 @@ def test_mooncake_lines_may_state_another_block_size(write: Write) -> None:
 
 
 def test_plain_csv_and_jsonl_say_the_same(write: Write) -> None:
-    table = read(write('output_tokens,timestamp_s,input_tokens,prompt\n3,10.5,7,"a, b\nc"\n\n4,12,8.0,d\n'))
+    table = read(
+        write('output_tokens,timestamp_s,input_tokens,prompt\n3,10.5,7,"a, b\nc"\n\n4,12,8.0,d\n')
+    )
     objects = read(write(lines(plain(10.5, 7, 3, prompt="a, b\nc"), plain(12, 8.0, 4, prompt="d"))))
     for trace in (table, objects):
         assert (trace.format, trace.prompts) == ("plain", ["a, b\nc", "d"])
@@ -135,7 +180,11 @@ def test_plain_jsonl_with_blocks(write: Write) -> None:
         plain(1, 4, 1, hash_ids=[-9], block_tokens=16),
     ]
     trace = read(write(lines(*rows)))
-    assert (trace.block_tokens, blocks(trace), promised(trace)) == (16, [[0, 1], [], [0]], [0, 0, 4])
+    assert (trace.block_tokens, blocks(trace), promised(trace)) == (
+        16,
+        [[0, 1], [], [0]],
+        [0, 0, 4],
+    )
 
 
 def test_gzip_byte_order_mark_and_blank_lines_change_nothing(write: Write) -> None:
@@ -147,10 +196,14 @@ def test_gzip_byte_order_mark_and_blank_lines_change_nothing(write: Write) -> No
                 assert text.splitlines()[trace.line[0] - 1].rstrip("}\n").endswith("1")
 
 
-# --- what is wrong ------------------------------------------------------------------------------------------------
+# --- what is wrong --------------------------------------------------------------------------------
 
 STAMP = "2024-05-10 00:00:0"
-AZURE_LINE, BURST_LINE, PLAIN_LINE = AZURE + f"{STAMP}1,7,1\n", BURST + "1,m,7,1,8,x\n", PLAIN + "1,7,1\n"
+AZURE_LINE, BURST_LINE, PLAIN_LINE = (
+    AZURE + f"{STAMP}1,7,1\n",
+    BURST + "1,m,7,1,8,x\n",
+    PLAIN + "1,7,1\n",
+)
 PROMPT_LINE = PLAIN.replace("\n", ",prompt\n") + "1,7,1,a\n"
 MOON_LINE, MOON_BLOCKS = lines(moon(1, 7, 1)), lines(moon(1, 600, 1, 1, 2))
 
@@ -230,12 +283,32 @@ def test_files_of_no_use_are_refused_with_and_without_skip_bad(
         (PROMPT_LINE, "2,7,1, ", "no prompt", "'prompt' is ' '"),
         (PROMPT_LINE, b"2,7,1,na\xefve", "broken line", "invalid UTF-8"),
         (PLAIN_LINE, b"2,\xef,1", "not a number", "'input_tokens'"),
-        (MOON_BLOCKS, lines(moon(2, 600, 1, 1)), "hash_ids do not fit", "1 hash_ids, but 600 tokens"),
+        (
+            MOON_BLOCKS,
+            lines(moon(2, 600, 1, 1)),
+            "hash_ids do not fit",
+            "1 hash_ids, but 600 tokens",
+        ),
         (MOON_BLOCKS, lines(moon(2, 512, 1, 1, 2)), "hash_ids do not fit", "are 1 blocks of 512"),
-        (MOON_BLOCKS, lines(moon(2, 7, 1, "x")), "hash_ids do not fit", "not a list of whole numbers"),
-        (MOON_BLOCKS, lines(moon(2, 7, 1, True)), "hash_ids do not fit", "not a list of whole numbers"),
+        (
+            MOON_BLOCKS,
+            lines(moon(2, 7, 1, "x")),
+            "hash_ids do not fit",
+            "not a list of whole numbers",
+        ),
+        (
+            MOON_BLOCKS,
+            lines(moon(2, 7, 1, True)),
+            "hash_ids do not fit",
+            "not a list of whole numbers",
+        ),
         (MOON_BLOCKS, lines(moon(2, 7, 1) | {"hash_ids": []}), "hash_ids do not fit", "0 hash_ids"),
-        (MOON_BLOCKS, lines(moon(2, 7, 1) | {"hash_ids": 3}), "hash_ids do not fit", "'hash_ids' is 3"),
+        (
+            MOON_BLOCKS,
+            lines(moon(2, 7, 1) | {"hash_ids": 3}),
+            "hash_ids do not fit",
+            "'hash_ids' is 3",
+        ),
         (MOON_LINE, lines(moon(0.5, 7, 1)), "unsorted", "earlier than line 1"),
         (MOON_LINE, lines(moon(-1, 7, 1)), "negative number", "'timestamp' is -1"),
         (MOON_LINE, lines(moon(2, 0, 1)), "no input", "'input_length' is 0"),
@@ -243,17 +316,52 @@ def test_files_of_no_use_are_refused_with_and_without_skip_bad(
         (MOON_LINE, lines(moon(2, True, 1)), "not a number", "'input_length' is True"),
         (MOON_LINE, lines(moon(2, "many", 1)), "not a number", "'input_length' is 'many'"),
         (MOON_LINE, lines(moon(2, 7, 1))[:-3], "broken line", "broken JSON"),
-        (MOON_LINE, '{"timestamp": NaN, "input_length": 7, "output_length": 1}', "broken line", "broken JSON"),
-        (MOON_LINE, '{"timestamp": ' + "[" * 900 + "]" * 900 + "}", "not a number", "a list, not a number"),
+        (
+            MOON_LINE,
+            '{"timestamp": NaN, "input_length": 7, "output_length": 1}',
+            "broken line",
+            "broken JSON",
+        ),
+        (
+            MOON_LINE,
+            '{"timestamp": ' + "[" * 900 + "]" * 900 + "}",
+            "not a number",
+            "a list, not a number",
+        ),
         (MOON_LINE, "[" * 100_000, "broken line", "broken JSON"),
         (MOON_LINE, b'{"timestamp": 2, "\xef": 0}', "broken line", "broken JSON"),
         (MOON_LINE, "7", "broken line", "no object"),
         (lines(plain(1, 7, 1)), lines(plain(2, 7, 1, model=3)), "broken line", "unknown: 'model'"),
-        (lines(plain(1, 7, 1)), lines(plain(2, 7, 1, prompt="a")), "no prompt", "a 'prompt', other than"),
-        (lines(plain(1, 7, 1, prompt="a")), lines(plain(2, 7, 1)), "no prompt", "no 'prompt', other than"),
-        (lines(plain(1, 7, 1, prompt="a")), lines(plain(2, 7, 1, prompt=3)), "no prompt", "'prompt' is 3"),
-        (lines(plain(1, 7, 1)), lines(plain(2, 7, 1, hash_ids=[1])), "not a number", "no 'block_tokens'"),
-        (lines(plain(1, 7, 1)), lines(plain(2, 7, 1, hash_ids=[1], block_tokens=0)), "hash_ids do not fit", "is 0"),
+        (
+            lines(plain(1, 7, 1)),
+            lines(plain(2, 7, 1, prompt="a")),
+            "no prompt",
+            "a 'prompt', other than",
+        ),
+        (
+            lines(plain(1, 7, 1, prompt="a")),
+            lines(plain(2, 7, 1)),
+            "no prompt",
+            "no 'prompt', other than",
+        ),
+        (
+            lines(plain(1, 7, 1, prompt="a")),
+            lines(plain(2, 7, 1, prompt=3)),
+            "no prompt",
+            "'prompt' is 3",
+        ),
+        (
+            lines(plain(1, 7, 1)),
+            lines(plain(2, 7, 1, hash_ids=[1])),
+            "not a number",
+            "no 'block_tokens'",
+        ),
+        (
+            lines(plain(1, 7, 1)),
+            lines(plain(2, 7, 1, hash_ids=[1], block_tokens=0)),
+            "hash_ids do not fit",
+            "is 0",
+        ),
         (
             lines(plain(1, 7, 1, hash_ids=[1], block_tokens=8)),
             lines(plain(2, 7, 1, hash_ids=[1], block_tokens=16)),
@@ -302,7 +410,9 @@ def test_the_model_may_take_exactly_so_many_tokens(write: Write) -> None:
     trace = read(path)
     trace.check_lengths(path, 1000, 1)
     assert trace.without_longer(1000).count == 1
-    with pytest.raises(InputError, match=r"line 2: 600 tokens in and 400 out, and the model takes 999 .*bad$"):
+    with pytest.raises(
+        InputError, match=r"line 2: 600 tokens in and 400 out, and the model takes 999 .*bad$"
+    ):
         trace.check_lengths(path, 999, 1)
     with pytest.raises(InputError, match="no request of the trace lies within the 999 tokens"):
         trace.without_longer(999)
@@ -324,12 +434,14 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-# --- parts and sizes ------------------------------------------------------------------------------------------
+# --- parts and sizes ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("first", [b"", f"{PLAIN}0,1,1\n".encode()])
 def test_a_small_file_of_very_many_empty_lines_is_refused(write: Write, first: bytes) -> None:
-    assert "1,000,000 blank lines before it" in refused(write(gzip.compress(first + b"\n" * 2_000_000)))
+    assert "1,000,000 blank lines before it" in refused(
+        write(gzip.compress(first + b"\n" * 2_000_000))
+    )
 
 
 @pytest.fixture
@@ -347,7 +459,11 @@ def five(write: Write) -> Trace:
 def test_a_cut_begins_at_its_start(five: Trace) -> None:
     part = five.cut(1.5, 4)
     assert columns(part) == ([0.5, 1.5], [15, 25], [3, 4], [3, 4])
-    assert (blocks(part), part.prompts, part.sha256) == ([[0, 1], [0, 1, 2]], ["p2", "p3"], five.sha256)
+    assert (blocks(part), part.prompts, part.sha256) == (
+        [[0, 1], [0, 1, 2]],
+        ["p2", "p3"],
+        five.sha256,
+    )
     assert five.cut(0, 9).line.tolist() == [1, 2, 3, 4, 5]
     with pytest.raises(InputError, match=r"from 1\.2 s to 1\.8 s; it goes from 0 to 4 s"):
         five.cut(1.2, 1.8)
@@ -376,7 +492,14 @@ def test_a_sample_is_a_share_drawn_by_its_seed(write: Write) -> None:
 
 def test_scaled_lengths_keep_blocks_and_what_is_shared(write: Write) -> None:
     trace = read(
-        write(lines(moon(0, 1100, 90, 1, 2, 3), moon(1, 1024, 1, 1, 2), moon(2, 1025, 40, 1, 2, 4), moon(3, 70, 7)))
+        write(
+            lines(
+                moon(0, 1100, 90, 1, 2, 3),
+                moon(1, 1024, 1, 1, 2),
+                moon(2, 1025, 40, 1, 2, 4),
+                moon(3, 70, 7),
+            )
+        )
     )
     small = trace.scaled_lengths(1 / 32)
     # 1025 / 32 would round to two blocks of 16; its third must keep a token.
@@ -386,7 +509,11 @@ def test_scaled_lengths_keep_blocks_and_what_is_shared(write: Write) -> None:
     assert promised(small) == [0, 32, 32, 0]
     assert blocks(small) == blocks(trace)
     tiny = trace.scaled_lengths(1e-6)
-    assert (tiny.block_tokens, tiny.input_tokens.tolist(), tiny.output_tokens.tolist()) == (1, [3, 2, 3, 1], [1] * 4)
+    assert (tiny.block_tokens, tiny.input_tokens.tolist(), tiny.output_tokens.tolist()) == (
+        1,
+        [3, 2, 3, 1],
+        [1] * 4,
+    )
     assert trace.scaled_lengths(1.0).input_tokens.tolist() == trace.input_tokens.tolist()
     with pytest.raises(InputError, match="scale by less"):
         trace.scaled_lengths(1e7)
@@ -413,7 +540,7 @@ def test_scaled_inputs_always_fill_their_blocks(lengths: list[int], factor: floa
     assert (-(-scaled.input_tokens // scaled.block_tokens)).tolist() == counts
 
 
-# --- what an endless cache would have ---------------------------------------------------------------------------
+# --- what an endless cache would have -------------------------------------------------------------
 
 
 def promised_of(ids: list[list[int]], block_tokens: int, lengths: list[int]) -> list[int]:
@@ -433,23 +560,45 @@ def test_promised_are_leading_blocks_that_one_earlier_request_had() -> None:
 def test_promised_against_a_plain_search(ids: list[list[int]]) -> None:
     def shared(one: list[int], other: list[int]) -> int:
         return next(
-            (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+            (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+            min(len(one), len(other)),
         )
 
-    expected = [4 * max((shared(own, other) for other in ids[:i]), default=0) for i, own in enumerate(ids)]
+    expected = [
+        4 * max((shared(own, other) for other in ids[:i]), default=0) for i, own in enumerate(ids)
+    ]
     assert promised_of(ids, 4, [4 * len(own) for own in ids]) == expected
 
 
-# --- the public files -------------------------------------------------------------------------------------------
+# --- the public files -----------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not PUBLIC.is_dir(), reason="the public traces are not beside this checkout (shared/data/traces)")
+@pytest.mark.skipif(
+    not PUBLIC.is_dir(),
+    reason="the public traces are not beside this checkout (shared/data/traces)",
+)
 @pytest.mark.parametrize(
     ("name", "format", "count", "duration_s", "simultaneous", "input_tokens", "output_tokens"),
     [
         ("azure/AzureLLMInferenceTrace_code.csv", "azure", 8819, 3435.948056, 0, 18059974, 245896),
-        ("azure/AzureLLMInferenceTrace_conv.csv", "azure", 19366, 3501.721937, 0, 22361870, 4088665),
-        ("mooncake/conversation_trace.jsonl", "mooncake", 12031, 3536.999, 10851, 144793823, 4122048),
+        (
+            "azure/AzureLLMInferenceTrace_conv.csv",
+            "azure",
+            19366,
+            3501.721937,
+            0,
+            22361870,
+            4088665,
+        ),
+        (
+            "mooncake/conversation_trace.jsonl",
+            "mooncake",
+            12031,
+            3536.999,
+            10851,
+            144793823,
+            4122048,
+        ),
         ("mooncake/synthetic_trace.jsonl", "mooncake", 3993, 1022.025, 11, 61194628, 595432),
     ],
 )
@@ -463,12 +612,18 @@ def test_public_traces(
     output_tokens: int,
 ) -> None:
     trace = read(PUBLIC / name)
-    assert (trace.format, trace.count, trace.duration_s, trace.skipped) == (format, count, duration_s, {})
+    assert (trace.format, trace.count, trace.duration_s, trace.skipped) == (
+        format,
+        count,
+        duration_s,
+        {},
+    )
     assert trace.simultaneous == simultaneous
     assert int(trace.input_tokens.sum()) == input_tokens
     assert int(trace.output_tokens.sum()) == output_tokens
     if format == "mooncake":
-        # These ids stand for all that comes before them too: an id seen before is a block seen before.
+        # These ids stand for all that comes before them too: an id seen before is a block seen
+        # before.
         seen: set[int] = set()
         expected = []
         for own in blocks(trace):
@@ -477,7 +632,9 @@ def test_public_traces(
         assert promised(trace) == np.minimum(expected, trace.input_tokens).tolist()
         assert promised(trace.scaled_lengths(1 / 512)) == [
             min(-(-full // 512), short)
-            for full, short in zip(promised(trace), trace.scaled_lengths(1 / 512).input_tokens.tolist(), strict=True)
+            for full, short in zip(
+                promised(trace), trace.scaled_lengths(1 / 512).input_tokens.tolist(), strict=True
+            )
         ]
 
 

@@ -19,9 +19,11 @@ _MOST_CACHE_BYTES = 24 << 30
 _SAMPLE = 4
 
 
-def measure_prefill(lab: Lab, heads: Heads, chunks: Iterable[tuple[int, int]], engine: bool = False) -> None:
-    """One sequence's new tokens over themselves and the cached ones before them, causal. By torch's kernels, or by an
-    engine's.
+def measure_prefill(
+    lab: Lab, heads: Heads, chunks: Iterable[tuple[int, int]], engine: bool = False
+) -> None:
+    """One sequence's new tokens over themselves and the cached ones before them, causal. By torch's
+    kernels, or by an engine's.
 
     flops: 4·heads·dim for each pair of a token and one that it sees, itself or earlier.
     """
@@ -31,10 +33,14 @@ def measure_prefill(lab: Lab, heads: Heads, chunks: Iterable[tuple[int, int]], e
     lab.tidy()
 
 
-def _prefill(lab: Lab, heads: Heads, new: int, cached: int, kernels_of: Callable[..., Kernels]) -> None:
+def _prefill(
+    lab: Lab, heads: Heads, new: int, cached: int, kernels_of: Callable[..., Kernels]
+) -> None:
     context = new + cached
     query = lab.random(1, new, heads.heads, heads.head_dim).transpose(1, 2)
-    key, value = (lab.random(1, context, heads.kv_heads, heads.head_dim).transpose(1, 2) for _ in range(2))
+    key, value = (
+        lab.random(1, context, heads.kv_heads, heads.head_dim).transpose(1, 2) for _ in range(2)
+    )
     pairs = new * cached + new * (new + 1) / 2
     numbers = 2 * new * heads.heads * heads.head_dim + 2 * context * heads.kv_heads * heads.head_dim
     operation = Operation(
@@ -88,7 +94,8 @@ def _flash3(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> Kernels:
     if key.shape[2] % PAGE_TOKENS:
         return []
     keys, values = (
-        part.transpose(1, 2).reshape(-1, PAGE_TOKENS, part.shape[1], part.shape[3]) for part in (key, value)
+        part.transpose(1, 2).reshape(-1, PAGE_TOKENS, part.shape[1], part.shape[3])
+        for part in (key, value)
     )
     table = lab.torch.arange(len(keys), dtype=lab.torch.int32, device=lab.device)[None]
     lengths = lab.torch.full((1,), key.shape[2], dtype=lab.torch.int32, device=lab.device)
@@ -97,18 +104,23 @@ def _flash3(lab: Lab, query: Any, key: Any, value: Any, cached: int) -> Kernels:
     return [] if attend is None else [("flash3", lambda _: attend().transpose(0, 1)[None])]
 
 
-def measure_decode(lab: Lab, heads: Heads, batches: Iterable[tuple[int, int]], engine: bool = False) -> None:
+def measure_decode(
+    lab: Lab, heads: Heads, batches: Iterable[tuple[int, int]], engine: bool = False
+) -> None:
     """One new token for each of `sequences` sequences of `context` tokens.
 
-    bytes: the cache once. By torch's flash kernel over a contiguous cache, and by ours over pages in random order; or
-    by an engine's over such pages.
+    bytes: the cache once. By torch's flash kernel over a contiguous cache, and by ours over pages
+    in random order; or by an engine's over such pages.
     """
     for sequences, context in batches:
         lab.check_time()
         size = 2 * 2 * sequences * context * heads.kv_heads * heads.head_dim
         copies = lab.copies(size)
         if size * copies > min(_MOST_CACHE_BYTES, lab.free_bytes // 2):
-            lab.skip(f"attention_decode of {sequences} sequences of {context} tokens", "not enough free memory")
+            lab.skip(
+                f"attention_decode of {sequences} sequences of {context} tokens",
+                "not enough free memory",
+            )
             continue
         operation = Operation(
             "attention_decode",
@@ -165,10 +177,14 @@ def _paged(lab: Lab, heads: Heads, operation: Operation, copies: int, engine: bo
     out = torch.empty_like(query)
     made = []
     for _ in range(copies):
-        keys, values = (lab.random(pages, PAGE_TOKENS, heads.kv_heads, heads.head_dim) for _ in range(2))
+        keys, values = (
+            lab.random(pages, PAGE_TOKENS, heads.kv_heads, heads.head_dim) for _ in range(2)
+        )
         table = lab.shuffled(pages).to(torch.int32).reshape(sequences, each)
         lengths = torch.full((sequences,), context, dtype=torch.int32, device=lab.device)
-        made.append(PagedDecode(keys, values, table, lengths, heads.heads, lab.bench.device.multiprocessors))
+        made.append(
+            PagedDecode(keys, values, table, lengths, heads.heads, lab.bench.device.multiprocessors)
+        )
 
     def ours(copy: int) -> Any:
         made[copy](query, out)
@@ -183,7 +199,9 @@ def _paged(lab: Lab, heads: Heads, operation: Operation, copies: int, engine: bo
         return error_of(lab, made[copy], query, attend(copy))
 
     kernel = "flash3" if engine else "paged"
-    lab.measure(operation, kernel, attend, copies=copies, error=lambda: max(map(error, {0, copies - 1})))
+    lab.measure(
+        operation, kernel, attend, copies=copies, error=lambda: max(map(error, {0, copies - 1}))
+    )
 
 
 def _engines_decode(lab: Lab, query: Any, made: list[Any]) -> Callable[[int], Any] | None:
@@ -199,7 +217,8 @@ def _engines_decode(lab: Lab, query: Any, made: list[Any]) -> Callable[[int], An
 
 
 def error_of(lab: Lab, decode: Any, query: Any, out: Any) -> float:
-    """The worst error of a sample of sequences, every head of them. `decode`: a PagedDecode, for its cache."""
+    """The worst error of a sample of sequences, every head of them. `decode`: a PagedDecode, for
+    its cache."""
     torch = lab.torch
     if not bool(torch.isfinite(out).all()):
         return math.inf
@@ -211,14 +230,18 @@ def error_of(lab: Lab, decode: Any, query: Any, out: Any) -> float:
             part[pages].reshape(-1, decode.kv_heads, decode.dim)[:length].transpose(0, 1)
             for part in (decode.keys, decode.values)
         )
-        worst = max(worst, lab.relative_error(out[at], _exact(torch, query[at][:, None], key, value, None)[:, 0]))
+        worst = max(
+            worst,
+            lab.relative_error(out[at], _exact(torch, query[at][:, None], key, value, None)[:, 0]),
+        )
     return worst
 
 
 def _exact(torch: Any, query: Any, key: Any, value: Any, mask: Any) -> Any:
     """softmax(q·kᵀ/√dim)·v in float64.
 
-    query: heads × tokens × dim; key, value: KV heads × context × dim; mask: tokens × context, true where seen.
+    query: heads × tokens × dim; key, value: KV heads × context × dim; mask: tokens × context, true
+    where seen.
     """
     group = query.shape[0] // key.shape[0]
     out = []

@@ -1,9 +1,9 @@
-"""vLLM's own kernels, where vLLM is installed beside torch: FlashAttention 3, which it brings along, and its products
-of 8-bit numbers by CUTLASS.
+"""vLLM's own kernels, where vLLM is installed beside torch: FlashAttention 3, which it brings
+along, and its products of 8-bit numbers by CUTLASS.
 
-Called as vLLM calls them (v1/attention/backends/flash_attn.py, _custom_ops.py of 0.26). Where they cannot be had
-there is nothing to tell: torch's kernels are measured in any case, and before: a kernel that is called wrongly can
-end the whole session.
+Called as vLLM calls them (v1/attention/backends/flash_attn.py, _custom_ops.py of 0.26). Where they
+cannot be had there is nothing to tell: torch's kernels are measured in any case, and before: a
+kernel that is called wrongly can end the whole session.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 _SPLITS = 32
-"""Of a sequence's cache at most, where steps are captured: vLLM's flash_attn_max_num_splits_for_cuda_graph."""
+"""Of a sequence's cache at most, where steps are captured: vLLM's
+flash_attn_max_num_splits_for_cuda_graph."""
 
 
 def installed() -> bool:
@@ -34,10 +35,12 @@ def flash3(lab: Any, operator: str, *inputs: Any) -> Callable[[], Any] | None:
 def _flash3(
     lab: Any, query: Any, keys: Any, values: Any, table: Any, lengths: Any, new: int
 ) -> Callable[[], Any] | None:
-    """Attention of `new` tokens for each sequence over a paged cache, causal; returns tokens × heads × dim.
+    """Attention of `new` tokens for each sequence over a paged cache, causal; returns tokens ×
+    heads × dim.
 
-    query: tokens of all sequences × heads × dim; keys, values: pages × page tokens × KV heads × dim; table: sequences
-    × pages of each, int32; lengths: sequences, int32, the new tokens counted in.
+    query: tokens of all sequences × heads × dim; keys, values: pages × page tokens × KV heads ×
+    dim; table: sequences × pages of each, int32; lengths: sequences, int32, the new tokens counted
+    in.
     """
     library = _module("vllm.vllm_flash_attn", "_vllm_fa3_C")
     if library is None or not lab.cuda:
@@ -83,7 +86,8 @@ def _flash3(
 
 
 def scaled_mm(lab: Any) -> Callable[..., Any] | None:
-    """(x, w, scale of each row of x, scale of each column of w) to x·w in bf16; w has its columns in memory."""
+    """(x, w, scale of each row of x, scale of each column of w) to x·w in bf16; w has its columns
+    in memory."""
     if (
         not lab.cuda
         or _module("vllm._C_stable_libtorch") is None

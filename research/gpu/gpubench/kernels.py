@@ -1,8 +1,9 @@
 """Kernels in Triton: reading memory, and attention of new tokens over a paged cache.
 
-Imported only where Triton is. The attention is flash decoding: each program reads one stretch of one sequence's cache
-for the query heads that share a KV head, with a running softmax; a second kernel joins the stretches.
-Dao et al., Flash-Decoding (2023); Kwon et al., PagedAttention (SOSP 2023).
+Imported only where Triton is. The attention is flash decoding: each program reads one stretch of
+one sequence's cache for the query heads that share a KV head, with a running softmax; a second
+kernel joins the stretches. Dao et al., Flash-Decoding (2023); Kwon et al., PagedAttention (SOSP
+2023).
 """
 
 import math
@@ -52,7 +53,9 @@ def _stretches(  # type: ignore[no-untyped-def]
     for start in range(first, end, STRETCH):
         token = start + steps
         live = token < end
-        page = tl.load(table + sequence * table_stride + token // PAGE, mask=live, other=0).to(tl.int64)
+        page = tl.load(table + sequence * table_stride + token // PAGE, mask=live, other=0).to(
+            tl.int64
+        )
         at = ((page * PAGE + token % PAGE) * KV_HEADS + head)[:, None] * DIM + dims[None, :]
         k = tl.load(keys + at, mask=live[:, None], other=0.0)
         scores = tl.dot(q, tl.trans(k)) * scale  # in powers of two
@@ -76,7 +79,8 @@ def _join(  # type: ignore[no-untyped-def]
 ):
     pair, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     dims = tl.arange(0, DIM)
-    # A sequence has a token at least, so that its first stretch is never empty; later ones may be, and add nothing.
+    # A sequence has a token at least, so that its first stretch is never empty; later ones may be,
+    # and add nothing.
     part = pair * splits * ROWS + row
     highest, total = tl.load(stats + part * 2), tl.load(stats + part * 2 + 1)
     summed = tl.load(parts + part * DIM + dims)
@@ -92,13 +96,16 @@ def _join(  # type: ignore[no-untyped-def]
 
 
 class PagedDecode:
-    """Attention of one new token per sequence over a paged cache, with its room for partial results made once.
+    """Attention of one new token per sequence over a paged cache, with its room for partial results
+    made once.
 
-    keys, values: pages × page tokens × KV heads × dim; table: sequences × pages of each, int32; lengths: sequences,
-    int32, at least 1. dim: a power of two from 16 on.
+    keys, values: pages × page tokens × KV heads × dim; table: sequences × pages of each, int32;
+    lengths: sequences, int32, at least 1. dim: a power of two from 16 on.
     """
 
-    def __init__(self, keys: Any, values: Any, table: Any, lengths: Any, heads: int, processors: int) -> None:
+    def __init__(
+        self, keys: Any, values: Any, table: Any, lengths: Any, heads: int, processors: int
+    ) -> None:
         self.keys, self.values, self.table, self.lengths = keys, values, table, lengths
         _, self.page, self.kv_heads, self.dim = keys.shape
         self.group = heads // self.kv_heads
@@ -106,12 +113,18 @@ class PagedDecode:
         sequences, longest = len(lengths), int(lengths.max())
         stretches = triton.cdiv(longest, _STRETCH)
         # Two programs a multiprocessor, and no more stretches than there are.
-        self.splits = max(1, min(stretches, 2 * processors // max(1, sequences * self.kv_heads), 64))
+        self.splits = max(
+            1, min(stretches, 2 * processors // max(1, sequences * self.kv_heads), 64)
+        )
         self.split_tokens = triton.cdiv(stretches, self.splits) * _STRETCH
         self.splits = triton.cdiv(longest, self.split_tokens)
         pairs = sequences * self.kv_heads
-        self.parts = torch.empty(pairs * self.splits * self.rows * self.dim, dtype=torch.float32, device=keys.device)
-        self.stats = torch.empty(pairs * self.splits * self.rows * 2, dtype=torch.float32, device=keys.device)
+        self.parts = torch.empty(
+            pairs * self.splits * self.rows * self.dim, dtype=torch.float32, device=keys.device
+        )
+        self.stats = torch.empty(
+            pairs * self.splits * self.rows * 2, dtype=torch.float32, device=keys.device
+        )
         self.scale = math.log2(math.e) / math.sqrt(self.dim)
 
     def __call__(self, query: Any, out: Any) -> None:

@@ -1,9 +1,11 @@
-"""Where operators are timed: a device, its random data, the time that is left, and what was measured.
+"""Where operators are timed: a device, its random data, the time that is left, and what was
+measured.
 
-How a time is taken: warm up; capture a CUDA graph of many calls that go round over several copies of the data, so
-many that the second-level cache cannot hold them; replay it, each replay between two events; divide by the calls. So
-the host's launching is left out, as it is in engines that capture their steps, and weights come from device memory,
-as they do there. What cannot be captured is launched one by one, and says so.
+How a time is taken: warm up; capture a CUDA graph of many calls that go round over several copies
+of the data, so many that the second-level cache cannot hold them; replay it, each replay between
+two events; divide by the calls. So the host's launching is left out, as it is in engines that
+capture their steps, and weights come from device memory, as they do there. What cannot be captured
+is launched one by one, and says so.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from gpubench.points import Bench, Device, Method, Moment, Point, Skipped
 from loadstone.core.nvml import PREFIX, Gpus
 
 COPIES_OF_L2 = 6
-"""Data that calls go round over, in sizes of the second-level cache: some of it survives a round at 2."""
+"""Data that calls go round over, in sizes of the second-level cache: some of it survives a round at
+2."""
 
 
 _GRAPH_S = 2e-3
@@ -60,8 +63,8 @@ class OutOfTimeError(Exception):
 
 
 class Lab:
-    """`device` is a torch device: `cuda`, or `cpu` to try the code without a GPU. `gpu`: NVML's number of it in
-    `gpus`, where it is told.
+    """`device` is a torch device: `cuda`, or `cpu` to try the code without a GPU. `gpu`: NVML's
+    number of it in `gpus`, where it is told.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class Lab:
         self._gpu = gpu
         self.generator = torch.Generator(device=self.device).manual_seed(0)
 
-    # --- time and state ---------------------------------------------------------------------------------------
+    # --- time and state ---------------------------------------------------------------------------
 
     @property
     def took_s(self) -> float:
@@ -102,7 +105,11 @@ class Lab:
         """The GPU's own word now; empty without telemetry."""
         if self._gpus is None or self._gpu is None:
             return {}
-        return {each.name.removeprefix(PREFIX): each.value for each in self._gpus.read() if each.gpu == self._gpu}
+        return {
+            each.name.removeprefix(PREFIX): each.value
+            for each in self._gpus.read()
+            if each.gpu == self._gpu
+        }
 
     def note(self, when: str) -> None:
         """Keep the clocks, power and so on of this moment."""
@@ -121,7 +128,7 @@ class Lab:
     def free_bytes(self) -> int:
         return int(self.torch.cuda.mem_get_info(self.device)[0]) if self.cuda else 1 << 30
 
-    # --- data -------------------------------------------------------------------------------------------------
+    # --- data -------------------------------------------------------------------------------------
 
     def random(self, *shape: int, dtype: Any = None, scale: float = 1.0) -> Any:
         """Normal numbers: on zeros a GPU draws less power, and runs faster than it will on data."""
@@ -143,7 +150,7 @@ class Lab:
             return 2
         return max(1, math.ceil(COPIES_OF_L2 * self.bench.device.l2_bytes / max(size_bytes, 1.0)))
 
-    # --- points -----------------------------------------------------------------------------------------------
+    # --- points -----------------------------------------------------------------------------------
 
     def measure(
         self,
@@ -155,10 +162,12 @@ class Lab:
         error: Callable[[], float] | None = None,
         limit: float = 1e-2,
     ) -> Point | None:
-        """Check, then time, then keep. What fails is kept among what was skipped, and None returned.
+        """Check, then time, then keep. What fails is kept among what was skipped, and None
+        returned.
 
-        `error()` computes the relative error of the result against float64; it must stay below `limit`. bf16 keeps
-        eight bits, so that results differ by up to 2⁻⁹ of each element from rounding them alone.
+        `error()` computes the relative error of the result against float64; it must stay below
+        `limit`. bf16 keeps eight bits, so that results differ by up to 2⁻⁹ of each element from
+        rounding them alone.
         """
         self.check_time()
         sizes = " ".join(f"{name}={size}" for name, size in operation.shape.items())
@@ -171,13 +180,19 @@ class Lab:
             times, values = timed(self, call, copies)
         except OutOfTimeError:
             raise
-        except Exception as failure:  # compilers and libraries fail in ways of their own: one point, not the session
+        # compilers and libraries fail in ways of their own: one point, not the session
+        except Exception as failure:
             self.skip(what, failure)
             return None
         return self.keep(operation, kernel if self.cuda else "cpu", times, values, off)
 
     def keep(
-        self, operation: Operation, kernel: str, times: Timed, values: Mapping[str, float], error: float | None = None
+        self,
+        operation: Operation,
+        kernel: str,
+        times: Timed,
+        values: Mapping[str, float],
+        error: float | None = None,
     ) -> Point:
         """`values`: what telemetry said while it ran."""
         point = Point(
@@ -208,11 +223,14 @@ class Lab:
     def relative_error(self, result: Any, reference: Any) -> float:
         """‖result − reference‖ / ‖reference‖ in float64; infinite where an element is no number."""
         result, reference = result.double(), reference.double()
-        off = float(self.torch.linalg.vector_norm(result - reference) / self.torch.linalg.vector_norm(reference))
+        off = float(
+            self.torch.linalg.vector_norm(result - reference)
+            / self.torch.linalg.vector_norm(reference)
+        )
         return off if math.isfinite(off) else math.inf
 
 
-# --- the device -------------------------------------------------------------------------------------------------
+# --- the device -----------------------------------------------------------------------------------
 
 
 def describe_device(device: str, gpus: Gpus | None) -> Device:
@@ -222,7 +240,11 @@ def describe_device(device: str, gpus: Gpus | None) -> Device:
     versions = {"torch": str(torch.__version__), "python": platform.python_version()}
     if device == "cpu":
         return Device(
-            name="cpu", memory_bytes=0, multiprocessors=torch.get_num_threads(), l2_bytes=0, software=versions
+            name="cpu",
+            memory_bytes=0,
+            multiprocessors=torch.get_num_threads(),
+            l2_bytes=0,
+            software=versions,
         )
     properties = torch.cuda.get_device_properties(device)
     with contextlib.suppress(ImportError):
@@ -260,10 +282,12 @@ def number_of(device: str, gpus: Gpus | None) -> int | None:
     return uuids.index(uuid) if uuid in uuids else None
 
 
-# --- how a time is taken ----------------------------------------------------------------------------------------
+# --- how a time is taken --------------------------------------------------------------------------
 
 
-def timed(lab: Lab, call: Callable[[int], object], copies: int = 1) -> tuple[Timed, dict[str, float]]:
+def timed(
+    lab: Lab, call: Callable[[int], object], copies: int = 1
+) -> tuple[Timed, dict[str, float]]:
     """Seconds of `call(i)`, i going round over the copies; and the GPU's own word meanwhile."""
     if not lab.cuda:
         return _on_processor(call, copies), {}
@@ -332,10 +356,12 @@ def _capture(lab: Lab, call: Callable[[int], object], copies: int, calls: int) -
         with cuda.graph(graph, pool=pool):
             _several(call, copies, calls)
     except RuntimeError:
-        # Where ending a capture fails too, torch stays on the stream that it captured, and until 2.12 its allocator
-        # in the capture: from then on it would give no memory back.
+        # Where ending a capture fails too, torch stays on the stream that it captured, and until
+        # 2.12 its allocator in the capture: from then on it would give no memory back.
         cuda.set_stream(stream)
-        with contextlib.suppress(AttributeError, RuntimeError):  # it was ended, or this torch names it otherwise
+        with contextlib.suppress(
+            AttributeError, RuntimeError
+        ):  # it was ended, or this torch names it otherwise
             driver._cuda_endAllocateToPool(cuda.current_device(), pool)
             driver._cuda_releasePool(cuda.current_device(), pool)
         raise
@@ -344,7 +370,9 @@ def _capture(lab: Lab, call: Callable[[int], object], copies: int, calls: int) -
     return graph
 
 
-def _eager(lab: Lab, call: Callable[[int], object], copies: int, calls: int) -> tuple[Timed, dict[str, float]]:
+def _eager(
+    lab: Lab, call: Callable[[int], object], copies: int, calls: int
+) -> tuple[Timed, dict[str, float]]:
     _several(call, copies, calls)
     lab.sync()
     took_s = calls * _round_s(lab, call, copies)

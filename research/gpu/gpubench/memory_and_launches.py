@@ -1,4 +1,5 @@
-"""Device memory, the small kernels of a layer, which do little but use it, and what launching costs."""
+"""Device memory, the small kernels of a layer, which do little but use it, and what launching
+costs."""
 
 from __future__ import annotations
 
@@ -38,13 +39,16 @@ def _copy(lab: Lab, source: Any, shape: dict[str, int]) -> None:
         copy(0)
         return 0.0 if bool(torch.equal(arrived(), source)) else math.inf
 
-    # A copy is the driver's business, and may not be the same in a graph; the other is a kernel of torch's.
+    # A copy is the driver's business, and may not be the same in a graph; the other is a kernel of
+    # torch's.
     for kernel, copy, arrived in (
         ("torch", lambda _: target.copy_(source), lambda: target),
         ("elementwise", lambda _: torch.neg(source, out=target), target.neg_),
     ):
         error = functools.partial(wrong, copy, arrived)
-        lab.measure(Operation("copy", shape, moved_bytes=2 * shape["bytes"]), kernel, copy, error=error)
+        lab.measure(
+            Operation("copy", shape, moved_bytes=2 * shape["bytes"]), kernel, copy, error=error
+        )
 
 
 def _read(lab: Lab, source: Any, shape: dict[str, int]) -> None:
@@ -71,7 +75,7 @@ def _read(lab: Lab, source: Any, shape: dict[str, int]) -> None:
         measure("triton", lambda: block_sums(numbers))
 
 
-# --- small kernels of a layer -------------------------------------------------------------------------------------
+# --- small kernels of a layer ---------------------------------------------------------------------
 
 
 def norm(torch: Any, x: Any, weight: Any) -> Any:
@@ -86,14 +90,15 @@ def silu_mul(torch: Any, x: Any) -> Any:
 
 
 def rotary(torch: Any, x: Any, cos: Any, sin: Any) -> Any:
-    """x: tokens × heads × dim; cos, sin: tokens × 1 × dim/2. Halves turn against each other, as in Llama."""
+    """x: tokens × heads × dim; cos, sin: tokens × 1 × dim/2. Halves turn against each other, as in
+    Llama."""
     first, second = x.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
 def quantise(torch: Any, x: Any, by_row: bool = True) -> tuple[Any, Any]:
-    """x in 8-bit floating point (E4M3, largest 448), and what it is to be multiplied by: a scale a row (rows × 1), or
-    one for all.
+    """x in 8-bit floating point (E4M3, largest 448), and what it is to be multiplied by: a scale a
+    row (rows × 1), or one for all.
     """
     largest = x.abs().amax(-1, keepdim=True) if by_row else x.abs().amax()
     scale = largest.float().clamp(min=1e-12) / 448.0
@@ -101,7 +106,8 @@ def quantise(torch: Any, x: Any, by_row: bool = True) -> tuple[Any, Any]:
 
 
 def small_kernels(lab: Lab) -> None:
-    """Each at several token counts: their times at few tokens are launch floors, at many a matter of bandwidth.
+    """Each at several token counts: their times at few tokens are launch floors, at many a matter
+    of bandwidth.
 
     Plain torch; an engine fuses more.
     """
@@ -111,14 +117,20 @@ def small_kernels(lab: Lab) -> None:
 
 def _small_kernels(lab: Lab, tokens: int) -> None:
     torch, shape = lab.torch, {"tokens": tokens}
-    x, weight, wide = lab.random(tokens, HIDDEN), lab.random(HIDDEN), lab.random(tokens, 2 * INTERMEDIATE)
+    x, weight, wide = (
+        lab.random(tokens, HIDDEN),
+        lab.random(HIDDEN),
+        lab.random(tokens, 2 * INTERMEDIATE),
+    )
     query = lab.random(tokens, HEADS + KV_HEADS, HEAD_DIM)
     angle = lab.random(tokens, 1, HEAD_DIM // 2, dtype=torch.float32)
     cos, sin = angle.cos().to(torch.bfloat16), angle.sin().to(torch.bfloat16)
 
     def take(operator: str, made: Callable[..., Any], inputs: tuple[Any, ...], width: int) -> None:
         def error() -> float:
-            return lab.relative_error(made(torch, *inputs), made(torch, *(each.double() for each in inputs)))
+            return lab.relative_error(
+                made(torch, *inputs), made(torch, *(each.double() for each in inputs))
+            )
 
         operation = Operation(operator, shape, moved_bytes=2 * tokens * width)
         lab.measure(operation, "torch", lambda _: made(torch, *inputs), error=error)
@@ -127,7 +139,10 @@ def _small_kernels(lab: Lab, tokens: int) -> None:
     take("silu_mul", silu_mul, (wide,), 3 * INTERMEDIATE)
     take("rotary", rotary, (query, cos, sin), 2 * (HEADS + KV_HEADS) * HEAD_DIM)
 
-    cache, new = lab.random(max(8192, tokens), 2 * KV_HEADS * HEAD_DIM), lab.random(tokens, 2 * KV_HEADS * HEAD_DIM)
+    cache, new = (
+        lab.random(max(8192, tokens), 2 * KV_HEADS * HEAD_DIM),
+        lab.random(tokens, 2 * KV_HEADS * HEAD_DIM),
+    )
     slots = lab.shuffled(len(cache))[:tokens]
 
     def write(_: int) -> None:
@@ -144,7 +159,8 @@ def _small_kernels(lab: Lab, tokens: int) -> None:
         values, scale = quantise(torch, x)
         return lab.relative_error(values.double() * scale.double(), x)
 
-    # E4M3 keeps three bits: rounding alone is up to 2⁻⁴ of an element, about 0.026 in the mean square.
+    # E4M3 keeps three bits: rounding alone is up to 2⁻⁴ of an element, about 0.026 in the mean
+    # square.
     operation = Operation("quantise", shape, "fp8-rows", moved_bytes=3 * tokens * HIDDEN)
     lab.measure(operation, "torch", lambda _: quantise(torch, x), error=quantised, limit=0.05)
 
@@ -153,8 +169,9 @@ _MANY = 200
 
 
 def floors(lab: Lab) -> None:
-    """launch: a kernel that does nothing worth mentioning, in a graph (its floor on the GPU), and the host's time for
-    launching it; graph_launch: the host's time for starting a graph of one such kernel.
+    """launch: a kernel that does nothing worth mentioning, in a graph (its floor on the GPU), and
+    the host's time for launching it; graph_launch: the host's time for starting a graph of one such
+    kernel.
     """
     x = lab.random(64)
     launch = Operation("launch", {"kernels": 1})
@@ -173,13 +190,19 @@ def _keep_host(lab: Lab, operation: Operation, call: Any, calls: int = _MANY) ->
 
 
 def layer(lab: Lab, hidden: int, heads: Heads, intermediate: int, tokens: tuple[int, ...]) -> None:
-    """A decoder layer without its attention: norm, QKV, rotary, KV write, output product, norm, MLP, both residuals.
+    """A decoder layer without its attention: norm, QKV, rotary, KV write, output product, norm,
+    MLP, both residuals.
 
-    In a graph (what is left beside its products are its small kernels and the gaps) and launched by the host (its
-    time for doing so). Plain torch: engines fuse more, and launch more cheaply.
+    In a graph (what is left beside its products are its small kernels and the gaps) and launched by
+    the host (its time for doing so). Plain torch: engines fuse more, and launch more cheaply.
     """
     width, query = (heads.heads + 2 * heads.kv_heads) * heads.head_dim, heads.heads * heads.head_dim
-    matrices = ((width, hidden), (hidden, query), (2 * intermediate, hidden), (hidden, intermediate))
+    matrices = (
+        (width, hidden),
+        (hidden, query),
+        (2 * intermediate, hidden),
+        (hidden, intermediate),
+    )
     weights = [lab.random(*shape, scale=shape[1] ** -0.5) for shape in matrices]
     gains = [lab.random(hidden, scale=0.1).add_(1.0) for _ in range(2)]
     for count in tokens:
@@ -189,7 +212,9 @@ def layer(lab: Lab, hidden: int, heads: Heads, intermediate: int, tokens: tuple[
     lab.tidy()
 
 
-def _layer(lab: Lab, shape: dict[str, int], heads: Heads, weights: list[Any], gains: list[Any]) -> None:
+def _layer(
+    lab: Lab, shape: dict[str, int], heads: Heads, weights: list[Any], gains: list[Any]
+) -> None:
     torch, count = lab.torch, shape["tokens"]
     x = lab.random(count, shape["hidden"])
     angle = lab.random(count, 1, heads.head_dim // 2, dtype=torch.float32)
@@ -201,7 +226,9 @@ def _layer(lab: Lab, shape: dict[str, int], heads: Heads, weights: list[Any], ga
         mixed = norm(torch, x, gain[0]) @ of[0].t()
         mixed = mixed.view(len(x), heads.heads + 2 * heads.kv_heads, heads.head_dim)
         turned = rotary(torch, mixed[:, : heads.heads + heads.kv_heads], cos, sin)
-        cache.index_copy_(0, slots, torch.cat((turned[:, heads.heads :], mixed[:, -heads.kv_heads :]), 1))
+        cache.index_copy_(
+            0, slots, torch.cat((turned[:, heads.heads :], mixed[:, -heads.kv_heads :]), 1)
+        )
         x = x + turned[:, : heads.heads].reshape(len(x), -1) @ of[1].t()
         return x + silu_mul(torch, norm(torch, x, gain[1]) @ of[2].t()) @ of[3].t()
 
@@ -214,15 +241,19 @@ def _layer(lab: Lab, shape: dict[str, int], heads: Heads, weights: list[Any], ga
         return lab.relative_error(call(), exact)
 
     parameters = sum(each.numel() for each in weights)
-    operation = Operation("layer", shape, flops=2.0 * count * parameters, moved_bytes=2.0 * parameters)
-    # One copy, for a layer's weights are many times the cache. Four products one after another, each rounded.
+    operation = Operation(
+        "layer", shape, flops=2.0 * count * parameters, moved_bytes=2.0 * parameters
+    )
+    # One copy, for a layer's weights are many times the cache. Four products one after another,
+    # each rounded.
     point = lab.measure(operation, "torch", call, error=error if count <= 256 else None, limit=2e-2)
     if point is not None and lab.cuda and count <= 64:
         _keep_host(lab, Operation("layer", shape), call, 20)
 
 
 def sustained(lab: Lab, seconds: float = 3.0, size: int = 8192) -> None:
-    """A large product over and over: what clocks and power allow once the GPU is warm, by the last half of it."""
+    """A large product over and over: what clocks and power allow once the GPU is warm, by the last
+    half of it."""
     torch = lab.torch
     if not lab.cuda:
         return
@@ -248,6 +279,8 @@ def sustained(lab: Lab, seconds: float = 3.0, size: int = 8192) -> None:
     lab.sync()
     warm = quantiles(elapsed_s(events[len(events) // 2 :]), calls, "graph")
     shape = {"tokens": size, "inputs": size, "outputs": size}
-    operation = Operation("sustained_product", shape, flops=2.0 * size**3, moved_bytes=6.0 * size**2)
+    operation = Operation(
+        "sustained_product", shape, flops=2.0 * size**3, moved_bytes=6.0 * size**2
+    )
     lab.keep(operation, "cublas", warm, values)
     lab.note("sustained product: after")

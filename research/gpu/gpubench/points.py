@@ -1,4 +1,5 @@
-"""The nouns of a GPU benchmark, and its file: one JSON document, written anew after every group of points."""
+"""The nouns of a GPU benchmark, and its file: one JSON document, written anew after every group of
+points."""
 
 from __future__ import annotations
 
@@ -14,20 +15,21 @@ Method = Literal["graph", "eager", "host"]
 class Point(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One operator of one shape, timed `n` times.
 
-    operator   copy, read; product (y = x·Wᵀ), experts; attention_decode, attention_prefill; norm, silu_mul, rotary,
-               kv_write, quantise; launch, graph_launch; layer (a decoder layer without its attention)
+    operator   copy, read; product (y = x·Wᵀ), experts; attention_decode, attention_prefill; norm,
+               silu_mul, rotary, kv_write, quantise; launch, graph_launch; layer (a decoder layer
+               without its attention)
     shape      sizes by name: a product has tokens, inputs, outputs
     dtype      bf16, fp8 (one scale a tensor), fp8-rows (a scale a row), fp32
-    kernel     whose code ran: cublas, scaled_mm (torch's choice of cuBLAS or CUTLASS), cutlass (vLLM's), flash
-               (torch's FlashAttention 2), flash3 (vLLM's), cudnn, paged (ours, in Triton), torch, elementwise (a copy
-               that changes the sign), triton, cpu
-    method     graph: seconds of one call within a CUDA graph of many, by events; eager: the same, launched one by
-               one; host: seconds of the host for launching it
+    kernel     whose code ran: cublas, scaled_mm (torch's choice of cuBLAS or CUTLASS), cutlass
+               (vLLM's), flash (torch's FlashAttention 2), flash3 (vLLM's), cudnn, paged (ours, in
+               Triton), torch, elementwise (a copy that changes the sign), triton, cpu
+    method     graph: seconds of one call within a CUDA graph of many, by events; eager: the same,
+               launched one by one; host: seconds of the host for launching it
     median_s, p10_s, p90_s   of one call, over n repeats of `calls` calls
     flops      of one call; a multiplication and an addition are two
     bytes      that one call must move to or from device memory at least, weights and caches once
-    error      ‖result − float64 result‖ / ‖float64 result‖, from a sample of the result; None where there is nothing
-               to compute
+    error      ‖result − float64 result‖ / ‖float64 result‖, from a sample of the result; None where
+               there is nothing to compute
     sm_clock_mhz, power_w    while it ran, where telemetry is there
     """
 
@@ -86,7 +88,8 @@ class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Bench(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A whole session. `complete` is false where time ran out, or something broke, before all was measured."""
+    """A whole session. `complete` is false where time ran out, or something broke, before all was
+    measured."""
 
     created: str
     loadstone: str
@@ -100,7 +103,11 @@ class Bench(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     schema: int = SCHEMA
 
     def of(self, operator: str, dtype: str | None = None) -> list[Point]:
-        return [each for each in self.points if each.operator == operator and dtype in (None, each.dtype)]
+        return [
+            each
+            for each in self.points
+            if each.operator == operator and dtype in (None, each.dtype)
+        ]
 
 
 def best(bench: Bench) -> dict[str, float]:
@@ -109,8 +116,12 @@ def best(bench: Bench) -> dict[str, float]:
         "copy_bytes_per_s": [point.bytes_per_s for point in bench.of("copy")],
         "read_bytes_per_s": [point.bytes_per_s for point in bench.of("read")],
         "bf16_flops_per_s": [point.flops_per_s for point in bench.of("product", "bf16")],
-        "bf16_sustained_flops_per_s": [point.flops_per_s for point in bench.of("sustained_product", "bf16")],
-        "fp8_flops_per_s": [point.flops_per_s for kind in ("fp8", "fp8-rows") for point in bench.of("product", kind)],
+        "bf16_sustained_flops_per_s": [
+            point.flops_per_s for point in bench.of("sustained_product", "bf16")
+        ],
+        "fp8_flops_per_s": [
+            point.flops_per_s for kind in ("fp8", "fp8-rows") for point in bench.of("product", kind)
+        ],
         "decode_bytes_per_s": [point.bytes_per_s for point in bench.of("attention_decode")],
         "prefill_flops_per_s": [point.flops_per_s for point in bench.of("attention_prefill")],
     }

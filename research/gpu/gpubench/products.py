@@ -1,4 +1,5 @@
-"""Matrix products of a model's layers: y = x·Wᵀ with 16-bit and 8-bit weights, and the grouped ones of experts."""
+"""Matrix products of a model's layers: y = x·Wᵀ with 16-bit and 8-bit weights, and the grouped ones
+of experts."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def measure_products(
     for count in tokens:
         lab.check_time()
         x = lab.random(count, inputs)
-        kernels, reference = _fp8(lab, x, scaled, by_row, engine) if small else _bf16(lab, x, scaled)
+        kernels, reference = (
+            _fp8(lab, x, scaled, by_row, engine) if small else _bf16(lab, x, scaled)
+        )
         operation = Operation(
             "product",
             {"tokens": count, "inputs": inputs, "outputs": outputs},
@@ -50,8 +53,9 @@ def measure_products(
                 call,
                 copies=copies,
                 error=_error(lab, call, reference, count, outputs, copies),
-                # Quantised inputs are the reference's too. What is left is rounding, and 8-bit products are added up
-                # in fewer bits than 32 on Hopper (DeepSeek-V3, arXiv 2412.19437, 3.3.2).
+                # Quantised inputs are the reference's too. What is left is rounding, and 8-bit
+                # products are added up in fewer bits than 32 on Hopper (DeepSeek-V3, arXiv
+                # 2412.19437, 3.3.2).
                 limit=5e-2 if small else 1e-2,
             )
     lab.tidy()
@@ -72,7 +76,8 @@ def _error(
         row = lab.integers(0, rows, min(_SAMPLE, rows))
         column = lab.integers(0, columns, _SAMPLE)
         return max(
-            lab.relative_error(call(copy)[row][:, column], reference(copy, row, column)) for copy in {0, copies - 1}
+            lab.relative_error(call(copy)[row][:, column], reference(copy, row, column))
+            for copy in {0, copies - 1}
         )
 
     return error
@@ -90,14 +95,18 @@ def _bf16(lab: Lab, x: Any, weights: list[tuple[Any, Any]]) -> tuple[Kernels, Re
     return {"cublas": call}, reference
 
 
-def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], by_row: bool, engine: bool) -> tuple[Kernels, Reference]:
+def _fp8(
+    lab: Lab, x: Any, weights: list[tuple[Any, Any]], by_row: bool, engine: bool
+) -> tuple[Kernels, Reference]:
     torch = lab.torch
     small, x_scale = quantise(torch, x, by_row)
 
     def call(copy: int) -> Any:
         weight, scale = weights[copy]
         scales = {"scale_a": x_scale, "scale_b": scale.t() if by_row else scale}
-        return torch._scaled_mm(small, weight.t(), **scales, out_dtype=torch.bfloat16, use_fast_accum=True)
+        return torch._scaled_mm(
+            small, weight.t(), **scales, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
 
     def reference(copy: int, row: Any, column: Any) -> Any:
         weight, scale = weights[copy]
@@ -110,16 +119,21 @@ def _fp8(lab: Lab, x: Any, weights: list[tuple[Any, Any]], by_row: bool, engine:
     product = engine_kernels.scaled_mm(lab)
     if product is None:
         return {}, reference
-    return {"cutlass": lambda copy: product(small, weights[copy][0].t(), x_scale, weights[copy][1])}, reference
+    return {
+        "cutlass": lambda copy: product(small, weights[copy][0].t(), x_scale, weights[copy][1])
+    }, reference
 
 
 def measure_experts(lab: Lab, shape: ExpertShape, tokens: Iterable[int]) -> None:
-    """The first product of a layer's experts (gate and up), tokens dealt out evenly at random, in bf16.
+    """The first product of a layer's experts (gate and up), tokens dealt out evenly at random, in
+    bf16.
 
     `flops` of the tokens there are; `bytes` of the experts that some token goes to.
     """
     torch = lab.torch
-    grouped = getattr(torch.nn.functional, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+    grouped = getattr(torch.nn.functional, "grouped_mm", None) or getattr(
+        torch, "_grouped_mm", None
+    )
     what = f"experts bf16 {shape.experts}×{shape.hidden}×{2 * shape.intermediate}"
     if grouped is None:
         lab.skip(what, "this torch has no grouped product")
@@ -129,20 +143,27 @@ def measure_experts(lab: Lab, shape: ExpertShape, tokens: Iterable[int]) -> None
         lab.skip(what, "not enough free memory")
         return
     # Each expert's rows are outputs × inputs in memory, as engines keep them.
-    weights = lab.random(shape.experts, 2 * shape.intermediate, shape.hidden, scale=shape.hidden**-0.5)
+    weights = lab.random(
+        shape.experts, 2 * shape.intermediate, shape.hidden, scale=shape.hidden**-0.5
+    )
     for count in tokens:
         lab.check_time()
         _experts(lab, shape, weights, grouped, count)
     lab.tidy()
 
 
-def _experts(lab: Lab, shape: ExpertShape, weights: Any, grouped: Callable[..., Any], count: int) -> None:
+def _experts(
+    lab: Lab, shape: ExpertShape, weights: Any, grouped: Callable[..., Any], count: int
+) -> None:
     torch, outputs = lab.torch, 2 * shape.intermediate
-    chosen = torch.stack([lab.shuffled(shape.experts)[: shape.per_token] for _ in range(min(count, 1024))])
+    chosen = torch.stack(
+        [lab.shuffled(shape.experts)[: shape.per_token] for _ in range(min(count, 1024))]
+    )
     chosen = chosen.repeat(-(-count // len(chosen)), 1)[:count].flatten()
     each = torch.bincount(chosen, minlength=shape.experts)
     touched, rows = int((each > 0).sum()), count * shape.per_token
-    # Few tokens go to experts that the cache may hold: calls go round over other experts, as many of them.
+    # Few tokens go to experts that the cache may hold: calls go round over other experts, as many
+    # of them.
     copies = min(lab.copies(2 * touched * shape.hidden * outputs), shape.experts)
     ends = [each.roll(shift).cumsum(0).to(torch.int32) for shift in range(copies)]
     x = lab.random(rows, shape.hidden)
@@ -154,9 +175,16 @@ def _experts(lab: Lab, shape: ExpertShape, weights: Any, grouped: Callable[..., 
         row, last = lab.integers(0, rows, min(_SAMPLE, rows)), copies - 1
         expert = torch.searchsorted(ends[last], row.to(torch.int32), right=True)
         some = weights[:, :_SAMPLE][expert].double()
-        return lab.relative_error(call(last)[row][:, :_SAMPLE], torch.einsum("rk,rnk->rn", x[row].double(), some))
+        return lab.relative_error(
+            call(last)[row][:, :_SAMPLE], torch.einsum("rk,rnk->rn", x[row].double(), some)
+        )
 
-    sizes = {"tokens": count, "experts": shape.experts, "per_token": shape.per_token, "touched": touched}
+    sizes = {
+        "tokens": count,
+        "experts": shape.experts,
+        "per_token": shape.per_token,
+        "touched": touched,
+    }
     operation = Operation(
         "experts",
         {**sizes, "inputs": shape.hidden, "outputs": outputs},

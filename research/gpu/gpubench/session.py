@@ -45,19 +45,24 @@ def run(
 ) -> Bench:
     """Measure, and keep what was measured in the file `out` after every group of points.
 
-    Ends soon after `budget_s` seconds whatever is left; `Bench.complete` says whether all was measured. `only`:
-    groups whose name begins with one of these. Raises InputError where there is no torch or no GPU.
+    Ends soon after `budget_s` seconds whatever is left; `Bench.complete` says whether all was
+    measured. `only`: groups whose name begins with one of these. Raises InputError where there is
+    no torch or no GPU.
     """
     if budget_s <= 0:
         raise InputError(f"--budget {budget_s:g}: must be above 0 seconds")
     try:
         import torch
     except ImportError:
-        raise InputError("torch is missing; install it beside loadstone, built for this GPU") from None
+        raise InputError(
+            "torch is missing; install it beside loadstone, built for this GPU"
+        ) from None
     if not out.parent.is_dir():
         raise InputError(f"{out}: its folder is missing; make it first")
     if device != "cpu" and not torch.cuda.is_available():
-        raise InputError("torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA")
+        raise InputError(
+            "torch sees no GPU here; see what nvidia-smi says, and that torch is built for CUDA"
+        )
     with contextlib.ExitStack() as stack:
         gpus = None
         if device != "cpu":
@@ -80,7 +85,9 @@ def run(
     return bench
 
 
-def _measure(lab: Lab, selected: list[Job], only: tuple[str, ...], out: Path, say: Callable[[str], None]) -> None:
+def _measure(
+    lab: Lab, selected: list[Job], only: tuple[str, ...], out: Path, say: Callable[[str], None]
+) -> None:
     bench = lab.bench
     selected = [job for job in selected if not only or job.name.startswith(only)]
     lab.note("before")
@@ -93,7 +100,9 @@ def _measure(lab: Lab, selected: list[Job], only: tuple[str, ...], out: Path, sa
                 job.run(lab)
             except OutOfTimeError:
                 raise
-            except Exception as error:  # out of memory, or not supported here: the others still count
+            except (
+                Exception
+            ) as error:  # out of memory, or not supported here: the others still count
                 lab.skip(job.name, error)
             left.remove(job)
             bench.took_s = round(lab.took_s, 3)
@@ -101,7 +110,11 @@ def _measure(lab: Lab, selected: list[Job], only: tuple[str, ...], out: Path, sa
             say(f"{lab.took_s:5.0f} s  {job.name}: {len(bench.points) - before} points")
         bench.complete = True
     except OutOfTimeError:
-        why = f"the GPU failed: {lab.broken}" if lab.broken else f"the budget of {bench.budget_s:g} s was spent"
+        why = (
+            f"the GPU failed: {lab.broken}"
+            if lab.broken
+            else f"the budget of {bench.budget_s:g} s was spent"
+        )
         bench.skipped += [Skipped(job.name, why) for job in left]
         say(f"{why}; {len(left)} of {len(selected)} groups are missing or not whole")
     if not lab.broken:
@@ -115,7 +128,9 @@ def jobs(small: bool = False) -> list[Job]:
     return sorted(_small() if small else _full(), key=lambda job: job.rank)
 
 
-def _of(measure: Callable[Concatenate[Lab, P], None], *args: P.args, **named: P.kwargs) -> Callable[[Lab], None]:
+def _of(
+    measure: Callable[Concatenate[Lab, P], None], *args: P.args, **named: P.kwargs
+) -> Callable[[Lab], None]:
     """What a job runs: `measure` of these, once there is a lab."""
     return lambda lab: measure(lab, *args, **named)
 
@@ -123,7 +138,9 @@ def _of(measure: Callable[Concatenate[Lab, P], None], *args: P.args, **named: P.
 def _full() -> Iterator[Job]:
     yield Job(0, "memory bandwidth", memory_and_launches.bandwidth)
     for dtype in ("bf16", "fp8", "fp8-rows"):
-        yield Job(1, f"product {LARGE}³ {dtype}", _of(measure_products, LARGE, LARGE, (LARGE,), dtype))
+        yield Job(
+            1, f"product {LARGE}³ {dtype}", _of(measure_products, LARGE, LARGE, (LARGE,), dtype)
+        )
     yield Job(2, "launch floors", memory_and_launches.floors)
     seen: set[Any] = set()
     engine = engine_kernels.installed()
@@ -135,7 +152,9 @@ def _full() -> Iterator[Job]:
             seen.add(size)
             for later, dtype in enumerate(("bf16", "fp8-rows", "fp8")):
                 task = f"product {size[0]}→{size[1]} {dtype} ({name})"
-                yield Job(10 + far + 2 * later, task, _of(measure_products, *size, shapes.TOKENS, dtype))
+                yield Job(
+                    10 + far + 2 * later, task, _of(measure_products, *size, shapes.TOKENS, dtype)
+                )
                 more = _of(measure_products, *size, shapes.TOKENS_BETWEEN, dtype)
                 yield Job(60 + far + 2 * later, f"{task}, between", more)
                 if engine and dtype == "fp8-rows":
@@ -149,7 +168,11 @@ def _full() -> Iterator[Job]:
                 ("prefill", measure_prefill, shapes.PREFILL, shapes.PREFILL_BETWEEN),
             )):  # fmt: skip
                 yield Job(11 + far + later, f"attention {what} {task}", _of(measure, heads, usual))
-                yield Job(61 + far + later, f"attention {what} {task}, between", _of(measure, heads, between))
+                yield Job(
+                    61 + far + later,
+                    f"attention {what} {task}, between",
+                    _of(measure, heads, between),
+                )
                 if engine:
                     again = _of(measure, heads, usual, engine=True)
                     yield Job(41 + place, f"engine's attention {what} {task}", again)

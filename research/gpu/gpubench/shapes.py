@@ -1,4 +1,5 @@
-"""Which shapes are worth measuring: those of models' layers as engines run them, products with one input joined."""
+"""Which shapes are worth measuring: those of models' layers as engines run them, products with one
+input joined."""
 
 from __future__ import annotations
 
@@ -6,7 +7,16 @@ from typing import NamedTuple
 
 TOKENS = (1, 8, 64, 256, 1024, 8192)
 TOKENS_BETWEEN = (2, 4, 16, 32, 128, 512, 2048, 4096)
-DECODE = ((1, 1024), (8, 1024), (32, 1024), (128, 1024), (32, 4096), (256, 1024), (8, 16384), (1, 65536))
+DECODE = (
+    (1, 1024),
+    (8, 1024),
+    (32, 1024),
+    (128, 1024),
+    (32, 4096),
+    (256, 1024),
+    (8, 16384),
+    (1, 65536),
+)
 DECODE_BETWEEN = ((64, 512), (64, 2048), (16, 4096), (1, 8192), (64, 8192), (4, 32768), (2, 131072))
 """(sequences, context tokens of each)"""
 PREFILL = ((1024, 0), (2048, 0), (8192, 0), (2048, 8192), (512, 4096))
@@ -23,8 +33,9 @@ class Heads(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """What one GPU computes of a model: `products` y = x·Wᵀ by (columns of x, rows of W), and the kind of attention.
-    `mlp`: the width of an ordinary decoder layer's MLP, where one is measured whole.
+    """What one GPU computes of a model: `products` y = x·Wᵀ by (columns of x, rows of W), and the
+    kind of attention. `mlp`: the width of an ordinary decoder layer's MLP, where one is measured
+    whole.
     """
 
     name: str

@@ -1,8 +1,10 @@
-"""Run by test_gpubench.py: the code that only runs on a GPU, on the processor with a stand-in for torch.cuda.
+"""Run by test_gpubench.py: the code that only runs on a GPU, on the processor with a stand-in for
+torch.cuda.
 
-Events are clock readings. A graph runs its calls once, when it is captured, and a replay sleeps as long as that took.
-So the times mean little; that every line runs, and that what fails is told and costs nothing else, is the point.
-Prints {"points": [[operator, kernel, method, calls, SM clock]], "skipped": [[what, why]], "moments": [when]}.
+Events are clock readings. A graph runs its calls once, when it is captured, and a replay sleeps as
+long as that took. So the times mean little; that every line runs, and that what fails is told and
+costs nothing else, is the point. Prints {"points": [[operator, kernel, method, calls, SM clock]],
+"skipped": [[what, why]], "moments": [when]}.
 """
 
 import contextlib
@@ -83,12 +85,15 @@ def stand_in() -> None:
 
 
 def attend(query: Any, keys: Any, values: Any, **given: Any) -> Any:
-    """What FlashAttention 3 computes by its documentation: the last tokens line up, the cache is in pages."""
+    """What FlashAttention 3 computes by its documentation: the last tokens line up, the cache is in
+    pages."""
     assert given["causal"]
     assert given["fa_version"] == 3
     assert given["scheduler_metadata"] == "a plan"
     starts = given["cu_seqlens_q"].tolist()
-    for at, (table, length) in enumerate(zip(given["block_table"], given["seqused_k"].tolist(), strict=True)):
+    for at, (table, length) in enumerate(
+        zip(given["block_table"], given["seqused_k"].tolist(), strict=True)
+    ):
         mine = slice(starts[at], starts[at + 1])
         key, value = (part[table.long()].flatten(0, 1)[:length].float() for part in (keys, values))
         group = query.shape[1] // key.shape[1]
@@ -97,7 +102,9 @@ def attend(query: Any, keys: Any, values: Any, **given: Any) -> Any:
         seen = torch.arange(length) <= torch.arange(length - new, length)[:, None]
         scores = query[mine].float().transpose(0, 1) @ key.transpose(1, 2) / query.shape[2] ** 0.5
         given["out"][mine] = (
-            (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value).transpose(0, 1).to(query.dtype)
+            (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value)
+            .transpose(0, 1)
+            .to(query.dtype)
         )
     return given["out"]
 
@@ -110,8 +117,14 @@ def multiply(out: Any, x: Any, w: Any, x_scale: Any, w_scale: Any, bias: None) -
 
 def vllm() -> None:
     """Its kernels, by their documentation."""
-    flash = SimpleNamespace(flash_attn_varlen_func=attend, get_scheduler_metadata=lambda **_: "a plan")
-    for name in ("vllm.vllm_flash_attn", "vllm.vllm_flash_attn._vllm_fa3_C", "vllm._C_stable_libtorch"):
+    flash = SimpleNamespace(
+        flash_attn_varlen_func=attend, get_scheduler_metadata=lambda **_: "a plan"
+    )
+    for name in (
+        "vllm.vllm_flash_attn",
+        "vllm.vllm_flash_attn._vllm_fa3_C",
+        "vllm._C_stable_libtorch",
+    ):
         sys.modules[name] = flash  # type: ignore[assignment]
     torch.ops._C.cutlass_scaled_mm = multiply
 
@@ -143,7 +156,9 @@ def main() -> None:
             products.measure_products(lab, 64, 96, (1, 16), dtype)
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)))
         attention.measure_decode(lab, heads, ((2, 50),))
-        assert engine_kernels._module.cache_info().currsize == 0  # vLLM may break: not before torch's are measured
+        assert (
+            engine_kernels._module.cache_info().currsize == 0
+        )  # vLLM may break: not before torch's are measured
         products.measure_products(lab, 64, 96, (1, 16), "fp8-rows", engine=True)
         attention.measure_prefill(lab, heads, ((16, 0), (8, 24)), engine=True)
         attention.measure_decode(lab, heads, ((2, 50),), engine=True)
@@ -152,7 +167,9 @@ def main() -> None:
         memory_and_launches.small_kernels(lab)
         memory_and_launches.sustained(lab, 0.2, size=64)
         turns: set[tuple[int, ...]] = set()
-        torch.nn.functional.grouped_mm = functools.partial(grouped, torch.nn.functional.grouped_mm, turns)
+        torch.nn.functional.grouped_mm = functools.partial(
+            grouped, torch.nn.functional.grouped_mm, turns
+        )
         products.measure_experts(lab, shapes.ExpertShape(8, 2, 64, 32), (1,))
         assert len(turns) == 8  # all of them: the cache would hold two
         lab.measure(Operation("uncapturable", {}), "torch", only_outside_graphs)
@@ -161,7 +178,9 @@ def main() -> None:
     print(
         json.dumps(
             {
-                "points": [[p.operator, p.kernel, p.method, p.calls, p.sm_clock_mhz] for p in bench.points],
+                "points": [
+                    [p.operator, p.kernel, p.method, p.calls, p.sm_clock_mhz] for p in bench.points
+                ],
                 "skipped": [[each.what, each.why] for each in bench.skipped],
                 "moments": [each.when for each in bench.moments],
                 "device": [bench.device.name, bench.device.driver, bench.device.power_limit_w],

@@ -1,4 +1,5 @@
-"""Run by test_gpubench.py under TRITON_INTERPRET=1: prints the errors of the Triton kernels against float64.
+"""Run by test_gpubench.py under TRITON_INTERPRET=1: prints the errors of the Triton kernels against
+float64.
 
 In 32 bits: the interpreter has no products of bf16.
 """
@@ -23,7 +24,12 @@ CASES = (
     (32, 8, 16, (16, 17, 15), 4),
 )
 
-lab = Lab(Bench(created="", loadstone="", device=describe_device("cpu", None), budget_s=600), "cpu", 600, spend_s=0.0)
+lab = Lab(
+    Bench(created="", loadstone="", device=describe_device("cpu", None), budget_s=600),
+    "cpu",
+    600,
+    spend_s=0.0,
+)
 numbers = torch.rand(20_000, dtype=torch.float32) + 1
 exact = float(numbers.double().sum())
 errors = {"sums": abs(float(block_sums(numbers).double().sum()) / exact - 1)}
@@ -32,7 +38,9 @@ for heads, kv_heads, dim, contexts, processors in CASES:
     pages = len(contexts) * each + 3  # some are nobody's
     keys, values = (lab.random(pages, PAGE, kv_heads, dim, dtype=torch.float32) for _ in range(2))
     table = lab.shuffled(pages)[: len(contexts) * each].to(torch.int32).reshape(len(contexts), each)
-    decode = PagedDecode(keys, values, table, torch.tensor(contexts, dtype=torch.int32), heads, processors)
+    decode = PagedDecode(
+        keys, values, table, torch.tensor(contexts, dtype=torch.int32), heads, processors
+    )
     query = lab.random(len(contexts), heads, dim, dtype=torch.float32)
     out = torch.full_like(query, math.nan)
     decode(query, out)

@@ -1,5 +1,5 @@
-"""The benchmarks' own code: its order, and where $PYTHON has torch, all of it on the processor, with tiny shapes; the
-Triton kernels by Triton's interpreter, which runs them without a GPU.
+"""The benchmarks' own code: its order, and where $PYTHON has torch, all of it on the processor,
+with tiny shapes; the Triton kernels by Triton's interpreter, which runs them without a GPU.
 """
 
 import json
@@ -22,7 +22,9 @@ PYTHON = os.environ.get("PYTHON", sys.executable)
 
 def run(*command: str, **env: str) -> subprocess.CompletedProcess[str]:
     needs = "torch, triton" if "TRITON_INTERPRET" in env else "torch"
-    if subprocess.run([PYTHON, "-c", f"import {needs}"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [PYTHON, "-c", f"import {needs}"], capture_output=True, check=False
+    ).returncode:
         pytest.skip(f"no {needs}: name a Python that has it, PYTHON=…")
     path = ":".join(map(str, (ROOT / "src", TESTS.parent, ROOT / "tests/core")))
     return subprocess.run(
@@ -42,7 +44,11 @@ def test_the_order_is_by_what_matters_most() -> None:
     assert [job.rank for job in wanted] == sorted(job.rank for job in wanted)
     assert names[0] == "memory bandwidth"
     assert names[1].startswith("product 8192³ bf16")
-    of_8b = max(place for place, name in enumerate(names) if "llama-3.1-8b" in name and "between" not in name)
+    of_8b = max(
+        place
+        for place, name in enumerate(names)
+        if "llama-3.1-8b" in name and "between" not in name
+    )
     assert of_8b < min(place for place, name in enumerate(names) if "between" in name)
 
 
@@ -50,11 +56,15 @@ def test_an_engines_kernels_come_after_torchs(monkeypatch: pytest.MonkeyPatch) -
     """They can end the process."""
     monkeypatch.setattr(engine_kernels, "installed", lambda: True)
     names = [job.name for job in session.jobs() if not job.name.endswith("between")]
-    assert [name.startswith("engine's") for name in names] == sorted(name.startswith("engine's") for name in names)
+    assert [name.startswith("engine's") for name in names] == sorted(
+        name.startswith("engine's") for name in names
+    )
     assert names[-1].startswith("engine's")
 
 
-def test_without_torch_or_gpu_there_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_torch_or_gpu_there_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(InputError, match="torch is missing"):
         session.run(tmp_path / "gpu.json")
@@ -75,14 +85,19 @@ def test_every_operator_is_right_and_timed_on_a_processor(tmp_path: Path) -> Non
         "rotary", "kv_write", "quantise", "layer",
     }  # fmt: skip
     assert {point.dtype for point in bench.of("product")} == {"bf16", "fp8", "fp8-rows"}
-    assert {(p.shape["new"], p.shape["cached"]) for p in bench.of("attention_prefill")} == {(16, 0), (8, 24)}
+    assert {(p.shape["new"], p.shape["cached"]) for p in bench.of("attention_prefill")} == {
+        (16, 0),
+        (8, 24),
+    }
     # Every result but launches was compared with float64.
     assert [point.operator for point in bench.points if point.error is None] == ["launch"]
     product = bench.of("product", "bf16")[0]
     assert product.flops == 2 * 64 * 96
     assert product.bytes == 2 * (64 * 96 + 64 + 96)
     rates = best(bench)
-    assert rates["bf16_flops_per_s"] == max(point.flops / point.median_s for point in bench.of("product", "bf16"))
+    assert rates["bf16_flops_per_s"] == max(
+        point.flops / point.median_s for point in bench.of("product", "bf16")
+    )
     assert "bf16_sustained_flops_per_s" not in rates
     assert all(f"{name} " in done.stderr for name in rates)
 
@@ -126,9 +141,13 @@ def test_the_code_for_gpus_runs_with_a_stand_in_for_cuda() -> None:
         ("product", "cutlass", "graph"),
         ("sustained_product", "cublas", "graph"), ("experts", "torch", "graph"), ("uncapturable", "torch", "eager"),
     }  # fmt: skip
-    # A processor has no cuDNN, and Triton's interpreter no products of bf16: told, and the rest went on.
+    # A processor has no cuDNN, and Triton's interpreter no products of bf16: told, and the rest
+    # went on.
     skipped = [what for what, _ in found["skipped"]]
-    assert [what.split()[2] for what in skipped if what.startswith("attention")] == ["cudnn", "paged"]
+    assert [what.split()[2] for what in skipped if what.startswith("attention")] == [
+        "cudnn",
+        "paged",
+    ]
     assert sum("not enough free memory" in why for _, why in found["skipped"]) == 3
     # The GPU's word while it ran, but where the host alone was timed.
     assert {(method == "host", clock) for _, _, method, _, clock in found["points"]} == {

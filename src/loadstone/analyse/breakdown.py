@@ -1,4 +1,5 @@
-"""Divides a cell's numbers by turn of its sessions, by server of its fleet, by piece of its load's profile."""
+"""Divides a cell's numbers by turn of its sessions, by server of its fleet, by piece of its load's
+profile."""
 
 from __future__ import annotations
 
@@ -31,19 +32,26 @@ class Breakdown(NamedTuple):
     by_piece: list[PiecePart]
 
 
-def breakdown_of(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool) -> Breakdown:
-    """Compute the cell's numbers by turn, by server of a fleet, by piece of a profile: whichever there are."""
+def breakdown_of(
+    folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool
+) -> Breakdown:
+    """Compute the cell's numbers by turn, by server of a fleet, by piece of a profile: whichever
+    there are."""
 
     def read() -> Iterator[pa.RecordBatch]:
         return run_folder.read_records(folder, cell, COLUMNS)
 
-    def by(key: Callable[[pa.RecordBatch], NDArray[np.int64]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def by(
+        key: Callable[[pa.RecordBatch], NDArray[np.int64]],
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, part in parts(read, key, streams=streams).items():
             yield number, msgspec.structs.asdict(part)
 
     breakdown = Breakdown([], [], [])
     if plan.has_sessions:
-        shares = cacheable_shares(plan, cell, run_folder.read_columns(folder, ("request_id",), cell)["request_id"])
+        shares = cacheable_shares(
+            plan, cell, run_folder.read_columns(folder, ("request_id",), cell)["request_id"]
+        )
         for turn, part in by(_whole("turn")):
             tokens = part["input_tokens"]
             shared = round(shares[turn] * tokens) if turn in shares and tokens is not None else None
@@ -73,12 +81,14 @@ def breakdown_of(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load,
 
 
 def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:
-    return lambda batch: batch.column(column).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lambda batch: (
+        batch.column(column).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
 
 
 def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load) -> float:
-    """Find when the profile began: after the warm-up, for a rate by its plan, for a concurrency with the first
-    request.
+    """Find when the profile began: after the warm-up, for a rate by its plan, for a concurrency
+    with the first request.
     """
     import pyarrow.compute as pc
 
@@ -88,6 +98,7 @@ def _profile_start_s(folder: Path, info: RunInfo, plan: Plan, cell: int, load: L
         return float(measured.min()) if len(measured) else 0.0
     rows = plan.rows(cell)
     planned = plan.intended_s[rows.start : rows.stop][plan.phase[rows.start : rows.stop] == 1]
-    # The plan's times count from the cell's start; a profile's first piece begins when the warm-up is over.
+    # The plan's times count from the cell's start; a profile's first piece begins when the warm-up
+    # is over.
     lead_s = WARMUP_S if plan.warmup_count(cell) else 0.0
     return float(np.nanmin(measured) - np.nanmin(planned) + lead_s)

@@ -1,4 +1,5 @@
-"""Keeps the result of the self-test of this host's client for later runs, and quotes it under their tables."""
+"""Keeps the result of the self-test of this host's client for later runs, and quotes it under their
+tables."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _MOST_BYTES = 1 << 20
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """A sample of `n` times, seconds; a percentile is None where fewer than one value lies beyond it."""
+    """A sample of `n` times, seconds; a percentile is None where fewer than one value lies beyond
+    it."""
 
     n: int
     min: float
@@ -45,9 +47,11 @@ class ClientErrors(msgspec.Struct, frozen=True, kw_only=True):
 
     error_s            of each token: our arrival − its write
     ttft_s, itl_s      shifts; TTFT from our `sent_s` in both
-    request_s          of each request: read by the server − our `sent_s`, which can be no later than this
+    request_s          of each request: read by the server − our `sent_s`, which can be no later
+                       than this
     server_late_s      of each token: its write − when the law had it due
-    coalesced          tokens that one read brought together with a later one, as a share: they have its stamp
+    coalesced          tokens that one read brought together with a later one, as a share: they have
+                       its stamp
     unmatched          requests of which the truth knows nothing, or another number of tokens
     """
 
@@ -61,8 +65,8 @@ class ClientErrors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One level of the self-test. `note`: why there are no numbers, or a caution. `client_cores`: busy, on
-    average.
+    """One level of the self-test. `note`: why there are no numbers, or a caution. `client_cores`:
+    busy, on average.
     """
 
     streams: int
@@ -79,18 +83,20 @@ class SelftestRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selftest(msgspec.Struct, frozen=True, kw_only=True):
-    """The accuracy of one host's client; as JSON it is printed by `--json` and kept in the cache folder."""
+    """The accuracy of one host's client; as JSON it is printed by `--json` and kept in the cache
+    folder."""
 
     schema: int = SCHEMA
     host: host.Host
     rows: list[SelftestRow]
 
 
-# --- what is kept ---------------------------------------------------------------------------------------------
+# --- what is kept ---------------------------------------------------------------------------------
 
 
 def path() -> Path:
-    """Name the file of this host's self-test: a host is its processor, cores, kernel, Python and this program."""
+    """Name the file of this host's self-test: a host is its processor, cores, kernel, Python and
+    this program."""
     about = host.describe()
     same = [about.cpu, about.cores, about.system, about.python, __version__]
     key = hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:12]
@@ -98,36 +104,45 @@ def path() -> Path:
 
 
 def save(selftest: Selftest) -> Path:
-    """Keep it for later runs, with levels of an earlier one that it has not. Raises InputError, one line."""
+    """Keep it for later runs, with levels of an earlier one that it has not. Raises InputError, one
+    line."""
     file, earlier = path(), load()
 
     def level(row: SelftestRow) -> tuple[bool, int, float]:
         return row.contended, row.streams, row.tokens_per_s
 
-    rows = {level(row): row for row in [*(earlier.rows if earlier is not None else ()), *selftest.rows]}
+    rows = {
+        level(row): row for row in [*(earlier.rows if earlier is not None else ()), *selftest.rows]
+    }
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        run_folder.write_json(file, msgspec.structs.replace(selftest, rows=sorted(rows.values(), key=level)))
+        run_folder.write_json(
+            file, msgspec.structs.replace(selftest, rows=sorted(rows.values(), key=level))
+        )
     except (OSError, InputError) as error:
-        raise InputError(f"the self-test cannot be kept in {file.parent}; set XDG_CACHE_HOME") from error
+        raise InputError(
+            f"the self-test cannot be kept in {file.parent}; set XDG_CACHE_HOME"
+        ) from error
     return file
 
 
 def load() -> Selftest | None:
     """Read this host's self-test; None where there is none that can be read."""
     try:
-        selftest = read_json(path(), Selftest, _MOST_BYTES, "a self-test", "make one with `loadstone selftest`")
+        selftest = read_json(
+            path(), Selftest, _MOST_BYTES, "a self-test", "make one with `loadstone selftest`"
+        )
     except (InputError, RuntimeError):  # no file, no JSON, no home
         return None
     return selftest if selftest.schema == SCHEMA else None
 
 
-# --- what a run may say of it ---------------------------------------------------------------------------------
+# --- what a run may say of it ---------------------------------------------------------------------
 
 
 def bound(selftest: Selftest, streams: float, events_per_s: float) -> SelftestRow | None:
-    """Find the smallest level without contention that had at least so many streams and events; None beyond the
-    largest.
+    """Find the smallest level without contention that had at least so many streams and events; None
+    beyond the largest.
     """
     rows = [
         row
@@ -143,46 +158,69 @@ def bound(selftest: Selftest, streams: float, events_per_s: float) -> SelftestRo
 def quote(cell: CellSummary, selftest: Selftest | None) -> tuple[str | None, Finding | None]:
     """Quote the self-test for a run's cell: a line for the table's foot, and a finding or None.
 
-    Both are None where there is no self-test, or nothing arrived. A run beyond the self-test is an info, no warning:
-    that nobody looked is no evidence against it, and its own receive lag and late sends are judged in any case.
+    Both are None where there is no self-test, or nothing arrived. A run beyond the self-test is an
+    info, no warning: that nobody looked is no evidence against it, and its own receive lag and late
+    sends are judged in any case.
     """
     streams, rate = _streams(cell), events_per_s(cell)
     if selftest is None or streams is None or not rate:
         return None, None
     row = bound(selftest, streams, rate)
     if row is not None and (lag_s := _waited_s(cell, row)) is not None:
-        return "the self-test of this host does not apply here: the client read later than in the self-test", Finding(
-            "beyond_selftest",
-            "info",
-            f"the receive lag was {show_seconds(lag_s, 2)} (p99), and "
-            f"{show_seconds(row.receive_lag_p99_s, 2)} in the self-test of this host: "
-            "tokens read together have the time of the newest",
-            "Leave the client as much processor time as in the self-test.",
+        return (
+            (
+                "the self-test of this host does not apply here: the client read later than in the"
+                " self-test"
+            ),
+            Finding(
+                "beyond_selftest",
+                "info",
+                f"the receive lag was {show_seconds(lag_s, 2)} (p99), and "
+                f"{show_seconds(row.receive_lag_p99_s, 2)} in the self-test of this host: "
+                "tokens read together have the time of the newest",
+                "Leave the client as much processor time as in the self-test.",
+            ),
         )
     if row is not None and row.comparison is not None:
         error = row.comparison.error_s
         name, most_s = ("p99", error.p99) if error.p99 is not None else ("at most", error.max)
-        off = f"a token's time is off by {show_seconds(error.p50, 2)}, {name} {show_seconds(most_s, 2)}"
+        off = (
+            f"a token's time is off by {show_seconds(error.p50, 2)}, {name}"
+            f" {show_seconds(most_s, 2)}"
+        )
         return f"self-test of this host at {_size(row.streams, row.events_per_s)}: {off}", None
     tested = [row for row in selftest.rows if row.comparison is not None and not row.contended]
     most = max(tested, key=lambda row: row.events_per_s or 0, default=None)
-    reached = f", which went up to {_size(most.streams, most.events_per_s)}" if most is not None else ""
+    reached = (
+        f", which went up to {_size(most.streams, most.events_per_s)}" if most is not None else ""
+    )
     return "beyond the self-test of this host", Finding(
         "beyond_selftest",
         "info",
         f"{_size(streams, rate)} are beyond the self-test of this host{reached}",
-        "Run `loadstone selftest` without --quick, or check the cell's own receive lag and late sends.",
+        "Run `loadstone selftest` without --quick, or check the cell's own receive lag and late"
+        " sends.",
     )
 
 
 def _waited_s(cell: CellSummary, row: SelftestRow) -> float | None:
-    """Return the cell's receive lag (p99) where it is not as in the self-test, and long enough to bring tokens
-    together.
+    """Return the cell's receive lag (p99) where it is not as in the self-test, and long enough to
+    bring tokens together.
 
-    Stamps are the kernel's: as long as a read comes before the stream's next token, its waiting changes no time.
+    Stamps are the kernel's: as long as a read comes before the stream's next token, its waiting
+    changes no time.
     """
-    lag_s, tested_s, tpot = cell.client.receive_lag_p99_s, row.receive_lag_p99_s, cell.metrics.tpot_s
-    if lag_s is None or tested_s is None or tpot is None or lag_s < max(tpot.p50 or 0.0, LAG_TIMES * tested_s):
+    lag_s, tested_s, tpot = (
+        cell.client.receive_lag_p99_s,
+        row.receive_lag_p99_s,
+        cell.metrics.tpot_s,
+    )
+    if (
+        lag_s is None
+        or tested_s is None
+        or tpot is None
+        or lag_s < max(tpot.p50 or 0.0, LAG_TIMES * tested_s)
+    ):
         return None
     return lag_s
 
@@ -192,7 +230,8 @@ def _size(streams: float, events_per_s: float | None) -> str:
 
 
 def _streams(cell: CellSummary) -> float | None:
-    """Count the requests under way at once: as the load says, and of an open loop as many as Little's law gives."""
+    """Count the requests under way at once: as the load says, and of an open loop as many as
+    Little's law gives."""
     load, rate, e2e = cell.load, cell.metrics.requests_per_s, cell.metrics.e2e_s
     cap = load.max_concurrency or math.inf
     if not load.is_open:

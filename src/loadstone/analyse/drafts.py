@@ -1,7 +1,8 @@
-"""Computes what a cell's speculative decoding came to, by what the servers counted and what each answer stated.
+"""Computes what a cell's speculative decoding came to, by what the servers counted and what each
+answer stated.
 
-S verify steps, D tokens drafted, A of these accepted: accepted length L = 1 + A/S, with the token that every step
-gives, and rate A/D. They are of sums: a mean of ratios would be another thing.
+S verify steps, D tokens drafted, A of these accepted: accepted length L = 1 + A/S, with the token
+that every step gives, and rate A/D. They are of sums: a mean of ratios would be another thing.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ _FORCED = re.compile(r"synthetic.acceptance|simulate.acc.len|force.num.accepted"
 """Switches of vLLM, SGLang and TensorRT-LLM that accept as many tokens as they are told to."""
 
 
-def drafts_of(server: ServerFigures | None, records: pa.Table, info: RunInfo) -> DraftFigures | None:
-    """Compute a cell's figures; None where nobody speaks of drafts. `records`: COLUMNS of the cell."""
+def drafts_of(
+    server: ServerFigures | None, records: pa.Table, info: RunInfo
+) -> DraftFigures | None:
+    """Compute a cell's figures; None where nobody speaks of drafts. `records`: COLUMNS of the
+    cell."""
     stated = _stated(records)
     counted = None
     if server is not None and server.draft_tokens:
-        counted = _pooled("counters", server.draft_steps, server.draft_tokens, server.draft_accepted or 0.0)
+        counted = _pooled(
+            "counters", server.draft_steps, server.draft_tokens, server.draft_accepted or 0.0
+        )
         counted = _with_positions(counted, np.array(server.draft_accepted_by_position or []))
     figures = counted if counted is not None and counted.steps else stated or counted
     if figures is None and server is not None and server.accepted_length is not None:
@@ -39,7 +45,9 @@ def drafts_of(server: ServerFigures | None, records: pa.Table, info: RunInfo) ->
         return None
     if stated is not None:
         figures = msgspec.structs.replace(
-            figures, by_request=stated.by_request, by_position=figures.by_position or stated.by_position
+            figures,
+            by_request=stated.by_request,
+            by_position=figures.by_position or stated.by_position,
         )
     told = msgspec.json.encode((info.settings, info.command, info.target)).decode()
     forced = _FORCED.search(told)
@@ -47,8 +55,8 @@ def drafts_of(server: ServerFigures | None, records: pa.Table, info: RunInfo) ->
 
 
 def acceptance_of(length: float, drafted: float) -> float | None:
-    """Find the probability α at which a step of `drafted` guesses gives `length` tokens: Σ αⁱ, i from 0; None where
-    none does.
+    """Find the probability α at which a step of `drafted` guesses gives `length` tokens: Σ αⁱ, i
+    from 0; None where none does.
     """
     k = round(drafted)
     if k < 1 or not 1 <= length <= k + 1:
@@ -56,18 +64,25 @@ def acceptance_of(length: float, drafted: float) -> float | None:
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if sum(middle**i for i in range(k + 1)) < length else (low, middle)
+        low, high = (
+            (middle, high) if sum(middle**i for i in range(k + 1)) < length else (low, middle)
+        )
     return high
 
 
 def pool_drafts(cells: list[DraftFigures]) -> float | None:
-    """Return the acceptance of several cells together; None where none of them has counts that were not forced."""
+    """Return the acceptance of several cells together; None where none of them has counts that were
+    not forced."""
     known = [each for each in cells if each.steps and each.drafted and not each.forced]
-    steps, drafted, accepted = (sum(getattr(x, n) for x in known) for n in ("steps", "drafted", "accepted"))
+    steps, drafted, accepted = (
+        sum(getattr(x, n) for x in known) for n in ("steps", "drafted", "accepted")
+    )
     return acceptance_of(1 + accepted / steps, drafted / steps) if steps else None
 
 
-def _pooled(source: str, steps: float | None, drafted: float | None, accepted: float) -> DraftFigures:
+def _pooled(
+    source: str, steps: float | None, drafted: float | None, accepted: float
+) -> DraftFigures:
     length = 1 + accepted / steps if steps else None
     return DraftFigures(
         source=source,
@@ -91,7 +106,9 @@ def _stated(records: pa.Table) -> DraftFigures | None:
     """Compute the figures of the measured requests whose answers state them."""
     import pyarrow.compute as pc
 
-    told = records.filter(pc.and_(pc.equal(records["phase"], "measure"), pc.is_valid(records["draft_accepted"])))
+    told = records.filter(
+        pc.and_(pc.equal(records["phase"], "measure"), pc.is_valid(records["draft_accepted"]))
+    )
     if not len(told):
         return None
     steps, drafted, accepted = (
@@ -101,7 +118,9 @@ def _stated(records: pa.Table) -> DraftFigures | None:
     whole = np.isfinite(steps) & (steps > 0)
     one = whole if whole.any() else np.ones(len(told), bool)
     all_drafted = float(drafted[one].sum()) if np.isfinite(drafted[one]).all() else None
-    figures = _pooled("requests", float(steps[whole].sum()) or None, all_drafted, float(accepted[one].sum()))
+    figures = _pooled(
+        "requests", float(steps[whole].sum()) or None, all_drafted, float(accepted[one].sum())
+    )
     lists = [each for each in told["accepted_histogram"].to_pylist() if each]
     if lists:
         sums = np.zeros(max(map(len, lists)))
@@ -111,6 +130,8 @@ def _stated(records: pa.Table) -> DraftFigures | None:
         figures = msgspec.structs.replace(figures, by_position=(beyond / sums.sum()).tolist())
     if whole.any():
         lengths = 1 + accepted[whole] / steps[whole]
-        shares = dict(zip(("p10", "p50", "p90"), np.percentile(lengths, (10, 50, 90)).tolist(), strict=True))
+        shares = dict(
+            zip(("p10", "p50", "p90"), np.percentile(lengths, (10, 50, 90)).tolist(), strict=True)
+        )
         figures = msgspec.structs.replace(figures, by_request={"n": float(len(lengths)), **shares})
     return figures

@@ -1,7 +1,8 @@
 """Reads the facts and numbers that an imported file reported, beyond its records or in their place.
 
 RunInfo.settings.imported holds tool, files, and an ImportedCell for each cell. A run of sums has no
-records: its summary.json is what the file stated. A run of requests has records, and a summary computed from them.
+records: its summary.json is what the file stated. A run of requests has records, and a summary
+computed from them.
 """
 
 from __future__ import annotations
@@ -16,25 +17,37 @@ from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
 from loadstone.core.record import RunInfo
-from loadstone.core.summary import LATENCIES, CellSummary, Finding, Latency, Metrics, StatedNumber, Summary, finite
+from loadstone.core.summary import (
+    LATENCIES,
+    CellSummary,
+    Finding,
+    Latency,
+    Metrics,
+    StatedNumber,
+    Summary,
+    finite,
+)
 from loadstone.core.units import show_seconds
 
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _NEEDS_A_CLOCK = ("steady", "sustained", "achieved_rate_per_s", *_RATES)
 CUT_AT_END = "cut_at_end"
-"""The finding on requests that a tool cancels when its time is up, as it is meant to: no failures."""
+"""The finding on requests that a tool cancels when its time is up, as it is meant to: no failures.
+"""
 SHOWN_DIFFERENCE = 0.005
-"""A number that a file states is shown beside ours from this share on: less is rounding in three digits."""
+"""A number that a file states is shown beside ours from this share on: less is rounding in three
+digits."""
 _SHOWN = ("mean", "p50", "p99")
 DIFFERENCE = 0.02
-"""A stated mean and that of the requests of the same file differ worth a word from this share on."""
+"""A stated mean and that of the requests of the same file differ worth a word from this share on.
+"""
 MOST_DIFFERENCE = 2.0
 """TTFT and E2E differ by this factor under no definition: one of both is wrong."""
 
 
 class Stated(msgspec.Struct, kw_only=True, frozen=True):
-    """The numbers that a file reports of a cell. `latencies`: metric to statistic to seconds; `totals`: fields of
-    Metrics.
+    """The numbers that a file reports of a cell. `latencies`: metric to statistic to seconds;
+    `totals`: fields of Metrics.
     """
 
     requests: dict[str, int | None] = {}
@@ -50,8 +63,8 @@ class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):
 
     tool            whose client measured it
     definitions     the dialect by whose formulas its numbers were made
-    relative_times  each request's times count from its own send, so that whatever needs a common clock is as stated,
-                    or missing
+    relative_times  each request's times count from its own send, so that whatever needs a common
+                    clock is as stated, or missing
     unknown         metrics that the records cannot tell though they look as if
     """
 
@@ -66,8 +79,8 @@ class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def of_cell(info: RunInfo, cell: int) -> ImportedCell | None:
-    """Return the facts of a cell that the import found; None for runs that were not imported, or where they cannot be
-    read.
+    """Return the facts of a cell that the import found; None for runs that were not imported, or
+    where they cannot be read.
     """
     imported = info.settings.imported
     try:
@@ -97,14 +110,16 @@ def read(folder: Path, info: RunInfo) -> Summary:
         raise InputError(f"{folder}: neither records nor a summary; import the file again")
     summary = summaries.read(folder, "import the file again")
     if run_folder.find_changed(folder, info.marks):
-        raise InputError(f"{folder / 'summary.json'}: was changed after it was written; import the file again")
+        raise InputError(
+            f"{folder / 'summary.json'}: was changed after it was written; import the file again"
+        )
     summary.run_dir, summary.run_id = str(folder), folder.name
     return summary
 
 
 def overlay(summary: CellSummary, imported: ImportedCell) -> None:
-    """Put into a cell's summary, made of its records, the other numbers of the file; take out those that the records
-    cannot tell.
+    """Put into a cell's summary, made of its records, the other numbers of the file; take out those
+    that the records cannot tell.
     """
     metrics, stated = summary.metrics, imported.stated
     for name in set(imported.unknown).intersection(Metrics.__struct_fields__):
@@ -113,18 +128,24 @@ def overlay(summary: CellSummary, imported: ImportedCell) -> None:
         summary.duration_s = stated.duration_s
         for name in _NEEDS_A_CLOCK:
             setattr(metrics, name, finite(stated.totals.get(name)))
-    findings = [*summary.verdict.findings, *imported.findings, *_differences(metrics, stated.latencies)]
+    findings = [
+        *summary.verdict.findings,
+        *imported.findings,
+        *_differences(metrics, stated.latencies),
+    ]
     summary.verdict = verdict.judge(findings)
     summary.measured_by, summary.graded = imported.tool, stated.graded
     summary.stated = list(_stated_otherwise(summary, imported))
 
 
 def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[StatedNumber]:
-    """List the file's own numbers, of throughputs and latencies, that differ from those shown of the cell."""
+    """List the file's own numbers, of throughputs and latencies, that differ from those shown of
+    the cell."""
     from loadstone.analyse.other_tools import find_definition
 
     shown: list[tuple[str, str | None, float | None, float | None]] = [
-        (name, None, imported.stated.totals.get(name), getattr(summary.lasting(), name)) for name in _RATES
+        (name, None, imported.stated.totals.get(name), getattr(summary.lasting(), name))
+        for name in _RATES
     ]
     for name, statistics in imported.stated.latencies.items():
         values = summary.metrics.latency(name) if name in LATENCIES else None
@@ -132,13 +153,21 @@ def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[
             shown += [(name, each, statistics.get(each), values.value(each)) for each in _SHOWN]
     for metric, statistic, number, ours in shown:
         stated = finite(number)
-        if stated is None or ours is None or abs(stated - ours) <= SHOWN_DIFFERENCE * max(stated, ours):
+        if (
+            stated is None
+            or ours is None
+            or abs(stated - ours) <= SHOWN_DIFFERENCE * max(stated, ours)
+        ):
             continue
         definition = find_definition(imported.definitions, metric)
-        yield StatedNumber(metric=metric, statistic=statistic, stated=stated, ours=ours, definition=definition)
+        yield StatedNumber(
+            metric=metric, statistic=statistic, stated=stated, ours=ours, definition=definition
+        )
 
 
-def _differences(metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]) -> list[Finding]:
+def _differences(
+    metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]
+) -> list[Finding]:
     shown, wide = [], False
     for name, statistics in latencies.items():
         values: Latency | None = getattr(metrics, name, None)
@@ -146,8 +175,19 @@ def _differences(metrics: Metrics, latencies: Mapping[str, Mapping[str, float | 
         if ours is None or theirs is None or abs(ours - theirs) <= DIFFERENCE * max(ours, theirs):
             continue
         label = name.removesuffix("_s").upper()
-        wide |= name in ("ttft_s", "e2e_s") and max(ours, theirs) > MOST_DIFFERENCE * min(ours, theirs)
-        shown.append(f"{label} {show_seconds(theirs)} as stated, {show_seconds(ours)} by its requests")
+        wide |= name in ("ttft_s", "e2e_s") and max(ours, theirs) > MOST_DIFFERENCE * min(
+            ours, theirs
+        )
+        shown.append(
+            f"{label} {show_seconds(theirs)} as stated, {show_seconds(ours)} by its requests"
+        )
     evidence = f"means differ from those that the file states: {'; '.join(shown)}"
-    remedy = "Definitions or token counts differ, or failed requests were counted: use the means by the requests."
-    return [Finding("stated_differs", "warning" if wide else "info", evidence, remedy)] if shown else []
+    remedy = (
+        "Definitions or token counts differ, or failed requests were counted: use the means by the"
+        " requests."
+    )
+    return (
+        [Finding("stated_differs", "warning" if wide else "info", evidence, remedy)]
+        if shown
+        else []
+    )

@@ -1,5 +1,5 @@
-"""Computes the numbers of one cell from its records. core.summary.Metrics defines them, docs/metrics.md has the
-reasons.
+"""Computes the numbers of one cell from its records. core.summary.Metrics defines them,
+docs/metrics.md has the reasons.
 
 Symbols: t0 sent, t1 first and tT last arrival of output, T output tokens; all times in seconds.
 """
@@ -44,8 +44,9 @@ class CellNumbers(NamedTuple):
     """The numbers of one cell, and what the verdict needs beside them.
 
     duration_s  last end − first of intended and sent, over measured requests
-    samples     by name, the distribution of each of LATENCIES, of send_lag_s (t0 − intended, over every measured
-                request that was sent, however it ended) and of receive_lag_s; None where it has no value
+    samples     by name, the distribution of each of LATENCIES, of send_lag_s (t0 − intended, over
+                every measured request that was sent, however it ended) and of receive_lag_s; None
+                where it has no value
     pace        of an open loop: whether the server keeps up with it
     """
 
@@ -62,7 +63,8 @@ def parts(
     *,
     streams: bool = True,
 ) -> dict[int, Part]:
-    """Compute the numbers of a cell's measured requests by a key ≥ 0 that `keys` gives each record; −1: to none."""
+    """Compute the numbers of a cell's measured requests by a key ≥ 0 that `keys` gives each record;
+    −1: to none."""
     rows, labels = [np.empty(0, arrays.ROW)], [np.empty(0, np.int64)]
     for batch in read():
         rows.append(arrays.rows(batch, arrays.events(batch)))
@@ -70,7 +72,11 @@ def parts(
     all_rows, label = np.concatenate(rows), np.concatenate(labels)
     label = np.where(all_rows["measured"], label, -1)
     tokens = float(np.nansum(all_rows["tokens"][all_rows["measured"]]))
-    return {int(key): _measure_part(all_rows[label == key], tokens, streams) for key in np.unique(label) if key >= 0}
+    return {
+        int(key): _measure_part(all_rows[label == key], tokens, streams)
+        for key in np.unique(label)
+        if key >= 0
+    }
 
 
 def _measure_part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
@@ -96,10 +102,14 @@ def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dic
         "tpot_s": arrays.tpot_s(done),
         "ttft_intended_s": done["first"] - done["intended"],
     }
-    of_last = {"e2e_s": done["last"] - done["sent"], "e2e_intended_s": done["last"] - done["intended"]}
-    return {name: distribution(values, dependence) if streams else None for name, values in of_first.items()} | {
-        name: distribution(values, dependence) for name, values in of_last.items()
+    of_last = {
+        "e2e_s": done["last"] - done["sent"],
+        "e2e_intended_s": done["last"] - done["intended"],
     }
+    return {
+        name: distribution(values, dependence) if streams else None
+        for name, values in of_first.items()
+    } | {name: distribution(values, dependence) for name, values in of_last.items()}
 
 
 def latencies_of(measured: NDArray[Any], load: Load) -> Metrics:
@@ -115,7 +125,8 @@ def latencies_of(measured: NDArray[Any], load: Load) -> Metrics:
 def _count_requests(measured: NDArray[Any]) -> Requests:
     status = measured["status"]
     return Requests(
-        sent=len(measured), **{name: int((status == code).sum()) for code, name in enumerate(arrays.STATUSES)}
+        sent=len(measured),
+        **{name: int((status == code).sum()) for code, name in enumerate(arrays.STATUSES)},
     )
 
 
@@ -129,14 +140,15 @@ def measure_cell(
     span_s: float | None = None,
     answers: bool = True,
 ) -> CellNumbers:
-    """Compute the numbers of one cell. `read` starts reading its records anew, columns named as in RequestRecord.
+    """Compute the numbers of one cell. `read` starts reading its records anew, columns named as in
+    RequestRecord.
 
-    It is called twice, but for a burst: the steady window ends at a send that is only known when all was read;
-    unless `sent_s` says beforehand when the measured requests were sent.
-    `streams`: False where answers came in one piece: there is no TTFT then, nor TPOT and ITL.
-    `span_s`: how long the cell took, where its requests' times have no common clock.
-    `slo`: what each request is to keep; where it has no bound, goodput and attainment are not known.
-    `answers`: False where thinking is not to be told from answers.
+    It is called twice, but for a burst: the steady window ends at a send that is only known when
+    all was read; unless `sent_s` says beforehand when the measured requests were sent. `streams`:
+    False where answers came in one piece: there is no TTFT then, nor TPOT and ITL. `span_s`: how
+    long the cell took, where its requests' times have no common clock. `slo`: what each request is
+    to keep; where it has no bound, goodput and attainment are not known. `answers`: False where
+    thinking is not to be told from answers.
 
     Kept are 120 bytes per request and 4 per output token.
     """
@@ -176,8 +188,9 @@ def measure_cell(
 def _scan(
     batches: Iterable[pa.RecordBatch], window: Span | None, *, streams: bool
 ) -> tuple[NDArray[Any], Distribution | None, int, Floats]:
-    """Read the records once: a row of each, the distribution of token gaps, the events of measured requests that
-    completed, and the tokens that arrived in each stretch of the window, all 0 without one.
+    """Read the records once: a row of each, the distribution of token gaps, the events of measured
+    requests that completed, and the tokens that arrived in each stretch of the window, all 0
+    without one.
     """
     events = 0
     parts = [np.empty(0, arrays.ROW)]
@@ -195,7 +208,11 @@ def _scan(
             events += int(piece.lengths[chosen].sum())
             if streams:
                 of_chosen: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
-                gaps.add(arrays.token_gaps(piece.arrival[of_chosen], gained[of_chosen], piece.lengths[chosen]))
+                gaps.add(
+                    arrays.token_gaps(
+                        piece.arrival[of_chosen], gained[of_chosen], piece.lengths[chosen]
+                    )
+                )
         parts.append(part)
     rows = np.concatenate(parts)
     parts.clear()
@@ -238,46 +255,65 @@ def _add_answers(
     rates = arrays.drop_missing(arrays.answer_rate_per_s(done))
     metrics.answer_tokens_per_s = float(np.median(rates)) if len(rates) else None
     begins = {"answer_s": "sent", "answer_intended_s": "intended"}
-    return {name: distribution(done["answer"] - done[begin], dependence) for name, begin in begins.items()}
+    return {
+        name: distribution(done["answer"] - done[begin], dependence)
+        for name, begin in begins.items()
+    }
 
 
 def _find_window(sent_s: Floats) -> Span | None:
-    """Find the span from the first to the last send; None where it has no length, as with a single send."""
+    """Find the span from the first to the last send; None where it has no length, as with a single
+    send."""
     sent = arrays.drop_missing(sent_s)
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
 
 
-def _steady(tokens: Floats, window: Span, dependence: Dependence, whole: Metrics, done: int) -> Steady | None:
-    """Compute throughput over the window: of `tokens` that arrived in each of its stretches, as window_curve() has
-    them, and of what the whole cell had for so many; None where nobody had any.
+def _steady(
+    tokens: Floats, window: Span, dependence: Dependence, whole: Metrics, done: int
+) -> Steady | None:
+    """Compute throughput over the window: of `tokens` that arrived in each of its stretches, as
+    window_curve() has them, and of what the whole cell had for so many; None where nobody had any.
     """
     start_s, end_s = window
     if not whole.output_tokens:
         return None
     per_token = {"output_tokens_per_s": 1.0, "requests_per_s": done / whole.output_tokens}
     if whole.input_tokens is not None:
-        per_token["total_tokens_per_s"] = (whole.input_tokens + whole.output_tokens) / whole.output_tokens
-    rate, bounds = float(tokens.sum()) / (end_s - start_s), dependence.rate_bounds(tokens, end_s - start_s)
+        per_token["total_tokens_per_s"] = (
+            whole.input_tokens + whole.output_tokens
+        ) / whole.output_tokens
+    rate, bounds = (
+        float(tokens.sum()) / (end_s - start_s),
+        dependence.rate_bounds(tokens, end_s - start_s),
+    )
     rates = {name: rate * per for name, per in per_token.items()}
     return Steady(
         start_s=start_s,
         end_s=end_s,
         **rates,
-        ci95={name: [end if end is None else end * per for end in bounds] for name, per in per_token.items()},
+        ci95={
+            name: [end if end is None else end * per for end in bounds]
+            for name, per in per_token.items()
+        },
     )
 
 
 def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Sustained | None:
-    """Compute what an open loop gives in the long run; `measured`: all its measured requests, rows as in
-    arrays.rows().
+    """Compute what an open loop gives in the long run; `measured`: all its measured requests, rows
+    as in arrays.rows().
 
-    None where its rate is none that was asked for (a trace, a ramp, sessions), where not every request ended well,
-    and where the cell does not keep up, or does not tell.
+    None where its rate is none that was asked for (a trace, a ramp, sessions), where not every
+    request ended well, and where the cell does not keep up, or does not tell.
     """
     if pace is None or not pace.keeps_up or pace.growth is None:
         return None
     tokens = measured["tokens"]
-    if not len(measured) or not arrays.is_completed(measured).all() or np.isnan(tokens).any() or not tokens.any():
+    if (
+        not len(measured)
+        or not arrays.is_completed(measured).all()
+        or np.isnan(tokens).any()
+        or not tokens.any()
+    ):
         return None
     behind = math.log1p(max(0.0, sum(pace.growth)))
     each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
@@ -296,7 +332,8 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
 
 
 def _meets_bounds(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
-    """Mark the requests that are ok or short and within every bound (≤). One token has no TPOT to miss."""
+    """Mark the requests that are ok or short and within every bound (≤). One token has no TPOT to
+    miss."""
     origin = arrays.origin_s(rows, load)
     met = arrays.is_completed(rows)
     if slo.ttft_s is not None:
@@ -317,7 +354,8 @@ def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
 
 
 def _select(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
-    """Take some of the rows, without a copy where they are neighbours: those of a million requests are 74 MB."""
+    """Take some of the rows, without a copy where they are neighbours: those of a million requests
+    are 74 MB."""
     at = np.flatnonzero(chosen)
     return rows[at[0] : at[-1] + 1] if len(at) and np.ptp(at) == len(at) - 1 else rows[chosen]
 

@@ -24,7 +24,10 @@ _T = TypeVar("_T")
 _TABLES = {
     "runs": (
         "run.json",
-        "select run_id as run, * exclude (run_id) replace (try_cast(created as timestamp) as created)",
+        (
+            "select run_id as run, * exclude (run_id) replace (try_cast(created as timestamp) as"
+            " created)"
+        ),
     ),
     "cells": ("summary.json", "select *"),
 }
@@ -42,14 +45,25 @@ _LATENCIES = {
     "e2e_intended_s": "arrival_s[-1] - intended_s",
 }
 """Columns of `records` that follow from others, by the definitions of metrics.py."""
-_TOKENS = "(case when status in ('ok', 'short') then coalesce(output_tokens, tokens[-1]) else tokens[-1] end)"
+_TOKENS = (
+    "(case when status in ('ok', 'short') then coalesce(output_tokens, tokens[-1]) else tokens[-1]"
+    " end)"
+)
 _NEED_STREAM = ("ttft_s", "tpot_s", "ttft_intended_s")
 _MADE_OF = {"arrival_s", "tokens", "output_tokens", "status", "sent_s", "intended_s"}
 _FUNCTIONS = {
-    "unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree", "histogram",
+    "unnest",
+    "range",
+    "generate_series",
+    "repeat",
+    "repeat_row",
+    "json_each",
+    "json_tree",
+    "histogram",
     "histogram_values",
-}  # fmt: skip
-"""Functions that may stand for a table. Others act: they write logs, change settings, open files."""
+}
+"""Functions that may stand for a table. Others act: they write logs, change settings, open files.
+"""
 _NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
 _WHERE = re.compile(r"\s*LINE \d+: .*")
 _MOST_VALUES = 10_000_000
@@ -85,19 +99,29 @@ class _Summary(msgspec.Struct):
 
 
 def rows_of(sql: str, runs: Path) -> QueryResult:
-    """Run a query over `runs`' folders, or over one run. Raises InputError, one line, on bad SQL or no runs.
+    """Run a query over `runs`' folders, or over one run. Raises InputError, one line, on bad SQL or
+    no runs.
 
-    One statement that selects is run, and nothing else: it has no file to open, and so none to write, whatever its
-    words. JSON is read before it, records by pyarrow beside it. (What DuckDB may read by itself it may write, too.)
+    One statement that selects is run, and nothing else: it has no file to open, and so none to
+    write, whatever its words. JSON is read before it, records by pyarrow beside it. (What DuckDB
+    may read by itself it may write, too.)
     """
     import duckdb
 
-    folders = [runs] if (runs / "run.json").exists() else sorted(path.parent for path in runs.glob("*/run.json"))
+    folders = (
+        [runs]
+        if (runs / "run.json").exists()
+        else sorted(path.parent for path in runs.glob("*/run.json"))
+    )
     if not folders:
-        raise InputError(f"{runs}: no run folders here; measure something first, or name the folder with --runs")
+        raise InputError(
+            f"{runs}: no run folders here; measure something first, or name the folder with --runs"
+        )
     for folder in folders:
         if altered := run_folder.find_changed(folder, _read(folder / "run.json", _Run).marks):
-            raise InputError(f"{folder / altered[0]}: was changed after it was written; move the run away")
+            raise InputError(
+                f"{folder / altered[0]}: was changed after it was written; move the run away"
+            )
     with duckdb.connect() as connection, ThreadPoolExecutor(1) as worker:
         # In a thread: where DuckDB waits for threads of its own, it hears no signal.
         result = worker.submit(_run_query, sql, folders, connection)
@@ -115,12 +139,17 @@ def rows_of(sql: str, runs: Path) -> QueryResult:
                 ) from error
             if (missing := _NO_TABLE.match(str(error))) is not None:
                 raise InputError(f"query: {_no_table(missing[1], connection)}") from error
-            # DuckDB repeats the line and points at the place below it; what it says before is enough.
+            # DuckDB repeats the line and points at the place below it; what it says before is
+            # enough.
             message = " ".join(_WHERE.sub("", " ".join(str(error).split())).split())
-            raise InputError(f'query: {message}; loadstone query "describe cells" lists columns') from error
+            raise InputError(
+                f'query: {message}; loadstone query "describe cells" lists columns'
+            ) from error
 
 
-def _run_query(sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyConnection) -> QueryResult:
+def _run_query(
+    sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyConnection
+) -> QueryResult:
     connection.execute("set timezone = 'UTC'")
     connection.execute("set temp_directory = ''")
     half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
@@ -131,7 +160,9 @@ def _run_query(sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyCon
             with TemporaryFolder() as scratch:
                 joined = scratch / file
                 _write_lines(joined, _runs(files) if name == "runs" else _cells(files))
-                connection.execute(f"create table {name} as {select} {_READ}", [str(joined), 2 * _MOST_BYTES])
+                connection.execute(
+                    f"create table {name} as {select} {_READ}", [str(joined), 2 * _MOST_BYTES]
+                )
     for name in _OF_PARQUET:
         files = [path for folder in folders if (path := folder / f"{name}.parquet").exists()]
         if files:
@@ -145,29 +176,40 @@ def _run_query(sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyCon
 
 
 def _bounded(cursor: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
-    """The rows, taken piece by piece, between which a signal is heard. Raises InputError where they are too many."""
+    """The rows, taken piece by piece, between which a signal is heard. Raises InputError where they
+    are too many."""
     rows: list[tuple[object, ...]] = []
     values = 0
     while batch := cursor.fetchmany(_BATCH_ROWS):
         rows += batch
-        values += sum(len(value) if isinstance(value, list) else 1 for row in batch for value in row)
+        values += sum(
+            len(value) if isinstance(value, list) else 1 for row in batch for value in row
+        )
         if values > _MOST_VALUES:
-            raise InputError(f"query: over {_MOST_VALUES:,} values in {len(rows):,} rows; add a limit, or aggregate")
+            raise InputError(
+                f"query: over {_MOST_VALUES:,} values in {len(rows):,} rows; add a limit, or"
+                " aggregate"
+            )
     return rows
 
 
 def _check(sql: str, connection: duckdb.DuckDBPyConnection) -> None:
-    """Raises InputError where it is not one statement that only selects, duckdb.Error where it is no SQL."""
+    """Raises InputError where it is not one statement that only selects, duckdb.Error where it is
+    no SQL."""
     statements = connection.extract_statements(sql)
     if not statements:
         raise InputError('query: no statement; write e.g. "select run, cell.load.value from cells"')
     if len(statements) > 1:
         raise InputError(f"query: {len(statements)} statements; give one")
     if statements[0].type.name != "SELECT":
-        raise InputError(f"query: {statements[0].type.name} is not run; write one statement that selects")
+        raise InputError(
+            f"query: {statements[0].type.name} is not run; write one statement that selects"
+        )
     if statements[0].query.rstrip("; \n") not in sql:  # some versions rewrite PRAGMA as a selection
         raise InputError("query: PRAGMA is not run; write one statement that selects")
-    (text,) = connection.execute("select json_serialize_sql(?::varchar)::varchar", [sql]).fetchone() or ("{}",)
+    (text,) = connection.execute(
+        "select json_serialize_sql(?::varchar)::varchar", [sql]
+    ).fetchone() or ("{}",)
     for function in _table_functions(msgspec.json.decode(text)):
         if function not in _FUNCTIONS:
             raise InputError(f"query: {function}() is not run; select from the tables of the runs")
@@ -187,14 +229,16 @@ def _table_functions(node: object) -> Iterator[str]:
 
 def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
     """One line about a table that is not there: what DuckDB would suggest are its own."""
-    query = "select table_name from information_schema.tables where not starts_with(table_name, '_')"
+    query = (
+        "select table_name from information_schema.tables where not starts_with(table_name, '_')"
+    )
     tables = ", ".join(sorted(table for (table,) in connection.execute(query).fetchall()))
     if name.lower() in (*_TABLES, *_OF_PARQUET):
         return f"these runs hold no data for the table {name}; there are {tables}"
     return f"no table {name!r}; there are {tables}"
 
 
-# --- what the tables are made of ------------------------------------------------------------------------------------
+# --- what the tables are made of ------------------------------------------------------------------
 
 
 def _write_lines(target: Path, lines: Iterator[bytes]) -> None:
@@ -218,7 +262,8 @@ def _cells(files: Sequence[Path]) -> Iterator[bytes]:
 
 
 def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The numbers and words within a cell by their path, without `metrics`: `load_value`, `ttft_s_p50`."""
+    """The numbers and words within a cell by their path, without `metrics`: `load_value`,
+    `ttft_s_p50`."""
     for name, value in values.items():
         path = f"{prefix}{name}"
         if isinstance(value, dict):
@@ -232,8 +277,8 @@ def _read(path: Path, kind: type[_T]) -> _T:
 
 
 def _dataset(files: Sequence[Path]) -> ds.Dataset:
-    """The rows of these files as one table, each row with its folder's name as `run`, and whether it was streamed.
-    Raises InputError.
+    """The rows of these files as one table, each row with its folder's name as `run`, and whether
+    it was streamed. Raises InputError.
     """
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -244,7 +289,9 @@ def _dataset(files: Sequence[Path]) -> ds.Dataset:
     parts = []
     for path in files:
         target = _read(path.with_name("run.json"), _Run).target
-        of_run = (ds.field("run") == path.parent.name) & (ds.field("_streams") == (target is None or target.streams))
+        of_run = (ds.field("run") == path.parent.name) & (
+            ds.field("_streams") == (target is None or target.streams)
+        )
         try:
             check_regular(path)
             part = parquet.make_fragment(str(path), files_here, of_run)
@@ -256,7 +303,8 @@ def _dataset(files: Sequence[Path]) -> ds.Dataset:
 
 
 def _select(name: str, connection: duckdb.DuckDBPyConnection) -> str:
-    """Write the view of a dataset: its columns, and of records their latencies, from sending as in `cells`."""
+    """Write the view of a dataset: its columns, and of records their latencies, from sending as in
+    `cells`."""
     columns = {row[0] for row in connection.execute(f"describe _{name}").fetchall()}
     latencies = []
     if columns >= _MADE_OF:

@@ -1,7 +1,8 @@
 """Ranks several deployments under the same loads, the best first.
 
-Each is judged at the load at which it gives most: output tokens per second and GPU, of the loads that meet the run's
-bounds on latency (SLO), if it has any. Throughputs within 1 % are taken as equal, and the median E2E decides.
+Each is judged at the load at which it gives most: output tokens per second and GPU, of the loads
+that meet the run's bounds on latency (SLO), if it has any. Throughputs within 1 % are taken as
+equal, and the median E2E decides.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from loadstone.core.plan import Load
 from loadstone.core.summary import CellSummary, Summary
 
 RULE = (
-    "ranked by output tokens/s per GPU, at the load where a deployment gives most and meets its bounds on latency; "
-    "within 1% by the median E2E"
+    "ranked by output tokens/s per GPU, at the load where a deployment gives most and meets its"
+    " bounds on latency; within 1% by the median E2E"
 )
 _ALIKE = 0.01
 
@@ -50,13 +51,15 @@ def judged(deployment: str, gpus: int, summary: Summary) -> Ranked:
     """Judge a run of `deployment`, which has so many GPUs."""
     rows = [_at(deployment, gpus, summary.run_dir, cell) for cell in summary.cells]
     if not rows:
-        return Ranked(deployment=deployment, gpus=gpus, run_dir=summary.run_dir, why="nothing was simulated")
+        return Ranked(
+            deployment=deployment, gpus=gpus, run_dir=summary.run_dir, why="nothing was simulated"
+        )
     return min(rows, key=_order)
 
 
 def ranking(rows: Iterable[Ranked]) -> list[Ranked]:
-    """Sort deployments: the best first, those that miss their bounds behind the others, those that cannot be
-    simulated last.
+    """Sort deployments: the best first, those that miss their bounds behind the others, those that
+    cannot be simulated last.
     """
     return sorted(rows, key=_order)
 

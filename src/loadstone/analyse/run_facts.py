@@ -1,20 +1,24 @@
-"""Collects the facts of a run: engine, model, GPU, parallelism, precision, workload. Comparisons and reports use no
-others.
+"""Collects the facts of a run: engine, model, GPU, parallelism, precision, workload. Comparisons
+and reports use no others.
 
 A run says it in its papers (RunInfo), whoever wrote them:
 
     target                  engine, engine_version, model, as a live server introduced itself
-    settings.deployment  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine, engine_version, model:
-                            of a simulated run, or as an imported file tells it; goes before the target. A GPU that
-                            is not the catalogue's is there with all that was known of it. Of a measured run it is
-                            what the user said of the server (`stated`, their words), engine, version and model as
-                            the server has them, and `architecture` the catalogue's name for the model; a model
+    settings.deployment  gpu, gpus, nodes, tp, pp, dp, ep, weights_dtype, kv_dtype, engine,
+                         engine_version, model:
+                            of a simulated run, or as an imported file tells it; goes before the
+                            target. A GPU that is not the catalogue's is there with all that was
+                            known of it. Of a measured run it is what the user said of the server
+                            (`stated`, their words), engine, version and model as the server has
+                            them, and `architecture` the catalogue's name for the model; a model
                             that is not the catalogue's is there with its config
-    settings.gpus        this machine's, watched while a server on it was measured; they stand for the deployment's
+    settings.gpus        this machine's, watched while a server on it was measured; they stand for
+                         the deployment's
                             where there is none
     settings.workload    as Plan.workload; with "mode": "offline" where no server was in between
     settings.label       what the user calls this setup of it
-    settings.prefix_cache  what was done about it; True or False where the file says whether it was on
+    settings.prefix_cache  what was done about it; True or False where the file says whether it was
+                           on
     settings.imported    of an imported run: its tool, files and cells
 
 What nobody said is None.
@@ -42,22 +46,26 @@ _TOLD_AS_FACTS = ("max_model_len", "max_seq_len", "ctx_size", "prefix_caching")
 
 
 class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """The facts of a run. Names as people know them: `vLLM`, `H200`. Lengths are means per request; `gpus` counts all
-    nodes' together.
+    """The facts of a run. Names as people know them: `vLLM`, `H200`. Lengths are means per request;
+    `gpus` counts all nodes' together.
 
     input_tokens     asked for, prefix included; else as measured over all cells of the run
-    range_ratio      r where lengths are uniform in [r·n, n], n then being twice the mean over 1 + r; 1: all equal
+    range_ratio      r where lengths are uniform in [r·n, n], n then being twice the mean over 1 +
+                     r; 1: all equal
     prefix_tokens    of each input, shared with others; 0: none; None: not told
     prefix_cache     on or off, where it is told; None where not
     mode             offline: a batch through the engine's own interface, without a server
     tool             whose client measured it: "Loadstone" for our own runs, None for simulated ones
-    settings         what else was set up: the user's label for it, and the engine's arguments that are not facts here
+    settings         what else was set up: the user's label for it, and the engine's arguments that
+                     are not facts here
     named            the label alone
-    architecture     the catalogue's name for the model, where the user stated it beside the one it is served by
+    architecture     the catalogue's name for the model, where the user stated it beside the one it
+                     is served by
     stated           what the user said that a measured server runs on, in their words
     hardware         the GPU as the run describes it, where it is none of the catalogue's
     own_model        the model as the run describes it, likewise: JSON with its name and Model.given
-    pools            where prefill and decode have workers of their own; gpu, tp, … are then those of decode
+    pools            where prefill and decode have workers of their own; gpu, tp, … are then those
+                     of decode
     layout           of pools: `prefill 2×1×H100 tp1 + decode 1×8×H200 tp1 dp8`
     """
 
@@ -94,13 +102,23 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def label(self) -> str:
-        """A line for a legend or a heading: `vLLM 0.26.0 · Llama-3.1-8B bf16 · 8×H200 tp8 · no prefix cache`."""
+        """A line for a legend or a heading: `vLLM 0.26.0 · Llama-3.1-8B bf16 · 8×H200 tp8 · no
+        prefix cache`."""
         engine = " ".join(part for part in (self.engine, self.engine_version) if part)
-        model = " ".join(part for part in ((self.model or "").rsplit("/", 1)[-1], self.weights_dtype) if part)
+        model = " ".join(
+            part for part in ((self.model or "").rsplit("/", 1)[-1], self.weights_dtype) if part
+        )
         gpu = f"{self.gpus}×{self.gpu}" if self.gpu and self.gpus else self.gpu or ""
-        split = [f"{name}{n}" for name, n in (("tp", self.tp), ("pp", self.pp), ("dp", self.dp)) if n and n > 1]
+        split = [
+            f"{name}{n}"
+            for name, n in (("tp", self.tp), ("pp", self.pp), ("dp", self.dp))
+            if n and n > 1
+        ]
         hardware = self.layout or " ".join([gpu, *split]).strip()
-        return " · ".join(part for part in (engine, model, hardware, self.settings) if part) or "unknown"
+        return (
+            " · ".join(part for part in (engine, model, hardware, self.settings) if part)
+            or "unknown"
+        )
 
 
 def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
@@ -120,12 +138,20 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     version = target.engine_version if target and introduced in (None, engine) else None
     return RunFacts(
         source=info.source,
-        tool=_text(imported and imported.tool) or ("Loadstone" if info.source == "measured" else None),
+        tool=_text(imported and imported.tool)
+        or ("Loadstone" if info.source == "measured" else None),
         engine=engine,
         engine_version=_text(deployment.get("engine_version")) or version,
-        model=_named(deployment.get("model")) or (target.model if target and target.model else None),
-        gpu=hardware.name if hardware and hardware.given else gpu_name(_named(deployment.get("gpu"))),
-        **{name: _whole(deployment.get(name)) for name in ("gpus", "nodes", "tp", "pp", "dp", "ep")},
+        model=_named(deployment.get("model"))
+        or (target.model if target and target.model else None),
+        gpu=(
+            hardware.name
+            if hardware and hardware.given
+            else gpu_name(_named(deployment.get("gpu")))
+        ),
+        **{
+            name: _whole(deployment.get(name)) for name in ("gpus", "nodes", "tp", "pp", "dp", "ep")
+        },
         weights_dtype=_text(deployment.get("weights_dtype")),
         kv_dtype=_text(deployment.get("kv_dtype")),
         mode="offline" if workload.get("mode") == "offline" else "serving",
@@ -151,20 +177,34 @@ def _pools(value: object) -> tuple[PoolFigures, ...]:
     """Read the pools of a deployment; none where a part is missing."""
     found = []
     for pool in map(mapping, value if isinstance(value, list) else ()):
-        gpus, workers, role = _whole(pool.get("gpus")), _whole(pool.get("workers")), _text(pool.get("role"))
+        gpus, workers, role = (
+            _whole(pool.get("gpus")),
+            _whole(pool.get("workers")),
+            _text(pool.get("role")),
+        )
         if role is None or not gpus or not workers or min(gpus, workers) < 0:
             return ()
-        found.append(PoolFigures(role=role, gpu=gpu_name(_named(pool.get("gpu"))), gpus=gpus * workers))
+        found.append(
+            PoolFigures(role=role, gpu=gpu_name(_named(pool.get("gpu"))), gpus=gpus * workers)
+        )
     return tuple(found)
 
 
 def _layout(deployment: Mapping[str, Any]) -> str:
-    """Say how many workers of what each pool has, and arguments that are not the whole deployment's."""
+    """Say how many workers of what each pool has, and arguments that are not the whole
+    deployment's."""
     common, parts = mapping(deployment.get("arguments")), []
     for pool in map(mapping, deployment["pools"]):
         counts = [(name, _whole(pool.get(name))) for name in ("tp", "pp", "dp", "ep")]
-        own = {name: value for name, value in mapping(pool.get("arguments")).items() if common.get(name) != value}
-        words = [f"{pool['role']} {pool['workers']}×{pool['gpus']}×{gpu_name(_named(pool.get('gpu'))) or 'GPU'}"]
+        own = {
+            name: value
+            for name, value in mapping(pool.get("arguments")).items()
+            if common.get(name) != value
+        }
+        words = [
+            f"{pool['role']}"
+            f" {pool['workers']}×{pool['gpus']}×{gpu_name(_named(pool.get('gpu'))) or 'GPU'}"
+        ]
         words += [f"{name}{n}" for name, n in counts if n and (n > 1 or name == "tp")]
         parts.append(" ".join([*words, *(f"{name}={value}" for name, value in own.items())]))
     return " + ".join(parts)
@@ -176,8 +216,8 @@ def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
 
 
 def _watched(info: RunInfo) -> dict[str, Any]:
-    """Describe the GPUs of a measured server's machine: all of one name, or nothing. How many of several it used is
-    not told.
+    """Describe the GPUs of a measured server's machine: all of one name, or nothing. How many of
+    several it used is not told.
     """
     engine, gpus = info.target.engine if info.target else None, info.settings.gpus
     if not needs_gpu(engine) or not gpus:
@@ -194,24 +234,32 @@ def _described(value: Any) -> Gpu | None:
 
 
 def _own_model(value: Any) -> str | None:
-    return msgspec.json.encode(value).decode() if isinstance(value, Mapping) and "config" in value else None
+    return (
+        msgspec.json.encode(value).decode()
+        if isinstance(value, Mapping) and "config" in value
+        else None
+    )
 
 
 def engine_name(text: str | None) -> str | None:
-    """Return an engine's common name, `TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
+    """Return an engine's common name, `TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known
+    stays as it is."""
     return None if text is None else engine_title(text)
 
 
 def gpu_name(text: str | None) -> str | None:
-    """Return a GPU's common name, `H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it
-    is.
+    """Return a GPU's common name, `H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not
+    known stays as it is.
     """
     return None if text is None else gpu_title(text)
 
 
 def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
     """Return (mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
-    lengths: dict[str, tuple[float | None, float | None]] = {"input": (None, None), "output": (None, None)}
+    lengths: dict[str, tuple[float | None, float | None]] = {
+        "input": (None, None),
+        "output": (None, None),
+    }
     for name in lengths:
         length = mapping(workload.get(name))
         mean, kind = number(length.get("mean")), length.get("kind")

@@ -1,4 +1,5 @@
-"""The numbers of a cell's sessions: time for a task, in the model and waiting for tools, and which of them ended."""
+"""The numbers of a cell's sessions: time for a task, in the model and waiting for tools, and which
+of them ended."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ if TYPE_CHECKING:
 _HOUR_S = 3600.0
 
 
-def session_numbers(plan: Plan, cell: int, scalars: pa.Table, duration_s: float | None) -> SessionNumbers | None:
-    """Compute the numbers of a cell's measured sessions; None where it has none. `scalars`: columns of its
-    records, named as in RequestRecord.
+def session_numbers(
+    plan: Plan, cell: int, scalars: pa.Table, duration_s: float | None
+) -> SessionNumbers | None:
+    """Compute the numbers of a cell's measured sessions; None where it has none. `scalars`: columns
+    of its records, named as in RequestRecord.
     """
     rows = plan.rows(cell)
     if not plan.has_sessions or not len(rows):
@@ -75,8 +78,8 @@ def _texts(*values: str) -> pa.Array:
 
 
 def cacheable_shares(plan: Plan, cell: int, request_ids: pa.ChunkedArray) -> dict[int, float]:
-    """Return by turn the share of measured prompts, of these requests, that the plan shares with earlier calls, and
-    of all under −1; nothing where the plan does not say.
+    """Return by turn the share of measured prompts, of these requests, that the plan shares with
+    earlier calls, and of all under −1; nothing where the plan does not say.
     """
     if plan.graph is None or plan.graph.live:
         return {}

@@ -12,14 +12,23 @@ import numpy as np
 from loadstone.core.arrays import Floats
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
-from loadstone.core.summary import SLO_KEYS, TASK, Latency, Metrics, Requests, SloBound, latency_field
+from loadstone.core.summary import (
+    SLO_KEYS,
+    TASK,
+    Latency,
+    Metrics,
+    Requests,
+    SloBound,
+    latency_field,
+)
 
 SURE = 0.9
-"""Probability from which a bound counts as met for sure, and below one less which as missed for sure: the ends of an
-80 % interval.
+"""Probability from which a bound counts as met for sure, and below one less which as missed for
+sure: the ends of an 80 % interval.
 """
 _GUMBEL = math.pi / math.sqrt(6)
-"""Standard deviation of the largest of many values whose tail is exponential, as a multiple of its scale."""
+"""Standard deviation of the largest of many values whose tail is exponential, as a multiple of its
+scale."""
 
 
 class Bound(NamedTuple):
@@ -39,8 +48,8 @@ def bounds_of(
 ) -> list[SloBound]:
     """Judge each bound of a cell: the value measured or predicted, and how likely the bound holds.
 
-    `factors_of` a bound, by its name: equally likely factors by which a prediction may be off; None: not known.
-    `task_s`: of its sessions.
+    `factors_of` a bound, by its name: equally likely factors by which a prediction may be off;
+    None: not known. `task_s`: of its sessions.
 
     As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
     """
@@ -61,7 +70,11 @@ def bounds_of(
                 measured_s=value,
                 value=value,
                 met=value is not None and value <= limit_s and whole,
-                p_met=None if factors is None else float(_p_met(values, percentile, limit_s, factors).mean() * whole),
+                p_met=(
+                    None
+                    if factors is None
+                    else float(_p_met(values, percentile, limit_s, factors).mean() * whole)
+                ),
             )
         )
     return bounds
@@ -74,10 +87,11 @@ def probability_of(
     factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
     task_s: Latency | None = None,
 ) -> float | None:
-    """Compute the probability that all bounds are met at once, in one draw of a prediction's errors after another;
-    None where it is not known.
+    """Compute the probability that all bounds are met at once, in one draw of a prediction's errors
+    after another; None where it is not known.
 
-    In a draw, bounds on one measure stand and fall together; those on several are missed by chance, each by its own.
+    In a draw, bounds on one measure stand and fall together; those on several are missed by chance,
+    each by its own.
     """
     least: dict[str, Floats] = {}
     for bound in bounds:
@@ -106,9 +120,11 @@ def _limit(limit_s: float) -> str:
     return f"{limit_s * 1e3:.10g}ms" if limit_s < 1 else f"{limit_s:.10g}s"
 
 
-def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Sequence[float]) -> Floats:
-    """Compute by factor the probability that a bound is met: log-normal around the value, each side as wide as the
-    value's interval.
+def _p_met(
+    values: Latency | None, percentile: str, limit_s: float, factors: Sequence[float]
+) -> Floats:
+    """Compute by factor the probability that a bound is met: log-normal around the value, each side
+    as wide as the value's interval.
     """
     value = values.value(percentile or "max") if values is not None else None
     if values is None or value is None:
@@ -125,8 +141,9 @@ def _p_met(values: Latency | None, percentile: str, limit_s: float, factors: Seq
 
 
 def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:
-    """Compute the standard errors of ln(value), downwards and upwards, from the value's 95 % interval. Where an end
-    is not known, and of the largest value, as if the tail were exponential, as steep as p90 and p99 have it.
+    """Compute the standard errors of ln(value), downwards and upwards, from the value's 95 %
+    interval. Where an end is not known, and of the largest value, as if the tail were exponential,
+    as steep as p90 and p99 have it.
     """
     scale = max(0.0, (values.p99 or 0.0) - (values.p90 or 0.0)) / math.log(10)
     if not percentile:
@@ -137,6 +154,10 @@ def _errors(values: Latency, percentile: str, value: float) -> tuple[float, floa
     guessed = scale * math.sqrt(q / (1 - q) / max(1, worth))
     low, high = values.bounds(percentile)
     if high is None:
-        high = max(value + Z95 * guessed, values.max or 0.0 if worth else 0.0)  # known to be beyond all values
-    below = math.log(value / low) / Z95 if low is not None and low > 0 else math.log1p(guessed / value)
+        high = max(
+            value + Z95 * guessed, values.max or 0.0 if worth else 0.0
+        )  # known to be beyond all values
+    below = (
+        math.log(value / low) / Z95 if low is not None and low > 0 else math.log1p(guessed / value)
+    )
     return below, math.log(high / value) / Z95

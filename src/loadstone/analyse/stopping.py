@@ -1,11 +1,13 @@
 """Decides when a cell has been measured for long enough, by rules that are checked while it runs.
 
-`tpot_p50±2%` ends a cell once the 95 % interval of its median TPOT lies within 2 % of it. An interval for a number of
-requests that was fixed before would not do: whoever looks again and again, and stops when he likes what he sees, is
-wrong more often than it says. These hold at all looks together.
+`tpot_p50±2%` ends a cell once the 95 % interval of its median TPOT lies within 2 % of it. An
+interval for a number of requests that was fixed before would not do: whoever looks again and again,
+and stops when he likes what he sees, is wrong more often than it says. These hold at all looks
+together.
 
-`ttft_p99<500ms` ends a cell once it is known, likewise, on which side of the bound the percentile lies. There the
-first requests do not count: an engine that was idle answers them faster than it will the others.
+`ttft_p99<500ms` ends a cell once it is known, likewise, on which side of the bound the percentile
+lies. There the first requests do not count: an engine that was idle answers them faster than it
+will the others.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ _ERROR = 0.05
 _TUNED_REQUESTS = 32.0
 """Weight of the mixture's prior, in requests: bounds are tightest at about eight times as many."""
 _LOOK_AGAIN = 1.05
-"""The growth of the number of requests after which a cell is checked again: each check sorts all of them."""
+"""The growth of the number of requests after which a cell is checked again: each check sorts all of
+them."""
 _SETTLES = 2.0
 """Median E2E after which an engine is as busy as it will be under the load."""
 _BOUND = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*<=?\s*(\S+[a-z])\s*")
@@ -37,8 +40,9 @@ _RULE = re.compile(r"\s*(ttft|tpot|e2e)_(p\d+)\s*(?:±|\+-|\+/-)\s*(\d+(?:\.\d*)
 
 
 class StoppingRule(NamedTuple):
-    """A rule: a latency's percentile is to be known to a share of itself, or on which side of `limit_s`, in seconds.
-    `text`: as it was written; `error`: the probability that its interval is ever wrong.
+    """A rule: a latency's percentile is to be known to a share of itself, or on which side of
+    `limit_s`, in seconds. `text`: as it was written; `error`: the probability that its interval is
+    ever wrong.
     """
 
     text: str
@@ -51,7 +55,9 @@ class StoppingRule(NamedTuple):
     def is_met(self, known: Interval | None) -> bool:
         if known is None:
             return False
-        return known.is_within(self.within) if self.limit_s is None else self.holds(known) is not None
+        return (
+            known.is_within(self.within) if self.limit_s is None else self.holds(known) is not None
+        )
 
     def holds(self, known: Interval | None) -> bool | None:
         """Tell if the percentile is below the limit for sure; None: not known yet."""
@@ -63,7 +69,8 @@ class StoppingRule(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A percentile in seconds, and its bounds, which hold whenever one looks; a side that nobody can tell is None."""
+    """A percentile in seconds, and its bounds, which hold whenever one looks; a side that nobody
+    can tell is None."""
 
     value: float
     low: float | None
@@ -72,7 +79,11 @@ class Interval(NamedTuple):
     def is_within(self, share: float) -> bool:
         """Tell if both bounds are within this share of the value."""
         low, high = self.low, self.high
-        return low is not None and high is not None and max(high - self.value, self.value - low) <= share * self.value
+        return (
+            low is not None
+            and high is not None
+            and max(high - self.value, self.value - low) <= share * self.value
+        )
 
 
 def parse_rules(text: str) -> tuple[StoppingRule, ...]:
@@ -81,7 +92,11 @@ def parse_rules(text: str) -> tuple[StoppingRule, ...]:
     for part in text.split(","):
         bound = _BOUND.fullmatch(part)
         if bound is not None and bound[2] in PERCENTILES:
-            rules.append(StoppingRule(part.strip(), bound[1], bound[2], 0.0, parse_seconds(bound[3], "--stop-when")))
+            rules.append(
+                StoppingRule(
+                    part.strip(), bound[1], bound[2], 0.0, parse_seconds(bound[3], "--stop-when")
+                )
+            )
             continue
         match = _RULE.fullmatch(part)
         if match is None or match[2] not in PERCENTILES or not 0 < float(match[3]) < 100:
@@ -94,26 +109,33 @@ def parse_rules(text: str) -> tuple[StoppingRule, ...]:
 
 
 def evidence_against(count: int, n: int, q: float) -> float:
-    """Compute the ln of a test martingale: 1 at n = 0, and no larger on average at any time if `count` of n
-    independent trials succeeded with probability q each, 0 < q < 1. It ever reaches ln(1/α) with probability α at
-    most (Ville 1939).
+    """Compute the ln of a test martingale: 1 at n = 0, and no larger on average at any time if
+    `count` of n independent trials succeeded with probability q each, 0 < q < 1. It ever reaches
+    ln(1/α) with probability α at most (Ville 1939).
 
-    It is the likelihood of the trials averaged over a Beta prior of mean q, over their likelihood under q: the
-    mixture of Robbins (1970), for quantiles in Howard and Ramdas, Sequential estimation of quantiles, Bernoulli 28
-    (2022), theorem 1.
+    It is the likelihood of the trials averaged over a Beta prior of mean q, over their likelihood
+    under q: the mixture of Robbins (1970), for quantiles in Howard and Ramdas, Sequential
+    estimation of quantiles, Bernoulli 28 (2022), theorem 1.
     """
     a, b = _TUNED_REQUESTS * q, _TUNED_REQUESTS * (1 - q)
     gained = math.lgamma(a + count) - math.lgamma(a) + math.lgamma(b + n - count) - math.lgamma(b)
-    return gained - math.lgamma(a + b + n) + math.lgamma(a + b) - count * math.log(q) - (n - count) * math.log1p(-q)
+    return (
+        gained
+        - math.lgamma(a + b + n)
+        + math.lgamma(a + b)
+        - count * math.log(q)
+        - (n - count) * math.log1p(-q)
+    )
 
 
 def sequential_ranks(n: int, q: float, error: float = _ERROR) -> tuple[int | None, int | None]:
-    """Find ranks l < u, from 1, with X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎ at all n together, with a probability of at least 1 −
-    error.
+    """Find ranks l < u, from 1, with X₍ₗ₎ ≤ q-quantile ≤ X₍ᵤ₎ at all n together, with a probability
+    of at least 1 − error.
 
-    For independent values of any distribution, with ties too: those at the quantile may be dealt to its sides so that
-    the number below it is Binomial(n, q). Numbers without enough evidence_against() them are kept; the evidence rises
-    on either side of n·q. A side is None where n is too small for it.
+    For independent values of any distribution, with ties too: those at the quantile may be dealt to
+    its sides so that the number below it is Binomial(n, q). Numbers without enough
+    evidence_against() them are kept; the evidence rises on either side of n·q. A side is None where
+    n is too small for it.
     """
 
     def holds(count: int) -> bool:
@@ -134,12 +156,13 @@ def sequential_ranks(n: int, q: float, error: float = _ERROR) -> tuple[int | Non
 def interval_of(
     values: NDArray[np.float64], percentile: str, dependence: Dependence, error: float = _ERROR
 ) -> Interval | None:
-    """Compute the interval of a percentile of a cell's requests so far, NaN where missing, in the order of
-    `dependence`; None where there are none.
+    """Compute the interval of a percentile of a cell's requests so far, NaN where missing, in the
+    order of `dependence`; None where there are none.
 
-    Requests that share an engine's steps are no independent values: they count as many as they are worth (see
-    core.statistics.distribution), which is estimated from the same requests. That the interval holds at all looks is
-    proven for independent values, and simulated for others (docs/statistics.md).
+    Requests that share an engine's steps are no independent values: they count as many as they are
+    worth (see core.statistics.distribution), which is estimated from the same requests. That the
+    interval holds at all looks is proven for independent values, and simulated for others
+    (docs/statistics.md).
     """
     known = distribution(values, dependence)
     if known is None:
@@ -147,7 +170,10 @@ def interval_of(
     worth = known.worth[percentile]
     ranks = sequential_ranks(worth, PERCENTILES[percentile], error) if worth else (None, None)
     ordered = np.sort(values[~np.isnan(values)])
-    low, high = (None if rank is None else float(ordered[rank - 1]) for rank in ranks_among(ranks, known.n, worth))
+    low, high = (
+        None if rank is None else float(ordered[rank - 1])
+        for rank in ranks_among(ranks, known.n, worth)
+    )
     return Interval(getattr(known, percentile), low, high)
 
 
@@ -167,7 +193,8 @@ class Stopping(NamedTuple):
 
 
 class Watch:
-    """Watches one cell. `slots`: of a closed loop that has as many requests under way all the time, else 0."""
+    """Watches one cell. `slots`: of a closed loop that has as many requests under way all the time,
+    else 0."""
 
     def __init__(self, stopping: Stopping, places: int = 0) -> None:
         self._stopping = stopping
@@ -177,8 +204,11 @@ class Watch:
         self._holds: bool | None = None
         self._shown = ""
 
-    def look(self, elapsed_s: float, ended: int, failed: int, requests: Sequence[WatchedRequest]) -> Stop | None:
-        """Return why to end the cell now; None: go on. `requests`: all measured ones so far that ended well."""
+    def look(
+        self, elapsed_s: float, ended: int, failed: int, requests: Sequence[WatchedRequest]
+    ) -> Stop | None:
+        """Return why to end the cell now; None: go on. `requests`: all measured ones so far that
+        ended well."""
         most_errors, most_s = self._stopping.most_errors, self._stopping.most_s
         if most_errors is not None and _more_fail(failed, ended, most_errors):
             share = f"{failed} of {ended} requests failed ({failed / ended:.1%})"
@@ -213,8 +243,14 @@ class Watch:
             values = columns[f"{rule.metric}_s"]
             known.append(interval_of(values, rule.percentile, dependence, rule.error))
             parts.append(f"{rule.text}: {_show(known[-1])}")
-        verdicts = [rule.holds(each) for rule, each in zip(rules, known, strict=True) if rule.limit_s is not None]
-        self._holds = False if False in verdicts else True if verdicts and None not in verdicts else None
+        verdicts = [
+            rule.holds(each)
+            for rule, each in zip(rules, known, strict=True)
+            if rule.limit_s is not None
+        ]
+        self._holds = (
+            False if False in verdicts else True if verdicts and None not in verdicts else None
+        )
         met = [rule.is_met(each) for rule, each in zip(rules, known, strict=True)]
         self._precise = bool(met) and (all(met) or self._holds is False)
         self._shown = f"{'; '.join(parts)}; after {len(requests)} requests"
@@ -231,12 +267,15 @@ def _settled(table: NDArray[np.float64]) -> NDArray[np.float64]:
 def _show(known: Interval | None) -> str:
     if known is None:
         return "no request has one"
-    low, high = ("unknown" if side is None else show_seconds(side) for side in (known.low, known.high))
+    low, high = (
+        "unknown" if side is None else show_seconds(side) for side in (known.low, known.high)
+    )
     return f"{show_seconds(known.value)}, between {low} and {high}"
 
 
 def _more_fail(failed: int, ended: int, share: float) -> bool:
-    """Tell if more than such a share of the requests fails, with 95 % confidence whenever one looks."""
+    """Tell if more than such a share of the requests fails, with 95 % confidence whenever one
+    looks."""
     if share == 0 or failed <= share * ended:
         return failed > share * ended
     return evidence_against(failed, ended, share) >= -math.log(_ERROR)

@@ -31,8 +31,9 @@ class StoredRun(msgspec.Struct, kw_only=True):
 def read_run(folder: Path) -> StoredRun:
     """Read one run. Raises InputError.
 
-    Its summary.json counts where this version of Loadstone made it and nobody changed it, and where there are no
-    records. Else the summary is made again, of the records: another version may have defined its numbers otherwise.
+    Its summary.json counts where this version of Loadstone made it and nobody changed it, and where
+    there are no records. Else the summary is made again, of the records: another version may have
+    defined its numbers otherwise.
     """
     from loadstone.analyse.summary import add_roofline, doubt, measured_summary
 
@@ -46,7 +47,9 @@ def read_run(folder: Path) -> StoredRun:
             summary = measured_summary(folder, info)
         doubt(altered, summary.cells)
         if has_records or any(cell.roofline is not None for cell in summary.cells):
-            return StoredRun(folder=folder, info=info, summary=summary, facts=run_facts(info, summary))
+            return StoredRun(
+                folder=folder, info=info, summary=summary, facts=run_facts(info, summary)
+            )
     else:
         summary = measured_summary(folder, info)
     return StoredRun(folder=folder, info=info, summary=summary, facts=add_roofline(summary, info))

@@ -1,4 +1,5 @@
-"""Makes a run folder's summary: the document that `loadstone bench --json` prints and summary.json keeps."""
+"""Makes a run folder's summary: the document that `loadstone bench --json` prints and summary.json
+keeps."""
 
 from __future__ import annotations
 
@@ -48,13 +49,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _MOST_BARE_S = 10.0
-"""The least bound, in seconds, that needs a unit: without one it is more likely to be meant in milliseconds."""
+"""The least bound, in seconds, that needs a unit: without one it is more likely to be meant in
+milliseconds."""
 _NOT_SUSTAINED = ("rate_not_reached", "interrupted")
 """Findings on cells at which another rate came than was asked for."""
 
 
 class _Run(NamedTuple):
-    """A run folder to summarise. `samples`: what its servers and GPUs reported, `readings`: of these the GPUs'."""
+    """A run folder to summarise. `samples`: what its servers and GPUs reported, `readings`: of
+    these the GPUs'."""
 
     folder: Path
     info: RunInfo
@@ -68,8 +71,8 @@ class _Run(NamedTuple):
 
 
 def parse_slo(text: str) -> tuple[Bound, ...]:
-    """Parse bounds, in seconds, from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a percentile
-    (`tpot_p99`).
+    """Parse bounds, in seconds, from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a
+    percentile (`tpot_p99`).
 
     A small number without a unit is seconds. Raises InputError.
     """
@@ -83,40 +86,48 @@ def parse_slo(text: str) -> tuple[Bound, ...]:
                 f"({', '.join(SLO_KEYS)}; of sessions task; {', '.join(PERCENTILES)})"
             )
         if base == TASK and not joint:
-            raise InputError(f"--slo: {part.strip()!r}: is on a percentile of sessions; write e.g. task_p90<120s")
+            raise InputError(
+                f"--slo: {part.strip()!r}: is on a percentile of sessions; write e.g. task_p90<120s"
+            )
         if name.strip() in bounds:
             raise InputError(f"--slo: {name.strip()} has two bounds; give one")
         limit = limit.removeprefix("=").strip()
         bounds[name.strip()] = limit_s = parse_seconds(limit, "--slo")
         if limit_s >= _MOST_BARE_S and limit[-1] in "0123456789.":
             # Other tools' bounds are milliseconds without saying so.
-            raise InputError(f"--slo: {part.strip()!r}: {limit} seconds? write {limit}ms or {limit}s")
+            raise InputError(
+                f"--slo: {part.strip()!r}: {limit} seconds? write {limit}ms or {limit}s"
+            )
         if not limit_s > 0:
             raise InputError(f"--slo: {part.strip()!r} can never be met; write a time above 0")
     return tuple(Bound(*each) for each in bounds.items())
 
 
 def summary_of(folder: Path, dialect: str | None = None) -> Summary:
-    """Make the run's summary from its records alone; that of an imported run without any is as its file reported.
+    """Make the run's summary from its records alone; that of an imported run without any is as its
+    file reported.
 
-    `dialect`: another tool whose numbers of the same records are added; None: the one that the run was given.
-    Raises InputError where records are missing.
+    `dialect`: another tool whose numbers of the same records are added; None: the one that the run
+    was given. Raises InputError where records are missing.
     """
     info = run_folder.read_info(folder)
     only_stated = imported_run.is_summary_only(folder, info)
-    summary = imported_run.read(folder, info) if only_stated else measured_summary(folder, info, dialect)
+    summary = (
+        imported_run.read(folder, info) if only_stated else measured_summary(folder, info, dialect)
+    )
     add_roofline(summary, info)
     return summary
 
 
 def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) -> Summary:
-    """Make the summary of a run's records, without its roofline. Raises InputError where they are missing."""
+    """Make the summary of a run's records, without its roofline. Raises InputError where they are
+    missing."""
     dialect = dialect or info.settings.dialect or None
     plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
         raise InputError(
-            f"{folder}: run.json has {len(info.cells)} cells and plan.parquet {len(plan.cells)}: these are of two "
-            "runs; copy the folder again"
+            f"{folder}: run.json has {len(info.cells)} cells and plan.parquet {len(plan.cells)}:"
+            " these are of two runs; copy the folder again"
         )
     run_folder.check_cells(folder, len(plan.cells))
     samples = run_folder.read_server(folder)
@@ -131,17 +142,20 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
 
 
 def doubt(changed: Sequence[str], cells: Sequence[CellSummary]) -> None:
-    """Add findings where a cell's records are among the `changed` files, or its times are impossible."""
+    """Add findings where a cell's records are among the `changed` files, or its times are
+    impossible."""
     altered = "records.parquet" in changed
     for cell in cells:
         if not cell.verdict.has("records_altered", "times_impossible"):
             doubts = list(verdict.record_findings(altered=altered, impossible=cell.is_impossible))
-            cell.verdict = verdict.judge([*cell.verdict.findings, *doubts]) if doubts else cell.verdict
+            cell.verdict = (
+                verdict.judge([*cell.verdict.findings, *doubts]) if doubts else cell.verdict
+            )
 
 
 def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
-    """Add to each cell what the hardware allows, where the catalogue knows it, and a finding where the cell took
-    more; return the facts of the run.
+    """Add to each cell what the hardware allows, where the catalogue knows it, and a finding where
+    the cell took more; return the facts of the run.
     """
     facts = run_facts(info, summary)
     for cell in summary.cells:
@@ -154,10 +168,14 @@ def add_roofline(summary: Summary, info: RunInfo) -> RunFacts:
 
 
 def _measure_pools(facts: RunFacts, cell: CellSummary) -> list[PoolFigures]:
-    """Compute what each pool gave: those that prefill the input's tokens, those that decode the output's."""
+    """Compute what each pool gave: those that prefill the input's tokens, those that decode the
+    output's."""
     window = cell.lasting()
     output, total = window.output_tokens_per_s, window.total_tokens_per_s
-    rates = {"decode": output, "prefill": total - output if total is not None and output is not None else None}
+    rates = {
+        "decode": output,
+        "prefill": total - output if total is not None and output is not None else None,
+    }
     watts = cell.gpu.power_w_by_pool if cell.gpu is not None else {}
     return [
         msgspec.structs.replace(
@@ -191,7 +209,8 @@ def run_summary(
 
 
 def conclude(folder: Path, info: RunInfo, plan: Plan) -> Summary:
-    """Write run.json, the plan and the summary of a run whose records are there; return the summary.
+    """Write run.json, the plan and the summary of a run whose records are there; return the
+    summary.
 
     What ran by time, or was stopped, is written as what was issued, so that it can be replayed.
     """
@@ -252,12 +271,14 @@ def _summarise_cell(run: _Run, cell: int, dialect: str | None) -> CellSummary | 
 
 
 def _read_scalars(run: _Run, cell: int) -> pa.Table:
-    """Read one value for each request. Raises InputError where a cell has more records than planned requests."""
+    """Read one value for each request. Raises InputError where a cell has more records than planned
+    requests."""
     scalars = run_folder.read_columns(run.folder, verdict.SCALARS, cell)
     planned = len(run.plan.rows(cell))
     if run.info.source != "imported" and scalars.num_rows > planned:
         raise InputError(
-            f"{run.folder}: {scalars.num_rows:,} records of {planned:,} planned requests; copy or measure it again"
+            f"{run.folder}: {scalars.num_rows:,} records of {planned:,} planned requests; copy or"
+            " measure it again"
         )
     return scalars
 
@@ -271,7 +292,8 @@ def _measure(
     events: verdict.EventReader,
     imported: imported_run.ImportedCell | None,
 ) -> CellNumbers:
-    """Compute the cell's numbers. The records are read once, for these and, into `events`, for the verdict."""
+    """Compute the cell's numbers. The records are read once, for these and, into `events`, for the
+    verdict."""
 
     def read() -> Iterator[pa.RecordBatch]:
         more = () if run.simulated else (*CHANNELS, "read")
@@ -286,7 +308,9 @@ def _measure(
         streams=run.info.streams,
         sent_s=_times(scalars, "sent_s"),
         answers=not run.simulated or any(name.startswith("answer") for name, _ in bounds),
-        span_s=imported.stated.duration_s if imported is not None and imported.relative_times else None,
+        span_s=(
+            imported.stated.duration_s if imported is not None and imported.relative_times else None
+        ),
     )
     shared = promised_tokens(run.plan, cell)
     rows = run.plan.rows(cell)
@@ -296,12 +320,16 @@ def _measure(
     if run.plan.graph is not None:
         share = cacheable_shares(run.plan, cell, scalars["request_id"]).get(-1)
         tokens = metrics.input_tokens
-        metrics.shared_input_tokens = round(share * tokens) if share is not None and tokens is not None else None
+        metrics.shared_input_tokens = (
+            round(share * tokens) if share is not None and tokens is not None else None
+        )
     elif shared[measured].any():
         metrics.shared_input_tokens = int(shared[measured].sum())
     if blocks is not None and blocks.tokens and measured.any():
         whole = -(-run.plan.input_tokens[here][measured].astype(np.int64) // blocks.tokens)
-        metrics.shared_block_share = float((-(-shared[measured] // blocks.tokens)).sum() / whole.sum())
+        metrics.shared_block_share = float(
+            (-(-shared[measured] // blocks.tokens)).sum() / whole.sum()
+        )
     return numbers
 
 
@@ -313,7 +341,9 @@ def _times(scalars: pa.Table, column: str) -> Floats:
     return np.asarray(mask_times(scalars[column].to_numpy())[measured])
 
 
-def _cell_summary(run: _Run, cell: int, load: Load, bounds: Sequence[Bound], numbers: CellNumbers) -> CellSummary:
+def _cell_summary(
+    run: _Run, cell: int, load: Load, bounds: Sequence[Bound], numbers: CellNumbers
+) -> CellSummary:
     """Put together what is known of a cell before it is judged."""
     parts = breakdown_of(run.folder, run.info, run.plan, cell, load, run.info.streams)
     return CellSummary(
@@ -355,7 +385,9 @@ def _find(
         info=info.cells[cell],
         origin=imported_run.origin(info, imported),
         clock=summary.client.clock,
-        interrupted=None if over else f"the cell did not run to its end ({info.error or info.status})",
+        interrupted=(
+            None if over else f"the cell did not run to its end ({info.error or info.status})"
+        ),
         target=info.target,
         replicas=summary.by_replica,
         server=summary.server,
@@ -375,24 +407,31 @@ def _p99(lags: Distribution | None) -> float | None:
     return lags.p99 if lags is not None else None
 
 
-def _factors(factors: Sequence[Mapping[str, Sequence[float]]], cell: int) -> Mapping[str, Sequence[float]]:
+def _factors(
+    factors: Sequence[Mapping[str, Sequence[float]]], cell: int
+) -> Mapping[str, Sequence[float]]:
     return factors[cell] if cell < len(factors) else {}
 
 
 def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]]) -> None:
-    """Add the intervals of a prediction: `low` and `high` of each p50, and those of throughputs. `factors`: by
-    metric, those by which its prediction may be off.
+    """Add the intervals of a prediction: `low` and `high` of each p50, and those of throughputs.
+    `factors`: by metric, those by which its prediction may be off.
     """
     metrics = summary.metrics
     for name, ends in factors.items():
         low, high = min(ends), max(ends)
         value = getattr(metrics, name, None)
         if isinstance(value, Latency) and value.p50 is not None:
-            setattr(metrics, name, msgspec.structs.replace(value, low=value.p50 * low, high=value.p50 * high))
+            setattr(
+                metrics,
+                name,
+                msgspec.structs.replace(value, low=value.p50 * low, high=value.p50 * high),
+            )
         elif isinstance(value, int | float):
             window = summary.lasting()
             value = getattr(window, name)
-            # The draws are of one plan: another has other lengths and, where their rate is not known, other arrivals.
+            # The draws are of one plan: another has other lengths and, where their rate is not
+            # known, other arrivals.
             drawn = [
                 abs(math.log(end / value)) * Z80 / Z95 if end and value else 0.0
                 for end in window.ci95.get(name, [None, None])
@@ -408,25 +447,35 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
 
 
 def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
-    """Add `j_per_output_token` and `j_per_total_token` to each throughput: what all GPUs that were watched drew in
-    its window, over the tokens that came in it; nothing where that is not known. `end_s`: of the last measured
-    request.
+    """Add `j_per_output_token` and `j_per_total_token` to each throughput: what all GPUs that were
+    watched drew in its window, over the tokens that came in it; nothing where that is not known.
+    `end_s`: of the last measured request.
     """
 
     def joules(tokens_per_s: float | None, begin_s: float, over_s: float) -> float | None:
         energy_j = readings.sum_energy_j(begin_s, over_s)
-        return energy_j / (tokens_per_s * (over_s - begin_s)) if energy_j is not None and tokens_per_s else None
+        return (
+            energy_j / (tokens_per_s * (over_s - begin_s))
+            if energy_j is not None and tokens_per_s
+            else None
+        )
 
     metrics = summary.metrics
     if summary.duration_s:
-        metrics.j_per_output_token = joules(metrics.output_tokens_per_s, end_s - summary.duration_s, end_s)
-        metrics.j_per_total_token = joules(metrics.total_tokens_per_s, end_s - summary.duration_s, end_s)
+        metrics.j_per_output_token = joules(
+            metrics.output_tokens_per_s, end_s - summary.duration_s, end_s
+        )
+        metrics.j_per_total_token = joules(
+            metrics.total_tokens_per_s, end_s - summary.duration_s, end_s
+        )
     if (steady := metrics.steady) is not None:
         output, total = (
             joules(rate, steady.start_s, steady.end_s)
             for rate in (steady.output_tokens_per_s, steady.total_tokens_per_s)
         )
-        metrics.steady = msgspec.structs.replace(steady, j_per_output_token=output, j_per_total_token=total)
+        metrics.steady = msgspec.structs.replace(
+            steady, j_per_output_token=output, j_per_total_token=total
+        )
 
 
 def _selftest(info: RunInfo) -> Selftest | None:
@@ -441,7 +490,9 @@ def _in_dialect(run: _Run, cell: int, dialect: str) -> ToolNumbers:
     """Compute the cell's numbers under another tool's names, by its definitions."""
     from loadstone.analyse.other_tools import summarise_as
 
-    return summarise_as(dialect, lambda: run_folder.read_records(run.folder, cell), streams=run.info.streams)
+    return summarise_as(
+        dialect, lambda: run_folder.read_records(run.folder, cell), streams=run.info.streams
+    )
 
 
 def _add_server(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -> None:
@@ -460,16 +511,26 @@ def _add_server(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -
         summary.gpu = msgspec.structs.replace(summary.gpu, power_w_by_pool=by_pool)
 
 
-def _read_pool_power(summary: CellSummary, readings: Mapping[str, Readings], end_s: float) -> dict[str, float]:
-    """Compute the mean power of each pool in the window of the throughputs, of those read often enough in it."""
+def _read_pool_power(
+    summary: CellSummary, readings: Mapping[str, Readings], end_s: float
+) -> dict[str, float]:
+    """Compute the mean power of each pool in the window of the throughputs, of those read often
+    enough in it."""
     steady = summary.metrics.steady
-    begin_s, end_s = (end_s - (summary.duration_s or 0), end_s) if steady is None else (steady.start_s, steady.end_s)
+    begin_s, end_s = (
+        (end_s - (summary.duration_s or 0), end_s)
+        if steady is None
+        else (steady.start_s, steady.end_s)
+    )
     energies = {role: each.sum_energy_j(begin_s, end_s) for role, each in readings.items()}
-    return {role: joules / (end_s - begin_s) for role, joules in energies.items() if joules is not None}
+    return {
+        role: joules / (end_s - begin_s) for role, joules in energies.items() if joules is not None
+    }
 
 
 def _drafts(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -> DraftFigures | None:
-    """Compute what drafts came to, by the servers' counters from the first send of a measured request on."""
+    """Compute what drafts came to, by the servers' counters from the first send of a measured
+    request on."""
     server = summary.server
     if server is not None and server.draft_tokens and run.samples is not None:
         begin_s, end_s = np.nanmin(_times(scalars, "sent_s")), np.nanmax(_times(scalars, "end_s"))
@@ -478,8 +539,9 @@ def _drafts(summary: CellSummary, run: _Run, cell: int, scalars: pa.Table) -> Dr
 
 
 def _request_bounds(slo: Sequence[Bound]) -> RequestBounds:
-    """Choose what goodput and attainment ask of a request: the bounds on requests; where all are on percentiles,
-    their limits, of several on one measure the largest, which is what a user bears at worst.
+    """Choose what goodput and attainment ask of a request: the bounds on requests; where all are on
+    percentiles, their limits, of several on one measure the largest, which is what a user bears at
+    worst.
     """
     limits: dict[str, float] = {}
     own = [bound for bound in slo if bound.name in SLO_KEYS]

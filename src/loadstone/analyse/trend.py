@@ -1,11 +1,12 @@
 """Finds when a setup's numbers changed, over releases and dates: `loadstone trend`.
 
-A series is the runs of one setup at one load, by date; the release of its engine may differ. If nothing changed, its
-runs can be exchanged. The statistic is the largest share of a metric's variance (of logarithms)
-that one step at one place explains, over all places with two runs on either side, and over all metrics, which are
-relabelled together; its p value is the share of orders of the runs that give as much. So the rate of false alarms
-holds for values of any law, outliers included. Holm's procedure holds it over all series together. What lies before
-and after a step is then searched again, at the same level.
+A series is the runs of one setup at one load, by date; the release of its engine may differ. If
+nothing changed, its runs can be exchanged. The statistic is the largest share of a metric's
+variance (of logarithms) that one step at one place explains, over all places with two runs on
+either side, and over all metrics, which are relabelled together; its p value is the share of orders
+of the runs that give as much. So the rate of false alarms holds for values of any law, outliers
+included. Holm's procedure holds it over all series together. What lies before and after a step is
+then searched again, at the same level.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class ChangedMetric(msgspec.Struct, frozen=True):
 
 
 class ChangePoint(msgspec.Struct, frozen=True):
-    """A step in series number `series`, counted from 0: `run` is the first one after it. `runs`: how many before and
-    after, up to the next step on either side.
+    """A step in series number `series`, counted from 0: `run` is the first one after it. `runs`:
+    how many before and after, up to the next step on either side.
     """
 
     series: int
@@ -102,21 +103,29 @@ class Trend(msgspec.Struct, kw_only=True, frozen=True):
     changes: list[ChangePoint]
 
 
-def find_changes(runs: Sequence[StoredRun], *, false_alarms: float = FALSE_ALARMS, seed: int = 0) -> Trend:
+def find_changes(
+    runs: Sequence[StoredRun], *, false_alarms: float = FALSE_ALARMS, seed: int = 0
+) -> Trend:
     """Find the steps in every series of these runs. Raises InputError: a rate that is none."""
     if not 1e-4 <= false_alarms <= 0.5:
-        raise InputError(f"--false-alarms {false_alarms:g}: must lie between 0.0001 and 0.5, such as {FALSE_ALARMS}")
+        raise InputError(
+            f"--false-alarms {false_alarms:g}: must lie between 0.0001 and 0.5, such as"
+            f" {FALSE_ALARMS}"
+        )
     made = list(_make_series(runs))
     least = least_runs(false_alarms)
     for each in made:
         if len(each.points) < least:
-            each.why_not_tested = f"{len(each.points)} runs, and {least} are needed to hold the rate of false alarms"
+            each.why_not_tested = (
+                f"{len(each.points)} runs, and {least} are needed to hold the rate of false alarms"
+            )
         elif not each.metrics:
             each.why_not_tested = "no metric is told by all of its runs"
     family = [at for at, each in enumerate(made) if each.why_not_tested is None]
     test = _Test(seed, min(max(_ORDERS[0], math.ceil(5 * len(family) / false_alarms)), _ORDERS[1]))
     logs = {
-        at: np.log([[p.values[name] or 1.0 for name in made[at].metrics] for p in made[at].points]) for at in family
+        at: np.log([[p.values[name] or 1.0 for name in made[at].metrics] for p in made[at].points])
+        for at in family
     }
     first = {at: float(test.find(logs[at])[1].min()) for at in family}
     changes: list[ChangePoint] = []
@@ -130,13 +139,15 @@ def find_changes(runs: Sequence[StoredRun], *, false_alarms: float = FALSE_ALARM
 
 
 def least_runs(level: float) -> int:
-    """Compute how many runs can show a step at this level at all: of n runs, two orders are as far apart as a clear
-    step after half of them.
+    """Compute how many runs can show a step at this level at all: of n runs, two orders are as far
+    apart as a clear step after half of them.
     """
-    return next(count for count in range(2 * _SIDE, 100) if 2 / math.comb(count, count // 2) <= level)
+    return next(
+        count for count in range(2 * _SIDE, 100) if 2 / math.comb(count, count // 2) <= level
+    )
 
 
-# --- series -----------------------------------------------------------------------------------------------------
+# --- series ---------------------------------------------------------------------------------------
 
 
 def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
@@ -146,30 +157,41 @@ def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
             groups.setdefault((_setup_key(run), load_key(cell.load)), []).append((run, cell))
     for (_, load), cells in groups.items():
         kept = [(run, cell) for run, cell in cells if not cell.verdict.kinds("error")]
-        intended = not load.is_closed and all(cell.metrics.ttft_intended_s is not None for _, cell in kept)
-        steady = all(cell.steady is not None or cell.metrics.sustained is not None for _, cell in kept)
+        intended = not load.is_closed and all(
+            cell.metrics.ttft_intended_s is not None for _, cell in kept
+        )
+        steady = all(
+            cell.steady is not None or cell.metrics.sustained is not None for _, cell in kept
+        )
         points = []
         for run, cell in kept:
             stats = {each.name: each.stat(cell, intended, steady, None) for each in DEFAULT}
             values = {
-                name: stat.value if stat is not None and stat.value > 0 else None for name, stat in stats.items()
+                name: stat.value if stat is not None and stat.value > 0 else None
+                for name, stat in stats.items()
             }
-            points.append(TrendPoint(run.info.run_id, run.info.created, run.facts.engine_version, values))
-        known = [each.name for each in DEFAULT if points and all(point.values[each.name] for point in points)]
+            points.append(
+                TrendPoint(run.info.run_id, run.info.created, run.facts.engine_version, values)
+            )
+        known = [
+            each.name
+            for each in DEFAULT
+            if points and all(point.values[each.name] for point in points)
+        ]
         label = msgspec.structs.replace(cells[-1][0].facts, engine_version=None).label
         yield TrendSeries(label, load, points, known, len(cells) - len(kept))
 
 
 def _setup_key(run: StoredRun) -> str:
-    """Make a key that is equal for runs of one setup, whatever the release. Lengths that nobody asked for are known
-    from what arrived, which differs a little.
+    """Make a key that is equal for runs of one setup, whatever the release. Lengths that nobody
+    asked for are known from what arrived, which differs a little.
     """
     facts = msgspec.to_builtins(run.facts)
     lengths = {name: f"{facts[name] or 0:.2g}" for name in ("input_tokens", "output_tokens")}
     return repr([value for name, value in (facts | lengths).items() if name not in _VARIES])
 
 
-# --- the test ---------------------------------------------------------------------------------------------------
+# --- the test -------------------------------------------------------------------------------------
 
 
 class _Test(NamedTuple):
@@ -179,7 +201,8 @@ class _Test(NamedTuple):
     orders: int
 
     def search(self, logs: Floats, level: float, begin: int = 0) -> Iterator[tuple[int, Floats]]:
-        """Yield (place, p of each metric) of all steps, in order. `begin`: the number of the first of these runs."""
+        """Yield (place, p of each metric) of all steps, in order. `begin`: the number of the first
+        of these runs."""
         place, p = self.find(logs)
         if p.min() <= level:
             yield from self.search(logs[:place], level, begin)
@@ -187,9 +210,11 @@ class _Test(NamedTuple):
             yield from self.search(logs[place:], level, begin + place)
 
     def find(self, logs: Floats) -> tuple[int, Floats]:
-        """Return where a step explains most, and the p value of each metric there, over all metrics and places."""
+        """Return where a step explains most, and the p value of each metric there, over all metrics
+        and places."""
         runs, metrics = logs.shape
-        # What differs by less than counts, as of a simulator without noise, is no series to find a step in.
+        # What differs by less than counts, as of a simulator without noise, is no series to find a
+        # step in.
         varies = np.ptp(logs, axis=0) > math.log1p(RESOLUTION)
         if runs < 2 * _SIDE or not varies.any():
             return runs, np.ones(metrics)
@@ -210,8 +235,8 @@ class _Test(NamedTuple):
 
 
 def _explained(scaled: Floats) -> Floats:
-    """Compute the share of the variance that a step explains; orders × places × metrics. `scaled`: sums of 0, sums of
-    squares of 1.
+    """Compute the share of the variance that a step explains; orders × places × metrics. `scaled`:
+    sums of 0, sums of squares of 1.
     """
     runs = scaled.shape[1]
     before = np.arange(_SIDE, runs - _SIDE + 1)[:, None]
@@ -226,17 +251,32 @@ def _describe(
     places = [0, *(place for place, _ in steps), len(series.points)]
     for at, (place, p) in enumerate(steps, 1):
         sides = series.points[places[at - 1] : place], series.points[place : places[at + 1]]
-        shown = [(name, float(p_of)) for name, p_of in zip(series.metrics, p, strict=True) if p_of <= level]
-        changed = [each for name, p_of in shown if (each := _compare(name, sides, p_of)) is not None]
+        shown = [
+            (name, float(p_of))
+            for name, p_of in zip(series.metrics, p, strict=True)
+            if p_of <= level
+        ]
+        changed = [
+            each for name, p_of in shown if (each := _compare(name, sides, p_of)) is not None
+        ]
         if changed:
             first, last = sides[1][0], sides[0][-1]
             yield ChangePoint(
-                number, series.setup, series.load, first.run, first.created, (last.release, first.release),
-                (len(sides[0]), len(sides[1])), float(p.min()), changed,
-            )  # fmt: skip
+                number,
+                series.setup,
+                series.load,
+                first.run,
+                first.created,
+                (last.release, first.release),
+                (len(sides[0]), len(sides[1])),
+                float(p.min()),
+                changed,
+            )
 
 
-def _compare(name: str, sides: tuple[Sequence[TrendPoint], Sequence[TrendPoint]], p: float) -> ChangedMetric | None:
+def _compare(
+    name: str, sides: tuple[Sequence[TrendPoint], Sequence[TrendPoint]], p: float
+) -> ChangedMetric | None:
     before, after = (median(point.values[name] or 0.0 for point in side) for side in sides)
     ratio = after / before
     if abs(math.log(ratio)) <= math.log1p(RESOLUTION):

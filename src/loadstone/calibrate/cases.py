@@ -1,14 +1,17 @@
-"""Points made ready for a fit: thousands of them evaluated at once, by a formula whose constants the simulator gives.
+"""Points made ready for a fit: thousands of them evaluated at once, by a formula whose constants
+the simulator gives.
 
-A point's TTFT and TPOT come from a simulation, which is slow to differentiate. So each point is simulated once at the
-present coefficients; what the scheduler did there (mean batch, context, prompt steps) is kept, and around it
+A point's TTFT and TPOT come from a simulation, which is slow to differentiate. So each point is
+simulated once at the present coefficients; what the scheduler did there (mean batch, context,
+prompt steps) is kept, and around it
 
     TPOT ≈ r·(t_decode(B, context) + q·t_prompt(chunk, B))
     TTFT ≈ request_s + request_token_s·n + stream_s + w·t_decode + k·t_prompt
 
-with q the prompt steps per decode step that those who decode see, w the decode steps waited for, and r (as a rule 1)
-and k such that both agree with the simulation there. These are smooth in the coefficients, vectorised over points,
-right in value and, to a few per cent, in slope; a few rounds of simulating and fitting converge.
+with q the prompt steps per decode step that those who decode see, w the decode steps waited for,
+and r (as a rule 1) and k such that both agree with the simulation there. These are smooth in the
+coefficients, vectorised over points, right in value and, to a few per cent, in slope; a few rounds
+of simulating and fitting converge.
 """
 
 from __future__ import annotations
@@ -52,21 +55,24 @@ MOST_REQUESTS = 4096
 MOST_USERS = 65_536
 MOST_TOKENS = 4_000_000
 REQUESTS_PER_USER = 10
-"""Requests that a closed loop sends, where a point does not say (InferenceX: `--num-prompts $(( CONC * 10 ))`)."""
+"""Requests that a closed loop sends, where a point does not say (InferenceX: `--num-prompts $((
+CONC * 10 ))`)."""
 _FILLED_S = 1000.0
 """Between the request that fills the prefix cache and those that come at times of their own."""
 _STEP = 1e-3
 """Of ln θ, for slopes by differences."""
 
 
-# --- a point's traffic --------------------------------------------------------------------------------------------
+# --- a point's traffic ----------------------------------------------------------------------------
 
 
 @dataclass
 class Case:
-    """One point that can be simulated as a closed loop of users, or as one static batch, on all its schedulers. The
-    first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT. All prompts begin with the same
-    `cached` tokens. Of pools there is their `fleet`, with the policy and the work of a worker that decodes."""
+    """One point that can be simulated as a closed loop of users, or as one static batch, on all its
+    schedulers. The first `warm` requests are its warm-up: simulated, and left out of TTFT and TPOT.
+    All prompts begin with the same `cached` tokens. Of pools there is their `fleet`, with the
+    policy and the work of a worker that decodes.
+    """
 
     point: Point
     deployment: Deployment
@@ -86,8 +92,8 @@ class Case:
 
 
 def case_of(point: Point, profile: str | None = None) -> Case:
-    """Draw the point's traffic; of pools, make the fleet of both, by the `profile`. Raises InputError with the reason
-    why it cannot be predicted."""
+    """Draw the point's traffic; of pools, make the fleet of both, by the `profile`. Raises
+    InputError with the reason why it cannot be predicted."""
     if point.wrong:
         raise InputError(point.wrong)
     if point.load_value == math.inf and (point.load == "concurrency" or point.mode == "static"):
@@ -104,7 +110,8 @@ def case_of(point: Point, profile: str | None = None) -> Case:
     if not 0 < users <= MOST_USERS:
         raise InputError(f"{users} users at once; at most {MOST_USERS}")
     cached = _cached_tokens(point)
-    # With a prefix that is cached, somebody has to have put it there: the first of each user, or one before a burst.
+    # With a prefix that is cached, somebody has to have put it there: the first of each user, or
+    # one before a burst.
     closed = point.load == "concurrency" and point.mode != "static" and users < requests
     warm = 0 if not cached else users if closed else 1
     rng = np.random.default_rng([0, point.row])
@@ -112,7 +119,9 @@ def case_of(point: Point, profile: str | None = None) -> Case:
     fleet, policy = fit_fleet(deployment, inputs + outputs, point.acceptance, profile)
     longest = int((inputs + outputs).max())
     if longest > policy.longest_tokens:
-        raise InputError(f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}")
+        raise InputError(
+            f"requests of up to {longest} tokens; the KV cache holds {policy.longest_tokens}"
+        )
     if cached and not policy.prefix_cache:
         raise InputError("cached_len: prefix caching is off in this deployment")
     times = None
@@ -121,14 +130,29 @@ def case_of(point: Point, profile: str | None = None) -> Case:
     if warm and not closed:
         after = np.zeros(requests) if times is None else times[1:]
         times = np.concatenate([[0.0], _FILLED_S + after])
-    return Case(point, deployment, users, policy, inputs, outputs, work_of(worker), times, warm, cached, fleet=fleet)
+    return Case(
+        point,
+        deployment,
+        users,
+        policy,
+        inputs,
+        outputs,
+        work_of(worker),
+        times,
+        warm,
+        cached,
+        fleet=fleet,
+    )
 
 
 def fit_fleet(
-    deployment: Deployment, lengths: NDArray[np.int64], acceptance: float | None, profile: str | None = None
+    deployment: Deployment,
+    lengths: NDArray[np.int64],
+    acceptance: float | None,
+    profile: str | None = None,
 ) -> tuple[Fleet | None, EnginePolicy]:
-    """Return the fleet of pools, by the `profile`, else None; and the policy, of a worker that decodes. Raises
-    InputError."""
+    """Return the fleet of pools, by the `profile`, else None; and the policy, of a worker that
+    decodes. Raises InputError."""
     if not deployment.pools:
         return None, policy_of(deployment, lengths=lengths, acceptance=acceptance)
     fleet = fleet_of(deployment, acceptance=acceptance, profile=profile)
@@ -149,14 +173,17 @@ def _cached_tokens(point: Point) -> int:
 def _lengths(
     point: Point, deployment: Deployment, count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Draw prompts and answers: uniform in a range, or log-normal as those of real text, within the context."""
+    """Draw prompts and answers: uniform in a range, or log-normal as those of real text, within the
+    context."""
 
     def draw(nominal: int, least: int) -> NDArray[np.int64]:
         if point.length_spread:
             variance = math.log1p(point.length_spread**2)
             drawn = rng.lognormal(math.log(nominal) - variance / 2, math.sqrt(variance), count)
             return np.maximum(least, np.rint(drawn)).astype(np.int64)
-        return rng.integers(max(least, int(point.range_ratio * nominal)), int(point.range_most * nominal) + 1, count)
+        return rng.integers(
+            max(least, int(point.range_ratio * nominal)), int(point.range_most * nominal) + 1, count
+        )
 
     inputs, outputs = draw(point.input_tokens or 0, 1), draw(point.output_tokens or 0, 2)
     limit = rules_of(deployment).context_limit
@@ -185,18 +212,20 @@ def _load(point: Point) -> tuple[int, int]:
     raise InputError(f"load {point.load or 'unknown'!r} has no number of requests")
 
 
-# --- through the simulator ----------------------------------------------------------------------------------------
+# --- through the simulator ------------------------------------------------------------------------
 
 
 @dataclass
 class Outcome:
-    """Per request, in order of sending: seconds. And what one scheduler did, on average of all, for the fit.
+    """Per request, in order of sending: seconds. And what one scheduler did, on average of all, for
+    the fit.
 
     decode_steps       with decodes alone; of ranks that go in step, all of them
     decodes, context   in these: sequences of a step, tokens of a sequence
     prompt_steps       with prompts, of this scheduler or of one that it goes in step with
     chunk_tokens       prompt tokens of a step that has some of its own
-    met_tokens         tokens that a scheduler brings to such steps, decodes included, those with nothing counted too
+    met_tokens         tokens that a scheduler brings to such steps, decodes included, those with
+                       nothing counted too
     held_back          somebody waited for room in the KV cache
     """
 
@@ -219,7 +248,11 @@ class _Counted:
     """A performance model that counts the steps it is asked for."""
 
     def __init__(self, model: StepTimes) -> None:
-        self.request_s, self.request_token_s, self.stream_s = model.request_s, model.request_token_s, model.stream_s
+        self.request_s, self.request_token_s, self.stream_s = (
+            model.request_s,
+            model.request_token_s,
+            model.stream_s,
+        )
         self.decode_line = model.decode_line
         self.window_tokens, self.window_s = model.window_tokens, model.window_s
         self._step_s = model.step_s
@@ -228,7 +261,11 @@ class _Counted:
         self.context: float = 0
 
     def step_s(
-        self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None
+        self,
+        decodes: int,
+        decode_context_tokens: float,
+        chunks: Chunks,
+        met_tokens: int | None = None,
     ) -> float:
         if chunks:
             self.chunked += 1
@@ -252,8 +289,8 @@ def run(
     times: NDArray[np.float64] | None = None,
     warm: int = 0,
 ) -> Outcome:
-    """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or more. The first
-    `warm` requests are not in the outcome's times.
+    """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or
+    more. The first `warm` requests are not in the outcome's times.
 
     Raises InputError where a request would never fit into the KV cache.
     """
@@ -264,9 +301,15 @@ def _run_plan(fleet: Fleet, plan: Plan, warm: int) -> Outcome:
     model = _Counted(fleet.model)
     inputs, outputs = plan.input_tokens.astype(np.int64), plan.output_tokens.astype(np.int64)
     load, cached = plan.cells[0], bool(plan.prefix_tokens.any())
-    # The quick loop may find only when it has counted steps that blocks run short: it is taken where they cannot.
+    # The quick loop may find only when it has counted steps that blocks run short: it is taken
+    # where they cannot.
     at_once = len(inputs) if load.is_open else load.slots
-    done = run_cell(plan, 0, replace(fleet, model=model), quick=_holds_all(fleet.policy, at_once, inputs + outputs))
+    done = run_cell(
+        plan,
+        0,
+        replace(fleet, model=model),
+        quick=_holds_all(fleet.policy, at_once, inputs + outputs),
+    )
     rows = request_rows(done)[warm:]
     latencies = latencies_s(rows)
     # What fills the cache before a burst is over before it, and does not count.
@@ -333,22 +376,36 @@ def _plan(
     )
 
 
-# --- all points at once -------------------------------------------------------------------------------------------
+# --- all points at once ---------------------------------------------------------------------------
 
 
 _MEANS = (
-    "batch", "context", "chunk", "chunk_sequences", "chunk_pairs", "chunk_window_pairs", "mixed_decodes", "met", "q",
-    "rate", "ttft_s", "tpot_s", "held_back",
-)  # fmt: skip
+    "batch",
+    "context",
+    "chunk",
+    "chunk_sequences",
+    "chunk_pairs",
+    "chunk_window_pairs",
+    "mixed_decodes",
+    "met",
+    "q",
+    "rate",
+    "ttft_s",
+    "tpot_s",
+    "held_back",
+)
 
 
 class CaseTable:
-    """Cases, their works as one, and what the last simulation of each gave, as arrays over the cases (see refresh()).
+    """Cases, their works as one, and what the last simulation of each gave, as arrays over the
+    cases (see refresh()).
 
     batch, context          sequences of a decode step, tokens of a sequence
     chunk, chunk_sequences  prompt tokens of a step that has some, and of how many prompts they are
-    chunk_pairs             pairs of a new and an earlier token in it; chunk_window_pairs: within windows
-    mixed_decodes, met      sequences that decode in such a step; tokens that a rank brings to it, on average
+    chunk_pairs             pairs of a new and an earlier token in it; chunk_window_pairs: within
+                            windows
+    mixed_decodes, met      sequences that decode in such a step; tokens that a rank brings to it,
+                            on average
     q, r, w, k              of the formula, see the module
     rate                    output tokens per second
     held_back               somebody waited for room in the KV cache
@@ -378,7 +435,9 @@ class CaseTable:
         rules = [rules_of(case.deployment) for case in cases]
         self.eager = np.array([each.is_eager for each in rules])
         self.graph_tokens = np.array([each.graph_tokens for each in rules], float)
-        self.in_step = np.array([case.deployment.attention_dp and case.deployment.dp > 1 for case in cases])
+        self.in_step = np.array(
+            [case.deployment.attention_dp and case.deployment.dp > 1 for case in cases]
+        )
 
 
 def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
@@ -400,12 +459,17 @@ def predict_latencies(case: Case) -> tuple[float, float]:
 
 
 def slower_than_fewer(cases: Sequence[Case]) -> str | None:
-    """Say that TPOT rises with tp, where the case with the fewest users took longer than half of its GPUs should."""
-    case = min((each for each in cases if each.point.tpot_s), key=lambda each: each.users, default=None)
+    """Say that TPOT rises with tp, where the case with the fewest users took longer than half of
+    its GPUs should."""
+    case = min(
+        (each for each in cases if each.point.tpot_s), key=lambda each: each.users, default=None
+    )
     if case is None or case.point.tpot_s is None or case.deployment.tp % 2:
         return None
     whole = case.deployment
-    half = msgspec.structs.replace(whole, tp=whole.tp // 2, gpus=whole.gpus // 2, ep=min(whole.ep, whole.gpus // 2))
+    half = msgspec.structs.replace(
+        whole, tp=whole.tp // 2, gpus=whole.gpus // 2, ep=min(whole.ep, whole.gpus // 2)
+    )
     try:
         fewer = replace(case, deployment=half, policy=policy_of(half), work=work_of(half))
         outcome, _ = simulate(fewer, profile_of(half).values())
@@ -415,8 +479,9 @@ def slower_than_fewer(cases: Sequence[Case]) -> str | None:
     if case.point.tpot_s <= expected_s:
         return None
     return (
-        f"TPOT rises with TP: {case.point.tpot_s * 1e3:.3g} ms was measured at tp{whole.tp} with {case.users} users, "
-        f"and tp{half.tp} should take {expected_s * 1e3:.3g}; look at the host (clocks, links, other processes) first"
+        f"TPOT rises with TP: {case.point.tpot_s * 1e3:.3g} ms was measured at tp{whole.tp} with"
+        f" {case.users} users, and tp{half.tp} should take {expected_s * 1e3:.3g}; look at the host"
+        " (clocks, links, other processes) first"
     )
 
 
@@ -438,7 +503,8 @@ def _means(case: Case, outcome: Outcome) -> tuple[float, ...]:
         sequences * min(pairs, new * float(case.work.window[0])),
         max(0.0, outcome.decodes - sequences) if mixed else 0.0,
         outcome.met_tokens,
-        outcome.prompt_steps / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0)),
+        outcome.prompt_steps
+        / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0)),
         outcome.output_tokens / outcome.duration_s,
         float(middle(outcome.ttft_s)),
         float(middle(outcome.tpot_s)),
@@ -452,10 +518,17 @@ def refresh(table: CaseTable, values: Array) -> None:
     for name, column in zip(_MEANS, np.array(means, float).T, strict=True):
         setattr(table, name, column)
     table.held_back = table.held_back.astype(bool)
-    decode, prompt = (mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True))
+    decode, prompt = (
+        mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True)
+    )
     mixes = table.mixed_decodes > 0
-    # Prompts of a burst are nobody's decodes, and a median sees fewer than there are: as many as explain TPOT.
-    table.q = np.clip((table.tpot_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9), 0.0, table.q)
+    # Prompts of a burst are nobody's decodes, and a median sees fewer than there are: as many as
+    # explain TPOT.
+    table.q = np.clip(
+        (table.tpot_s - decode) / np.maximum(prompt - np.where(mixes, decode, 0.0), 1e-9),
+        0.0,
+        table.q,
+    )
     share = np.where(mixes, 1 - table.q, 1.0)
     table.r = table.tpot_s / (share * decode + table.q * prompt)
     table.w = np.array([max(0.5, case.policy.poll_steps / 2) for case in table.cases])
@@ -475,7 +548,11 @@ def mean_step_seconds(table: CaseTable, values: Array, *, prompts: bool) -> Arra
             table.mixed_decodes + table.chunk_sequences,
             table.chunk + table.mixed_decodes,
         )
-        pairs, window_pairs, launched = table.chunk_pairs, table.chunk_window_pairs, tokens > table.graph_tokens
+        pairs, window_pairs, launched = (
+            table.chunk_pairs,
+            table.chunk_window_pairs,
+            tokens > table.graph_tokens,
+        )
     else:
         decodes = sequences = tokens = table.batch
         pairs, window_pairs, launched = np.zeros(len(tokens)), np.zeros(len(tokens)), table.eager
@@ -490,17 +567,23 @@ def mean_step_seconds(table: CaseTable, values: Array, *, prompts: bool) -> Arra
         shared = met_part(work)
         apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, tokens)
         kernels = kernels + np.where(table.in_step, apart, 0.0)
-    return step_seconds(terms, both(kernels, np.where(launched, terms.launch, 0.0)), sequences, prompts=prompts)
+    return step_seconds(
+        terms, both(kernels, np.where(launched, terms.launch, 0.0)), sequences, prompts=prompts
+    )
 
 
 def host_seconds(table: CaseTable, values: Array) -> Array:
-    request, per_token, stream = values[:, [INDEX[name] for name in ("request_s", "request_token_s", "stream_s")]].T
+    request, per_token, stream = values[
+        :, [INDEX[name] for name in ("request_s", "request_token_s", "stream_s")]
+    ].T
     return np.asarray(request + per_token * table.tokens + stream)
 
 
 def predict(table: CaseTable, values: Array) -> tuple[Array, Array]:
     """(ln TTFT, ln TPOT) by the formula, d each."""
-    decode, prompt = (mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True))
+    decode, prompt = (
+        mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True)
+    )
     share = np.where(table.mixed_decodes > 0, 1 - table.q, 1.0)
     tpot = table.r * (share * decode + table.q * prompt)
     ttft = host_seconds(table, values) + table.w * decode + table.k * prompt

@@ -1,6 +1,8 @@
-"""Points: published measurements, one a line of CSV, and the deployment and traffic each was taken with.
+"""Points: published measurements, one a line of CSV, and the deployment and traffic each was taken
+with.
 
-docs/accuracy.md has the columns; Point has them too. Missing columns and empty cells are missing values.
+docs/accuracy.md has the columns; Point has them too. Missing columns and empty cells are missing
+values.
 """
 
 from __future__ import annotations
@@ -29,9 +31,23 @@ MOST_CHARACTERS = 20_000
 MOST_TP = 16
 
 _DECIDE = (
-    "num_gpus", "nodes", "tp", "dp", "moe_tp", "moe_ep", "input_len", "output_len", "prefix_len", "arrival_value",
-    "num_prompts", "range_ratio", "range_most", "acceptance", "cached_len", "length_spread",
-)  # fmt: skip
+    "num_gpus",
+    "nodes",
+    "tp",
+    "dp",
+    "moe_tp",
+    "moe_ep",
+    "input_len",
+    "output_len",
+    "prefix_len",
+    "arrival_value",
+    "num_prompts",
+    "range_ratio",
+    "range_most",
+    "acceptance",
+    "cached_len",
+    "length_spread",
+)
 _MEASURED = ("ttft_ms_median", "tpot_ms_median", "output_tok_s")
 _MISSING = ("nan", "n/a", "na", "none", "null", "-")
 """How tables write, besides an empty cell, that nothing was measured."""
@@ -63,11 +79,13 @@ class Point(
     deployment               a shorthand, in place of the columns that say what was measured
     range_ratio, range_most  lengths are uniform between these shares of the nominal ones
     cached_tokens            of each prompt, in the prefix cache when it came; None: not known
-    length_spread            lengths of real text: their standard deviation, of their mean; 0: uniform, as above
-    acceptance               of a guessed token, where the text is known; None: as assumed everywhere
+    length_spread            lengths of real text: their standard deviation, of their mean; 0:
+                             uniform, as above
+    acceptance               of a guessed token, where the text is known; None: as assumed
+                             everywhere
     exclude, unfitted        why it must not be predicted, or not be fitted on; empty: it may
-    wrong                    the first cell that decides a prediction, or was measured, and cannot be read; empty:
-                             none
+    wrong                    the first cell that decides a prediction, or was measured, and cannot
+                             be read; empty: none
     """
 
     row: int
@@ -122,7 +140,10 @@ def read_points(path: Path) -> list[Point]:
             missing = [name for name in ("engine", "model", "gpu") if name not in names]
             if missing and "deployment" not in names:
                 columns = f"column{'s' if missing[1:] else ''} {', '.join(missing)}"
-                form = "a points file is CSV in UTF-8, its first line names them, or deployment in their place"
+                form = (
+                    "a points file is CSV in UTF-8, its first line names them, or deployment in"
+                    " their place"
+                )
                 raise InputError(f"{path}: no {columns}; {form}")
             points = []
             for number, row in enumerate(reader, 1):
@@ -133,7 +154,9 @@ def read_points(path: Path) -> list[Point]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; check the path and who may read it") from error
     except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num + 1}: {error}; correct the line") from error
+        raise InputError(
+            f"{path}: line {reader.line_num + 1}: {error}; correct the line"
+        ) from error
 
 
 def _point(number: int, row: Mapping[str | None, object]) -> Point:
@@ -167,25 +190,37 @@ def _number(text: str) -> float | None:
 
 
 def _wrong(name: str, text: str) -> str:
-    """Say in one line what is wrong with a cell; "" where it is a number that can be, or nothing at all."""
-    if not text or (name == "arrival_value" and text == "inf") or (name in _MEASURED and text.lower() in _MISSING):
+    """Say in one line what is wrong with a cell; "" where it is a number that can be, or nothing at
+    all."""
+    if (
+        not text
+        or (name == "arrival_value" and text == "inf")
+        or (name in _MEASURED and text.lower() in _MISSING)
+    ):
         return ""
     value = _number(text)
     if name == "range_ratio" and not (value is not None and 0 < value <= 1):
         return f"{name} {text[:40]!r} is not a share of the length; write a number above 0, up to 1"
-    return "" if value is not None and 0 <= value <= _MOST else f"{name} {text[:40]!r} is not a possible number"
+    return (
+        ""
+        if value is not None and 0 <= value <= _MOST
+        else f"{name} {text[:40]!r} is not a possible number"
+    )
 
 
-# --- what was measured ----------------------------------------------------------------------------------------------
+# --- what was measured ----------------------------------------------------------------------------
 
 
 def deployment_of(point: Point) -> Deployment:
-    """Return the deployment that a point was measured on. Raises InputError with the reason why there is none."""
+    """Return the deployment that a point was measured on. Raises InputError with the reason why
+    there is none."""
     if point.deployment:
         return _runnable(parse_deployment(point.deployment))
     engine, device, base = _engine(point), _gpu(point.gpu), _model(point.model)
     weights = _weights(point, base)
-    if weights != base.weights_dtype and (weights == "nvfp4" or (weights == "fp8" and base.has_experts)):
+    if weights != base.weights_dtype and (
+        weights == "nvfp4" or (weights == "fp8" and base.has_experts)
+    ):
         base = published_in(base, weights) or base
     tp, dp, ep, attention_dp = _parallelism(point, engine, base)
     gpus = tp * dp
@@ -195,9 +230,16 @@ def deployment_of(point: Point) -> Deployment:
         heads = getattr(run.attention, "heads", tp)
         if heads % tp:
             raise InputError(f"tp {tp} does not divide {heads} heads")
-    if base.weights_bytes(weights) / gpus > device.usable_bytes and "marlin" not in point.precision.lower():
-        raise InputError(f"{base.weights_bytes(weights) / 1e9:.0f} GB of weights do not fit {gpus} × {device.name}")
-    # NVIDIA's NVFP4 checkpoints are made for an FP8 cache (kv_cache_quant_algo), and engines follow.
+    if (
+        base.weights_bytes(weights) / gpus > device.usable_bytes
+        and "marlin" not in point.precision.lower()
+    ):
+        raise InputError(
+            f"{base.weights_bytes(weights) / 1e9:.0f} GB of weights do not fit {gpus} ×"
+            f" {device.name}"
+        )
+    # NVIDIA's NVFP4 checkpoints are made for an FP8 cache (kv_cache_quant_algo), and engines
+    # follow.
     implied = "fp8" if weights == "nvfp4" else base.kv_dtype
     return _runnable(
         Deployment(
@@ -218,8 +260,8 @@ def deployment_of(point: Point) -> Deployment:
 
 
 def _runnable(deployment: Deployment) -> Deployment:
-    """Return the deployment, or the same with experts dealt out where slices of them cannot be (a row may not say
-    `ep`)."""
+    """Return the deployment, or the same with experts dealt out where slices of them cannot be (a
+    row may not say `ep`)."""
     if deployment.ep > 1 or deployment.moe_ranks == 1:
         return deployment
     dealt = msgspec.structs.replace(deployment, ep=deployment.moe_ranks)
@@ -276,14 +318,16 @@ def _kv_dtype(point: Point) -> str | None:
 
 
 def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:
-    """Return (tp, dp, ep, attention_dp) in the catalogue's words: tp · dp GPUs. Models with experts share them among
-    the data-parallel replicas."""
+    """Return (tp, dp, ep, attention_dp) in the catalogue's words: tp · dp GPUs. Models with experts
+    share them among the data-parallel replicas."""
     if point.gpus == 0 or point.dp == 0:
         raise InputError("parallelism is not said: 0 GPUs")
     tp, dp = point.tp or 0, max(1, point.dp or 0)
     gpus = point.gpus if point.gpus and point.gpus > 0 else max(tp, 1) * dp
     if tp > MOST_TP:
-        raise InputError(f"tp {tp}: no single instance is cut that finely; the row sums over several")
+        raise InputError(
+            f"tp {tp}: no single instance is cut that finely; the row sums over several"
+        )
     if tp == 0:
         raise InputError("parallelism is not said")
     if tp * dp > gpus:

@@ -1,11 +1,13 @@
 """Calibration: a profile's coefficients moved towards a few measurements of one deployment.
 
-A Bayesian update by Gauss-Newton in logarithms. The prior is the profile's, widened: one deployment differs from its
-engine and GPU's others by more than the fit's own uncertainty, by OWN of each coefficient's spread. After it
+A Bayesian update by Gauss-Newton in logarithms. The prior is the profile's, widened: one deployment
+differs from its engine and GPU's others by more than the fit's own uncertainty, by OWN of each
+coefficient's spread. After it
 
     C = (P⁻¹ + Σ JᵀJ/σ²)⁻¹,  θ = θ₀ + C·Σ Jᵀ·r/σ²,  r = ln measured − ln simulated,
 
-simulated anew after each step, and what remains unexplained is σ of one measurement, not that of an unseen model.
+simulated anew after each step, and what remains unexplained is σ of one measurement, not that of an
+unseen model.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity
 OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
 SIGMA: dict[Quantity, float] = {"ttft": 0.06, "tpot": 0.03, "throughput": 0.03}
-"""One measurement around the best that the model can do for its deployment, in ln: a quarter of the repeats of public
-points differ by more than 8.8 % in TTFT and 3.4 % in TPOT."""
+"""One measurement around the best that the model can do for its deployment, in ln: a quarter of the
+repeats of public points differ by more than 8.8 % in TTFT and 3.4 % in TPOT."""
 _ROUNDS = 4
 _MOST_ROUNDS = 30
 """Where the prior is far off (a processor), steps are held back, and it takes more of them."""
@@ -32,8 +34,8 @@ _LONGEST_STEP = 0.7
 
 
 class Calibration(msgspec.Struct, frozen=True):
-    """The new profile; for each case and quantity the half-width of its 80 % interval, relative, before and after;
-    gaps are ln measured − ln simulated."""
+    """The new profile; for each case and quantity the half-width of its 80 % interval, relative,
+    before and after; gaps are ln measured − ln simulated."""
 
     profile: Profile
     before: dict[Quantity, list[float]]
@@ -45,7 +47,8 @@ class Calibration(msgspec.Struct, frozen=True):
 def update(
     profile: Profile, cases: Sequence[Case], name: str, date: str, *, without: str | None = None
 ) -> Calibration:
-    """Move the profile towards these cases. `without`: start from the coefficients fitted without that family."""
+    """Move the profile towards these cases. `without`: start from the coefficients fitted without
+    that family."""
     table = CaseTable(cases)
     start = np.log(profile.values(without=without))
     covariance = np.array(profile.covariance) + np.diag((OWN * SPREAD) ** 2)
@@ -57,7 +60,10 @@ def update(
     while True:
         rows = np.tile(logarithms, (len(cases), 1))
         refresh(table, np.exp(rows))
-        predicted: dict[Quantity, Array] = {"ttft": np.log(table.ttft_s), "tpot": np.log(table.tpot_s)}
+        predicted: dict[Quantity, Array] = {
+            "ttft": np.log(table.ttft_s),
+            "tpot": np.log(table.tpot_s),
+        }
         gap = {key: measured[key] - values for key, values in predicted.items()}
         if turn == 0:
             gap_before = {key: _finite(values) for key, values in gap.items()}
@@ -99,12 +105,18 @@ def update(
 
 
 def _add_measurements(
-    normal: Array, right: Array, table: CaseTable, gap: Mapping[Quantity, Array], by: Mapping[Quantity, Array]
+    normal: Array,
+    right: Array,
+    table: CaseTable,
+    gap: Mapping[Quantity, Array],
+    by: Mapping[Quantity, Array],
 ) -> None:
     """Add Σ JᵀJ/σ² and Σ Jᵀ·r/σ² over the measurements, in place."""
     for quantity, values in gap.items():
         # A queue for memory says nothing of kernels.
-        at = np.flatnonzero(np.isfinite(values) & (~table.held_back if quantity == "ttft" else True))
+        at = np.flatnonzero(
+            np.isfinite(values) & (~table.held_back if quantity == "ttft" else True)
+        )
         slope, weight = by[quantity][at], 1 / SIGMA[quantity] ** 2
         # Far off, a measurement pulls no harder than at three σ… of a model that is off by a tenth.
         pull = weight / np.maximum(1.0, np.abs(values[at]) / 0.3)
@@ -113,17 +125,26 @@ def _add_measurements(
 
 
 def _residual(table: CaseTable, gap: Mapping[Quantity, Array]) -> dict[Quantity, float]:
-    """Return the spread that remains: repeats that differ by more than σ say that this machine's measurements do."""
+    """Return the spread that remains: repeats that differ by more than σ say that this machine's
+    measurements do."""
     left = {key: values[np.isfinite(values)] for key, values in gap.items()}
     left["ttft"] = gap["ttft"][np.isfinite(gap["ttft"]) & ~table.held_back]
-    return {key: max(sigma, _root_mean_square(left.get(key, left["tpot"]))) for key, sigma in SIGMA.items()}
+    return {
+        key: max(sigma, _root_mean_square(left.get(key, left["tpot"])))
+        for key, sigma in SIGMA.items()
+    }
 
 
 def _measured(cases: Sequence[Case]) -> dict[Quantity, Array]:
     def logs(values: Sequence[float | None]) -> Array:
-        return np.asarray(np.log(np.array([np.nan if value is None else value for value in values])))
+        return np.asarray(
+            np.log(np.array([np.nan if value is None else value for value in values]))
+        )
 
-    return {"ttft": logs([case.point.ttft_s for case in cases]), "tpot": logs([case.point.tpot_s for case in cases])}
+    return {
+        "ttft": logs([case.point.ttft_s for case in cases]),
+        "tpot": logs([case.point.tpot_s for case in cases]),
+    }
 
 
 def _widths(profile: Profile, by: Array, quantity: Quantity) -> list[float]:

@@ -1,4 +1,5 @@
-"""Scoring the performance model: predictions for published measurements, with intervals, beside what was measured.
+"""Scoring the performance model: predictions for published measurements, with intervals, beside
+what was measured.
 
 Also the document of `loadstone validate --json`.
 """
@@ -49,8 +50,8 @@ Way = Literal["all", "source", "engine", "gpu", "model", "regime"]
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Errors of n predictions. median_error |predicted/measured − 1|; bias: the median of predicted/measured, less 1;
-    coverage: the share of measurements inside the 80 % interval."""
+    """Errors of n predictions. median_error |predicted/measured − 1|; bias: the median of
+    predicted/measured, less 1; coverage: the share of measurements inside the 80 % interval."""
 
     n: int
     median_error: float
@@ -65,11 +66,12 @@ Summary = dict[Way, dict[str, ByQuantity]]
 class Scored(msgspec.Struct, frozen=True):
     """A point with its prediction.
 
-    Times in seconds, `throughput` in output tokens per second; `low` and `high` bound an 80 % interval. `profile`
-    says which coefficients were used; `held_out`: they were fitted without this point's model family (True), which
-    was in no fit (False), or nobody knows, for the profile is the user's own (None). `rows_left`: the measurements
-    behind the profile, without those of a family held out; `uncovered`: the classes without measurements that the
-    point is in (coverage.py).
+    Times in seconds, `throughput` in output tokens per second; `low` and `high` bound an 80 %
+    interval. `profile` says which coefficients were used; `held_out`: they were fitted without this
+    point's model family (True), which was in no fit (False), or nobody knows, for the profile is
+    the user's own (None). `rows_left`: the measurements behind the profile, without those of a
+    family held out; `uncovered`: the classes without measurements that the point is in
+    (coverage.py).
     """
 
     point: Point
@@ -86,9 +88,12 @@ class Scored(msgspec.Struct, frozen=True):
     uncovered: tuple[str, ...] = ()
 
 
-def score(points: Sequence[Point], profile_name: str | None = None, *, hold_out: bool = True) -> list[Scored]:
-    """Predict every point in order, where that is possible. `profile_name`: a user's profile, in place of the
-    shipped ones; `hold_out`: by coefficients that were fitted without a point's model family."""
+def score(
+    points: Sequence[Point], profile_name: str | None = None, *, hold_out: bool = True
+) -> list[Scored]:
+    """Predict every point in order, where that is possible. `profile_name`: a user's profile, in
+    place of the shipped ones; `hold_out`: by coefficients that were fitted without a point's model
+    family."""
     cases: list[Case] = []
     profiles: list[Profile] = []
     skipped: dict[int, str] = {}
@@ -110,29 +115,44 @@ def score(points: Sequence[Point], profile_name: str | None = None, *, hold_out:
             cases.append(case)
         except OtherArchitecture as reason:
             skipped[point.row] = str(reason)
-    predicted = dict(zip((case.point.row for case in cases), _predicted(cases, profiles, hold_out), strict=True))
+    predicted = dict(
+        zip((case.point.row for case in cases), _predicted(cases, profiles, hold_out), strict=True)
+    )
     predicted |= pooled
     return [
         predicted.get(point.row)
-        or Scored(point, {}, {}, {}, measured_of(point), skipped.get(point.row, "the same row number twice"))
+        or Scored(
+            point,
+            {},
+            {},
+            {},
+            measured_of(point),
+            skipped.get(point.row, "the same row number twice"),
+        )
         for point in points
     ]
 
 
 def measured_of(point: Point) -> dict[Quantity, float]:
     values = (point.ttft_s, point.tpot_s, point.output_tokens_per_s)
-    return {name: value for name, value in zip(QUANTITIES, values, strict=True) if value is not None}
+    return {
+        name: value for name, value in zip(QUANTITIES, values, strict=True) if value is not None
+    }
 
 
 def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: bool) -> list[Scored]:
     if not cases:
         return []
-    families = [family_of(case.deployment.model, case.point.fold) if hold_out else "" for case in cases]
+    families = [
+        family_of(case.deployment.model, case.point.fold) if hold_out else "" for case in cases
+    ]
     held = [
         True if family in profile.held_out else None if is_own(profile) else False
         for profile, family in zip(profiles, families, strict=True)
     ]
-    profiles = [leave_out(profile, family) for profile, family in zip(profiles, families, strict=True)]
+    profiles = [
+        leave_out(profile, family) for profile, family in zip(profiles, families, strict=True)
+    ]
     values = np.array([profile.values() for profile in profiles])
     table = CaseTable(cases)
     refresh(table, values)
@@ -146,7 +166,9 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
         }
         loads = [] if is_own(profile) else uncovered_load(case.deployment, *count_at_once(case))
         spread = _spreads(case, profile, predicted, by_ttft[at : at + 1], by_tpot[at : at + 1])
-        width = {name: exp(Z80 * profile.wider_for(loads) * value) for name, value in spread.items()}
+        width = {
+            name: exp(Z80 * profile.wider_for(loads) * value) for name, value in spread.items()
+        }
         found = [] if is_own(profile) else [*uncovered_classes(case.deployment), *loads]
         scored.append(
             Scored(
@@ -167,7 +189,8 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
 
 
 def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
-    """Simulate a point's pools, also at coefficients drawn from the profiles' uncertainty, for the intervals."""
+    """Simulate a point's pools, also at coefficients drawn from the profiles' uncertainty, for the
+    intervals."""
     family = family_of(case.deployment.model, case.point.fold) if hold_out else ""
     fleet, profile = _hold_out(fleet, case.deployment.pools[-1].worker, family)
     if (pool := fleet.prefill) is not None:
@@ -182,7 +205,9 @@ def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
         "throughput": float(rows["tokens"].sum() / (rows["end"].max() - rows["sent"].min())),
     }
     loads = [] if is_own(profile) else find_uncovered_load(plan, 0, fleet)
-    factors = intervals(plan, 0, fleet, fleet.draws(_DRAWS, 0), remaining(profile), profile.wider_for(loads))
+    factors = intervals(
+        plan, 0, fleet, fleet.draws(_DRAWS, 0), remaining(profile), profile.wider_for(loads)
+    )
     ends = {name: factors[metric] for name, metric in zip(QUANTITIES, _METRICS, strict=True)}
     return Scored(
         point=_with_names(case),
@@ -203,21 +228,34 @@ def _hold_out(fleet: Fleet, worker: Deployment, family: str) -> tuple[Fleet, Pro
     """Return the fleet by coefficients that were fitted without a family of models."""
     model = cast(StepModel, fleet.model)
     profile = leave_out(model.profile, family)
-    return replace(fleet, model=StepModel(worker, profile, draft_tokens=model.draft_tokens, work=model.work)), profile
+    return (
+        replace(
+            fleet,
+            model=StepModel(worker, profile, draft_tokens=model.draft_tokens, work=model.work),
+        ),
+        profile,
+    )
 
 
 def count_at_once(case: Case) -> tuple[int, int]:
-    """Return the requests of a burst, 0 where it is none, and those that one scheduler runs at once."""
+    """Return the requests of a burst, 0 where it is none, and those that one scheduler runs at
+    once."""
     point = case.point
     burst = point.load == "rate" and point.load_value == inf and point.mode != "offline"
-    return (len(case.inputs) if burst else 0), min(case.users // case.deployment.dp, case.policy.max_seqs)
+    return (len(case.inputs) if burst else 0), min(
+        case.users // case.deployment.dp, case.policy.max_seqs
+    )
 
 
 def _spreads(
-    case: Case, profile: Profile, predicted: Mapping[Quantity, float], by_ttft: Array, by_tpot: Array
+    case: Case,
+    profile: Profile,
+    predicted: Mapping[Quantity, float],
+    by_ttft: Array,
+    by_tpot: Array,
 ) -> dict[Quantity, float]:
-    """Return standard deviations of ln(measured/predicted). In a closed loop tokens per second are as far off as E2E,
-    which is TTFT and then tokens, each by its share of the time."""
+    """Return standard deviations of ln(measured/predicted). In a closed loop tokens per second are
+    as far off as E2E, which is TTFT and then tokens, each by its share of the time."""
     source = case.point.source
     spread = {
         name: float(spreads(profile, by, name, source)[0])
@@ -247,12 +285,15 @@ def _with_names(case: Case) -> Point:
     )
 
 
-# --- summaries ----------------------------------------------------------------------------------------------------
+# --- summaries ------------------------------------------------------------------------------------
 
 
 def regime(scored: Scored) -> str:
-    """Name the load by what limits a step: few users read weights, many compute; long prompts hold up the others."""
-    users = "1-8 users" if scored.users <= 8 else "9-64 users" if scored.users <= 64 else "65+ users"
+    """Name the load by what limits a step: few users read weights, many compute; long prompts hold
+    up the others."""
+    users = (
+        "1-8 users" if scored.users <= 8 else "9-64 users" if scored.users <= 64 else "65+ users"
+    )
     long = (scored.point.input_tokens or 0) >= 4000
     return f"{users}, {'long' if long else 'short'} prompts"
 
@@ -285,13 +326,17 @@ def errors(rows: Sequence[Scored]) -> ByQuantity:
         ratio = np.array([each.predicted[name] / each.measured[name] for each in here])
         inside = [each.low[name] <= each.measured[name] <= each.high[name] for each in here]
         by_quantity[name] = Errors(
-            len(here), float(np.median(np.abs(ratio - 1))), float(np.median(ratio) - 1), float(np.mean(inside))
+            len(here),
+            float(np.median(np.abs(ratio - 1))),
+            float(np.median(ratio) - 1),
+            float(np.mean(inside)),
         )
     return by_quantity
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """A point's numbers as its file has them: milliseconds and tokens per second; None where there is no such one."""
+    """A point's numbers as its file has them: milliseconds and tokens per second; None where there
+    is no such one."""
 
     ttft_ms: float | None
     tpot_ms: float | None
@@ -299,7 +344,8 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class ScoredRow(msgspec.Struct, frozen=True):
-    """A Scored as `loadstone validate --json` prints it; the last five are there if it was predicted."""
+    """A Scored as `loadstone validate --json` prints it; the last five are there if it was
+    predicted."""
 
     row: int
     predicted: Figures

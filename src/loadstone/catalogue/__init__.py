@@ -1,4 +1,5 @@
-"""Holds facts, each with its source: models from their `config.json`, GPUs and nodes from their data sheets."""
+"""Holds facts, each with its source: models from their `config.json`, GPUs and nodes from their
+data sheets."""
 
 from __future__ import annotations
 
@@ -9,8 +10,18 @@ from loadstone.catalogue.find import entries_of, find_gpu, find_model, find_node
 from loadstone.catalogue.hardware import Gpu, Node
 
 __all__ = [
-    "Deployment", "Gpu", "Model", "Node", "gpu", "gpus", "model", "models", "node", "nodes", "parse_deployment",
-]  # fmt: skip
+    "Deployment",
+    "Gpu",
+    "Model",
+    "Node",
+    "gpu",
+    "gpus",
+    "model",
+    "models",
+    "node",
+    "nodes",
+    "parse_deployment",
+]
 
 
 model, gpu, node = find_model, find_gpu, find_node

@@ -1,7 +1,7 @@
 """Finds checkpoints: which weights a name means, and who publishes a model in another precision.
 
-Models of one shape share an entry of the catalogue, such as Llama 3.1 70B, 3.3 70B and their instruct versions: they
-are sized alike, and are other weights. What is started is what was named.
+Models of one shape share an entry of the catalogue, such as Llama 3.1 70B, 3.3 70B and their
+instruct versions: they are sized alike, and are other weights. What is started is what was named.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ _PRECISION = re.compile(
     r"(?:-(?:dynamic|static|block|kv|pertensor|marlin|(int4|int8)))*$",
     re.IGNORECASE,
 )
-"""How a checkpoint's name ends with its precision: `-FP8-dynamic`, `-AWQ`, `-GPTQ-Int4`, `-quantized.w4a16`."""
+"""How a checkpoint's name ends with its precision: `-FP8-dynamic`, `-AWQ`, `-GPTQ-Int4`,
+`-quantized.w4a16`."""
 _UNKNOWN = "unknown"
 
 
 class Checkpoint(NamedTuple):
-    """Holds the id or folder of weights, with their precision and that of the KV cache that goes with them."""
+    """Holds the id or folder of weights, with their precision and that of the KV cache that goes
+    with them."""
 
     name: str
     weights: str
@@ -42,8 +44,8 @@ class Checkpoint(NamedTuple):
 
 
 def split_precision(name: str) -> tuple[str, str | None]:
-    """Return (name, precision) of a model that the catalogue has without the end that says its precision; else
-    None."""
+    """Return (name, precision) of a model that the catalogue has without the end that says its
+    precision; else None."""
     match = _PRECISION.search(name)
     if match is None or is_catalogued(name) or not is_catalogued(name[: match.start()]):
         return name, None
@@ -51,12 +53,14 @@ def split_precision(name: str) -> tuple[str, str | None]:
 
 
 def named_checkpoint(model: Model, named: str) -> Checkpoint:
-    """Return the checkpoint that a deployment of `model` named so. Raises InputError: a name of the catalogue for
-    which no checkpoint is known, so that another would be started in its place."""
+    """Return the checkpoint that a deployment of `model` named so. Raises InputError: a name of the
+    catalogue for which no checkpoint is known, so that another would be started in its place."""
     name = named or model.name
     path = make_path(name)
     if is_file(name) or path.exists():
-        return Checkpoint(str(path if path.is_dir() else path.parent), model.weights_dtype, model.kv_dtype)
+        return Checkpoint(
+            str(path if path.is_dir() else path.parent), model.weights_dtype, model.kv_dtype
+        )
     base, weights = split_precision(name)
     if weights is not None and not _HUB_ID.fullmatch(name):
         found = next((each for each in published(model, base) if each.weights == weights), None)
@@ -73,7 +77,8 @@ def _kv_of(name: str, model: Model) -> str:
 
 
 def _find_id(model: Model, name: str) -> str:
-    """Return the id with an owner that a short name means: the maker's with these words, else the entry's own."""
+    """Return the id with an owner that a short name means: the maker's with these words, else the
+    entry's own."""
     text = name.strip().lower()
     ids = [model.name, *(alias for alias in model.aliases if "/" in alias)]
     stems = [_stem(each) for each in ids]
@@ -87,8 +92,10 @@ def _find_id(model: Model, name: str) -> str:
 
 
 def published(model: Model, named: str = "") -> tuple[Checkpoint, ...]:
-    """Return the checkpoints of a model that the catalogue knows, in every precision: of the very model that was
-    named, by its makers first; where no instruct version was asked for by a short name, also of that one."""
+    """Return the checkpoints of a model that the catalogue knows, in every precision: of the very
+    model that was named, by its makers first; where no instruct version was asked for by a short
+    name, also of that one.
+    """
     if model.given:
         return ()
     base = split_precision(named or model.name)[0]
@@ -111,7 +118,8 @@ def _describe(name: str, model: Model) -> Checkpoint:
 
 
 def _stem(name: str) -> str:
-    """Return the name of a model without its owner, its precision, and what one maker has written before it."""
+    """Return the name of a model without its owner, its precision, and what one maker has written
+    before it."""
     return _PRECISION.sub("", name.rpartition("/")[2]).lower().removeprefix("meta-")
 
 
@@ -121,7 +129,11 @@ def _more() -> dict[str, list[str]]:
 
 @cache
 def _by_stem() -> dict[str, tuple[str, ...]]:
-    names = [name for key, entry in entries_of("models").items() for name in (key, *entry.get("aliases", ()))]
+    names = [
+        name
+        for key, entry in entries_of("models").items()
+        for name in (key, *entry.get("aliases", ()))
+    ]
     names += [name for more in _more().values() for name in more]
     stems = by_key((_stem(name), name) for name in names if "/" in name)
     return {stem: tuple(each) for stem, each in stems.items()}

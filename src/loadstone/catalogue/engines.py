@@ -1,4 +1,5 @@
-"""Finds inference engines by any of their names, and what their own command lines call things: engines.toml."""
+"""Finds inference engines by any of their names, and what their own command lines call things:
+engines.toml."""
 
 from __future__ import annotations
 
@@ -36,8 +37,12 @@ def _simplify(name: str) -> str:
     return "".join(character for character in name.lower() if character.isalnum())
 
 
-_FILE = msgspec.toml.decode(resources.files("loadstone.catalogue").joinpath("engines.toml").read_bytes(), type=_File)
-_KEYS = {_simplify(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)}
+_FILE = msgspec.toml.decode(
+    resources.files("loadstone.catalogue").joinpath("engines.toml").read_bytes(), type=_File
+)
+_KEYS = {
+    _simplify(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)
+}
 
 ENGINES = {key: engine for key, engine in _FILE.engine.items() if engine.deployable}
 """Those that the shorthand of a deployment may name."""
@@ -56,17 +61,22 @@ OWNERS = {argument: key for key, engine in ENGINES.items() for argument in engin
 """Arguments that one engine alone has."""
 
 ARGUMENTS = tuple(sorted([*_FILE.common.arguments, *OWNERS]))
-"""Engines' own arguments that a shorthand may carry, `-` or `_` alike. What they do is sizing's and the scheduler's
-business."""
+"""Engines' own arguments that a shorthand may carry, `-` or `_` alike. What they do is sizing's and
+the scheduler's business."""
 
 CHOICES = {"batching": ("continuous", "static"), "kv_cache": ("paged", "reserved")}
-"""Arguments of a few values, the first of which is what all engines do: the other is there for contrast."""
+"""Arguments of a few values, the first of which is what all engines do: the other is there for
+contrast."""
 
 SWITCHES = (
-    "disable_piecewise_cuda_graph", "enable_chunked_prefill", "enforce_eager", "eplb", "prefix_caching",
+    "disable_piecewise_cuda_graph",
+    "enable_chunked_prefill",
+    "enforce_eager",
+    "eplb",
+    "prefix_caching",
     "two_batch_overlap",
     *{name for engine in ENGINES.values() for name in engine.switches},
-)  # fmt: skip
+)
 """Arguments that are true or false, and true where they stand alone."""
 
 ON, OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
@@ -86,16 +96,21 @@ def engine_title(name: str) -> str:
 
 def owners_of(flag: str) -> list[str]:
     """Return engines whose command lines have such a flag."""
-    return [key for key, own in ENGINES.items() if flag in own.same or flag in own.launch or flag in own.elsewhere]
+    return [
+        key
+        for key, own in ENGINES.items()
+        if flag in own.same or flag in own.launch or flag in own.elsewhere
+    ]
 
 
 def is_taken(engine: str, name: str) -> bool:
-    """Return whether the shorthand takes an engine's argument by that name, `_` for `-`: to simulate it, or to start
-    it."""
+    """Return whether the shorthand takes an engine's argument by that name, `_` for `-`: to
+    simulate it, or to start it."""
     return name in ARGUMENTS or (engine in ENGINES and name in ENGINES[engine].launch)
 
 
 def not_simulated(engine: str, arguments: tuple[tuple[str, str], ...]) -> list[str]:
-    """Return those arguments of a deployment that change nothing but how it is started, each as half a sentence."""
+    """Return those arguments of a deployment that change nothing but how it is started, each as
+    half a sentence."""
     rows = ENGINES[engine].launch if engine in ENGINES else {}
     return [f"{name}={value} is not simulated" for name, value in arguments if name in rows]

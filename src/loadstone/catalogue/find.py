@@ -42,7 +42,9 @@ def entries_of(name: str) -> dict[str, dict[str, Any]]:
 
 
 @contextmanager
-def _one_line_error(where: str, remedy: str = "other entries show what there has to be") -> Iterator[None]:
+def _one_line_error(
+    where: str, remedy: str = "other entries show what there has to be"
+) -> Iterator[None]:
     """Turn what is wrong with a written entry into an error of one line. Raises InputError."""
     try:
         yield
@@ -53,12 +55,17 @@ def _one_line_error(where: str, remedy: str = "other entries show what there has
 
 def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return every name and alias, in small letters, to the name."""
-    return {alias.lower(): name for name, entry in table.items() for alias in (name, *entry.get("aliases", ()))}
+    return {
+        alias.lower(): name
+        for name, entry in table.items()
+        for alias in (name, *entry.get("aliases", ()))
+    }
 
 
 @cache
 def gpu_names() -> dict[str, str]:
-    """Return the processor, which is one more name here: whatever runs a model is a Gpu to what counts."""
+    """Return the processor, which is one more name here: whatever runs a model is a Gpu to what
+    counts."""
     return _by_alias({**entries_of("gpus"), **entries_of("hosts")})
 
 
@@ -79,8 +86,8 @@ def model_names() -> dict[str, str]:
 
 @cache
 def _near_names() -> dict[str, str]:
-    """Return models by the last part of each alias, too, that no two models share, and without `-instruct`: a model
-    that was tuned for instructions has its base's sizes.
+    """Return models by the last part of each alias, too, that no two models share, and without
+    `-instruct`: a model that was tuned for instructions has its base's sizes.
     """
     names = model_names()
     lasts = by_key((alias.rpartition("/")[2], name) for alias, name in names.items())
@@ -89,8 +96,8 @@ def _near_names() -> dict[str, str]:
 
 
 class GpuMatch(NamedTuple):
-    """Holds an entry of the catalogue that a text means; `form`: a sort of it that has no entry (`pcie`), or
-    empty."""
+    """Holds an entry of the catalogue that a text means; `form`: a sort of it that has no entry
+    (`pcie`), or empty."""
 
     key: str
     form: str
@@ -98,8 +105,9 @@ class GpuMatch(NamedTuple):
 
 @cache
 def match_gpu(text: str) -> GpuMatch | None:
-    """Return the GPU that a driver or a report means, by the name or alias that has the most words in common with the
-    text: `NVIDIA A100-SXM4-40GB` is a100-40gb, `Tesla T4` t4, `H20-3e` h20-141gb. None: no such GPU in the catalogue.
+    """Return the GPU that a driver or a report means, by the name or alias that has the most words
+    in common with the text: `NVIDIA A100-SXM4-40GB` is a100-40gb, `Tesla T4` t4, `H20-3e`
+    h20-141gb. None: no such GPU in the catalogue.
     """
     words = set(re.findall("[a-z0-9]+", text.lower()))
     names = {name: set(name.split("-")) for name in _by_alias(entries_of("gpus"))}
@@ -108,20 +116,27 @@ def match_gpu(text: str) -> GpuMatch | None:
         return None
     best = max(matches, key=lambda name: (len(names[name]), len(name)))
     key = gpu_names()[best]
-    form = next((form for form in _FORMS if form in words and form not in names[best] | {*key.split("-")}), "")
+    form = next(
+        (form for form in _FORMS if form in words and form not in names[best] | {*key.split("-")}),
+        "",
+    )
     return GpuMatch(key, "" if form == entries_of("gpus")[key]["link"] else form)
 
 
 def gpu_title(text: str) -> str:
-    """Return `H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it is."""
+    """Return `H200` for `h200`, `NVIDIA H200`, `H200-SXM-141GB`; a name not known stays as it
+    is."""
     match = match_gpu(text)
     if match is None:
         return text
-    return " ".join(_WORDS.get(word, word.upper()) for word in (*match.key.split("-"), match.form) if word)
+    return " ".join(
+        _WORDS.get(word, word.upper()) for word in (*match.key.split("-"), match.form) if word
+    )
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return by name or alias, or from a file that describes it. Raises InputError with the nearest names."""
+    """Return by name or alias, or from a file that describes it. Raises InputError with the nearest
+    names."""
     hardware = find_hardware(name, "GPU")
     if isinstance(hardware, Node):
         raise InputError(f"{name!r} is a node; name its GPU, {hardware.gpu}")
@@ -137,7 +152,8 @@ def find_node(name: str) -> Node:
 
 
 def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
-    """Return by a name of the catalogue, by that of a file in the user's folder, or by a file's path.
+    """Return by a name of the catalogue, by that of a file in the user's folder, or by a file's
+    path.
 
     Raises InputError with the nearest names; `what` it should have been.
     """
@@ -154,7 +170,12 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
     if key in kept:
         return _of_file(kept[key], key)
     known = {"GPU": gpus, "node": nodes}.get(what, gpus | nodes)
-    return _refuse(what, name, [*known, *kept], "; a file that describes it will do as well (docs/catalogue.md)")
+    return _refuse(
+        what,
+        name,
+        [*known, *kept],
+        "; a file that describes it will do as well (docs/catalogue.md)",
+    )
 
 
 def kept_hardware() -> list[Gpu | Node]:
@@ -192,22 +213,30 @@ def _to_gpu(fields: dict[str, Any], *, strict: bool = True) -> Gpu:
     for name in ("hbm", "usable"):
         if f"{name}_bytes" not in fields:
             raise KeyError(f"{name}_gib")
-    # msgspec holds the entry to the struct: a misspelt field is an error here, not a missing number later.
+    # msgspec holds the entry to the struct: a misspelt field is an error here, not a missing number
+    # later.
     return msgspec.convert(fields, Gpu, strict=strict)
 
 
 def _of_file(path: Path, given: str) -> Gpu | Node:
-    """Return a user's own, whose fields take the place of those of the entry that it is `like`. Raises InputError."""
+    """Return a user's own, whose fields take the place of those of the entry that it is `like`.
+    Raises InputError."""
     entry = user_files.read(path)
     is_node = "gpu" in entry or str(entry.get("like")).lower() in node_names()
     kind, names = ("nodes", node_names()) if is_node else ("gpus", gpu_names())
     shown = f"{kind} dgx-h200" if is_node else f"{kind} h200"
     with _one_line_error(str(path), f"`loadstone catalogue {shown} --json` shows all fields"):
-        own = _convert_to_bytes({name: value for name, value in entry.items() if name not in ("like", "given")})
+        own = _convert_to_bytes(
+            {name: value for name, value in entry.items() if name not in ("like", "given")}
+        )
         _check_name(own["name"], path)
         fields = _lay_over(entry.get("like"), own, kind, names, path) | {"given": given}
         # YAML takes 4.8e12 for a text; not strict is what reads it as the number that it is.
-        hardware = msgspec.convert(fields, Node, strict=False) if is_node else _to_gpu(fields, strict=False)
+        hardware = (
+            msgspec.convert(fields, Node, strict=False)
+            if is_node
+            else _to_gpu(fields, strict=False)
+        )
     user_files.check_rates(hardware, str(path))
     if isinstance(hardware, Node) and user_files.is_file(hardware.gpu):
         return msgspec.structs.replace(hardware, gpu=str(path.parent / make_path(hardware.gpu)))
@@ -216,16 +245,22 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
 
 def _check_name(name: Any, path: Path) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(f"{path}: {str(name)[:60]!r} is not a name; add one of letters and digits, e.g. `name: h20`")
+        raise InputError(
+            f"{path}: {str(name)[:60]!r} is not a name; add one of letters and digits, e.g. `name:"
+            " h20`"
+        )
     if name.lower() in gpu_names() or name.lower() in node_names():
         raise InputError(
-            f"{path}: {name!r} is the catalogue's own; rename the file, or add e.g. `name: {name}-mine`: "
-            "two that differ shall not be called the same"
+            f"{path}: {name!r} is the catalogue's own; rename the file, or add e.g. `name:"
+            f" {name}-mine`: two that differ shall not be called the same"
         )
 
 
-def _lay_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path) -> dict[str, Any]:
-    """Return `own`, on top of the catalogue's entry `like` where one is named; each number with its source."""
+def _lay_over(
+    like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path
+) -> dict[str, Any]:
+    """Return `own`, on top of the catalogue's entry `like` where one is named; each number with its
+    source."""
     own = {"source": path.name if kind == "nodes" else {}, **own}
     if like is None:
         return own if own["source"] else own | {"source": {"all": path.name}}
@@ -237,18 +272,26 @@ def _lay_over(like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str
     fields = {**base, "aliases": (), "notes": (), **own}
     if kind == "nodes" or not isinstance(own["source"], dict):
         return fields
-    changed = dict.fromkeys((name for name in own if name not in ("name", "source", "notes")), path.name)
+    changed = dict.fromkeys(
+        (name for name in own if name not in ("name", "source", "notes")), path.name
+    )
     if "hbm_bytes" in own and "usable_bytes" not in own:
-        # A driver's share goes with the kind of memory: ECC in GDDR takes a sixteenth, HBM brings its own.
+        # A driver's share goes with the kind of memory: ECC in GDDR takes a sixteenth, HBM brings
+        # its own.
         fields["usable_bytes"] = round(own["hbm_bytes"] * base["usable_bytes"] / base["hbm_bytes"])
         changed["usable_bytes"] = f"an estimate: the share that a {key} shows"
-    kept = {name: text for name, text in base["source"].items() if name.partition(".")[0] + "_per_s" not in own}
+    kept = {
+        name: text
+        for name, text in base["source"].items()
+        if name.partition(".")[0] + "_per_s" not in own
+    }
     return fields | {"source": {**kept, **changed, **own["source"]}}
 
 
 def find_model(name: str) -> Model:
-    """Return by Hugging Face id, alias, or path to a `config.json` or its folder. An id that the catalogue lacks may
-    be one that was downloaded to this machine. Raises InputError with the nearest.
+    """Return by Hugging Face id, alias, or path to a `config.json` or its folder. An id that the
+    catalogue lacks may be one that was downloaded to this machine. Raises InputError with the
+    nearest.
     """
     path = make_path(name)
     key = _key_of(name)
@@ -263,13 +306,18 @@ def find_model(name: str) -> Model:
 
 
 def published_in(model: Model, dtype: str) -> Model | None:
-    """Return the catalogue's checkpoint of a model of its own in the precision `dtype`: `Qwen/Qwen3-32B-FP8`; else
-    None. It says which layers have that precision, and how they are scaled.
+    """Return the catalogue's checkpoint of a model of its own in the precision `dtype`:
+    `Qwen/Qwen3-32B-FP8`; else None. It says which layers have that precision, and how they are
+    scaled.
     """
     names = (model.name, *model.aliases, f"nvidia/{model.name.rpartition('/')[2]}")
     name = next((f"{name}-{dtype}" for name in names if is_catalogued(f"{name}-{dtype}")), None)
     checkpoint = None if name is None or model.given else find_model(name)
-    return checkpoint if checkpoint is not None and checkpoint.layer_count == model.layer_count else None
+    return (
+        checkpoint
+        if checkpoint is not None and checkpoint.layer_count == model.layer_count
+        else None
+    )
 
 
 def is_catalogued(name: str) -> bool:
@@ -278,21 +326,25 @@ def is_catalogued(name: str) -> bool:
 
 
 def _key_of(name: str) -> str | None:
-    """Return the catalogue's own name for a model: as it is, as its base, or whoever has put it where it is."""
+    """Return the catalogue's own name for a model: as it is, as its base, or whoever has put it
+    where it is."""
     text = name.strip().lower()
     key = model_names().get(text)
     if key is None and text and not make_path(name).exists():
         near = _near_names()
         owner, _, last = text.rpartition("/")
         names = [text, last] if _OWNER.fullmatch(owner) else [text]
-        key = next((near[name] for each in names for name in (each, _TUNED.sub("", each)) if name in near), None)
+        key = next(
+            (near[name] for each in names for name in (each, _TUNED.sub("", each)) if name in near),
+            None,
+        )
     return key
 
 
 @cache
 def _read_catalogued(key: str) -> Model:
-    """Read an entry: it is what matters of a config.json, or is `like` another one with its own fields in front; its
-    own `quantisation` takes the place of the other's.
+    """Read an entry: it is what matters of a config.json, or is `like` another one with its own
+    fields in front; its own `quantisation` takes the place of the other's.
     """
     table = entries_of("models")
     entry = table[key]
@@ -302,17 +354,26 @@ def _read_catalogued(key: str) -> Model:
             base = table[entry["like"]]["config"]
             config = {**(_leave_unquantised(base) if "quantisation" in entry else base), **config}
         model = read_config(config, key, entry.get("quantisation"))
-        return msgspec.structs.replace(model, aliases=tuple(entry.get("aliases", ())), source=entry["source"])
+        return msgspec.structs.replace(
+            model, aliases=tuple(entry.get("aliases", ())), source=entry["source"]
+        )
 
 
 def _leave_unquantised(config: dict[str, Any]) -> dict[str, Any]:
-    left = {name: value for name, value in config.items() if name not in ("quantization_config", "expert_dtype")}
-    return {name: _leave_unquantised(value) if name == "text_config" else value for name, value in left.items()}
+    left = {
+        name: value
+        for name, value in config.items()
+        if name not in ("quantization_config", "expert_dtype")
+    }
+    return {
+        name: _leave_unquantised(value) if name == "text_config" else value
+        for name, value in left.items()
+    }
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return names with all words of this one (five, the newest version first), after up to three like it where they
-    are fewer than three; else those that hold it.
+    """Return names with all words of this one (five, the newest version first), after up to three
+    like it where they are fewer than three; else those that hold it.
     """
     name, names = name.strip().lower(), list(known)
     words = _words(name)
@@ -320,10 +381,13 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     if len(words) > 1:
         holding = [other for other in names if words <= _words(other)]
         newest = sorted(sorted(holding, reverse=True), key=lambda other: len(_words(other)))
-        once = {other.rpartition("/")[2]: other for other in reversed(newest)}  # with and without its owner
+        once = {
+            other.rpartition("/")[2]: other for other in reversed(newest)
+        }  # with and without its owner
         if once:
             matches = [other for other in newest if other in once.values()][:5]
-            # One model with the words of another's name, as a fine-tune of it, is not what was meant.
+            # One model with the words of another's name, as a fine-tune of it, is not what was
+            # meant.
             return matches if len(matches) > 2 else list(dict.fromkeys([*close, *matches]))
     return (
         close

@@ -15,12 +15,21 @@ DTYPES = ("bf16", "fp16", "fp8", "int8", "fp4")
 
 
 _HOST_LINKS = {
-    "Volta": 16e9, "Turing": 16e9, "Hopper": 64e9, "Grace Hopper": 450e9, "Blackwell": 64e9,
-    "Blackwell Ultra": 64e9, "Grace Blackwell": 450e9, "Grace Blackwell Ultra": 450e9, "CDNA 3": 64e9,
-    "CDNA 4": 64e9, "Gaudi 3": 64e9,
-}  # fmt: skip
-"""Bytes per second and direction to the host: PCIe ×16 of the architecture's generation (3.0 of Volta and Turing, 5.0
-of those here with 64e9, as the hosts of B300 have it too, 4.0 of all others), or NVLink-C2C of Grace."""
+    "Volta": 16e9,
+    "Turing": 16e9,
+    "Hopper": 64e9,
+    "Grace Hopper": 450e9,
+    "Blackwell": 64e9,
+    "Blackwell Ultra": 64e9,
+    "Grace Blackwell": 450e9,
+    "Grace Blackwell Ultra": 450e9,
+    "CDNA 3": 64e9,
+    "CDNA 4": 64e9,
+    "Gaudi 3": 64e9,
+}
+"""Bytes per second and direction to the host: PCIe ×16 of the architecture's generation (3.0 of
+Volta and Turing, 5.0 of those here with 64e9, as the hosts of B300 have it too, 4.0 of all others),
+or NVLink-C2C of Grace."""
 _REACHED_OF_HOST_LINK = 0.85
 """Of pinned memory in large pieces: some 55 of PCIe 5.0's 64 GB/s."""
 
@@ -28,15 +37,20 @@ _REACHED_OF_HOST_LINK = 0.85
 class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """Holds an accelerator. All rates are peaks of the data sheet.
 
-    hbm_bytes           the data sheet's capacity, whose GB are 2³⁰ bytes (drivers confirm it, see gpus.toml)
-    usable_bytes        total memory as its driver reports it to programs; what engines take their fraction of
+    hbm_bytes           the data sheet's capacity, whose GB are 2³⁰ bytes (drivers confirm it, see
+                        gpus.toml)
+    usable_bytes        total memory as its driver reports it to programs; what engines take their
+                        fraction of
     hbm_bytes_per_s     memory bandwidth
-    flops_per_s         dense FLOP/s (integer OP/s) of matrix units by dtype, no sparsity: bf16, fp16, fp8, fp4, int8
+    flops_per_s         dense FLOP/s (integer OP/s) of matrix units by dtype, no sparsity: bf16,
+                        fp16, fp8, fp4, int8
     link_bytes_per_s    scale-up network, per GPU and per direction, to all its peers together
     pair_bytes_per_s    per direction between two GPUs; smaller than `link_bytes_per_s` in a mesh
     per_node            GPUs that the scale-up network joins
-    nic_bytes_per_s     scale-out network per GPU and direction in the usual node; None where there is no usual one
-    host_bytes_per_s    link to the host's memory, per direction; None: that of its architecture, see from_host_per_s
+    nic_bytes_per_s     scale-out network per GPU and direction in the usual node; None where there
+                        is no usual one
+    host_bytes_per_s    link to the host's memory, per direction; None: that of its architecture,
+                        see from_host_per_s
     tdp_w               board power
     source              field (for flops: `flops.fp8`) to where its number is from
     """
@@ -62,9 +76,14 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
     def __post_init__(self) -> None:
         if "bf16" not in self.flops_per_s:
-            raise ValueError("flops_per_s has no bf16, the rate of 16-bit products, which other types fall back on")
+            raise ValueError(
+                "flops_per_s has no bf16, the rate of 16-bit products, which other types fall"
+                " back on"
+            )
         if unknown := self.flops_per_s.keys() - DTYPES:
-            raise ValueError(f"flops_per_s has {sorted(unknown)[0][:40]!r}; its types are {', '.join(DTYPES)}")
+            raise ValueError(
+                f"flops_per_s has {sorted(unknown)[0][:40]!r}; its types are {', '.join(DTYPES)}"
+            )
         if self.usable_bytes > self.hbm_bytes:
             raise ValueError("more memory is usable than there is")
 
@@ -74,25 +93,34 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     @property
     def from_host_per_s(self) -> float:
         """Return the bytes per second that copies from the host's memory reach, and back."""
-        return _REACHED_OF_HOST_LINK * (self.host_bytes_per_s or _HOST_LINKS.get(self.architecture, 32e9))
+        return _REACHED_OF_HOST_LINK * (
+            self.host_bytes_per_s or _HOST_LINKS.get(self.architecture, 32e9)
+        )
 
     def peak_flops_per_s(self, dtype: str) -> float:
-        """Return the dense peak for products in `dtype`; where the GPU has no units for it, the next wider kind it
-        would use: fp4 → fp8 → bf16 (weights are widened before the product), int8 → bf16, int4 → bf16.
+        """Return the dense peak for products in `dtype`; where the GPU has no units for it, the
+        next wider kind it would use: fp4 → fp8 → bf16 (weights are widened before the product),
+        int8 → bf16, int4 → bf16.
         """
         while dtype not in self.flops_per_s:
             dtype = WIDER.get(dtype, "bf16")
         return self.flops_per_s[dtype]
 
 
-WIDER: Mapping[str, str] = {"nvfp4": "fp4", "mxfp4": "fp4", "fp4": "fp8", "fp8": "bf16", "int8": "bf16"}
+WIDER: Mapping[str, str] = {
+    "nvfp4": "fp4",
+    "mxfp4": "fp4",
+    "fp4": "fp8",
+    "fp8": "bf16",
+    "int8": "bf16",
+}
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Holds a server: `gpus` GPUs of one kind, its processors, memory and networks.
 
-    scale_up_bytes_per_s, scale_out_bytes_per_s: per GPU and direction. `nics`: for scale-out, all together.
-    A missing value is None: the source does not say. `given`: as a Gpu's.
+    scale_up_bytes_per_s, scale_out_bytes_per_s: per GPU and direction. `nics`: for scale-out, all
+    together. A missing value is None: the source does not say. `given`: as a Gpu's.
     """
 
     name: str

@@ -1,8 +1,9 @@
-"""The command line ends with an exit code: 0 done; 1 ran, but the result is not trusted or a bound was missed
-(`--strict`); 2 bad input, one line on stderr; 130 interrupted, with what was measured saved; 141 nobody reads stdout
-any more.
+"""The command line ends with an exit code: 0 done; 1 ran, but the result is not trusted or a bound
+was missed (`--strict`); 2 bad input, one line on stderr; 130 interrupted, with what was measured
+saved; 141 nobody reads stdout any more.
 
-A command is a function of a module here, listed in `COMMANDS`; it imports what it needs when it is called.
+A command is a function of a module here, listed in `COMMANDS`; it imports what it needs when it is
+called.
 """
 
 from __future__ import annotations
@@ -45,12 +46,32 @@ from loadstone.core.version import __version__
 from loadstone.workload.flag_names import flag_here
 
 UNREAD = 141
-"""Exit code where nobody reads stdout any more (`| head -1`), as of a program that SIGPIPE kills."""
+"""Exit code where nobody reads stdout any more (`| head -1`), as of a program that SIGPIPE kills.
+"""
 
 COMMANDS = (
-    bench, simulate, serve_sim, launch, offline, recommend, size, validate, calibrate, catalogue, recover, show,
-    report, query, selftest, doctor, import_, export, compare, trend, view,
-)  # fmt: skip
+    bench,
+    simulate,
+    serve_sim,
+    launch,
+    offline,
+    recommend,
+    size,
+    validate,
+    calibrate,
+    catalogue,
+    recover,
+    show,
+    report,
+    query,
+    selftest,
+    doctor,
+    import_,
+    export,
+    compare,
+    trend,
+    view,
+)
 
 
 class HeadedCommand(TyperCommand):
@@ -60,7 +81,10 @@ class HeadedCommand(TyperCommand):
         headed: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if (line := parameter.get_help_record(ctx)) is not None:
-                heading = getattr(parameter, "rich_help_panel", None) or f"{parameter.param_type_name}s".capitalize()
+                heading = (
+                    getattr(parameter, "rich_help_panel", None)
+                    or f"{parameter.param_type_name}s".capitalize()
+                )
                 headed.setdefault(heading, []).append(line)
         for heading, lines in headed.items():
             with formatter.section(heading):
@@ -70,7 +94,10 @@ class HeadedCommand(TyperCommand):
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
 app = typer.Typer(
-    help="Size, simulate, measure and compare LLM inference serving, and know how far each number can be trusted.",
+    help=(
+        "Size, simulate, measure and compare LLM inference serving, and know how far each number"
+        " can be trusted."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -87,7 +114,10 @@ def _print_version(requested: bool) -> None:
 @app.callback()
 def _take_global_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
     """Take what may stand before a command."""
@@ -95,15 +125,18 @@ def _take_global_options(
 
 for _command in COMMANDS:
     # `import` is a word of Python's: its function has an underscore more.
-    app.command(_command.__name__.rstrip("_").replace("_", "-"), cls=HeadedCommand, context_settings=_CONTEXT)(
-        _command
-    )
+    app.command(
+        _command.__name__.rstrip("_").replace("_", "-"),
+        cls=HeadedCommand,
+        context_settings=_CONTEXT,
+    )(_command)
 
 app.add_typer(study, name="study")
 
 
 def main(early: Handler | None = None) -> None:
-    """Run the command line; errors become one line and an exit code. `early`: what handled signals so far."""
+    """Run the command line; errors become one line and an exit code. `early`: what handled signals
+    so far."""
     _mend_streams()
     _mend_home()
     try:
@@ -116,7 +149,8 @@ def main(early: Handler | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except Exception as error:
-        # What typer's parser raises lives in click, or in its own copy of click: told by its methods, not its class.
+        # What typer's parser raises lives in click, or in its own copy of click: told by its
+        # methods, not its class.
         message = getattr(error, "format_message", None)
         if isinstance(error, MemoryError) or lacks_room(error):
             print(f"loadstone: {NoRoomError(error)}", file=sys.stderr)
@@ -124,13 +158,18 @@ def main(early: Handler | None = None) -> None:
         if message is None:
             raise
         usage = type(error).__name__ == "NoArgsIsHelpError"
-        print(message() if usage else f"loadstone: {_usage_error(error, message())}; see --help", file=sys.stderr)
+        print(
+            message() if usage else f"loadstone: {_usage_error(error, message())}; see --help",
+            file=sys.stderr,
+        )
         sys.exit(LoadstoneError.exit_code)
     except SystemExit as left:
         if not isinstance(left.__context__, BrokenPipeError):
             raise
         code = UNREAD  # typer makes 1 of it, which means something else here
-    if code == INTERRUPTED:  # typer makes this of an interrupt; a run that was shown has left by sys.exit
+    if (
+        code == INTERRUPTED
+    ):  # typer makes this of an interrupt; a run that was shown has left by sys.exit
         print("loadstone: interrupted", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -142,14 +181,16 @@ def _check_words(words: Sequence[str]) -> None:
             word.encode()
         except UnicodeEncodeError:
             shown = os.fsencode(word).decode("utf-8", "replace")
-            raise InputError(f"{shown}: not UTF-8; give a name that is, or use a locale of UTF-8") from None
+            raise InputError(
+                f"{shown}: not UTF-8; give a name that is, or use a locale of UTF-8"
+            ) from None
 
 
 def _mend_streams() -> None:
     """Make standard streams that can be written to, in UTF-8 as JSON is, whatever the locale.
 
-    Where one is closed, the next file to be opened would take its place, and what is printed end up in it; here, and
-    in the programs that are started from here.
+    Where one is closed, the next file to be opened would take its place, and what is printed end up
+    in it; here, and in the programs that are started from here.
     """
     while (opened := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(opened, True)
@@ -165,8 +206,8 @@ def _mend_streams() -> None:
 
 
 class _Unheard:
-    """Holds stderr, which may come to an end before the program does: a pipe that nobody reads any more, a terminal
-    that is gone, a full disk. What is printed then is lost, and a run goes on.
+    """Holds stderr, which may come to an end before the program does: a pipe that nobody reads any
+    more, a terminal that is gone, a full disk. What is printed then is lost, and a run goes on.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -186,10 +227,13 @@ class _Unheard:
 
 
 def _mend_signals(early: Handler | None) -> None:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: temporary files go, and the exit code says so."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does: temporary files go, and the exit code
+    says so."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # who ends a whole group of processes may send it twice
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # who ends a whole group of processes may send it twice
         raise KeyboardInterrupt
 
     for number in SIGNALS:
@@ -198,8 +242,8 @@ def _mend_signals(early: Handler | None) -> None:
 
 
 def _mend_home() -> None:
-    """Set HOME, for which libraries ask, for a user without a name, such as containers have: to what container
-    runtimes make it.
+    """Set HOME, for which libraries ask, for a user without a name, such as containers have: to
+    what container runtimes make it.
     """
     if make_path("~") == Path("~"):
         os.environ["HOME"] = "/"
@@ -225,7 +269,9 @@ def _message_of(error: LoadstoneError | OSError) -> str:
     if error.errno == errno.ENOENT and error.filename is None:
         return f"{error.strerror}; set TMPDIR to a folder that can be written"  # tempfile's
     # What has no file's name was on its way to stdout.
-    return f"{error.filename or 'stdout'}: {error.strerror or error}; give another file, or make room"
+    return (
+        f"{error.filename or 'stdout'}: {error.strerror or error}; give another file, or make room"
+    )
 
 
 def _one_line(message: object) -> str:

@@ -14,14 +14,18 @@ def _target(words: dict[str, Any]) -> dict[str, Any]:
     """Read the argument: a server's URL; with --sim a deployment, or fixed times."""
     target, sim = words.pop("target"), words.pop("sim")
     if sim and len(target or ()) > 1:
-        raise InputError("--sim: a run simulates one deployment, or one set of fixed times, ttft=…,itl=…; give one")
+        raise InputError(
+            "--sim: a run simulates one deployment, or one set of fixed times, ttft=…,itl=…;"
+            " give one"
+        )
     return words | ({"sim": target[0] if target else True} if sim else {"url": target})
 
 
 @takes(Options, _target)
 def bench(options: Options, json: Json = False, strict: Strict = False) -> None:
-    """Measure a live engine over a sweep of loads. Each load is a cell of the run, with TTFT, TPOT, ITL, E2E,
-    throughput and a verdict; the run is kept in a folder. Without a URL, an embedded simulated engine is measured.
+    """Measure a live engine over a sweep of loads. Each load is a cell of the run, with TTFT, TPOT,
+    ITL, E2E, throughput and a verdict; the run is kept in a folder. Without a URL, an embedded
+    simulated engine is measured.
     """
     from loadstone.commands.progress import Display
     from loadstone.runs.run import run

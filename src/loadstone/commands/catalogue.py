@@ -23,10 +23,13 @@ def catalogue(
     kind: Annotated[Literal["gpus", "models", "nodes"], typer.Argument(help="what to list")],
     names: Annotated[
         list[str] | None,
-        typer.Argument(help="show only these, with all fields, sources and assumptions; names or files"),
+        typer.Argument(
+            help="show only these, with all fields, sources and assumptions; names or files"
+        ),
     ] = None,
     compare: Annotated[
-        str | None, typer.Option(help="show these side by side, with ratios to the first, e.g. h100,h200")
+        str | None,
+        typer.Option(help="show these side by side, with ratios to the first, e.g. h100,h200"),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print as JSON on stdout")] = False,
 ) -> None:
@@ -42,7 +45,10 @@ def catalogue(
     if compare is not None:
         compared = [name.strip() for name in compare.split(",") if name.strip()]
         if len(compared) < 2 or names:
-            raise InputError("--compare: write at least two names with commas, and no other names, e.g. h100,h200")
+            raise InputError(
+                "--compare: write at least two names with commas, and no other names, e.g."
+                " h100,h200"
+            )
         items = [find(name) for name in compared]
         table = [rows_of(item) for item in items]
         if json:
@@ -56,7 +62,9 @@ def catalogue(
     elif names:
         for item in items:
             lines = [(what, _show(value), unit) for what, unit, value in rows_of(item)]
-            print_rows([item.name, "", ""], [*lines, *((what, text, "") for what, text in _remarks(item))])
+            print_rows(
+                [item.name, "", ""], [*lines, *((what, text, "") for what, text in _remarks(item))]
+            )
     else:
         print_rows(*_listing(kind, items, rows_of))
 
@@ -113,7 +121,11 @@ def node_rows(node: Node) -> list[Row]:
         ("scale-up", "", node.scale_up),
         ("scale-out", "", node.scale_out),
         ("adapters", "", node.nics),
-        ("adapter", "GB/s per direction", None if node.nic_bytes_per_s is None else node.nic_bytes_per_s / _G),
+        (
+            "adapter",
+            "GB/s per direction",
+            None if node.nic_bytes_per_s is None else node.nic_bytes_per_s / _G,
+        ),
     ]
 
 
@@ -138,13 +150,32 @@ def _remarks(item: Gpu | Model | Node) -> Iterator[tuple[str, str]]:
 
 
 _BRIEF = {
-    "gpus": ("memory", "usable", "bandwidth", "bf16", "fp8", "fp4", "link", "link bandwidth", "TDP"),
-    "models": ("parameters", "active", "weights", "weights as published", "KV cache per token", "longest context"),
+    "gpus": (
+        "memory",
+        "usable",
+        "bandwidth",
+        "bf16",
+        "fp8",
+        "fp4",
+        "link",
+        "link bandwidth",
+        "TDP",
+    ),
+    "models": (
+        "parameters",
+        "active",
+        "weights",
+        "weights as published",
+        "KV cache per token",
+        "longest context",
+    ),
     "nodes": ("GPUs", "GPU", "processor", "cores", "RAM", "adapters", "adapter"),
 }
 
 
-def _listing(kind: str, items: Sequence[Any], rows_of: Any) -> tuple[list[str], list[tuple[str, ...]]]:
+def _listing(
+    kind: str, items: Sequence[Any], rows_of: Any
+) -> tuple[list[str], list[tuple[str, ...]]]:
     units = {what: unit for what, unit, _ in rows_of(items[0])}
     heads = [f"{what}, {units[what]}" if units[what] else what for what in _BRIEF[kind]]
     lines = []
@@ -154,7 +185,9 @@ def _listing(kind: str, items: Sequence[Any], rows_of: Any) -> tuple[list[str], 
     return ["name", *heads], lines
 
 
-def _set_side_by_side(names: list[str], table: list[list[Row]]) -> tuple[list[str], list[tuple[str, ...]]]:
+def _set_side_by_side(
+    names: list[str], table: list[list[Row]]
+) -> tuple[list[str], list[tuple[str, ...]]]:
     """Make a line per number; after each name but the first stands its ratio to the first."""
     heads = ["", "unit", names[0]]
     for name in names[1:]:
@@ -173,7 +206,13 @@ def _set_side_by_side(names: list[str], table: list[list[Row]]) -> tuple[list[st
 
 
 def _ratio(value: float | str | None, first: float | str | None) -> float | None:
-    if value is None or first is None or isinstance(value, str) or isinstance(first, str) or not first:
+    if (
+        value is None
+        or first is None
+        or isinstance(value, str)
+        or isinstance(first, str)
+        or not first
+    ):
         return None
     return value / first
 
@@ -206,12 +245,30 @@ def _document(item: Gpu | Model | Node) -> dict[str, Any]:
         "kv_bytes_per_token": item.kv_bytes_per_token(),
         "kv_bytes_per_token_bf16": item.kv_bytes_per_token("bf16"),
     }
-    return {name: computed[name] if name in computed else getattr(item, name) for name in _OF_A_MODEL}
+    return {
+        name: computed[name] if name in computed else getattr(item, name) for name in _OF_A_MODEL
+    }
 
 
 _OF_A_MODEL = (
-    "name", "aliases", "parameters", "active_parameters", "parameters_by_kind", "draft_parameters",
-    "vision_parameters", "layers", "hidden", "vocab", "weights_dtype", "weights_bytes", "kv_dtype",
-    "kv_bytes_per_token", "kv_bytes_per_token_bf16", "state_bytes", "max_context_tokens", "source", "assumed",
-)  # fmt: skip
+    "name",
+    "aliases",
+    "parameters",
+    "active_parameters",
+    "parameters_by_kind",
+    "draft_parameters",
+    "vision_parameters",
+    "layers",
+    "hidden",
+    "vocab",
+    "weights_dtype",
+    "weights_bytes",
+    "kv_dtype",
+    "kv_bytes_per_token",
+    "kv_bytes_per_token_bf16",
+    "state_bytes",
+    "max_context_tokens",
+    "source",
+    "assumed",
+)
 """Keys of a model's document, in their order."""

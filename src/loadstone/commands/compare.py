@@ -1,5 +1,5 @@
-"""`loadstone compare` and `loadstone trend`: whether two sides of runs, or those of other dates, differ by more than
-chance.
+"""`loadstone compare` and `loadstone trend`: whether two sides of runs, or those of other dates,
+differ by more than chance.
 """
 
 from __future__ import annotations
@@ -18,28 +18,37 @@ def compare(
     sides: Annotated[
         tuple[str, str],
         typer.Argument(
-            metavar="A B", help="run folders; repeats with commas, A1,A2,A3 B1,B2,B3; or folders of repeats"
+            metavar="A B",
+            help="run folders; repeats with commas, A1,A2,A3 B1,B2,B3; or folders of repeats",
         ),
     ],
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--fail-on", help="exit 1 if B differs from A by more: 'ttft_p99>+5%', 'output_tokens_per_s<-3%'"
+            "--fail-on",
+            help="exit 1 if B differs from A by more: 'ttft_p99>+5%', 'output_tokens_per_s<-3%'",
         ),
     ] = None,
     allow_errors: Annotated[
-        bool, typer.Option("--allow-errors", help="let B pass --fail-on with cells that have an error finding")
+        bool,
+        typer.Option(
+            "--allow-errors", help="let B pass --fail-on with cells that have an error finding"
+        ),
     ] = False,
     price: Price = None,
-    seed: Annotated[int, typer.Option(help="seed of the permutation tests: same runs and seed, same result")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="seed of the permutation tests: same runs and seed, same result")
+    ] = 0,
     format: Annotated[
         Literal["text", "github", "junit"],
         typer.Option(help="text, GitHub's annotations, or JUnit's XML, for continuous integration"),
     ] = "text",
-    json: Annotated[bool, typer.Option("--json", help="print the comparison as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print the comparison as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's ratio B/A with its
-    interval and a test."""
+    """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's
+    ratio B/A with its interval and a test."""
     from loadstone.analyse.compare import compare as compare_runs
     from loadstone.core.errors import InputError
 
@@ -48,7 +57,9 @@ def compare(
     if seed < 0:
         raise InputError(f"--seed {seed}: must be 0 or more")
     a, b = map(_folders, sides)
-    comparison = compare_runs(a, b, fail_on=fail_on or (), allow_errors=allow_errors, price=price or (), seed=seed)
+    comparison = compare_runs(
+        a, b, fail_on=fail_on or (), allow_errors=allow_errors, price=price or (), seed=seed
+    )
     if json:
         print_json(comparison)
     elif format != "text":
@@ -64,15 +75,28 @@ def compare(
 
 
 def trend(
-    runs: Annotated[list[Path], typer.Argument(help="run folders, or folders of them, or other tools' result files")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="write a page too, e.g. trend.html")] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="run folders, or folders of them, or other tools' result files"),
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="write a page too, e.g. trend.html")
+    ] = None,
     false_alarms: Annotated[
-        float, typer.Option(help="the chance of any alarm where nothing changed; a smaller one needs more runs")
+        float,
+        typer.Option(
+            help="the chance of any alarm where nothing changed; a smaller one needs more runs"
+        ),
     ] = 0.002,
-    strict: Annotated[bool, typer.Option("--strict", help="exit 1 where something changed for the worse")] = False,
-    json: Annotated[bool, typer.Option("--json", help="print series and changes as JSON on stdout")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="exit 1 where something changed for the worse")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print series and changes as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Find when a setup became faster or slower, over releases and dates. Shows each change with its runs."""
+    """Find when a setup became faster or slower, over releases and dates. Shows each change with
+    its runs."""
     from loadstone.analyse.trend import find_changes
     from loadstone.interop.read.folders import run_folders
     from loadstone.report.data.runs import read_runs
@@ -95,4 +119,8 @@ def trend(
 
 def _folders(text: str) -> list[Path]:
     """Read one folder, or several with commas; a folder whose name has a comma is itself."""
-    return [Path(text)] if Path(text).exists() else [Path(part.strip()) for part in text.split(",") if part.strip()]
+    return (
+        [Path(text)]
+        if Path(text).exists()
+        else [Path(part.strip()) for part in text.split(",") if part.strip()]
+    )

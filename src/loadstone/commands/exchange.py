@@ -1,4 +1,5 @@
-"""`loadstone import` and `loadstone export`: results of other tools in, results for other tools out."""
+"""`loadstone import` and `loadstone export`: results of other tools in, results for other tools
+out."""
 
 from __future__ import annotations
 
@@ -18,19 +19,27 @@ def import_(
     given: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="a fact missing from the files: model=…, gpu=h200, gpus=8, tp=8, concurrency=16 …"
+            "--set",
+            help="a fact missing from the files: model=…, gpu=h200, gpus=8, tp=8, concurrency=16 …",
         ),
     ] = None,
     mapped: Annotated[
         list[str] | None,
-        typer.Option("--map", help='for plain CSV: which column is what, e.g. ttft_p50_ms="Median TTFT"'),
+        typer.Option(
+            "--map", help='for plain CSV: which column is what, e.g. ttft_p50_ms="Median TTFT"'
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print run folders and findings as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print run folders and findings as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Make run folders from other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM, inference-perf, MLPerf, CSV …"""
+    """Make run folders from other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM,
+    inference-perf, MLPerf, CSV …"""
     from loadstone.interop.read import import_files
 
-    imported = import_files(files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]])
+    imported = import_files(
+        files, out, mapped=mapped or (), given=given or (), command=["loadstone", *sys.argv[1:]]
+    )
     if json:
         print_json(imported.to_json())
         return
@@ -42,16 +51,23 @@ def import_(
 
 def export(
     run: Annotated[Path, typer.Argument(help="a run folder")],
-    form: Annotated[str, typer.Option("--format", help="vllm, sglang, llm-d, csv or parquet")] = "csv",
+    form: Annotated[
+        str, typer.Option("--format", help="vllm, sglang, llm-d, csv or parquet")
+    ] = "csv",
     out: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="file to write [default: stdout; for Parquet, or with --json: RUN.FORMAT]"
+            "--output",
+            "-o",
+            help="file to write [default: stdout; for Parquet, or with --json: RUN.FORMAT]",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print what was written as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Write a run for other tools. As JSON of vLLM, SGLang or llm-d, CSV (per load), Parquet (per request)."""
+    """Write a run for other tools. As JSON of vLLM, SGLang or llm-d, CSV (per load), Parquet (per
+    request)."""
     from loadstone.interop.write import export_run, file_name
 
     if out is None and (json or form == "parquet"):

@@ -11,7 +11,16 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from loadstone.workload.options import RUN, Flag, Flags, SimulateOptions, fields_of, flags_of, hints_of, options_of
+from loadstone.workload.options import (
+    RUN,
+    Flag,
+    Flags,
+    SimulateOptions,
+    fields_of,
+    flags_of,
+    hints_of,
+    options_of,
+)
 
 Command = Callable[..., None]
 Kind = TypeVar("Kind", bound=Flags)
@@ -33,10 +42,16 @@ def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
         default, kind = False, bool
     elif flag.read is not None and Path not in (hint, *getattr(hint, "__args__", ())):
         kind = str
-    names = {"header": ["--header", "-H"], "argument": ["--argument", "-a"], "with_": ["--with"]}.get(flag.name, [])
+    names = {
+        "header": ["--header", "-H"],
+        "argument": ["--argument", "-a"],
+        "with_": ["--with"],
+    }.get(flag.name, [])
     if kind is bool and not default:
         names = [f"--{flag.name.replace('_', '-')}"]
-    shown = typer.Argument(help=flag.help) if flag.argument else option(flag.heading, flag.help, *names)
+    shown = (
+        typer.Argument(help=flag.help) if flag.argument else option(flag.heading, flag.help, *names)
+    )
     return inspect.Parameter(
         flag.argument or flag.name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -54,8 +69,8 @@ def parameters_of(kind: type[Flags]) -> dict[str, inspect.Parameter]:
 def takes(
     kind: type[Kind], prepare: Callable[[dict[str, Any]], dict[str, Any]] = dict
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a command of a function of `kind`'s options, whose other parameters are flags of the command alone.
-    `prepare`: makes options of the words of the command line.
+    """Make a command of a function of `kind`'s options, whose other parameters are flags of the
+    command alone. `prepare`: makes options of the words of the command line.
     """
 
     def decorate(function: Callable[..., None]) -> Command:
@@ -68,7 +83,11 @@ def takes(
                 words["command"] = ["loadstone", *sys.argv[1:]]
             function(options_of(prepare(words), kind), **own)
 
-        command.__name__, command.__doc__, command.__annotations__ = function.__name__, function.__doc__, {}
+        command.__name__, command.__doc__, command.__annotations__ = (
+            function.__name__,
+            function.__doc__,
+            {},
+        )
         parameters = [*parameters_of(kind).values(), *others]
         keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
         command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
@@ -83,8 +102,13 @@ Acceptance: Any = _SIMULATED["acceptance"]
 Profile: Any = _SIMULATED["profile"]
 Out: Any = _SIMULATED["out"]
 Json = Annotated[bool, option(RUN, "print the summary as JSON on stdout", "--json")]
-Strict = Annotated[bool, option(RUN, "exit 1 unless every cell is trusted and every bound is met", "--strict")]
+Strict = Annotated[
+    bool, option(RUN, "exit 1 unless every cell is trusted and every bound is met", "--strict")
+]
 Price = Annotated[
     list[str] | None,
-    typer.Option("--price", help="dollars per GPU and hour: h200=3.2,h100=2.1; adds the cost of a million tokens"),
+    typer.Option(
+        "--price",
+        help="dollars per GPU and hour: h200=3.2,h100=2.1; adds the cost of a million tokens",
+    ),
 ]

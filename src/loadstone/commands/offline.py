@@ -11,12 +11,15 @@ from loadstone.workload.options import OfflineOptions
 
 @takes(OfflineOptions)
 def offline(options: OfflineOptions, json: Json = False, strict: Strict = False) -> None:
-    """Measure offline throughput: whole batches through the interface that vLLM, SGLang, TensorRT-LLM or transformers
-    have in Python, without server and client. Each batch is a cell of an ordinary run.
+    """Measure offline throughput: whole batches through the interface that vLLM, SGLang,
+    TensorRT-LLM or transformers have in Python, without server and client. Each batch is a cell of
+    an ordinary run.
     """
     from loadstone.runs.offline import offline as run
 
     def tell(note: str) -> None:
         print(f"loadstone: {note}", file=sys.stderr)
 
-    show_run(lambda: run(options, tell), "simulated" if options.simulate else "measured", json, strict)
+    show_run(
+        lambda: run(options, tell), "simulated" if options.simulate else "measured", json, strict
+    )

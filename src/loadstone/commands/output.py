@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """Exit code of a command that a signal ended, as of a program that SIGINT kills."""
 _WIDTH = 80
-"""Characters of a table's line in a file or in another program's input; lines of text are not broken there."""
+"""Characters of a table's line in a file or in another program's input; lines of text are not
+broken there."""
 _HEADING_WIDTH = 12
 """Characters of a heading on a terminal; one with its unit takes more lines, not a wider column."""
 _NUMBER = re.compile(r"-?[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
@@ -49,7 +50,8 @@ def show_document(document: dict[str, Any], as_json: bool) -> None:
 
 
 def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict: bool) -> None:
-    """Show the document of a run that was `done` ("measured"), and end the command with its exit code.
+    """Show the document of a run that was `done` ("measured"), and end the command with its exit
+    code.
 
     Of a run that a signal ends, show what there is of it, and where it is.
     """
@@ -60,7 +62,9 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
     except Interrupted as interrupted:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # impatience shall not cut what is printed of it
-        with contextlib.suppress(OSError):  # whoever read it may be gone, as with a terminal that is closed
+        with contextlib.suppress(
+            OSError
+        ):  # whoever read it may be gone, as with a terminal that is closed
             show_document(interrupted.document, as_json)
         print(f"interrupted; what was {done} is in {interrupted.folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
@@ -74,7 +78,8 @@ def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict
 
 
 def print_text(*parts: Shown) -> None:
-    """Print lines and tables for a person; a table that is wider than the terminal is cut into several."""
+    """Print lines and tables for a person; a table that is wider than the terminal is cut into
+    several."""
     from loadstone.report.table import print_parts, to_text
 
     if not sys.stdout.isatty():
@@ -89,7 +94,8 @@ def print_json(document: object) -> None:
     import msgspec
 
     text = msgspec.json.encode(document, enc_hook=str).decode()
-    # What a terminal would obey, such as a change of the direction of writing, is escaped as JSON has it.
+    # What a terminal would obey, such as a change of the direction of writing, is escaped as JSON
+    # has it.
     sys.stdout.write(_OBEYED.sub(lambda each: f"\\u{ord(each[0]):04x}", text) + "\n")
 
 
@@ -105,15 +111,22 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
     align = "n"
     for at in range(1, len(columns)):
         cells = [row[at] for row in rows]
-        numbers = any(map(_is_number, cells)) and all(cell in (None, "-") or _is_number(cell) for cell in cells)
+        numbers = any(map(_is_number, cells)) and all(
+            cell in (None, "-") or _is_number(cell) for cell in cells
+        )
         align += "r" if numbers else "w"
-    heads = [textwrap.fill(head, _HEADING_WIDTH, break_long_words=False, break_on_hyphens=False) for head in columns]
+    heads = [
+        textwrap.fill(head, _HEADING_WIDTH, break_long_words=False, break_on_hyphens=False)
+        for head in columns
+    ]
     print_text(Table(heads=heads, align=align, rows=lines))
 
 
 def _is_number(value: object) -> bool:
     """Tell whether a cell is a number, or the text of one."""
-    return isinstance(value, int | float) or (isinstance(value, str) and _NUMBER.fullmatch(value) is not None)
+    return isinstance(value, int | float) or (
+        isinstance(value, str) and _NUMBER.fullmatch(value) is not None
+    )
 
 
 def _plain(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""The progress of a run: a live bar on a terminal, a line now and then elsewhere; always on stderr, and in the run's
-log.txt.
+"""The progress of a run: a live bar on a terminal, a line now and then elsewhere; always on stderr,
+and in the run's log.txt.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Display:
     def __call__(self, event: Event) -> None:
         if event.kind == "attached" and event.info is not None and event.plan is not None:
             self._folder = event.folder
-            self._before = self._last = NOTHING_YET  # a search is many runs, each of which counts from 0
+            self._before = self._last = (
+                NOTHING_YET  # a search is many runs, each of which counts from 0
+            )
             self._say(_announce(event))
             if sys.stderr.isatty():
                 self._start_live()
@@ -81,7 +83,9 @@ class Display:
         # Where the terminal is narrow, the label takes several lines: the time left is never cut.
         label = TextColumn("{task.description}", markup=False, table_column=Column(overflow="fold"))
         bar = BarColumn(24, table_column=Column(no_wrap=True))
-        self._bar = Bar(label, bar, TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)))
+        self._bar = Bar(
+            label, bar, TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True))
+        )
         self._live = Live(get_renderable=self._render, console=Console(stderr=True), transient=True)
         self._live.start()
 
@@ -115,13 +119,18 @@ class Display:
         self._last, now = progress, time.monotonic()
         cell = progress - self._before
         elapsed = max(1e-3, now - self._cell_start)
-        figures = f"{cell.ended:,}" + (f" of {self._planned:,}" if self._planned is not None else "")
+        figures = f"{cell.ended:,}" + (
+            f" of {self._planned:,}" if self._planned is not None else ""
+        )
         figures += f" done, {cell.active:,} under way"
         if cell.ttfts:
             figures += f", TTFT ⌀ {show_seconds(cell.ttft_s / cell.ttfts)}"
         if cell.tpots:
             figures += f", TPOT ⌀ {show_seconds(cell.tpot_s / cell.tpots)}"
-        figures += f", {show_number(cell.tokens / elapsed)} tokens/s, {show_number(cell.ended / elapsed)} req/s"
+        figures += (
+            f", {show_number(cell.tokens / elapsed)} tokens/s, {show_number(cell.ended / elapsed)}"
+            " req/s"
+        )
         if cell.failed:
             figures += f", {self._show_failed()}: {excerpt(cell.last_error or '', 200)}"
         if self._bar is not None:
@@ -158,7 +167,11 @@ class Display:
 
 def _label(load: Load) -> str:
     """Name a load; a trace's rate is its mean, of which three digits are enough."""
-    shown = msgspec.structs.replace(load, value=float(f"{load.value:.3g}")) if load.process == "trace" else load
+    shown = (
+        msgspec.structs.replace(load, value=float(f"{load.value:.3g}"))
+        if load.process == "trace"
+        else load
+    )
     return shown.label
 
 
@@ -167,7 +180,9 @@ def _announce(event: Event) -> str:
     assert info is not None  # noqa: S101
     assert plan is not None  # noqa: S101
     target = info.target
-    engine = " ".join(part for part in (target.engine, target.engine_version) if part) if target else ""
+    engine = (
+        " ".join(part for part in (target.engine, target.engine_version) if part) if target else ""
+    )
     model = excerpt(target.model, 120) if target else "?"
     prompts = target.prompt_kind if target else "?"
     # What runs by time is another plan when it has ended: that of what was sent.
@@ -175,9 +190,12 @@ def _announce(event: Event) -> str:
     planned = f"seed {plan.seed}" if cyclic else f"plan {plan.plan_id[:6]} seed {plan.seed}"
     cells = f"{len(plan.cells)} cell{'s' if len(plan.cells) > 1 else ''}"
     warm = sum(plan.warmup_count(cell) for cell in range(len(plan.cells)))
-    requests = "" if cyclic else f", {len(plan)} requests" + (f" ({warm} of them warm-up)" if warm else "")
+    requests = (
+        "" if cyclic else f", {len(plan)} requests" + (f" ({warm} of them warm-up)" if warm else "")
+    )
     bounds = ", ".join(f"{name} < {show_seconds(limit_s)}" for name, limit_s in info.slo.items())
     return (
-        f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as {prompts} · "
-        f"{planned} · {cells}{requests} · {f'SLO {bounds} · ' if bounds else ''}{event.folder}"
+        f"{engine or 'unknown engine'} · {model} · {target.endpoint if target else '?'}, prompts as"
+        f" {prompts} · {planned} · {cells}{requests} ·"
+        f" {f'SLO {bounds} · ' if bounds else ''}{event.folder}"
     )

@@ -15,11 +15,14 @@ from loadstone.workload.options import RUN
 @takes(RecommendOptions)
 def recommend(
     options: RecommendOptions,
-    page: Annotated[Path | None, option(RUN, "also write a page with pictures: plans.html", "--page", "-o")] = None,
+    page: Annotated[
+        Path | None, option(RUN, "also write a page with pictures: plans.html", "--page", "-o")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Choose GPUs, engine and layout for a model's traffic under bounds on latency: three plans, each with the
-    probability that the bounds hold, its cost, and the measurement that would tell most.
+    """Choose GPUs, engine and layout for a model's traffic under bounds on latency: three plans,
+    each with the probability that the bounds hold, its cost, and the measurement that would tell
+    most.
     """
     from loadstone.recommend.recommend import recommend as choose
 

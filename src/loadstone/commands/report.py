@@ -16,11 +16,16 @@ from loadstone.core.errors import InputError
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="run folders, or folders of them: measured, simulated or imported")
+        list[Path],
+        typer.Argument(help="run folders, or folders of them: measured, simulated or imported"),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="file to write (-: stdout), or folder of pictures [default: report.html]"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="file to write (-: stdout), or folder of pictures [default: report.html]",
+        ),
     ] = None,
     format: Annotated[
         Literal["html", "md", "csv", "png", "svg"] | None,
@@ -28,12 +33,17 @@ def report(
     ] = None,
     set: Annotated[
         list[str] | None,
-        typer.Option(help="for other tools' files, a fact missing from them: model=…, gpu=h200, gpus=8 …"),
+        typer.Option(
+            help="for other tools' files, a fact missing from them: model=…, gpu=h200, gpus=8 …"
+        ),
     ] = None,
     price: Price = None,
-    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print what was written as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Report on runs, in one file that opens offline. It has verdicts, findings in words, tables and charts."""
+    """Report on runs, in one file that opens offline. It has verdicts, findings in words, tables
+    and charts."""
     from loadstone.interop.read.folders import run_folders
 
     with run_folders(runs, set or ()) as (folders, passed_over):

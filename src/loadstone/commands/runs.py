@@ -1,4 +1,5 @@
-"""Commands about runs that are there, and about this host: recover, show, query, selftest, doctor."""
+"""Commands about runs that are there, and about this host: recover, show, query, selftest,
+doctor."""
 
 from __future__ import annotations
 
@@ -13,9 +14,12 @@ from loadstone.commands.output import print_json, print_rows, print_text, show_d
 
 def recover(
     run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
-    json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print the summary as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Finish a run folder after a crash. Makes records and summary from its journals; harmless to repeat."""
+    """Finish a run folder after a crash. Makes records and summary from its journals; harmless to
+    repeat."""
     from loadstone.runs.execution import recover as finish
 
     show_document(finish(run), json)
@@ -23,9 +27,12 @@ def recover(
 
 def selftest(
     quick: Annotated[
-        bool, typer.Option("--quick", help="only the three smallest levels, about 12 s instead of 80 s")
+        bool,
+        typer.Option("--quick", help="only the three smallest levels, about 12 s instead of 80 s"),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="print the results as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print the results as JSON on stdout")
+    ] = False,
 ) -> None:
     """Measure how exact the client is on this host. Later runs quote the result."""
     from loadstone.analyse.client_accuracy import save
@@ -50,9 +57,12 @@ def selftest(
 
 def doctor(
     out: Annotated[Path, typer.Option(help="where runs are to be kept")] = Path("runs"),
-    json: Annotated[bool, typer.Option("--json", help="print what was found as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print what was found as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Look at what this machine has: engines, GPUs, clocks, limits. Says what to install; starts nothing."""
+    """Look at what this machine has: engines, GPUs, clocks, limits. Says what to install; starts
+    nothing."""
     from loadstone.report.pages.selftest import render_checks
     from loadstone.runs.doctor import examine
 
@@ -68,10 +78,15 @@ def show(
     dialect: Annotated[
         str | None,
         typer.Option(
-            help="other tools' numbers: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf"
+            help=(
+                "other tools' numbers: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf,"
+                " llmperf"
+            )
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print the summary as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print the summary as JSON on stdout")
+    ] = False,
 ) -> None:
     """Show a run again, recomputed from its records."""
     from loadstone.analyse.summary import summary_of
@@ -80,12 +95,16 @@ def show(
 
 
 def query(
-    sql: Annotated[str, typer.Argument(help='e.g. "select run, cell, count(*) from records group by all"')],
-    runs: Annotated[Path, typer.Option(help="folder of run folders, or one run folder")] = Path("runs"),
+    sql: Annotated[
+        str, typer.Argument(help='e.g. "select run, cell, count(*) from records group by all"')
+    ],
+    runs: Annotated[Path, typer.Option(help="folder of run folders, or one run folder")] = Path(
+        "runs"
+    ),
     json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
 ) -> None:
-    """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load), `runs`, and
-    `server` (samples of the servers' /metrics and of GPUs).
+    """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load),
+    `runs`, and `server` (samples of the servers' /metrics and of GPUs).
     """
     from loadstone import query_runs
     from loadstone.analyse.query import rows_of

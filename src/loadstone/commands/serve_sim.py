@@ -1,4 +1,5 @@
-"""`loadstone serve-sim`: a deployment's simulated engine over HTTP, in real time; or answers at fixed times."""
+"""`loadstone serve-sim`: a deployment's simulated engine over HTTP, in real time; or answers at
+fixed times."""
 
 from __future__ import annotations
 
@@ -12,12 +13,16 @@ Served = Annotated[
     str,
     typer.Argument(
         metavar="DEPLOYMENT",
-        help="what to serve: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200; or fixed times, "
-        "ttft=30ms,itl=5ms[,per_input_token=20us][,thinking=0.5][,tool_calls=0.1]",
+        help=(
+            "what to serve: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200; or"
+            " fixed times, ttft=30ms,itl=5ms[,per_input_token=20us][,thinking=0.5][,tool_calls=0.1]"
+        ),
     ),
 ]
 Host = Annotated[str, typer.Option(help="address to listen on")]
-Port = Annotated[int, typer.Option(help="port to listen on; 0: any free port, named in the line on stdout")]
+Port = Annotated[
+    int, typer.Option(help="port to listen on; 0: any free port, named in the line on stdout")
+]
 
 
 def serve_sim(
@@ -27,20 +32,29 @@ def serve_sim(
     acceptance: Acceptance = None,
     profile: Profile = None,
     json: Annotated[
-        bool, typer.Option("--json", help="changes nothing: the URL is one JSON object on stdout anyway")
+        bool,
+        typer.Option("--json", help="changes nothing: the URL is one JSON object on stdout anyway"),
     ] = False,
 ) -> None:
-    """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted to be, or with
-    every token at a fixed time.
+    """Serve a simulated engine over HTTP. OpenAI-compatible, as fast as the deployment is predicted
+    to be, or with every token at a fixed time.
     """
     from loadstone.core.errors import InputError
     from loadstone.measure.simulated_server import FixedLatency, Settings
     from loadstone.measure.simulated_server.__main__ import serve
 
     if "@" in deployment or "=" not in deployment:
-        serve(Settings(deployment=deployment, host=host, port=port, acceptance=acceptance, profile=profile))
+        serve(
+            Settings(
+                deployment=deployment, host=host, port=port, acceptance=acceptance, profile=profile
+            )
+        )
         return
     if acceptance is not None or profile is not None:
-        raise InputError(f"serve-sim {deployment}: fixed times have no --acceptance or --profile; leave them out")
-    latency = FixedLatency.parse(deployment, "serve-sim", "a deployment, llama-3.1-70b@8xh200, or fixed times, ")
+        raise InputError(
+            f"serve-sim {deployment}: fixed times have no --acceptance or --profile; leave them out"
+        )
+    latency = FixedLatency.parse(
+        deployment, "serve-sim", "a deployment, llama-3.1-70b@8xh200, or fixed times, "
+    )
     serve(Settings(latency=latency, host=host, port=port))

@@ -9,8 +9,8 @@ from loadstone.workload.options import SimulateOptions
 
 @takes(SimulateOptions)
 def simulate(options: SimulateOptions, json: Json = False, strict: Strict = False) -> None:
-    """Simulate a deployment under a load, without hardware. Loads, run folder and numbers are those of bench; the
-    predictions have 80 % intervals.
+    """Simulate a deployment under a load, without hardware. Loads, run folder and numbers are those
+    of bench; the predictions have 80 % intervals.
     """
     from loadstone.runs.run import run
 

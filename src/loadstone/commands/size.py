@@ -19,7 +19,11 @@ def size(
     options: SizeOptions,
     by: Annotated[
         str | None,
-        option(_OUT, "a table of two facts instead, e.g. gpus,model; weights_dtype,gpu; or model,machine (8×h100)"),
+        option(
+            _OUT,
+            "a table of two facts instead, e.g. gpus,model; weights_dtype,gpu; or model,machine"
+            " (8×h100)",
+        ),
     ] = None,
     show: Annotated[
         str, option(_OUT, "with --by: what the table shows: max-context, requests, kv-tokens, fits")
@@ -29,12 +33,16 @@ def size(
         Path | None, option(_OUT, "draw the memory of each GPU to this file: .png, .svg or .html")
     ] = None,
     context_map: Annotated[
-        Path | None, option(_OUT, "draw the longest contexts, models by GPUs, to this file: .png, .svg or .html")
+        Path | None,
+        option(
+            _OUT, "draw the longest contexts, models by GPUs, to this file: .png, .svg or .html"
+        ),
     ] = None,
     json: Annotated[bool, option(_OUT, "print the rows as JSON on stdout", "--json")] = False,
     strict: Annotated[bool, option(_OUT, "exit 1 if no row fits", "--strict")] = False,
 ) -> None:
-    """Compute whether a model fits, its longest context, its batch. By the engine's memory rules, without a GPU."""
+    """Compute whether a model fits, its longest context, its batch. By the engine's memory rules,
+    without a GPU."""
     from loadstone.predict.pool_rates import rates_of
     from loadstone.predict.sizing.deployments import sizes
 
@@ -53,7 +61,9 @@ def size(
                 if file is not None:
                     save_picture(draw(rows), file)
     except OSError as error:
-        raise InputError(f"{error.filename}: cannot write ({error.strerror}); name another file") from error
+        raise InputError(
+            f"{error.filename}: cannot write ({error.strerror}); name another file"
+        ) from error
     if json:
         carried = [{**each._asdict(), "says": each.describe()} for each in rates]
         print_json({"schema": 1, "rows": rows} | ({"pools": carried} if rates else {}))

@@ -19,13 +19,20 @@ if TYPE_CHECKING:
     from loadstone.studies.plan import PlannedLaunch
     from loadstone.studies.show import DeploymentEstimate, StudyEstimate
 
-study = typer.Typer(help="Whole studies: deployments started, measured, stopped and compared, from one file.")
+study = typer.Typer(
+    help="Whole studies: deployments started, measured, stopped and compared, from one file."
+)
 
 File = Annotated[Path, typer.Argument(help="the study, a file of YAML (docs/studies.md)")]
 Folder = Annotated[Path, typer.Option("--out", help="folder for studies")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout")]
-On = Annotated[str | None, typer.Option("--on", help="where it runs: a name under `machines` [default: the first]")]
-Simulated = Annotated[bool, typer.Option("--simulate", help="simulate every cell; nothing is started")]
+On = Annotated[
+    str | None,
+    typer.Option("--on", help="where it runs: a name under `machines` [default: the first]"),
+]
+Simulated = Annotated[
+    bool, typer.Option("--simulate", help="simulate every cell; nothing is started")
+]
 _STUDIES = Path("studies")
 _PORT = 8000
 """The port of commands that are printed; each launch that runs takes a free one."""
@@ -46,7 +53,8 @@ def _plan(file: Path) -> tuple[StudyFile, tuple[PlannedLaunch, ...]]:
 
 @study.command()
 def show(file: File, price: Price = None, json: Json = False) -> None:
-    """Show what a study takes: launches, cells, requests, hours, dollars; and what will not fit. Starts nothing."""
+    """Show what a study takes: launches, cells, requests, hours, dollars; and what will not fit.
+    Starts nothing."""
     from loadstone.analyse.compare.price import check_prices, parse_prices
     from loadstone.studies.show import estimate, remarks
 
@@ -93,15 +101,21 @@ def run(
     simulate: Simulated = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="print what starts each deployment: commands, jobs or tasks; start nothing"),
+        typer.Option(
+            "--dry-run",
+            help="print what starts each deployment: commands, jobs or tasks; start nothing",
+        ),
     ] = False,
     render: Annotated[
         Path | None,
-        typer.Option("--render", help="write jobs or tasks for the machine into this folder; start nothing"),
+        typer.Option(
+            "--render", help="write jobs or tasks for the machine into this folder; start nothing"
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a study; run it again to go on where it was cut off. Cells that are done are not measured again."""
+    """Run a study; run it again to go on where it was cut off. Cells that are done are not measured
+    again."""
     from loadstone.studies import measure
     from loadstone.studies.machines import make_machines
     from loadstone.studies.status import deployment_name, read_status, repeats_text
@@ -120,7 +134,9 @@ def run(
         what = f"{deployment_name(event.launch)}, {which}"
         cell = f" · {event.cell.workload}, {event.cell.load}" if event.cell else ""
         print(
-            f"{event.kind:6} {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}", file=sys.stderr
+            f"{event.kind:6}"
+            f" {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}",
+            file=sys.stderr,
         )
 
     machines = [measure.Simulation()] if simulate else make_machines(read, on)
@@ -138,9 +154,14 @@ def run(
 
 
 def _print_commands(
-    read: StudyFile, launches: tuple[PlannedLaunch, ...], on: str | None, folder: Path, files: Path | None
+    read: StudyFile,
+    launches: tuple[PlannedLaunch, ...],
+    on: str | None,
+    folder: Path,
+    files: Path | None,
 ) -> None:
-    """Print what starts each deployment on a machine, once, or write it into `files`: repeats are started alike."""
+    """Print what starts each deployment on a machine, once, or write it into `files`: repeats are
+    started alike."""
     from loadstone.core.run_folder.folder import writing
     from loadstone.engines.launch import Launch
     from loadstone.engines.pooled_launch import PooledLaunch
@@ -168,11 +189,18 @@ def _print_commands(
             print(title, f"# {file.hint}", files / file.name, sep="\n")
             continue
         if file is not None:
-            print(*(["---"] if machine.kind != "slurm" else []), title, f"# {file.name}: {file.hint}", sep="\n")
+            print(
+                *(["---"] if machine.kind != "slurm" else []),
+                title,
+                f"# {file.name}: {file.hint}",
+                sep="\n",
+            )
             print(file.text, end="")
             continue
         if files is not None:
-            raise InputError(f"--render: {name} is of kind {machine.kind}, which takes commands; see --dry-run")
+            raise InputError(
+                f"--render: {name} is of kind {machine.kind}, which takes commands; see --dry-run"
+            )
         print(title)
         parsed = launch.parsed
         if machine.kind == "local" and parsed is not None and parsed.pools:
@@ -192,7 +220,9 @@ def schema() -> None:
 
 
 @study.command()
-def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False) -> None:
+def status(
+    file: File, out: Folder = _STUDIES, simulate: Simulated = False, json: Json = False
+) -> None:
     """Show what of a study is done, what runs, and what failed, and why."""
     from loadstone.report.table import Table
     from loadstone.studies.status import read_status
@@ -208,8 +238,12 @@ def status(file: File, out: Folder = _STUDIES, simulate: Simulated = False, json
         repeats = dict.fromkeys(cell.repeat for cell in launch.cells)
         repeat, cells = ", ".join(map(str, repeats)), f"{done} of {len(launch.cells)}"
         rows.append([launch.id, launch.deployment, repeat, launch.state, cells, launch.why])
-    answers = [f"{launch.deployment}, {cell.workload}: {cell.found}"
-               for launch in found.launches for cell in launch.cells if cell.found]  # fmt: skip
+    answers = [
+        f"{launch.deployment}, {cell.workload}: {cell.found}"
+        for launch in found.launches
+        for cell in launch.cells
+        if cell.found
+    ]
     heads = ["launch", "deployment", "repeat", "state", "cells", "why"]
     print_text(Table(heads=heads, align="nnnnnw", rows=rows), *answers)
 
@@ -219,18 +253,27 @@ def report(
     file: File,
     write: Annotated[
         Path | None,
-        typer.Option("--write", "-o", help="file to write, .html, .md or .csv (-: stdout) [default: report.html]"),
+        typer.Option(
+            "--write",
+            "-o",
+            help="file to write, .html, .md or .csv (-: stdout) [default: report.html]",
+        ),
     ] = None,
     price: Price = None,
     out: Folder = _STUDIES,
     simulate: Simulated = False,
-    json: Annotated[bool, typer.Option("--json", help="print what was written as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print what was written as JSON on stdout")
+    ] = False,
 ) -> None:
-    """Report on all runs of a study in one file: what is missing, findings, charts, and how to repeat it."""
+    """Report on all runs of a study in one file: what is missing, findings, charts, and how to
+    repeat it."""
     from loadstone.studies.report import study_runs
 
     read, launches = _plan(file)
     name = read.study.study
     twin = None if simulate else _folder(out, name, True)
     runs = study_runs(read, launches, _folder(out, name, simulate), twin)
-    write_report(runs.folders, write, json, passed_over=runs.passed_over, price=price or (), study=runs.part)
+    write_report(
+        runs.folders, write, json, passed_over=runs.passed_over, price=price or (), study=runs.part
+    )

@@ -10,12 +10,18 @@ import typer
 
 def validate(
     points: Annotated[
-        Path, typer.Argument(help="CSV of measurements, a line each (docs/accuracy.md has the columns)")
+        Path,
+        typer.Argument(help="CSV of measurements, a line each (docs/accuracy.md has the columns)"),
     ],
     profile: Annotated[
-        str | None, typer.Option(help="coefficients made by `calibrate`, by name or file [default: the shipped ones]")
+        str | None,
+        typer.Option(
+            help="coefficients made by `calibrate`, by name or file [default: the shipped ones]"
+        ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print rows and summary as JSON on stdout")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="print rows and summary as JSON on stdout")
+    ] = False,
 ) -> None:
     """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
     from loadstone.calibrate.points import read_points

@@ -13,20 +13,28 @@ from loadstone.commands.output import print_json
 
 def view(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="folders of runs, or run folders [default: runs]", show_default=False)
+        list[Path] | None,
+        typer.Argument(help="folders of runs, or run folders [default: runs]", show_default=False),
     ] = None,
     host: Annotated[
         str, typer.Option(help="address to listen on; beyond this machine, a token is required")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="port to listen on; 0: any free port", min=0, max=65535)] = 8717,
-    token: Annotated[bool, typer.Option("--token", help="require a token on this machine too")] = False,
+    port: Annotated[
+        int, typer.Option(help="port to listen on; 0: any free port", min=0, max=65535)
+    ] = 8717,
+    token: Annotated[
+        bool, typer.Option("--token", help="require a token on this machine too")
+    ] = False,
     name: Annotated[
         list[str] | None,
-        typer.Option(help="a host name that browsers may use for it (may be repeated)", show_default=False),
+        typer.Option(
+            help="a host name that browsers may use for it (may be repeated)", show_default=False
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="print the URL as JSON on stdout")] = False,
 ) -> None:
-    """Show runs in a browser. List, reports, comparisons, and live curves while a benchmark runs; read-only."""
+    """Show runs in a browser. List, reports, comparisons, and live curves while a benchmark runs;
+    read-only."""
     from loadstone.report.view.serve import serve
 
     def ready(url: str) -> None:
@@ -36,4 +44,6 @@ def view(
         else:
             print(f"{url}    (stop with Ctrl-C)", flush=True)
 
-    serve(runs or [Path("runs")], host=host, port=port, token=token, names=name or (), on_ready=ready)
+    serve(
+        runs or [Path("runs")], host=host, port=port, token=token, names=name or (), on_ready=ready
+    )

@@ -1,4 +1,5 @@
-"""Records as arrays: one row per request, and the stream events of a batch end to end. Times in seconds."""
+"""Records as arrays: one row per request, and the stream events of a batch end to end. Times in
+seconds."""
 
 from __future__ import annotations
 
@@ -22,20 +23,47 @@ STATUSES: tuple[str, ...] = get_args(Status)
 _COMPLETED = [STATUSES.index("ok"), STATUSES.index("short")]
 
 _NUMBERS = (
-    "intended", "sent", "first", "last", "end", "input", "tokens", "cached", "lag", "turn", "replica",
-    "answer", "answer_last", "thinking", "tool",
-)  # fmt: skip
+    "intended",
+    "sent",
+    "first",
+    "last",
+    "end",
+    "input",
+    "tokens",
+    "cached",
+    "lag",
+    "turn",
+    "replica",
+    "answer",
+    "answer_last",
+    "thinking",
+    "tool",
+)
 ROW = np.dtype([("measured", "?"), ("status", "i1")] + [(name, "f8") for name in _NUMBERS])
-"""The columns kept of each request; NaN where missing. `tokens`: output tokens that arrived, see rows();
-`answer`, `answer_last`: when the first and last event that is no thinking came; `thinking`, `tool`: of the tokens,
-those that are thinking, and those of tool calls."""
+"""The columns kept of each request; NaN where missing. `tokens`: output tokens that arrived, see
+rows(); `answer`, `answer_last`: when the first and last event that is no thinking came; `thinking`,
+`tool`: of the tokens, those that are thinking, and those of tool calls."""
 
 # Columns as the record names them, for those that are taken as they are.
 _TAKEN = {
-    "intended": "intended_s", "sent": "sent_s", "end": "end_s", "input": "input_tokens",
-    "cached": "cached_tokens", "lag": "receive_lag_s", "turn": "turn", "replica": "replica",
-}  # fmt: skip
-COLUMNS = ("request_id", "phase", "status", *_TAKEN.values(), "output_tokens", "arrival_s", "tokens")
+    "intended": "intended_s",
+    "sent": "sent_s",
+    "end": "end_s",
+    "input": "input_tokens",
+    "cached": "cached_tokens",
+    "lag": "receive_lag_s",
+    "turn": "turn",
+    "replica": "replica",
+}
+COLUMNS = (
+    "request_id",
+    "phase",
+    "status",
+    *_TAKEN.values(),
+    "output_tokens",
+    "arrival_s",
+    "tokens",
+)
 """The columns of records that these arrays are made of."""
 CHANNELS = ("channel", "reasoning_tokens")
 """Those beside them that tell thinking from answers."""
@@ -58,38 +86,49 @@ class Events(NamedTuple):
 
 
 def events(batch: pa.RecordBatch) -> Events:
-    """Read the events of a batch of records. Raises InputError where lists of a request differ in length."""
+    """Read the events of a batch of records. Raises InputError where lists of a request differ in
+    length."""
     import pyarrow.compute as pc
 
-    (arrival, lengths), (tokens, counted) = (flatten(batch.column(name)) for name in ("arrival_s", "tokens"))
+    (arrival, lengths), (tokens, counted) = (
+        flatten(batch.column(name)) for name in ("arrival_s", "tokens")
+    )
     if not np.array_equal(lengths, counted):
         names = pc.fill_null(batch.column("request_id"), "?").to_pylist()
         first = int(np.argmax(lengths != counted))
-        raise InputError(f"request {names[first]}: arrival_s and tokens differ in length; copy or measure it again")
+        raise InputError(
+            f"request {names[first]}: arrival_s and tokens differ in length; copy or measure it"
+            " again"
+        )
     return Events(mask_times(arrival), tokens, lengths)
 
 
 def mask_times(seconds: Floats) -> Floats:
-    """Put NaN for times that no clock tells: infinite, or so far off that their square is, as in other tools'
-    files.
+    """Put NaN for times that no clock tells: infinite, or so far off that their square is, as in
+    other tools' files.
     """
     far = np.abs(seconds) > _FARTHEST_S
     return np.where(far, np.nan, seconds) if far.any() else seconds
 
 
 def flatten(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Flatten a column of lists: their values end to end, and the count in each row, 0 where a list is missing."""
+    """Flatten a column of lists: their values end to end, and the count in each row, 0 where a list
+    is missing."""
     import pyarrow.compute as pc
 
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = (
+        pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    )
     # flatten() honours the offsets of a sliced batch and skips null lists.
     return lists.flatten().to_numpy(zero_copy_only=False), lengths
 
 
 def split_pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
-    """Cut events into pieces of some _PIECE_EVENTS in whole requests; yields each with its range of requests.
+    """Cut events into pieces of some _PIECE_EVENTS in whole requests; yields each with its range of
+    requests.
 
-    Memory does not depend on how large batches are then, and what is computed of a piece stays in the processor.
+    Memory does not depend on how large batches are then, and what is computed of a piece stays in
+    the processor.
     """
     ends = np.cumsum(whole.lengths)
     start = first = 0
@@ -97,22 +136,27 @@ def split_pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
         stop = max(start + 1, int(np.searchsorted(ends, first + _PIECE_EVENTS, side="right")))
         last = int(ends[stop - 1])
         events = slice(first, last)
-        yield slice(start, stop), Events(whole.arrival[events], whole.tokens[events], whole.lengths[start:stop])
+        yield (
+            slice(start, stop),
+            Events(whole.arrival[events], whole.tokens[events], whole.lengths[start:stop]),
+        )
         start, first = stop, last
 
 
 def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     """Make one ROW per request; `events`: of the same batch.
 
-    `tokens` is T: what an ok or short request says of itself (`output_tokens`); for others, and where it says
-    nothing, the last of its cumulative counts.
+    `tokens` is T: what an ok or short request says of itself (`output_tokens`); for others, and
+    where it says nothing, the last of its cumulative counts.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     arrival, tokens, lengths = events
     table = np.zeros(batch.num_rows, ROW)
-    table["measured"] = pc.fill_null(pc.equal(batch.column("phase"), "measure"), False).to_numpy(zero_copy_only=False)
+    table["measured"] = pc.fill_null(pc.equal(batch.column("phase"), "measure"), False).to_numpy(
+        zero_copy_only=False
+    )
     codes = pc.index_in(batch.column("status"), value_set=pa.array(STATUSES))
     table["status"] = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
     for name, column in _TAKEN.items():
@@ -133,8 +177,8 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
 
 
 def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) -> None:
-    """Fill the columns of `table` that tell thinking from answers; NaN where a record does not. Of a batch without
-    channels, as of simulated runs, all is answer.
+    """Fill the columns of `table` that tell thinking from answers; NaN where a record does not. Of
+    a batch without channels, as of simulated runs, all is answer.
     """
     for name in ("answer", "answer_last", "thinking", "tool"):
         table[name] = np.nan
@@ -144,7 +188,12 @@ def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) ->
     lengths = events.lengths
     channel, told = flatten(batch.column("channel"))
     known = (told == lengths) & (lengths > 0)
-    for name, value in (("answer", table["first"]), ("answer_last", table["last"]), ("thinking", 0.0), ("tool", 0.0)):
+    for name, value in (
+        ("answer", table["first"]),
+        ("answer_last", table["last"]),
+        ("thinking", 0.0),
+        ("tool", 0.0),
+    ):
         table[name] = np.where(known, value, np.nan)
     if not np.isin(channel, (THINKING, TOOL_CALL)).any():
         return
@@ -159,11 +208,14 @@ def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) ->
     for name, at in (("answer", first), ("answer_last", last)):
         table[name][who[thought[who]]] = events.arrival[spoken[at]][thought[who]]
     gained = np.maximum(count_gained(events), 0)
-    sums = np.bincount(owner * 4 + of_event, weights=gained, minlength=4 * len(table)).reshape(-1, 4)
+    sums = np.bincount(owner * 4 + of_event, weights=gained, minlength=4 * len(table)).reshape(
+        -1, 4
+    )
     tokens, counted = table["tokens"], np.full(len(table), np.nan)
     if "reasoning_tokens" in batch.schema.names:
         counted = batch.column("reasoning_tokens").to_numpy(zero_copy_only=False).astype(np.float64)
-    # A count of 0, or one that leaves the answer no token, was not counted: then by what the events brought.
+    # A count of 0, or one that leaves the answer no token, was not counted: then by what the events
+    # brought.
     has_answer = np.isin(np.arange(len(table)), who)
     credible = (counted > 0) & (counted <= tokens - has_answer)
     spread = tokens * _share(sums[:, THINKING], sums[:, THINKING:].sum(axis=1))
@@ -179,7 +231,8 @@ def _share(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
 
 
 def answer_rate_per_s(rows: NDArray[Any]) -> Floats:
-    """Compute (answer tokens − 1)/(last − first answer event) of each ROW, NaN where that is no time."""
+    """Compute (answer tokens − 1)/(last − first answer event) of each ROW, NaN where that is no
+    time."""
     tokens, length_s = rows["tokens"] - rows["thinking"], rows["answer_last"] - rows["answer"]
     rate = np.full(len(rows), np.nan)
     np.divide(tokens - 1, length_s, out=rate, where=(tokens >= 2) & (length_s > 0))
@@ -187,7 +240,8 @@ def answer_rate_per_s(rows: NDArray[Any]) -> Floats:
 
 
 def count_gained(events: Events) -> NDArray[Any]:
-    """Count the tokens that each event brought, from the cumulative counts; each request counts from 0."""
+    """Count the tokens that each event brought, from the cumulative counts; each request counts
+    from 0."""
     _, tokens, lengths = events
     brought = tokens.copy()
     brought[1:] -= tokens[:-1]
@@ -196,19 +250,25 @@ def count_gained(events: Events) -> NDArray[Any]:
     return brought
 
 
-def token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Compute ITL: the gap between one event and the next, divided by the later one's tokens, once per token.
+def token_gaps(
+    arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Compute ITL: the gap between one event and the next, divided by the later one's tokens, once
+    per token.
 
-    A chunk is not a token. An engine under load, or with speculative decoding, sends several tokens in one chunk:
-    counting gaps between chunks gives few and long ones (what vLLM prints as ITL), counting zeros within a chunk
-    makes the median 0. Spread over the tokens, the gaps of a request sum to tT − t1 however they were bundled.
+    A chunk is not a token. An engine under load, or with speculative decoding, sends several tokens
+    in one chunk: counting gaps between chunks gives few and long ones (what vLLM prints as ITL),
+    counting zeros within a chunk makes the median 0. Spread over the tokens, the gaps of a request
+    sum to tT − t1 however they were bundled.
 
-    The tokens of the first event follow no event and add no gap. An event that brought none passes its gap on to
-    the next that does; events after the last token have none to pass it to, and count in tT only.
+    The tokens of the first event follow no event and add no gap. An event that brought none passes
+    its gap on to the next that does; events after the last token have none to pass it to, and count
+    in tT only.
     """
     firsts = (np.cumsum(lengths) - lengths)[lengths > 0]
     if len(gained) and (gained == 1).all():
-        # One token an event, as most engines send them: the gaps as they are, but for those between requests.
+        # One token an event, as most engines send them: the gaps as they are, but for those between
+        # requests.
         within = np.ones(len(arrival) - 1, np.bool_)
         within[firsts[1:] - 1] = False
         return np.diff(arrival)[within].astype(np.float32)
@@ -219,7 +279,8 @@ def token_gaps(arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
 def spread_gaps(
     arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
 ) -> tuple[Floats, Floats, NDArray[Any]]:
-    """Return (arrival, ITL of each of its tokens, tokens) of each event that ends a gap, for token_gaps()."""
+    """Return (arrival, ITL of each of its tokens, tokens) of each event that ends a gap, for
+    token_gaps()."""
     first = np.zeros(len(arrival), np.bool_)
     first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
     kept = first | (gained > 0)
@@ -251,8 +312,8 @@ def divide(count: float | None, seconds: float | None) -> float | None:
 
 
 def origin_s(rows: NDArray[Any], load: Load) -> Floats:
-    """Return the time from which TTFT and E2E of each ROW count: in a closed loop its sending, else the intended
-    time, since the user waits from then on; sending where that is not known.
+    """Return the time from which TTFT and E2E of each ROW count: in a closed loop its sending, else
+    the intended time, since the user waits from then on; sending where that is not known.
     """
     sent: Floats = rows["sent"]
     return sent if load.is_closed else np.where(np.isnan(rows["intended"]), sent, rows["intended"])

@@ -1,4 +1,5 @@
-"""The calls of sessions as a graph: columns of a plan, and the selection of lists that lie end to end."""
+"""The calls of sessions as a graph: columns of a plan, and the selection of lists that lie end to
+end."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 class CallGraph:
     """The calls of sessions that branch and join, and whose prompts are whole; rows as in the plan.
 
-    Row r waits for parents[offsets[r]:offsets[r + 1]], turns of its own session before its own: until each has
-    ended or, where `sent`, was sent; then comes the plan's `think_s`. The first of a session has none, all others
-    have one or more.
-    copy   how often the same session was in the cell before it; below 0 in the warm-up. Each copy's words are its own
+    Row r waits for parents[offsets[r]:offsets[r + 1]], turns of its own session before its own:
+    until each has ended or, where `sent`, was sent; then comes the plan's `think_s`. The first of a
+    session has none, all others have one or more.
+    copy   how often the same session was in the cell before it; below 0 in the warm-up. Each copy's
+           words are its own
     live   the server's own answers stand in later prompts, in the place of the recorded ones
     """
 
@@ -36,7 +38,8 @@ class CallGraph:
 def take_lists(
     offsets: NDArray[np.int64], ids: NDArray[np.int32], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Select those of `rows`, in their order, from lists that lie end to end: ids[offsets[i]:offsets[i + 1]]."""
+    """Select those of `rows`, in their order, from lists that lie end to end:
+    ids[offsets[i]:offsets[i + 1]]."""
     import numpy as np
 
     lengths = np.diff(offsets)[rows]

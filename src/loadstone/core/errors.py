@@ -10,8 +10,13 @@ LoadstoneError       nothing came of it: exit code 2
 import errno
 
 _NO_ROOM = (errno.EAGAIN, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_NO_ROOM_WORDS = ("can't start new thread", "Failed to launch worker thread", "Resource temporarily unavailable")
-"""Python and Arrow say so, in other exceptions than OSError, if the system refused them a thread."""
+_NO_ROOM_WORDS = (
+    "can't start new thread",
+    "Failed to launch worker thread",
+    "Resource temporarily unavailable",
+)
+"""Python and Arrow say so, in other exceptions than OSError, if the system refused them a thread.
+"""
 
 
 class LoadstoneError(Exception):
@@ -33,7 +38,8 @@ class DiskFullError(InputError):
 
 
 class NoRoomError(LoadstoneError):
-    """This host, or a limit set on it, refuses memory, a thread or an open file; no file or server is at fault."""
+    """This host, or a limit set on it, refuses memory, a thread or an open file; no file or server
+    is at fault."""
 
     def __init__(self, error: BaseException) -> None:
         reason = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
@@ -44,8 +50,8 @@ class NoRoomError(LoadstoneError):
 
 
 def lacks_room(error: BaseException) -> bool:
-    """Return True if an error comes from the host's limits, not from what was read or started. (A MemoryError may be
-    of either: a damaged file can ask for any number of bytes.)
+    """Return True if an error comes from the host's limits, not from what was read or started. (A
+    MemoryError may be of either: a damaged file can ask for any number of bytes.)
     """
     refused = isinstance(error, OSError) and error.errno in _NO_ROOM
     return refused or any(words in str(error) for words in _NO_ROOM_WORDS)

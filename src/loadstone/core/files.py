@@ -1,5 +1,5 @@
-"""Reads files that anybody may have written: only if they are files, with a bound, decoded strictly. Makes folders
-for temporary files."""
+"""Reads files that anybody may have written: only if they are files, with a bound, decoded
+strictly. Makes folders for temporary files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _T = TypeVar("_T")
 class TemporaryFolder:
     """Makes a folder that is removed at the end of a `with` block, or with the program.
 
-    tempfile.TemporaryDirectory leaves it behind where a signal comes between the making and the note that it is to be
-    removed.
+    tempfile.TemporaryDirectory leaves it behind where a signal comes between the making and the
+    note that it is to be removed.
     """
 
     def __init__(self, prefix: str = "loadstone-", parent: Path | None = None) -> None:
@@ -68,8 +68,8 @@ def explain_os_error(complaint: str, remedy: str) -> Iterator[None]:
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read its bytes.
 
-    Raises OSError where it cannot be opened, and where it is no regular file: a pipe would wait for somebody to write
-    to it, a device may have no end.
+    Raises OSError where it cannot be opened, and where it is no regular file: a pipe would wait for
+    somebody to write to it, a device may have no end.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -84,13 +84,14 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def check_regular(path: Path) -> None:
-    """Check, for another library that opens the file next; raises OSError as open_regular() does."""
+    """Check, for another library that opens the file next; raises OSError as open_regular()
+    does."""
     open_regular(path).close()
 
 
 def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
-    """Read all of a file. Raises InputError, one line that ends with `remedy`, where it cannot be read or is
-    larger.
+    """Read all of a file. Raises InputError, one line that ends with `remedy`, where it cannot be
+    read or is larger.
     """
     with explain_os_error(f"{path}: cannot be read", remedy), open_regular(path) as file:
         content = file.read(most_bytes + 1)
@@ -103,8 +104,8 @@ def read_bytes(path: Path, most_bytes: int, remedy: str) -> bytes:
 def read_json(path: Path, kind: type[_T], most_bytes: int, what: str, remedy: str) -> _T:
     """Read the JSON document of a file as `kind`.
 
-    Raises InputError, one line that ends with `remedy`, where it cannot be read, is larger, or is not `what` (with
-    its article): no JSON, no UTF-8, nested too deeply, or of other fields.
+    Raises InputError, one line that ends with `remedy`, where it cannot be read, is larger, or is
+    not `what` (with its article): no JSON, no UTF-8, nested too deeply, or of other fields.
     """
     return decode_json(read_bytes(path, most_bytes, remedy), kind, f"{path}: not {what}", remedy)
 

@@ -1,9 +1,9 @@
-"""Reads what is reported of GPUs while a run goes on: by NVML (loadstone.core.nvml), a Prometheus exporter beside the
-servers, or an engine on its own page.
+"""Reads what is reported of GPUs while a run goes on: by NVML (loadstone.core.nvml), a Prometheus
+exporter beside the servers, or an engine on its own page.
 
 Names and units: NVIDIA's DCGM exporter (etc/default-counters.csv), AMD's device-metrics-exporter
-(docs/configuration/metricslist.md; its names come in capitals and with `amd_` before them, too), nvidia_gpu_exporter
-(docs/METRICS.md), Triton (docs/user_guide/metrics.md).
+(docs/configuration/metricslist.md; its names come in capitals and with `amd_` before them, too),
+nvidia_gpu_exporter (docs/METRICS.md), Triton (docs/user_guide/metrics.md).
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "engine")
-"""The first of these that reports GPUs is taken: an exporter was named by the user, and may know of other
-machines than this one; an engine tells least."""
+"""The first of these that reports GPUs is taken: an exporter was named by the user, and may know of
+other machines than this one; an engine tells least."""
 GPUS = -1
 """In the column `replica` of samples: what GPUs say, whichever server they work for."""
 POOLS = {"prefill": -2, "decode": -3}
 """There: what the GPUs of one pool say."""
 LEAST_NEW = 3
-"""Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30 s by default, and
-say the same in between: with fewer, much of what neighbouring loads drew would be in it."""
+"""Readings that an energy needs within its window. Exporters collect by themselves, DCGM's every 30
+s by default, and say the same in between: with fewer, much of what neighbouring loads drew would be
+in it."""
 LEAST_COVERED = 0.9
-"""Share of a window that readings of an energy counter must cover: the rest is taken to be like it."""
+"""Share of a window that readings of an energy counter must cover: the rest is taken to be like it.
+"""
 AGREE = 1.5
 """A counter of energy is believed where it is within this factor of the power that was told."""
 _PLACE = ("hostname", "host", "instance")
 _SELF = ("uuid", "gpu_uuid", "serial_number", "gpu", "gpu_id", "gpu_index", "index", "device")
-"""Labels that name a GPU, the surest first. Parts of one GPU (MIG, AMD's partitions) share the first three."""
+"""Labels that name a GPU, the surest first. Parts of one GPU (MIG, AMD's partitions) share the
+first three."""
 _GPU_LABELS = {*_PLACE, *_SELF, "modelname", "card_model", "gpu_i_id", "partition_id"}
 _DCGM_BLANK = tuple(blank + why for blank in (2.0**31 - 16, 2.0**47) for why in range(4))
 _BLANK_FROM = 9.2e18
@@ -53,9 +56,15 @@ class Meaning(NamedTuple):
 
 
 _QUANTITIES = (
-    "power_w", "energy_j_total", "sm_clock_mhz", "memory_clock_mhz", "memory_used_bytes", "temperature_c",
-    "busy_share", "clock_reasons",
-)  # fmt: skip
+    "power_w",
+    "energy_j_total",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
+    "memory_used_bytes",
+    "temperature_c",
+    "busy_share",
+    "clock_reasons",
+)
 _NAMES = {
     **{f"nvml:{name}": Meaning("nvml", name) for name in _QUANTITIES},
     "dcgm_fi_dev_power_usage": Meaning("dcgm", "power_w"),
@@ -93,8 +102,8 @@ def find_meaning(name: str) -> Meaning | None:
 
 
 def select_gpu_labels(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]] | None:
-    """Keep the labels (name, text) that identify the GPU, and no names of pods and users; None where the value is of
-    another clock than that of the GPU's processors.
+    """Keep the labels (name, text) that identify the GPU, and no names of pods and users; None
+    where the value is of another clock than that of the GPU's processors.
     """
     labels = list(labels)
     if any(name == "clock_type" and text != "GPU_CLOCK_TYPE_SYSTEM" for name, text in labels):
@@ -103,7 +112,8 @@ def select_gpu_labels(labels: Iterable[tuple[str, str]]) -> list[tuple[str, str]
 
 
 def split_pool(text: str) -> tuple[str, str]:
-    """Return the pool, "" where none is named, and the address of an exporter: `decode=node:9400`."""
+    """Return the pool, "" where none is named, and the address of an exporter:
+    `decode=node:9400`."""
     role, equals, url = text.partition("=")
     return (role, url) if equals and role in POOLS else ("", text)
 
@@ -144,7 +154,10 @@ class Readings:
         """Read what the exporters of each pool reported, of those that have any."""
         import pyarrow.compute as pc
 
-        parts = {role: samples.filter(pc.equal(samples["replica"], number)) for role, number in POOLS.items()}
+        parts = {
+            role: samples.filter(pc.equal(samples["replica"], number))
+            for role, number in POOLS.items()
+        }
         return {role: cls(part) for role, part in parts.items() if part.num_rows}
 
     def select(self, name: str, start_s: float, end_s: float) -> list[GpuSeries]:
@@ -157,24 +170,29 @@ class Readings:
         return inside
 
     def interpolate(self, name: str, start_s: float, end_s: float) -> tuple[Floats, Floats]:
-        """Return (moments at which one of the GPUs was read, GPUs × values at these). No two exporters are read at
-        once: what lies between the readings of a GPU is on a line between them.
+        """Return (moments at which one of the GPUs was read, GPUs × values at these). No two
+        exporters are read at once: what lies between the readings of a GPU is on a line between
+        them.
         """
         inside = self.select(name, start_s, end_s)
-        moments = np.unique(np.concatenate([series.time_s for _, series in inside] or [np.empty(0)]))
+        moments = np.unique(
+            np.concatenate([series.time_s for _, series in inside] or [np.empty(0)])
+        )
         rows = [np.interp(moments, *series) for _, series in inside]
         return moments, np.array(rows).reshape(len(rows), len(moments))
 
     def sum_energy_j(self, start_s: float, end_s: float) -> float | None:
-        """Sum the energy of all GPUs in this time; None where it was read too seldom. Counters are used where they
-        agree with the power, else the power is.
+        """Sum the energy of all GPUs in this time; None where it was read too seldom. Counters are
+        used where they agree with the power, else the power is.
         """
         power = dict(self.select("power_w", start_s, end_s))
         total = 0.0
         for gpu in power.keys() | self.series.get("energy_j_total", {}).keys():
             counted = _count_gain(self.series.get("energy_j_total", {}).get(gpu), start_s, end_s)
             drawn = _integrate_power(power.get(gpu), end_s - start_s)
-            if counted is None or (drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE):
+            if counted is None or (
+                drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE
+            ):
                 counted = drawn
             if counted is None:
                 return None
@@ -186,16 +204,25 @@ def _group_by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = [name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name) is not None]
+    known = [
+        name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name) is not None
+    ]
     samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(known, pa.string())))
     time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
     keys = [samples[column].combine_chunks().dictionary_encode() for column in ("name", "labels")]
     names, labels = (key.dictionary.to_pylist() for key in keys)
-    each, which = np.unique(np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True)
+    each, which = np.unique(
+        np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True
+    )
     parts: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
     for nth, (name, label) in enumerate(each.T):
         metric = find_meaning(names[name])
-        chosen = (which == nth) & np.isfinite(value) & (value < _BLANK_FROM) & ~np.isin(value, _DCGM_BLANK)
+        chosen = (
+            (which == nth)
+            & np.isfinite(value)
+            & (value < _BLANK_FROM)
+            & ~np.isin(value, _DCGM_BLANK)
+        )
         if metric is not None and chosen.any():
             series = Series(time_s[chosen], value[chosen] * metric.factor)
             parts[metric.source, metric.name, _name_gpu(labels[label])].append(series)
@@ -207,7 +234,10 @@ def _group_by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]
 
 def _name_gpu(labels: str) -> str:
     """Name the GPU: by its own name where it has one, else by its number on its machine."""
-    texts = {name.lower(): text for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()}
+    texts = {
+        name.lower(): text
+        for name, text in msgspec.json.decode(labels, type=dict[str, Any]).items()
+    }
     name = next((name for name in _SELF if texts.get(name)), None)
     if name in _SELF[:3]:
         return str(texts[name])
@@ -215,8 +245,8 @@ def _name_gpu(labels: str) -> str:
 
 
 def _merge(several: list[Series]) -> Series:
-    """Merge one GPU's readings in order, the largest of those made at once: parts of a GPU that have no meter report
-    0."""
+    """Merge one GPU's readings in order, the largest of those made at once: parts of a GPU that
+    have no meter report 0."""
     time_s = np.concatenate([series.time_s for series in several])
     value = np.concatenate([series.value for series in several])
     order = np.argsort(time_s, kind="stable")
@@ -232,7 +262,11 @@ def _count_gain(series: Series | None, start_s: float, end_s: float) -> float | 
     time_s, value = series.time_s[moved], series.value[moved]
     covered_s = min(end_s, float(time_s[-1])) - max(start_s, float(time_s[0]))
     inside = int(((time_s >= start_s) & (time_s <= end_s)).sum())
-    if inside < LEAST_NEW or covered_s < LEAST_COVERED * (end_s - start_s) or (np.diff(value) < 0).any():
+    if (
+        inside < LEAST_NEW
+        or covered_s < LEAST_COVERED * (end_s - start_s)
+        or (np.diff(value) < 0).any()
+    ):
         return None
     first, last = np.interp([start_s, end_s], time_s, value)
     return float(last - first) * (end_s - start_s) / covered_s

@@ -1,4 +1,5 @@
-"""Describes the machine of a run for whoever repeats it, and finds the folders where things are kept on it."""
+"""Describes the machine of a run for whoever repeats it, and finds the folders where things are
+kept on it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _LIBRARIES = ("httptools", "msgspec", "numpy", "pyarrow", "uvloop")
 
 
 class Host(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The machine of a client. No host or user name; nothing of a run that another tool's client measured.
+    """The machine of a client. No host or user name; nothing of a run that another tool's client
+    measured.
 
     cores         that the process might use
     system        kernel, its release, architecture
@@ -48,20 +50,24 @@ def describe() -> Host:
 
 
 def count_processors() -> int:
-    """Count the processors that this process may use: its affinity's, and no more than its container's quota comes
-    to.
+    """Count the processors that this process may use: its affinity's, and no more than its
+    container's quota comes to.
     """
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    allowed = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, math.ceil(min(allowed, _quota(_CGROUPS))))
 
 
 def _quota(groups: Path) -> float:
-    """Read how many processors the control group at `groups` may use, v2 or v1: quota / period; infinite where none
-    is set.
+    """Read how many processors the control group at `groups` may use, v2 or v1: quota / period;
+    infinite where none is set.
     """
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
-            quota, period = (int(word) for name in names for word in (groups / name).read_text("ascii").split())
+            quota, period = (
+                int(word) for name in names for word in (groups / name).read_text("ascii").split()
+            )
         except (OSError, ValueError):  # no such file, or "max" in it
             continue
         if quota > 0 and period > 0:
@@ -70,8 +76,9 @@ def _quota(groups: Path) -> float:
 
 
 def make_path(text: str | os.PathLike[str]) -> Path:
-    """Make a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done so before Python.
-    Where there is no such home it stays as it is, as does what no file can be called.
+    """Make a path, a leading ~ as the home folder: pyarrow takes it for that, and no shell has done
+    so before Python. Where there is no such home it stays as it is, as does what no file can be
+    called.
 
     Raises TypeError where it is none.
     """
@@ -104,7 +111,10 @@ def _cpu() -> str:
 
 
 def _version(name: str) -> str | None:
-    from importlib.metadata import PackageNotFoundError, version  # a fifth of what `loadstone --help` takes
+    from importlib.metadata import (
+        PackageNotFoundError,
+        version,
+    )  # a fifth of what `loadstone --help` takes
 
     try:
         return version(name)

@@ -1,7 +1,7 @@
 """Reads the NVIDIA GPUs of this machine: power, clocks, memory, and why their clocks are held down.
 
-Read through NVML (the package nvidia-ml-py, an optional one). A value that a GPU does not tell is left out: virtual
-and partitioned GPUs tell few.
+Read through NVML (the package nvidia-ml-py, an optional one). A value that a GPU does not tell is
+left out: virtual and partitioned GPUs tell few.
 
 Names and units as kept in a run's server.parquet, each with the label `gpu`, NVML's number of it:
 
@@ -25,9 +25,16 @@ from loadstone.core.errors import InputError
 PREFIX = "nvml:"
 MOST_GPUS = 16
 REASONS = {
-    "idle": 0x1, "application_clocks": 0x2, "power_cap": 0x4, "hardware_slowdown": 0x8, "sync_boost": 0x10,
-    "thermal": 0x20, "hardware_thermal": 0x40, "power_brake": 0x80, "display_clock": 0x100,
-}  # fmt: skip
+    "idle": 0x1,
+    "application_clocks": 0x2,
+    "power_cap": 0x4,
+    "hardware_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "thermal": 0x20,
+    "hardware_thermal": 0x40,
+    "power_brake": 0x80,
+    "display_clock": 0x100,
+}
 """nvml.h, nvmlClocksEventReason*: what holds the SM clock below its highest."""
 
 
@@ -51,7 +58,8 @@ class GpuDescription(NamedTuple):
 
 
 class Gpus:
-    """The GPUs that NVML sees, for as long as the block lasts. `nvml`: the module `pynvml`, or one like it.
+    """The GPUs that NVML sees, for as long as the block lasts. `nvml`: the module `pynvml`, or one
+    like it.
 
     Raises InputError where there is no NVML, no driver or no GPU.
     """
@@ -61,14 +69,20 @@ class Gpus:
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
-            raise InputError(f"GPU telemetry: no NVIDIA driver answers ({_text(error)}); leave it out here") from None
+            raise InputError(
+                f"GPU telemetry: no NVIDIA driver answers ({_text(error)}); leave it out here"
+            ) from None
         try:
             count = min(int(self._nvml.nvmlDeviceGetCount()), MOST_GPUS)
-            self._handles = [self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)]
+            self._handles = [
+                self._nvml.nvmlDeviceGetHandleByIndex(number) for number in range(count)
+            ]
             self.driver = _text(self._nvml.nvmlSystemGetDriverVersion())
         except self._nvml.NVMLError as error:
             self._shut()
-            raise InputError(f"GPU telemetry: NVML fails ({_text(error)}); see what nvidia-smi says") from None
+            raise InputError(
+                f"GPU telemetry: NVML fails ({_text(error)}); see what nvidia-smi says"
+            ) from None
         if not self._handles:
             self._shut()
             raise InputError("GPU telemetry: the driver shows no GPU; see what nvidia-smi says")
@@ -91,8 +105,12 @@ class Gpus:
                 name=_text(self._ask(nvml.nvmlDeviceGetName, handle) or "unknown"),
                 uuid=_text(self._ask(nvml.nvmlDeviceGetUUID, handle) or ""),
                 memory_bytes=_attribute(self._ask(nvml.nvmlDeviceGetMemoryInfo, handle), "total"),
-                power_limit_w=_scaled(self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3),
-                sm_clock_max_mhz=_scaled(self._ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1.0),
+                power_limit_w=_scaled(
+                    self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle), 1e-3
+                ),
+                sm_clock_max_mhz=_scaled(
+                    self._ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM), 1.0
+                ),
             )
             for number, handle in enumerate(self._handles)
         ]
@@ -113,16 +131,36 @@ class Gpus:
             nvml, "nvmlDeviceGetCurrentClocksThrottleReasons", None
         )
         yield "power_w", _scaled(self._ask(nvml.nvmlDeviceGetPowerUsage, handle), 1e-3)
-        yield "energy_j_total", _scaled(self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3)
-        yield "sm_clock_mhz", _scaled(self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM), 1.0)
-        yield "memory_clock_mhz", _scaled(self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM), 1.0)
-        yield "memory_used_bytes", _attribute(self._ask(nvml.nvmlDeviceGetMemoryInfo, handle), "used")
+        yield (
+            "energy_j_total",
+            _scaled(self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle), 1e-3),
+        )
+        yield (
+            "sm_clock_mhz",
+            _scaled(self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM), 1.0),
+        )
+        yield (
+            "memory_clock_mhz",
+            _scaled(self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM), 1.0),
+        )
+        yield (
+            "memory_used_bytes",
+            _attribute(self._ask(nvml.nvmlDeviceGetMemoryInfo, handle), "used"),
+        )
         yield (
             "temperature_c",
-            _scaled(self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU), 1.0),
+            _scaled(
+                self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU), 1.0
+            ),
         )
-        yield "busy_share", _scaled(_attribute(self._ask(nvml.nvmlDeviceGetUtilizationRates, handle), "gpu"), 0.01)
-        yield "clock_reasons", _scaled(self._ask(reasons, handle) if reasons is not None else None, 1.0)
+        yield (
+            "busy_share",
+            _scaled(_attribute(self._ask(nvml.nvmlDeviceGetUtilizationRates, handle), "gpu"), 0.01),
+        )
+        yield (
+            "clock_reasons",
+            _scaled(self._ask(reasons, handle) if reasons is not None else None, 1.0),
+        )
 
     def _ask(self, question: Callable[..., Any], *about: Any) -> Any:
         """Ask NVML; None where this GPU, its driver or the package does not know the answer."""
@@ -141,7 +179,9 @@ def _pynvml() -> Any:
     try:
         import pynvml
     except ImportError:
-        raise InputError("GPU telemetry: the package nvidia-ml-py is missing; pip install nvidia-ml-py") from None
+        raise InputError(
+            "GPU telemetry: the package nvidia-ml-py is missing; pip install nvidia-ml-py"
+        ) from None
     return pynvml
 
 

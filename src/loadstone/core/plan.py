@@ -1,5 +1,5 @@
-"""Defines what is requested, and when: Load, PlannedRequest, Plan. A plan's `intended_s` counts from the start of its
-cell.
+"""Defines what is requested, and when: Load, PlannedRequest, Plan. A plan's `intended_s` counts
+from the start of its cell.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says when the requests of one cell are sent.
 
     concurrency  closed loop: `value` requests under way, each end starts the next
-    rate         open loop: `value` requests/s, arrivals by `process` (gamma: shape = `burstiness`; trace: as they
-                 were recorded, times multiplied by `time_scale`, and `value` is their mean)
+    rate         open loop: `value` requests/s, arrivals by `process` (gamma: shape = `burstiness`;
+                 trace: as they were recorded, times multiplied by `time_scale`, and `value` is
+                 their mean)
     burst        all `value` requests at once
     `max_concurrency` caps an open loop; waiting for a slot counts from the intended time.
-    `duration_s` ends issuing by time instead of by count.
-    `profile`: the rate or concurrency follows pieces of (from, to, seconds), linear within each; `value` is then the
-    mean of the rate, the largest concurrency.
-    `unit`: what is counted; of sessions, the first turns follow the load and the others their answers.
+    `duration_s` ends issuing by time instead of by count. `profile`: the rate or concurrency
+    follows pieces of (from, to, seconds), linear within each; `value` is then the mean of the rate,
+    the largest concurrency. `unit`: what is counted; of sessions, the first turns follow the load
+    and the others their answers.
     """
 
     kind: LoadKind
@@ -64,7 +65,8 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_closed(self) -> bool:
-        """True if each end starts the next request; see arrays.origin_s() for what follows for latencies."""
+        """True if each end starts the next request; see arrays.origin_s() for what follows for
+        latencies."""
         return self.kind == "concurrency"
 
     @property
@@ -85,7 +87,12 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def steady(self) -> bool:
         """True if it is requests at one rate that is known: no trace, ramp or sessions."""
-        return self.is_open and not self.profile and self.process != "trace" and self.unit == "requests"
+        return (
+            self.is_open
+            and not self.profile
+            and self.process != "trace"
+            and self.unit == "requests"
+        )
 
     @property
     def label(self) -> str:
@@ -94,27 +101,39 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.profile:
             unit = rate if self.is_open else ""
             value = ", ".join(
-                f"{start:g}{unit} for {seconds:g} s" if start == end else f"{start:g}–{end:g}{unit} in {seconds:g} s"
+                (
+                    f"{start:g}{unit} for {seconds:g} s"
+                    if start == end
+                    else f"{start:g}–{end:g}{unit} in {seconds:g} s"
+                )
                 for start, end, seconds in self.profile
             )
         label = {
-            "concurrency": f"concurrency {value}" + (" sessions" if self.unit == "sessions" else ""),
+            "concurrency": (
+                f"concurrency {value}" + (" sessions" if self.unit == "sessions" else "")
+            ),
             "rate": value if self.profile else value + rate,
             "burst": f"burst of {value}",
         }[self.kind]
-        return f"trace at {1 / self.time_scale:g}× speed, {label}" if self.process == "trace" else label
+        return (
+            f"trace at {1 / self.time_scale:g}× speed, {label}"
+            if self.process == "trace"
+            else label
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """One row of a plan. `index` counts within the cell, warm-up included, and with `cell` names the request.
+    """One row of a plan. `index` counts within the cell, warm-up included, and with `cell` names
+    the request.
 
-    `prompt` is None where it is synthetic; `chat`: it is messages as a JSON array, not text.
-    `turn` counts from 0 within a session, None outside of one; `think_s` lies between the answer to the turn before
-    and this one. `blocks`: the prompt is made of these, `block_tokens` each, shared with all that name them too.
-    `messages`: the whole prompt, each as JSON; `prompt` has then the body's further fields, as a JSON object.
-    `answers`: which of the messages, by place, the server's own answer to a turn of the session replaces.
-    `copy`: of a session that a cell has several times, which one it is: each has its own words.
+    `prompt` is None where it is synthetic; `chat`: it is messages as a JSON array, not text. `turn`
+    counts from 0 within a session, None outside of one; `think_s` lies between the answer to the
+    turn before and this one. `blocks`: the prompt is made of these, `block_tokens` each, shared
+    with all that name them too. `messages`: the whole prompt, each as JSON; `prompt` has then the
+    body's further fields, as a JSON object. `answers`: which of the messages, by place, the
+    server's own answer to a turn of the session replaces. `copy`: of a session that a cell has
+    several times, which one it is: each has its own words.
     """
 
     cell: int
@@ -147,11 +166,12 @@ class PlannedRequest:
 
 @dataclass(eq=False)
 class Blocks:
-    """The blocks that each row's prompt is made of, `tokens` tokens each; 0: they are messages, numbers of `prompts`.
+    """The blocks that each row's prompt is made of, `tokens` tokens each; 0: they are messages,
+    numbers of `prompts`.
 
-    A row's own are ids[offsets[row]:offsets[row + 1]]. They follow the first `kept` blocks of the row that is `back`
-    rows before it, where these are known. offsets i8, one more than rows; ids, back, kept i4. The last block of a row
-    may be cut by its length.
+    A row's own are ids[offsets[row]:offsets[row + 1]]. They follow the first `kept` blocks of the
+    row that is `back` rows before it, where these are known. offsets i8, one more than rows; ids,
+    back, kept i4. The last block of a row may be cut by its length.
     """
 
     tokens: int
@@ -164,8 +184,8 @@ class Blocks:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def lineage(self, row: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (row, first, end): whose own blocks stand in this row's prompt from place `first` to before `end`,
-        from the last to the first.
+        """Yield (row, first, end): whose own blocks stand in this row's prompt from place `first`
+        to before `end`, from the last to the first.
         """
         end = None
         while True:
@@ -212,18 +232,18 @@ class Blocks:
 class Plan:
     """Every request of a run, fixed before the first is sent: the same seed gives the same plan.
 
-    Columns have one entry per request, cells one after another, warm-up first within a cell:
-    cell i4; phase u1 (index into PHASES); intended_s f8 (NaN in a closed loop: the moment a slot frees; and for
-    later turns of a session: `think_s` after the answer before);
-    input_tokens i4 (total demanded, prefix included; of later turns, what they add; −1 where a dataset's text
-    decides); output_tokens i4; prefix_group i4 (−1: none); prefix_tokens i4; turn i4 (from 0; −1: no session);
-    think_s f8; prompt i4 (index into `prompts`; −1: synthetic).
+    Columns have one entry per request, cells one after another, warm-up first within a cell: cell
+    i4; phase u1 (index into PHASES); intended_s f8 (NaN in a closed loop: the moment a slot frees;
+    and for later turns of a session: `think_s` after the answer before); input_tokens i4 (total
+    demanded, prefix included; of later turns, what they add; −1 where a dataset's text decides);
+    output_tokens i4; prefix_group i4 (−1: none); prefix_tokens i4; turn i4 (from 0; −1: no
+    session); think_s f8; prompt i4 (index into `prompts`; −1: synthetic).
 
-    Turns of a session follow one another. `prompts` holds texts or, with `chat`, messages as JSON arrays.
-    `blocks`: what synthetic prompts of a trace share, or the messages of sessions; None where there are none.
-    `graph`: of sessions whose calls do not simply follow one another, or bring their whole prompts.
-    `exact_output`: output lengths are demanded, not a cap.
-    `cyclic`: cells that run by time in a closed loop go round their rows again with new indices.
+    Turns of a session follow one another. `prompts` holds texts or, with `chat`, messages as JSON
+    arrays. `blocks`: what synthetic prompts of a trace share, or the messages of sessions; None
+    where there are none. `graph`: of sessions whose calls do not simply follow one another, or
+    bring their whole prompts. `exact_output`: output lengths are demanded, not a cap. `cyclic`:
+    cells that run by time in a closed loop go round their rows again with new indices.
     """
 
     seed: int
@@ -246,24 +266,35 @@ class Plan:
     graph: CallGraph | None = None
 
     COLUMNS = (
-        "cell", "phase", "intended_s", "input_tokens", "output_tokens", "prefix_group", "prefix_tokens", "turn",
-        "think_s", "prompt",
-    )  # fmt: skip
+        "cell",
+        "phase",
+        "intended_s",
+        "input_tokens",
+        "output_tokens",
+        "prefix_group",
+        "prefix_tokens",
+        "turn",
+        "think_s",
+        "prompt",
+    )
 
     def __len__(self) -> int:
         return len(self.cell)
 
     @cached_property
     def plan_id(self) -> str:
-        """Twelve hex digits over everything the plan holds; equal plans have equal ids. A plan is not changed once it
-        is made, so they are made once.
+        """Twelve hex digits over everything the plan holds; equal plans have equal ids. A plan is
+        not changed once it is made, so they are made once.
         """
         import numpy as np
 
-        digest = hashlib.sha256(msgspec.json.encode([self.seed, self.cells, self.exact_output, self.chat]))
+        digest = hashlib.sha256(
+            msgspec.json.encode([self.seed, self.cells, self.exact_output, self.chat])
+        )
         for name in self.COLUMNS[:-1]:
             digest.update(getattr(self, name).tobytes())
-        # Of prompts, what each row asks: not in which order they are kept, nor what no row uses. The last is for −1.
+        # Of prompts, what each row asks: not in which order they are kept, nor what no row uses.
+        # The last is for −1.
         texts = [hashlib.sha256(prompt.encode()).digest() for prompt in self.prompts]
         each = np.frombuffer(b"".join([*texts, bytes(32)]), np.uint8).reshape(-1, 32)
         digest.update(each[self.prompt].tobytes())
@@ -284,7 +315,9 @@ class Plan:
         """First row of each cell, and the end."""
         import numpy as np
 
-        starts: list[int] = np.searchsorted(self.cell, np.arange(len(self.cells) + 1, dtype=np.int32)).tolist()
+        starts: list[int] = np.searchsorted(
+            self.cell, np.arange(len(self.cells) + 1, dtype=np.int32)
+        ).tolist()
         return starts
 
     def rows(self, cell: int) -> range:
@@ -305,7 +338,8 @@ class Plan:
         return int((self.phase[rows.start : rows.stop] == 0).sum())
 
     def steps(self, cell: int) -> list[tuple[int, int | None]]:
-        """List the index ranges of a cell that run one after another, each from rest; end None: endless.
+        """List the index ranges of a cell that run one after another, each from rest; end None:
+        endless.
 
         A burst begins from rest, so its warm-up is a step of its own.
         """
@@ -319,8 +353,8 @@ class Plan:
         return bool((self.turn >= 0).any())
 
     def row(self, cell: int, index: int) -> int:
-        """Find the row of request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps repeat the measured
-        rows.
+        """Find the row of request `index` of `cell`. In a cyclic cell any index ≥ 0 exists: laps
+        repeat the measured rows.
 
         Raises IndexError where there is no such request.
         """
@@ -333,7 +367,8 @@ class Plan:
         raise IndexError(f"cell {cell} has {len(rows)} requests; there is none with index {index}")
 
     def copy(self, cell: int, index: int) -> int:
-        """Return which copy of its session a request is of, counted over all laps of a cell that goes round."""
+        """Return which copy of its session a request is of, counted over all laps of a cell that
+        goes round."""
         if self.graph is None:
             return 0
         rows = self.rows(cell)
@@ -345,7 +380,8 @@ class Plan:
         return copy + lap * (1 + int(self.graph.copy[rows.start : rows.stop].max()))
 
     def take(self, rows: NDArray[np.int64], **changes: Any) -> Plan:
-        """Return a plan of these rows, in their order, with other columns where `changes` has them."""
+        """Return a plan of these rows, in their order, with other columns where `changes` has
+        them."""
         columns = {name: getattr(self, name)[rows] for name in self.COLUMNS}
         return replace(
             self,
@@ -385,9 +421,16 @@ class Plan:
         )
 
     def live_answers(self, row: int) -> Iterator[tuple[int, int]]:
-        """Yield (place, turn): which messages of a row's prompt the server's own answer to a turn replaces."""
+        """Yield (place, turn): which messages of a row's prompt the server's own answer to a turn
+        replaces."""
         blocks = self.blocks
-        if self.graph is None or not self.graph.live or blocks is None or blocks.back is None or blocks.kept is None:
+        if (
+            self.graph is None
+            or not self.graph.live
+            or blocks is None
+            or blocks.back is None
+            or blocks.kept is None
+        ):
             return
         for each, first, _ in blocks.lineage(row):
             before = each - int(blocks.back[each])

@@ -21,14 +21,15 @@ RunStatus = Literal["running", "done", "interrupted", "failed"]
 
 
 THINKING, ANSWER, TOOL_CALL = 1, 2, 3
-"""Channels of output: what of an answer an event is of. 0: it tells none, as a token without text."""
+"""Channels of output: what of an answer an event is of. 0: it tells none, as a token without text.
+"""
 
 StopRule = Literal["precise", "imprecise", "errors", "time"]
 
 
 class WatchedRequest(NamedTuple):
-    """The latencies of a measured request that ended well, told while the run goes on; seconds, times from the run's
-    origin. `tpot_s`: None of a single token."""
+    """The latencies of a measured request that ended well, told while the run goes on; seconds,
+    times from the run's origin. `tpot_s`: None of a single token."""
 
     sent_s: float
     end_s: float
@@ -38,9 +39,9 @@ class WatchedRequest(NamedTuple):
 
 
 class Stop(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Says why a cell ended before all of it was sent: the precision that was asked for is reached, too many errors,
-    its longest time. imprecise: it ended before that precision was reached. `holds`: all bounds that were to be
-    decided hold; None: there were none, or it is not known."""
+    """Says why a cell ended before all of it was sent: the precision that was asked for is reached,
+    too many errors, its longest time. imprecise: it ended before that precision was reached.
+    `holds`: all bounds that were to be decided hold; None: there were none, or it is not known."""
 
     rule: StopRule
     evidence: str
@@ -51,19 +52,23 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     """The facts of one request, as measured, simulated or imported.
 
     arrival_s[i]  when event i, the i-th stream event that carried output, arrived
-    read[i]       index of the socket read that brought event i: events of one read share a stamp, and its true
-                  arrival lies between the previous read and the stamp
-    tokens[i]     cumulative output tokens after event i, from `token_source`: the server's running count, its
-                  final count spread evenly over the events, or one per event (pieces)
+    read[i]       index of the socket read that brought event i: events of one read share a stamp,
+                  and its true arrival lies between the previous read and the stamp
+    tokens[i]     cumulative output tokens after event i, from `token_source`: the server's running
+                  count, its final count spread evenly over the events, or one per event (pieces)
     status        ok: ended with a finish reason or [DONE], no error object, at least one token;
                   short: ok, but fewer tokens than were demanded, where an exact length was demanded
     session_id    of a conversation: the request_id of its first turn; `turn` counts from 0
     replica       which of the target's URLs, from 0
-    receive_lag_s the worst, over the request's reads, of user-space read time minus kernel arrival time
-    server_*_s    prefill and decode time as the engine itself states them in the stream (llama.cpp does)
-    channel[i]    THINKING, ANSWER or TOOL_CALL: the last channel that event i is of; None: not known
-    draft_*       as the engine states it of this request's speculative decoding: steps that verified drafts, tokens
-                  drafted, of these accepted; accepted_histogram[j]: steps that accepted exactly j
+    receive_lag_s the worst, over the request's reads, of user-space read time minus kernel arrival
+    time
+    server_*_s    prefill and decode time as the engine itself states them in the stream (llama.cpp
+                  does)
+    channel[i]    THINKING, ANSWER or TOOL_CALL: the last channel that event i is of; None: not
+                  known
+    draft_*       as the engine states it of this request's speculative decoding: steps that
+                  verified drafts, tokens drafted, of these accepted; accepted_histogram[j]: steps
+                  that accepted exactly j
     """
 
     request_id: str
@@ -140,13 +145,17 @@ class CellInfo(msgspec.Struct, kw_only=True):
     client_cpu_s: float | None = None
     """Processor seconds the client's workers took."""
     clocks_apart_s: float | None = None
-    """The most by which clocks of the client's machines may have been apart; None: it was one machine."""
+    """The most by which clocks of the client's machines may have been apart; None: it was one
+    machine."""
     requests_resent: int | None = None
-    """Sent a second time, warm-up included: the server had cut the kept connection before it answered."""
+    """Sent a second time, warm-up included: the server had cut the kept connection before it
+    answered."""
     models: dict[str, int] | None = None
-    """Answers by the model that they name, warm-up included; those that name none are not counted."""
+    """Answers by the model that they name, warm-up included; those that name none are not counted.
+    """
     prompts_compared: int | None = None
-    """Different requests, of the first that were measured, whose answers were compared by their text."""
+    """Different requests, of the first that were measured, whose answers were compared by their
+    text."""
     texts_compared: int | None = None
     """Different texts among these answers."""
     void_firsts: int = 0
@@ -154,14 +163,15 @@ class CellInfo(msgspec.Struct, kw_only=True):
     unlisted: dict[str, int] = {}
     """Answers with output in fields of these names, which the dialect does not know."""
     hidden_tokens: int = 0
-    """Output tokens that the server counts and did not send, which `output_tokens` of the records leave out; below 0:
-    those that it sent and counts beside its output, which they include."""
+    """Output tokens that the server counts and did not send, which `output_tokens` of the records
+    leave out; below 0: those that it sent and counts beside its output, which they include."""
     stopped: Stop | None = None
     """The rule by which it ended, where one was set."""
 
 
 class JournalDamage(msgspec.Struct, kw_only=True):
-    """Says what part of a worker's journal could not be read, and which cells it may have been of."""
+    """Says what part of a worker's journal could not be read, and which cells it may have been
+    of."""
 
     file: str
     at: int
@@ -201,10 +211,12 @@ class RunInfo(msgspec.Struct, kw_only=True):
     """The result of this host's self-test when the run was made; see client_accuracy.Selftest."""
     error: str | None = None
     journals_damaged: list[JournalDamage] = msgspec.field(default_factory=list)
-    """The parts that run_folder.assemble() could not read. These journals stay beside the records."""
+    """The parts that run_folder.assemble() could not read. These journals stay beside the records.
+    """
 
     marks: dict[str, str] = msgspec.field(default_factory=dict)
-    """Digests of records.parquet and summary.json as they were written, by which changes of them show."""
+    """Digests of records.parquet and summary.json as they were written, by which changes of them
+    show."""
 
     @property
     def streams(self) -> bool:

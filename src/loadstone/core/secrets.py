@@ -1,4 +1,5 @@
-"""Keeps the user's keys out of what is written down: a server may repeat them in anything it says. No I/O."""
+"""Keeps the user's keys out of what is written down: a server may repeat them in anything it says.
+No I/O."""
 
 from __future__ import annotations
 
@@ -18,12 +19,14 @@ _WHITESPACE = b" \t\r\n\v\f"
 
 
 def keys_in(headers: Iterable[tuple[str, str]], body: object = None) -> list[str]:
-    """The words of the user's headers, and of the fields of `body`, however deep, that are named as keys are; longest
-    first. Of a name and password in base64 (Basic) also what they are decoded.
+    """The words of the user's headers, and of the fields of `body`, however deep, that are named as
+    keys are; longest first. Of a name and password in base64 (Basic) also what they are decoded.
     """
     texts = [*(value for _, value in headers), *_named(body)]
     words = [word for text in texts for word in [*text.split(), *_basic(text)]]
-    return sorted({word for word in words if len(word) >= _SHORTEST}, key=lambda word: (-len(word), word))
+    return sorted(
+        {word for word in words if len(word) >= _SHORTEST}, key=lambda word: (-len(word), word)
+    )
 
 
 def names_key(name: str) -> bool:
@@ -32,7 +35,8 @@ def names_key(name: str) -> bool:
 
 
 def blank_words(words: Sequence[str]) -> list[str]:
-    """A command line without the values whose flags are named as keys are: `--api-key …`, `--env=HF_TOKEN=…`."""
+    """A command line without the values whose flags are named as keys are: `--api-key …`,
+    `--env=HF_TOKEN=…`."""
     shown: list[str] = []
     for i, word in enumerate(words):
         *names, _ = word.split("=")
@@ -59,7 +63,8 @@ def _basic(value: str) -> list[str]:
 
 
 def _named(value: object, name: str = "") -> Iterator[str]:
-    """Texts of the fields in a decoded value that are named as keys are; those of a list have its name."""
+    """Texts of the fields in a decoded value that are named as keys are; those of a list have its
+    name."""
     if isinstance(value, Mapping):
         for inner_name, inner in value.items():
             yield from _named(inner, inner_name)
@@ -71,26 +76,33 @@ def _named(value: object, name: str = "") -> Iterator[str]:
 
 
 def blank(text: str, keys: Sequence[str]) -> str:
-    """`text` without the keys, as blank_bytes(); at the end of a text that was cut short without their beginnings."""
+    """`text` without the keys, as blank_bytes(); at the end of a text that was cut short without
+    their beginnings."""
     for key in keys:
-        text = blank_bytes(text.encode("utf-8", "surrogatepass"), [key]).decode("utf-8", "surrogatepass")
+        text = blank_bytes(text.encode("utf-8", "surrogatepass"), [key]).decode(
+            "utf-8", "surrogatepass"
+        )
         end = text.removesuffix(_BLANK)
         lower, of_key = end.lower(), key.lower()
-        begun = next((size for size in range(len(key), _SHORTEST - 1, -1) if lower.endswith(of_key[:size])), 0)
+        begun = next(
+            (size for size in range(len(key), _SHORTEST - 1, -1) if lower.endswith(of_key[:size])),
+            0,
+        )
         if begun:
             text = end[:-begun] + _BLANK
     return text
 
 
 def blank_bytes(body: bytes, keys: Sequence[str]) -> bytes:
-    """`body` without the keys: in capitals or small letters, with space between their characters, in whichever way
-    JSON or a URL may write these.
+    """`body` without the keys: in capitals or small letters, with space between their characters,
+    in whichever way JSON or a URL may write these.
     """
     if not keys:
         return body
     plain = None if b"\\" in body or b"%" in body else body.lower().translate(None, _WHITESPACE)
     for key in keys:
-        # Looking for the plain letters first is a hundred times as fast: pages of metrics are read every second.
+        # Looking for the plain letters first is a hundred times as fast: pages of metrics are read
+        # every second.
         if plain is None or "".join(key.split()).encode().lower() in plain:
             body = _spellings(key).sub(_BLANK.encode(), body)
     return body
@@ -101,8 +113,13 @@ def _spellings(key: str) -> re.Pattern[bytes]:
     """Finds a key in all its spellings, its characters each in any of them."""
     characters = []
     for each in "".join(key.split()):
-        utf8, utf16 = each.encode("utf-8", "surrogatepass"), each.encode("utf-16-be", "surrogatepass")
-        in_json = b"".join(rb"\\u%02x%02x" % (utf16[at], utf16[at + 1]) for at in range(0, len(utf16), 2))
+        utf8, utf16 = (
+            each.encode("utf-8", "surrogatepass"),
+            each.encode("utf-16-be", "surrogatepass"),
+        )
+        in_json = b"".join(
+            rb"\\u%02x%02x" % (utf16[at], utf16[at + 1]) for at in range(0, len(utf16), 2)
+        )
         in_url = b"".join(b"%%%02x" % byte for byte in utf8)
         escaped = rb"\\?" if each in '"\\/' else b""
         characters.append(b"(?:%s%s|%s|%s)" % (escaped, re.escape(utf8), in_json, in_url))

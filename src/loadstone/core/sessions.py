@@ -1,4 +1,5 @@
-"""Sessions as graphs of calls: what each call waits for, and which calls become due as others are sent and end.
+"""Sessions as graphs of calls: what each call waits for, and which calls become due as others are
+sent and end.
 
 One implementation for the client and the simulator: `OpenSessions`.
 """
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 def time_tasks(
     turn: NDArray[Any], sent_s: NDArray[Any], end_s: NDArray[Any], chosen: NDArray[Any]
 ) -> tuple[list[float], list[float]]:
-    """Return of each `chosen` session of a cell the time from its first call's sending to its last one's end, and how
-    much of that calls were under way.
+    """Return of each `chosen` session of a cell the time from its first call's sending to its last
+    one's end, and how much of that calls were under way.
     """
     import numpy as np
 
@@ -37,7 +38,8 @@ def time_tasks(
 
 @dataclass(slots=True)
 class _Session:
-    """One that has begun. `left` of its calls have not ended; with `given_up` no more of them are sent."""
+    """One that has begun. `left` of its calls have not ended; with `given_up` no more of them are
+    sent."""
 
     left: int
     active: int = 0
@@ -48,10 +50,11 @@ class _Session:
 
 
 class OpenSessions:
-    """The sessions of a cell that have begun. Told what was sent and what ended, it tells what becomes due.
+    """The sessions of a cell that have begun. Told what was sent and what ended, it tells what
+    becomes due.
 
-    An index counts within the cell; times are in the unit of which `per_s` are a second. Of each call that was sent
-    one of ended(), failed() and stopped() is told.
+    An index counts within the cell; times are in the unit of which `per_s` are a second. Of each
+    call that was sent one of ended(), failed() and stopped() is told.
     """
 
     def __init__(self, plan: Plan, cell: int, per_s: float = 1.0) -> None:
@@ -88,7 +91,8 @@ class OpenSessions:
         return index if index < count else self._warm + (index - self._warm) % (count - self._warm)
 
     def sent(self, index: int, at: float) -> list[tuple[float, int]]:
-        """Note that a call was sent; list when each call that follows from that is due, and its index."""
+        """Note that a call was sent; list when each call that follows from that is due, and its
+        index."""
         row = self._row(index)
         first = index - self._turn[row]
         session = self._sessions.get(first)
@@ -99,18 +103,22 @@ class OpenSessions:
         return self._follow(session, index, row, at, sent=True)
 
     def ended(self, index: int, at: float) -> list[tuple[float, int]]:
-        """Note that a call ended well; list when each call that follows from that is due, and its index."""
+        """Note that a call ended well; list when each call that follows from that is due, and its
+        index."""
         return self._follow(self._end(index), index, self._row(index), at, sent=False)
 
     def failed(self, index: int) -> list[int]:
-        """Note that a call failed, which ends its session; list the calls that are never sent because of that."""
+        """Note that a call failed, which ends its session; list the calls that are never sent
+        because of that."""
         session = self._end(index)
         if session.given_up:
             return []
         session.given_up = True
         row = self._row(index)
         first = index - self._turn[row]
-        return [each for each in range(first, first + self._length[row]) if each not in session.begun]
+        return [
+            each for each in range(first, first + self._length[row]) if each not in session.begun
+        ]
 
     def stopped(self, index: int) -> None:
         """Note that a call ended when nothing more is to be sent."""
@@ -136,7 +144,9 @@ class OpenSessions:
         session.left -= 1
         return session
 
-    def _follow(self, session: _Session, index: int, row: int, at: float, *, sent: bool) -> list[tuple[float, int]]:
+    def _follow(
+        self, session: _Session, index: int, row: int, at: float, *, sent: bool
+    ) -> list[tuple[float, int]]:
         due: list[tuple[float, int]] = []
         if session.given_up:
             return due
@@ -145,7 +155,9 @@ class OpenSessions:
                 continue
             following = index + child - row
             if self._parents[child] > 1:
-                left = session.waits[following] = session.waits.get(following, self._parents[child]) - 1
+                left = session.waits[following] = (
+                    session.waits.get(following, self._parents[child]) - 1
+                )
                 if left:
                     continue
             due.append((at + self._think[child], following))

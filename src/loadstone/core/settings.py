@@ -1,7 +1,8 @@
 """How a run was set up, beyond its plan and its target: `settings` in run.json.
 
-A key is there where it applies: what only measured, simulated or imported runs have is absent from the others. Keys
-of later versions are passed over, and a value that cannot be read is left out, so that a run of any version opens.
+A key is there where it applies: what only measured, simulated or imported runs have is absent from
+the others. Keys of later versions are passed over, and a value that cannot be read is left out, so
+that a run of any version opens.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class WorkerClock(msgspec.Struct, frozen=True):
 
 
 class FirstToken(msgspec.Struct, frozen=True):
-    """The predicted TTFT of an idle engine for a prompt of so many tokens: its parts in seconds, by their names."""
+    """The predicted TTFT of an idle engine for a prompt of so many tokens: its parts in seconds, by
+    their names."""
 
     prompt_tokens: int
     parts_s: dict[str, float]
@@ -37,12 +39,15 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
     """The measurements and assumptions that a prediction rests on.
 
     unmeasured           what of the deployment no measurement is behind, in words
-    vendor_unmeasured    no measurement on GPUs of this vendor; `engine_unmeasured`: with this engine
-    uncovered            classes of deployments and loads without measurements whose intervals are wider for it
+    vendor_unmeasured    no measurement on GPUs of this vendor; `engine_unmeasured`: with this
+                         engine
+    uncovered            classes of deployments and loads without measurements whose intervals are
+                         wider for it
     moves_in_waves       a closed loop whose requests are all of one length
     nodes_crossed        nodes that one replica spans; `own_profile`: the profile is the user's
     assumed              where the model's config.json is silent
-    not_simulated        arguments of the deployment that change nothing here; `not_read`: inputs that are left out
+    not_simulated        arguments of the deployment that change nothing here; `not_read`: inputs
+                         that are left out
     assumed_acceptance   the probability that a draft token is accepted, where nobody gave it
     draft                the model that drafts; `own_draft`: the key of older runs for it
     """
@@ -64,7 +69,8 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
 
 
 class ImportedFrom(msgspec.Struct, kw_only=True):
-    """The files that a run was imported from. `cells`: analyse.imported_run.ImportedCell of each, as JSON has it."""
+    """The files that a run was imported from. `cells`: analyse.imported_run.ImportedCell of each,
+    as JSON has it."""
 
     tool: str | None = None
     files: list[str] = []
@@ -74,11 +80,14 @@ class ImportedFrom(msgspec.Struct, kw_only=True):
 class PooledCell(msgspec.Struct, frozen=True, kw_only=True):
     """Holds what the prefill and the decode pool of a simulated deployment did in a cell.
 
-    prefill_tokens_per_s  prompt tokens computed; `decode_tokens_per_s`: answer tokens written; over the whole cell
+    prefill_tokens_per_s  prompt tokens computed; `decode_tokens_per_s`: answer tokens written; over
+                          the whole cell
     prefill_busy          share of the time in which prefill workers computed
-    transfers             KV caches handed over: as many as requests, or some were served by one side alone
-    room_s                mean wait of a request for room in the decode pool; `prefill_s`: its time in the prefill
-                          pool, queue and steps; `link_s`: from a computed prompt to a cache that decodes
+    transfers             KV caches handed over: as many as requests, or some were served by one
+                          side alone
+    room_s                mean wait of a request for room in the decode pool; `prefill_s`: its time
+                          in the prefill pool, queue and steps; `link_s`: from a computed prompt to
+                          a cache that decodes
     limit                 `prefill`, `decode` or `link`: the pool or way that is full; `none`
     """
 
@@ -97,16 +106,21 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     label            the user's name for this setup
     workload         as Plan.workload; with "mode": "offline" where no server was in between
-    deployment       as the user, a simulation or an imported file has it; analyse.run_facts reads it
-    prefix_cache     what was done about it; True or False where an imported file says whether it was on
+    deployment       as the user, a simulation or an imported file has it; analyse.run_facts reads
+                     it
+    prefix_cache     what was done about it; True or False where an imported file says whether it
+                     was on
     gpus             this machine's, watched while a server on it was measured
-    expected_e2e_s   about how long a request of each cell takes, where that decided how many there are
+    expected_e2e_s   about how long a request of each cell takes, where that decided how many there
+                     are
     headers          names alone, and so `extra_body_fields`; their values may be secrets
     policy           the simulated scheduler's; `schedulers`: how many there are
-    intervals        by cell and metric, factors by which a prediction may be off; `slo_factors`: by bound
+    intervals        by cell and metric, factors by which a prediction may be off; `slo_factors`: by
+                     bound
     pools            by cell, where prefill and decode are apart
     check            how answers are graded; `least`: the share that should be right
-    engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or an id
+    engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or
+    an id
     find_max         of the run that a search's answer is about: the answer
     """
 
@@ -149,7 +163,8 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def read_settings(stored: object) -> RunSettings:
-    """Read settings as JSON has them; a value that is another version's or program's is left out."""
+    """Read settings as JSON has them; a value that is another version's or program's is left
+    out."""
     given = stored if isinstance(stored, dict) else {}
     read: dict[str, Any] = {}
     for field in msgspec.structs.fields(RunSettings):

@@ -10,8 +10,14 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (
-    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU,
-)  # fmt: skip
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGALRM,
+    signal.SIGXCPU,
+)
 """The signals by which a user, a scheduler, a closed terminal or a time limit ends a program."""
 
 
@@ -19,7 +25,8 @@ Handler = Callable[[int, FrameType | None], None]
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or a termination signal ended the run; what was measured or simulated is saved in `folder`."""
+    """Ctrl-C or a termination signal ended the run; what was measured or simulated is saved in
+    `folder`."""
 
     def __init__(self, folder: Path, document: dict[str, Any]) -> None:
         super().__init__(str(folder))
@@ -28,12 +35,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 def ignores_hangup(number: signal.Signals) -> bool:
-    """Return True for SIGHUP if the program was started with nohup: a terminal's end does not end it."""
+    """Return True for SIGHUP if the program was started with nohup: a terminal's end does not end
+    it."""
     return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 class Signals:
-    """Counts SIGNALS while the run lasts, and calls `on_first` at the first: nothing is ever torn."""
+    """Counts SIGNALS while the run lasts, and calls `on_first` at the first: nothing is ever
+    torn."""
 
     def __init__(self) -> None:
         self.count = 0

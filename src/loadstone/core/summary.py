@@ -4,9 +4,9 @@
     summary = Summary.of(document)                of a document that is already decoded
     document = summary.document()                 what is printed: dicts, lists, numbers, text
 
-A field with `= _null()` is printed as null where it is not known; one with `= None` is left out of the document then.
-Times are seconds from the run's origin, latencies seconds, rates per second; shares lie between 0 and 1.
-docs/metrics.md defines the metrics.
+A field with `= _null()` is printed as null where it is not known; one with `= None` is left out of
+the document then. Times are seconds from the run's origin, latencies seconds, rates per second;
+shares lie between 0 and 1. docs/metrics.md defines the metrics.
 """
 
 from __future__ import annotations
@@ -41,15 +41,26 @@ LATENCIES = (
 )
 """Fields of Metrics that are latencies."""
 TOTALS = (
-    "input_tokens", "output_tokens", "cached_input_tokens", "output_tokens_per_s", "total_tokens_per_s",
-    "requests_per_s", "achieved_rate_per_s", "goodput_per_s", "attainment", "thinking_tokens", "thinking_share",
-    "tool_call_tokens", "answer_tokens_per_s",
-)  # fmt: skip
+    "input_tokens",
+    "output_tokens",
+    "cached_input_tokens",
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "requests_per_s",
+    "achieved_rate_per_s",
+    "goodput_per_s",
+    "attainment",
+    "thinking_tokens",
+    "thinking_share",
+    "tool_call_tokens",
+    "answer_tokens_per_s",
+)
 """Fields of Metrics that a client can tell, beside its latencies."""
 SLO_KEYS = ("ttft", "tpot", "e2e", "answer")
 """Latencies on which a request may have a bound."""
 TASK = "task"
-"""The time of a session, from its first call's sending to its last one's end, whose percentiles may have bounds."""
+"""The time of a session, from its first call's sending to its last one's end, whose percentiles may
+have bounds."""
 _MOST_BYTES = 256 * 1024 * 1024
 """The largest summary.json that is read."""
 QUEUE_GROWS = frozenset({"overload", "queue_grows"})
@@ -69,7 +80,7 @@ def _unknown() -> None:
     return None
 
 
-# --- the verdict ------------------------------------------------------------------------------------------------
+# --- the verdict ----------------------------------------------------------------------------------
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -87,7 +98,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`trusted`: no finding is a warning or an error. Findings are ordered by severity, errors first."""
+    """`trusted`: no finding is a warning or an error. Findings are ordered by severity, errors
+    first."""
 
     trusted: bool
     findings: list[Finding]
@@ -98,16 +110,19 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def kinds(self, *severities: Severity) -> list[str]:
         """List the kinds of its findings of these severities, each once."""
-        return list(dict.fromkeys(each.kind for each in self.findings if each.severity in severities))
+        return list(
+            dict.fromkeys(each.kind for each in self.findings if each.severity in severities)
+        )
 
 
-# --- latencies and throughputs ----------------------------------------------------------------------------------
+# --- latencies and throughputs --------------------------------------------------------------------
 
 
 class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Describes a sample of seconds in a dozen numbers; fields as in statistics.Distribution.
 
-    Another tool's figures may lack any of them; both bounds of each percentile are then None, and so is `worth`.
+    Another tool's figures may lack any of them; both bounds of each percentile are then None, and
+    so is `worth`.
 
     low, high  of a simulated run: the 80 % interval of p50; None where no interval is known
     """
@@ -144,15 +159,19 @@ class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Throughput from the first to the last send of a measured request, while the load is full.
 
-    output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s − start_s)
+    output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s −
+                         start_s)
     total_tokens_per_s   that · (input_tokens + output_tokens)/output_tokens of the cell
     requests_per_s       that · ok and short requests/output_tokens of the cell
-    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds, see statistics.Dependence.rate_bounds()
-    j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens that came in it;
+    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds, see
+                         statistics.Dependence.rate_bounds()
+    j_per_output_token   what all GPUs that were watched drew in the window, over the output tokens
+                         that came in it;
     j_per_total_token    over input and output tokens
 
-    Prompts and requests are counted by the tokens of their answers: at a moment of their own, as the first token or
-    the end, they would come in waves, of which a window from send to send holds one more than of answers.
+    Prompts and requests are counted by the tokens of their answers: at a moment of their own, as
+    the first token or the end, they would come in waves, of which a window from send to send holds
+    one more than of answers.
     """
 
     start_s: float
@@ -166,12 +185,14 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """Throughput in the long run of an open loop that keeps up: the rate times what a request has on average.
+    """Throughput in the long run of an open loop that keeps up: the rate times what a request has
+    on average.
 
     output_tokens_per_s  load.value · mean output tokens; total_tokens_per_s with input tokens
     requests_per_s       load.value
-    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds: as far as the mean is known, and the
-                         lower one less by the growth of E2E that the cell does not exclude (statistics.growth)
+    ci95                 {"output_tokens_per_s": [low, high], …}: 95 % bounds: as far as the mean is
+                         known, and the lower one less by the growth of E2E that the cell does not
+                         exclude (statistics.growth)
     """
 
     output_tokens_per_s: float
@@ -189,7 +210,8 @@ class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The 80 % interval of a predicted throughput.
 
-    value                  what the interval is of: what the cell gives in the long run, as far as it tells
+    value                  what the interval is of: what the cell gives in the long run, as far as
+                           it tells
     low, high              with what was drawn, and the error of the performance model
     model_low, model_high  what the performance model alone leaves open
     """
@@ -204,30 +226,41 @@ class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
 class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The numbers of a cell, from its records to the report's page. None where nobody knows one.
 
-    t0 is when a request was sent, t1 and tT when its first and last output arrived, T its output tokens. Latencies
-    are over measured requests that are ok or short.
+    t0 is when a request was sent, t1 and tT when its first and last output arrived, T its output
+    tokens. Latencies are over measured requests that are ok or short.
 
-    ttft_s, ttft_intended_s  t1 − t0; t1 − intended; None where answers came in one piece, as tpot_s and itl_s
+    ttft_s, ttft_intended_s  t1 − t0; t1 − intended; None where answers came in one piece, as tpot_s
+                             and itl_s
     tpot_s                   (tT − t1)/(T − 1), for T ≥ 2
-    itl_s                    gaps between tokens of all requests together, see arrays.token_gaps(); without bounds,
-                             because gaps that one engine step makes in many requests are not independent
-    e2e_s, e2e_intended_s    tT − t0; tT − intended: to the last output, not to the end of the stream
-    answer_s, answer_intended_s  to the first event that is no thinking: an answer's or a tool call's, and more than
+    itl_s                    gaps between tokens of all requests together, see arrays.token_gaps();
+                             without bounds, because gaps that one engine step makes in many
+                             requests are not independent
+    e2e_s, e2e_intended_s    tT − t0; tT − intended: to the last output, not to the end of the
+                             stream
+    answer_s, answer_intended_s  to the first event that is no thinking: an answer's or a tool
+                                 call's, and more than
                              white space after thinking; TTFT where nobody thinks
-    thinking_tokens, tool_call_tokens  of output_tokens; thinking_share: of those whose channels are known
-    answer_tokens_per_s      median over requests of (answer tokens − 1)/(last − first event that is no thinking)
-    input_tokens             of measured requests that produced a first token; None where never reported
+    thinking_tokens, tool_call_tokens  of output_tokens; thinking_share: of those whose channels are
+                                       known
+    answer_tokens_per_s      median over requests of (answer tokens − 1)/(last − first event that is
+                             no thinking)
+    input_tokens             of measured requests that produced a first token; None where never
+                             reported
     output_tokens            that arrived for measured requests, whatever became of them
     output_events            stream events that carried those of ok and short requests
     cached_input_tokens      of measured requests; None where never reported
-    shared_input_tokens      that measured requests share with earlier ones on purpose: the most a cache could give
-    shared_block_share       of the blocks of prompts, those that they share so: what others call cache efficiency
+    shared_input_tokens      that measured requests share with earlier ones on purpose: the most a
+                             cache could give
+    shared_block_share       of the blocks of prompts, those that they share so: what others call
+                             cache efficiency
     output_tokens_per_s      output_tokens / the cell's duration_s
     total_tokens_per_s       (input_tokens + output_tokens) / duration_s
     requests_per_s           (ok + short) / duration_s
     achieved_rate_per_s      (sends − 1)/(last send − first send)
-    j_per_output_token       joules of all GPUs that were watched, over the cell; j_per_total_token: of input too
-    attainment               requests that meet every bound / all measured requests, failed ones included
+    j_per_output_token       joules of all GPUs that were watched, over the cell; j_per_total_token:
+                             of input too
+    attainment               requests that meet every bound / all measured requests, failed ones
+                             included
     goodput_per_s            requests that meet every bound / duration_s
     interval                 of a simulated run: by throughput
 
@@ -274,15 +307,16 @@ class Metrics(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 Window = Metrics | Steady | Sustained
-"""Anything with throughputs, `ci95` and `j_per_output_token`: a whole cell, its steady window, the long run."""
+"""Anything with throughputs, `ci95` and `j_per_output_token`: a whole cell, its steady window, the
+long run."""
 
 
-# --- parts of a cell --------------------------------------------------------------------------------------------
+# --- parts of a cell ------------------------------------------------------------------------------
 
 
 class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """Measured requests by how they ended. `sent` is all of them; `short` ones are not counted under `ok`. Another
-    tool may tell only some of the counts.
+    """Measured requests by how they ended. `sent` is all of them; `short` ones are not counted
+    under `ok`. Another tool may tell only some of the counts.
     """
 
     sent: int | None = _null()
@@ -312,7 +346,8 @@ class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The numbers of some of a cell's requests: one turn's, one server's. Fields as in Metrics.
 
-    mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none, or not told
+    mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none,
+                                           or not told
     token_share                            of the cell's output tokens
     """
 
@@ -333,8 +368,8 @@ class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class TurnPart(Part, kw_only=True, frozen=True):
     """One turn of all sessions, counted from 0.
 
-    shared_input_tokens  that the plan's sessions share with earlier calls: the most a cache could give; null where
-                         the plan does not say
+    shared_input_tokens  that the plan's sessions share with earlier calls: the most a cache could
+                         give; null where the plan does not say
     """
 
     turn: int
@@ -342,11 +377,14 @@ class TurnPart(Part, kw_only=True, frozen=True):
 
 
 class SessionNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The numbers of a cell's measured sessions of agents. A session is measured if its first call is.
+    """The numbers of a cell's measured sessions of agents. A session is measured if its first call
+    is.
 
-    sessions      that began; finished: of which every call ended well; failed: of which a call did not
+    sessions      that began; finished: of which every call ended well; failed: of which a call did
+                  not
     task_s        of those finished: from the first call's sending to the last one's end
-    model_s       mean time of a finished session in which calls were under way; tool_s: and in which none was
+    model_s       mean time of a finished session in which calls were under way; tool_s: and in
+                  which none was
     waiting_share of the finished sessions' time, the part in which they waited for tools
     per_hour      finished sessions / duration of the cell
     calls         mean calls of a session
@@ -387,10 +425,12 @@ class Level(msgspec.Struct, frozen=True):
 
 
 class TtftParts(msgspec.Struct, kw_only=True, frozen=True):
-    """Seconds of a request before its first token, as the engines count them; means, None where they do not.
+    """Seconds of a request before its first token, as the engines count them; means, None where
+    they do not.
 
     queue_s, prefill_s  of a request; of pools, in both together
-    transfer_s          of one KV cache from prefill to decode; vLLM counts it in the decode worker's queue too
+    transfer_s          of one KV cache from prefill to decode; vLLM counts it in the decode
+                        worker's queue too
     """
 
     queue_s: float | None = None
@@ -399,22 +439,26 @@ class TtftParts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The servers of a target together, over one cell from its start to its end; None, and left out of JSON,
-    where unknown.
+    """The servers of a target together, over one cell from its start to its end; None, and left out
+    of JSON, where unknown.
 
     samples         times that /metrics was read within; a gauge is known from these alone
     restarts        times that an engine began anew
-    in_turns        servers behind whose one address several engines answer in turn: nothing else is known of them
+    in_turns        servers behind whose one address several engines answer in turn: nothing else is
+                    known of them
     running         requests; a sum over servers, as is `waiting`
     kv_usage        share of the KV cache in use, mean over servers
     preemptions     requests put back in the queue with their KV lost
     prefix_hits     prompt tokens taken from a prefix cache
     prefix_queries  prompt tokens looked for in it
-    draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place in the draft
+    draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place
+                    in the draft
     accepted_length tokens that such a step gives, as gauges have it
-    write_late_s    how long after its due time a token was written, mean, where the server knows its due times
+    write_late_s    how long after its due time a token was written, mean, where the server knows
+                    its due times
     transfers       KV caches that prefill workers handed to decode workers, and `transfers_failed`
-    transferred_tokens  prompt tokens that decode workers had from prefill workers, or still had of earlier transfers
+    transferred_tokens  prompt tokens that decode workers had from prefill workers, or still had of
+                        earlier transfers
     """
 
     samples: int
@@ -439,9 +483,9 @@ class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tru
 
 
 class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
-    """Holds what a pool of a deployment gave in a cell: prompt tokens of one that prefills, answer tokens of one that
-    decodes, over the window of CellSummary.lasting(); `gpus` of all its workers. j_per_token: where its GPUs were
-    watched."""
+    """Holds what a pool of a deployment gave in a cell: prompt tokens of one that prefills, answer
+    tokens of one that decodes, over the window of CellSummary.lasting(); `gpus` of all its workers.
+    j_per_token: where its GPUs were watched."""
 
     role: str
     gpu: str | None
@@ -454,8 +498,8 @@ class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
 class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """Speculative decoding of a cell; see analyse/drafts.py.
 
-    source           counters: the servers', over the measured requests; requests: what their answers state; gauge:
-                     the servers' newest values, averaged
+    source           counters: the servers', over the measured requests; requests: what their
+                     answers state; gauge: the servers' newest values, averaged
     accepted_length  tokens that a step gives, 1 + accepted/steps; rate: accepted/drafted
     by_position      share of the steps that accepted their first, second, … guess
     by_request       accepted lengths of single requests: `n`, `p10`, `p50`, `p90`
@@ -476,14 +520,18 @@ class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
 
 
 class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The GPUs that were watched, together, over one cell; None, and left out of JSON, where unknown.
+    """The GPUs that were watched, together, over one cell; None, and left out of JSON, where
+    unknown.
 
     samples      readings within the cell, all GPUs together
-    throttled    reason (of nvml.REASONS) to the share of the readings in which it held the clock down
+    throttled    reason (of nvml.REASONS) to the share of the readings in which it held the clock
+                 down
     energy_j     of all GPUs over the cell, see Readings.energy_j
     power_w_by_pool  mean over the window of the throughputs, of pools whose exporters were named
-    new_every_s  how often the power that is told was a new one, where most readings repeated the one before
-    other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock; memory's largest sum
+    new_every_s  how often the power that is told was a new one, where most readings repeated the
+                 one before
+    other fields of all GPUs: power summed; clocks and busy share averaged, and the lowest clock;
+    memory's largest sum
     """
 
     gpus: int
@@ -500,8 +548,8 @@ class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Client(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The client: 99th percentiles of its lags, whose clock stamped arrivals, processor seconds that its workers
-    took, and what the host's self-test says of it, in a line.
+    """The client: 99th percentiles of its lags, whose clock stamped arrivals, processor seconds
+    that its workers took, and what the host's self-test says of it, in a line.
     """
 
     send_lag_p99_s: float | None = _null()
@@ -514,12 +562,14 @@ class Client(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class SloBound(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A bound on a latency, and whether it was met.
 
-    bound            as it was written: `tpot_p99<30ms`; `metric` is its left side, `limit_s` its right
-    measured_s, value  seconds (both the same); of a bound on every request that of the slowest; None where nothing
+    bound            as it was written: `tpot_p99<30ms`; `metric` is its left side, `limit_s` its
+                     right
+    measured_s, value  seconds (both the same); of a bound on every request that of the slowest;
+                       None where nothing
                      has one
-    p_met            probability that a cell of as many requests in the long run, or on the real machine, meets the
-                     bound; None where a prediction does not say how far it may be off. A bound that failed requests
-                     miss has 0.
+    p_met            probability that a cell of as many requests in the long run, or on the real
+                     machine, meets the bound; None where a prediction does not say how far it may
+                     be off. A bound that failed requests miss has 0.
     """
 
     bound: str
@@ -551,7 +601,8 @@ class Roofline(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The cell's numbers under another tool's names: `tool` says whose, `definitions` has one for each."""
+    """The cell's numbers under another tool's names: `tool` says whose, `definitions` has one for
+    each."""
 
     name: str
     tool: str
@@ -560,7 +611,8 @@ class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True)
 
 
 class StatedNumber(msgspec.Struct, kw_only=True, frozen=True):
-    """A number that an imported file reports, where the cell's own, of the file's requests, is another.
+    """A number that an imported file reports, where the cell's own, of the file's requests, is
+    another.
 
     metric      a field of Metrics; `statistic`: of its values, None of a throughput
     stated      by the file, in the unit of the metric
@@ -586,15 +638,18 @@ class TaskAccuracy(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Accuracy(TaskAccuracy, kw_only=True, frozen=True, omit_defaults=True):
-    """The graded answers of a cell, under its load; of an imported one as far as a tool states them.
+    """The graded answers of a cell, under its load; of an imported one as far as a tool states
+    them.
 
     name          of the questions' file
     share         of the cell's requests, warm-up left out, that were graded
     asked         graded requests; failed: those that did not end well, which no other count has
-    questions     different ones that were answered; one that was asked again counts by the mean of its answers
+    questions     different ones that were answered; one that was asked again counts by the mean of
+                  its answers
     accuracy      share of right answers, however they are said; `low`, `high`: 95 % (Wilson)
     strict        share that is right in the form that was asked for
-    cut           answers that ended at the limit of their tokens, and count as wrong; thinking: thinking alone
+    cut           answers that ended at the limit of their tokens, and count as wrong; thinking:
+                  thinking alone
     unparsed      answers in which nothing could be the answer
     crossed       wrong answers with what another question asks for
     undecided     why no verdict is given, where none is
@@ -617,7 +672,7 @@ class Accuracy(TaskAccuracy, kw_only=True, frozen=True, omit_defaults=True):
     part: Part | None = None
 
 
-# --- a cell, a run ----------------------------------------------------------------------------------------------
+# --- a cell, a run --------------------------------------------------------------------------------
 
 
 class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -625,16 +680,19 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     client             of a run that this project's client did not measure all of it is unknown
     measured_by        whose client measured an imported run
-    definitions        the dialect by whose formulas an imported cell's numbers were made; null where nobody knows,
-                       left out where they were made of its records
+    definitions        the dialect by whose formulas an imported cell's numbers were made; null
+                       where nobody knows, left out where they were made of its records
     graded             of answers that were graded
     stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
-    p_slo              of a prediction: the probability that all bounds are met at once, over its joint errors
+    p_slo              of a prediction: the probability that all bounds are met at once, over its
+                       joint errors
     dialect            the numbers by another tool's definitions, where these were asked for
-    stopped            by which rule it ended, where one was set (--stop-when, --max-errors, --max-duration)
+    stopped            by which rule it ended, where one was set (--stop-when, --max-errors,
+                       --max-duration)
     pools              what each pool gave, where prefill and decode have workers of their own
-    roofline           printed as `light`: what the hardware allows beside the numbers; None where nobody knows it
+    roofline           printed as `light`: what the hardware allows beside the numbers; None where
+                       nobody knows it
     """
 
     load: Load
@@ -666,7 +724,12 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     def is_impossible(self) -> bool:
         """True if a latency, or a gap between tokens, is below 0 by more than clocks are apart."""
         known = filter(None, map(self.metrics.latency, LATENCIES[:4]))
-        least = (value for each in known for value in (each.min, each.mean, each.p50) if value is not None)
+        least = (
+            value
+            for each in known
+            for value in (each.min, each.mean, each.p50)
+            if value is not None
+        )
         return any(value < -1e-3 for value in least)
 
     @property
@@ -676,19 +739,22 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def queue_grows(self) -> bool:
-        """True if it is an open loop whose queue grows. Until its last request is sent, the server takes up prompts,
-        and most answers come later: the work between the first and the last send is no state of it.
+        """True if it is an open loop whose queue grows. Until its last request is sent, the server
+        takes up prompts, and most answers come later: the work between the first and the last send
+        is no state of it.
         """
         return self.verdict.has(*QUEUE_GROWS)
 
     @property
     def steady(self) -> Steady | None:
-        """The figures of the steady window; None where there is none, also because the queue grows."""
+        """The figures of the steady window; None where there is none, also because the queue
+        grows."""
         return None if self.queue_grows else self.metrics.steady
 
     def lasting(self, *, steady: bool = True) -> Window:
-        """The throughputs that tell what it gives in the long run, with their `ci95` where known: what comes, where
-        that is kept up with; else what was delivered in the steady window, or in the whole cell.
+        """The throughputs that tell what it gives in the long run, with their `ci95` where known:
+        what comes, where that is kept up with; else what was delivered in the steady window, or in
+        the whole cell.
 
         `steady`: False where none but whole cells are to be compared.
         """
@@ -696,8 +762,9 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def slo_met(self) -> bool | None:
-        """True if it met its bounds: every percentile, and per request every request; None where nothing was bounded.
-        Where all bounds are on percentiles, attainment is told and demands nothing.
+        """True if it met its bounds: every percentile, and per request every request; None where
+        nothing was bounded. Where all bounds are on percentiles, attainment is told and demands
+        nothing.
         """
         met = [bound.met for bound in self.slo]
         if self.metrics.attainment is not None and (self.slo_per_request_s or not met):
@@ -706,9 +773,11 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def slo_probability(self) -> float | None:
-        """The probability that it meets all its bounds; None where that is not known, or nothing was bounded.
+        """The probability that it meets all its bounds; None where that is not known, or nothing
+        was bounded.
 
-        Of what was measured, bounds on one measure stand and fall together; those on several are independent.
+        Of what was measured, bounds on one measure stand and fall together; those on several are
+        independent.
         """
         if self.p_slo is not None:
             return self.p_slo
@@ -722,7 +791,8 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A run: what it was of, a CellSummary for each load that was begun, and findings that none of these can tell.
+    """A run: what it was of, a CellSummary for each load that was begun, and findings that none of
+    these can tell.
 
     first_token  of a simulated run: what the TTFT of its first prompt consists of
     """
@@ -767,7 +837,8 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def trusted(self) -> bool:
-        """Every planned cell was measured, is trusted, and met its bounds: what `--strict` asks for."""
+        """Every planned cell was measured, is trusted, and met its bounds: what `--strict` asks
+        for."""
         return (
             bool(self.cells)
             and all(finding.severity == "info" for finding in self.findings)
@@ -776,14 +847,15 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def latency_field(base: str, load: Load) -> str:
-    """The field of Metrics by which `ttft`, `tpot` or `e2e` counts: TTFT and E2E from sending in a closed loop, else
-    from the intended time, since the user waits from then on.
+    """The field of Metrics by which `ttft`, `tpot` or `e2e` counts: TTFT and E2E from sending in a
+    closed loop, else from the intended time, since the user waits from then on.
     """
     return f"{base}_s" if load.is_closed or base == "tpot" else f"{base}_intended_s"
 
 
 def mean_tokens(cells: Iterable[CellSummary]) -> tuple[float | None, float | None]:
-    """Input and output tokens per request that is ok or short, over cells; None where no cell tells both."""
+    """Input and output tokens per request that is ok or short, over cells; None where no cell tells
+    both."""
     requests = inputs = outputs = 0.0
     for cell in cells:
         metrics, done = cell.metrics, cell.requests.completed
@@ -798,7 +870,8 @@ def mean_tokens(cells: Iterable[CellSummary]) -> tuple[float | None, float | Non
 
 
 def finite(value: float | None) -> float | None:
-    """A number that is none (NaN) or has no end as None: records and files that others made may give such."""
+    """A number that is none (NaN) or has no end as None: records and files that others made may
+    give such."""
     try:
         return value if value is not None and math.isfinite(value) else None
     except OverflowError:  # a whole number that is larger than any float
@@ -806,7 +879,8 @@ def finite(value: float | None) -> float | None:
 
 
 def read(folder: Path, remedy: str | None = None) -> Summary:
-    """The summary.json of a run folder. Raises InputError, one line, where it is not there or no summary.
+    """The summary.json of a run folder. Raises InputError, one line, where it is not there or no
+    summary.
 
     `remedy`: what to do then; None: to make it again from the run's records.
     """

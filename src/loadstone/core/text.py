@@ -1,4 +1,5 @@
-"""Makes words of engines harmless: what a server said becomes one short printable line; and values CSV. No I/O."""
+"""Makes words of engines harmless: what a server said becomes one short printable line; and values
+CSV. No I/O."""
 
 from __future__ import annotations
 
@@ -11,12 +12,13 @@ from collections.abc import Iterable
 _WORDLESS = "no further word"
 _PAGE_BYTES = 8192
 _MARKUP = re.compile(rb"<(title|style|script)\b[^<]*</[^<>]*>|<[^<>]*>", re.IGNORECASE)
-"""The parts of a web page that its reader does not see: a title, which repeats the heading; and tags."""
+"""The parts of a web page that its reader does not see: a title, which repeats the heading; and
+tags."""
 
 
 def error_text(body: bytes) -> str:
-    """Make one printable line of an error body: its message where it is an OpenAI error object, else its
-    beginning.
+    """Make one printable line of an error body: its message where it is an OpenAI error object,
+    else its beginning.
     """
     try:
         error = json.loads(body.decode("utf-8-sig", "replace"))
@@ -33,8 +35,8 @@ def error_text(body: bytes) -> str:
 
 
 def escape_formula(value: object) -> object:
-    """Make a cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is missing is
-    empty.
+    """Make a cell of CSV: text that a spreadsheet takes for a formula gets an apostrophe, what is
+    missing is empty.
     """
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
         return f"'{value}"
@@ -47,14 +49,16 @@ def printable(text: str) -> str:
 
 
 def excerpt(output: bytes | str, limit: int = 200) -> str:
-    """Cut engine output to its beginning, harmless for terminals and logs: one line, printable, short."""
+    """Cut engine output to its beginning, harmless for terminals and logs: one line, printable,
+    short."""
     body = output.encode("utf-8", "replace") if isinstance(output, str) else output
     text = printable(" ".join(body[: 4 * limit].decode("utf-8", "replace").split()))
     return text if len(text) <= limit and len(body) <= 4 * limit else text[: limit - 1] + "…"
 
 
 def to_csv(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Write values under heads as CSV; text that a spreadsheet would run as a formula is marked as text."""
+    """Write values under heads as CSV; text that a spreadsheet would run as a formula is marked as
+    text."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(heads)

@@ -1,4 +1,5 @@
-"""Reads and writes quantities with their units. Inside the program everything is SI: seconds, bytes, tokens."""
+"""Reads and writes quantities with their units. Inside the program everything is SI: seconds,
+bytes, tokens."""
 
 from __future__ import annotations
 
@@ -32,30 +33,36 @@ def parse_seconds(text: str, what: str) -> float:
 
 
 def parse_list(text: str, what: str) -> list[float]:
-    """Parse numbers from a comma-separated list; `inf` is allowed. Raises InputError on anything else."""
+    """Parse numbers from a comma-separated list; `inf` is allowed. Raises InputError on anything
+    else."""
     values = []
     for part in text.split(","):
         try:
             values.append(float(part))
         except ValueError:
-            raise InputError(f"{what}: {part.strip()!r} in {text!r} is not a number; write e.g. 1,2,4") from None
+            raise InputError(
+                f"{what}: {part.strip()!r} in {text!r} is not a number; write e.g. 1,2,4"
+            ) from None
     if any(math.isnan(value) for value in values):
         raise InputError(f"{what}: nan in {text!r} is not a number; write e.g. 1,2,4")
     return values
 
 
 def parse_counts(text: str, what: str) -> list[int]:
-    """Parse whole numbers from 1 to 2³¹ − 1 from a comma-separated list. Raises InputError on anything else."""
+    """Parse whole numbers from 1 to 2³¹ − 1 from a comma-separated list. Raises InputError on
+    anything else."""
     values = parse_list(text, what)
     for value in values:
         if not (1 <= value < 2**31 and value == int(value)):
-            raise InputError(f"{what}: {value:g} is not a whole number of at least 1; write e.g. 1,8,64")
+            raise InputError(
+                f"{what}: {value:g} is not a whole number of at least 1; write e.g. 1,8,64"
+            )
     return [int(value) for value in values]
 
 
 def show_seconds(value: float | None, digits: int = 3) -> str:
-    """Write a duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`, `-` when
-    missing.
+    """Write a duration for people, to `digits` significant digits: `412 µs`, `11.2 ms`, `1.13 s`,
+    `-` when missing.
     """
     if value is None or not math.isfinite(value):
         return show_number(value)
@@ -68,14 +75,15 @@ def show_seconds(value: float | None, digits: int = 3) -> str:
 
 
 def show_load(value: float) -> str:
-    """Write a load for people, as it was asked for: `8`, `2.5`, `1234567`; six digits where it is no whole number."""
+    """Write a load for people, as it was asked for: `8`, `2.5`, `1234567`; six digits where it is
+    no whole number."""
     whole = math.isfinite(value) and (value.is_integer() or abs(value) >= 1e6)
     return f"{value:.0f}" if whole else f"{value:g}"
 
 
 def show_number(value: float | None, digits: int = 3) -> str:
-    """Write a number for people, to `digits` significant digits but never without a whole one: `7,413`, `181`,
-    `0.370`.
+    """Write a number for people, to `digits` significant digits but never without a whole one:
+    `7,413`, `181`, `0.370`.
     """
     if value is None or math.isnan(value):
         return "-"
@@ -83,12 +91,15 @@ def show_number(value: float | None, digits: int = 3) -> str:
         return "inf"
     if value == 0:
         return "0"
-    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded number: 9.996 has two digits
+    exponent = int(
+        f"{value:.{digits - 1}e}".partition("e")[2]
+    )  # of the rounded number: 9.996 has two digits
     return f"{value:,.{max(0, digits - 1 - exponent)}f}"
 
 
 def show_share(share: float | None, digits: int = 0) -> str:
-    """Write a share or probability in per cent: `85%`, `< 1%`, `-` when missing; 0% and 100% are none and all."""
+    """Write a share or probability in per cent: `85%`, `< 1%`, `-` when missing; 0% and 100% are
+    none and all."""
     if share is None:
         return "-"
     least = 10.0**-digits

@@ -1,6 +1,8 @@
-"""Decodes YAML that anybody may have written, with bounds that are checked before anything is built of it.
+"""Decodes YAML that anybody may have written, with bounds that are checked before anything is built
+of it.
 
-PyYAML builds by recursion in C, which ends the process where a text of a few kilobytes is nested deeply enough.
+PyYAML builds by recursion in C, which ends the process where a text of a few kilobytes is nested
+deeply enough.
 """
 
 from __future__ import annotations
@@ -24,22 +26,34 @@ class RefusedYamlError(ValueError):
 
 
 def decode_yaml(content: str) -> object:
-    """Decode a YAML document to dicts, lists, text, numbers, …. Raises ValueError, with the reason in one line."""
+    """Decode a YAML document to dicts, lists, text, numbers, …. Raises ValueError, with the reason
+    in one line."""
     import yaml  # type: ignore[import-untyped]
 
     try:
         check_yaml(content)
         decoded: object = msgspec.yaml.decode(content)
-    except (yaml.YAMLError, TypeError, AttributeError, LookupError, ArithmeticError, ValueError) as error:
+    except (
+        yaml.YAMLError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        ValueError,
+    ) as error:
         # All but the first two of these PyYAML raises over a tag that its text does not fit.
-        raise ValueError(" ".join(str(error).split())[:200] or "a tag that its text does not fit") from None
+        raise ValueError(
+            " ".join(str(error).split())[:200] or "a tag that its text does not fit"
+        ) from None
     return decoded
 
 
 def check_yaml(content: str, most_depth: int = MOST_DEPTH, aliases: bool = True) -> None:
-    """Check depth and size of the document, with its aliases written out: from its events, which take no recursion.
+    """Check depth and size of the document, with its aliases written out: from its events, which
+    take no recursion.
 
-    Raises RefusedYamlError, and yaml.YAMLError where it is no YAML. Without `aliases` one is refused.
+    Raises RefusedYamlError, and yaml.YAMLError where it is no YAML. Without `aliases` one is
+    refused.
     """
     import yaml
 
@@ -57,7 +71,9 @@ def check_yaml(content: str, most_depth: int = MOST_DEPTH, aliases: bool = True)
                 anchors[anchor] = depth, values
         elif isinstance(event, yaml.AliasEvent):
             if not aliases:
-                raise RefusedYamlError("anchors and aliases are not read; write it out", event.start_mark)
+                raise RefusedYamlError(
+                    "anchors and aliases are not read; write it out", event.start_mark
+                )
             if event.anchor not in anchors:
                 problem = f"*{event.anchor} stands for nothing before it, or for what it is in"
                 raise RefusedYamlError(problem, event.start_mark)

@@ -1,4 +1,5 @@
-"""Finds an engine's own rules by its name. An engine without any is assumed to do what EngineRules does."""
+"""Finds an engine's own rules by its name. An engine without any is assumed to do what EngineRules
+does."""
 
 from __future__ import annotations
 
@@ -34,15 +35,19 @@ OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.era
 
 
 def rules_of(deployment: Deployment) -> EngineRules:
-    """Return the rules of a deployment of one pool. Raises InputError for several, each of which has its own."""
+    """Return the rules of a deployment of one pool. Raises InputError for several, each of which
+    has its own."""
     if deployment.pools:
         worker = deployment.pools[-1].worker.name
-        raise InputError(f"{deployment.name}: has pools, and here one worker is asked for; write e.g. {worker}")
+        raise InputError(
+            f"{deployment.name}: has pools, and here one worker is asked for; write e.g. {worker}"
+        )
     return _ALL.get(deployment.engine, EngineRules)(deployment)
 
 
 def launch_of(deployment: Deployment, site: Site = ANYWHERE) -> Launch:
-    """Return the commands that start a deployment. Raises InputError where its engine cannot be started so."""
+    """Return the commands that start a deployment. Raises InputError where its engine cannot be
+    started so."""
     rules = rules_of(deployment)
     if deployment.argument("server") is not None:
         command = triton.command(deployment, site)
@@ -52,32 +57,38 @@ def launch_of(deployment: Deployment, site: Site = ANYWHERE) -> Launch:
 
 
 def _advise(rules: EngineRules, site: Site) -> tuple[EngineRules, Command]:
-    """Return the rules of the deployment as it would start, and how, with what is to be said of it; see advise()."""
+    """Return the rules of the deployment as it would start, and how, with what is to be said of it;
+    see advise()."""
     rules.check_launch()
     deployment = rules.deployment
     notes: list[str] = []
     if deployment.engine in ENGINES and deployment.gpu.vendor != "any":
         changed, notes = advise(rules, ranks(deployment))
         if rules.loads_first and (stored := rules.weights(site).first) is not None:
-            notes += describe_loading(rules, site, ranks(msgspec.structs.replace(deployment, weights_dtype=stored)))
+            notes += describe_loading(
+                rules, site, ranks(msgspec.structs.replace(deployment, weights_dtype=stored))
+            )
         rules = rules_of(changed)
     command = rules.command(site)
     return rules, command._replace(notes=(*command.notes, *notes))
 
 
 def launch_named(text: str, site: Site) -> Launch:
-    """Return launch_of() a deployment's shorthand, at the checkpoint that it names. Raises InputError."""
+    """Return launch_of() a deployment's shorthand, at the checkpoint that it names. Raises
+    InputError."""
     return launch_of(parse_deployment(text), site)
 
 
 def keywords_named(text: str, site: Site) -> Keywords:
-    """Return what launch_named() does for the engine's own interface in Python. Raises InputError."""
+    """Return what launch_named() does for the engine's own interface in Python. Raises
+    InputError."""
     rules, command = _advise(rules_of(parse_deployment(text)), site)
     return keywords_of(rules.deployment, command, site, rules.model_name(site))
 
 
 def ranks(deployment: Deployment) -> tuple[Rank, ...]:
-    """Return a rank for each pipeline stage, first to last; the last one holds the draft model too, if any."""
+    """Return a rank for each pipeline stage, first to last; the last one holds the draft model too,
+    if any."""
     rules = rules_of(deployment)
     stages = ranks_of(
         deployment.model,

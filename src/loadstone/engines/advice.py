@@ -1,4 +1,5 @@
-"""Says what of a deployment would not start as it is, before it is: weights and contexts that do not fit."""
+"""Says what of a deployment would not start as it is, before it is: weights and contexts that do
+not fit."""
 
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ _WHOLE_TOKENS = 1024
 
 
 def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Deployment, list[str]]:
-    """Return the deployment with a shorter context where the engine would not start with the model's own, and a line
-    for each thing that is changed, or that will not do. `stages`: a rank of each."""
+    """Return the deployment with a shorter context where the engine would not start with the
+    model's own, and a line for each thing that is changed, or that will not do. `stages`: a rank of
+    each."""
     deployment = rules.deployment
     limits = rules.limits()
     budgets = [rules.budget(rank, limits) for rank in stages]
@@ -25,17 +27,22 @@ def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Deployment, li
     if tightest.kv_bytes <= 0:
         have, weights = tightest.total_bytes - tightest.outside_bytes, tightest.weights_bytes
         return deployment, [
-            f"{_gib(weights)} GiB of weights on each {deployment.gpu.name} and what runs them do not fit the "
-            f"{_gib(have)} GiB that the engine may use; `loadstone size` tells what would"
+            f"{_gib(weights)} GiB of weights on each {deployment.gpu.name} and what runs them do"
+            f" not fit the {_gib(have)} GiB that the engine may use; `loadstone size` tells what"
+            " would"
         ]
     given, own = count(deployment, "max_model_len", "max_seq_len"), rules.model_context
     if given is not None and own is not None and given > own and rules.refuses_longer:
         more = rules.longer_context(given)
-        return deployment, [f"a context of {given:,} is beyond the {own:,} of {deployment.model.name}: {more}"]
+        return deployment, [
+            f"a context of {given:,} is beyond the {own:,} of {deployment.model.name}: {more}"
+        ]
     wanted = given or rules.context_limit
     caches = [rules.cache(rank, limits) for rank in stages]
     blocks = [
-        cache.blocks(budget.kv_bytes) for cache, budget in zip(caches, budgets, strict=True) if cache.block_bytes
+        cache.blocks(budget.kv_bytes)
+        for cache, budget in zip(caches, budgets, strict=True)
+        if cache.block_bytes
     ]
     if not rules.needs_context or wanted is None or not blocks:
         return deployment, []
@@ -43,22 +50,34 @@ def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Deployment, li
     if fits >= wanted:
         return deployment, []
     if given is not None:
-        return deployment, [f"a request of {given:,} tokens does not fit the cache, which holds one of {fits:,}"]
+        return deployment, [
+            f"a request of {given:,} tokens does not fit the cache, which holds one of {fits:,}"
+        ]
     shorter = max(1, int(fits * _SURE) // _WHOLE_TOKENS * _WHOLE_TOKENS or int(fits * _SURE))
     arguments = tuple(sorted((*deployment.arguments, ("max_model_len", str(shorter)))))
-    note = f"max_model_len={shorter}: the cache holds no request of {wanted:,} tokens, which the model allows"
+    note = (
+        f"max_model_len={shorter}: the cache holds no request of {wanted:,} tokens, which the model"
+        " allows"
+    )
     return msgspec.structs.replace(deployment, arguments=arguments), [note]
 
 
 def describe_loading(rules: EngineRules, site: Site, first: tuple[Rank, ...]) -> list[str]:
-    """Say whether weights fit that are loaded before they are quantised; `first`: ranks with these."""
+    """Say whether weights fit that are loaded before they are quantised; `first`: ranks with
+    these."""
     deployment = rules.deployment
     weights, total = max(rank.weights_bytes for rank in first), deployment.gpu.usable_bytes
     stored = rules.weights(site).first
-    text = f"{deployment.engine} loads {_gib(weights)} GiB of {stored} weights on each GPU before it quantises them"
+    text = (
+        f"{deployment.engine} loads {_gib(weights)} GiB of {stored} weights on each GPU before it"
+        " quantises them"
+    )
     if weights < total:
         return [f"{text}, which fits"]
-    return [f"{text}: more than its {_gib(total)} GiB; convert the checkpoint to {deployment.weights_dtype} first"]
+    return [
+        f"{text}: more than its {_gib(total)} GiB; convert the checkpoint to"
+        f" {deployment.weights_dtype} first"
+    ]
 
 
 def _gib(value: float) -> str:

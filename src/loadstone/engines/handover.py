@@ -1,4 +1,5 @@
-"""Says whether the pools of a deployment can hand KV caches over, and how long one is on its way."""
+"""Says whether the pools of a deployment can hand KV caches over, and how long one is on its
+way."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from loadstone.engines.rules import EngineRules, Handover
 from loadstone.engines.sharding.rank import CacheLayer, sequence_bytes
 
 _SHARE = 0.75
-"""Of a network's bandwidth: Mooncake's own measurements with vLLM and SGLang have 71 and 82 % of the line."""
+"""Of a network's bandwidth: Mooncake's own measurements with vLLM and SGLang have 71 and 82 % of
+the line."""
 _USUAL_NIC = 50e9
-"""Bytes per second of each GPU where its node has no usual network: 400 Gbit/s. Between GPUs of one node or rack too:
-NIXL over MNNVL measured 48 GB/s, over NVLink 49 (its issue 1037, vLLM's 52607)."""
+"""Bytes per second of each GPU where its node has no usual network: 400 Gbit/s. Between GPUs of one
+node or rack too: NIXL over MNNVL measured 48 GB/s, over NVLink 49 (its issue 1037, vLLM's 52607).
+"""
 
 
 _BALANCED = ("round_robin", "total_requests", "total_tokens")
@@ -45,8 +48,9 @@ class Link(NamedTuple):
 
 
 def link_of(prefill: Deployment, decode: Deployment, rules: Handover) -> Link:
-    """Return the way of a cache: each rank of the decode worker that serves a request (all its tensor-parallel ones;
-    with latent attention each gets it whole) receives from a rank of the prefill worker, over its own network card.
+    """Return the way of a cache: each rank of the decode worker that serves a request (all its
+    tensor-parallel ones; with latent attention each gets it whole) receives from a rank of the
+    prefill worker, over its own network card.
     """
     cache = tuple(layer for rank in ranks(decode) for layer in rank.cache)
     pairs = min(prefill.tp, decode.tp)
@@ -55,13 +59,16 @@ def link_of(prefill: Deployment, decode: Deployment, rules: Handover) -> Link:
 
 
 def handover_of(deployment: Deployment) -> Handover:
-    """Return how the pools of a deployment hand caches over. Raises InputError where they cannot."""
+    """Return how the pools of a deployment hand caches over. Raises InputError where they
+    cannot."""
     prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
     problem, rules = handover_problem(deployment), decode.handover
     if problem is not None or rules is None:
         raise InputError(f"{deployment.name}: {problem}")
     asked = prefill.deployment.argument("load_balance_method") in _BALANCED
-    return rules._replace(by_room=rules.by_room and not (asked and prefill.version >= rules.balances_since))
+    return rules._replace(
+        by_room=rules.by_room and not (asked and prefill.version >= rules.balances_since)
+    )
 
 
 def handover_problem(deployment: Deployment) -> str | None:
@@ -71,8 +78,8 @@ def handover_problem(deployment: Deployment) -> str | None:
 
 
 def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:
-    """List why the two cannot hand caches over, each with what would work (vLLM's nixl_connector_compatibility.md,
-    SGLang's issue 15674)."""
+    """List why the two cannot hand caches over, each with what would work (vLLM's
+    nixl_connector_compatibility.md, SGLang's issue 15674)."""
     one, other = prefill.deployment, decode.deployment
     if one.engine != other.engine:
         yield (
@@ -85,21 +92,35 @@ def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:
         yield f"{engine} has no prefill and decode apart; vllm, sglang and tensorrt-llm have"
         return
     if min(prefill.version, decode.version) < rules.since:
-        yield f"{engine} hands caches over since {'.'.join(map(str, rules.since))}; write a later version="
+        yield (
+            f"{engine} hands caches over since {'.'.join(map(str, rules.since))}; write a later"
+            " version="
+        )
     if prefill.kv_dtype != decode.kv_dtype:
         yield (
-            f"the prefill pool keeps its KV cache in {prefill.kv_dtype}, the decode pool in {decode.kv_dtype}; "
-            f"write kv={decode.kv_dtype} in both"
+            f"the prefill pool keeps its KV cache in {prefill.kv_dtype}, the decode pool in"
+            f" {decode.kv_dtype}; write kv={decode.kv_dtype} in both"
         )
     if engine == "vllm" and prefill.version != decode.version:
-        yield "vllm hands caches over between equal versions alone; write one version= for both pools"
+        yield (
+            "vllm hands caches over between equal versions alone; write one version= for both pools"
+        )
     if any(run.states for run in other.model.kinds) and one.tp != other.tp:
-        yield f"tp{one.tp} and tp{other.tp}: recurrent states are handed over between equal tp alone; write one tp"
+        yield (
+            f"tp{one.tp} and tp{other.tp}: recurrent states are handed over between equal tp alone;"
+            " write one tp"
+        )
     if (
         engine != "tensorrt-llm"
         and not other.model.has_latent_attention
         and gcd(one.tp, other.tp) < min(one.tp, other.tp)
     ):
-        yield f"tp{one.tp} and tp{other.tp}: {engine} cuts KV heads only where one tp divides the other"
+        yield (
+            f"tp{one.tp} and tp{other.tp}: {engine} cuts KV heads only where one tp divides the"
+            " other"
+        )
     if other.pp > 1:
-        yield f"a decode worker with pp{other.pp} is not simulated; write tp or attention-dp in its place"
+        yield (
+            f"a decode worker with pp{other.pp} is not simulated; write tp or attention-dp in its"
+            " place"
+        )

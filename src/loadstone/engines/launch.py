@@ -1,8 +1,9 @@
 """Makes a deployment the commands that start it: what all engines' commands have in common.
 
-Each engine's own file says how it spells what a deployment has (EngineRules.command); here these become a command for
-each node, natively or in a container. Nothing is started here, and no secret is in what comes out: variables such as
-HF_TOKEN are named, so that they are taken from the environment of who runs the command.
+Each engine's own file says how it spells what a deployment has (EngineRules.command); here these
+become a command for each node, natively or in a container. Nothing is started here, and no secret
+is in what comes out: variables such as HF_TOKEN are named, so that they are taken from the
+environment of who runs the command.
 """
 
 from __future__ import annotations
@@ -34,29 +35,37 @@ _ALL = "0.0.0.0"  # noqa: S104 - others reach it there: other nodes, or what is 
 DTYPES = {ours: theirs for theirs, ours in TORCH_DTYPES.items()}
 """PyTorch's names, which engines' flags take."""
 _FLAG = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9._-]*")
-_SECRET = re.compile(r"(?:^|[_-])(?:api|admin)[_-]?(?:api[_-])?key$|token$|secret|passw", re.IGNORECASE)
-"""Names of flags and variables whose values nobody else should read; `max_num_batched_tokens` is none."""
+_SECRET = re.compile(
+    r"(?:^|[_-])(?:api|admin)[_-]?(?:api[_-])?key$|token$|secret|passw", re.IGNORECASE
+)
+"""Names of flags and variables whose values nobody else should read; `max_num_batched_tokens` is
+none."""
 _SETTINGS = "yaml:"
 _IN_CONTAINER = "/loadstone"
 """Where a container has the launch's files."""
 
 
 class Site(msgspec.Struct, frozen=True, kw_only=True):
-    """Says where and how a deployment is started; what has no value is as the engine has it by default.
+    """Says where and how a deployment is started; what has no value is as the engine has it by
+    default.
 
-    model        what the engine is told to load: a path, or an id; None: the deployment's model by its name
-    port         of the server, on every interface of its node where there are several nodes or a container, else on
-                 `host`
-    nodes        addresses of the nodes, that of rank 0 first; placeholders where they are not known yet
+    model        what the engine is told to load: a path, or an id; None: the deployment's model by
+                 its name
+    port         of the server, on every interface of its node where there are several nodes or a
+                 container, else on `host`
+    nodes        addresses of the nodes, that of rank 0 first; placeholders where they are not known
+                 yet
     program      in place of the engine's own program: its path
     runtime      of containers; None: the engine runs as it is installed
     image        in which it runs there
     cache        folder of models on the nodes, mounted into the container
-    mounts       further folders that it gets, THERE:INSIDE; `devices`, and `options` of its runtime, likewise
-    arguments    of the engine's own command line, as (flag, value), passed as they are; value None: a flag alone
+    mounts       further folders that it gets, THERE:INSIDE; `devices`, and `options` of its
+                 runtime, likewise
+    arguments    of the engine's own command line, as (flag, value), passed as they are; value None:
+                 a flag alone
     environment  of the engine
-    role         of a worker where prefill and decode have pools: its pool's, or `router`; `place`: its number among
-                 the workers of its node
+    role         of a worker where prefill and decode have pools: its pool's, or `router`; `place`:
+                 its number among the workers of its node
     """
 
     model: str | None = None
@@ -85,7 +94,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 ANYWHERE = Site()
 
 
-def read_site(*, argument: Any = (), env: Any = (), cache: Path = Path(ANYWHERE.cache), **where: Any) -> Site:
+def read_site(
+    *, argument: Any = (), env: Any = (), cache: Path = Path(ANYWHERE.cache), **where: Any
+) -> Site:
     """Return a site from what people write; `where`: further fields of Site.
 
     argument   flags of the engine's own: `FLAG`, `FLAG=VALUE`, pairs, or a mapping
@@ -149,8 +160,8 @@ class RankCommand(msgspec.Struct, frozen=True):
 
 
 class Container(msgspec.Struct, frozen=True):
-    """Describes the container of the ranks: its digest is recorded when it runs, a tag may move. `vendor`: of the
-    GPUs that it gets."""
+    """Describes the container of the ranks: its digest is recorded when it runs, a tag may move.
+    `vendor`: of the GPUs that it gets."""
 
     runtime: Runtime
     image: str
@@ -167,8 +178,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     url             where rank 0 will answer
     files           to be written beside the log before it starts, by name; see words()
     ready           path that answers 200 once requests are served
-    tasks_per_node  above 1: all nodes are one world of MPI with so many processes of the same command on each, which
-                    `srun --mpi=pmix` starts
+    tasks_per_node  above 1: all nodes are one world of MPI with so many processes of the same
+                    command on each, which `srun --mpi=pmix` starts
     model           name that requests must use, where the server itself may not say it
     role            `prefill`, `decode` or `router` where the deployment has pools
     """
@@ -186,13 +197,19 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
 
     def shell_lines(self) -> list[str]:
-        """Return a line for each rank, ready to paste into a shell on its node; one for all of a world of MPI."""
+        """Return a line for each rank, ready to paste into a shell on its node; one for all of a
+        world of MPI."""
         ranks = self.ranks[:1] if self.tasks_per_node > 1 else self.ranks
         world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
         world += [f"--nodelist={','.join(rank.node for rank in self.ranks)}"] if self.role else []
-        world = [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
+        world = (
+            [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
+        )
         lines = [
-            [*(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()), join_words([*world, *rank.argv])]
+            [
+                *(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()),
+                join_words([*world, *rank.argv]),
+            ]
             for rank in ranks
         ]
         return [" ".join(line) for line in lines]
@@ -203,12 +220,17 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
     def _place(self, word: str, folder: str) -> str:
         for name in self.files:
-            word = f"{folder}/{name}" if word == name else word.replace(f"./{name}:", f"{folder}/{name}:")
+            word = (
+                f"{folder}/{name}"
+                if word == name
+                else word.replace(f"./{name}:", f"{folder}/{name}:")
+            )
         return word
 
 
 def join_words(words: Sequence[str]) -> str:
-    """Return a command as a shell reads it, where a word that begins with ~/ is of the home there."""
+    """Return a command as a shell reads it, where a word that begins with ~/ is of the home
+    there."""
     return " ".join(map(quote_word, words))
 
 
@@ -218,25 +240,36 @@ def quote_word(word: str) -> str:
 
 
 def launch_command(deployment: Deployment, command: Command, site: Site) -> Launch:
-    """Return the commands of all nodes. Raises InputError: a container without an image, something that is no
-    flag."""
+    """Return the commands of all nodes. Raises InputError: a container without an image, something
+    that is no flag."""
     addresses = addresses_of(deployment, site)
     if len(addresses) != deployment.nodes:
-        raise InputError(f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name each")
+        raise InputError(
+            f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name"
+            " each"
+        )
     alone = deployment.nodes == 1 and site.runtime is None
     port = site.port or command.port
     if not 1 <= port <= _LAST_PORT:
-        raise InputError(f"port {port}: there is none; have --port such that all are from 1 to {_LAST_PORT}")
-    listening: Flags = list(zip(command.listening, (site.host if alone else _ALL, port), strict=False))
+        raise InputError(
+            f"port {port}: there is none; have --port such that all are from 1 to {_LAST_PORT}"
+        )
+    listening: Flags = list(
+        zip(command.listening, (site.host if alone else _ALL, port), strict=False)
+    )
     for name, value in (*site.environment, *site.arguments):
         if value is not None and _SECRET.search(name):
             raise InputError(
-                f"{name}: a secret is no part of a command; set it in the environment, as the engine names it"
+                f"{name}: a secret is no part of a command; set it in the environment, as the"
+                " engine names it"
             )
     environment = {**dict(command.env), **dict(site.environment)}
     container = None
     if command.tasks > 1 and site.runtime not in (None, "enroot"):
-        raise InputError(f"--container {site.runtime}: ranks of MPI do not reach each other through it; use enroot")
+        raise InputError(
+            f"--container {site.runtime}: ranks of MPI do not reach each other through it; use"
+            " enroot"
+        )
     if site.runtime is not None:
         if site.image is None:
             raise InputError(f"--container {site.runtime}: no image; name one with --image")
@@ -244,7 +277,13 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         mounts += [f"{word}:{word}" for word in command.program[1:] if word.startswith("/")]
         mounts += [f"./{name}:{_IN_CONTAINER}/{name}" for name, _ in command.files]
         container = Container(
-            site.runtime, site.image, _SHM, tuple(mounts), deployment.gpu.vendor, site.devices, site.options
+            site.runtime,
+            site.image,
+            _SHM,
+            tuple(mounts),
+            deployment.gpu.vendor,
+            site.devices,
+            site.options,
         )
     ranks = []
     for i, address in enumerate(addresses):
@@ -255,7 +294,9 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
         own = {**({command.own_address: address} if command.own_address else {}), **environment}
         if container is not None:
             where = (f"--nodelist={address}",) if deployment.nodes > 1 or site.role else ()
-            argv = _wrap_in_container(container, command, argv, own, (f"loadstone-{port}-{i}", *where))
+            argv = _wrap_in_container(
+                container, command, argv, own, (f"loadstone-{port}-{i}", *where)
+            )
         ranks.append(RankCommand(address, tuple(argv), {} if container else own))
     return Launch(
         engine=deployment.engine,
@@ -272,8 +313,8 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
 
 
 def addresses_of(deployment: Deployment, site: Site) -> tuple[str, ...]:
-    """Return the address of every node, rank 0 first: as they are named, else placeholders; this machine where it is
-    the only one."""
+    """Return the address of every node, rank 0 first: as they are named, else placeholders; this
+    machine where it is the only one."""
     if deployment.nodes == 1:
         return site.nodes[:1] if site.role else (HERE,)
     return site.nodes or tuple(f"node{i}" for i in range(deployment.nodes))
@@ -285,14 +326,16 @@ def _spell_words(flags: Flags, underscores: bool) -> list[str]:
         if value is None or value is False:
             continue
         flag, dot, key = name.partition(".")
-        words.append("--" + (flag.replace("-", "_") if underscores else flag.replace("_", "-")) + dot + key)
+        words.append(
+            "--" + (flag.replace("-", "_") if underscores else flag.replace("_", "-")) + dot + key
+        )
         words += [] if value is True else [str(value)]
     return words
 
 
 def launch_rows(deployment: Deployment) -> Iterator[tuple[str, str | bool]]:
-    """Yield the deployment's arguments that only launching knows, by the spelling of the engine's command line.
-    Raises InputError for a switch that is neither true nor false."""
+    """Yield the deployment's arguments that only launching knows, by the spelling of the engine's
+    command line. Raises InputError for a switch that is neither true nor false."""
     engine = ENGINES[deployment.engine]
     for name, text in deployment.arguments:
         if engine.launch.get(name):
@@ -301,21 +344,27 @@ def launch_rows(deployment: Deployment) -> Iterator[tuple[str, str | bool]]:
 
 
 def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | bool]]:
-    """Yield those rows of launch_rows() that are keys of a file of settings: `moe_config.backend`."""
+    """Yield those rows of launch_rows() that are keys of a file of settings:
+    `moe_config.backend`."""
     for spelling, value in launch_rows(deployment):
         if spelling.startswith(_SETTINGS):
             number = isinstance(value, str) and value.isascii() and value.isdigit()
             yield spelling.removeprefix(_SETTINGS), int(value) if number else value
 
 
-def launch_flags(deployment: Deployment, command: Command, site: Site) -> Iterator[tuple[str, str | bool]]:
+def launch_flags(
+    deployment: Deployment, command: Command, site: Site
+) -> Iterator[tuple[str, str | bool]]:
     """Yield the flags of launch_rows()."""
     for today, value in launch_rows(deployment):
         spelling = command.renamed.get(today, today)
         if not spelling or spelling.startswith(_SETTINGS):
             continue
         if value is False and command.negates:
-            yield spelling.removeprefix("no-") if spelling.startswith("no-") else f"no-{spelling}", True
+            yield (
+                (spelling.removeprefix("no-") if spelling.startswith("no-") else f"no-{spelling}"),
+                True,
+            )
         elif not (site.served_name and spelling in ("served-model-name", "alias")):
             yield spelling, value
 
@@ -326,7 +375,8 @@ def own_words(site: Site, underscores: bool = False) -> list[str]:
         if not _FLAG.fullmatch(flag):
             raise InputError(f"{flag!r} is no flag; write e.g. max_model_len=8192")
     return _spell_words(
-        [(flag.lstrip("-"), True if value is None else value) for flag, value in site.arguments], underscores
+        [(flag.lstrip("-"), True if value is None else value) for flag, value in site.arguments],
+        underscores,
     )
 
 
@@ -340,17 +390,26 @@ _GPU_FLAGS: dict[tuple[str, str], tuple[str, ...]] = {
     ("apptainer", "nvidia"): ("--nv",),
     ("apptainer", "amd"): ("--rocm",),
 }
-"""What a runtime is told beside devices so that the container sees GPUs; enroot and pyxis show NVIDIA's by hooks."""
+"""What a runtime is told beside devices so that the container sees GPUs; enroot and pyxis show
+NVIDIA's by hooks."""
 _ENGINE_IMAGE = re.compile(r"vllm-openai(-[a-z0-9]+)?(?=[:@+]|$)")
-"""Images whose entry point is the engine's program; that of others, ROCm's among them, is a shell or nothing."""
-_IMPORT = 'exec 9>"$0.lock"; flock 9; test -e "$0" || enroot import -o "$0" "$1"; exec 9>&-; shift; exec "$@"'
+"""Images whose entry point is the engine's program; that of others, ROCm's among them, is a shell
+or nothing."""
+_IMPORT = (
+    'exec 9>"$0.lock"; flock 9; test -e "$0" || enroot import -o "$0" "$1"; exec 9>&-; shift; exec'
+    ' "$@"'
+)
 
 
 def _wrap_in_container(
-    container: Container, command: Command, argv: list[str], environment: dict[str, str], place: tuple[str, ...]
+    container: Container,
+    command: Command,
+    argv: list[str],
+    environment: dict[str, str],
+    place: tuple[str, ...],
 ) -> list[str]:
-    """Return `argv` as it runs in a container. Secrets are named without a value: the runtime takes it from its own
-    environment. `place`: the container's name, then what tells Slurm the node.
+    """Return `argv` as it runs in a container. Secrets are named without a value: the runtime takes
+    it from its own environment. `place`: the container's name, then what tells Slurm the node.
     """
     runtime, image, mounts = container.runtime, container.image, container.mounts
     argv = [f"{_IN_CONTAINER}/{word}" if word in dict(command.files) else word for word in argv]
@@ -361,7 +420,16 @@ def _wrap_in_container(
     if runtime in ("docker", "podman"):
         entry = [] if own or not command.entry else ["--entrypoint", argv[0]]
         return [
-            *(runtime, "run", "--rm", "--init", "--name", place[0], *_repeat("--device", devices), *gpus),
+            *(
+                runtime,
+                "run",
+                "--rm",
+                "--init",
+                "--name",
+                place[0],
+                *_repeat("--device", devices),
+                *gpus,
+            ),
             *("--ipc", "host", "--network", "host", "--shm-size", container.shm_size),
             *_repeat("--volume", mounts),
             *_repeat("--env", (*SECRETS, *variables)),
@@ -380,10 +448,26 @@ def _wrap_in_container(
         return ["apptainer", "exec", "--writable-tmpfs", *options, source, *argv]
     mounts = (*mounts, *(f"{device}:{device}" for device in devices))
     if runtime == "pyxis":
-        step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", *place[1:], f"--container-image={_name_image(image)}")
-        options = ("--container-mounts", ",".join(mounts), "--container-writable", "--no-container-entrypoint")
+        step = (
+            "srun",
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            *place[1:],
+            f"--container-image={_name_image(image)}",
+        )
+        options = (
+            "--container-mounts",
+            ",".join(mounts),
+            "--container-writable",
+            "--no-container-entrypoint",
+        )
         return [*step, *options, *container.options, "env", *variables, *argv]
-    options = (*_repeat("--mount", mounts), *_repeat("--env", (*SECRETS, *variables)), *container.options)
+    options = (
+        *_repeat("--mount", mounts),
+        *_repeat("--env", (*SECRETS, *variables)),
+        *container.options,
+    )
     argv = argv[command.entry if own else 0 :]
     if image.endswith(".sqsh"):
         return ["enroot", "start", "--rw", *options, image, *argv]
@@ -399,7 +483,11 @@ def _repeat(flag: str, values: Iterable[str]) -> list[str]:
 def _name_image(image: str) -> str:
     """Return an image as enroot and pyxis name it: its registry, if it has one, before a #."""
     host, slash, rest = image.partition("/")
-    return f"{host}#{rest}" if slash and re.search(r"[.:]", host) and not image.startswith((".", "/")) else image
+    return (
+        f"{host}#{rest}"
+        if slash and re.search(r"[.:]", host) and not image.startswith((".", "/"))
+        else image
+    )
 
 
 def over_one(count: int) -> int | None:
@@ -408,8 +496,10 @@ def over_one(count: int) -> int | None:
 
 
 class Weights(NamedTuple):
-    """Holds what an engine loads: its name, the precision of the KV cache that goes with it, flags that change its
-    precision when it is loaded, and `first`: the precision in which it is loaded before it is quantised, if it is."""
+    """Holds what an engine loads: its name, the precision of the KV cache that goes with it, flags
+    that change its precision when it is loaded, and `first`: the precision in which it is loaded
+    before it is quantised, if it is.
+    """
 
     model: str
     kv: str
@@ -421,8 +511,10 @@ class Weights(NamedTuple):
 def choose_weights(
     deployment: Deployment, site: Site, reads: Callable[[Checkpoint], bool], quantises: bool
 ) -> Weights:
-    """Return the checkpoint that was named, in the deployment's precision: as it is, as somebody publishes it, by
-    what the engine does when it loads, or a folder into which it must be converted. Raises InputError."""
+    """Return the checkpoint that was named, in the deployment's precision: as it is, as somebody
+    publishes it, by what the engine does when it loads, or a folder into which it must be
+    converted. Raises InputError.
+    """
     model, wanted = deployment.model, deployment.weights_dtype
     if site.model is not None:
         return Weights(site.model, model.kv_dtype)
@@ -431,21 +523,36 @@ def choose_weights(
         return Weights(named.name, named.kv)
     if wanted in DTYPES and named.weights in DTYPES:
         return Weights(named.name, named.kv, [("dtype", DTYPES[wanted])])
-    known = [each for each in published(model, deployment.named) if each.weights == wanted and reads(each)]
+    known = [
+        each
+        for each in published(model, deployment.named)
+        if each.weights == wanted and reads(each)
+    ]
     if known:
         chosen = min(known, key=lambda each: each.kv != deployment.kv_dtype)
         tuned = bool(TUNED.search(chosen.name.lower())) and not TUNED.search(named.name.lower())
         note = f"{named.name} is in {named.weights}; in {wanted} it is published as {chosen.name}"
-        return Weights(chosen.name, chosen.kv, [], (note + ", the instruct version" if tuned else note,))
+        return Weights(
+            chosen.name, chosen.kv, [], (note + ", the instruct version" if tuned else note,)
+        )
     if quantises and wanted == "fp8" and named.weights in DTYPES:
         return Weights(named.name, named.kv, [("quantization", "fp8")], first=named.weights)
     folder = f"./{named.name.rpartition('/')[2]}-{wanted}"
-    note = f"no checkpoint of {named.name} in {wanted} is known that {deployment.engine} reads, and it makes none"
-    return Weights(folder, model.kv_dtype, [], (f"{note}: convert it into {folder}, or name one with --model",))
+    note = (
+        f"no checkpoint of {named.name} in {wanted} is known that {deployment.engine} reads, and it"
+        " makes none"
+    )
+    return Weights(
+        folder, model.kv_dtype, [], (f"{note}: convert it into {folder}, or name one with --model",)
+    )
 
 
 def name_draft(draft: Draft) -> str:
     """Return the checkpoint of a draft model, in its precision."""
     named = named_checkpoint(draft.model, draft.named)
-    known = (each.name for each in published(draft.model, draft.named) if each.weights == draft.weights_dtype)
+    known = (
+        each.name
+        for each in published(draft.model, draft.named)
+        if each.weights == draft.weights_dtype
+    )
     return named.name if named.weights == draft.weights_dtype else next(known, named.name)

@@ -1,9 +1,10 @@
-"""llama.cpp's rules (llama-server): slots of equal context, whose cache is allocated whole at the start.
+"""llama.cpp's rules (llama-server): slots of equal context, whose cache is allocated whole at the
+start.
 
-KV = ctx_size tokens, in cells of one token; a slot has ctx_size / parallel of them, and a request takes a slot
-Where nothing is said: 4 slots, the model's own context, 2048 tokens a step (tools/server/README.md: --parallel,
---ctx-size, --batch-size). The cache is f16 whatever the weights are (--cache-type-k): write kv=fp16 where a model's
-own type is another.
+KV = ctx_size tokens, in cells of one token; a slot has ctx_size / parallel of them, and a request
+takes a slot Where nothing is said: 4 slots, the model's own context, 2048 tokens a step
+(tools/server/README.md: --parallel, --ctx-size, --batch-size). The cache is f16 whatever the
+weights are (--cache-type-k): write kv=fp16 where a model's own type is another.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from loadstone.engines.sharding.rank import Rank
 SLOTS = 4
 BATCH_TOKENS = 2048
 MICRO_BATCH_TOKENS = 512
-"""--ubatch-size: what a step is computed in pieces of; its intermediate results are of so many tokens."""
+"""--ubatch-size: what a step is computed in pieces of; its intermediate results are of so many
+tokens."""
 UNKNOWN_CONTEXT_TOKENS = 4096
 """Where neither the model nor the user names one."""
 
@@ -37,7 +39,8 @@ class LlamaCpp(EngineRules):
 
     @property
     def cache_tokens(self) -> int:
-        """Return the cells of all slots. `max_model_len`, which is not llama.cpp's word, is one slot's."""
+        """Return the cells of all slots. `max_model_len`, which is not llama.cpp's word, is one
+        slot's."""
         total = count(self.deployment, "ctx_size")
         each = count(self.deployment, "max_model_len", "max_seq_len")
         if total is None and each is not None:
@@ -46,7 +49,8 @@ class LlamaCpp(EngineRules):
 
     @property
     def context_limit(self) -> int | None:
-        """Return a context no longer than a slot, where the slots' cache was sized by `ctx_size`."""
+        """Return a context no longer than a slot, where the slots' cache was sized by
+        `ctx_size`."""
         limit, total = super().context_limit, count(self.deployment, "ctx_size")
         if total is None:
             return limit
@@ -58,8 +62,8 @@ class LlamaCpp(EngineRules):
         return BatchLimits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
-        """Return logits of every slot and the widest of a piece's intermediate results, in 32 bits; a state of every
-        slot. What the cache leaves is outside: it is never asked for.
+        """Return logits of every slot and the widest of a piece's intermediate results, in 32 bits;
+        a state of every slot. What the cache leaves is outside: it is never asked for.
         """
         total, model = self.deployment.gpu.usable_bytes, self.deployment.model
         piece = min(MICRO_BATCH_TOKENS, limits.max_batched_tokens)
@@ -73,7 +77,7 @@ class LlamaCpp(EngineRules):
     def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
         return ("ctx_size", context_tokens * requests), ("parallel", requests)
 
-    # --- how it is started ------------------------------------------------------------------------------------------
+    # --- how it is started ------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
         """Return `llama-server` with a GGUF file."""

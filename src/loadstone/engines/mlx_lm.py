@@ -1,4 +1,5 @@
-"""Starts mlx-lm's server (`mlx_lm.server`, 0.32): memory and scheduling as of an engine without rules."""
+"""Starts mlx-lm's server (`mlx_lm.server`, 0.32): memory and scheduling as of an engine without
+rules."""
 
 from __future__ import annotations
 
@@ -12,12 +13,16 @@ class MlxLm(EngineRules):
     spelled = frozenset({"draft", "kv", "num_speculative_tokens"})
 
     def command(self, site: Site) -> Command:
-        """Return its command: it serves under the name that it loads; /v1/models lists its cache."""
+        """Return its command: it serves under the name that it loads; /v1/models lists its
+        cache."""
         guessed, draft = is_speculative(self.deployment), self.deployment.draft
         flags: Flags = [
             ("kv-bits", self.kv_flag({"int8": "8"}, site)),
             ("draft-model", name_draft(draft) if draft else None),
-            ("num-draft-tokens", count(self.deployment, "num_speculative_tokens") if guessed else None),
+            (
+                "num-draft-tokens",
+                count(self.deployment, "num_speculative_tokens") if guessed else None,
+            ),
         ]
         weights = self.weights(site)
         program = [site.program or "mlx_lm.server", "--model", weights.model]

@@ -1,4 +1,5 @@
-"""Makes a deployment with pools the commands that start it: each rank of each worker, and the router before them."""
+"""Makes a deployment with pools the commands that start it: each rank of each worker, and the
+router before them."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _VISIBLE = {"amd": "HIP_VISIBLE_DEVICES", "nvidia": "CUDA_VISIBLE_DEVICES"}
 
 
 class PooledLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds a deployment with pools ready to be started; printed as `loadstone launch --dry-run --json`. `pools`:
-    by role its workers, each with its ranks."""
+    """Holds a deployment with pools ready to be started; printed as `loadstone launch --dry-run
+    --json`. `pools`: by role its workers, each with its ranks."""
 
     pools: dict[str, list[Launch]]
     router: Launch
@@ -32,40 +33,56 @@ class PooledLaunch(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = 1
 
     def shell_lines(self) -> list[str]:
-        """Return a line for each rank of each pool, then the router's, each under a comment that says where."""
+        """Return a line for each rank of each pool, then the router's, each under a comment that
+        says where."""
         lines = []
         for role, workers in (*self.pools.items(), ("router", [self.router])):
             for number, worker in enumerate(workers):
                 made, places = worker.shell_lines(), [rank.node for rank in worker.ranks]
-                for place, line in zip(places if len(made) > 1 else [", ".join(places)], made, strict=True):
+                for place, line in zip(
+                    places if len(made) > 1 else [", ".join(places)], made, strict=True
+                ):
                     lines += [f"# {role} {number}, on {place}", line]
         return lines
 
 
 def launch_pools(deployment: Deployment, site: Site = ANYWHERE) -> PooledLaunch:
-    """Return the commands that start a deployment with pools. `site`: its port is the router's, its nodes are those
-    of all workers, prefill first; workers that fit share a node. Raises InputError where they cannot be started so.
+    """Return the commands that start a deployment with pools. `site`: its port is the router's, its
+    nodes are those of all workers, prefill first; workers that fit share a node. Raises InputError
+    where they cannot be started so.
     """
     handover_of(deployment)
     placed = list(_place(deployment, site))
     hosts = placed[-1][1] + placed[-1][0].nodes
     if site.nodes and len(site.nodes) != hosts:
-        raise InputError(f"{len(site.nodes)} nodes are named, and the pools take {hosts}; name each")
+        raise InputError(
+            f"{len(site.nodes)} nodes are named, and the pools take {hosts}; name each"
+        )
     host, addresses = _ALL, site.nodes or tuple(f"node{i}" for i in range(hosts))
     if hosts == 1:
         host, addresses = site.host, (HERE if site.host == _ALL else site.host,)
     pools: dict[str, list[Launch]] = {"prefill": [], "decode": []}
     sites = []
     for worker, first, own in placed:
-        sites.append(msgspec.structs.replace(own, nodes=addresses[first : first + worker.nodes], host=host))
+        sites.append(
+            msgspec.structs.replace(own, nodes=addresses[first : first + worker.nodes], host=host)
+        )
         pools[str(own.role)].append(launch_of(worker, sites[-1]))
     rules = rules_of(deployment.pools[-1].worker)
     front = msgspec.structs.replace(
-        site, role="router", nodes=addresses[:1], host=host, port=site.port or _PORT, arguments=(), environment=(),
+        site,
+        role="router",
+        nodes=addresses[:1],
+        host=host,
+        port=site.port or _PORT,
+        arguments=(),
+        environment=(),
         runtime=site.runtime if rules.router_in_image else None,
-    )  # fmt: skip
+    )
     router = launch_command(
-        msgspec.structs.replace(deployment, nodes=1, arguments=(), pools=()), rules.router(front, sites), front
+        msgspec.structs.replace(deployment, nodes=1, arguments=(), pools=()),
+        rules.router(front, sites),
+        front,
     )
     launches = [*pools["prefill"], *pools["decode"], router]
     return PooledLaunch(
@@ -77,8 +94,8 @@ def launch_pools(deployment: Deployment, site: Site = ANYWHERE) -> PooledLaunch:
 
 
 def _place(deployment: Deployment, site: Site) -> Iterator[tuple[Deployment, int, Site]]:
-    """Yield every worker over the machines that it takes, the first of these, and the site's part there: a port, and
-    a variable that shows it its GPUs alone where there are others."""
+    """Yield every worker over the machines that it takes, the first of these, and the site's part
+    there: a port, and a variable that shows it its GPUs alone where there are others."""
     node, place, used, gpu = 0, 0, 0, deployment.pools[0].worker.gpu
     for pool in deployment.pools:
         kind = pool.worker.gpu
@@ -95,6 +112,12 @@ def _place(deployment: Deployment, site: Site) -> Iterator[tuple[Deployment, int
             yield (
                 worker,
                 node,
-                msgspec.structs.replace(site, role=pool.role, place=place, port=port, environment=own),
+                msgspec.structs.replace(
+                    site, role=pool.role, place=place, port=port, environment=own
+                ),
             )
-            node, place, used = node + hosts - 1, place + 1, room if hosts > 1 else used + worker.gpus
+            node, place, used = (
+                node + hosts - 1,
+                place + 1,
+                room if hosts > 1 else used + worker.gpus,
+            )

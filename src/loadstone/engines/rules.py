@@ -1,8 +1,10 @@
-"""Holds what an engine does in its own way: one class for each engine, an object for each deployment.
+"""Holds what an engine does in its own way: one class for each engine, an object for each
+deployment.
 
-EngineRules has what engines have in common, and what is assumed of an engine without rules of its own. `vllm.py`,
-`sglang.py`, `tensorrt_llm.py` and `llama_cpp.py` each say where theirs differs: memory, scheduling, CUDA graphs,
-releases, kernels. A new release of an engine touches its file alone.
+EngineRules has what engines have in common, and what is assumed of an engine without rules of its
+own. `vllm.py`, `sglang.py`, `tensorrt_llm.py` and `llama_cpp.py` each say where theirs differs:
+memory, scheduling, CUDA graphs, releases, kernels. A new release of an engine touches its file
+alone.
 """
 
 from __future__ import annotations
@@ -40,24 +42,44 @@ Write = Literal["through", "evicted"]
 
 _WITHOUT_NVFP4 = ("Volta", "Turing")
 _NOT_IN_MARLIN = ("fp8", "nvfp4", "mxfp4")
-"""Weights whose widening kernels want a newer GPU than Volta in vLLM (0.32: from Turing on) and SGLang."""
+"""Weights whose widening kernels want a newer GPU than Volta in vLLM (0.32: from Turing on) and
+SGLang."""
 
 
 _UNSCALED = ("su", "longrope", "llama3")
-"""Sorts of RoPE scaling with which `max_position_embeddings` is what comes out (vLLM 0.32, get_max_model_len)."""
+"""Sorts of RoPE scaling with which `max_position_embeddings` is what comes out (vLLM 0.32,
+get_max_model_len)."""
 
 
-_COMMON = frozenset({
-    "tp", "pp", "dp", "ep", "nodes", "attention-dp", "kv", "block_size", "draft", "enable_chunked_prefill",
-    "enforce_eager", "eplb", "kv_disk", "kv_host", "max_model_len", "max_seq_len", "num_speculative_tokens",
-    "prefix_caching", "two_batch_overlap",
-})  # fmt: skip
+_COMMON = frozenset(
+    {
+        "tp",
+        "pp",
+        "dp",
+        "ep",
+        "nodes",
+        "attention-dp",
+        "kv",
+        "block_size",
+        "draft",
+        "enable_chunked_prefill",
+        "enforce_eager",
+        "eplb",
+        "kv_disk",
+        "kv_host",
+        "max_model_len",
+        "max_seq_len",
+        "num_speculative_tokens",
+        "prefix_caching",
+        "two_batch_overlap",
+    }
+)
 """What a deployment of any engine may have beside the engine's own arguments."""
 
 
 EPLB_UNEVEN = 0.05
-"""With it the fullest of 32 ranks has a tenth more than the mean: 0.11 were measured of DeepSeek-R1 with 288 places,
-1.56 without (TensorRT-LLM's blog 4)."""
+"""With it the fullest of 32 ranks has a tenth more than the mean: 0.11 were measured of DeepSeek-R1
+with 288 places, 1.56 without (TensorRT-LLM's blog 4)."""
 
 
 class _Scaling(msgspec.Struct, frozen=True):
@@ -70,7 +92,8 @@ class _Scaling(msgspec.Struct, frozen=True):
 
 
 class _Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds what of a config.json may be overridden on an engine's command line here: how long a context is."""
+    """Holds what of a config.json may be overridden on an engine's command line here: how long a
+    context is."""
 
     rope_parameters: _Scaling | None = None
     rope_scaling: _Scaling | None = None
@@ -78,8 +101,9 @@ class _Overrides(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Era(NamedTuple):
-    """Releases from version `since` on whose step times share coefficients. The coefficients of `old` ones are freer
-    than those of later ones, for few measurements tell them (docs/perfmodel.md)."""
+    """Releases from version `since` on whose step times share coefficients. The coefficients of
+    `old` ones are freer than those of later ones, for few measurements tell them
+    (docs/perfmodel.md)."""
 
     since: Version
     name: str
@@ -87,8 +111,8 @@ class Era(NamedTuple):
 
 
 class Offload(NamedTuple):
-    """Holds how an engine keeps its KV cache in the tiers below, as Tiers of scheduler/policy.py has it; `disk`:
-    whether it has one below the host."""
+    """Holds how an engine keeps its KV cache in the tiers below, as Tiers of scheduler/policy.py
+    has it; `disk`: whether it has one below the host."""
 
     load: Load
     write: Write = "through"
@@ -97,8 +121,8 @@ class Offload(NamedTuple):
 
 
 class Scheduling(NamedTuple):
-    """Holds what EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None: as sizing has
-    it."""
+    """Holds what EnginePolicy has under the same names; `budget_tokens`: max_batched_tokens, None:
+    as sizing has it."""
 
     order: Order = "mixed"
     chunked: bool = True
@@ -115,18 +139,22 @@ class Scheduling(NamedTuple):
 class Handover(NamedTuple):
     """Says how a worker that prefills hands a request's KV cache to one that decodes.
 
-    reserves_first  the decode side keeps room before the prompt is computed, and the prompt waits for it; else room
-                    is looked for when the prompt is computed, whose blocks the prefill side holds until they are read
-    spare_tokens    of the decode side's cache, kept free for each request there beside its prompt; None: its answer
-    takes_slot      a request on its way there has one of the decode side's slots; `twice_up_to`: of up to so many
-                    slots there are twice as many more
+    reserves_first  the decode side keeps room before the prompt is computed, and the prompt waits
+                    for it; else room is looked for when the prompt is computed, whose blocks the
+                    prefill side holds until they are read
+    spare_tokens    of the decode side's cache, kept free for each request there beside its prompt;
+                    None: its answer
+    takes_slot      a request on its way there has one of the decode side's slots; `twice_up_to`: of
+                    up to so many slots there are twice as many more
     first_by        which side makes the first token; the decode side shows it either way
-    by_chunk        a chunk of a prompt leaves when it is computed, so that only the last one is waited for
+    by_chunk        a chunk of a prompt leaves when it is computed, so that only the last one is
+                    waited for
     latency_s       from a computed prompt to a cache that can be used, beside the bytes
     since           the first release that can
     buffers         both sides keep a buffer beside the cache for the longest prompt on its way
-    by_room         the prefill worker's rank of attention-DP follows from a random number that the router gives a
-                    request, unless load_balance_method says otherwise, which is heard since `balances_since`
+    by_room         the prefill worker's rank of attention-DP follows from a random number that the
+                    router gives a request, unless load_balance_method says otherwise, which is
+                    heard since `balances_since`
     """
 
     reserves_first: bool
@@ -142,13 +170,14 @@ class Handover(NamedTuple):
     balances_since: Version = ()
 
     def slots(self, max_seqs: int) -> int:
-        """Return how many requests the decode side has or awaits at once, where it runs `max_seqs`."""
+        """Return how many requests the decode side has or awaits at once, where it runs
+        `max_seqs`."""
         return max_seqs * 3 if max_seqs <= self.twice_up_to else max_seqs
 
 
 class EngineRules:
-    """Says how the engine of a deployment behaves. Properties and methods raise InputError where an argument of the
-    engine's is no number, or not one of its choices.
+    """Says how the engine of a deployment behaves. Properties and methods raise InputError where an
+    argument of the engine's is no number, or not one of its choices.
 
     name               its name in a deployment
     newest             the release that is assumed where the deployment names none
@@ -156,10 +185,13 @@ class EngineRules:
     cache_dtypes       what it can keep a KV cache in, the one to propose last; none: not known
     refuses_longer     it does not start when told of a longer context than the model's
     overrides          its argument that overrides the model's config.json; empty: it has none here
-    marlin             weights of fewer bits than the GPU multiplies are widened within Marlin's kernels
-    all_pairs          its kernels for whole experts go over the token-expert pairs of all ranks, see work.py
+    marlin             weights of fewer bits than the GPU multiplies are widened within Marlin's
+                       kernels
+    all_pairs          its kernels for whole experts go over the token-expert pairs of all ranks,
+                       see work.py
     fp8_widening       16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0: not known
-    places_per_batch   each batch of a pipeline has its own part of the places (batch_seqs of EnginePolicy)
+    places_per_batch   each batch of a pipeline has its own part of the places (batch_seqs of
+                       EnginePolicy)
     unreadable_weights precisions that its files of weights cannot have
     quantises          it can make FP8 weights of a 16-bit checkpoint when it loads it
     loads_first        it then has the 16-bit ones in the GPU's memory before it does
@@ -167,7 +199,8 @@ class EngineRules:
     spreads_experts    with attention-DP it deals whole experts over all ranks, whatever `ep` says
     step_argument      its argument for the most tokens of a step; empty: it has none
     seqs_argument      its argument for the most requests at once
-    static_argument    its argument for the share of memory that weights and cache get, if it lowers that for chunks
+    static_argument    its argument for the share of memory that weights and cache get, if it lowers
+                       that for chunks
     handover           how its prefill workers hand caches to its decode workers; None: they cannot
     router_in_image    whether the router between them is in the engine's own image
     """
@@ -203,23 +236,27 @@ class EngineRules:
 
     @property
     def era(self) -> str:
-        """Return the name of the era its version belongs to; without a version, or one that cannot be read, the
-        newest."""
+        """Return the name of the era its version belongs to; without a version, or one that cannot
+        be read, the newest."""
         version = self.version
         return next((era.name for era in self.eras if version >= era.since), "*")
 
     @property
     def model_context(self) -> int | None:
-        """Return the longest context that the model was made for, or that its config is overridden to. Raises
-        InputError for an override that is not understood."""
-        own, text = self.deployment.model.max_context_tokens, self.deployment.argument(self.overrides)
+        """Return the longest context that the model was made for, or that its config is overridden
+        to. Raises InputError for an override that is not understood."""
+        own, text = (
+            self.deployment.model.max_context_tokens,
+            self.deployment.argument(self.overrides),
+        )
         if text is None:
             return own
         try:
             overrides = msgspec.json.decode(text, type=_Overrides)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
             raise InputError(
-                f"--{self.overrides.replace('_', '-')}: {error}; its JSON may have rope_parameters, rope_scaling and "
+                f"--{self.overrides.replace('_', '-')}: {error}; its JSON may have rope_parameters,"
+                " rope_scaling and "
                 f'max_position_embeddings here, e.g. {{"max_position_embeddings": 65536}}'
             ) from None
         limit = overrides.max_position_embeddings or own
@@ -228,7 +265,9 @@ class EngineRules:
             return limit
         scaled = scaling.factor * (scaling.original_max_position_embeddings or limit)
         if not 1 <= scaled < 2**40:
-            raise InputError(f"--{self.overrides.replace('_', '-')}: factor {scaling.factor:g} makes no context")
+            raise InputError(
+                f"--{self.overrides.replace('_', '-')}: factor {scaling.factor:g} makes no context"
+            )
         return int(scaled)
 
     def longer_context(self, context_tokens: int) -> str:
@@ -242,15 +281,16 @@ class EngineRules:
 
     @property
     def context_limit(self) -> int | None:
-        """Return the longest context in tokens: the model's own, or the engine's where it was given a shorter one."""
+        """Return the longest context in tokens: the model's own, or the engine's where it was given
+        a shorter one."""
         limits = (self.model_context, count(self.deployment, "max_model_len", "max_seq_len"))
         return min((limit for limit in limits if limit is not None), default=None)
 
-    # --- memory -----------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
-        """Return its limits; `context_tokens`: the longest request it is made for; None: the longest that the model
-        allows."""
+        """Return its limits; `context_tokens`: the longest request it is made for; None: the
+        longest that the model allows."""
         raise NotImplementedError
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
@@ -266,13 +306,13 @@ class EngineRules:
         return limits.max_seqs
 
     def whole_prompts(self, context_limit: int) -> int:
-        """Return up to which context its memory depends on the context, for a step takes whole prompts; 0: it does
-        not."""
+        """Return up to which context its memory depends on the context, for a step takes whole
+        prompts; 0: it does not."""
         return 0
 
     def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
-        """Return arguments that make the cache large enough, where it is as large as told and not as large as the
-        GPU."""
+        """Return arguments that make the cache large enough, where it is as large as told and not
+        as large as the GPU."""
         return ()
 
     @property
@@ -292,46 +332,57 @@ class EngineRules:
 
     @property
     def keeps_windows(self) -> bool:
-        """Return whether layers with a sliding window keep the window alone, and not every token."""
+        """Return whether layers with a sliding window keep the window alone, and not every
+        token."""
         return True
 
     @property
     def counts_drafts(self) -> bool:
-        """Return whether draft layers are loaded before the cache is sized, and have a part of it."""
+        """Return whether draft layers are loaded before the cache is sized, and have a part of
+        it."""
         return True
 
     @property
     def draft_layers(self) -> tuple[Layers, ...]:
-        """Return multi-token-prediction layers that are counted, with a cache of their own: where the deployment
-        guesses tokens by them, and not by a draft model beside the checkpoint (Deployment.drafting)."""
+        """Return multi-token-prediction layers that are counted, with a cache of their own: where
+        the deployment guesses tokens by them, and not by a draft model beside the checkpoint
+        (Deployment.drafting).
+        """
         deployment = self.deployment
         own = is_speculative(deployment) and deployment.draft is None
         return deployment.model.draft_layers if own and self.counts_drafts else ()
 
-    # --- what it refuses: one line each, with what would work -------------------------------------------------------
+    # --- what it refuses: one line each, with what would work -------------------------------------
 
     def hardware_refusal(self) -> str | None:
-        """Return why it does not run on this GPU, or not with these weights; which other engines do is said
-        elsewhere."""
+        """Return why it does not run on this GPU, or not with these weights; which other engines do
+        is said elsewhere."""
         gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
         if self.marlin and gpu.architecture == "Volta" and weights in _NOT_IN_MARLIN:
             engine = self.deployment.engine
-            return f"{engine} has no kernels for {weights} weights on a {gpu.name}; bf16 or int4 would work"
+            return (
+                f"{engine} has no kernels for {weights} weights on a {gpu.name}; bf16 or int4 would"
+                " work"
+            )
         return None
 
     def cache_refusal(self) -> str | None:
-        """Return why it cannot keep a KV cache in the deployment's precision, or not on this GPU."""
+        """Return why it cannot keep a KV cache in the deployment's precision, or not on this
+        GPU."""
         engine, kv, gpu = self.deployment.engine, self.deployment.kv_dtype, self.deployment.gpu
         known = self.cache_dtypes
         if known and kv not in known:
-            return f"{engine} has no KV cache in {kv}; {', '.join(known)} would work (kv={known[-1]})"
+            return (
+                f"{engine} has no KV cache in {kv}; {', '.join(known)} would work (kv={known[-1]})"
+            )
         if kv == "nvfp4" and (gpu.vendor in ("amd", "intel") or gpu.architecture in _WITHOUT_NVFP4):
             return f"{engine} has no KV cache in nvfp4 on a {gpu.name}; fp8 would work (kv=fp8)"
         return None
 
     @property
     def offload(self) -> Offload | None:
-        """Return how it keeps KV blocks in the host's memory and on disk, where told to; None: it does not, here."""
+        """Return how it keeps KV blocks in the host's memory and on disk, where told to; None: it
+        does not, here."""
         return None
 
     def offload_refusal(self) -> str | None:
@@ -344,29 +395,36 @@ class EngineRules:
         if offload is None:
             name = "kv_host" if host is not None else "kv_disk"
             return (
-                f"{name}: {deployment.engine} keeps no KV cache outside of the GPUs here; leave it out, or use vllm"
+                f"{name}: {deployment.engine} keeps no KV cache outside of the GPUs here; leave it"
+                " out, or use vllm"
             )
         if host is None:
             return "kv_disk lies below the host's memory; give kv_host too"
         if disk is not None and not offload.disk:
-            return f"kv_disk: {deployment.engine} is not simulated with one; leave it out, or use vllm"
+            return (
+                f"kv_disk: {deployment.engine} is not simulated with one; leave it out, or use vllm"
+            )
         if switched(deployment, "prefix_caching") is False:
-            return "kv_host: nothing is found again without a prefix cache; leave out prefix_caching=0"
+            return (
+                "kv_host: nothing is found again without a prefix cache; leave out prefix_caching=0"
+            )
         return None
 
     def draft_refusal(self) -> str | None:
         """Return why it does not take the draft model."""
         return None
 
-    # --- scheduling and steps ---------------------------------------------------------------------------------------
+    # --- scheduling and steps ---------------------------------------------------------------------
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
-        """Return how it schedules by default, in steps of at most so many tokens; see scheduler/policy.py."""
+        """Return how it schedules by default, in steps of at most so many tokens; see
+        scheduler/policy.py."""
         return Scheduling()
 
     @property
     def batches_under_way(self) -> int:
-        """Return how many batches one engine works on at a time: one for each stage of a pipeline."""
+        """Return how many batches one engine works on at a time: one for each stage of a
+        pipeline."""
         return max(1, self.deployment.pp)
 
     @property
@@ -376,29 +434,32 @@ class EngineRules:
 
     @property
     def graph_tokens(self) -> int:
-        """Return the most tokens of a step that has prompts in it and still runs as CUDA graphs; 0: none does."""
+        """Return the most tokens of a step that has prompts in it and still runs as CUDA graphs; 0:
+        none does."""
         return 0
 
     @property
     def graph_seqs(self) -> int:
-        """Return the largest batch of decodes that runs as a CUDA graph; 0: not known, or none does."""
+        """Return the largest batch of decodes that runs as a CUDA graph; 0: not known, or none
+        does."""
         return 0
 
     @property
     def padded_seqs(self) -> int:
-        """Return the only batch of decodes that was captured as a CUDA graph, which smaller ones are padded to; 0:
-        there are graphs of many sizes."""
+        """Return the only batch of decodes that was captured as a CUDA graph, which smaller ones
+        are padded to; 0: there are graphs of many sizes."""
         return 0
 
     @property
     def uneven_share(self) -> float:
-        """Return the standard deviation of the tokens that the ranks of wide experts get, as a part of their mean;
-        below 0: as in measured engines, which place experts as they come."""
+        """Return the standard deviation of the tokens that the ranks of wide experts get, as a part
+        of their mean; below 0: as in measured engines, which place experts as they come."""
         return EPLB_UNEVEN if switched(self.deployment, "eplb") else -1.0
 
     @property
     def overlaps_halves(self) -> bool:
-        """Return whether one half of a batch is computed while the tokens of the other are on their way."""
+        """Return whether one half of a batch is computed while the tokens of the other are on their
+        way."""
         return switched(self.deployment, "two_batch_overlap") is True
 
     def uncovered(self) -> list[str]:
@@ -407,19 +468,23 @@ class EngineRules:
 
     @property
     def latent_launches(self) -> int | None:
-        """Return kernels that the host launches for a layer of latent attention; None: as most engines do."""
+        """Return kernels that the host launches for a layer of latent attention; None: as most
+        engines do."""
         return None
 
-    # --- how it is started ------------------------------------------------------------------------------------------
+    # --- how it is started ------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """Return its command line for the deployment at `site`. Raises InputError where it cannot be had, or not
-        so."""
+        """Return its command line for the deployment at `site`. Raises InputError where it cannot
+        be had, or not so."""
         engine = self.deployment.engine
-        raise InputError(f"{engine} is not started from here; start it yourself, and give `bench` its URL")
+        raise InputError(
+            f"{engine} is not started from here; start it yourself, and give `bench` its URL"
+        )
 
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
-        """Return the command line of the router before the `workers` of its pools. Raises InputError."""
+        """Return the command line of the router before the `workers` of its pools. Raises
+        InputError."""
         raise InputError(f"{self.deployment.engine} has no router between pools")
 
     def model_name(self, site: Site) -> str:
@@ -427,7 +492,8 @@ class EngineRules:
         return self.weights(site).model
 
     def weights(self, site: Site) -> Weights:
-        """Return the checkpoint that it loads, and how it gets the deployment's precision. Raises InputError."""
+        """Return the checkpoint that it loads, and how it gets the deployment's precision. Raises
+        InputError."""
         return choose_weights(self.deployment, site, self.reads, self.quantises)
 
     def reads(self, checkpoint: Checkpoint) -> bool:
@@ -437,24 +503,28 @@ class EngineRules:
         return bool(self.cache_dtypes) and vendor == self.deployment.gpu.vendor
 
     def kv_flag(self, names: Mapping[str, str], site: Site) -> str | None:
-        """Return how the engine spells the precision of its KV cache; None where that is the checkpoint's. Raises
-        InputError."""
+        """Return how the engine spells the precision of its KV cache; None where that is the
+        checkpoint's. Raises InputError."""
         kv = self.deployment.kv_dtype
         if kv == self.deployment.model.kv_dtype == self.weights(site).kv:
             return None
         if kv not in names:
-            raise InputError(f"kv={kv}: {self.deployment.engine} takes {', '.join(names)}; leave it out for its own")
+            raise InputError(
+                f"kv={kv}: {self.deployment.engine} takes {', '.join(names)}; leave it out for"
+                " its own"
+            )
         return names[self.kv_dtype if self.kv_dtype in names else kv]
 
     def check_launch(self) -> None:
-        """Raises InputError for what its command line cannot say: what the engine does not have, and what simulations
-        alone have, to contrast with what engines do."""
+        """Raises InputError for what its command line cannot say: what the engine does not have,
+        and what simulations alone have, to contrast with what engines do."""
         deployment = self.deployment
         if (refusal := self.offload_refusal()) is not None:
             raise InputError(refusal)
         if deployment.argument("kv_disk") is not None:
             raise InputError(
-                "kv_disk: no command here says that; start the engine yourself, and give `bench` its URL"
+                "kv_disk: no command here says that; start the engine yourself, and give `bench`"
+                " its URL"
             )
         counts = ("tp", "pp", "dp", "ep", "nodes")
         wanted = [name for name in counts if getattr(deployment, name) > 1]
@@ -463,13 +533,21 @@ class EngineRules:
         wanted += [name for name, _ in deployment.arguments if name in _COMMON]
         for name in wanted:
             if name not in self.spelled:
-                raise InputError(f"{name}: no command of {deployment.engine} says that; leave it out")
-        if is_speculative(deployment) and deployment.draft is None and not deployment.model.draft_layers:
+                raise InputError(
+                    f"{name}: no command of {deployment.engine} says that; leave it out"
+                )
+        if (
+            is_speculative(deployment)
+            and deployment.draft is None
+            and not deployment.model.draft_layers
+        ):
             raise InputError(
-                f"num_speculative_tokens: {deployment.model.name} has no layers that guess tokens; name a smaller "
-                "model with draft=MODEL, or leave it out"
+                f"num_speculative_tokens: {deployment.model.name} has no layers that guess tokens;"
+                " name a smaller model with draft=MODEL, or leave it out"
             )
         for name, choices in CHOICES.items():
             value = self.deployment.argument(name)
             if value is not None and value != choices[0]:
-                raise InputError(f"{name}={value}: no engine does so, it can only be simulated; leave it out")
+                raise InputError(
+                    f"{name}={value}: no engine does so, it can only be simulated; leave it out"
+                )

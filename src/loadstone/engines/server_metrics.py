@@ -1,4 +1,5 @@
-"""Holds the metrics that engines report of themselves in /metrics: names that all share, by each engine's own.
+"""Holds the metrics that engines report of themselves in /metrics: names that all share, by each
+engine's own.
 
 running, waiting   gauges, requests
 kv_usage           gauge, share of the KV cache in use
@@ -8,12 +9,15 @@ prefix_queries     counter, prompt tokens looked for in it
 draft_steps        counter, steps that verified drafts
 draft_tokens       counter, tokens drafted; draft_accepted: of these accepted
 draft_accepted_by_position  the same by the place in the draft, which a label tells
-transfers          counter, KV caches handed from prefill to decode workers; transferred_tokens: prompt tokens that
-                   decode workers had from them; transfers_failed: those that failed
-queue_s, prefill_s, transfer_s  sums of histograms, seconds before a request is scheduled, of its prompt's steps, of a
+transfers          counter, KV caches handed from prefill to decode workers; transferred_tokens:
+                   prompt tokens that decode workers had from them; transfers_failed: those that
+                   failed
+queue_s, prefill_s, transfer_s  sums of histograms, seconds before a request is scheduled, of its
+                                prompt's steps, of a
                    KV cache's transfer; their counts are named alike
 accepted_length    gauge, tokens that such a step gives
-late_s, writes     counters, seconds that writes came after their due time, and how many: of the timing server alone
+late_s, writes     counters, seconds that writes came after their due time, and how many: of the
+                   timing server alone
 """
 
 from __future__ import annotations

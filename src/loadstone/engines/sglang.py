@@ -1,7 +1,9 @@
-"""SGLang's rules, as its source has them (0.5.23: arg_groups/memory_hook.py, kv_cache_configurator.py).
+"""SGLang's rules, as its source has them (0.5.23: arg_groups/memory_hook.py,
+kv_cache_configurator.py).
 
 KV = free after loading − free before loading · (1 − mem_fraction_static)
-   = free before loading · mem_fraction_static − weights [− CUDA graphs, where the cache is sized after their capture]
+   = free before loading · mem_fraction_static − weights [− CUDA graphs, where the cache is sized
+   after their capture]
 """
 
 from __future__ import annotations
@@ -27,36 +29,44 @@ from loadstone.engines.sharding.limits import (
 from loadstone.engines.sharding.rank import Rank
 
 CONTEXT_BYTES = 0.51 * GIB
-"""What is gone before the weights come, one GPU: the CUDA context (an H100, vLLM 0.19's first snapshot)."""
+"""What is gone before the weights come, one GPU: the CUDA context (an H100, vLLM 0.19's first
+snapshot)."""
 CONTEXT_TP_BYTES = 1.9 * GIB
-"""Likewise with communicators: 8×H200, 137.9 of 139.8 GiB free (SemiAnalysisAI/InferenceX issue 2128)."""
+"""Likewise with communicators: 8×H200, 137.9 of 139.8 GiB free (SemiAnalysisAI/InferenceX issue
+2128)."""
 WINDOW_SHARE = 0.8
 """`swa_full_tokens_ratio`: tokens in the windows' pool per token of full attention's."""
 STATE_SHARE = 0.9
-"""`mamba_full_memory_ratio`: memory for states per memory for KV, where no number of states is set."""
+"""`mamba_full_memory_ratio`: memory for states per memory for KV, where no number of states is set.
+"""
 REQUEST_STATES = 3
-"""MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO: states kept for each running request where prefixes are cached: its
-own, that of the prefix it found, and the one it leaves in the cache. With its `extra_buffer` there are two more."""
+"""MAMBA_CACHE_SIZE_MAX_RUNNING_REQUESTS_RATIO: states kept for each running request where prefixes
+are cached: its own, that of the prefix it found, and the one it leaves in the cache. With its
+`extra_buffer` there are two more."""
 _SHARES_STATES_SINCE = (0, 5, 4)
 """From then on hybrids have a prefix cache too (pull request 11214)."""
 SPECULATIVE_SEQS = 48
-"""max_running_requests where tokens are guessed and it is not given (speculative_hook._handle_eagle_family)."""
+"""max_running_requests where tokens are guessed and it is not given
+(speculative_hook._handle_eagle_family)."""
 KEEP_FREE = 0.098
-"""The floor of its new_token_ratio: SGLANG_INIT_NEW_TOKEN_RATIO 0.7 · SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR 0.14."""
+"""The floor of its new_token_ratio: SGLANG_INIT_NEW_TOKEN_RATIO 0.7 ·
+SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR 0.14."""
 DP_CONSERVATIVENESS = 0.3
-"""--enable-dp-attention multiplies schedule_conservativeness by it, and so new_token_ratio (server_args.py)."""
+"""--enable-dp-attention multiplies schedule_conservativeness by it, and so new_token_ratio
+(server_args.py)."""
 
 _EXACT_SINCE = (0, 5, 23)
-"""From then on all that requests of fixed length (ignore_eos) may still write is left free. Seen in this release; at
-the beginning of 2026 (pull request 16807) it was not so."""
+"""From then on all that requests of fixed length (ignore_eos) may still write is left free. Seen in
+this release; at the beginning of 2026 (pull request 16807) it was not so."""
 _COUNTS_DRAFTS_SINCE = (0, 5, 20)
-"""From then on or so it loads draft layers before it sizes the cache, and has them in a token's bytes (0.5.23:
-Scheduler.init_model_worker, pool_configurator). Before, it loaded them into memory that it kept free."""
+"""From then on or so it loads draft layers before it sizes the cache, and has them in a token's
+bytes (0.5.23: Scheduler.init_model_worker, pool_configurator). Before, it loaded them into memory
+that it kept free."""
 _AFTER_CAPTURE_SINCE = (0, 5, 20)
 _PROMPT_GRAPHS_SINCE = (0, 5, 10)
 _LATENT_GRAPH_TOKENS = 2048
-"""Largest step with prompts in CUDA graphs for latent attention; otherwise a whole chunk (ServerArgs, its pull
-request 15927)."""
+"""Largest step with prompts in CUDA graphs for latent attention; otherwise a whole chunk
+(ServerArgs, its pull request 15927)."""
 _GRAPH_MIB_PER_SEQ = 2
 _GRAPH_MIB_PER_PREFILL_SIZE = 8
 _DRAFT_MIB = 2048
@@ -64,35 +74,66 @@ _DRAFT_MIB = 2048
 _SLOW_ON_B300 = (0, 5, 10), (0, 5, 12)
 """From the first release on, before the second."""
 _COMPRESSED_SEQS = 256
-"""Likewise of DeepSeek-V4, with guesses and without (its apply_deepseek_v4_defaults, which comes first)."""
+"""Likewise of DeepSeek-V4, with guesses and without (its apply_deepseek_v4_defaults, which comes
+first)."""
 
 _NEW_SPELLINGS_SINCE = (0, 5, 23)
 """--attn-dp-size and --cuda-graph-backend-…; the older forms are refused from 2027 on."""
 _OWN_FLAGS = (
-    "mem_fraction_static", "max_running_requests", "max_total_tokens", "max_prefill_tokens", "page_size",
-    "scheduler_recv_interval", "json_model_override_args", "cuda_graph_bs", "ep_dispatch_algorithm",
+    "mem_fraction_static",
+    "max_running_requests",
+    "max_total_tokens",
+    "max_prefill_tokens",
+    "page_size",
+    "scheduler_recv_interval",
+    "json_model_override_args",
+    "cuda_graph_bs",
+    "ep_dispatch_algorithm",
     "load_balance_method",
-)  # fmt: skip
+)
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
 _DIST_PORT = 20000
 _BOOTSTRAP_PORT = 8998
 
 _WINDOWED = (
-    "llama4", "llama4_text", "gpt_oss", "mimo_v2_flash", "step3p5", "step3p7", "gemma4", "gemma4_text", "deepseek_v4",
-    "deepseek_ref", "inkling_text",
-    "gemma4_unified_text", "beam", "muse_glimmer_text",
-    "dots3_note", "dots3_note_text", "granitemoe_swa", "laguna", "mellum", "muse_spark_text",
-)  # fmt: skip
-"""Models (model_type) of whose sliding layers it keeps the window alone (its is_hybrid_swa_model; DeepSeek-V4 has a
-cache of its own). Of all others, Gemma 3 among them, it keeps every token of every layer."""
+    "llama4",
+    "llama4_text",
+    "gpt_oss",
+    "mimo_v2_flash",
+    "step3p5",
+    "step3p7",
+    "gemma4",
+    "gemma4_text",
+    "deepseek_v4",
+    "deepseek_ref",
+    "inkling_text",
+    "gemma4_unified_text",
+    "beam",
+    "muse_glimmer_text",
+    "dots3_note",
+    "dots3_note_text",
+    "granitemoe_swa",
+    "laguna",
+    "mellum",
+    "muse_spark_text",
+)
+"""Models (model_type) of whose sliding layers it keeps the window alone (its is_hybrid_swa_model;
+DeepSeek-V4 has a cache of its own). Of all others, Gemma 3 among them, it keeps every token of
+every layer."""
 
 
 class Sglang(EngineRules):
     name = "sglang"
     newest = (0, 5, 23)
-    eras = (Era((0, 5, 11), "0.5.11"), Era((0, 5, 10), "graphs"), Era((0, 5), "0.5"), Era((0, 0), "0.4", old=True))
-    """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about 0.5.10 on."""
+    eras = (
+        Era((0, 5, 11), "0.5.11"),
+        Era((0, 5, 10), "graphs"),
+        Era((0, 5), "0.5"),
+        Era((0, 0), "0.4", old=True),
+    )
+    """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about
+    0.5.10 on."""
     spelled = EngineRules.spelled - {"block_size"}
     cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8_e5m2", "fp8")
     """Its --kv-cache-dtype."""
@@ -107,23 +148,32 @@ class Sglang(EngineRules):
     loads_first = True
     static_argument = "mem_fraction_static"
     handover = Handover(
-        reserves_first=True, spare_tokens=512, takes_slot=True, first_by="prefill", by_chunk=True, latency_s=0.05,
-        twice_up_to=32, since=(0, 4, 6), by_room=True, balances_since=(0, 5, 8),
-    )  # fmt: skip
-    """Room is kept for a prompt and num_reserved_decode_tokens before the prompt is computed (decode.py,
-    pop_preallocated); up to 32 slots have twice as many more for requests on their way (pre_alloc_size); the sender
-    writes chunk by chunk (send_kv_chunk). Latency: what DeepSeek-R1's first tokens took longer than predicted at up
-    to 16 users (docs/accuracy.md); of it Mooncake's benchmarks have 0.5 to 2 ms. A prefill rank of attention-DP is
-    bootstrap_room modulo dp (follow_bootstrap_room of its pull request 16110; before, round_robin did the same).
+        reserves_first=True,
+        spare_tokens=512,
+        takes_slot=True,
+        first_by="prefill",
+        by_chunk=True,
+        latency_s=0.05,
+        twice_up_to=32,
+        since=(0, 4, 6),
+        by_room=True,
+        balances_since=(0, 5, 8),
+    )
+    """Room is kept for a prompt and num_reserved_decode_tokens before the prompt is computed
+    (decode.py, pop_preallocated); up to 32 slots have twice as many more for requests on their way
+    (pre_alloc_size); the sender writes chunk by chunk (send_kv_chunk). Latency: what DeepSeek-R1's
+    first tokens took longer than predicted at up to 16 users (docs/accuracy.md); of it Mooncake's
+    benchmarks have 0.5 to 2 ms. A prefill rank of attention-DP is bootstrap_room modulo dp
+    (follow_bootstrap_room of its pull request 16110; before, round_robin did the same).
     """
 
-    # --- memory -----------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
-        """Return chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096, 32 (48 below 35
-        GiB; 160 from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512. `max_seqs` here is the graphs'
-        largest batch; what may run at once follows from the cache, see max_seqs(). Before 0.5: 2048 tokens below 25
-        GB, else 8192.
+        """Return chunk and CUDA-graph batch by the GPU's memory: < 20 GiB 2048, 8 · < 60 GiB 4096,
+        32 (48 below 35 GiB; 160 from tp 4) · < 160 GiB 8192, 256 (512 from tp 4) · else 16384, 512.
+        `max_seqs` here is the graphs' largest batch; what may run at once follows from the cache,
+        see max_seqs(). Before 0.5: 2048 tokens below 25 GB, else 8192.
         """
         deployment = self.deployment
         gib = deployment.gpu.usable_bytes / GIB
@@ -140,13 +190,14 @@ class Sglang(EngineRules):
             chunk = 2048 if deployment.gpu.usable_bytes < 25e9 else 8192
         return BatchLimits(
             block_tokens=count(deployment, "page_size") or 1,
-            max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens") or chunk,
+            max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens")
+            or chunk,
             max_seqs=count(deployment, "cuda_graph_max_bs") or graph,
         )
 
     def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
-        """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all replicas 48 where
-        tokens are guessed, and 256 of DeepSeek-V4.
+        """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all
+        replicas 48 where tokens are guessed, and 256 of DeepSeek-V4.
         """
         deployment = self.deployment
         given = count(deployment, "max_running_requests")
@@ -155,7 +206,9 @@ class Sglang(EngineRules):
         elif given is None and is_speculative(deployment):
             given = SPECULATIVE_SEQS
         if given is not None:
-            return max(1, min(given // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2))
+            return max(
+                1, min(given // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2)
+            )
         context = count(deployment, "max_model_len", "max_seq_len") or self.model_context or 131_072
         return max(1, min(max(min(kv_tokens * 512 // context, 4096), 2048), kv_tokens // 2))
 
@@ -164,14 +217,16 @@ class Sglang(EngineRules):
         return count(self.deployment, "max_total_tokens")
 
     def static_fraction(self, limits: BatchLimits) -> float:
-        """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three digits, in MiB
+        """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three
+        digits, in MiB
 
         sized after capture  reserved = 1536 + 128 tp pp: all but MLA, since 0.5.20 or so
-        else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10 GiB above 60 GiB;
-                             2048 more where tokens are guessed by its own layers, before 0.5.20 or so: they and their
-                             cache come out of it
+        else                 reserved = 512 + 1.5 max(chunk, 2048) + 128 tp pp + graphs, at least 10
+                             GiB above 60 GiB; 2048 more where tokens are guessed by its own layers,
+                             before 0.5.20 or so: they and their cache come out of it
 
-        The chunk is that of all ranks together: it is dealt out after this (_handle_data_parallelism).
+        The chunk is that of all ranks together: it is dealt out after this
+        (_handle_data_parallelism).
         """
         deployment = self.deployment
         given = fraction(deployment, "mem_fraction_static")
@@ -193,11 +248,16 @@ class Sglang(EngineRules):
     @property
     def _sized_after_capture(self) -> bool:
         graphs = not switched(self.deployment, "enforce_eager")
-        return graphs and not self.deployment.model.has_latent_attention and self.version >= _AFTER_CAPTURE_SINCE
+        return (
+            graphs
+            and not self.deployment.model.has_latent_attention
+            and self.version >= _AFTER_CAPTURE_SINCE
+        )
 
     def _graphs_mib(self, limits: BatchLimits) -> float:
-        """Return what it expects of its graphs itself: 2 per sequence of the largest batch, with attention-DP 3 (4.5
-        above 300) more for every replica's; for prefill 8 per captured size, with MLA 1536."""
+        """Return what it expects of its graphs itself: 2 per sequence of the largest batch, with
+        attention-DP 3 (4.5 above 300) more for every replica's; for prefill 8 per captured size,
+        with MLA 1536."""
         deployment = self.deployment
         if switched(deployment, "enforce_eager"):
             return 0.0
@@ -209,10 +269,12 @@ class Sglang(EngineRules):
         return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limits.max_batched_tokens)
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
-        """Return its budget: activations have no piece of their own here: the slack that mem_fraction_static leaves
-        is for them."""
+        """Return its budget: activations have no piece of their own here: the slack that
+        mem_fraction_static leaves is for them."""
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
-        several = deployment.gpus > 1 and (deployment.tp * deployment.pp > 1 or deployment.attention_dp)
+        several = deployment.gpus > 1 and (
+            deployment.tp * deployment.pp > 1 or deployment.attention_dp
+        )
         context = CONTEXT_TP_BYTES if several else CONTEXT_BYTES
         graphs = self._graphs_mib(limits) * MIB if self._sized_after_capture else 0.0
         slack = (total - context) * (1 - self.static_fraction(limits))
@@ -231,7 +293,10 @@ class Sglang(EngineRules):
 
     @property
     def _shares_states(self) -> bool:
-        return self.version >= _SHARES_STATES_SINCE and switched(self.deployment, "prefix_caching") is not False
+        return (
+            self.version >= _SHARES_STATES_SINCE
+            and switched(self.deployment, "prefix_caching") is not False
+        )
 
     def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         return pooled(rank.cache, limits.block_tokens, WINDOW_SHARE)
@@ -249,14 +314,20 @@ class Sglang(EngineRules):
         """Return HiCache's, which writes as `hicache_write_policy` says."""
         write = self.deployment.argument("hicache_write_policy") or "write_through"
         if write not in ("write_through", "write_back"):
-            raise InputError(f"hicache_write_policy={write!r}: is not known; use write_through or write_back")
+            raise InputError(
+                f"hicache_write_policy={write!r}: is not known; use write_through or write_back"
+            )
         return Offload("overlap", "evicted" if write == "write_back" else "through")
 
     def draft_refusal(self) -> str | None:
         both = self.deployment.draft is not None and self.deployment.attention_dp
-        return "sglang takes no draft model with attention-dp; leave one of the two out" if both else None
+        return (
+            "sglang takes no draft model with attention-dp; leave one of the two out"
+            if both
+            else None
+        )
 
-    # --- scheduling and steps ---------------------------------------------------------------------------------------
+    # --- scheduling and steps ---------------------------------------------------------------------
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
         exact = self.version >= _EXACT_SINCE
@@ -269,12 +340,14 @@ class Sglang(EngineRules):
         if not self.deployment.attention_dp:
             return alone
         keep_free = 1.0 if exact else KEEP_FREE * DP_CONSERVATIVENESS
-        return alone._replace(keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // self._sharing_ranks))
+        return alone._replace(
+            keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // self._sharing_ranks)
+        )
 
     @property
     def _sharing_ranks(self) -> int:
-        """Return among how many --chunked-prefill-size is dealt out: all ranks with attention-DP since 0.4.4; before,
-        each had half of it."""
+        """Return among how many --chunked-prefill-size is dealt out: all ranks with attention-DP
+        since 0.4.4; before, each had half of it."""
         if not self.deployment.attention_dp:
             return 1
         return self.deployment.dp if self.version >= (0, 4, 4) else 2
@@ -283,16 +356,22 @@ class Sglang(EngineRules):
     def graph_tokens(self) -> int:
         """Return, from 0.5.10, `piecewise_cuda_graph_max_tokens`, a chunk.
 
-        It switches them off where experts are dealt out, attention is data-parallel, layers are in a pipeline, the
-        model sees images, the GPU is not NVIDIA's, or tokens are guessed (by rule until its pull request 22128;
-        DeepSeek on 0.5.12 still has 212 ms to a first token then, 85 without).
+        It switches them off where experts are dealt out, attention is data-parallel, layers are in
+        a pipeline, the model sees images, the GPU is not NVIDIA's, or tokens are guessed (by rule
+        until its pull request 22128; DeepSeek on 0.5.12 still has 212 ms to a first token then, 85
+        without).
         """
         deployment, model = self.deployment, self.deployment.model
         if self.is_eager or self.version < _PROMPT_GRAPHS_SINCE:
             return 0
         if switched(deployment, "disable_piecewise_cuda_graph"):
             return 0
-        if deployment.ep > 1 or deployment.attention_dp or deployment.pp > 1 or model.vision_parameters:
+        if (
+            deployment.ep > 1
+            or deployment.attention_dp
+            or deployment.pp > 1
+            or model.vision_parameters
+        ):
             return 0
         if deployment.gpu.vendor != "nvidia" or is_speculative(deployment):
             return 0
@@ -310,7 +389,11 @@ class Sglang(EngineRules):
 
     @property
     def uneven_share(self) -> float:
-        return 0.0 if self.deployment.argument("ep_dispatch_algorithm") == "fake" else super().uneven_share
+        return (
+            0.0
+            if self.deployment.argument("ep_dispatch_algorithm") == "fake"
+            else super().uneven_share
+        )
 
     def uncovered(self) -> list[str]:
         deployment, found = self.deployment, []
@@ -321,15 +404,18 @@ class Sglang(EngineRules):
             found.append("SGLang 0.5.10 and 0.5.11 on B300, which run slowly there")
         return found
 
-    # --- how it is started ------------------------------------------------------------------------------------------
+    # --- how it is started ------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """Return `sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m sglang.launch_server`. Short forms
-        such as --tp are prefixes that a later release may find ambiguous, so names are written in full."""
+        """Return `sglang serve`, as 0.5.23 spells it; before 0.5.6 `python3 -m
+        sglang.launch_server`. Short forms such as --tp are prefixes that a later release may find
+        ambiguous, so names are written in full.
+        """
         deployment = self.deployment
         if deployment.nodes > 1 and deployment.dp > 1 and not deployment.attention_dp:
             raise InputError(
-                f"dp{deployment.dp}: sglang has its replicas on one node; start one for each, or use attention-dp"
+                f"dp{deployment.dp}: sglang has its replicas on one node; start one for each, or"
+                " use attention-dp"
             )
         weights = self.weights(site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
@@ -340,7 +426,10 @@ class Sglang(EngineRules):
             ("pp-size", over_one(deployment.pp)),
             ("attn-dp-size", deployment.dp if apart and new else None),
             # 0.4.1 took as many replicas as ranks, and knew no number of them.
-            ("dp-size", None if apart and (new or self.version < (0, 4, 2)) else over_one(deployment.dp)),
+            (
+                "dp-size",
+                None if apart and (new or self.version < (0, 4, 2)) else over_one(deployment.dp),
+            ),
             ("enable-dp-attention", apart and not new),
             ("ep-size", over_one(deployment.ep)),
             *weights.flags,
@@ -348,7 +437,10 @@ class Sglang(EngineRules):
             ("context-length", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("chunked-prefill-size", chunk or deployment.argument("chunked_prefill_size")),
-            ("cuda-graph-max-bs-decode" if new else "cuda-graph-max-bs", deployment.argument("cuda_graph_max_bs")),
+            (
+                "cuda-graph-max-bs-decode" if new else "cuda-graph-max-bs",
+                deployment.argument("cuda_graph_max_bs"),
+            ),
             (
                 "cuda-graph-max-bs-prefill" if new else "piecewise-cuda-graph-max-tokens",
                 deployment.argument("piecewise_cuda_graph_max_tokens"),
@@ -365,27 +457,45 @@ class Sglang(EngineRules):
         if self.version >= (0, 5, 6):
             program = [site.program or "sglang", "serve", "--model-path", weights.model]
         else:
-            program = [site.program or "python3", "-m", "sglang.launch_server", "--model-path", weights.model]
+            program = [
+                site.program or "python3",
+                "-m",
+                "sglang.launch_server",
+                "--model-path",
+                weights.model,
+            ]
         first = addresses_of(deployment, site)[0]
         nodes: list[Flags] = [
-            [("nnodes", deployment.nodes), ("node-rank", i), ("dist-init-addr", f"{first}:{_DIST_PORT}")]
+            [
+                ("nnodes", deployment.nodes),
+                ("node-rank", i),
+                ("dist-init-addr", f"{first}:{_DIST_PORT}"),
+            ]
             for i in range(deployment.nodes)
         ]
-        return Command(program, flags, nodes if deployment.nodes > 1 else [], weights.notes, port=30000)
+        return Command(
+            program, flags, nodes if deployment.nodes > 1 else [], weights.notes, port=30000
+        )
 
     def _pool_flags(self, site: Site) -> Flags:
-        """Return those of a worker of a pool: it waits for its peers at a port of its own, and DeepEP's kernels are
-        those of its work."""
-        prefills, deepep = site.role == "prefill", self.deployment.argument("moe_a2a_backend") == "deepep"
+        """Return those of a worker of a pool: it waits for its peers at a port of its own, and
+        DeepEP's kernels are those of its work."""
+        prefills, deepep = (
+            site.role == "prefill",
+            self.deployment.argument("moe_a2a_backend") == "deepep",
+        )
         return [
             ("disaggregation-mode", site.role),
             ("disaggregation-bootstrap-port", _BOOTSTRAP_PORT + site.place if prefills else None),
-            ("deepep-mode", ("normal" if prefills else "low_latency") if deepep and site.role else None),
+            (
+                "deepep-mode",
+                ("normal" if prefills else "low_latency") if deepep and site.role else None,
+            ),
         ]
 
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
-        """Return its own router (package sglang-router), which sends a request to both pools at once, each time to
-        the less busy of two workers."""
+        """Return its own router (package sglang-router), which sends a request to both pools at
+        once, each time to the less busy of two workers."""
         program = ["python3", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
         for each in workers:
             port = [str(_BOOTSTRAP_PORT + each.place)] * (each.role == "prefill")
@@ -400,7 +510,10 @@ class Sglang(EngineRules):
             return []
         return [
             ("enable-hierarchical-cache", True),
-            ("hicache-size", max(1, int(host / self.deployment.gpus / 1e9))),  # 0 is twice the KV cache
+            (
+                "hicache-size",
+                max(1, int(host / self.deployment.gpus / 1e9)),
+            ),  # 0 is twice the KV cache
             ("hicache-write-policy", self.deployment.argument("hicache_write_policy")),
         ]
 
@@ -410,7 +523,10 @@ class Sglang(EngineRules):
             return [("disable-prefill-cuda-graph" if new else "disable-piecewise-cuda-graph", off)]
         if not new:
             return [("disable-cuda-graph", True)]
-        return [("cuda-graph-backend-decode", "disabled"), ("cuda-graph-backend-prefill", "disabled")]
+        return [
+            ("cuda-graph-backend-decode", "disabled"),
+            ("cuda-graph-backend-prefill", "disabled"),
+        ]
 
     @property
     def _speculation(self) -> Flags:
@@ -428,7 +544,14 @@ class Sglang(EngineRules):
 
 
 def _prefill_sizes(chunk: int) -> int:
-    """Return how many prefill sizes are captured up to `chunk`: every 4 tokens to 32, 16 to 256, 32 to 512, 64 to
-    1024, 256 to 4096, 512 beyond."""
-    steps = ((4, 4, 32), (48, 16, 256), (288, 32, 512), (576, 64, 1024), (1280, 256, 4096), (4608, 512, chunk))
+    """Return how many prefill sizes are captured up to `chunk`: every 4 tokens to 32, 16 to 256, 32
+    to 512, 64 to 1024, 256 to 4096, 512 beyond."""
+    steps = (
+        (4, 4, 32),
+        (48, 16, 256),
+        (288, 32, 512),
+        (576, 64, 1024),
+        (1280, 256, 4096),
+        (4608, 512, chunk),
+    )
     return sum(len(range(first, min(last, chunk) + 1, step)) for first, step, last in steps)

@@ -1,4 +1,5 @@
-"""Reads each engine's table (`vllm.toml`, …): how to recognise a server, its metrics, failures, batches."""
+"""Reads each engine's table (`vllm.toml`, …): how to recognise a server, its metrics, failures,
+batches."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class KnownServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title      what it is called; an engine's own name where the table says nothing
     owner      what /v1/models says of the models' owner
     metrics    how the names in /metrics begin
-    about      the pages that state its version, the newest first; the rest of what they say is not kept
+    about      the pages that state its version, the newest first; the rest of what they say is not
+               kept
     version    the field of these pages that states it; without such pages /version says it
     flush      the path that empties its prefix cache
     needs_gpu  it does not run on the processor of a machine with GPUs
@@ -68,8 +70,8 @@ class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None without interface;
-    `program`: what starts it, and how one gets it."""
+    """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None
+    without interface; `program`: what starts it, and how one gets it."""
 
     program: str = ""
     install: str = ""
@@ -84,7 +86,10 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def engine_tables() -> dict[str, EngineTable]:
     """Return the tables by the engines' names in the catalogue's order; the common one is last."""
     folder = resources.files("loadstone.engines")
-    files = {name: folder.joinpath(f"{name.replace('-', '_').replace('.', '_')}.toml") for name in ALL_ENGINES}
+    files = {
+        name: folder.joinpath(f"{name.replace('-', '_').replace('.', '_')}.toml")
+        for name in ALL_ENGINES
+    }
     files[COMMON] = folder.joinpath(f"{COMMON}.toml")
     return {
         name: msgspec.toml.decode(file.read_bytes(), type=EngineTable)

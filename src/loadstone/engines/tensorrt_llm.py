@@ -1,8 +1,9 @@
 """TensorRT-LLM's rules (PyTorch backend).
 
-KV = (total − weights − activation − runtime) · free_gpu_memory_fraction
-The fraction is 0.9 and a block 32 tokens where nothing is said (KvCacheConfig); 2048 requests and 8192 tokens per
-step (BuildConfig, PyTorch LLM arguments). Activations are not its own arithmetic but that of activation_bytes().
+KV = (total − weights − activation − runtime) · free_gpu_memory_fraction The fraction is 0.9 and a
+block 32 tokens where nothing is said (KvCacheConfig); 2048 requests and 8192 tokens per step
+(BuildConfig, PyTorch LLM arguments). Activations are not its own arithmetic but that of
+activation_bytes().
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from loadstone.engines.launch import (
     over_one,
 )
 from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
-from loadstone.engines.sharding.limits import BatchLimits, Budget, count, fraction, memory_size, switched
+from loadstone.engines.sharding.limits import (
+    BatchLimits,
+    Budget,
+    count,
+    fraction,
+    memory_size,
+    switched,
+)
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
 from loadstone.engines.vllm import runtime_bytes
 
@@ -33,11 +41,17 @@ _OLD_GPUS = ("Volta", "Turing")
 _AMPERE_SINCE = (0, 18)
 """The release whose support matrix has Ampere as the oldest architecture, as all since."""
 _NATIVE = {"fp8": "fp8", "nvfp4": "fp4"}
-"""Weights that it multiplies as they are or not at all: FP8 from Ada on, NVFP4 from Blackwell on (support matrices of
-0.18.2 and of Model Optimizer). vLLM and SGLang widen them from Ampere on."""
+"""Weights that it multiplies as they are or not at all: FP8 from Ada on, NVFP4 from Blackwell on
+(support matrices of 0.18.2 and of Model Optimizer). vLLM and SGLang widen them from Ampere on."""
 
 _OWN_FLAGS = ("max_batch_size", "max_num_tokens")
-_KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "nvfp4": "nvfp4", "fp8": "fp8"}
+_KV_FLAGS = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "nvfp4": "nvfp4",
+    "fp8": "fp8",
+}
 _SETTINGS_FILE, _ROUTER_FILE = "trtllm.yaml", "disagg.yaml"
 _UNREAD = ("neuralmagic", "redhatai")
 
@@ -53,12 +67,18 @@ class TensorrtLlm(EngineRules):
     fp8_widening = 200.0
     spelled = EngineRules.spelled - {"eplb", "two_batch_overlap"}
     handover = Handover(
-        reserves_first=False, spare_tokens=None, takes_slot=True, first_by="prefill", by_chunk=False,
-        latency_s=0.005, buffers=True,
-    )  # fmt: skip
-    """The orchestrator waits for the context server, whose first token it hands on (first_gen_tokens); the generation
-    server lets in what is sure to fit; max_tokens_in_buffer is that of the longest prompt (disagg-serving.md of its
-    documentation). Latency: a round trip over HTTP."""
+        reserves_first=False,
+        spare_tokens=None,
+        takes_slot=True,
+        first_by="prefill",
+        by_chunk=False,
+        latency_s=0.005,
+        buffers=True,
+    )
+    """The orchestrator waits for the context server, whose first token it hands on
+    (first_gen_tokens); the generation server lets in what is sure to fit; max_tokens_in_buffer is
+    that of the longest prompt (disagg-serving.md of its documentation). Latency: a round trip over
+    HTTP."""
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
         return BatchLimits(
@@ -92,17 +112,20 @@ class TensorrtLlm(EngineRules):
             return f"tensorrt-llm runs from Ampere on, not on a {gpu.name}"
         if weights in _NATIVE and _NATIVE[weights] not in gpu.flops_per_s:
             return (
-                f"tensorrt-llm takes {weights} weights only where the GPU multiplies them, and no {gpu.name} does; "
-                "int4 would work"
+                f"tensorrt-llm takes {weights} weights only where the GPU multiplies them, and no"
+                f" {gpu.name} does; int4 would work"
             )
         return None
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
-        """Return whole prompts beside decodes; ranks of attention-DP are given requests by how many they have."""
+        """Return whole prompts beside decodes; ranks of attention-DP are given requests by how many
+        they have."""
         deployment = self.deployment
         chunked = switched(deployment, "enable_chunked_prefill") is True
         if deployment.attention_dp:
-            return Scheduling(chunked=chunked, keep_free=1.0, hold_steps=count(deployment, "timeout_iters") or 0)
+            return Scheduling(
+                chunked=chunked, keep_free=1.0, hold_steps=count(deployment, "timeout_iters") or 0
+            )
         share = fraction(deployment, "batch_wait_max_tokens_ratio") or 0.0
         return Scheduling(
             chunked=chunked,
@@ -130,34 +153,46 @@ class TensorrtLlm(EngineRules):
         return 0 if self.is_eager else count(self.deployment, "capture_num_tokens") or 0
 
     def uncovered(self) -> list[str]:
-        picks = any(getattr(run.attention, "top_tokens", None) for run in self.deployment.model.kinds)
+        picks = any(
+            getattr(run.attention, "top_tokens", None) for run in self.deployment.model.kinds
+        )
         return ["TensorRT-LLM with sparse attention (DSA)"] if picks else []
 
     @property
     def latent_launches(self) -> int | None:
-        """Return what for prompts its host takes: 2.4 ms a layer of DeepSeek, where a layer of Llama takes 0.44."""
+        """Return what for prompts its host takes: 2.4 ms a layer of DeepSeek, where a layer of
+        Llama takes 0.44."""
         return None if self.era == "0.x" else 60
 
-    # --- how it is started ------------------------------------------------------------------------------------------
+    # --- how it is started ------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """Return `trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has no flag is in a
-        file of YAML, which overrides them."""
+        """Return `trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has
+        no flag is in a file of YAML, which overrides them."""
         deployment = self.deployment
         if deployment.dp > 1 and not deployment.attention_dp:
             raise InputError(
-                f"dp{deployment.dp}: trtllm-serve has no replicas; start one for each, or use attention-dp"
+                f"dp{deployment.dp}: trtllm-serve has no replicas; start one for each, or use"
+                " attention-dp"
             )
         built = deployment.argument("backend") == "tensorrt"
         weights = self.weights(site)
         notes = weights.notes
         if built and site.model is None:
-            notes += ("each start builds the engine; `trtllm-build` builds it once: name its folder with --model",)
+            notes += (
+                (
+                    "each start builds the engine; `trtllm-build` builds it once: name its folder"
+                    " with --model"
+                ),
+            )
         flags: Flags = [
             ("tp_size", deployment.moe_ranks),
             ("pp_size", over_one(deployment.pp)),
             ("ep_size", over_one(deployment.ep)),
-            ("gpus_per_node", deployment.gpus // deployment.nodes if deployment.nodes > 1 else None),
+            (
+                "gpus_per_node",
+                deployment.gpus // deployment.nodes if deployment.nodes > 1 else None,
+            ),
             ("max_seq_len", count(deployment, "max_model_len", "max_seq_len")),
             *((name, deployment.argument(name)) for name in _OWN_FLAGS),
             ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
@@ -178,14 +213,18 @@ class TensorrtLlm(EngineRules):
         settings: dict[str, Any] = {"hostname": site.host, "port": site.port}
         for role, key in (("prefill", "context_servers"), ("decode", "generation_servers")):
             urls = [each.address.removeprefix("http://") for each in workers if each.role == role]
-            settings[key] = {"num_instances": len(urls), "urls": urls, "router": {"type": "load_balancing"}}
+            settings[key] = {
+                "num_instances": len(urls),
+                "urls": urls,
+                "router": {"type": "load_balancing"},
+            }
         files = ((_ROUTER_FILE, msgspec.yaml.encode(settings).decode()),)
         program = [site.program or "trtllm-serve", "disaggregated", "-c", _ROUTER_FILE]
         return Command(program, [], files=files, listening=())
 
     def _make_settings(self, site: Site, weights: Weights) -> dict[str, Any]:
-        """Return what the file has. The fraction is there since releases have named its flag differently, and some
-        take the file's kv_cache_config for all of it."""
+        """Return what the file has. The fraction is there since releases have named its flag
+        differently, and some take the file's kv_cache_config for all of it."""
         deployment = self.deployment
         cache: dict[str, Any] = {}
         if (share := fraction(deployment, "free_gpu_memory_fraction")) is not None:
@@ -203,7 +242,9 @@ class TensorrtLlm(EngineRules):
             settings["cache_transceiver_config"] = {"backend": "DEFAULT"}
             if (longest := count(deployment, "max_model_len", "max_seq_len")) is not None:
                 settings["cache_transceiver_config"]["max_tokens_in_buffer"] = longest
-        if site.role == "prefill":  # its documentation asks for that of servers that compute prompts alone
+        if (
+            site.role == "prefill"
+        ):  # its documentation asks for that of servers that compute prompts alone
             settings["disable_overlap_scheduler"] = True
         if deployment.attention_dp:
             settings["enable_attention_dp"] = True
@@ -226,7 +267,10 @@ class TensorrtLlm(EngineRules):
         if (steps := count(deployment, "timeout_iters")) is not None:
             settings["attention_dp_config"] = {"enable_balance": True, "timeout_iters": steps}
         if (tokens := count(deployment, "capture_num_tokens")) is not None:
-            settings["torch_compile_config"] = {"enable_piecewise_cuda_graph": True, "capture_num_tokens": [tokens]}
+            settings["torch_compile_config"] = {
+                "enable_piecewise_cuda_graph": True,
+                "capture_num_tokens": [tokens],
+            }
         for flag, value in weights.flags:
             if flag == "dtype":
                 settings["dtype"] = value

@@ -1,5 +1,7 @@
-"""Starts Triton Inference Server in front of an engine: `server=triton` in a deployment of TensorRT-LLM, vLLM or
-transformers. It serves a folder of models (its model repository), whose files decide what the engine is told."""
+"""Starts Triton Inference Server in front of an engine: `server=triton` in a deployment of
+TensorRT-LLM, vLLM or transformers. It serves a folder of models (its model repository), whose files
+decide what the engine is told.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,23 @@ _PORT = 8000
 
 
 def command(deployment: Deployment, site: Site) -> Command:
-    """Return `tritonserver` with HTTP on the port, gRPC on the next and metrics on the one after. Engines that
-    TensorRT-LLM built (`backend=tensorrt`) are run by its backend in C++, in orchestrator mode, where one Triton
-    starts a process for each GPU by MPI; other backends start theirs alone.
+    """Return `tritonserver` with HTTP on the port, gRPC on the next and metrics on the one after.
+    Engines that TensorRT-LLM built (`backend=tensorrt`) are run by its backend in C++, in
+    orchestrator mode, where one Triton starts a process for each GPU by MPI; other backends start
+    theirs alone.
 
     Raises InputError without a repository, and for several nodes.
     """
     if (server := deployment.argument("server")) != "triton":
-        raise InputError(f"server={server}: write server=triton, or leave it out for the engine's own server")
+        raise InputError(
+            f"server={server}: write server=triton, or leave it out for the engine's own server"
+        )
     if site.model is None:
         raise InputError("Triton serves a model repository; name its folder with --model")
     if deployment.nodes > 1:
-        raise InputError("Triton is started on one node here; start it yourself, and give `bench` its URL")
+        raise InputError(
+            "Triton is started on one node here; start it yourself, and give `bench` its URL"
+        )
     built = deployment.argument("backend") == "tensorrt"
     port = site.port or _PORT
     return Command(
@@ -32,8 +39,17 @@ def command(deployment: Deployment, site: Site) -> Command:
             *(["mpirun", "--allow-run-as-root", "-n", "1"] if built else []),
             *(site.program or "tritonserver", "--model-repository", site.model),
         ],
-        [("grpc-address", None if site.runtime else site.host), ("grpc-port", port + 1), ("metrics-port", port + 2)],
-        notes=("the model repository decides precision, parallelism and cache; the deployment should say the same",),
+        [
+            ("grpc-address", None if site.runtime else site.host),
+            ("grpc-port", port + 1),
+            ("metrics-port", port + 2),
+        ],
+        notes=(
+            (
+                "the model repository decides precision, parallelism and cache; the deployment"
+                " should say the same"
+            ),
+        ),
         port=_PORT,
         listening=("http-address", "http-port"),
         ready="/v2/health/ready",

@@ -1,4 +1,5 @@
-"""vLLM's rules, as its source has them (0.32: gpu_worker.determine_available_memory, arg_utils, kv_cache_utils).
+"""vLLM's rules, as its source has them (0.32: gpu_worker.determine_available_memory, arg_utils,
+kv_cache_utils).
 
 KV = ⌈total · gpu_memory_utilization⌉ − weights − peak activation − runtime − CUDA graphs
 """
@@ -9,37 +10,61 @@ import json
 import math
 from collections.abc import Sequence
 
-from loadstone.catalogue.architecture.model import FullAttention, LatentAttention, Layers, LinearAttention, Model
+from loadstone.catalogue.architecture.model import (
+    FullAttention,
+    LatentAttention,
+    Layers,
+    LinearAttention,
+    Model,
+)
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
 from loadstone.engines.sharding.kv_cache import Cache, grouped
-from loadstone.engines.sharding.limits import GIB, BatchLimits, Budget, count, fraction, memory_size, switched
+from loadstone.engines.sharding.limits import (
+    GIB,
+    BatchLimits,
+    Budget,
+    count,
+    fraction,
+    memory_size,
+    switched,
+)
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
-"""CUDA context growth and kernels, one GPU. vLLM 0.19 on an H100 printed 0.24 to 0.46 GiB as "non-torch memory",
-mostly 0.25: the largest, since a planner should rather promise too little."""
+"""CUDA context growth and kernels, one GPU. vLLM 0.19 on an H100 printed 0.24 to 0.46 GiB as
+"non-torch memory", mostly 0.25: the largest, since a planner should rather promise too little."""
 RUNTIME_TP_BYTES = 2.17 * GIB
 """With collectives' buffers, tensor parallel: 2.06 to 2.17 GiB there (0.55 in 2025's releases)."""
 GRAPHS_BYTES = 1.04 * GIB
-"""CUDA graphs, taken off since 0.21: mean of the pools of 49 runs of 0.19 on an H100, which were 0.51 to 1.85 GiB."""
+"""CUDA graphs, taken off since 0.21: mean of the pools of 49 runs of 0.19 on an H100, which were
+0.51 to 1.85 GiB."""
 CUDAGRAPH_MODES = {
-    "none": False, "full_decode_only": False, "piecewise": True, "full": True, "full_and_piecewise": True,
-}  # fmt: skip
+    "none": False,
+    "full_decode_only": False,
+    "piecewise": True,
+    "full": True,
+    "full_and_piecewise": True,
+}
 """vLLM's CUDAGraphMode, and whether steps with prompts run as graphs in it."""
 _GRAPH_TOKENS = 512
-"""Its V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its _set_cudagraph_sizes)."""
+"""Its V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its
+_set_cudagraph_sizes)."""
 _CHUNKED_BEYOND_TOKENS = 32_768
 _NVFP4_IN_PART = ("Ampere", "Ada", "Hopper", "Grace Hopper")
-"""Where it reads an NVFP4 cache through a kernel that takes neither heads of 64 nor sinks (its flashinfer backend,
-0.32)."""
+"""Where it reads an NVFP4 cache through a kernel that takes neither heads of 64 nor sinks (its
+flashinfer backend, 0.32)."""
 
 _OWN_FLAGS = (
-    "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens", "block_size", "max_cudagraph_capture_size",
+    "gpu_memory_utilization",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "max_cudagraph_capture_size",
     "hf_overrides",
-)  # fmt: skip
+)
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head"} | {
     name: name for name in ("nvfp4", "fp8_ds_mla", "fp8_e5m2", "fp8")
@@ -50,7 +75,8 @@ _OFFLOADS = {
     "kvbm": Offload("async", disk=True),
 }
 _STRUCTURED_OUTPUTS_SINCE, _ATTENTION_FLAG_SINCE = (0, 11), (0, 13)
-"""Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request 26315)."""
+"""Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request
+26315)."""
 _MASTER_PORT, _RPC_PORT = 29501, 13345
 _SIDE, _SIDE_PORT, _SIDE_PORTS = "VLLM_NIXL_SIDE_CHANNEL", 5600, 100
 _TRANSFERS = {
@@ -61,16 +87,22 @@ _TRANSFERS = {
 
 
 def runtime_bytes(deployment: Deployment) -> float:
-    """Return the runtime's bytes: attention-DP's ranks exchange what their experts need, and have collectives'
-    buffers too."""
+    """Return the runtime's bytes: attention-DP's ranks exchange what their experts need, and have
+    collectives' buffers too."""
     return RUNTIME_TP_BYTES if deployment.tp > 1 or deployment.attention_dp else RUNTIME_BYTES
 
 
 class Vllm(EngineRules):
     name = "vllm"
     newest = (0, 32)
-    eras = (Era((0, 14), "async"), Era((0, 8), "v1"), Era((0, 3), "v0", old=True), Era((0, 0), "eager", old=True))
-    """Before 0.3 it had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous scheduling."""
+    eras = (
+        Era((0, 14), "async"),
+        Era((0, 8), "v1"),
+        Era((0, 3), "v0", old=True),
+        Era((0, 0), "eager", old=True),
+    )
+    """Before 0.3 it had no CUDA graphs; 0.8 made its V1 core the default, 0.14 asynchronous
+    scheduling."""
     cache_dtypes = ("fp32", "bf16", "fp16", "int8", "nvfp4", "fp8_ds_mla", "fp8_e5m2", "fp8")
     """0.32's CacheDType; int8 with a scale of each head."""
     refuses_longer = True
@@ -85,12 +117,18 @@ class Vllm(EngineRules):
     quantises = True
     needs_context = True
     handover = Handover(
-        reserves_first=False, spare_tokens=0, takes_slot=False, first_by="decode", by_chunk=False, latency_s=0.06,
+        reserves_first=False,
+        spare_tokens=0,
+        takes_slot=False,
+        first_by="decode",
+        by_chunk=False,
+        latency_s=0.06,
         since=(0, 9),
-    )  # fmt: skip
-    """The decode side takes a prompt's blocks when it lets the request in, and reads them (WAITING_FOR_REMOTE_KVS of
-    its NIXL scheduler); it computes the last prompt token again, and the prefill side's token is thrown away.
-    Latency: HTTP through the proxy and posting the reads, 30 to 150 ms by its issue 50913 without the bytes.
+    )
+    """The decode side takes a prompt's blocks when it lets the request in, and reads them
+    (WAITING_FOR_REMOTE_KVS of its NIXL scheduler); it computes the last prompt token again, and the
+    prefill side's token is thrown away. Latency: HTTP through the proxy and posting the reads, 30
+    to 150 ms by its issue 50913 without the bytes.
     """
 
     @property
@@ -99,11 +137,13 @@ class Vllm(EngineRules):
         return self.version < (0, 8)
 
     def chunks_prompts(self, context_tokens: int) -> bool:
-        """Return whether a prompt may be computed in pieces, in an engine made for `context_tokens`.
+        """Return whether a prompt may be computed in pieces, in an engine made for
+        `context_tokens`.
 
-        Always since 0.8. From 0.5.4 (pull request 6666) where the context is longer than 32,768, but not with latent
-        attention ("MLA is enabled; forcing chunked prefill and prefix caching to be disabled", 0.7; later V0 the
-        same). Before: no. `enable_chunked_prefill`, if given, decides.
+        Always since 0.8. From 0.5.4 (pull request 6666) where the context is longer than 32,768,
+        but not with latent attention ("MLA is enabled; forcing chunked prefill and prefix caching
+        to be disabled", 0.7; later V0 the same). Before: no. `enable_chunked_prefill`, if given,
+        decides.
         """
         given = switched(self.deployment, "enable_chunked_prefill")
         if given is not None:
@@ -113,14 +153,16 @@ class Vllm(EngineRules):
         long = self.version >= (0, 5, 4) and context_tokens > _CHUNKED_BEYOND_TOKENS
         return long and not self.deployment.model.has_latent_attention
 
-    # --- memory -----------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
-        """Return batch limits of the OpenAI server when nothing is said (0.32, EngineArgs.get_batch_defaults).
+        """Return batch limits of the OpenAI server when nothing is said (0.32,
+        EngineArgs.get_batch_defaults).
 
-        total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else 2048, 256.
-        Before 0.8: 256 sequences, and where prompts come in pieces 2048 tokens, before 0.6.5 512 (pull request
-        10544). A step that takes whole prompts has room for one of `context_tokens`, and for 2048.
+        total ≥ 160 GiB: 16384 tokens, 1024 sequences · ≥ 70 GiB and no A100: 8192, 1024 · else
+        2048, 256. Before 0.8: 256 sequences, and where prompts come in pieces 2048 tokens, before
+        0.6.5 512 (pull request 10544). A step that takes whole prompts has room for one of
+        `context_tokens`, and for 2048.
         """
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
         if self.is_v0:
@@ -142,14 +184,17 @@ class Vllm(EngineRules):
 
     @property
     def utilization(self) -> float:
-        """Return 0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in 0.32)."""
+        """Return 0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in
+        0.32)."""
         given = fraction(self.deployment, "gpu_memory_utilization")
         return given if given is not None else (0.92 if self.version >= (0, 21) else 0.9)
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         deployment, total = self.deployment, self.deployment.gpu.usable_bytes
         logit_bytes = LOGIT_BYTES if self.version >= (0, 17) else SORTED_LOGIT_BYTES
-        beside = rope_bytes(deployment.model, self.model_context) + padding_bytes(deployment.model, rank)
+        beside = rope_bytes(deployment.model, self.model_context) + padding_bytes(
+            deployment.model, rank
+        )
         without_graphs = switched(deployment, "enforce_eager") or self.cudagraph_mode == "none"
         return Budget(
             total_bytes=total,
@@ -161,37 +206,43 @@ class Vllm(EngineRules):
         )
 
     def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
-        """Return its cache: in 0.32 two steps may be in flight at once (one more than pipeline stages), one block is
-        never given out, and with prefix caching a state keeps one more block to go back to. When the first two came
-        is not known to us; 0.30 is taken.
+        """Return its cache: in 0.32 two steps may be in flight at once (one more than pipeline
+        stages), one block is never given out, and with prefix caching a state keeps one more block
+        to go back to. When the first two came is not known to us; 0.30 is taken.
         """
         late = self.version >= (0, 30)
         steps = self.deployment.pp + 1 if late else self.deployment.pp
         states = 1 if switched(self.deployment, "prefix_caching") is False else 2
         in_flight = steps * limits.max_batched_tokens
-        return grouped(rank.cache, limits.block_tokens, in_flight, states, held_blocks=1 if late else 0)
+        return grouped(
+            rank.cache, limits.block_tokens, in_flight, states, held_blocks=1 if late else 0
+        )
 
     def whole_prompts(self, context_limit: int) -> int:
-        """Return where V0 took longer prompts in pieces, the memory no longer depends on their length."""
+        """Return where V0 took longer prompts in pieces, the memory no longer depends on their
+        length."""
         if not self.is_v0:
             return 0
         return _CHUNKED_BEYOND_TOKENS if self.chunks_prompts(context_limit) else context_limit
 
     @property
     def kv_dtype(self) -> str:
-        """Return the precision: it packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2, GLM-5: its
-        DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in bf16."""
+        """Return the precision: it packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2,
+        GLM-5: its DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in
+        bf16."""
         dtype, kinds = super().kv_dtype, self.deployment.model.kinds
-        sparse = any(isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in kinds)
+        sparse = any(
+            isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in kinds
+        )
         return "fp8_ds_mla" if dtype == "fp8" and sparse else dtype
 
     @property
     def state_dtype(self) -> str:
-        """Return the precision in which it computes (MambaStateDtypeCalculator); others have fp32 (SGLang's
-        mamba2_state_dtype)."""
+        """Return the precision in which it computes (MambaStateDtypeCalculator); others have fp32
+        (SGLang's mamba2_state_dtype)."""
         return self.deployment.model.dtype
 
-    # --- what it refuses --------------------------------------------------------------------------------------------
+    # --- what it refuses --------------------------------------------------------------------------
 
     def cache_refusal(self) -> str | None:
         deployment, kv = self.deployment, self.deployment.kv_dtype
@@ -201,18 +252,23 @@ class Vllm(EngineRules):
         if refusal is not None or kv != "nvfp4":
             return refusal
         if self.version < (0, 21):
-            return f"vllm {deployment.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would work (kv=fp8)"
-        if deployment.gpu.architecture in _NVFP4_IN_PART and any(map(_is_small_or_has_sinks, deployment.model.kinds)):
             return (
-                f"vllm has no KV cache in nvfp4 on a {deployment.gpu.name} for heads of 64 numbers or attention "
-                "sinks; fp8 would work (kv=fp8)"
+                f"vllm {deployment.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would"
+                " work (kv=fp8)"
+            )
+        if deployment.gpu.architecture in _NVFP4_IN_PART and any(
+            map(_is_small_or_has_sinks, deployment.model.kinds)
+        ):
+            return (
+                f"vllm has no KV cache in nvfp4 on a {deployment.gpu.name} for heads of 64 numbers"
+                " or attention sinks; fp8 would work (kv=fp8)"
             )
         return None
 
     @property
     def offload(self) -> Offload:
-        """Return its own, by `kv_offload` LMCache's (whose steps wait for their loads, in chunks of 256 tokens) or
-        KVBM's (as its own)."""
+        """Return its own, by `kv_offload` LMCache's (whose steps wait for their loads, in chunks of
+        256 tokens) or KVBM's (as its own)."""
         kind = self.deployment.argument("kv_offload") or "native"
         if kind not in _OFFLOADS:
             raise InputError(f"kv_offload={kind!r}: is not known; use {', '.join(_OFFLOADS)}")
@@ -223,11 +279,12 @@ class Vllm(EngineRules):
         if draft is None or draft.model.vocab == model.vocab:
             return None
         return (
-            f"the draft {draft.model.name} has a vocabulary of {draft.model.vocab:,} tokens, {model.name} one of "
-            f"{model.vocab:,}: vllm refuses that; a draft of the same family and release would do"
+            f"the draft {draft.model.name} has a vocabulary of {draft.model.vocab:,} tokens,"
+            f" {model.name} one of {model.vocab:,}: vllm refuses that; a draft of the same family"
+            " and release would do"
         )
 
-    # --- scheduling and steps ---------------------------------------------------------------------------------------
+    # --- scheduling and steps ---------------------------------------------------------------------
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
         chunked = self.chunks_prompts(self.context_limit or 0)
@@ -237,7 +294,8 @@ class Vllm(EngineRules):
 
     @property
     def batches_under_way(self) -> int:
-        """Return how many: before 0.8 each batch of a pipeline had an engine of its own (virtual engines)."""
+        """Return how many: before 0.8 each batch of a pipeline had an engine of its own (virtual
+        engines)."""
         return 1 if self.is_v0 else super().batches_under_way
 
     @property
@@ -255,8 +313,8 @@ class Vllm(EngineRules):
 
     @property
     def graph_tokens(self) -> int:
-        """Return `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none before its V1
-        core."""
+        """Return `max_cudagraph_capture_size`, unless `cudagraph_mode` leaves prompts out; none
+        before its V1 core."""
         return self._captured_tokens if CUDAGRAPH_MODES[self.cudagraph_mode] else 0
 
     @property
@@ -277,15 +335,18 @@ class Vllm(EngineRules):
         grace = (gpu.architecture or "").startswith("Grace")
         return [f"hosts with Grace processors ({gpu.name})"] if grace else []
 
-    # --- how it is started ------------------------------------------------------------------------------------------
+    # --- how it is started ------------------------------------------------------------------------
 
     def command(self, site: Site) -> Command:
-        """Return `vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own processes where
-        ranks reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
+        """Return `vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own
+        processes where ranks reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
         deployment = self.deployment
         weights = self.weights(site)
         notes = weights.notes
-        chunks, prefixes = switched(deployment, "enable_chunked_prefill"), switched(deployment, "prefix_caching")
+        chunks, prefixes = (
+            switched(deployment, "enable_chunked_prefill"),
+            switched(deployment, "prefix_caching"),
+        )
         flags: Flags = [
             ("served-model-name", site.served_name),
             ("tensor-parallel-size", deployment.tp),
@@ -317,22 +378,37 @@ class Vllm(EngineRules):
             renamed["structured-outputs-config.backend"] = "guided-decoding-backend"
         if self.version < _ATTENTION_FLAG_SINCE:
             renamed["attention-backend"] = ""
-        env = (("VLLM_ATTENTION_BACKEND", backend),) if backend and "attention-backend" in renamed else ()
+        env = (
+            (("VLLM_ATTENTION_BACKEND", backend),)
+            if backend and "attention-backend" in renamed
+            else ()
+        )
         command = Command(
-            program, flags, self._spell_nodes(site), notes, entry=2, negates=True, renamed=renamed, env=env
+            program,
+            flags,
+            self._spell_nodes(site),
+            notes,
+            entry=2,
+            negates=True,
+            renamed=renamed,
+            env=env,
         )
         if site.role is None:
             return command
-        port = str(_SIDE_PORT + _SIDE_PORTS * site.place)  # each rank of attention-DP adds its number
+        port = str(
+            _SIDE_PORT + _SIDE_PORTS * site.place
+        )  # each rank of attention-DP adds its number
         return command._replace(env=(*env, (f"{_SIDE}_PORT", port)), own_address=f"{_SIDE}_HOST")
 
     router_in_image = False
 
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
-        """Return vllm-router (a package of its own), which waits for the prefill worker's answer, and hands its
-        transfer's parameters to the decode worker."""
+        """Return vllm-router (a package of its own), which waits for the prefill worker's answer,
+        and hands its transfer's parameters to the decode worker."""
         urls = [word for each in workers for word in (f"--{each.role}", each.address)]
-        return Command(["vllm-router", "--vllm-pd-disaggregation", *urls], [("policy", "power_of_two")])
+        return Command(
+            ["vllm-router", "--vllm-pd-disaggregation", *urls], [("policy", "power_of_two")]
+        )
 
     @property
     def _offload_flags(self) -> Flags:
@@ -341,8 +417,13 @@ class Vllm(EngineRules):
         if host is None:
             return []
         if backend == "kvbm":
-            raise InputError("kv_offload=kvbm: is started by Dynamo; start it yourself, and give `bench` its URL")
-        return [("kv-offloading-size", f"{host / deployment.dp / GIB:g}"), ("kv-offloading-backend", backend)]
+            raise InputError(
+                "kv_offload=kvbm: is started by Dynamo; start it yourself, and give `bench` its URL"
+            )
+        return [
+            ("kv-offloading-size", f"{host / deployment.dp / GIB:g}"),
+            ("kv-offloading-backend", backend),
+        ]
 
     @property
     def _compilation(self) -> str | None:
@@ -355,7 +436,11 @@ class Vllm(EngineRules):
         if tokens is None:
             return None
         draft = self.deployment.draft
-        config = {"method": "mtp"} if draft is None else {"method": "draft_model", "model": name_draft(draft)}
+        config = (
+            {"method": "mtp"}
+            if draft is None
+            else {"method": "draft_model", "model": name_draft(draft)}
+        )
         return json.dumps({**config, "num_speculative_tokens": tokens})
 
     def _spell_nodes(self, site: Site) -> list[Flags]:
@@ -371,7 +456,10 @@ class Vllm(EngineRules):
                 ("data-parallel-rpc-port", _RPC_PORT),
             ]
             return [
-                [*common, *([("data-parallel-start-rank", i * each), ("headless", True)] if i else [])]
+                [
+                    *common,
+                    *([("data-parallel-start-rank", i * each), ("headless", True)] if i else []),
+                ]
                 for i in range(nodes)
             ]
         return [
@@ -387,15 +475,16 @@ class Vllm(EngineRules):
 
 
 def padding_bytes(model: Model, rank: Rank) -> float:
-    """Return padding: MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes 3072. (Measured on an
-    H100: 13.47 GiB of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and 64.55 so, 12.82 and 60.77 without.)
+    """Return padding: MXFP4 kernels work on a hidden size of whole 256: gpt-oss's 2880 becomes
+    3072. (Measured on an H100: 13.47 GiB of weights for gpt-oss-20b, 64.38 for 120b; 13.45 and
+    64.55 so, 12.82 and 60.77 without.)
     """
     return rank.mxfp4_bytes * (-(-model.hidden // 256) * 256 / model.hidden - 1)
 
 
 def rope_bytes(model: Model, context_tokens: int | None) -> float:
-    """Return bytes of sines and cosines that it keeps: context × rotated numbers of a head, bf16, once per size of
-    head."""
+    """Return bytes of sines and cosines that it keeps: context × rotated numbers of a head, bf16,
+    once per size of head."""
     rotated = set()
     for run in model.kinds:
         if isinstance(run.attention, FullAttention):
@@ -406,4 +495,6 @@ def rope_bytes(model: Model, context_tokens: int | None) -> float:
 
 
 def _is_small_or_has_sinks(run: Layers) -> bool:
-    return isinstance(run.attention, FullAttention) and (run.attention.head_dim == 64 or run.attention.sinks)
+    return isinstance(run.attention, FullAttention) and (
+        run.attention.head_dim == 64 or run.attention.sinks
+    )

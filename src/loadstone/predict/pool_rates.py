@@ -1,10 +1,12 @@
-"""Rates that a prefill and a decode pool carry at most, each by itself, and the ratio of workers that balances both.
+"""Rates that a prefill and a decode pool carry at most, each by itself, and the ratio of workers
+that balances both.
 
-    prefill   b / T(b) requests per second of each scheduler, of steps with the b prompts that its budget has room for
+    prefill   b / T(b) requests per second of each scheduler, of steps with the b prompts that its
+              budget has room for
     decode    u / (answer · TPOT(u)), with the u requests that its slots and its cache hold
 
-Both are upper bounds: a simulation, with its queues and waves, has less (TensorRT-LLM's engineers measured 0 to 25 %
-less than such a balance promises).
+Both are upper bounds: a simulation, with its queues and waves, has less (TensorRT-LLM's engineers
+measured 0 to 25 % less than such a balance promises).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _IDLE = 0.5
 
 
 class PoolRates(NamedTuple):
-    """Holds the requests per second that each pool carries at most, and the TPOT of the full decode pool."""
+    """Holds the requests per second that each pool carries at most, and the TPOT of the full decode
+    pool."""
 
     deployment: str
     prompt_tokens: int
@@ -41,30 +44,42 @@ class PoolRates(NamedTuple):
         low, high = sorted((self.prefill_per_s, self.decode_per_s))
         starved, idle = ("decode" if low == self.prefill_per_s else "prefill"), 1 - low / high
         text = (
-            f"{self.prompt_tokens:,} + {self.answer_tokens:,} tokens: prefill carries {self.prefill_per_s:,.2f} "
-            f"requests/s and decode {self.decode_per_s:,.2f} (TPOT {self.tpot_s * 1e3:,.1f} ms when full): "
-            f"{ratio:,.2g} prefill workers for each decode worker balance them"
+            f"{self.prompt_tokens:,} + {self.answer_tokens:,} tokens: prefill carries"
+            f" {self.prefill_per_s:,.2f} requests/s and decode {self.decode_per_s:,.2f} (TPOT"
+            f" {self.tpot_s * 1e3:,.1f} ms when full): {ratio:,.2g} prefill workers for each decode"
+            " worker balance them"
         )
-        return f"{text}; this ratio starves the {starved} pool, {idle:.0%} of which is idle" if idle > _IDLE else text
+        return (
+            f"{text}; this ratio starves the {starved} pool, {idle:.0%} of which is idle"
+            if idle > _IDLE
+            else text
+        )
 
 
 def rates_of(options: SizeOptions) -> list[PoolRates]:
-    """Return the rates of every deployment with pools among those to size, for each context and answer. Raises
-    InputError."""
+    """Return the rates of every deployment with pools among those to size, for each context and
+    answer. Raises InputError."""
     found = []
-    for deployment, answer, context in product(deployments(options), options.answer, options.context or (None,)):
+    for deployment, answer, context in product(
+        deployments(options), options.answer, options.context or (None,)
+    ):
         if context is None or answer >= context:
             raise InputError(
-                f"--answer {answer}: is a part of --context; give a longer --context, of prompt and answer"
+                f"--answer {answer}: is a part of --context; give a longer --context, of prompt and"
+                " answer"
             )
         if not deployment.pools:
-            raise InputError(f"--answer: {deployment.name} has one pool; write prefill=…+decode=…, or leave it out")
+            raise InputError(
+                f"--answer: {deployment.name} has one pool; write prefill=…+decode=…, or leave"
+                " it out"
+            )
         found.append(pool_rates(deployment, context - answer, answer))
     return found
 
 
 def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -> PoolRates:
-    """Return what the pools carry, of requests of these lengths. Raises InputError where one cannot be."""
+    """Return what the pools carry, of requests of these lengths. Raises InputError where one cannot
+    be."""
     decode = fleet_of(deployment)
     if (pool := decode.prefill) is None:
         raise InputError(f"{deployment.name}: has one pool; write prefill=…+decode=…")
@@ -84,8 +99,8 @@ def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -
 
 
 def prompts_s(prefill: Fleet, prompt_tokens: int, together: int | None = None) -> tuple[float, int]:
-    """Return the seconds of the steps of a scheduler that computes so many prompts `together`, and how many; None: as
-    many as a step has room for."""
+    """Return the seconds of the steps of a scheduler that computes so many prompts `together`, and
+    how many; None: as many as a step has room for."""
     budget, seconds, done = prefill.policy.max_batched_tokens, 0.0, 0
     together = together or max(1, min(budget // prompt_tokens, prefill.policy.max_seqs))
     while done < prompt_tokens:
@@ -104,6 +119,9 @@ def decode_tpot_s(decode: Fleet, users: int, prompt_tokens: int, answer_tokens: 
 
 
 def most_users(decode: Fleet, rules: Handover, prompt_tokens: int, answer_tokens: int) -> int:
-    """Count the requests that a decode scheduler's slots and cache let decode at once, with what is kept free."""
-    written = answer_tokens if rules.spare_tokens is None else answer_tokens // 2 + rules.spare_tokens
+    """Count the requests that a decode scheduler's slots and cache let decode at once, with what is
+    kept free."""
+    written = (
+        answer_tokens if rules.spare_tokens is None else answer_tokens // 2 + rules.spare_tokens
+    )
     return max(1, min(decode.policy.max_seqs, decode.policy.kv_tokens // (prompt_tokens + written)))

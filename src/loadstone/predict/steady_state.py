@@ -1,14 +1,17 @@
-"""One scheduler in steady state, by closed form: rate and latencies where `B` requests decode at once.
+"""One scheduler in steady state, by closed form: rate and latencies where `B` requests decode at
+once.
 
     TPOT(B) = (t_decode(B) + P·t_prompt) / tokens per step,   rate = B / (output tokens · TPOT)
 
-with t_prompt what a step with a piece of a prompt takes beyond one without, and P how many of these a decode sees: B
-· pieces / output of its own, and where ranks go in step also those of others, as far as they do not fall together. A
-pipeline's batches each have a part of B, and wait for one another's prompts.
+with t_prompt what a step with a piece of a prompt takes beyond one without, and P how many of these
+a decode sees: B · pieces / output of its own, and where ranks go in step also those of others, as
+far as they do not fall together. A pipeline's batches each have a part of B, and wait for one
+another's prompts.
 
-TTFT is the way of a prompt through an engine with B decodes and no queue, half a step of waiting, and the queue of an
-M/D/1 server whose busy share is ρ = rate · service time: P(wait > t) = ρ·exp(−t/θ), θ = service time / (2·(1 − ρ))
-(the heavy-traffic approximation, Kingman 1961). Requests that decode at once vary as a Poisson number does.
+TTFT is the way of a prompt through an engine with B decodes and no queue, half a step of waiting,
+and the queue of an M/D/1 server whose busy share is ρ = rate · service time: P(wait > t) =
+ρ·exp(−t/θ), θ = service time / (2·(1 − ρ)) (the heavy-traffic approximation, Kingman 1961).
+Requests that decode at once vary as a Poisson number does.
 
 It is made for thousands of deployments a second, to choose which of them are worth a simulation.
 """
@@ -28,7 +31,8 @@ SELDOM = 1 / 1024
 _LEVELS = 10
 _NORMAL = NormalDist()
 _FILLED = 0.92
-"""The share of a cache that is in use on average where requests wait for it: they come and go in whole ones."""
+"""The share of a cache that is in use on average where requests wait for it: they come and go in
+whole ones."""
 _FOLLOWS = 0.7
 """The share of the variation at one moment that the mean number of a request's neighbours has."""
 
@@ -42,7 +46,8 @@ class Lengths(NamedTuple):
 
 
 class SteadyState(NamedTuple):
-    """A scheduler with `decoding` requests that decode at once. Times in seconds, rate in requests per second.
+    """A scheduler with `decoding` requests that decode at once. Times in seconds, rate in requests
+    per second.
 
     users     requests under way, queue and prompts included
     base_s    TTFT without a queue
@@ -64,7 +69,9 @@ class SteadyState(NamedTuple):
         """Return a quantile of `ttft`, `tpot`, `itl` or `e2e`."""
         if self.busy >= 1:
             return math.inf
-        queued = self.queue_s * math.log(self.busy / (1 - quantile)) if self.busy > 1 - quantile else 0.0
+        queued = (
+            self.queue_s * math.log(self.busy / (1 - quantile)) if self.busy > 1 - quantile else 0.0
+        )
         ttft_s = self.base_s + queued
         tpot_s = self.tpot_s * math.exp(self.varies * max(0.0, _NORMAL.inv_cdf(quantile)))
         if metric in ("ttft", "answer"):
@@ -74,9 +81,11 @@ class SteadyState(NamedTuple):
 
 def most_decoding(policy: EnginePolicy, lengths: Lengths) -> float:
     """Count the requests that a scheduler's cache and slots let decode at once, on average."""
-    # Where an answer's room is kept from the start it is taken whole, else half of it on average. What requests share
-    # is held once.
-    tokens = lengths.prompt - lengths.cached + lengths.answer * (1.0 if policy.keep_free > 0 else 0.5)
+    # Where an answer's room is kept from the start it is taken whole, else half of it on average.
+    # What requests share is held once.
+    tokens = (
+        lengths.prompt - lengths.cached + lengths.answer * (1.0 if policy.keep_free > 0 else 0.5)
+    )
     if policy.reserved_tokens is not None:
         tokens = policy.reserved_tokens
     return max(1.0, min(policy.max_seqs, _FILLED * policy.kv_tokens / max(1.0, tokens)))
@@ -85,15 +94,17 @@ def most_decoding(policy: EnginePolicy, lengths: Lengths) -> float:
 def steady_states(
     model: StepModel, policy: EnginePolicy, in_step: int, lengths: Lengths, *, seldom: bool = False
 ) -> Iterator[SteadyState]:
-    """List states from one request to as many as there is room for, geometrically; `seldom`: from hardly ever one to
-    one. `in_step`: schedulers in step; else 1."""
+    """List states from one request to as many as there is room for, geometrically; `seldom`: from
+    hardly ever one to one. `in_step`: schedulers in step; else 1."""
     least, most = (SELDOM, 1.0) if seldom else (1.0, most_decoding(policy, lengths))
     before: SteadyState | None = None
     for number in range(_LEVELS):
         decoding = least * (most / least) ** (number / (_LEVELS - 1))
         level = steady_state(model, policy, in_step, decoding, lengths)
         if before is not None:
-            growth = math.log(level.tpot_s / before.tpot_s) / max(1e-9, math.log(level.decoding / before.decoding))
+            growth = math.log(level.tpot_s / before.tpot_s) / max(
+                1e-9, math.log(level.decoding / before.decoding)
+            )
             level = level._replace(varies=_FOLLOWS * max(0.0, growth) / math.sqrt(decoding))
         yield level
         before = level
@@ -104,7 +115,8 @@ def steady_states(
 def steady_state(
     model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, lengths: Lengths
 ) -> SteadyState:
-    """Compute the state in which so many requests decode at once; below one it is the share of the time."""
+    """Compute the state in which so many requests decode at once; below one it is the share of the
+    time."""
     output_tokens = lengths.answer
     new_tokens = max(1.0, lengths.prompt - lengths.cached)
     speculative = policy.speculative
@@ -119,13 +131,18 @@ def steady_state(
     room = policy.max_batched_tokens - mixed_decodes * policy.decode_tokens
     piece = max(1, int(min(new_tokens, room))) if policy.chunked else max(1, int(new_tokens))
     if piece > room:
-        # A prompt that is not cut finds no step with room for it and these: they would have to end first.
-        return SteadyState(decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf)
+        # A prompt that is not cut finds no step with room for it and these: they would have to end
+        # first.
+        return SteadyState(
+            decoding, decoding, 0.0, decode_s / per_step, math.inf, math.inf, math.inf
+        )
     pieces = max(1.0, new_tokens / piece)
     # A later piece of a prompt attends to those before it: on average to half of the prompt.
     before = int(lengths.cached + ((new_tokens - piece) / 2 if pieces > 1 else 0.0))
     # Short prompts share a step where many come: B·pieces/output of them in each.
-    together = max(1.0, min(others * pieces / output_tokens * per_step, room / piece if room > piece else 1.0))
+    together = max(
+        1.0, min(others * pieces / output_tokens * per_step, room / piece if room > piece else 1.0)
+    )
     chunks = [(piece, before)] * max(1, round(together))
     met = None
     if in_step > 1:

@@ -1,5 +1,5 @@
-"""The planner. `loadstone.recommend` names this wing and the function alike: Python puts the wing there once anything
-of it is imported, so that the wing can be called as the function can.
+"""The planner. `loadstone.recommend` names this wing and the function alike: Python puts the wing
+there once anything of it is imported, so that the wing can be called as the function can.
 """
 
 from __future__ import annotations

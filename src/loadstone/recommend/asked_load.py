@@ -1,7 +1,7 @@
 """A plan under the very load that was asked for: its latencies, and how likely all bounds hold.
 
-The probability is that of `simulate --slo`: the same draws of the model's errors (predict/simulator/bound_errors.py),
-judged by the same function (analyse/slo.py).
+The probability is that of `simulate --slo`: the same draws of the model's errors
+(predict/simulator/bound_errors.py), judged by the same function (analyse/slo.py).
 """
 
 from __future__ import annotations
@@ -33,16 +33,19 @@ from loadstone.recommend.traffic import MOST_REQUESTS, Traffic
 
 _LEAST_REQUESTS = 2_000
 _WHOLE_REQUESTS = 20_000
-"""A trace of so many on the replicas that are simulated is simulated whole, for each draw of errors too."""
+"""A trace of so many on the replicas that are simulated is simulated whole, for each draw of errors
+too."""
 
 
 class AskedLoad(NamedTuple):
-    """Holds what a plan does under the load that was asked for. Latencies in seconds, throughputs of a replica.
+    """Holds what a plan does under the load that was asked for. Latencies in seconds, throughputs
+    of a replica.
 
     p_slo     the probability that all bounds hold; `met`: by the best prediction
     weakest   the bound that breaks most often in draws of the errors, and in which share of them
     cause     what the uncertainty of its time mostly is, and its share of the variance
-    requests  that were simulated; `whole`: none of the traffic is left out but other replicas' share
+    requests  that were simulated; `whole`: none of the traffic is left out but other replicas'
+              share
     """
 
     p_slo: float
@@ -62,12 +65,17 @@ class AskedLoad(NamedTuple):
 def simulate_asked(
     finalist: SimulatedCandidate, replicas: int, traffic: Traffic, *, learned: bool, assumed: bool
 ) -> AskedLoad:
-    """Simulate the asked load on so many replicas; of several windows of a trace the worst counts. `learned`: the
-    finalist's errors are not those of the profile alone; `assumed`: nobody gave the acceptance of drafts."""
+    """Simulate the asked load on so many replicas; of several windows of a trace the worst counts.
+    `learned`: the finalist's errors are not those of the profile alone; `assumed`: nobody gave the
+    acceptance of drafts.
+    """
     candidate, load = finalist.candidate, traffic.demand / replicas
     size = fleet_size(candidate, replicas, traffic)
     fleet = fleet_beside(candidate, traffic, size)
-    parts, whole = parts_to_simulate(candidate, traffic, load, size, (_LEAST_REQUESTS, MOST_REQUESTS)), True
+    parts, whole = (
+        parts_to_simulate(candidate, traffic, load, size, (_LEAST_REQUESTS, MOST_REQUESTS)),
+        True,
+    )
     if traffic.has_times:
         share = load * size / traffic.plan.cells[0].value
         whole = share * len(traffic.plan) <= _WHOLE_REQUESTS
@@ -79,7 +87,8 @@ def simulate_asked(
 
 
 def check_whole(finalist: SimulatedCandidate, replicas: int, traffic: Traffic) -> tuple[bool, int]:
-    """Simulate the whole trace by the best prediction; returns whether all bounds hold, and its requests."""
+    """Simulate the whole trace by the best prediction; returns whether all bounds hold, and its
+    requests."""
     candidate = finalist.candidate
     size = fleet_size(candidate, replicas, traffic)
     fleet = fleet_beside(candidate, traffic, size)
@@ -88,13 +97,20 @@ def check_whole(finalist: SimulatedCandidate, replicas: int, traffic: Traffic) -
     figures = bounded_figures(run, part, [each.name for each in traffic.bounds])
     middle = np.exp(finalist.error.mean)
     holds = all(
-        figures[each.name] * middle[0 if each.metric == "ttft" else 1] <= each.bound_s for each in traffic.bounds
+        figures[each.name] * middle[0 if each.metric == "ttft" else 1] <= each.bound_s
+        for each in traffic.bounds
     )
     return bool(holds) and simulated_pace(run, part.cells[0]).keeps_up is not False, len(part)
 
 
 def _judge_part(
-    fleet: Fleet, part: Plan, traffic: Traffic, size: int, error: PredictionError | None, *, assumed: bool
+    fleet: Fleet,
+    part: Plan,
+    traffic: Traffic,
+    size: int,
+    error: PredictionError | None,
+    *,
+    assumed: bool,
 ) -> AskedLoad:
     run, load = run_steady(part, fleet), part.cells[0]
     names = [each.name for each in traffic.bounds]
@@ -109,7 +125,9 @@ def _judge_part(
     metrics = latencies_of(rows[rows["measured"]], load)
     task_s = None if traffic.sessions is None else Latency.of(distribution(task_times(run)[0]))
     bounds = [Bound(each.name, each.bound_s) for each in traffic.bounds]
-    judged = bounds_of(bounds, load, Requests(sent=len(rows), ok=len(rows)), metrics, factors.get, task_s)
+    judged = bounds_of(
+        bounds, load, Requests(sent=len(rows), ok=len(rows)), metrics, factors.get, task_s
+    )
     keeps_up = not load.is_open or simulated_pace(run, load).keeps_up is not False
     missed = {each.metric: 1 - (each.p_met or 0.0) for each in judged}
     weakest = max(missed, key=lambda name: missed[name])
@@ -122,7 +140,9 @@ def _judge_part(
     return AskedLoad(
         p_slo=(probability_of(judged, load, metrics, factors.get, task_s) or 0.0) * keeps_up,
         met=keeps_up and all(each.met for each in judged),
-        ttft_s=_scale_latency(metrics.ttft_s if load.is_closed else metrics.ttft_intended_s, float(middle[0])),
+        ttft_s=_scale_latency(
+            metrics.ttft_s if load.is_closed else metrics.ttft_intended_s, float(middle[0])
+        ),
         tpot_s=_scale_latency(metrics.tpot_s, float(middle[1])),
         requests_per_s=sessions.requests_per_s or len(rows) / (end_s - first_s) / size,
         output_tokens_per_s=sessions.requests_per_s * traffic.output_tokens

@@ -1,9 +1,9 @@
 """Capacity by the hour: how many replicas run when, where a trace's traffic rises and falls.
 
-What a plan must carry is the busiest window of the trace. In the others as many replicas run as leave each no more
-requests per second than it has there, or more where these would not hold the bounds in a simulation of the window,
-and the reserve. Those that a later window needs are started before it and are paid for from then on. A month is the
-trace over and over.
+What a plan must carry is the busiest window of the trace. In the others as many replicas run as
+leave each no more requests per second than it has there, or more where these would not hold the
+bounds in a simulation of the window, and the reserve. Those that a later window needs are started
+before it and are paid for from then on. A month is the trace over and over.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from loadstone.recommend.options import RecommendOptions
 
 Array = NDArray[np.float64]
 _PROMPT_WEIGHT = 0.2
-"""What a token of a prompt counts, in tokens of an answer, where windows are compared before a GPU is known."""
+"""What a token of a prompt counts, in tokens of an answer, where windows are compared before a GPU
+is known."""
 _MOST_WINDOWS = 20_000
 """Two years by the hour. Each is simulated, and counted in a thousand draws."""
 
 
 @dataclass(frozen=True)
 class Hours:
-    """The windows of a trace, `every_s` long: what each asks for (`rates`), in requests/s of the busiest one's kind,
-    and what is sent in it (`plans`). busiest_s: from when to when the one lasts that asks for most."""
+    """The windows of a trace, `every_s` long: what each asks for (`rates`), in requests/s of the
+    busiest one's kind, and what is sent in it (`plans`). busiest_s: from when to when the one lasts
+    that asks for most.
+    """
 
     rates: Array
     every_s: float
@@ -51,7 +54,8 @@ class Hours:
         return replace(self, rates=self.rates * (demand / self.rates.max()))
 
     def replicas(self, each: Array | float, reserve: int) -> Array:
-        """Count replicas by window (last axis), where one carries `each`; not those that start for a later one."""
+        """Count replicas by window (last axis), where one carries `each`; not those that start for
+        a later one."""
         return np.asarray(np.maximum(1.0, np.ceil(self.rates / each * (1 - 1e-9))) + reserve)
 
     def mean(self, replicas: Array) -> Array:
@@ -71,22 +75,27 @@ class Hours:
 
 
 def split_hours(options: RecommendOptions, plan: Plan) -> Hours | None:
-    """Split the whole trace into windows; None where it is no longer than one and a half. Raises InputError: too
-    many."""
+    """Split the whole trace into windows; None where it is no longer than one and a half. Raises
+    InputError: too many."""
     times_s, every_s = plan.intended_s, options.every
     if times_s[-1] > every_s * _MOST_WINDOWS:
         raise InputError(
-            f"--every {every_s:g}s: cuts the trace, {times_s[-1]:,.0f} s, into more than {_MOST_WINDOWS:,} windows; "
-            f"give {math.ceil(times_s[-1] / _MOST_WINDOWS)}s or more"
+            f"--every {every_s:g}s: cuts the trace, {times_s[-1]:,.0f} s, into more than"
+            f" {_MOST_WINDOWS:,} windows; give {math.ceil(times_s[-1] / _MOST_WINDOWS)}s or more"
         )
-    count = int(times_s[-1] / every_s + 0.5)  # the last is half as long as the others, to one and a half times
+    count = int(
+        times_s[-1] / every_s + 0.5
+    )  # the last is half as long as the others, to one and a half times
     if count < 2:
         return None
     lengths_s = np.full(count, every_s)
     lengths_s[-1] = times_s[-1] - (count - 1) * every_s
     window = np.minimum(times_s // every_s, count - 1).astype(np.int64)
     rates = np.bincount(window, minlength=count) / lengths_s
-    work = np.bincount(window, _PROMPT_WEIGHT * plan.input_tokens + plan.output_tokens, count) / lengths_s
+    work = (
+        np.bincount(window, _PROMPT_WEIGHT * plan.input_tokens + plan.output_tokens, count)
+        / lengths_s
+    )
     at = int(np.argmax(work))
     plans = tuple(
         take_requests(plan, np.flatnonzero(window == each), each * every_s, float(rates[each]))

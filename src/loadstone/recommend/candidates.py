@@ -1,5 +1,5 @@
-"""The deployments that could carry the traffic, by engines, GPUs, layouts, precisions and limits; and what each
-carries within the bounds, by closed form."""
+"""The deployments that could carry the traffic, by engines, GPUs, layouts, precisions and limits;
+and what each carries within the bounds, by closed form."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ _SLOTS = (None, 64, 256)
 _DRAFTS = (None, 1, 3)
 Models = dict[tuple[object, ...], StepModel]
 _HOPELESS = 4.0
-"""Layouts so many times as dear as the cheapest are looked at under their engine's own limits alone."""
+"""Layouts so many times as dear as the cheapest are looked at under their engine's own limits
+alone."""
 _NO_ROOM = "does not fit"
 _MOST_TP = 16
 _MOST_STAGES = 4
 
 
 class Candidate(NamedTuple):
-    """One deployment, and what one replica of it carries: by closed form, before anything is simulated.
+    """One deployment, and what one replica of it carries: by closed form, before anything is
+    simulated.
 
     load         requests/s, or requests under way, that it carries within all bounds
     replicas     that carry the traffic; 0: none within the GPUs that there are
@@ -79,7 +81,8 @@ class Refused(NamedTuple):
 
     alike        it and all others that cannot for the same reason
     gpus_needed  that would carry it, where the reason is that there are fewer; else 0
-    missed_s     the latency that misses its bound with one request at a time, where that is the reason; else 0
+    missed_s     the latency that misses its bound with one request at a time, where that is the
+                 reason; else 0
     """
 
     deployment: str
@@ -96,7 +99,8 @@ class Search(NamedTuple):
 
 
 def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Search:
-    """Rank every deployment of the options, the cheapest first. Raises InputError: names that mean nothing."""
+    """Rank every deployment of the options, the cheapest first. Raises InputError: names that mean
+    nothing."""
     candidates: list[Candidate] = []
     refusals: dict[tuple[object, ...], Refused] = {}
     models: Models = {}
@@ -104,7 +108,13 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
     looked_at, least = 0, math.inf
 
     def refuse(deployment: Deployment, refused: Refused) -> None:
-        kind = (deployment.gpu.name, deployment.gpus, deployment.engine, deployment.weights_dtype, refused.why)
+        kind = (
+            deployment.gpu.name,
+            deployment.gpus,
+            deployment.engine,
+            deployment.weights_dtype,
+            refused.why,
+        )
         before = refusals.get(kind)
         refusals[kind] = refused if before is None else before._replace(alike=before.alike + 1)
 
@@ -112,7 +122,9 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
         shape = shape_of(base)
         if shape not in memories:
             wrong = contradictions(base)
-            memories[shape] = wrong[0] if wrong else _refuse_length(base, traffic) or memory_of(base)
+            memories[shape] = (
+                wrong[0] if wrong else _refuse_length(base, traffic) or memory_of(base)
+            )
         memory = memories[shape]
         if isinstance(memory, str) or not memory.has_room:
             refuse(base, Refused(base.name, memory if isinstance(memory, str) else _NO_ROOM))
@@ -139,11 +151,15 @@ def search(options: RecommendOptions, traffic: Traffic, prices: Prices) -> Searc
 
 
 def _refuse_length(base: Deployment, traffic: Traffic) -> str | None:
-    """Return why a request is longer than the engine takes, by its own limits; None where it is not."""
+    """Return why a request is longer than the engine takes, by its own limits; None where it is
+    not."""
     context = rules_of(base).context_limit
     if context is None or (longest := traffic.longest_tokens) <= context:
         return None
-    what = f"a request of {longest:,} tokens, in and out together, is beyond the model's context of {context:,}"
+    what = (
+        f"a request of {longest:,} tokens, in and out together, is beyond the model's context of"
+        f" {context:,}"
+    )
     return f"{what}; ask for less"
 
 
@@ -164,7 +180,10 @@ def _refuse(candidate: Candidate, traffic: Traffic) -> Refused:
 
     worst = max(traffic.bounds, key=lambda bound: latency_s(bound) / bound.bound_s)
     value_s = latency_s(worst)
-    why = f"misses {worst.name}: {_ms(value_s)} with one request at a time, beyond {_ms(worst.bound_s)}"
+    why = (
+        f"misses {worst.name}: {_ms(value_s)} with one request at a time, beyond"
+        f" {_ms(worst.bound_s)}"
+    )
     return Refused(name, why, missed_s=value_s)
 
 
@@ -173,7 +192,8 @@ def _ms(seconds: float) -> str:
 
 
 def list_machines(options: RecommendOptions) -> Iterator[Deployment]:
-    """List deployments that differ in all but their engines' limits. Raises InputError: unknown names."""
+    """List deployments that differ in all but their engines' limits. Raises InputError: unknown
+    names."""
     arguments = ",".join(options.arguments)
     for gpu, engine in product(options.gpus, options.engine):
         first = parse_deployment(f"{options.model}@1x{gpu}/tp1,engine={engine}")
@@ -188,7 +208,9 @@ def list_machines(options: RecommendOptions) -> Iterator[Deployment]:
         precisions = list_precisions(first, options)
         for gpus in _powers_of_two(options.gpus_max):
             nodes = -(-gpus // first.gpu.per_node)
-            for tp, pp, dp, ep in _layouts(gpus, min(gpus, first.gpu.per_node), mixture, options.tp):
+            for tp, pp, dp, ep in _layouts(
+                gpus, min(gpus, first.gpu.per_node), mixture, options.tp
+            ):
                 for weights, kv in precisions:
                     yield msgspec.structs.replace(
                         first,
@@ -208,9 +230,11 @@ def _powers_of_two(most: int) -> list[int]:
     return [2**exponent for exponent in range(most.bit_length()) if 2**exponent <= most]
 
 
-def _layouts(gpus: int, per_node: int, mixture: bool, tps: Sequence[int]) -> Iterator[tuple[int, int, int, int]]:
-    """List (tp, pp, dp, ep) of one replica. Replicas that share nothing are replicas of the plan; only ranks that
-    share experts are counted as dp here."""
+def _layouts(
+    gpus: int, per_node: int, mixture: bool, tps: Sequence[int]
+) -> Iterator[tuple[int, int, int, int]]:
+    """List (tp, pp, dp, ep) of one replica. Replicas that share nothing are replicas of the plan;
+    only ranks that share experts are counted as dp here."""
     for tp in _powers_of_two(min(gpus, _MOST_TP)):
         rest = gpus // tp
         if tps and tp not in tps:
@@ -224,19 +248,29 @@ def _layouts(gpus: int, per_node: int, mixture: bool, tps: Sequence[int]) -> Ite
 
 
 def vary_limits(base: Deployment) -> Iterator[Deployment]:
-    """List a deployment under its engine's own limits, and others; with drafts where the checkpoint has layers."""
+    """List a deployment under its engine's own limits, and others; with drafts where the checkpoint
+    has layers."""
     given = {name for name, _ in base.arguments}
     rules = rules_of(base)
-    for tokens, seqs, drafts in product(_STEPS, _SLOTS, _DRAFTS if base.model.draft_layers else (None,)):
-        more = [(rules.step_argument, tokens), (rules.seqs_argument, seqs), ("num_speculative_tokens", drafts)]
+    for tokens, seqs, drafts in product(
+        _STEPS, _SLOTS, _DRAFTS if base.model.draft_layers else (None,)
+    ):
+        more = [
+            (rules.step_argument, tokens),
+            (rules.seqs_argument, seqs),
+            ("num_speculative_tokens", drafts),
+        ]
         chosen = [(name, str(value)) for name, value in more if value is not None and name]
         if any(name in given for name, _ in chosen):
             continue
-        yield msgspec.structs.replace(base, arguments=(*base.arguments, *chosen)) if chosen else base
+        yield (
+            msgspec.structs.replace(base, arguments=(*base.arguments, *chosen)) if chosen else base
+        )
 
 
 def context_of(options: RecommendOptions) -> int | None:
-    """Return where sessions of a file end, the longest request that the model takes; None: nowhere, or not known."""
+    """Return where sessions of a file end, the longest request that the model takes; None: nowhere,
+    or not known."""
     machines = list_machines(options) if options.agents is not None else ()
     return next((rules_of(each).context_limit for each in machines), None)
 
@@ -246,20 +280,34 @@ def shape_of(base: Deployment) -> tuple[object, ...]:
     if base.pools:
         return (base.name,)
     return (
-        base.gpu.name, base.engine, base.gpus, base.tp, base.pp, base.dp, base.ep, base.weights_dtype, base.kv_dtype,
-    )  # fmt: skip
+        base.gpu.name,
+        base.engine,
+        base.gpus,
+        base.tp,
+        base.pp,
+        base.dp,
+        base.ep,
+        base.weights_dtype,
+        base.kv_dtype,
+    )
 
 
 def make_candidate(
-    deployment: Deployment, options: RecommendOptions, traffic: Traffic, prices: Prices, models: Models
+    deployment: Deployment,
+    options: RecommendOptions,
+    traffic: Traffic,
+    prices: Prices,
+    models: Models,
 ) -> Candidate:
-    """Compute what a deployment carries. `models`: those made so far, by shape. Raises InputError where the model
-    does not fit."""
+    """Compute what a deployment carries. `models`: those made so far, by shape. Raises InputError
+    where the model does not fit."""
     policy = policy_of(deployment, acceptance=options.acceptance)
     drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
     shape = (*shape_of(deployment), drafts, rules_of(deployment).graph_tokens)
     if shape not in models:
-        models[shape] = StepModel(deployment, profile_of(deployment), draft_tokens=drafts, work=work_of(deployment))
+        models[shape] = StepModel(
+            deployment, profile_of(deployment), draft_tokens=drafts, work=work_of(deployment)
+        )
     model = models[shape]
     load, level = closed_form_capacity(model, policy, deployment, traffic)
     replicas = math.ceil(traffic.demand / load * (1 - 1e-9)) if load > 0 else 0
@@ -302,8 +350,10 @@ def schedulers_in_step(deployment: Deployment) -> int:
 def closed_form_capacity(
     model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic
 ) -> tuple[float, SteadyState]:
-    """Return what one replica carries, requests/s or requests under way, and the state of one scheduler then; of a
-    trace in the window that it carries worst. 0 where not even one request at a time meets the bounds."""
+    """Return what one replica carries, requests/s or requests under way, and the state of one
+    scheduler then; of a trace in the window that it carries worst. 0 where not even one request at
+    a time meets the bounds.
+    """
     found, schedulers = [], schedulers_in_step(deployment)
 
     def carry(lengths: Lengths, *, seldom: bool = False) -> tuple[float, SteadyState]:
@@ -316,7 +366,9 @@ def closed_form_capacity(
         if load <= 0:  # with short answers, one that decodes at all times keeps prompts coming
             load, level = carry(here, seldom=True)
         warm = _most_warm(policy, deployment, traffic, level)
-        if load > warm:  # so many find what they had; more than that carries it only where nothing is found
+        if (
+            load > warm
+        ):  # so many find what they had; more than that carries it only where nothing is found
             cold, cold_level = carry(here._replace(cached=0.0))
             fewer = level._replace(decoding=max(1.0, level.decoding * warm / load))
             load, level = (cold, cold_level) if cold > warm else (warm, fewer)
@@ -324,8 +376,11 @@ def closed_form_capacity(
     return min(found, key=lambda each: each[0])
 
 
-def _most_warm(policy: EnginePolicy, deployment: Deployment, traffic: Traffic, level: SteadyState) -> float:
-    """Return the load whose sessions all keep their blocks, in the KV cache or in the tiers below."""
+def _most_warm(
+    policy: EnginePolicy, deployment: Deployment, traffic: Traffic, level: SteadyState
+) -> float:
+    """Return the load whose sessions all keep their blocks, in the KV cache or in the tiers
+    below."""
     if traffic.sessions is None:
         return math.inf
     room, tiers = policy.kv_tokens, policy.tiers
@@ -336,7 +391,9 @@ def _most_warm(policy: EnginePolicy, deployment: Deployment, traffic: Traffic, l
     return warm / float(traffic.sessions.tasks_s(level).mean()) if traffic.is_open else warm
 
 
-def _carried_load(levels: Iterator[SteadyState], dp: int, traffic: Traffic) -> tuple[float, SteadyState]:
+def _carried_load(
+    levels: Iterator[SteadyState], dp: int, traffic: Traffic
+) -> tuple[float, SteadyState]:
     best: tuple[float, SteadyState] | None = None
     for level in levels:
         load = dp * traffic.load_at(level)

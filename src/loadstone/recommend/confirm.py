@@ -1,5 +1,5 @@
-"""The plans that are shown: each is simulated under the load that was asked for. Those that do not hold there give
-way to more replicas, or to the next."""
+"""The plans that are shown: each is simulated under the load that was asked for. Those that do not
+hold there give way to more replicas, or to the next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _MOST_OF_GPU = 3
 
 
 class ConfirmedPlan(NamedTuple):
-    """A plan under the asked load. on_whole: requests of the whole trace, where that was simulated besides."""
+    """A plan under the asked load. on_whole: requests of the whole trace, where that was simulated
+    besides."""
 
     choice: PlanChoice
     asked: AskedLoad
@@ -31,8 +32,8 @@ class ConfirmedPlan(NamedTuple):
 def confirm_plans(
     choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
 ) -> list[ConfirmedPlan]:
-    """Return --plans of all plans, and the best of each kind of GPU: first those that hold with --confidence, of
-    these the least regret, then the likeliest."""
+    """Return --plans of all plans, and the best of each kind of GPU: first those that hold with
+    --confidence, of these the least regret, then the likeliest."""
     confirmed: list[ConfirmedPlan] = []
     heads = best_of_each(choices)
     for head in heads:
@@ -57,20 +58,33 @@ def confirm_plans(
     return _check_first(plans, traffic, options)
 
 
-def _adds(head: PlanChoice, held: Sequence[PlanChoice], wanted: int, options: RecommendOptions) -> bool:
-    """Tell whether a plan is to be tried beside those that hold: where they are fewer than wanted, or one of them had
-    to get so many replicas that this one now has less regret."""
+def _adds(
+    head: PlanChoice, held: Sequence[PlanChoice], wanted: int, options: RecommendOptions
+) -> bool:
+    """Tell whether a plan is to be tried beside those that hold: where they are fewer than wanted,
+    or one of them had to get so many replicas that this one now has less regret."""
     if len(held) < wanted:
         return True
-    return head.p_slo >= options.confidence and head.regret < sorted(each.regret for each in held)[wanted - 1]
+    return (
+        head.p_slo >= options.confidence
+        and head.regret < sorted(each.regret for each in held)[wanted - 1]
+    )
 
 
 def _spare_replicas(
-    plan: ConfirmedPlan, choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
+    plan: ConfirmedPlan,
+    choices: Sequence[PlanChoice],
+    traffic: Traffic,
+    options: RecommendOptions,
+    *,
+    learned: bool,
 ) -> ConfirmedPlan:
-    """Return the plan with fewer replicas, as long as these hold as likely under the asked load: beyond some number
-    more do not help."""
-    mine, least = [each for each in choices if each.finalist is plan.choice.finalist], plan.asked.p_slo - _AS_SURE
+    """Return the plan with fewer replicas, as long as these hold as likely under the asked load:
+    beyond some number more do not help."""
+    mine, least = (
+        [each for each in choices if each.finalist is plan.choice.finalist],
+        plan.asked.p_slo - _AS_SURE,
+    )
     for choice in sorted(mine, key=lambda each: -each.replicas):
         if choice.replicas < plan.choice.replicas:
             fewer = ConfirmedPlan(choice, _simulate(choice, traffic, options, learned=learned))
@@ -89,14 +103,22 @@ def _holds(plan: ConfirmedPlan, options: RecommendOptions) -> bool:
 
 
 def _confirm(
-    head: PlanChoice, choices: Sequence[PlanChoice], traffic: Traffic, options: RecommendOptions, *, learned: bool
+    head: PlanChoice,
+    choices: Sequence[PlanChoice],
+    traffic: Traffic,
+    options: RecommendOptions,
+    *,
+    learned: bool,
 ) -> ConfirmedPlan:
-    """Simulate a plan under the asked load, with more replicas as long as it does not hold there."""
+    """Simulate a plan under the asked load, with more replicas as long as it does not hold
+    there."""
 
     def simulate(choice: PlanChoice) -> ConfirmedPlan:
         return ConfirmedPlan(choice, _simulate(choice, traffic, options, learned=learned))
 
-    others = sorted((each for each in choices if each.finalist is head.finalist), key=lambda each: each.replicas)
+    others = sorted(
+        (each for each in choices if each.finalist is head.finalist), key=lambda each: each.replicas
+    )
     plan = simulate(head)
     more = [each for each in others if each.replicas > head.replicas][:_MOST_MORE]
     while more and not _holds(plan, options):
@@ -104,7 +126,9 @@ def _confirm(
     return plan
 
 
-def _check_first(plans: list[ConfirmedPlan], traffic: Traffic, options: RecommendOptions) -> list[ConfirmedPlan]:
+def _check_first(
+    plans: list[ConfirmedPlan], traffic: Traffic, options: RecommendOptions
+) -> list[ConfirmedPlan]:
     """Put first the first plan that also holds on the whole trace."""
     if not traffic.has_times:
         return plans
@@ -112,31 +136,47 @@ def _check_first(plans: list[ConfirmedPlan], traffic: Traffic, options: Recommen
     for at, plan in enumerate(plans):
         if plan.asked.whole or not _holds(plan, options):
             return [*plans[at:], *failed]
-        show_progress(f"simulating the whole trace on {plan.choice.replicas} × {plan.choice.finalist.name}")
-        holds, requests = check_whole(plan.choice.finalist, plan.choice.replicas - options.reserve, traffic)
+        show_progress(
+            f"simulating the whole trace on {plan.choice.replicas} × {plan.choice.finalist.name}"
+        )
+        holds, requests = check_whole(
+            plan.choice.finalist, plan.choice.replicas - options.reserve, traffic
+        )
         if holds:
             return [plan._replace(on_whole=requests), *plans[at + 1 :], *failed]
-        failed.append(plan._replace(on_whole=requests, asked=plan.asked._replace(met=False, p_slo=0.0)))
+        failed.append(
+            plan._replace(on_whole=requests, asked=plan.asked._replace(met=False, p_slo=0.0))
+        )
     return failed
 
 
 def show_with_seed(
     plans: Sequence[ConfirmedPlan], traffic: Traffic, options: RecommendOptions, *, learned: bool
 ) -> list[ConfirmedPlan]:
-    """Return the same plans with the latencies that other requests give them, as likely to hold as before."""
+    """Return the same plans with the latencies that other requests give them, as likely to hold as
+    before."""
     others = [_simulate(plan.choice, traffic, options, learned=learned) for plan in plans]
     return [
-        plan._replace(asked=other._replace(p_slo=plan.asked.p_slo)) for plan, other in zip(plans, others, strict=True)
+        plan._replace(asked=other._replace(p_slo=plan.asked.p_slo))
+        for plan, other in zip(plans, others, strict=True)
     ]
 
 
-def join_confirmed(choices: Sequence[PlanChoice], confirmed: Sequence[ConfirmedPlan]) -> list[PlanChoice]:
-    """Return the best choice of each finalist; of those that were confirmed, that one with its probability."""
-    known = {plan.choice.finalist.name: plan.choice._replace(p_slo=plan.asked.p_slo) for plan in confirmed}
+def join_confirmed(
+    choices: Sequence[PlanChoice], confirmed: Sequence[ConfirmedPlan]
+) -> list[PlanChoice]:
+    """Return the best choice of each finalist; of those that were confirmed, that one with its
+    probability."""
+    known = {
+        plan.choice.finalist.name: plan.choice._replace(p_slo=plan.asked.p_slo)
+        for plan in confirmed
+    }
     return [known.get(each.finalist.name, each) for each in best_of_each(choices)]
 
 
-def _simulate(choice: PlanChoice, traffic: Traffic, options: RecommendOptions, *, learned: bool) -> AskedLoad:
+def _simulate(
+    choice: PlanChoice, traffic: Traffic, options: RecommendOptions, *, learned: bool
+) -> AskedLoad:
     """Simulate the asked load on the replicas of a plan but for those that may fail."""
     replicas, assumed = choice.replicas - options.reserve, options.acceptance is None
     return simulate_asked(choice.finalist, replicas, traffic, learned=learned, assumed=assumed)

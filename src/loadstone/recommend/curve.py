@@ -13,7 +13,12 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import TASK, latency_field
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
-from loadstone.predict.simulator.latencies import answered_rows, latencies_s, simulated_pace, task_times
+from loadstone.predict.simulator.latencies import (
+    answered_rows,
+    latencies_s,
+    simulated_pace,
+    task_times,
+)
 from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.candidates import Candidate
@@ -28,22 +33,23 @@ _MOST_REQUESTS = 4_000
 """Requests of one of the loads among which a capacity is looked for."""
 _COARSE_BLOCK = 128
 _BELOW, _BELOW_CLOSED = (0.65, 0.35), (0.65, 0.35, 0.12, 0.04)
-"""Shares of the capacity that are simulated too: what a slower engine would hold. In a closed loop prompts meet one
-another under small loads, too."""
+"""Shares of the capacity that are simulated too: what a slower engine would hold. In a closed loop
+prompts meet one another under small loads, too."""
 _WAVES = 6
 """Requests of a simulation, for each that is under way at once."""
 _MOST_FLEET = 4
 """Replicas that are simulated together; of more, each has its share of the requests."""
 _STARTS = 0.25
-"""The first part of the sends, which is left out: an engine that was idle. Of a trace nothing is left out."""
+"""The first part of the sends, which is left out: an engine that was idle. Of a trace nothing is
+left out."""
 _GRID = 240
 """Loads at which a capacity is looked for."""
 
 
 @dataclass(frozen=True)
 class SimulatedLoad:
-    """One simulated load of one replica. `figures`: by bound, the bounded quantile in seconds; `limit`: of pools what
-    is full, see PooledCell."""
+    """One simulated load of one replica. `figures`: by bound, the bounded quantile in seconds;
+    `limit`: of pools what is full, see PooledCell."""
 
     load: float
     keeps_up: bool
@@ -63,7 +69,8 @@ class SimulatedLoad:
 
 @dataclass(frozen=True)
 class Curve:
-    """Simulated loads of one replica, ascending, and the largest that holds (requests/s, or under way)."""
+    """Simulated loads of one replica, ascending, and the largest that holds (requests/s, or under
+    way)."""
 
     points: list[SimulatedLoad]
     capacity: float
@@ -73,7 +80,8 @@ class Curve:
         return min(self.points, key=lambda each: abs(math.log(each.load / load)))
 
     def figure(self, bound: str, loads: Array) -> Array:
-        """Return a bounded quantile at any load, log-linear between those simulated; rising on beyond the last."""
+        """Return a bounded quantile at any load, log-linear between those simulated; rising on
+        beyond the last."""
         known = np.array([each.load for each in self.points])
         # More load never makes it faster: what looks so is the noise of one simulation.
         values = np.maximum.accumulate([each.figures[bound] for each in self.points])
@@ -94,8 +102,8 @@ class Curve:
         return max((each.load for each in self.points if each.keeps_up), default=0.0)
 
     def capacities(self, traffic: Traffic, factors: Array) -> Array:
-        """Return by draw the load that a replica carries within all bounds, where its times are `factors` (draws ×
-        (TTFT, TPOT)) of those simulated."""
+        """Return by draw the load that a replica carries within all bounds, where its times are
+        `factors` (draws × (TTFT, TPOT)) of those simulated."""
         if not any(each.keeps_up for each in self.points):
             return np.zeros(len(factors))
         lowest, highest = self.points[0].load, max(self.saturates, self.points[-1].load)
@@ -106,7 +114,11 @@ class Curve:
         for bound in traffic.bounds:
             factor = factors[:, :1] if bound.metric in ("ttft", "answer") else factors[:, 1:2]
             if bound.metric == TASK:
-                factor = 1 + (factors - 1) @ np.array(self.nearest(self.capacity or highest).sessions.parts)[:, None]
+                factor = (
+                    1
+                    + (factors - 1)
+                    @ np.array(self.nearest(self.capacity or highest).sessions.parts)[:, None]
+                )
             value = self.figure(bound.name, effective.ravel()).reshape(effective.shape)
             good &= value * factor <= bound.bound_s
         # The largest load below which all hold.
@@ -115,8 +127,9 @@ class Curve:
 
 
 def simulate_curve(candidate: Candidate, traffic: Traffic, replicas: int) -> Curve:
-    """Simulate a replica under loads around its capacity, beside as many as carry the traffic: a router finds one
-    that is idle the easier the more there are. Raises InputError where a request does not fit."""
+    """Simulate a replica under loads around its capacity, beside as many as carry the traffic: a
+    router finds one that is idle the easier the more there are. Raises InputError where a request
+    does not fit."""
     curve = _search_capacity(candidate, traffic, replicas)
     needed = math.ceil(traffic.demand / curve.capacity) if curve.capacity > 0 else replicas
     if fleet_size(candidate, needed, traffic) < 2 * fleet_size(candidate, replicas, traffic):
@@ -155,8 +168,11 @@ def _search_capacity(candidate: Candidate, traffic: Traffic, replicas: int) -> C
     return Curve([points[load] for load in sorted(points)], low)
 
 
-def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas: int) -> SimulatedLoad:
-    """Simulate `load` of each replica, of which some run side by side. Raises InputError as simulate_curve does."""
+def simulate_load(
+    candidate: Candidate, traffic: Traffic, load: float, replicas: int
+) -> SimulatedLoad:
+    """Simulate `load` of each replica, of which some run side by side. Raises InputError as
+    simulate_curve does."""
     size = fleet_size(candidate, replicas, traffic)
     fleet, loads = fleet_beside(candidate, traffic, size), []
     for plan in parts_to_simulate(candidate, traffic, load, size, (LEAST_REQUESTS, _MOST_REQUESTS)):
@@ -164,26 +180,32 @@ def simulate_load(candidate: Candidate, traffic: Traffic, load: float, replicas:
         loads.append(_summarise(run, plan.cells[0], load, size, traffic))
 
     def exceed(each: SimulatedLoad) -> tuple[bool, float]:
-        return not each.keeps_up, max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds)
+        return not each.keeps_up, max(
+            each.figures[bound.name] / bound.bound_s for bound in traffic.bounds
+        )
 
     return max(loads, key=exceed)
 
 
 def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
-    """Count the replicas that are simulated side by side. In a closed loop the least busy takes what its neighbour
-    would: each keeps its share, so one tells of all."""
-    alone = candidate.fleet or candidate.deployment.dp > 1 or not traffic.is_open or traffic.sessions
+    """Count the replicas that are simulated side by side. In a closed loop the least busy takes
+    what its neighbour would: each keeps its share, so one tells of all."""
+    alone = (
+        candidate.fleet or candidate.deployment.dp > 1 or not traffic.is_open or traffic.sessions
+    )
     return 1 if alone else min(replicas, _MOST_FLEET)
 
 
 def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
-    """Make `size` replicas. Requests of a trace share blocks of hundreds of tokens: smaller ones than a part of these
-    tell no more, and take long."""
+    """Make `size` replicas. Requests of a trace share blocks of hundreds of tokens: smaller ones
+    than a part of these tell no more, and take long."""
     policy, blocks = candidate.policy, traffic.plan.blocks
     if candidate.fleet is not None:
         return candidate.fleet
     if blocks is not None and policy.block_tokens < (tokens := min(_COARSE_BLOCK, blocks.tokens)):
-        policy = msgspec.structs.replace(policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens))
+        policy = msgspec.structs.replace(
+            policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens)
+        )
     fleet = fleet_with(candidate.deployment, policy, candidate.model)
     return replace(fleet, replicas=fleet.replicas * size)
 
@@ -191,16 +213,20 @@ def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
 def parts_to_simulate(
     candidate: Candidate, traffic: Traffic, load: float, size: int, requests: tuple[int, int]
 ) -> list[Plan]:
-    """Return the requests that tell of `load` on each of `size` replicas, as few and as many `requests` as
-    that. Raises InputError where one does not fit."""
+    """Return the requests that tell of `load` on each of `size` replicas, as few and as many
+    `requests` as that. Raises InputError where one does not fit."""
     level, kv_tokens = candidate.level, candidate.policy.longest_tokens
     if traffic.longest_tokens > kv_tokens:
-        raise InputError(f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}")
+        raise InputError(
+            f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}"
+        )
     if traffic.sessions is not None:
         return [traffic.sessions.draw(load, level, is_open=traffic.is_open)]
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
-    under_way = usual * (level.base_s + traffic.output_tokens * level.tpot_s) if traffic.is_open else load
+    under_way = (
+        usual * (level.base_s + traffic.output_tokens * level.tpot_s) if traffic.is_open else load
+    )
     wanted = int(min(requests[1], max(requests[0], _WAVES * size * under_way)))
     if traffic.has_times:
         wanted = max(1, int(wanted * traffic.plan.cells[0].value / (usual * size)))
@@ -209,13 +235,18 @@ def parts_to_simulate(
 
 def _weigh_prompts(candidate: Candidate, traffic: Traffic) -> float:
     """Return what a token of a prompt costs, in tokens of an answer."""
-    model, batch = candidate.model, max(1, round(candidate.level.decoding / candidate.policy.pipeline))
+    model, batch = (
+        candidate.model,
+        max(1, round(candidate.level.decoding / candidate.policy.pipeline)),
+    )
     decode_s = model.step_s(batch, batch * (traffic.input_tokens + traffic.output_tokens / 2), ())
     tokens = max(1, int(min(traffic.input_tokens, candidate.policy.max_batched_tokens)))
     return model.step_s(0, 0.0, [(tokens, 0)]) / tokens / (decode_s / batch)
 
 
-def _summarise(run: CellRun, cell: Load, load: float, replicas: int, traffic: Traffic) -> SimulatedLoad:
+def _summarise(
+    run: CellRun, cell: Load, load: float, replicas: int, traffic: Traffic
+) -> SimulatedLoad:
     rows = answered_rows(run)
     starts = rows["sent" if cell.is_closed else "intended"]
     first_s, last_s = float(starts.min()), float(starts.max())

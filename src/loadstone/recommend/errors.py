@@ -1,14 +1,17 @@
-"""How wrong the model may be about several deployments together, and what a measurement says of them.
+"""How wrong the model may be about several deployments together, and what a measurement says of
+them.
 
-The logarithm of measured/predicted of TTFT and TPOT of all deployments is one normal vector. Its covariance has three
-parts: the profile's coefficients, J·C·Jᵀ, common to deployments that share a profile; what a model has of its own on
-an engine and a GPU, common to its deployments there; and what is each deployment's alone. The last two are what
-remained when the profile was fitted. Their shares follow from the points that it was fitted on: with each family's
-offset on an engine and GPU known, the median error falls from 8.6 to 4.8 % in TPOT, and from 19.5 to 14 in TTFT
+The logarithm of measured/predicted of TTFT and TPOT of all deployments is one normal vector. Its
+covariance has three parts: the profile's coefficients, J·C·Jᵀ, common to deployments that share a
+profile; what a model has of its own on an engine and a GPU, common to its deployments there; and
+what is each deployment's alone. The last two are what remained when the profile was fitted. Their
+shares follow from the points that it was fitted on: with each family's offset on an engine and GPU
+known, the median error falls from 8.6 to 4.8 % in TPOT, and from 19.5 to 14 in TTFT
 (docs/accuracy.md).
 
-A measurement conditions the vector (the update of a Kalman filter). In a draw of it in which a deployment's steps
-take m times as long, all that it does takes m times as long under 1/m of the load.
+A measurement conditions the vector (the update of a Kalman filter). In a draw of it in which a
+deployment's steps take m times as long, all that it does takes m times as long under 1/m of the
+load.
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ from loadstone.recommend.traffic import Traffic
 Array = NDArray[np.float64]
 
 COMMON: dict[Quantity, float] = {"ttft": 1 - (14.0 / 19.5) ** 2, "tpot": 1 - (4.8 / 8.6) ** 2}
-"""The share of the variance that remains which all deployments of a model on an engine and GPU have in common."""
+"""The share of the variance that remains which all deployments of a model on an engine and GPU have
+in common."""
 NOISE = np.array([SIGMA[quantity] for quantity in QUANTITIES])
 """Standard deviations of one measurement of TTFT and TPOT around the best that the model can do."""
 
@@ -51,7 +55,8 @@ class JointErrors:
     covariance: Array
 
     def draw(self, count: int, seed: int = 0) -> Array:
-        """Draw factors of the predictions, count × deployments × (TTFT, TPOT). Their tails are Student's t's."""
+        """Draw factors of the predictions, count × deployments × (TTFT, TPOT). Their tails are
+        Student's t's."""
         spread, axes = np.linalg.eigh(self.covariance)
         rng = np.random.default_rng(seed)
         wide = AS_WIDE * np.sqrt(TAILS / rng.chisquare(TAILS, (count, 1)))
@@ -65,7 +70,8 @@ class JointErrors:
         return PredictionError(self.mean[here], self.covariance[here, here])
 
     def learn(self, deployment: int, gaps: Array) -> JointErrors:
-        """Return the errors once TTFT and TPOT of a deployment were measured to be off by `gaps`; NaN: were not."""
+        """Return the errors once TTFT and TPOT of a deployment were measured to be off by `gaps`;
+        NaN: were not."""
         known = np.flatnonzero(np.isfinite(gaps))
         rows = [2 * deployment + int(each) for each in known]
         measured = self.covariance[np.ix_(rows, rows)] + np.diag(NOISE[known] ** 2)
@@ -102,19 +108,25 @@ def unmeasured_errors(
 
 
 def _widen_for(candidate: Candidate, traffic: Traffic) -> float:
-    """Return how much wider errors are where more run at once than any measurement covers, in a closed loop."""
+    """Return how much wider errors are where more run at once than any measurement covers, in a
+    closed loop."""
     profile, policy = candidate.model.profile, candidate.policy
     if traffic.is_open or is_own(profile):
         return 1.0
     schedulers = candidate.deployment.dp if candidate.fleet is None else candidate.fleet.replicas
     running = min(traffic.demand / candidate.replicas, candidate.load) / schedulers
     running = running if traffic.sessions is None else candidate.level.decoding
-    return profile.wider_for(uncovered_load(candidate.worker, 0, min(int(running), policy.max_seqs)))
+    return profile.wider_for(
+        uncovered_load(candidate.worker, 0, min(int(running), policy.max_seqs))
+    )
 
 
 def _predict_slopes(candidate: Candidate, traffic: Traffic) -> Array:
-    """Return d ln (TTFT, TPOT) / d ln coefficient at the load that the deployment carries, 2 × coefficients."""
+    """Return d ln (TTFT, TPOT) / d ln coefficient at the load that the deployment carries, 2 ×
+    coefficients."""
     if candidate.fleet is not None:
         return fleet_slopes(candidate.fleet, candidate.level.decoding, traffic.lengths)
     in_step = schedulers_in_step(candidate.deployment)
-    return predict_slopes(candidate.model, candidate.policy, in_step, candidate.level.decoding, traffic.lengths)
+    return predict_slopes(
+        candidate.model, candidate.policy, in_step, candidate.level.decoding, traffic.lengths
+    )

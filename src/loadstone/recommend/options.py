@@ -12,7 +12,18 @@ from typing import Literal
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import counts, text, texts, words
 from loadstone.workload import option_values as values
-from loadstone.workload.options import ARGUMENT, AT_LEAST_0, LOAD, RUN, SEARCH, SHARE, WORKLOAD, Flags, Limits, flag
+from loadstone.workload.options import (
+    ARGUMENT,
+    AT_LEAST_0,
+    LOAD,
+    RUN,
+    SEARCH,
+    SHARE,
+    WORKLOAD,
+    Flags,
+    Limits,
+    flag,
+)
 
 HOURS_PER_MONTH = 730.0
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
@@ -35,37 +46,58 @@ def _dollars_per_month(value: object, name: str) -> float:
 
 @dataclasses.dataclass(kw_only=True)
 class RecommendOptions(Flags):
-    """The traffic, the bounds and the GPUs to choose among. The options of `loadstone recommend`:"""
+    """The traffic, the bounds and the GPUs to choose among. The options of `loadstone
+    recommend`:"""
 
     model: str = flag(
         ARGUMENT,
-        "the model, by name or config.json, with its precision if that is fixed: llama-3.1-70b, deepseek-r1:fp8",
+        "the model, by name or config.json, with its precision if that is fixed: llama-3.1-70b,"
+        " deepseek-r1:fp8",
         dataclasses.MISSING,
         text,
         argument="model",
     )
     input: str | None = flag(
-        WORKLOAD, "prompt tokens: 1024, 8k, uniform:512:1024, lognormal:1024:0.5 [default: 1024]", read=values.text
+        WORKLOAD,
+        "prompt tokens: 1024, 8k, uniform:512:1024, lognormal:1024:0.5 [default: 1024]",
+        read=values.text,
     )
     output: str | None = flag(
         WORKLOAD, "output tokens, in the same forms [default: 128; a trace's own]", read=values.text
     )
-    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE)
-    prefix: int = flag(WORKLOAD, "tokens at the start of each prompt that its group shares", "0", values.tokens)
+    range_ratio: float = flag(
+        WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE
+    )
+    prefix: int = flag(
+        WORKLOAD, "tokens at the start of each prompt that its group shares", "0", values.tokens
+    )
     prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
-    trace: Path | None = flag(WORKLOAD, "the traffic is this trace's, at its own times", read=values.path)
-    agents: Path | None = flag(WORKLOAD, "sessions of agents, those of this file; loads count them", read=values.path)
-    turns: str | None = flag(WORKLOAD, "conversations of so many turns: 4; loads count them", read=values.text)
-    think_time: str | None = flag(WORKLOAD, "with --turns: pause between them: 2s, exponential:2s", read=values.text)
-    rate: float | None = flag(LOAD, "requests/s to serve; of sessions, how many begin a second", limits=_TRAFFIC)
+    trace: Path | None = flag(
+        WORKLOAD, "the traffic is this trace's, at its own times", read=values.path
+    )
+    agents: Path | None = flag(
+        WORKLOAD, "sessions of agents, those of this file; loads count them", read=values.path
+    )
+    turns: str | None = flag(
+        WORKLOAD, "conversations of so many turns: 4; loads count them", read=values.text
+    )
+    think_time: str | None = flag(
+        WORKLOAD, "with --turns: pause between them: 2s, exponential:2s", read=values.text
+    )
+    rate: float | None = flag(
+        LOAD, "requests/s to serve; of sessions, how many begin a second", limits=_TRAFFIC
+    )
     burstiness: float = flag(
         LOAD,
-        "with --rate: spread of the arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant",
+        "with --rate: spread of the arrivals: 1 is Poisson, below 1 burstier, above 1 more even,"
+        " inf constant",
         1.0,
         limits=Limits("must be above 0 (1 is Poisson, inf constant)", above=0, most=math.inf),
     )
     concurrency: int | None = flag(
-        LOAD, "or: requests or sessions at all times", limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9)
+        LOAD,
+        "or: requests or sessions at all times",
+        limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9),
     )
     slo: str = flag(
         LOAD,
@@ -81,23 +113,42 @@ class RecommendOptions(Flags):
         values.seconds,
         limits=Limits("must be above 0", above=0),
     )
-    start_up: float = flag(LOAD, "with --trace: time until a replica that is started answers", "5m", values.seconds)
+    start_up: float = flag(
+        LOAD, "with --trace: time until a replica that is started answers", "5m", values.seconds
+    )
     gpus: tuple[str, ...] = flag(
         SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", dataclasses.MISSING, words
     )
-    gpus_max: int = flag(SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, most=65_536))
-    engine: tuple[str, ...] = flag(SEARCH, "engines to choose among", "vllm,sglang,tensorrt-llm", words)
-    pools: bool = flag(SEARCH, "prefill and decode in pools of their own too: whether splitting pays", False)
+    gpus_max: int = flag(
+        SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, most=65_536)
+    )
+    engine: tuple[str, ...] = flag(
+        SEARCH, "engines to choose among", "vllm,sglang,tensorrt-llm", words
+    )
+    pools: bool = flag(
+        SEARCH, "prefill and decode in pools of their own too: whether splitting pays", False
+    )
     quality: Literal["as-published", "any"] = flag(
         SEARCH,
-        "precisions to choose among: as-published, those of checkpoints that somebody publishes; any, fp8 besides",
+        "precisions to choose among: as-published, those of checkpoints that somebody publishes;"
+        " any, fp8 besides",
         "as-published",
     )
-    weights_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the weights [default: by --quality]", (), words)
-    kv_dtype: tuple[str, ...] = flag(SEARCH, "precisions of the KV cache [default: by --quality]", (), words)
-    tp: tuple[int, ...] = flag(SEARCH, "tensor parallelism [default: all powers of two]", (), counts)
+    weights_dtype: tuple[str, ...] = flag(
+        SEARCH, "precisions of the weights [default: by --quality]", (), words
+    )
+    kv_dtype: tuple[str, ...] = flag(
+        SEARCH, "precisions of the KV cache [default: by --quality]", (), words
+    )
+    tp: tuple[int, ...] = flag(
+        SEARCH, "tensor parallelism [default: all powers of two]", (), counts
+    )
     arguments: Sequence[str] = flag(
-        SEARCH, "an argument that every deployment has, e.g. max_model_len=16384", (), texts, name="argument"
+        SEARCH,
+        "an argument that every deployment has, e.g. max_model_len=16384",
+        (),
+        texts,
+        name="argument",
     )
     acceptance: float | None = flag(
         SEARCH,
@@ -105,38 +156,48 @@ class RecommendOptions(Flags):
         limits=Limits("must be 0 to 1", 0, most=1),
     )
     price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
-    reserve: int = flag(SEARCH, "replicas that may fail: so many more than the traffic needs", 0, limits=AT_LEAST_0)
+    reserve: int = flag(
+        SEARCH, "replicas that may fail: so many more than the traffic needs", 0, limits=AT_LEAST_0
+    )
     budget: float | None = flag(
         SEARCH, "dollars that there are, with --price: 30k/month, 40/hour", read=_dollars_per_month
     )
     miss_cost: float = flag(
         SEARCH,
-        "what broken bounds cost, in multiples of the cheapest plan that would have held; more buys more headroom",
+        "what broken bounds cost, in multiples of the cheapest plan that would have held; more buys"
+        " more headroom",
         3.0,
         limits=AT_LEAST_0,
     )
     objective: Literal["cost", "throughput"] = flag(
         SEARCH,
-        "rank plans that hold by cost; or of a batch, with --concurrency, by throughput: the most tokens/s that "
-        "--gpus-max and --budget give",
+        "rank plans that hold by cost; or of a batch, with --concurrency, by throughput: the most"
+        " tokens/s that --gpus-max and --budget give",
         "cost",
     )
     measured: tuple[str, ...] = flag(
         SEARCH,
-        "run folders of measurements (bench --launch, or --deployment), from which the model learns",
+        "run folders of measurements (bench --launch, or --deployment), from which the model"
+        " learns",
         (),
         texts,
         name="with_",
     )
     force: bool = flag(SEARCH, "learn from cells of --with that are not trusted, too", False)
     confidence: float = flag(
-        SEARCH, "probability from which a plan counts as one that holds the bounds", 0.8, limits=_CONFIDENCE
+        SEARCH,
+        "probability from which a plan counts as one that holds the bounds",
+        0.8,
+        limits=_CONFIDENCE,
     )
     plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
     seed: int = flag(
         RUN,
-        "seed of the requests by which the figures shown are simulated; the choice is the same for all",
+        "seed of the requests by which the figures shown are simulated; the choice is the same"
+        " for all",
         0,
         limits=AT_LEAST_0,
     )
-    study: Path | None = flag(RUN, "write a study that measures these plans to this file", read=values.path)
+    study: Path | None = flag(
+        RUN, "write a study that measures these plans to this file", read=values.path
+    )

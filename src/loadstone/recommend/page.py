@@ -18,7 +18,15 @@ from loadstone.core.files import explain_os_error
 from loadstone.core.units import show_share
 from loadstone.engines import rules_of
 from loadstone.recommend.result import DeploymentPlan, FinalistPoint, GpuChoice, Recommendation
-from loadstone.recommend.text import claim, describe_launch, footer, plan_table, remarks, say_nearest, why_measure
+from loadstone.recommend.text import (
+    claim,
+    describe_launch,
+    footer,
+    plan_table,
+    remarks,
+    say_nearest,
+    why_measure,
+)
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
 from loadstone.report.data.wording import spell
 from loadstone.report.pages.html import frame_page, render
@@ -29,11 +37,14 @@ _STUDY_BYTES = 100_000
 
 
 def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()) -> None:
-    """Raises InputError where it cannot be written. `command`: what was asked, to be asked again."""
+    """Raises InputError where it cannot be written. `command`: what was asked, to be asked
+    again."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
     best = document.plans[0]
-    finalists = {(each.deployment, each.replicas): _finalist(each, document) for each in document.finalists}
+    finalists = {
+        (each.deployment, each.replicas): _finalist(each, document) for each in document.finalists
+    }
     several, numbered = len(document.by_gpu) > 1, list(enumerate(document.plans, 1))
     names = [f"{number}. {_words(plan)}" for number, plan in numbered]
     planned = _known(document.plans, finalists)
@@ -49,8 +60,12 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         binds=spell(f"{best.binds}; {best.helps}."),
         by_gpu=_table_gpus(document) if several else None,
         plans=msgspec.structs.replace(plan_table(document, names), words=True),
-        shorthands=[f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in numbered],
-        remarks=[spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)],  # the first is said
+        shorthands=[
+            f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in numbered
+        ],
+        remarks=[
+            spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)
+        ],  # the first is said
         figures=[
             *([cost_figure(of_gpus, cost_unit, list(curves.values()))] if of_gpus else []),
             *([load_figure(list(curves.values()), load_unit)] if curves else []),
@@ -65,7 +80,9 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         foot=footer(document),
     )
     with explain_os_error(f"-o {path}: cannot be written", "name another file"):
-        path.write_text(frame_page(f"What to deploy for {document.model}", content), encoding="utf-8")
+        path.write_text(
+            frame_page(f"What to deploy for {document.model}", content), encoding="utf-8"
+        )
 
 
 def describe_plan(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
@@ -82,7 +99,9 @@ def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
     if deployment.gpus == 1:
         shared = "one GPU each" if plan.replicas > 1 else ""
     else:
-        shared = f"{plan.replicas} replicas of {each} GPUs" if plan.replicas > 1 else "in one replica"
+        shared = (
+            f"{plan.replicas} replicas of {each} GPUs" if plan.replicas > 1 else "in one replica"
+        )
     parts = [
         f"{plan.gpus} × {_gpu(deployment)}",
         shared,
@@ -103,17 +122,24 @@ def _describe_weights(deployment: Deployment) -> str:
     deployment = deployment.pools[-1].worker if deployment.pools else deployment
     wanted, rules = (deployment.weights_dtype, deployment.kv_dtype), rules_of(deployment)
     known = published(deployment.model, deployment.named)
-    found = next((each for each in known if (each.weights, each.kv) == wanted and rules.reads(each)), None)
+    found = next(
+        (each for each in known if (each.weights, each.kv) == wanted and rules.reads(each)), None
+    )
     if found is None:
         return f"{wanted[0].upper()} weights"
     owner = found.name.partition("/")[0]
-    return f"{wanted[0].upper()} checkpoint of {owner.upper() if owner in ('nvidia', 'amd') else owner}"
+    return (
+        f"{wanted[0].upper()} checkpoint of"
+        f" {owner.upper() if owner in ('nvidia', 'amd') else owner}"
+    )
 
 
 def _table_gpus(document: Recommendation) -> Table:
     priced = document.plans[0].usd_per_month is not None
     rows = []
-    for each in sorted(document.by_gpu, key=lambda it: (it.deployment is None, it.usd_per_month or it.gpus or 0)):
+    for each in sorted(
+        document.by_gpu, key=lambda it: (it.deployment is None, it.usd_per_month or it.gpus or 0)
+    ):
         if each.deployment is None:
             why = each.why or "no plan holds the bounds within what is given"
             rows.append([gpu_title(each.gpu), f"none: {why}", *[""] * (3 if priced else 1)])
@@ -123,17 +149,32 @@ def _table_gpus(document: Recommendation) -> Table:
         rows.append([gpu_title(each.gpu), _words(each), *cost, show_share(each.p_slo)])
     heads = ["GPU", "its best plan", *(["$ a month", "$ more a month"] if priced else []), "sure"]
     return Table(
-        title="The best plan of each GPU", heads=heads, align=f"ll{'r' * (len(heads) - 2)}", rows=rows, words=True
+        title="The best plan of each GPU",
+        heads=heads,
+        align=f"ll{'r' * (len(heads) - 2)}",
+        rows=rows,
+        words=True,
     )
 
 
 def _rejected(document: Recommendation) -> Table:
     alike = [f"{each.count - 1:,}" if each.count > 1 else "" for each in document.rejected]
-    rows = [[each.deployment, each.why, many] for each, many in zip(document.rejected, alike, strict=True)]
-    return Table(title="Not advised", heads=["deployment", "why", "alike"], align="llr", rows=rows, words=True)
+    rows = [
+        [each.deployment, each.why, many]
+        for each, many in zip(document.rejected, alike, strict=True)
+    ]
+    return Table(
+        title="Not advised",
+        heads=["deployment", "why", "alike"],
+        align="llr",
+        rows=rows,
+        words=True,
+    )
 
 
-def _known(plans: Sequence[DeploymentPlan | GpuChoice], finalists: dict[tuple[str, int], Finalist]) -> list[Finalist]:
+def _known(
+    plans: Sequence[DeploymentPlan | GpuChoice], finalists: dict[tuple[str, int], Finalist]
+) -> list[Finalist]:
     keys = [(str(plan.deployment), plan.replicas) for plan in plans]
     return [finalists[key] for key in keys if key in finalists]
 

@@ -1,4 +1,5 @@
-"""The rows of a recommendation: plans, what was passed over, what to measure next, points for charts."""
+"""The rows of a recommendation: plans, what was passed over, what to measure next, points for
+charts."""
 
 from __future__ import annotations
 
@@ -60,11 +61,16 @@ def describe_plan(
     if not traffic.is_open:
         per_s = asked.requests_per_s / (traffic.demand / replicas)
         rate = asked.output_tokens_per_s * (replicas - options.reserve)
-    needed = np.minimum(finalist.replicas_needed(traffic, options.reserve), options.gpus_max // deployment.gpus)
+    needed = np.minimum(
+        finalist.replicas_needed(traffic, options.reserve), options.gpus_max // deployment.gpus
+    )
     costs = np.quantile(needed, (0.1, 0.9)) * choice.cost / replicas
     months = costs
     if options.objective == "throughput":  # what is paid is given, and what it gives is not sure
-        costs, months = choice.cost * np.exp(np.array([-Z80, Z80]) * spread[1]), np.full(2, choice.cost)
+        costs, months = (
+            choice.cost * np.exp(np.array([-Z80, Z80]) * spread[1]),
+            np.full(2, choice.cost),
+        )
     return DeploymentPlan(
         deployment=deployment.name,
         replicas=replicas,
@@ -72,22 +78,38 @@ def describe_plan(
         p_slo=round(asked.p_slo, 3),
         capacity_per_s=carried * per_s,
         headroom=carried / traffic.demand - 1,
-        usd_per_mtok=_span(lambda dollars: per_million(dollars, rate) or 0.0, choice.cost, costs) if priced else None,
-        usd_per_month=_span(lambda dollars: dollars * HOURS_PER_MONTH, choice.cost, months) if priced else None,
+        usd_per_mtok=(
+            _span(lambda dollars: per_million(dollars, rate) or 0.0, choice.cost, costs)
+            if priced
+            else None
+        ),
+        usd_per_month=(
+            _span(lambda dollars: dollars * HOURS_PER_MONTH, choice.cost, months)
+            if priced
+            else None
+        ),
         ttft_s=_latency(*asked.ttft_s, float(spread[0])),
         tpot_s=_latency(*asked.tpot_s, float(spread[1])),
         binds=_tightest_bound(finalist, traffic),
         helps=_best_change(finalist.candidate, found),
         regret=choice.regret * _unit_of_regret(options),
         output_tokens_per_s=rate,
-        source="measured" if deployment.name in {each.deployment for each in measured} else "simulated",
+        source=(
+            "measured" if deployment.name in {each.deployment for each in measured} else "simulated"
+        ),
         **describe_start(finalist.candidate, replicas, options, traffic),
-        by_hour=None if traffic.hours is None else follow_hours(choice, traffic.hours, options, traffic),
+        by_hour=(
+            None if traffic.hours is None else follow_hours(choice, traffic.hours, options, traffic)
+        ),
         why=_explain_probability(asked),
         usd_per_month_one_down=month / replicas * (replicas + 1) if priced else None,
         usd_per_month_whole_nodes=_price_whole_nodes(choice) if priced else None,
         checked=_describe_check(confirmed, traffic) if traffic.has_times else None,
-        sessions_per_gpu=carried * sessions.alive_each / (replicas * deployment.gpus) if traffic.sessions else None,
+        sessions_per_gpu=(
+            carried * sessions.alive_each / (replicas * deployment.gpus)
+            if traffic.sessions
+            else None
+        ),
         task_s=_latency(*sessions.task_s, float(spread[1])) if traffic.sessions else None,
         cached_share=sessions.cached_share if traffic.sessions else None,
     )
@@ -97,7 +119,12 @@ def _unit_of_regret(options: RecommendOptions) -> float:
     return HOURS_PER_MONTH if options.price and options.objective == "cost" else 1.0
 
 
-_HELD = ((0.9, "90% or more", 91), (0.8, "80 to 90%", 78), (0.7, "70 to 80%", 68), (0.6, "60 to 70%", 62))
+_HELD = (
+    (0.9, "90% or more", 91),
+    (0.8, "80 to 90%", 78),
+    (0.7, "70 to 80%", 68),
+    (0.6, "60 to 70%", 62),
+)
 """How often what was stated held, by benchmarks/planner_choice.py."""
 
 
@@ -106,11 +133,17 @@ def _explain_probability(asked: AskedLoad) -> str:
     cause, share = asked.cause
     at = 0 if name.startswith("ttft") else 1
     off = math.expm1(Z80 * math.sqrt(float(asked.error.covariance[at, at])))
-    held = next((f"; of what was stated with {words}, {often}% held" for least, words, often in _HELD
-                 if asked.p_slo >= least), "")  # fmt: skip
+    held = next(
+        (
+            f"; of what was stated with {words}, {often}% held"
+            for least, words, often in _HELD
+            if asked.p_slo >= least
+        ),
+        "",
+    )
     return (
-        f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off by {off:.0%}, "
-        f"and {share:.0%} of that variance is {cause}{held}"
+        f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off"
+        f" by {off:.0%}, and {share:.0%} of that variance is {cause}{held}"
     )
 
 
@@ -122,7 +155,11 @@ def _price_whole_nodes(choice: PlanChoice) -> float | None:
     else:
         nodes = choice.replicas * -(-deployment.gpus // per_node)
     gpus = choice.replicas * deployment.gpus
-    return None if nodes * per_node == gpus else choice.cost / gpus * nodes * per_node * HOURS_PER_MONTH
+    return (
+        None
+        if nodes * per_node == gpus
+        else choice.cost / gpus * nodes * per_node * HOURS_PER_MONTH
+    )
 
 
 def _describe_check(confirmed: ConfirmedPlan, traffic: Traffic) -> str:
@@ -130,10 +167,18 @@ def _describe_check(confirmed: ConfirmedPlan, traffic: Traffic) -> str:
     size = fleet_size(confirmed.choice.finalist.candidate, replicas, traffic)
     of = "trace" if traffic.plan.cells[0].process == "trace" else "drawn traffic"
     of = "busiest window" if traffic.hours is not None else of
-    where = f"the whole {of}" if asked.whole or confirmed.on_whole else f"the windows of the {of} that ask for most"
+    where = (
+        f"the whole {of}"
+        if asked.whole or confirmed.on_whole
+        else f"the windows of the {of} that ask for most"
+    )
     count = confirmed.on_whole or asked.requests
     share = "" if size == replicas else f", the share of {size} of {replicas} replicas"
-    verdict = "the bounds hold by the best prediction" if asked.met else "the bounds break by the best prediction"
+    verdict = (
+        "the bounds hold by the best prediction"
+        if asked.met
+        else "the bounds break by the best prediction"
+    )
     return f"simulated on {where} ({count:,} requests{share}): {verdict}"
 
 
@@ -144,7 +189,9 @@ def choose_by_gpu(
     first, rows = confirmed[0].choice, []
     for name in options.gpus:
         gpu = parse_deployment(f"{options.model}@1x{name}/tp1").gpu.name
-        best = next((each for each in confirmed if each.choice.finalist.deployment.gpu.name == gpu), None)
+        best = next(
+            (each for each in confirmed if each.choice.finalist.deployment.gpu.name == gpu), None
+        )
         if best is None:
             whys = [each for each in refused if parse_deployment(each.deployment).gpu.name == gpu]
             few = [each for each in whys if each.gpus_needed]
@@ -153,7 +200,9 @@ def choose_by_gpu(
                 if few
                 else max(whys, key=lambda each: each.alike, default=None)
             )
-            rows.append(GpuChoice(gpu=gpu, deployment=None, why="" if nearest is None else nearest.why))
+            rows.append(
+                GpuChoice(gpu=gpu, deployment=None, why="" if nearest is None else nearest.why)
+            )
             continue
         choice, deployment = best.choice, best.choice.finalist.deployment
         more = (choice.cost - first.cost) * HOURS_PER_MONTH
@@ -185,7 +234,10 @@ def explain_order(confirmed: Sequence[ConfirmedPlan], options: RecommendOptions)
         if other.asked.p_slo >= options.confidence and options.objective == "throughput":
             why = "gives fewer tokens/s"
         elif other.asked.p_slo >= options.confidence:
-            why = f"breaks the bounds {surer:.0%} more often, which --miss-cost {options.miss_cost:g} counts for more"
+            why = (
+                f"breaks the bounds {surer:.0%} more often, which --miss-cost {options.miss_cost:g}"
+                " counts for more"
+            )
         lines.append(f"plan {number} is cheaper by {what}, and stands behind plan 1 since it {why}")
     return lines
 
@@ -200,7 +252,9 @@ def _latency(p50: float, p99: float, spread: float) -> LatencySpan:
     return LatencySpan(p50, p99, p50 / factor, p50 * factor)
 
 
-def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, traffic: Traffic) -> ByHour:
+def follow_hours(
+    choice: PlanChoice, hours: Hours, options: RecommendOptions, traffic: Traffic
+) -> ByHour:
     """Return the plan whose replicas follow the trace."""
     finalist, replicas, reserve = choice.finalist, choice.replicas, options.reserve
     holds = _window_test(finalist.candidate, traffic)
@@ -215,7 +269,9 @@ def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, tr
                 broken += 1
                 break
             here[at] += not held
-    drawn = hours.replicas(np.maximum(finalist.capacities, 1e-9)[:, None], reserve) + (here - by_rate)
+    drawn = hours.replicas(np.maximum(finalist.capacities, 1e-9)[:, None], reserve) + (
+        here - by_rate
+    )
     most = options.gpus_max // finalist.deployment.gpus
     drawn = drawn[drawn.max(axis=1) <= most]  # in the others nothing holds, at any cost
     mean = float(hours.mean(here))
@@ -226,20 +282,25 @@ def follow_hours(choice: PlanChoice, hours: Hours, options: RecommendOptions, tr
         every_s=hours.every_s,
         start_up_s=hours.start_up_s,
         gpus=mean * finalist.deployment.gpus,
-        usd_per_month=Span(mean * month, min(low, mean) * month, max(high, mean) * month) if month else None,
+        usd_per_month=(
+            Span(mean * month, min(low, mean) * month, max(high, mean) * month) if month else None
+        ),
         saves=1 - mean / replicas,
         broken=broken,
     )
 
 
 def _window_test(candidate: Candidate, traffic: Traffic) -> Callable[[Plan, int], bool]:
-    """Return the test whether so many replicas hold the bounds in a window of the trace, by the best prediction."""
+    """Return the test whether so many replicas hold the bounds in a window of the trace, by the
+    best prediction."""
     growth = traffic.demand / traffic.plan.cells[0].value
 
     def holds(window: Plan, replicas: int) -> bool:
         load = growth * window.cells[0].value / replicas
         part = dataclasses.replace(traffic, plan=window, windows={})
-        simulated = simulate_load(candidate, part, load, replicas)  # it ends, so that latencies alone count
+        simulated = simulate_load(
+            candidate, part, load, replicas
+        )  # it ends, so that latencies alone count
         return all(simulated.figures[each.name] <= each.bound_s for each in traffic.bounds)
 
     return holds
@@ -265,7 +326,8 @@ _AXES = ("engine", "weights_dtype", "kv_dtype", "tp", "pp", "dp", "ep", "argumen
 
 
 def _best_change(candidate: Candidate, found: Search) -> str:
-    """Name the one change on the same GPUs that would carry most more of the traffic per GPU, by closed form."""
+    """Name the one change on the same GPUs that would carry most more of the traffic per GPU, by
+    closed form."""
     mine = candidate.deployment
     best, what = 1.03, "no single change would carry more per GPU"
     for other in found.candidates:
@@ -290,10 +352,16 @@ def _name_change(mine: Deployment, its: Deployment) -> str:
     if mine.kv_dtype != its.kv_dtype:
         return f"kv={its.kv_dtype}"
     if mine.arguments != its.arguments:
-        new = [f"{name}={value}" for name, value in its.arguments if (name, value) not in mine.arguments]
+        new = [
+            f"{name}={value}"
+            for name, value in its.arguments
+            if (name, value) not in mine.arguments
+        ]
         return ", ".join(new) or "the engine's own limits"
     many = "one GPU" if its.gpus == 1 else f"{its.gpus} GPUs"
-    ways = [f"{name}{getattr(its, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(its, name) > 1]
+    ways = [
+        f"{name}{getattr(its, name)}" for name in ("tp", "pp", "dp", "ep") if getattr(its, name) > 1
+    ]
     return f"{many} a replica with {', '.join(ways) or 'tp1'}"
 
 
@@ -305,13 +373,16 @@ def list_rejected(
     *,
     priced: bool,
 ) -> list[Rejected]:
-    """List what is not advised: finalists that are no plan, dearer candidates, and what cannot carry the traffic."""
+    """List what is not advised: finalists that are no plan, dearer candidates, and what cannot
+    carry the traffic."""
     shown = {plan.deployment for plan in plans}
     rows = []
     for choice in choices:
         if choice.finalist.name in shown:
             continue
-        cost = f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        cost = (
+            f"${choice.cost * HOURS_PER_MONTH:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        )
         why = f"{choice.replicas} replicas, {cost}, hold with a probability of {choice.p_slo:.0%}"
         rows.append(Rejected(choice.finalist.name, why))
     dearer = len(found.candidates) - len(choices)
@@ -325,13 +396,19 @@ def list_rejected(
 
 
 def next_measurement(
-    best: MeasurementValue, choices: Sequence[PlanChoice], options: RecommendOptions, traffic: Traffic
+    best: MeasurementValue,
+    choices: Sequence[PlanChoice],
+    options: RecommendOptions,
+    traffic: Traffic,
 ) -> MeasureNext | None:
-    """Return the command that measures the finalist under its share of the traffic; None: that is worth nothing."""
+    """Return the command that measures the finalist under its share of the traffic; None: that is
+    worth nothing."""
     if best.regret_after >= best.regret_now:
         return None
     deployment = best.finalist.deployment
-    replicas = next(each.replicas for each in choices if each.finalist is best.finalist) - options.reserve
+    replicas = (
+        next(each.replicas for each in choices if each.finalist is best.finalist) - options.reserve
+    )
     load = traffic.demand / replicas
     words = ["loadstone", "bench"]
     if deployment.nodes > 1 or deployment.pools:
@@ -341,7 +418,11 @@ def next_measurement(
     for flag, value in asked_workload(options, traffic, replicas).items():
         words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
     if options.trace is None:
-        words += ["--rate", f"{load:.3g}"] if traffic.is_open else ["--concurrency", str(max(1, round(load)))]
+        words += (
+            ["--rate", f"{load:.3g}"]
+            if traffic.is_open
+            else ["--concurrency", str(max(1, round(load)))]
+        )
         words += ["--burstiness", f"{options.burstiness:g}"] if options.burstiness != 1 else []
     words += ["--duration", f"{round(best.minutes) - 2}m", "--slo", options.slo]
     unit = _unit_of_regret(options)
@@ -356,20 +437,29 @@ def next_measurement(
 
 
 def write_notes(
-    finalists: Sequence[SimulatedCandidate], options: RecommendOptions, measured: Sequence[MeasuredRun]
+    finalists: Sequence[SimulatedCandidate],
+    options: RecommendOptions,
+    measured: Sequence[MeasuredRun],
 ) -> list[str]:
     """Return sentences on what was assumed and learned."""
     notes = []
     if not options.price:
-        notes.append("no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)")
+        notes.append(
+            "no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)"
+        )
     if any(each.candidate.policy.speculative for each in finalists) and options.acceptance is None:
-        notes.append("drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you know it")
+        notes.append(
+            "drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you"
+            " know it"
+        )
     for run in measured:
         if run.wrong:
             notes.append(f"plans with the precision of {run.deployment} are left out: {run.wrong}")
             continue
         factors = zip(("TTFT", "TPOT"), np.exp(run.gaps), strict=True)
-        shown = ", ".join(f"{name} {factor:.2f}×" for name, factor in factors if math.isfinite(factor))
+        shown = ", ".join(
+            f"{name} {factor:.2f}×" for name, factor in factors if math.isfinite(factor)
+        )
         notes.append(f"{run.deployment} was measured: {shown} of what was predicted")
     owed = {
         (each.weights_dtype, each.kv_dtype): each.name
@@ -378,17 +468,20 @@ def write_notes(
         and (each.weights_dtype, each.kv_dtype) != (each.model.weights_dtype, each.model.kv_dtype)
     }
     return notes + [
-        f"nobody graded answers with {weights} weights and {kv} KV cache: measure {name} with bench --check, and "
-        "give that run to --with"
+        f"nobody graded answers with {weights} weights and {kv} KV cache: measure {name} with bench"
+        " --check, and give that run to --with"
         for (weights, kv), name in owed.items()
     ]
 
 
 def chart_points(
-    choices: Sequence[PlanChoice], asked: Collection[str], options: RecommendOptions, traffic: Traffic
+    choices: Sequence[PlanChoice],
+    asked: Collection[str],
+    options: RecommendOptions,
+    traffic: Traffic,
 ) -> list[FinalistPoint]:
-    """Return a point for each finalist, of its best plan; `front` marks those that none is cheaper and surer than.
-    `asked`: those that were simulated under the asked load."""
+    """Return a point for each finalist, of its best plan; `front` marks those that none is cheaper
+    and surer than. `asked`: those that were simulated under the asked load."""
     points = [_chart_point(each, each.finalist.name in asked, options, traffic) for each in choices]
     costs = [(point.usd_per_month or float(point.gpus), -point.p_slo) for point in points]
 
@@ -396,14 +489,19 @@ def chart_points(
         return any(each[0] <= mine[0] and each[1] <= mine[1] and each != mine for each in costs)
 
     return [
-        msgspec.structs.replace(point, front=not dominated(mine)) for point, mine in zip(points, costs, strict=True)
+        msgspec.structs.replace(point, front=not dominated(mine))
+        for point, mine in zip(points, costs, strict=True)
     ]
 
 
-def _chart_point(choice: PlanChoice, asked: bool, options: RecommendOptions, traffic: Traffic) -> FinalistPoint:
+def _chart_point(
+    choice: PlanChoice, asked: bool, options: RecommendOptions, traffic: Traffic
+) -> FinalistPoint:
     finalist, gpus = choice.finalist, choice.finalist.deployment.gpus
     at_share = finalist.curve.nearest(traffic.demand / choice.replicas)
-    needed = np.minimum(finalist.replicas_needed(traffic, options.reserve), options.gpus_max // gpus)
+    needed = np.minimum(
+        finalist.replicas_needed(traffic, options.reserve), options.gpus_max // gpus
+    )
     low, high = np.quantile(needed, (0.1, 0.9)) / choice.replicas
     points = finalist.curve.points
     return FinalistPoint(
@@ -415,7 +513,10 @@ def _chart_point(choice: PlanChoice, asked: bool, options: RecommendOptions, tra
         output_tokens_per_s_per_gpu=at_share.output_tokens_per_s / gpus,
         output_tokens_per_s_per_user=1 / at_share.tpot_p50_s if at_share.tpot_p50_s > 0 else 0.0,
         loads=[each.load for each in points],
-        worst=[max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds) for each in points],
+        worst=[
+            max(each.figures[bound.name] / bound.bound_s for bound in traffic.bounds)
+            for each in points
+        ],
         front=False,
         needed_low=float(low),
         needed_high=float(high),

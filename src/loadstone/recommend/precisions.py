@@ -1,4 +1,5 @@
-"""Lists the precisions of weights and KV cache to choose among: as checkpoints are published, or any."""
+"""Lists the precisions of weights and KV cache to choose among: as checkpoints are published, or
+any."""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ Precision = tuple[str, str]
 
 
 def list_precisions(first: Deployment, options: RecommendOptions) -> list[Precision]:
-    """List what deployments like `first` may have: its own precision, then what the options name, or, where these
-    name nothing, what somebody publishes; with --quality any FP8 of both besides. Raises InputError."""
+    """List what deployments like `first` may have: its own precision, then what the options name,
+    or, where these name nothing, what somebody publishes; with --quality any FP8 of both besides.
+    Raises InputError.
+    """
     weights = [dtype_of(each, "--weights-dtype") for each in options.weights_dtype]
     if not weights and (":" in options.model or split_precision(options.model)[1] is not None):
         weights = [first.weights_dtype]
@@ -28,17 +31,24 @@ def list_precisions(first: Deployment, options: RecommendOptions) -> list[Precis
         known += product(_narrow(first, first.weights_dtype), _narrow(first, first.kv_dtype))
         known += [(each, kv) for each, _ in known for kv in _narrow(first, first.kv_dtype)]
     pairs = [pair for pair in known if not weights or pair[0] in weights]
-    pairs += [(each, first.model.kv_dtype) for each in weights if each not in {pair[0] for pair in pairs}]
+    pairs += [
+        (each, first.model.kv_dtype) for each in weights if each not in {pair[0] for pair in pairs}
+    ]
     if caches:
         pairs = list(product(dict.fromkeys(each for each, _ in pairs), caches))
     return list(dict.fromkeys(pairs))
 
 
 def published_precisions(first: Deployment) -> list[Precision]:
-    """List the precisions of checkpoints that the engine reads and the GPU multiplies, the deployment's own first."""
+    """List the precisions of checkpoints that the engine reads and the GPU multiplies, the
+    deployment's own first."""
     own = first.weights_dtype, first.kv_dtype
     rules = rules_of(first)
-    found = [each for each in published(first.model, first.named) if rules.reads(each) and _is_native(first, each)]
+    found = [
+        each
+        for each in published(first.model, first.named)
+        if rules.reads(each) and _is_native(first, each)
+    ]
     return [own, *((each.weights, each.kv) for each in found)]
 
 
@@ -55,7 +65,11 @@ def _narrow(first: Deployment, own: str) -> list[str]:
 
 def further_precisions(deployment: Deployment) -> list[Precision]:
     """List precisions that are one step narrower than a deployment's, and not published."""
-    weights = [(each, deployment.kv_dtype) for each in _narrow(deployment, deployment.weights_dtype)[1:]]
-    caches = [(deployment.weights_dtype, each) for each in _narrow(deployment, deployment.kv_dtype)[1:]]
+    weights = [
+        (each, deployment.kv_dtype) for each in _narrow(deployment, deployment.weights_dtype)[1:]
+    ]
+    caches = [
+        (deployment.weights_dtype, each) for each in _narrow(deployment, deployment.kv_dtype)[1:]
+    ]
     known = published_precisions(deployment)
     return [each for each in (*caches, *weights) if each not in known]

@@ -8,7 +8,8 @@ _WIDTH = 110
 
 
 def show_progress(line: str = "") -> None:
-    """Write the line over the one before; without one, wipe it. Nothing where stderr is no terminal."""
+    """Write the line over the one before; without one, wipe it. Nothing where stderr is no
+    terminal."""
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{line[:_WIDTH]:<{_WIDTH}}" + ("" if line else "\r"))
         sys.stderr.flush()

@@ -22,8 +22,8 @@ def explain_refusal(found: Search, options: RecommendOptions, traffic: Traffic) 
     if too_few:
         nearest = min(too_few, key=lambda each: each.gpus_needed)
         return (
-            f"--gpus-max {options.gpus_max}: nothing carries this within so many; the nearest, {nearest.deployment}, "
-            f"{nearest.why}: {nearest.gpus_needed - options.gpus_max:,} more"
+            f"--gpus-max {options.gpus_max}: nothing carries this within so many; the nearest,"
+            f" {nearest.deployment}, {nearest.why}: {nearest.gpus_needed - options.gpus_max:,} more"
         )
     slow = [each for each in found.refused if each.missed_s]
     if slow:
@@ -35,7 +35,10 @@ def explain_refusal(found: Search, options: RecommendOptions, traffic: Traffic) 
         first = max(found.refused, key=lambda each: each.alike)
         return f"{first.deployment}: {first.why}"
     flag = "--tp" if options.tp else "--gpus"
-    return f"{flag}: no deployment can be made of these; give more GPUs, or other precisions or powers of two"
+    return (
+        f"{flag}: no deployment can be made of these; give more GPUs, or other precisions or powers"
+        " of two"
+    )
 
 
 def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
@@ -48,12 +51,15 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
         level = steady_state(model, policy, schedulers, SELDOM, traffic.lengths)
         for bound in traffic.bounds:
             value = traffic.latency_s(level, bound.metric, 0.5)
-            fastest[bound.name] = min(fastest.get(bound.name, (math.inf, "")), (value, each.deployment))
+            fastest[bound.name] = min(
+                fastest.get(bound.name, (math.inf, "")), (value, each.deployment)
+            )
     for bound in traffic.bounds:
         value, name = fastest.get(bound.name, (0.0, ""))
         if value > bound.bound_s and bound.metric != TASK:
             return (
-                f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is faster than the hardware allows: the memory "
-                f"and products of {name} take {show_seconds(value)} with nothing lost; ask for more than that"
+                f"--slo: {bound.name} < {show_seconds(bound.bound_s)} is faster than the hardware"
+                f" allows: the memory and products of {name} take {show_seconds(value)} with"
+                " nothing lost; ask for more than that"
             )
     return None

@@ -18,7 +18,8 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class LatencySpan(msgspec.Struct, frozen=True):
-    """Predicted median and 99th percentile in seconds under the traffic; low and high: 80 % of the median."""
+    """Predicted median and 99th percentile in seconds under the traffic; low and high: 80 % of the
+    median."""
 
     p50: float
     p99: float
@@ -33,8 +34,8 @@ class BoundText(msgspec.Struct, frozen=True):
 
 
 class TrafficText(msgspec.Struct, frozen=True):
-    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. sessions: calls of one, where
-    the load counts them: those that begin a second, or are alive."""
+    """kind: rate (requests/s) or concurrency (under way); lengths in tokens, means. sessions: calls
+    of one, where the load counts them: those that begin a second, or are alive."""
 
     kind: str
     value: float
@@ -45,7 +46,11 @@ class TrafficText(msgspec.Struct, frozen=True):
 
     @property
     def unit(self) -> str:
-        names = ("requests/s", "requests under way") if self.sessions is None else ("sessions/s", "sessions alive")
+        names = (
+            ("requests/s", "requests under way")
+            if self.sessions is None
+            else ("sessions/s", "sessions alive")
+        )
         return names[self.kind != "rate"]
 
 
@@ -53,7 +58,8 @@ class ByHour(msgspec.Struct, frozen=True, kw_only=True):
     """A plan whose replicas follow a trace, windows of `every_s`.
 
     replicas  by window, the reserve included
-    gpus      that are paid for on average, those that start up included; usd_per_month: what they cost
+    gpus      that are paid for on average, those that start up included; usd_per_month: what they
+              cost
     saves     share of what the plan costs with all its replicas all the time
     broken    windows in which not even all replicas hold the bounds, by the best prediction
     """
@@ -71,11 +77,11 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """So many replicas of a deployment.
 
     p_slo           probability that all bounds hold under the traffic, over the errors of the model
-    capacity_per_s  requests/s that all replicas carry within the bounds by the best prediction; of a closed loop what
-                    their capacity in requests under way gives per second
+    capacity_per_s  requests/s that all replicas carry within the bounds by the best prediction; of
+                    a closed loop what their capacity in requests under way gives per second
     headroom        capacity over demand, less 1
-    usd_per_mtok    dollars per million output tokens; low and high: with as many replicas as are needed where fewer
-                    or more hold (80 %); None without prices
+    usd_per_mtok    dollars per million output tokens; low and high: with as many replicas as are
+                    needed where fewer or more hold (80 %); None without prices
     binds           the bound that breaks first, and what a step mostly consists of
     helps           what would carry more per GPU, of all that was looked at
     why             which error makes p_slo what it is
@@ -83,13 +89,15 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_month_whole_nodes  where GPUs are rented by the node; None where that is the same
     checked         of a trace: how much of it was simulated for these figures
     source          measured: a run of this deployment moved the prediction
-    launch          commands, one a rank, of one replica; `files`: what must lie beside them, by name
+    launch          commands, one a rank, of one replica; `files`: what must lie beside them, by
+                    name
     warnings        what is to be known before it is started
     further         what narrower numbers than anybody publishes would save
     output_tokens_per_s  of all replicas under the traffic
     by_hour         of a trace of several windows: as many replicas as each needs
     sessions_per_gpu  of sessions: how many are alive per GPU where all replicas carry what they can
-    task_s          of sessions: the time of one; cached_share: what of their prompts is cached; under the load
+    task_s          of sessions: the time of one; cached_share: what of their prompts is cached;
+                    under the load
     """
 
     deployment: str
@@ -122,7 +130,8 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The first plan without and with `kv_host`, memory in the host, of a replica, by the best prediction.
+    """The first plan without and with `kv_host`, memory in the host, of a replica, by the best
+    prediction.
 
     assumed           nobody gave its size
     sessions_per_gpu  alive, where a replica carries what it can
@@ -143,7 +152,8 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """The best plan of a kind of GPU that was named; `deployment` is None where none carries the traffic.
+    """The best plan of a kind of GPU that was named; `deployment` is None where none carries the
+    traffic.
 
     more_usd_per_month, more_p_slo  beside the first plan; without prices dollars are None
     """
@@ -168,8 +178,8 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class MeasureNext(msgspec.Struct, frozen=True):
-    """The measurement that is worth most. Regrets in dollars per month; without prices in GPUs, by throughput in
-    output tokens/s."""
+    """The measurement that is worth most. Regrets in dollars per month; without prices in GPUs, by
+    throughput in output tokens/s."""
 
     command: str
     minutes: float
@@ -180,7 +190,8 @@ class MeasureNext(msgspec.Struct, frozen=True):
 
 
 class FinalistPoint(msgspec.Struct, frozen=True):
-    """A simulated finalist, for charts: what a plan of it costs and carries. `front`: nothing is better in all."""
+    """A simulated finalist, for charts: what a plan of it costs and carries. `front`: nothing is
+    better in all."""
 
     deployment: str
     replicas: int
@@ -212,12 +223,14 @@ class SplitAtLoad(msgspec.Struct, frozen=True):
 class SplitText(msgspec.Struct, frozen=True, kw_only=True):
     """Says whether prefill and decode in pools of their own pay: whether the first plan has them.
 
-    probability  that the split plan is the better one, by its cost and what broken bounds cost, over the errors of
-                 the model; `equal`: that it is as good
+    probability  that the split plan is the better one, by its cost and what broken bounds cost,
+                 over the errors of the model; `equal`: that it is as good
     split, whole the best plan with pools and without, with its GPUs
     limit        what is full where the split one breaks its bounds: prefill, decode, link, none
-    by_load      the same by what the finalists carry, under loads around the asked one, in the traffic's unit
-    pays_from    the least of these from which on it pays under all; None: it does not under the largest
+    by_load      the same by what the finalists carry, under loads around the asked one, in the
+                 traffic's unit
+    pays_from    the least of these from which on it pays under all; None: it does not under the
+                 largest
     pays_from_probability  that it is the better one there
     """
 

@@ -20,8 +20,8 @@ from loadstone.workload.planning import Planner
 
 _LEAST_SESSIONS, _LEAST_CALLS = 24, 800
 _MOST_CALLS = 12_000
-"""Sessions and calls of a simulation at least, and calls at most, where that leaves a few sessions more than are
-alive."""
+"""Sessions and calls of a simulation at least, and calls at most, where that leaves a few sessions
+more than are alive."""
 _LEAST_BESIDE = 8
 
 
@@ -29,7 +29,8 @@ class SessionFigures(NamedTuple):
     """Holds what the sessions of a replica came to, all 0 where there are none.
 
     alive_each  sessions alive on average for each of the load
-    task_s      p50 and p99 of the time of one; `parts`: shares of it up to first tokens, and from there to the last
+    task_s      p50 and p99 of the time of one; `parts`: shares of it up to first tokens, and from
+                there to the last
     cached_share  of prompts
     """
 
@@ -45,8 +46,8 @@ NO_SESSIONS = SessionFigures()
 
 @dataclass(frozen=True)
 class SessionTraffic:
-    """Holds the sessions of a traffic: mean calls of one, and by session the calls that wait for one another longest:
-    `lines` of their number, tokens of answers, seconds of pauses."""
+    """Holds the sessions of a traffic: mean calls of one, and by session the calls that wait for
+    one another longest: `lines` of their number, tokens of answers, seconds of pauses."""
 
     planner: Planner
     max_tokens: int | None
@@ -59,13 +60,16 @@ class SessionTraffic:
         return np.asarray(self.lines @ np.array([first_s - level.tpot_s, level.tpot_s, 1.0]))
 
     def draw(self, load: float, level: SteadyState, *, is_open: bool) -> Plan:
-        """Draw sessions, whole ones: `load` that begin a second, or are alive. Those before the measured ones are as
-        many as are alive; in a closed loop as many more come last, beside which the load falls."""
-        alive = max(1, math.ceil(load * float(self.tasks_s(level).mean())) if is_open else round(load))
-        room = int(_MOST_CALLS / self.calls) - alive * (1 if is_open else 2)
-        sessions = max(_LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive, round(_LEAST_CALLS / self.calls)))) + (
-            0 if is_open else alive
+        """Draw sessions, whole ones: `load` that begin a second, or are alive. Those before the
+        measured ones are as many as are alive; in a closed loop as many more come last, beside
+        which the load falls."""
+        alive = max(
+            1, math.ceil(load * float(self.tasks_s(level).mean())) if is_open else round(load)
         )
+        room = int(_MOST_CALLS / self.calls) - alive * (1 if is_open else 2)
+        sessions = max(
+            _LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive, round(_LEAST_CALLS / self.calls)))
+        ) + (0 if is_open else alive)
         wanted, planner = math.ceil((sessions + 1) * self.calls), copy.copy(self.planner)
         asked = {"rate": (load,), "concurrency": ()} if is_open else {"concurrency": (alive,)}
         planner.options = change(planner.options, **asked, warmup=alive, requests=(wanted,))
@@ -87,12 +91,17 @@ def find_lines(plan: Plan) -> NDArray[np.float64]:
             lines[row] += lines[longest]
             lines[row, :2] -= graph.sent[row] * own[longest, :2]  # it does not wait for that answer
     ends = np.append(begins[1:], len(plan))
-    return np.array([lines[first + np.argmax(lines[first:end, 0])] for first, end in zip(begins, ends, strict=True)])
+    return np.array(
+        [
+            lines[first + np.argmax(lines[first:end, 0])]
+            for first, end in zip(begins, ends, strict=True)
+        ]
+    )
 
 
 def run_steady(plan: Plan, fleet: Fleet) -> CellRun:
-    """Simulate a plan; of a closed loop of sessions without those that are the last in their slots, beside which
-    fewer and fewer are alive."""
+    """Simulate a plan; of a closed loop of sessions without those that are the last in their slots,
+    beside which fewer and fewer are alive."""
     run, load = run_cell(plan, 0, fleet, grace_s=math.inf), plan.cells[0]
     if load.unit == "sessions" and load.is_closed:
         first = int(np.flatnonzero(plan.turn <= 0)[-int(load.value)])

@@ -1,4 +1,5 @@
-"""Says of a plan how it is started, with all that its launch warns of, and what narrower numbers would save."""
+"""Says of a plan how it is started, with all that its launch warns of, and what narrower numbers
+would save."""
 
 from __future__ import annotations
 
@@ -32,11 +33,17 @@ def describe_start(
         warnings, lines, files = list(made.notes), made.shell_lines(), dict(made.files)
     except InputError as error:  # llama.cpp, whose file of weights nobody named
         warnings, lines, files = [f"`loadstone launch` starts it, which says: {error}"], [], {}
-    if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(candidate.worker):
+    if (deployment.weights_dtype, deployment.kv_dtype) not in published_precisions(
+        candidate.worker
+    ):
         what = f"weights in {deployment.weights_dtype} with a KV cache in {deployment.kv_dtype}"
-        warnings.append(f"{what}: nobody publishes such a checkpoint; look at the quality of its answers")
+        warnings.append(
+            f"{what}: nobody publishes such a checkpoint; look at the quality of its answers"
+        )
     if guesses_network(candidate.worker):
-        warnings.append(f"network_guessed: {describe_network_guess(candidate.worker.nodes_crossed)}")
+        warnings.append(
+            f"network_guessed: {describe_network_guess(candidate.worker.nodes_crossed)}"
+        )
     narrows = options.quality != "any" and not deployment.pools
     further = _describe_further(candidate, replicas, options, traffic) if narrows else None
     return {
@@ -47,8 +54,11 @@ def describe_start(
     }
 
 
-def _describe_further(candidate: Candidate, replicas: int, options: RecommendOptions, traffic: Traffic) -> str | None:
-    """Say what one step narrower, which nobody publishes, would save by closed form; None: nothing."""
+def _describe_further(
+    candidate: Candidate, replicas: int, options: RecommendOptions, traffic: Traffic
+) -> str | None:
+    """Say what one step narrower, which nobody publishes, would save by closed form; None:
+    nothing."""
     mine = candidate.deployment
     best, what = _WORTH, ""
     for weights, kv in further_precisions(mine):
@@ -64,7 +74,12 @@ def _describe_further(candidate: Candidate, replicas: int, options: RecommendOpt
     if not what:
         return None
     fewer = math.ceil(replicas / best - 1e-9)
-    saves = f"{fewer * mine.gpus} GPUs for {replicas * mine.gpus}" if fewer < replicas else "no GPU fewer"
+    saves = (
+        f"{fewer * mine.gpus} GPUs for {replicas * mine.gpus}"
+        if fewer < replicas
+        else "no GPU fewer"
+    )
     return (
-        f"one step further (--quality any), {what}, would carry {best - 1:.0%} more per GPU by closed form: {saves}"
+        f"one step further (--quality any), {what}, would carry {best - 1:.0%} more per GPU by"
+        f" closed form: {saves}"
     )

@@ -17,18 +17,26 @@ _AXES = ("engine", "model", "layout")
 
 
 def write_study(
-    path: Path, options: RecommendOptions, traffic: Traffic, deployments: Sequence[str], replicas: int
+    path: Path,
+    options: RecommendOptions,
+    traffic: Traffic,
+    deployments: Sequence[str],
+    replicas: int,
 ) -> None:
     """Raises InputError where the file cannot be written."""
     import yaml  # type: ignore[import-untyped]
 
     planned, replicas = [], replicas - options.reserve
     for text in deployments:
-        model, _, layout = leave_engine_out(text).rpartition("@")  # the model with the precision of its weights
+        model, _, layout = leave_engine_out(text).rpartition(
+            "@"
+        )  # the model with the precision of its weights
         planned.append((parse_deployment(text).engine, model, layout))
     axes = [list(dict.fromkeys(values)) for values in zip(*planned, strict=True)]
     deployed: dict[str, Any] = dict(zip(_AXES, axes, strict=True))
-    if excluded := [dict(zip(_AXES, each, strict=True)) for each in product(*axes) if each not in planned]:
+    if excluded := [
+        dict(zip(_AXES, each, strict=True)) for each in product(*axes) if each not in planned
+    ]:
         deployed["except"] = excluded
     share = traffic.demand / replicas
     loads: dict[str, Any] = (

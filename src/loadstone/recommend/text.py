@@ -14,7 +14,10 @@ _REJECTED = 8
 def render(document: Recommendation) -> list[Shown]:
     """Show the answer, the plans, why others are not advised, and what to measure next."""
     parts: list[Shown] = [answer(document), ""]
-    parts += [f"{number}: {plan.replicas} × {plan.deployment}" for number, plan in enumerate(document.plans, 1)]
+    parts += [
+        f"{number}: {plan.replicas} × {plan.deployment}"
+        for number, plan in enumerate(document.plans, 1)
+    ]
     table = plan_table(document, [str(number) for number in range(1, len(document.plans) + 1)])
     parts += ["", table, *remarks(document), "", *document.notes]
     if document.rejected:
@@ -30,7 +33,10 @@ def render(document: Recommendation) -> list[Shown]:
     if commands := describe_launch(document.plans[0]):
         parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in commands)]
     if document.study:
-        parts += ["", f"{document.study} measures all of these: loadstone study run {document.study}"]
+        parts += [
+            "",
+            f"{document.study} measures all of these: loadstone study run {document.study}",
+        ]
     return [*parts, "", footer(document)]
 
 
@@ -49,11 +55,18 @@ def _row(plan: DeploymentPlan) -> list[str]:
         str(plan.gpus),
         show_share(plan.p_slo),
         f"{plan.headroom:+,.0%}",
-        *(show_seconds(each) for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)),
+        *(
+            show_seconds(each)
+            for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)
+        ),
     ]
     if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
         mtok = plan.usd_per_mtok
-        row += [f"{plan.usd_per_month.value:,.0f}", f"{mtok.value:.2f}", f"{mtok.low:.2f} to {mtok.high:.2f}"]
+        row += [
+            f"{plan.usd_per_month.value:,.0f}",
+            f"{mtok.value:.2f}",
+            f"{mtok.low:.2f} to {mtok.high:.2f}",
+        ]
     return row
 
 
@@ -64,7 +77,9 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     costs = [_describe_costs(document)] if priced else []
     checks = [f"Plan {number} was {plan.checked}." for number, plan in plans if plan.checked]
     hourly = [
-        _describe_hours(number, plan.replicas, plan.by_hour) for number, plan in plans if plan.by_hour is not None
+        _describe_hours(number, plan.replicas, plan.by_hour)
+        for number, plan in plans
+        if plan.by_hour is not None
     ]
     why = [f"Plan {number}: {plan.why}." for number, plan in plans[:1] if plan.why]
     binds = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans]
@@ -72,7 +87,16 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     warned = by_key((each, number) for number, plan in plans for each in plan.warnings)
     warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
     hourly += _describe_sessions(document)
-    return [*binds, *why, *further, *costs, *checks, *hourly, *(_describe_gpus(document) if gpus else []), *warnings]
+    return [
+        *binds,
+        *why,
+        *further,
+        *costs,
+        *checks,
+        *hourly,
+        *(_describe_gpus(document) if gpus else []),
+        *warnings,
+    ]
 
 
 def _name_plans(numbers: list[int]) -> str:
@@ -87,7 +111,11 @@ def _name_plans(numbers: list[int]) -> str:
 
 def describe_launch(plan: DeploymentPlan) -> list[str]:
     """Return the commands of a replica, and the files that they name."""
-    files = [line for name, content in plan.files.items() for line in (f"{name}:", *content.rstrip().splitlines())]
+    files = [
+        line
+        for name, content in plan.files.items()
+        for line in (f"{name}:", *content.rstrip().splitlines())
+    ]
     return [*plan.launch, *files]
 
 
@@ -104,8 +132,9 @@ def _describe_costs(document: Recommendation) -> str:
 
 def _describe_sessions(document: Recommendation) -> list[str]:
     lines = [
-        f"Plan {number}: up to {show_number(plan.sessions_per_gpu)} sessions alive per GPU; under the load one takes "
-        f"{show_seconds(plan.task_s.p50)} (p99 {show_seconds(plan.task_s.p99)}), with {plan.cached_share:.0%} cached."
+        f"Plan {number}: up to {show_number(plan.sessions_per_gpu)} sessions alive per GPU; under"
+        f" the load one takes {show_seconds(plan.task_s.p50)} (p99"
+        f" {show_seconds(plan.task_s.p99)}), with {plan.cached_share:.0%} cached."
         for number, plan in enumerate(document.plans, 1)
         if plan.sessions_per_gpu is not None and plan.task_s is not None
     ]
@@ -117,9 +146,11 @@ def _describe_sessions(document: Recommendation) -> list[str]:
     dollars = " and ".join(f"${each:,.0f}" for each in host.usd_per_month or ())
     return [
         *lines,
-        f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU carries "
-        "{:.3g} and {:.3g} sessions, {:.0%} and {:.0%} of prompts are cached under the larger load, and it takes {} "
-        "and {} GPUs".format(*host.sessions_per_gpu, *host.cached_share, *host.gpus)
+        f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU"
+        " carries {:.3g} and {:.3g} sessions, {:.0%} and {:.0%} of prompts are cached"
+        " under the larger load, and it takes {} and {} GPUs".format(
+            *host.sessions_per_gpu, *host.cached_share, *host.gpus
+        )
         + f"{dollars and f', {dollars} a month'}, by the best prediction.",
     ]
 
@@ -131,14 +162,17 @@ def _describe_gpus(document: Recommendation) -> list[str]:
     lines = []
     for each in document.by_gpu:
         if each.deployment is None:
-            lines.append(f"On {each.gpu}: nothing, {each.why or 'none that holds the bounds within what is given'}.")
+            lines.append(
+                f"On {each.gpu}: nothing,"
+                f" {each.why or 'none that holds the bounds within what is given'}."
+            )
             continue
         cost = ""
         if each.usd_per_month is not None:
             cost = f", ${each.usd_per_month:,.0f} a month ({each.more_usd_per_month:+,.0f})"
         lines.append(
-            f"On {each.gpu}: {each.replicas} × {each.deployment}, {each.gpus} GPUs{cost}, P {show_share(each.p_slo)} "
-            f"({100 * each.more_p_slo:+.0f})."
+            f"On {each.gpu}: {each.replicas} × {each.deployment}, {each.gpus} GPUs{cost}, P"
+            f" {show_share(each.p_slo)} ({100 * each.more_p_slo:+.0f})."
         )
     return lines
 
@@ -146,12 +180,20 @@ def _describe_gpus(document: Recommendation) -> list[str]:
 def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
     window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
     cost = plan.usd_per_month
-    broken = f"; in {plan.broken} of {len(plan.replicas)} not even all hold the bounds" if plan.broken else ""
-    paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})" if cost is not None else ""
+    broken = (
+        f"; in {plan.broken} of {len(plan.replicas)} not even all hold the bounds"
+        if plan.broken
+        else ""
+    )
+    paid = (
+        f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})"
+        if cost is not None
+        else ""
+    )
     return (
-        f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas, {plan.gpus:.1f} GPUs "
-        f"on average with {plan.start_up_s / 60:g} min to start{paid}: {plan.saves:.0%} less than {replicas} all the "
-        f"time{broken}."
+        f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas,"
+        f" {plan.gpus:.1f} GPUs on average with {plan.start_up_s / 60:g} min to start{paid}:"
+        f" {plan.saves:.0%} less than {replicas} all the time{broken}."
     )
 
 
@@ -162,10 +204,13 @@ def why_measure(document: Recommendation) -> str:
     unit = "a month" if document.plans[0].usd_per_month is not None else "GPUs"
     unit = "tokens/s" if document.objective == "throughput" else unit
     count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
-    now, after = (f"{'$' * (unit == 'a month')}{_plain(regret)}" for regret in (step.regret_now, step.regret_after))
+    now, after = (
+        f"{'$' * (unit == 'a month')}{_plain(regret)}"
+        for regret in (step.regret_now, step.regret_after)
+    )
     return (
-        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from {now} to {after} "
-        f"{unit}. Give the run folder to --with afterwards."
+        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from {now}"
+        f" to {after} {unit}. Give the run folder to --with afterwards."
     )
 
 
@@ -197,13 +242,17 @@ def claim(document: Recommendation) -> str:
     load = f"{traffic.value:{'.4g' if traffic.kind == 'rate' else 'g'}} {traffic.unit}"
     load += ", the busiest of the trace" if best.by_hour is not None else ""
     bounds = ", ".join(
-        f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}" for each in document.slo
+        f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}"
+        for each in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
     calls = "" if traffic.sessions is None else f"{traffic.sessions:.3g} calls of "
-    gives = f", and give {best.output_tokens_per_s:,.0f} tokens/s" if document.objective == "throughput" else ""
+    gives = (
+        f", and give {best.output_tokens_per_s:,.0f} tokens/s"
+        if document.objective == "throughput"
+        else ""
+    )
     return (
-        f"{gpus} {bounds} at {load} "
-        f"({calls}{traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out) with a probability of "
-        f"{show_share(best.p_slo)}{gives}"
+        f"{gpus} {bounds} at {load} ({calls}{traffic.input_tokens:,.0f} tokens in,"
+        f" {traffic.output_tokens:,.0f} out) with a probability of {show_share(best.p_slo)}{gives}"
     )

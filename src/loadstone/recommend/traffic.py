@@ -60,10 +60,10 @@ class TrafficLevel(NamedTuple):
 class Traffic:
     """Holds what all replicas together must carry.
 
-    plan    of one cell; `demand`: requests/s, or requests under way; of `sessions`, how many begin a second or are
-            alive
-    levels  of a trace those of its windows that ask for most, whatever a token of a prompt costs beside one of an
-            answer; else the mean alone
+    plan    of one cell; `demand`: requests/s, or requests under way; of `sessions`, how many begin
+            a second or are alive
+    levels  of a trace those of its windows that ask for most, whatever a token of a prompt costs
+            beside one of an answer; else the mean alone
     """
 
     plan: Plan
@@ -84,7 +84,8 @@ class Traffic:
 
     @property
     def has_times(self) -> bool:
-        """Tell whether requests come at times that are to be kept: those of a trace, or in bunches."""
+        """Tell whether requests come at times that are to be kept: those of a trace, or in
+        bunches."""
         return self.is_open and self.plan.cells[0].process not in ("poisson", "constant")
 
     @property
@@ -112,10 +113,16 @@ class Traffic:
         if self.sessions is None:
             return NO_SESSIONS
         spans, ended = task_times(run)[0], request_rows(run)["measured"] & ~np.isnan(run.end_s)
-        cached, prompts = (np.array(each)[ended].sum() for each in (run.cached_tokens, run.requests.input_tokens))
+        cached, prompts = (
+            np.array(each)[ended].sum() for each in (run.cached_tokens, run.requests.input_tokens)
+        )
         each_s, (p50, p99) = float(spans.mean()), np.quantile(spans, (0.5, 0.99)).tolist()
-        alive_each, rate = (each_s, load * self.calls) if self.is_open else (1.0, load * self.calls / each_s)
-        return SessionFigures(alive_each, rate, (p50, p99), split_tasks(run), float(cached / prompts))
+        alive_each, rate = (
+            (each_s, load * self.calls) if self.is_open else (1.0, load * self.calls / each_s)
+        )
+        return SessionFigures(
+            alive_each, rate, (p50, p99), split_tasks(run), float(cached / prompts)
+        )
 
     def latency_s(self, level: SteadyState, metric: str, quantile: float) -> float:
         """Return by closed form a quantile of a latency."""
@@ -128,23 +135,33 @@ class Traffic:
         plan, cell = self.plan, self.plan.cells[0]
         part = take_requests(plan, np.arange(min(requests, len(plan))))
         if self.is_open:
-            cell = msgspec.structs.replace(cell, value=load, time_scale=cell.time_scale * cell.value / load)
-            return replace(part, cells=(cell,), intended_s=part.intended_s * (plan.cells[0].value / load))
+            cell = msgspec.structs.replace(
+                cell, value=load, time_scale=cell.time_scale * cell.value / load
+            )
+            return replace(
+                part, cells=(cell,), intended_s=part.intended_s * (plan.cells[0].value / load)
+            )
         users, phase = max(1, round(load)), part.phase.copy()
         warm = min(users, len(phase) // 2)  # all of them come at once, and nobody does so later
         phase[:warm] = 0
-        output_tokens, cell = stagger(part.output_tokens, warm), msgspec.structs.replace(cell, value=float(users))
+        output_tokens, cell = (
+            stagger(part.output_tokens, warm),
+            msgspec.structs.replace(cell, value=float(users)),
+        )
         return replace(part, phase=phase, output_tokens=output_tokens, cells=(cell,))
 
     def parts(self, load: float, requests: int, prompt_weight: float) -> list[Plan]:
-        """Return plans of so many per second: of requests that have times of their own a share, in the windows of so
-        many `requests` that ask for most, all of them where there are no more. `prompt_weight`: what a token of a
-        prompt costs, in tokens of an answer."""
+        """Return plans of so many per second: of requests that have times of their own a share, in
+        the windows of so many `requests` that ask for most, all of them where there are no more.
+        `prompt_weight`: what a token of a prompt costs, in tokens of an answer."""
         if not self.has_times:
             return [self.part(load, requests)]
         share = load / self.plan.cells[0].value
         windows = self._find_windows(requests, prompt_weight)
-        return [thin(take_requests(self.plan, rows, self.plan.intended_s[rows[0]]), share) for rows in windows]
+        return [
+            thin(take_requests(self.plan, rows, self.plan.intended_s[rows[0]]), share)
+            for rows in windows
+        ]
 
     def _find_windows(self, requests: int, prompt_weight: float) -> list[Rows]:
         if requests >= len(self.plan):
@@ -156,19 +173,31 @@ class Traffic:
         return self.windows[key]
 
 
-def traffic_of(options: RecommendOptions, seed: int | None = None, max_tokens: int | None = None) -> Traffic:
-    """Draw the traffic, without a seed as it is for every choice; sessions end before a call of more than
-    `max_tokens`. Raises InputError: no load or two, no bound that can be held."""
+def traffic_of(
+    options: RecommendOptions, seed: int | None = None, max_tokens: int | None = None
+) -> Traffic:
+    """Draw the traffic, without a seed as it is for every choice; sessions end before a call of
+    more than `max_tokens`. Raises InputError: no load or two, no bound that can be held."""
     _check_load(options)
     bounds = tuple(_bound(name, limit_s) for name, limit_s in parse_slo(options.slo))
     given: dict[str, Any] = {
         name: getattr(options, name)
-        for name in ("input", "output", "range_ratio", "prefix", "prefix_groups", "turns", "think_time")
+        for name in (
+            "input",
+            "output",
+            "range_ratio",
+            "prefix",
+            "prefix_groups",
+            "turns",
+            "think_time",
+        )
     }
     given |= {"deployment": "", "warmup": 0, "seed": _CHOICE_SEED if seed is None else seed}
     has_sessions = options.agents is not None or options.turns is not None
     if not has_sessions and any(each.metric == TASK for each in bounds):
-        raise InputError("--slo task: is the time of a session; give --agents FILE or --turns, or leave it out")
+        raise InputError(
+            "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"
+        )
     if options.agents is not None:
         given |= {"agents": options.agents, "trace": options.trace, "concurrency": 1}
     elif options.trace is not None:
@@ -185,14 +214,25 @@ def traffic_of(options: RecommendOptions, seed: int | None = None, max_tokens: i
     plan = planner.plan(max_tokens)
     if not len(plan):
         raise InputError(f"{options.trace}: has no request")
-    if int(plan.output_tokens.max()) < 2 and (name := next((b.name for b in bounds if b.metric == "tpot"), None)):
-        raise InputError(f"--slo {name}: answers of one token have no time between tokens; give a longer --output")
+    if int(plan.output_tokens.max()) < 2 and (
+        name := next((b.name for b in bounds if b.metric == "tpot"), None)
+    ):
+        raise InputError(
+            f"--slo {name}: answers of one token have no time between tokens; give a longer"
+            " --output"
+        )
     hours = split_hours(options, plan) if options.trace is not None else None
     plan = plan if hours is None else hours.busiest
     demand = float((options.rate or options.concurrency or plan.cells[0].value) * options.growth)
     calls = len(plan) / max(1, int((plan.turn <= 0).sum()))
-    sessions = SessionTraffic(planner, max_tokens, calls, find_lines(plan)) if has_sessions else None
-    if plan.cells[0].is_open and options.rate is not None and plan.cells[0].process not in ("poisson", "constant"):
+    sessions = (
+        SessionTraffic(planner, max_tokens, calls, find_lines(plan)) if has_sessions else None
+    )
+    if (
+        plan.cells[0].is_open
+        and options.rate is not None
+        and plan.cells[0].process not in ("poisson", "constant")
+    ):
         plan = hasten(plan, demand / plan.cells[0].value)
     cached = float(_cached(plan).mean())
     return Traffic(
@@ -215,13 +255,21 @@ def _check_load(options: RecommendOptions) -> None:
     if options.rate is not None and options.concurrency is not None:
         raise InputError("--rate, --concurrency: are two loads; give one")
     if options.burstiness != 1 and (options.rate is None or options.agents or options.turns):
-        raise InputError("--burstiness: says how arrivals at a rate are spread; it goes with --rate, of no sessions")
+        raise InputError(
+            "--burstiness: says how arrivals at a rate are spread; it goes with --rate, of no"
+            " sessions"
+        )
     if options.pools and (options.agents or options.turns):
         raise InputError("--pools: sessions are planned without pools; leave it out")
     if options.trace is None and options.rate is None and options.concurrency is None:
-        raise InputError("--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE")
+        raise InputError(
+            "--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE"
+        )
     if options.objective == "throughput" and options.concurrency is None:
-        raise InputError("--objective throughput: is of a batch; give --concurrency, its requests under way at once")
+        raise InputError(
+            "--objective throughput: is of a batch; give --concurrency, its requests under way at"
+            " once"
+        )
 
 
 def _cached(plan: Plan) -> NDArray[np.float64]:
@@ -234,13 +282,15 @@ def _cached(plan: Plan) -> NDArray[np.float64]:
 
 
 def _cut_levels(plan: Plan) -> tuple[TrafficLevel, ...]:
-    """Return the mean of a trace, and of its windows those that no other exceeds in tokens of prompts and of answers:
-    whatever either costs, the most work is in one of these."""
+    """Return the mean of a trace, and of its windows those that no other exceeds in tokens of
+    prompts and of answers: whatever either costs, the most work is in one of these."""
     times_s, new = plan.intended_s, plan.input_tokens - _cached(plan)
     span_s = float(times_s[-1] - times_s[0]) or 1.0
     window = np.minimum((times_s - times_s[0]) / span_s * _WINDOWS, _WINDOWS - 1).astype(int)
     counts = np.bincount(window, minlength=_WINDOWS)
-    asked = np.stack([np.bincount(window, each, _WINDOWS) for each in (new, plan.output_tokens)], axis=1)
+    asked = np.stack(
+        [np.bincount(window, each, _WINDOWS) for each in (new, plan.output_tokens)], axis=1
+    )
     picked: dict[int, None] = {}
     for angle in (0.0, 0.05, 0.2, 0.5, 0.8, 1.0):
         weights = np.array([angle, 1 - angle]) / np.maximum(1.0, asked.sum(axis=0))
@@ -260,21 +310,27 @@ def _cut_levels(plan: Plan) -> tuple[TrafficLevel, ...]:
 
 
 def asked_workload(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, Any]:
-    """Return the options of `bench` that say what one of so many replicas is asked, but for the load."""
+    """Return the options of `bench` that say what one of so many replicas is asked, but for the
+    load."""
     if options.trace is not None:
         return dict(replayed(options, traffic, replicas))
     drawn, prefix = options.agents is None, options.prefix or None
     named = {
         "agents": None if drawn else str(options.agents),
-        "input": options.input or "1024" if drawn else None, "output": options.output or ("128" if drawn else None),
-        "range-ratio": options.range_ratio if options.range_ratio < 1 else None, "prefix": prefix,
-        "prefix-groups": prefix and options.prefix_groups, "turns": options.turns, "think-time": options.think_time,
-    }  # fmt: skip
+        "input": options.input or "1024" if drawn else None,
+        "output": options.output or ("128" if drawn else None),
+        "range-ratio": options.range_ratio if options.range_ratio < 1 else None,
+        "prefix": prefix,
+        "prefix-groups": prefix and options.prefix_groups,
+        "turns": options.turns,
+        "think-time": options.think_time,
+    }
     return {name: value for name, value in named.items() if value is not None}
 
 
 def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, str]:
-    """Return options of `bench` that give one replica its share of the trace, of its busiest window."""
+    """Return options of `bench` that give one replica its share of the trace, of its busiest
+    window."""
     share, named = options.growth / replicas, {"trace": str(options.trace)}
     if traffic.hours is not None:
         named["trace-window"] = traffic.hours.window
@@ -285,4 +341,6 @@ def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict
 
 def _bound(name: str, limit_s: float) -> QuantileBound:
     metric, _, percentile = name.partition("_")
-    return QuantileBound(name, metric, PERCENTILES[percentile] if percentile else _EVERY_REQUEST, limit_s)
+    return QuantileBound(
+        name, metric, PERCENTILES[percentile] if percentile else _EVERY_REQUEST, limit_s
+    )

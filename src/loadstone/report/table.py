@@ -1,4 +1,5 @@
-"""One table for people, shown on a terminal, in Markdown, in HTML (`templates/parts.html`) and as CSV."""
+"""One table for people, shown on a terminal, in Markdown, in HTML (`templates/parts.html`) and as
+CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
 _PLAIN = re.compile(r"\\([().+-])")
 _GAP = 2
-"""Characters between two columns on a terminal; the first and the last have one before and after them."""
+"""Characters between two columns on a terminal; the first and the last have one before and after
+them."""
 _BREAKABLE = 24
 """Characters that a column of words keeps at least before a table is cut."""
 
@@ -26,9 +28,10 @@ _BREAKABLE = 24
 class Table(msgspec.Struct, kw_only=True):
     """Rows of text under heads.
 
-    align     a letter for each column: l is left, r is right; w is left and wide, and is broken into lines before the
-              table is cut; n is left and never broken; u is right and belongs to the column before it: a terminal
-              keeps both together, a page shows it small under the other
+    align     a letter for each column: l is left, r is right; w is left and wide, and is broken
+              into lines before the table is cut; n is left and never broken; u is right and belongs
+              to the column before it: a terminal keeps both together, a page shows it small under
+              the other
     notes     what the numbers mean
     style     gives the last column's style on a terminal, by its text
     words     the rows are read one by one, not down the columns
@@ -47,7 +50,8 @@ class Table(msgspec.Struct, kw_only=True):
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
-        """The columns of a page: the side of each, and which columns stand in it, one under the other."""
+        """The columns of a page: the side of each, and which columns stand in it, one under the
+        other."""
         groups: list[tuple[str, list[int]]] = []
         for at, side in enumerate(self.align):
             if side == "u":
@@ -64,10 +68,13 @@ Shown = str | Table
 
 
 def table_of(rows: Sequence[Row], *left: str, style: Callable[[str], str] | None = None) -> Table:
-    """Make a table of rows of (head, text), all with the same heads: numbers, but for the columns named `left`."""
+    """Make a table of rows of (head, text), all with the same heads: numbers, but for the columns
+    named `left`."""
     heads = [head for head, _ in rows[0]] if rows else []
     align = "".join("l" if head in left else "u" if head == "p99" else "r" for head in heads)
-    return Table(heads=heads, align=align, rows=[[text for _, text in row] for row in rows], style=style)
+    return Table(
+        heads=heads, align=align, rows=[[text for _, text in row] for row in rows], style=style
+    )
 
 
 def show_verdict(text: str) -> str:
@@ -89,31 +96,41 @@ def select(table: Table, columns: Sequence[int]) -> Table:
 
 def drop_empty_columns(table: Table) -> Table:
     """Return the table without the columns that have nothing to say in any row."""
-    kept = [at for at in range(len(table.heads)) if not table.rows or any(row[at] != "-" for row in table.rows)]
+    kept = [
+        at
+        for at in range(len(table.heads))
+        if not table.rows or any(row[at] != "-" for row in table.rows)
+    ]
     # What stands under a column that is left out takes its place.
     owners = [len(table.align[: at + 1].rstrip("u")) - 1 for at in range(len(table.align))]
     first = [at for at in kept if not any(owners[at] <= other < at for other in kept)]
-    align = "".join("r" if side == "u" and at in first else side for at, side in enumerate(table.align))
+    align = "".join(
+        "r" if side == "u" and at in first else side for at, side in enumerate(table.align)
+    )
     return select(msgspec.structs.replace(table, align=align), kept)
 
 
-# --- a terminal ---------------------------------------------------------------------------------------------------
+# --- a terminal -----------------------------------------------------------------------------------
 
 
 def to_text(parts: Iterable[Shown], width: int) -> str:
-    """Write lines and tables as plain text: tables `width` characters wide at most, lines unbroken."""
+    """Write lines and tables as plain text: tables `width` characters wide at most, lines
+    unbroken."""
     from rich.console import Console
 
     out = io.StringIO()
-    print_parts(Console(file=out, width=width, highlight=False, force_terminal=False), parts, wrap=False)
+    print_parts(
+        Console(file=out, width=width, highlight=False, force_terminal=False), parts, wrap=False
+    )
     return out.getvalue()
 
 
 def print_parts(console: Console, parts: Iterable[Shown], *, wrap: bool = True) -> None:
-    """Print lines and tables. Tables wider than the console are cut into several, so that no number is.
+    """Print lines and tables. Tables wider than the console are cut into several, so that no number
+    is.
 
-    Nothing that is printed is an order to the terminal. `wrap`: long lines are broken between words, but for
-    indented ones, such as commands: these can be copied.
+    Nothing that is printed is an order to the terminal. `wrap`: long lines are broken between
+    words, but for indented ones, such as commands: these can be copied.
     """
     from rich.text import Text
 
@@ -128,8 +145,8 @@ def print_parts(console: Console, parts: Iterable[Shown], *, wrap: bool = True) 
 def split(table: Table, width: int) -> list[Table]:
     """Cut a table into several that are `width` characters wide at most.
 
-    Each begins with the columns that name a row: those before the first number where they leave room, else the first;
-    rows that have nothing but their name there are left out.
+    Each begins with the columns that name a row: those before the first number where they leave
+    room, else the first; rows that have nothing but their name there are left out.
     """
     widths = _widths(table)
 
@@ -162,7 +179,9 @@ def _widths(table: Table) -> list[int]:
 
     widths = []
     for at, (head, side) in enumerate(zip(table.heads, table.align, strict=True)):
-        lines = [line for text in (head, *(row[at] for row in table.rows)) for line in text.split("\n")]
+        lines = [
+            line for text in (head, *(row[at] for row in table.rows)) for line in text.split("\n")
+        ]
         widest = max(cell_len(printable(line)) for line in lines)
         widths.append(min(widest, _BREAKABLE) if side == "w" else widest)
     return widths
@@ -174,7 +193,9 @@ def _print(console: Console, table: Table) -> None:
     from rich.text import Text
 
     vertical: VerticalAlignMethod = "bottom" if any("\n" in head for head in table.heads) else "top"
-    drawn = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, header_style="bold")
+    drawn = RichTable(
+        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, header_style="bold"
+    )
     for head, side in zip(table.heads, table.align, strict=True):
         drawn.add_column(
             Text(printable(head)),
@@ -191,7 +212,7 @@ def _print(console: Console, table: Table) -> None:
     console.print(drawn)
 
 
-# --- files --------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def to_markdown(table: Table) -> Iterator[str]:

@@ -37,9 +37,9 @@ def report(
 ) -> Written:
     """Write the report of these runs, or folders of runs. Raises InputError, one line.
 
-    `kind`: None takes it from the name of `out`, else it is html. Pictures go into a folder, `out`. `out` as `-` is
-    stdout; there are no files then. `passed_over`: what could not be read before. `price`: GPU=DOLLARS an hour.
-    `study`: that the runs are of.
+    `kind`: None takes it from the name of `out`, else it is html. Pictures go into a folder, `out`.
+    `out` as `-` is stdout; there are no files then. `passed_over`: what could not be read before.
+    `price`: GPU=DOLLARS an hour. `study`: that the runs are of.
     """
     prices = parse_prices(price)
     kind = kind or _kind(out)
@@ -50,7 +50,9 @@ def report(
     runs, unreadable = read_runs(folders)
     check_prices(prices, (run.facts for run in runs))
     passed_over = [*passed_over, *unreadable]
-    made = build(runs, passed_over=passed_over, drawn=kind not in ("md", "csv"), prices=prices, study=study)
+    made = build(
+        runs, passed_over=passed_over, drawn=kind not in ("md", "csv"), prices=prices, study=study
+    )
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)
@@ -78,7 +80,9 @@ def _kind(out: Path | None) -> Format:
     if suffix == "":
         return "html" if out != Path("-") else "md"
     if suffix not in _SUFFIXES:
-        raise InputError(f"-o {out}: .{suffix} is none of {', '.join(FORMATS)}; choose one with --format")
+        raise InputError(
+            f"-o {out}: .{suffix} is none of {', '.join(FORMATS)}; choose one with --format"
+        )
     return _SUFFIXES[suffix]
 
 
@@ -97,8 +101,9 @@ def _text(made: Report, kind: Format) -> str:
 
 
 def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
-    """Write every figure as a file of its own, numbered in the report's order; of more than INSIDE_RUNS runs without
-    those of single runs, which is said on stderr. `folder` may be named like a picture. Raises InputError.
+    """Write every figure as a file of its own, numbered in the report's order; of more than
+    INSIDE_RUNS runs without those of single runs, which is said on stderr. `folder` may be named
+    like a picture. Raises InputError.
     """
     from loadstone.report.charts.theme import save_picture
 
@@ -109,15 +114,21 @@ def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
     if made.figures and len(made.parts) > INSIDE_RUNS:
         figures = made.figures
         if of_runs:
-            omitted = f"{len(of_runs)} pictures of single runs are left out, as for more than {INSIDE_RUNS} runs"
+            omitted = (
+                f"{len(of_runs)} pictures of single runs are left out, as for more than"
+                f" {INSIDE_RUNS} runs"
+            )
             print(f"loadstone: {omitted}; name one run to get its own", file=sys.stderr)
     if not figures:
         raise InputError(
-            "these runs give no picture: a curve needs two loads, or records; --format md has their table"
+            "these runs give no picture: a curve needs two loads, or records; --format md has their"
+            " table"
         )
     written = []
     for number, figure in enumerate(figures, 1):
-        path = folder / f"{number:03d}-{''.join(c if c.isalnum() else '-' for c in figure.key)}.{kind}"
+        path = (
+            folder / f"{number:03d}-{''.join(c if c.isalnum() else '-' for c in figure.key)}.{kind}"
+        )
         save_picture(figure, path)
         written.append(path)
     return written

@@ -1,1 +1,2 @@
-"""Plans are executed here: `bench`, `simulate`, `offline`, `calibrate`, `selftest`, and the preparations for them."""
+"""Plans are executed here: `bench`, `simulate`, `offline`, `calibrate`, `selftest`, and the
+preparations for them."""

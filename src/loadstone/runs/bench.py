@@ -1,4 +1,5 @@
-"""A measured run: a session is opened with servers and a plan, the plan is sent by the workers, the run concluded."""
+"""A measured run: a session is opened with servers and a plan, the plan is sent by the workers, the
+run concluded."""
 
 from __future__ import annotations
 
@@ -42,11 +43,13 @@ def bench(
     made_with: Provenance | None = None,
     stopping: Stopping | None = None,
 ) -> dict[str, Any]:
-    """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the run. `made_with`:
-    what is known of how the server at a URL was started. `stopping`: in place of what the options say ends a cell.
+    """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the
+    run. `made_with`: what is known of how the server at a URL was started. `stopping`: in place of
+    what the options say ends a cell.
 
-    Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and Interrupted, after
-    saving, when a signal ended it. Requests that fail during the run are records, not exceptions.
+    Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and
+    Interrupted, after saving, when a signal ended it. Requests that fail during the run are
+    records, not exceptions.
     """
     with open_session(options, on_event, made_with, stopping) as session:
         return execution.execute(session.run, session.measure)
@@ -56,7 +59,8 @@ def bench(
 def open_session(
     options: Options, on_event: Listener, made_with: Provenance | None, stopping: Stopping | None
 ) -> Iterator[Session]:
-    """Prepare a run and make its folder; an engine that is started for it ends with the block. Raises InputError."""
+    """Prepare a run and make its folder; an engine that is started for it ends with the block.
+    Raises InputError."""
     with contextlib.ExitStack() as stack:
         signals = stack.enter_context(Signals())
         also = stack.enter_context(serving(options.client.metrics_port))
@@ -65,7 +69,9 @@ def open_session(
             on_event(event)
             also(event)
 
-        ready = preflight.prepare(options, stopping, stack, lambda text: on_event(Event(kind="note", text=text)))
+        ready = preflight.prepare(
+            options, stopping, stack, lambda text: on_event(Event(kind="note", text=text))
+        )
         gpus = _watched_gpus(ready, stack)
         info = _describe(ready, gpus, made_with or Provenance())
         # Journals, then records too.
@@ -96,8 +102,12 @@ class Session:
 
     def _announce(self) -> None:
         target = self.ready.options.target
-        self.on_event(Event(kind="attached", info=self.run.info, plan=self.run.plan, folder=self.run.folder))
-        declared = f"--launch {target.launch}" if target.launch else f"--deployment {target.deployment}"
+        self.on_event(
+            Event(kind="attached", info=self.run.info, plan=self.run.plan, folder=self.run.folder)
+        )
+        declared = (
+            f"--launch {target.launch}" if target.launch else f"--deployment {target.deployment}"
+        )
         doubts = self.run.info.settings.deployment.get("doubts", ())
         for text in self.ready.server.notes:
             self._note(text)
@@ -108,14 +118,23 @@ class Session:
         self.on_event(Event(kind="note", text=text))
 
     def _measure_cells(self) -> str | None:
-        """Measure by workers, and sample the servers' metrics; returns why a worker failed, where one did."""
-        folder, info, options, server = self.run.folder, self.run.info, self.ready.options, self.ready.server
+        """Measure by workers, and sample the servers' metrics; returns why a worker failed, where
+        one did."""
+        folder, info, options, server = (
+            self.run.folder,
+            self.run.info,
+            self.ready.options,
+            self.ready.server,
+        )
         flush = self._flush()
         jobs = worker_jobs.jobs(options, self.run, server)
         observer = Observer(
             folder,
             info.settings.worker_metrics
-            or [f"{url}/metrics" if server.target.metrics_names else None for url in server.target.urls],
+            or [
+                f"{url}/metrics" if server.target.metrics_names else None
+                for url in server.target.urls
+            ],
             jobs[0].origin_ns,
             headers=server.headers,
             proxy=options.client.proxy,
@@ -146,8 +165,13 @@ class Session:
         return failure
 
     def _flush(self) -> Callable[[], None]:
-        """Return what empties the servers' prefix caches before a cell; run.json tells what came of it."""
-        client, server, settings = self.ready.options.client, self.ready.server, self.run.info.settings
+        """Return what empties the servers' prefix caches before a cell; run.json tells what came of
+        it."""
+        client, server, settings = (
+            self.ready.options.client,
+            self.ready.server,
+            self.run.info.settings,
+        )
         wanted = client.flush_cache if client.flush_cache is not None else client.salt != "auto"
         settings.prefix_cache = "prompts are new" if client.salt == "auto" else "left as it was"
 
@@ -165,7 +189,7 @@ class Session:
         return flush_all if wanted and server.target.endpoint != "triton-grpc" else lambda: None
 
 
-# --- what run.json says before the run ------------------------------------------------------------------------
+# --- what run.json says before the run ------------------------------------------------------------
 
 
 def _describe(ready: Prepared, gpus: Gpus | None, made_with: Provenance) -> RunInfo:
@@ -200,7 +224,9 @@ def _settings(ready: Prepared) -> RunSettings:
     client, sampling = ready.options.client, ready.options.sampling.sampling
     for named in client.gpu_metrics:
         if (role := split_pool(named)[0]) and not (ready.declared and ready.declared.pools):
-            raise InputError(f"--gpu-metrics {role}=: no pools are declared; name them with --deployment")
+            raise InputError(
+                f"--gpu-metrics {role}=: no pools are declared; name them with --deployment"
+            )
     return RunSettings(
         deployment=deployments.describe(ready.options.target, ready.declared, ready.server.target),
         sampling=msgspec.to_builtins(sampling),
@@ -212,7 +238,9 @@ def _settings(ready: Prepared) -> RunSettings:
         timeouts=msgspec.to_builtins(client.timeouts),
         expected_e2e_s=ready.expected_s,
         gpu_metrics=[exporter(url, client.proxy) for url in client.gpu_metrics],
-        worker_metrics=[worker_page(url, ready.server.headers, client.proxy) for url in client.worker_metrics],
+        worker_metrics=[
+            worker_page(url, ready.server.headers, client.proxy) for url in client.worker_metrics
+        ],
     )
 
 
@@ -230,7 +258,9 @@ def _watched_gpus(ready: Prepared, stack: contextlib.ExitStack) -> Gpus | None:
     shared = bool(target.urls or target.engine or target.launch) and any(
         _is_here(parts.hostname) for parts, _ in ready.server.addresses
     )
-    if client.gpu_telemetry is False or (client.gpu_telemetry is None and (client.gpu_metrics or not shared)):
+    if client.gpu_telemetry is False or (
+        client.gpu_telemetry is None and (client.gpu_metrics or not shared)
+    ):
         return None
     try:
         return stack.enter_context(Gpus())

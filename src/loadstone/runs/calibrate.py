@@ -1,5 +1,5 @@
-"""A profile from a user's own runs: each cell is a case of what was sent and measured; a profile is moved towards
-all of them and kept.
+"""A profile from a user's own runs: each cell is a case of what was sent and measured; a profile is
+moved towards all of them and kept.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from loadstone.predict.step_time.work import Work, work_of
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
 _MOST_CACHED = 0.05
-"""Of a cell's prompt tokens: fewer, as of a chat template that all begin with, change TTFT by less than it varies."""
+"""Of a cell's prompt tokens: fewer, as of a chat template that all begin with, change TTFT by less
+than it varies."""
 
 
 class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
@@ -43,8 +44,10 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
     deployment      what they are of
     interval_…      mean half-widths of the predictions' 80 % intervals, relative
     error_…         median errors, relative
-    furthest        the factor that predictions were off by before, of TTFT or TPOT, whichever is the larger
-    acceptance      of guessed tokens, as the engines counted it; None: they did not, or it was forced
+    furthest        the factor that predictions were off by before, of TTFT or TPOT, whichever is
+                    the larger
+    acceptance      of guessed tokens, as the engines counted it; None: they did not, or it was
+                    forced
     remark          what is odd about the measurements, in words; None: nothing
     """
 
@@ -64,20 +67,29 @@ class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
 
 
 def calibrate(
-    runs: Sequence[Path], deployment: str | None, name: str, folder: Path | None, *, force: bool = False
+    runs: Sequence[Path],
+    deployment: str | None,
+    name: str,
+    folder: Path | None,
+    *,
+    force: bool = False,
 ) -> CalibratedProfile:
-    """Fit the profile of what the `runs` were measured on, moved towards them and kept in `folder` (None: the
-    user's).
+    """Fit the profile of what the `runs` were measured on, moved towards them and kept in `folder`
+    (None: the user's).
 
-    `deployment`: its shorthand; None: as the runs tell it. `force`: from cells that are not trusted, too. Raises
-    InputError, one line.
+    `deployment`: its shorthand; None: as the runs tell it. `force`: from cells that are not
+    trusted, too. Raises InputError, one line.
     """
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise InputError(f"--profile {name!r}: letters, digits, - _ . only")
-    runs = list({run.resolve(): run for run in runs}.values())  # a run that is named twice counts once
+    runs = list(
+        {run.resolve(): run for run in runs}.values()
+    )  # a run that is named twice counts once
     target = parse_deployment(deployment) if deployment is not None else deployment_of_runs(runs)
     if target.pools:
-        raise InputError(f"{target.name}: a profile is of one engine; recommend --pools --with learns from pools")
+        raise InputError(
+            f"{target.name}: a profile is of one engine; recommend --pools --with learns from pools"
+        )
     cases = cases_of_runs(runs, target, force=force)
     base = profile_of(target)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
@@ -103,7 +115,9 @@ def calibrate(
     )
 
 
-def _each(values: Mapping[Quantity, list[float]], middle: Callable[[list[float]], float]) -> dict[Quantity, float]:
+def _each(
+    values: Mapping[Quantity, list[float]], middle: Callable[[list[float]], float]
+) -> dict[Quantity, float]:
     return {key: middle(each) for key, each in values.items() if each}
 
 
@@ -112,11 +126,12 @@ def _error(gaps: list[float]) -> float:
     return median(abs(expm1(-gap)) for gap in gaps)
 
 
-# --- cases of runs ----------------------------------------------------------------------------------------------
+# --- cases of runs --------------------------------------------------------------------------------
 
 
 def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
-    """Return the deployment that the user declared when the runs were measured, one for all. Raises InputError."""
+    """Return the deployment that the user declared when the runs were measured, one for all. Raises
+    InputError."""
     deployments: dict[str, tuple[Path, Deployment]] = {}
     for folder in folders:
         info = run_folder.read_info(folder)
@@ -125,33 +140,42 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
         declared, facts = info.settings.deployment, run_facts(info)
         name = declared.get("name") if facts.stated else None
         if not isinstance(name, str):
-            raise InputError(f"{folder}: does not say what it was measured on; give it with --deployment")
+            raise InputError(
+                f"{folder}: does not say what it was measured on; give it with --deployment"
+            )
         if facts.engine in _TELLS_NO_ENGINE:
             raise InputError(
-                f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it with --deployment"
+                f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it"
+                " with --deployment"
             )
         own = f"{msgspec.json.encode(facts.hardware)!r} {facts.own_model}"
         deployments.setdefault(f"{name} {own}", (folder, _parse(folder, name, facts)))
     (first, deployment), *others = deployments.values()
     if others:
         raise InputError(
-            f"{others[0][0]}: was measured on {others[0][1].name}, and {first} on {deployment.name}; "
-            "calibrate on runs of one deployment, or give it with --deployment"
+            f"{others[0][0]}: was measured on {others[0][1].name}, and {first} on"
+            f" {deployment.name}; calibrate on runs of one deployment, or give it with --deployment"
         )
     return deployment
 
 
 def _parse(folder: Path, name: str, facts: RunFacts) -> Deployment:
-    """Read a deployment of the catalogue's, or that the run describes; no file is read for a name in a run."""
+    """Read a deployment of the catalogue's, or that the run describes; no file is read for a name
+    in a run."""
     try:
         return parse_named(name, facts.hardware, facts.own_model)
     except InputError as error:
-        raise InputError(f"{folder}: {error}; give what it was measured on with --deployment") from error
+        raise InputError(
+            f"{folder}: {error}; give what it was measured on with --deployment"
+        ) from error
 
 
-def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: bool = False) -> list[Case]:
-    """Make a case of each cell with a TPOT. Raises InputError where a folder has none, or the model does not fit; or,
-    unless `force`, where a cell is not trusted: a model that learned from it would be as wrong, and be believed.
+def cases_of_runs(
+    folders: Sequence[Path], deployment: Deployment, *, force: bool = False
+) -> list[Case]:
+    """Make a case of each cell with a TPOT. Raises InputError where a folder has none, or the model
+    does not fit; or, unless `force`, where a cell is not trusted: a model that learned from it
+    would be as wrong, and be believed.
     """
     cases: list[Case] = []
     work = work_of(deployment.pools[-1].worker if deployment.pools else deployment)
@@ -160,11 +184,13 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: boo
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
         if imported_run.is_summary_only(folder, info):
-            raise InputError(f"{folder}: its file has figures and no requests, of which calibration needs each")
+            raise InputError(
+                f"{folder}: its file has figures and no requests, of which calibration needs each"
+            )
         if info.target is not None and info.target.choices > 1:
             raise InputError(
-                f"{folder}: each request has {info.target.choices} answers side by side, and its TPOT is of all "
-                "together; calibrate on a run without n"
+                f"{folder}: each request has {info.target.choices} answers side by side, and its"
+                " TPOT is of all together; calibrate on a run without n"
             )
         before = len(cases)
         for number, cell in enumerate(summary_of(folder).cells):
@@ -174,18 +200,21 @@ def cases_of_runs(folders: Sequence[Path], deployment: Deployment, *, force: boo
             if not (cell.verdict.trusted or force):
                 kinds = ", ".join(cell.verdict.kinds("error", "warning"))
                 raise InputError(
-                    f"{folder}: {cell.load.label} is not trusted ({kinds}), and nothing is learned from it; measure "
-                    "it again, or take it all the same with --force"
+                    f"{folder}: {cell.load.label} is not trusted ({kinds}), and nothing is learned"
+                    " from it; measure it again, or take it all the same with --force"
                 )
             cases.append(case)
         if len(cases) == before:
             raise InputError(
-                f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are needed"
+                f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are"
+                " needed"
             )
     return cases
 
 
-def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, work: Work, row: int) -> Case | None:
+def _case(
+    folder: Path, number: int, cell: CellSummary, deployment: Deployment, work: Work, row: int
+) -> Case | None:
     """Make a case of one cell; None where it has no TPOT."""
     metrics, load = cell.metrics, cell.load
     tpot_s = metrics.tpot_s and metrics.tpot_s.p50
@@ -194,13 +223,16 @@ def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, 
     cached = (metrics.cached_input_tokens or 0) / max(1, metrics.input_tokens or 0)
     if cached > _MOST_CACHED:
         raise InputError(
-            f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is not simulated "
-            "here; calibrate on a run whose prompts share no prefix"
+            f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is"
+            " not simulated here; calibrate on a run whose prompts share no prefix"
         )
     names = ["sent_s", "input_tokens", "output_tokens", "phase", "status"]
     table = run_folder.read_columns(folder, names, number)
-    sent_s, inputs, outputs, phase, status = (table.column(name).to_numpy(zero_copy_only=False) for name in names)
-    # Without its warm-up a closed loop of equal lengths would start and stay in lock-step. A burst's is over before.
+    sent_s, inputs, outputs, phase, status = (
+        table.column(name).to_numpy(zero_copy_only=False) for name in names
+    )
+    # Without its warm-up a closed loop of equal lengths would start and stay in lock-step. A
+    # burst's is over before.
     usable = (status == "ok") & ((phase == "measure") | (load.kind != "burst"))
     usable &= np.isfinite(inputs.astype(float)) & (outputs.astype(float) >= 2)
     order = np.flatnonzero(usable)[np.argsort(sent_s[usable], kind="stable")]
@@ -221,7 +253,9 @@ def _case(folder: Path, number: int, cell: CellSummary, deployment: Deployment, 
     inputs, outputs = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
     drafts = cell.drafts
     try:
-        fleet, policy = fit_fleet(deployment, inputs + outputs, drafts.acceptance if drafts else None)
+        fleet, policy = fit_fleet(
+            deployment, inputs + outputs, drafts.acceptance if drafts else None
+        )
     except InputError as reason:
         raise InputError(f"--deployment: {reason}") from reason
     keep = order[:MOST_REQUESTS]

@@ -63,7 +63,9 @@ class CellLoop:
                 WorkerClock(worker, ready.clock_offset_ns * 1e-9, ready.clock_within_ns * 1e-9)
                 for worker, ready in sorted(pool.clocks.items())
             ]
-            run_folder.write_info(folder, info)  # for `recover`, should this be all that is ever written
+            run_folder.write_info(
+                folder, info
+            )  # for `recover`, should this be all that is ever written
             signals.on_first = lambda: pool.stop("interrupted")
             for cell in range(len(plan.cells)):
                 if signals.count or pool.failures:
@@ -77,18 +79,29 @@ class CellLoop:
                     self.sample()
                     self._tell("cell_end", cell)
                     run_folder.write_info(folder, info)
-            # Closing the pool lets workers write their last rows: not to be cut short by impatience.
+            # Closing the pool lets workers write their last rows: not to be cut short by
+            # impatience.
             signals.on_first = lambda: None
 
     def _tell(
-        self, kind: Literal["cell", "progress", "cell_end"], cell: int, progress: Progress | None = None
+        self,
+        kind: Literal["cell", "progress", "cell_end"],
+        cell: int,
+        progress: Progress | None = None,
     ) -> None:
-        self.on_event(Event(kind=kind, cell=cell, progress=progress, info=self.run.info, plan=self.run.plan))
+        self.on_event(
+            Event(kind=kind, cell=cell, progress=progress, info=self.run.info, plan=self.run.plan)
+        )
 
     def _measure_cell(self, cell: int) -> CellInfo | None:
-        """Run the steps of one cell; times are those of the last, after the warm-up. None where it was cut short."""
+        """Run the steps of one cell; times are those of the last, after the warm-up. None where it
+        was cut short."""
         load, origin_ns, resent = self.run.plan.cells[cell], self.pool.origin_ns, 0
-        ending = _Ending(self.pool, Watch(self.stopping, load.slots)) if self.stopping != Stopping() else None
+        ending = (
+            _Ending(self.pool, Watch(self.stopping, load.slots))
+            if self.stopping != Stopping()
+            else None
+        )
         steps = self.run.plan.steps(cell)
         for first, last in steps:
             done = self._run_step(cell, first, last, ending if (first, last) == steps[-1] else None)
@@ -112,7 +125,9 @@ class CellLoop:
             stopped=ending.conclude() if ending is not None else None,
         )
 
-    def _run_step(self, cell: int, first: int, last: int | None, ending: _Ending | None) -> StepDone | None:
+    def _run_step(
+        self, cell: int, first: int, last: int | None, ending: _Ending | None
+    ) -> StepDone | None:
         """Run one step of a cell; None where a signal or a failure cut it short."""
         pool, signals, cut = self.pool, self.run.signals, False
         done = None

@@ -1,4 +1,5 @@
-"""The deployment that a measured server is: as the user declares it, or as a simulated engine reports itself."""
+"""The deployment that a measured server is: as the user declares it, or as a simulated engine
+reports itself."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ import msgspec
 
 from loadstone.analyse.run_facts import engine_name
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import leave_engine_out, names_engine, parse_deployment, parse_named
+from loadstone.catalogue.deployment.shorthand import (
+    leave_engine_out,
+    names_engine,
+    parse_deployment,
+    parse_named,
+)
 from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError
 from loadstone.core.record import Target
@@ -22,54 +28,66 @@ from loadstone.workload.options import TargetOptions
 
 
 def declared_deployment(options: TargetOptions) -> Deployment | None:
-    """Return the deployment that the user declares the server to be. Raises InputError: no such deployment, or no
-    server to declare it of.
+    """Return the deployment that the user declares the server to be. Raises InputError: no such
+    deployment, or no server to declare it of.
     """
     if options.launch is not None:
         if options.deployment is not None:
-            raise InputError("--deployment and --launch, which has one of its own; leave --deployment out")
+            raise InputError(
+                "--deployment and --launch, which has one of its own; leave --deployment out"
+            )
         return parse_deployment(options.launch)
     if options.deployment is None:
         return None
     if options.sim is not None:
-        raise InputError("--deployment and --sim, which has a deployment of its own; leave --deployment out")
+        raise InputError(
+            "--deployment and --sim, which has a deployment of its own; leave --deployment out"
+        )
     if not options.urls:
-        raise InputError("--deployment says what the server at a URL runs on; give its URL, or leave it out")
+        raise InputError(
+            "--deployment says what the server at a URL runs on; give its URL, or leave it out"
+        )
     return parse_deployment(options.deployment)
 
 
 def describe(options: TargetOptions, declared: Deployment | None, target: Target) -> dict[str, Any]:
-    """Describe the deployment of a server that was probed, as RunInfo.settings.deployment has it, with doubts where
-    the server reports something else than the user declares; empty where nobody describes it. Raises InputError.
+    """Describe the deployment of a server that was probed, as RunInfo.settings.deployment has it,
+    with doubts where the server reports something else than the user declares; empty where nobody
+    describes it. Raises InputError.
     """
     text = options.launch or options.deployment
     if declared is None or text is None:
         return simulated_record(target) or {}
     differences = doubts(declared, target)
-    return deployment_record(text, declared, target) | ({"doubts": differences} if differences else {})
+    return deployment_record(text, declared, target) | (
+        {"doubts": differences} if differences else {}
+    )
 
 
 def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[str, Any]:
-    """Describe what the user declared as `text`, for a server that was probed, as RunInfo.settings.deployment has it.
+    """Describe what the user declared as `text`, for a server that was probed, as
+    RunInfo.settings.deployment has it.
 
-    Engine and version are the server's where it reports them, else as declared; a default of the shorthand counts for
-    nothing. The model has the name that it is served by, since servers use aliases. Raises InputError where the user
-    named another engine than the server does.
+    Engine and version are the server's where it reports them, else as declared; a default of the
+    shorthand counts for nothing. The model has the name that it is served by, since servers use
+    aliases. Raises InputError where the user named another engine than the server does.
     """
     declared = deployed.engine if names_engine(text) else None
     behind = target.engine == "Triton" and declared in BACKENDS
     may_differ = behind or target.engine in (None, SIMULATED)
     if declared and not may_differ and engine_name(declared) != target.engine:
         raise InputError(
-            f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is {target.engine}; "
-            "correct it, or leave the engine and its own arguments out"
+            f"--deployment {text!r}: its engine is {declared}, and {target.url} says that it is"
+            f" {target.engine}; correct it, or leave the engine and its own arguments out"
         )
     reported = None if behind else target.engine
     key = engine_key(reported) if reported else None
     engine = key if key in ENGINES else reported or declared
     version = (None if behind else target.engine_version) or deployed.engine_version
     # A node of the user's own is in a file; its GPU, which is kept, says enough.
-    named = msgspec.structs.replace(deployed, node=None if deployed.has_own_hardware else deployed.node)
+    named = msgspec.structs.replace(
+        deployed, node=None if deployed.has_own_hardware else deployed.node
+    )
     if engine in ENGINES:
         # What a server says may hold commas, which would be options of the shorthand.
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
@@ -91,8 +109,9 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
 
 
 def simulated_record(target: Target) -> dict[str, Any] | None:
-    """Describe a simulated engine as it reports itself; None: of another server, or where it simulates what only a
-    file on its machine describes. No file is read for a name that a server gives.
+    """Describe a simulated engine as it reports itself; None: of another server, or where it
+    simulates what only a file on its machine describes. No file is read for a name that a server
+    gives.
     """
     text = attach.simulated_deployment(target)
     if text is None:
@@ -107,8 +126,8 @@ def simulated_record(target: Target) -> dict[str, Any] | None:
 
 
 def doubts(deployed: Deployment, target: Target) -> list[str]:
-    """List what a server reports of its model and what is not so of the declared deployment, a line each. Servers use
-    aliases, so that none of it is an error.
+    """List what a server reports of its model and what is not so of the declared deployment, a line
+    each. Servers use aliases, so that none of it is an error.
     """
     model, differences = deployed.model, []
     names = [name.rsplit("/", 1)[-1] for name in (model.name, *model.aliases)]
@@ -117,17 +136,29 @@ def doubts(deployed: Deployment, target: Target) -> list[str]:
         differences.append(f"the server names its model {excerpt(target.model, 80)}")
     entries = target.models.get("data") if isinstance(target.models, dict) else None
     for entry in entries if isinstance(entries, list) else ():
-        meta = entry.get("meta") if isinstance(entry, dict) and entry.get("id") == target.model else None
+        meta = (
+            entry.get("meta")
+            if isinstance(entry, dict) and entry.get("id") == target.model
+            else None
+        )
         parameters = meta.get("n_params") if isinstance(meta, dict) else None
         if isinstance(parameters, int) and not 0.8 < parameters / model.parameters < 1.25:
-            differences.append(f"the server's model has {parameters:.3g} parameters, not {model.parameters:.3g}")
+            differences.append(
+                f"the server's model has {parameters:.3g} parameters, not {model.parameters:.3g}"
+            )
     context = target.max_model_tokens
     limit = count(deployed, "max_model_len", "max_seq_len")
     if context is not None and limit is not None and context != limit:
         differences.append(f"the server's context is {context:,} tokens, not {limit:,}")
-    elif context is not None and model.max_context_tokens is not None and context > model.max_context_tokens:
+    elif (
+        context is not None
+        and model.max_context_tokens is not None
+        and context > model.max_context_tokens
+    ):
         most = model.max_context_tokens
-        differences.append(f"the server's context is {context:,} tokens, beyond the model's {most:,}")
+        differences.append(
+            f"the server's context is {context:,} tokens, beyond the model's {most:,}"
+        )
     return differences
 
 

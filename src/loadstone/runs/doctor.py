@@ -1,5 +1,5 @@
-"""Looks at what this machine has for launching, measuring and keeping runs, and says what to install: `loadstone
-doctor`. It starts no engine and changes nothing.
+"""Looks at what this machine has for launching, measuring and keeping runs, and says what to
+install: `loadstone doctor`. It starts no engine and changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from loadstone.engines.table import engine_tables
 from loadstone.measure.client.clock import ask_for_stamps
 from loadstone.measure.engines import llama_cpp
 
-_PLACES = {"containers": "docker podman apptainer enroot", "schedulers": "sbatch kubectl dstack ray"}
+_PLACES = {
+    "containers": "docker podman apptainer enroot",
+    "schedulers": "sbatch kubectl dstack ray",
+}
 _EXTRA = re.compile(r"([\w.-]+).*;.*extra == ['\"](?!dev|docs)(\w+)['\"]")
 _LACKING = re.compile("no|.* missing$")
 _OPEN_FILES = 4096
@@ -47,8 +50,16 @@ def examine(out: Path) -> list[DoctorCheck]:
     """Look at everything. `out`: where runs are to be kept."""
     groups = (_host(), _client(), _gpus(), _engines(), _extras(), _folders(out))
     return [
-        DoctorCheck(group, name, "ok" if do is None else "missing" if _LACKING.match(found) else "warning", found, do)
-        for group, checks in zip(("host", "client", "GPUs", "engines", "extras", "folders"), groups, strict=True)
+        DoctorCheck(
+            group,
+            name,
+            "ok" if do is None else "missing" if _LACKING.match(found) else "warning",
+            found,
+            do,
+        )
+        for group, checks in zip(
+            ("host", "client", "GPUs", "engines", "extras", "folders"), groups, strict=True
+        )
         for name, found, do in checks
     ]
 
@@ -69,11 +80,23 @@ def _host() -> _Checks:
 def _client() -> _Checks:
     with socket.socket() as sock:
         stamped = ask_for_stamps(sock)
-    yield "clock", "kernel" if stamped else "user", None if stamped else "use Linux, whose kernel dates what arrives"
+    yield (
+        "clock",
+        "kernel" if stamped else "user",
+        None if stamped else "use Linux, whose kernel dates what arrives",
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield "open files", f"{soft:,} of at most {hard:,}", f"ulimit -n {hard}" if soft < _OPEN_FILES else None
+    yield (
+        "open files",
+        f"{soft:,} of at most {hard:,}",
+        f"ulimit -n {hard}" if soft < _OPEN_FILES else None,
+    )
     tested = client_accuracy.load() is not None
-    yield "self-test", "runs quote it" if tested else "none of this host", None if tested else "loadstone selftest"
+    yield (
+        "self-test",
+        "runs quote it" if tested else "none of this host",
+        None if tested else "loadstone selftest",
+    )
 
 
 def _gpus() -> _Checks:
@@ -87,28 +110,44 @@ def _gpus() -> _Checks:
         values = {(each.gpu, each.name.partition(":")[2]): each.value for each in gpus.read()}
         for gpu in gpus.describe():
             clock, held_by, used = (
-                values.get((gpu.gpu, name), 0.0) for name in ("sm_clock_mhz", "clock_reasons", "memory_used_bytes")
+                values.get((gpu.gpu, name), 0.0)
+                for name in ("sm_clock_mhz", "clock_reasons", "memory_used_bytes")
             )
             held = sorted(set(reasons_in(held_by)) - {"idle"})
             do = f"its clock is held down by {', '.join(held)}" if held else None
             do = f"{used / _GIB:.0f} GiB are in use: end what has them" if used > _GIB else do
-            limits = f"clock {clock:.0f} of {gpu.sm_clock_max_mhz or 0:.0f} MHz, limit {gpu.power_limit_w or 0:.0f} W"
+            limits = (
+                f"clock {clock:.0f} of {gpu.sm_clock_max_mhz or 0:.0f} MHz, limit"
+                f" {gpu.power_limit_w or 0:.0f} W"
+            )
             yield f"GPU {gpu.gpu}", f"{gpu.name}, {limits}, driver {gpus.driver}", do
 
 
 def _engines() -> _Checks:
     for engine, table in engine_tables().items():
         if table.program:
-            path = shutil.which(table.program) or (llama_cpp.find() if engine == LlamaCpp.name else None)
-            yield engine_title(engine), str(path or f"no {table.program}"), None if path else table.install
+            path = shutil.which(table.program) or (
+                llama_cpp.find() if engine == LlamaCpp.name else None
+            )
+            yield (
+                engine_title(engine),
+                str(path or f"no {table.program}"),
+                None if path else table.install,
+            )
     for name, programs in _PLACES.items():
         there = ", ".join(filter(shutil.which, programs.split()))
-        yield name, there or "none", None if there else f"one of {programs.replace(' ', ', ')}, if wanted"
+        yield (
+            name,
+            there or "none",
+            None if there else f"one of {programs.replace(' ', ', ')}, if wanted",
+        )
 
 
 def _extras() -> _Checks:
     """Look for the packages that Loadstone's extras would install."""
-    for parts in filter(None, map(_EXTRA.match, metadata.requires(__package__.partition(".")[0]) or ())):
+    for parts in filter(
+        None, map(_EXTRA.match, metadata.requires(__package__.partition(".")[0]) or ())
+    ):
         try:
             yield parts[2], f"{parts[1]} {metadata.version(parts[1])}", None
         except metadata.PackageNotFoundError:
@@ -116,7 +155,10 @@ def _extras() -> _Checks:
 
 
 def _folders(out: Path) -> _Checks:
-    for name, folder, do in (("cache", host.cache_folder(), "set XDG_CACHE_HOME"), ("runs", out.absolute(), "--out")):
+    for name, folder, do in (
+        ("cache", host.cache_folder(), "set XDG_CACHE_HOME"),
+        ("runs", out.absolute(), "--out"),
+    ):
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(there).free / _GIB
         remedy = None if os.access(there, os.W_OK) and free > 5 else f"{do}: another"

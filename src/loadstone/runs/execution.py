@@ -35,12 +35,17 @@ class OpenRun(NamedTuple):
 
 
 def bounds_of(output: OutputOptions, plan: Plan) -> dict[str, float]:
-    """Return the limits of --slo, in seconds. Raises InputError, for a --dialect that is not known too."""
+    """Return the limits of --slo, in seconds. Raises InputError, for a --dialect that is not known
+    too."""
     if output.dialect is not None and output.dialect not in DIALECTS:
-        raise InputError(f"--dialect {output.dialect}: unknown; choose one of {', '.join(DIALECTS)}")
+        raise InputError(
+            f"--dialect {output.dialect}: unknown; choose one of {', '.join(DIALECTS)}"
+        )
     bounds = dict(parse_slo(output.slo)) if output.slo is not None else {}
     if not plan.has_sessions and any(name.startswith(TASK) for name in bounds):
-        raise InputError("--slo task: is the time of a session; give --agents FILE or --turns, or leave it out")
+        raise InputError(
+            "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"
+        )
     return bounds
 
 
@@ -54,7 +59,8 @@ def describe(
     name: Sequence[str | None],
     salt: str | None = None,
 ) -> RunInfo:
-    """Write what run.json says of a run before it begins, without secrets. `name`: parts of the folder's name."""
+    """Write what run.json says of a run before it begins, without secrets. `name`: parts of the
+    folder's name."""
     now = datetime.now(UTC)
     settings.label, settings.dialect = options.output.label, options.output.dialect
     settings.workload, settings.grace_s = plan.workload, options.load.grace_s
@@ -76,8 +82,8 @@ def describe(
 
 
 def open_run(out: Path, info: RunInfo, plan: Plan, signals: Signals, event_bytes: float) -> OpenRun:
-    """Make the run's folder in `out`. `event_bytes`: that a token takes on the disk. Raises InputError, DiskFullError
-    where there is no room.
+    """Make the run's folder in `out`. `event_bytes`: that a token takes on the disk. Raises
+    InputError, DiskFullError where there is no room.
     """
     folder = run_folder.create(out, info.run_id)
     info.run_id = folder.name
@@ -99,8 +105,8 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
 
 
 def check_room(folder: Path, plan: Plan, event_bytes: float) -> None:
-    """Refuse to start what the disk cannot hold, at so many bytes a token; the empty `folder` goes. Raises
-    DiskFullError.
+    """Refuse to start what the disk cannot hold, at so many bytes a token; the empty `folder` goes.
+    Raises DiskFullError.
     """
     events = float(plan.output_tokens.clip(min=0).sum())
     needed = event_bytes * events + 400 * len(plan) + 2 * run_folder.RESERVE_BYTES
@@ -108,17 +114,17 @@ def check_room(folder: Path, plan: Plan, event_bytes: float) -> None:
     if free < needed:
         folder.rmdir()
         raise DiskFullError(
-            f"{folder.parent}: {free / 1e6:.0f} MB free, and the run may need {needed / 1e6:.0f} MB; "
-            "free some space, or give another folder with --out"
+            f"{folder.parent}: {free / 1e6:.0f} MB free, and the run may need {needed / 1e6:.0f}"
+            " MB; free some space, or give another folder with --out"
         )
 
 
 def execute(run: OpenRun, measure: Callable[[], str | None]) -> dict[str, Any]:
-    """Own the run's folder while `measure` fills it, and conclude; returns the summary. What ends the run early is
-    written there.
+    """Own the run's folder while `measure` fills it, and conclude; returns the summary. What ends
+    the run early is written there.
 
-    `measure`: returns why the run failed, where it did; `signals.on_first` is its own while it lasts. Raises what it
-    raises, and Interrupted, once all is saved, where a signal came.
+    `measure`: returns why the run failed, where it did; `signals.on_first` is its own while it
+    lasts. Raises what it raises, and Interrupted, once all is saved, where a signal came.
     """
     folder, info, plan, signals = run
     with run_folder.own(folder):
@@ -150,7 +156,8 @@ def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
 
 
 def recover(folder: Path) -> dict[str, Any]:
-    """Finish a run folder that a crash left: make records of what the journals hold, and the summary. Idempotent.
+    """Finish a run folder that a crash left: make records of what the journals hold, and the
+    summary. Idempotent.
 
     Raises InputError, one line, where it cannot be done, as while the run still goes on.
     """

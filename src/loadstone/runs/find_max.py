@@ -1,13 +1,16 @@
-"""The highest load at which bounds on latency hold: a search, each of whose probes is an ordinary run.
+"""The highest load at which bounds on latency hold: a search, each of whose probes is an ordinary
+run.
 
-A bracket by doubling, from a prediction where the deployment is known, else from one request per second; then the
-middle of the bracket (geometric) until its ends are within 5 %, or the time is over. A measured probe ends as soon
-as it is known whether the bounds hold, by an interval that is valid whenever one looks (analyse/stopping.py). One
-that ends undecided shows where the next one goes, and nothing is said of it. Most are short and only show where the
-edge is; what time is left goes to a load a little below it and one a little above. The i-th of either kind is wrong
-with a probability of at most 0.05/(i·(i+1)): all together, however many, with at most 10 %.
+A bracket by doubling, from a prediction where the deployment is known, else from one request per
+second; then the middle of the bracket (geometric) until its ends are within 5 %, or the time is
+over. A measured probe ends as soon as it is known whether the bounds hold, by an interval that is
+valid whenever one looks (analyse/stopping.py). One that ends undecided shows where the next one
+goes, and nothing is said of it. Most are short and only show where the edge is; what time is left
+goes to a load a little below it and one a little above. The i-th of either kind is wrong with a
+probability of at most 0.05/(i·(i+1)): all together, however many, with at most 10 %.
 
-Percentiles take requests: a p99 takes some 500 of them. Below 20 requests/s that is minutes a probe.
+Percentiles take requests: a p99 takes some 500 of them. Below 20 requests/s that is minutes a
+probe.
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ NEAR = 1.05
 LONGEST_S = 600.0
 _LEAST_PROBE_S = 10.0
 _LEAST_REQUESTS = 16
-"""Fewer tell of no load whether it holds. A probe lasts for so many, and no bound is said to hold before it does for
-_LEAST_PROBE_S: the queue of a server that does not keep up takes a while to show."""
+"""Fewer tell of no load whether it holds. A probe lasts for so many, and no bound is said to hold
+before it does for _LEAST_PROBE_S: the queue of a server that does not keep up takes a while to
+show."""
 _MOST_PROBES = 40
 _SIMULATED_REQUESTS = 6000
 _MOST_FAILED = 0.01
@@ -57,15 +61,16 @@ _DISTANCES = (1.4, 1.2, 1.08)
 _NEAR_MEASURED = 1.1
 """A short probe shows no more of where the edge is."""
 _GUIDES, _DECIDES = 0.06, 0.45
-"""Of the time that is left: for a probe that shows where to look, and for one whose answer is told."""
+"""Of the time that is left: for a probe that shows where to look, and for one whose answer is told.
+"""
 
 Kind = Literal["rate", "concurrency"]
 AnyOptions = TypeVar("AnyOptions", bound=RunOptions)
 
 
 class Probe(NamedTuple):
-    """A load that was tried. `holds`: None where the time did not tell; `likely`: what then looks more likely;
-    `document`: of its run; `why`: it does not, where that is no bound."""
+    """A load that was tried. `holds`: None where the time did not tell; `likely`: what then looks
+    more likely; `document`: of its run; `why`: it does not, where that is no bound."""
 
     load: float
     holds: bool | None
@@ -79,38 +84,56 @@ class Probe(NamedTuple):
 
 
 Try = Callable[[float, int, float, float], Probe]
-"""A probe at a load, its number from 1, the seconds that it may take, and with what probability it may be wrong."""
+"""A probe at a load, its number from 1, the seconds that it may take, and with what probability it
+may be wrong."""
 
 
 def find_max(
-    options: RunOptions, on_event: Listener = lambda event: None, made_with: Provenance | None = None
+    options: RunOptions,
+    on_event: Listener = lambda event: None,
+    made_with: Provenance | None = None,
 ) -> dict[str, Any]:
-    """Search by measuring a live engine, or by simulating; returns the document of bench with `max`, its cells those
-    of all probes. `made_with`: as in bench.
+    """Search by measuring a live engine, or by simulating; returns the document of bench with
+    `max`, its cells those of all probes. `made_with`: as in bench.
 
     Raises InputError, and Interrupted with what was measured.
     """
     search = read_search(options)
     if isinstance(options, SimulateOptions):
         first = search.start or _guess(options, options.simulator.deployment, search)
-        return _document(_search(_probe_simulation(options, search), first, search.kind, math.inf), search)
+        return _document(
+            _search(_probe_simulation(options, search), first, search.kind, math.inf), search
+        )
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     with contextlib.ExitStack() as stack:
         target = options.target
         draft = Planner(_probe_options(options, search.kind, search.start or 1.0, 1.0)).plan()
-        servers = find_servers(target, draft, stack, lambda text: on_event(Event(kind="note", text=text)))
-        declared = target.launch or target.deployment or (target.sim if "@" in (target.sim or "") else None)
+        servers = find_servers(
+            target, draft, stack, lambda text: on_event(Event(kind="note", text=text))
+        )
+        declared = (
+            target.launch
+            or target.deployment
+            or (target.sim if "@" in (target.sim or "") else None)
+        )
         model = servers.engine.launch.model if servers.engine is not None else target.model
-        running = TargetOptions(url=servers.urls, model=model, deployment=target.launch or target.deployment)
-        tried = _probe_server(dataclasses.replace(options, target=running), search, on_event, made_with)
+        running = TargetOptions(
+            url=servers.urls, model=model, deployment=target.launch or target.deployment
+        )
+        tried = _probe_server(
+            dataclasses.replace(options, target=running), search, on_event, made_with
+        )
         first = search.start or (_guess(options, declared, search) if declared else 1.0)
         growth = _GROWTH if search.start or declared else _GROWTH_UNKNOWN
         budget_s = options.early_end.max_duration_s or LONGEST_S
-        return _document(_search(tried, first, search.kind, budget_s, growth, _NEAR_MEASURED), search)
+        return _document(
+            _search(tried, first, search.kind, budget_s, growth, _NEAR_MEASURED), search
+        )
 
 
 class LoadSearch(NamedTuple):
-    """The bounds that shall hold, what load is searched, and where to begin; None: nobody says where."""
+    """The bounds that shall hold, what load is searched, and where to begin; None: nobody says
+    where."""
 
     bounds: str
     kind: Kind
@@ -126,16 +149,25 @@ def read_search(options: RunOptions) -> LoadSearch:
     except InputError:
         known = False
     if not known:
-        problem = f"{excerpt(text, 80)!r} is no bound on percentiles; write e.g. ttft_p99<500ms,tpot_p99<30ms"
+        problem = (
+            f"{excerpt(text, 80)!r} is no bound on percentiles; write e.g."
+            " ttft_p99<500ms,tpot_p99<30ms"
+        )
         raise InputError(f"--find-max: {problem}")
     if len(load.rate) > 1 or len(load.concurrency) > 1 or (load.rate and load.concurrency):
-        raise InputError("--find-max: give one load to begin with, --rate 4 or --concurrency 8, or none")
+        raise InputError(
+            "--find-max: give one load to begin with, --rate 4 or --concurrency 8, or none"
+        )
     fixed = {
-        "--requests": load.requests, "--requests-per-rate": load.requests_per_rate, "--ramp": load.ramp,
-        "--duration": load.duration_s, "--trace": workload.trace, "--plan": workload.plan,
+        "--requests": load.requests,
+        "--requests-per-rate": load.requests_per_rate,
+        "--ramp": load.ramp,
+        "--duration": load.duration_s,
+        "--trace": workload.trace,
+        "--plan": workload.plan,
         "--slo": options.output.slo,
         "--stop-when": options.early_end.stop_when if isinstance(options, Options) else None,
-    }  # fmt: skip
+    }
     for flag, value in fixed.items():
         if value:
             raise InputError(f"{flag}: --find-max decides that itself; leave it out")
@@ -146,7 +178,9 @@ def read_search(options: RunOptions) -> LoadSearch:
     return LoadSearch(text, kind, float(given[0]) if given else None)
 
 
-def _probe_options(options: AnyOptions, kind: Kind, load: float, seconds: float | None) -> AnyOptions:
+def _probe_options(
+    options: AnyOptions, kind: Kind, load: float, seconds: float | None
+) -> AnyOptions:
     """Return the options of a probe at one load, for so many seconds."""
     return change(
         options,
@@ -157,10 +191,12 @@ def _probe_options(options: AnyOptions, kind: Kind, load: float, seconds: float 
     )
 
 
-# --- probes -------------------------------------------------------------------------------------------------------
+# --- probes ---------------------------------------------------------------------------------------
 
 
-def _probe_server(options: Options, search: LoadSearch, on_event: Listener, made_with: Provenance | None) -> Try:
+def _probe_server(
+    options: Options, search: LoadSearch, on_event: Listener, made_with: Provenance | None
+) -> Try:
     def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
         rules = tuple(rule._replace(error=error) for rule in parse_rules(search.bounds))
         probe = change(
@@ -172,8 +208,12 @@ def _probe_server(options: Options, search: LoadSearch, on_event: Listener, made
         )
         given = options.early_end.max_errors
         most_errors = _MOST_FAILED if given is None else given
-        shows_s = _LEAST_PROBE_S if search.kind == "rate" else 0.0  # of a closed loop no queue grows
-        document = bench(probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s, shows_s))
+        shows_s = (
+            _LEAST_PROBE_S if search.kind == "rate" else 0.0
+        )  # of a closed loop no queue grows
+        document = bench(
+            probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s, shows_s)
+        )
         stopped = run_folder.read_info(Path(document["run_dir"])).cells[0].stopped
         holds, why = stopped.holds if stopped is not None else None, ""
         kinds = _findings(document)
@@ -207,7 +247,9 @@ def _findings(document: dict[str, Any]) -> set[str]:
 def _holds(document: dict[str, Any]) -> bool:
     """Return True where each bounded percentile, as it was seen, is within its bound."""
     seen = [each for cell in document["cells"] for each in cell.get("slo", ())]
-    return bool(seen) and all(each["value"] is not None and each["value"] <= each["limit_s"] for each in seen)
+    return bool(seen) and all(
+        each["value"] is not None and each["value"] <= each["limit_s"] for each in seen
+    )
 
 
 def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
@@ -219,7 +261,9 @@ def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
         model = StepModel(deployment, draft_tokens=drafts)
     except InputError:
         return 1.0
-    load = dataclasses.replace(options.load, rate=(1.0,), concurrency=(), requests=(200,), find_max=None)
+    load = dataclasses.replace(
+        options.load, rate=(1.0,), concurrency=(), requests=(200,), find_max=None
+    )
     plan = Planner(RunOptions(workload=options.workload, load=load)).plan()
     inputs, outputs = float(plan.input_tokens.mean()), float(max(2.0, plan.output_tokens.mean()))
     best = 1.0
@@ -230,16 +274,18 @@ def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
             value = level.latency_s(rule.metric, PERCENTILES[rule.percentile], outputs)
             if rule.limit_s is not None and value > rule.limit_s:
                 return best
-        best = max(best, deployment.dp * (level.rate_per_s if search.kind == "rate" else level.users))
+        best = max(
+            best, deployment.dp * (level.rate_per_s if search.kind == "rate" else level.users)
+        )
     return best
 
 
-# --- the search ---------------------------------------------------------------------------------------------------
+# --- the search -----------------------------------------------------------------------------------
 
 
 class SearchAnswer(NamedTuple):
-    """The probes in order, the highest load that holds (0: none did) and the lowest that fails (None: none did).
-    `cut`: by a signal."""
+    """The probes in order, the highest load that holds (0: none did) and the lowest that fails
+    (None: none did). `cut`: by a signal."""
 
     probes: list[Probe]
     low: float
@@ -248,7 +294,12 @@ class SearchAnswer(NamedTuple):
 
 
 def _search(
-    tried: Try, start: float, kind: Kind, budget_s: float, growth: float = _GROWTH, near: float = NEAR
+    tried: Try,
+    start: float,
+    kind: Kind,
+    budget_s: float,
+    growth: float = _GROWTH,
+    near: float = NEAR,
 ) -> SearchAnswer:
     begun_s = time.monotonic()
     probes: list[Probe] = []
@@ -271,7 +322,9 @@ def _search(
             cut = True
             break
         probes.append(probe)
-        believed = [each for each in believed if each.holds is not None or _is_consistent(each, probe)] + [probe]
+        believed = [
+            each for each in believed if each.holds is not None or _is_consistent(each, probe)
+        ] + [probe]
         low = max((each.load for each in believed if each.likely), default=0.0)
         high = min((each.load for each in believed if not each.likely), default=math.inf)
         following, share = _next_load(low, high, kind, growth, near), _GUIDES
@@ -292,8 +345,9 @@ def _is_consistent(one: Probe, other: Probe) -> bool:
 
 
 def _deciding_load(probes: Sequence[Probe], low: float, high: float, kind: Kind) -> float | None:
-    """Choose a load that decides, once it is clear where the edge is: one below that surely holds or above that
-    surely fails, first one far from it, then nearer ones; None: both are known, or were tried for.
+    """Choose a load that decides, once it is clear where the edge is: one below that surely holds
+    or above that surely fails, first one far from it, then nearer ones; None: both are known, or
+    were tried for.
     """
     loads = [probe.load for probe in probes]
     for distance in _DISTANCES:
@@ -303,25 +357,34 @@ def _deciding_load(probes: Sequence[Probe], low: float, high: float, kind: Kind)
             load = edge / distance if sure else edge * distance
             if kind == "concurrency":
                 load = float(math.floor(load) if sure else math.ceil(load))
-            known = any(each.holds is sure and (each.load >= load if sure else each.load <= load) for each in probes)
+            known = any(
+                each.holds is sure and (each.load >= load if sure else each.load <= load)
+                for each in probes
+            )
             if not known and load > _LEAST_RATE and load not in loads:
                 return load
     return None
 
 
 def _next_load(low: float, high: float, kind: Kind, growth: float, near: float) -> float | None:
-    """Choose the next load between one that seems to hold and one that seems to fail; None: they are near enough."""
+    """Choose the next load between one that seems to hold and one that seems to fail; None: they
+    are near enough."""
     if high == math.inf:
         return growth * low
     following = high / growth if low == 0 else math.sqrt(low * high)
     if kind == "concurrency":
         following = float(round(following))
-        return following if low < following < high and following >= 1 and (low == 0 or high > near * low) else None
+        return (
+            following
+            if low < following < high and following >= 1 and (low == 0 or high > near * low)
+            else None
+        )
     return following if following > _LEAST_RATE and (low == 0 or high > near * low) else None
 
 
 def _document(answer: SearchAnswer, search: LoadSearch) -> dict[str, Any]:
-    """Return the document of the run whose load holds and is the highest, or of the last one, with the cells of all.
+    """Return the document of the run whose load holds and is the highest, or of the last one, with
+    the cells of all.
 
     Raises Interrupted with it where the search was cut off.
     """
@@ -338,7 +401,10 @@ def _document(answer: SearchAnswer, search: LoadSearch) -> dict[str, Any]:
     found["text"] = _text(answer, found, search.bounds, best.document["source"] == "measured")
     found["runs"] = [Path(each.document["run_dir"]).name for each in probes]
     folder = Path(best.document["run_dir"])
-    document = best.document | {"cells": cells, "run_dirs": [each.document["run_dir"] for each in probes]}
+    document = best.document | {
+        "cells": cells,
+        "run_dirs": [each.document["run_dir"] for each in probes],
+    }
     if answer.cut:
         raise Interrupted(folder, document | {"max": found})
     info = run_folder.read_info(folder)
@@ -360,18 +426,38 @@ def _text(answer: SearchAnswer, found: dict[str, Any], bounds: str, measured: bo
     def loads(verb: str, sure: float | None, seem: list[float]) -> str:
         if sure:
             return f"{verb} at {sure:.4g} {unit}"
-        return f"seem to {verb} at {seem[0]:.4g} {unit}" if seem else f"{verb} at no load that was tried"
+        return (
+            f"seem to {verb} at {seem[0]:.4g} {unit}"
+            if seem
+            else f"{verb} at no load that was tried"
+        )
 
-    seem = {holds: sorted(each.load for each in answer.probes if each.likely is holds) for holds in (True, False)}
+    seem = {
+        holds: sorted(each.load for each in answer.probes if each.likely is holds)
+        for holds in (True, False)
+    }
     below = [load for load in seem[True][::-1] if answer.high is None or load < answer.high]
     why = next(
-        (each.why for each in answer.probes if each.load == answer.high and each.holds is False and each.why), ""
+        (
+            each.why
+            for each in answer.probes
+            if each.load == answer.high and each.holds is False and each.why
+        ),
+        "",
     )
-    sure = "simulated" if not measured else f"{found['confidence']:.0%} sure" if answer.low or answer.high else ""
+    sure = (
+        "simulated"
+        if not measured
+        else f"{found['confidence']:.0%} sure"
+        if answer.low or answer.high
+        else ""
+    )
     tail = f"{len(answer.probes)} probes, {found['requests']:,} requests"
     if measured and not (answer.low and answer.high) and (below or not why):
         tail += "; a longer --max-duration tells more"
-    at_low = (each.document["cells"] for each in answer.probes if each.load == answer.low and each.holds)
+    at_low = (
+        each.document["cells"] for each in answer.probes if each.load == answer.low and each.holds
+    )
     if not all(cell["verdict"]["trusted"] for cell in next(at_low, [])):
         tail += "; where they hold, the probe is not trusted"
     return (

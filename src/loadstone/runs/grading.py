@@ -52,18 +52,31 @@ class AnswerGrader:
         calls = msgspec.json.encode(said.calls).decode() if said.calls else ""
         right = said.ended and not said.cut and grades.flexible
         return run_folder.GradedAnswer(
-            request_id=said.request_id, cell=int(cell), question=question.id, task=question.task, ended=said.ended,
-            cut=said.cut, thinking=grades.thinking, parsed=grades.parsed, strict=right and grades.strict, right=right,
-            crossed=not right and self._is_crossed(question, said.text), tokens=said.tokens,
+            request_id=said.request_id,
+            cell=int(cell),
+            question=question.id,
+            task=question.task,
+            ended=said.ended,
+            cut=said.cut,
+            thinking=grades.thinking,
+            parsed=grades.parsed,
+            strict=right and grades.strict,
+            right=right,
+            crossed=not right and self._is_crossed(question, said.text),
+            tokens=said.tokens,
             digest=hashlib.blake2b((said.text + calls).encode(), digest_size=16).hexdigest(),
-            marks=_marks(said.text + calls), text=said.text + calls if self._keep else None,
-        )  # fmt: skip
+            marks=_marks(said.text + calls),
+            text=said.text + calls if self._keep else None,
+        )
 
     def _is_crossed(self, question: Question, text: str) -> bool:
         """Tell whether an answer names a number that another question asks for."""
         if question.grade != "needle":
             return False
-        return any(self._asked_for.get(number, question.id) != question.id for number in _NUMBER.findall(text))
+        return any(
+            self._asked_for.get(number, question.id) != question.id
+            for number in _NUMBER.findall(text)
+        )
 
 
 def _marks(text: str) -> list[int]:

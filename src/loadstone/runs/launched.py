@@ -1,4 +1,5 @@
-"""Starts an engine here, and stops it: for a run (`bench --launch`), or until its user has enough."""
+"""Starts an engine here, and stops it: for a run (`bench --launch`), or until its user has
+enough."""
 
 from __future__ import annotations
 
@@ -42,12 +43,17 @@ def launch_for(options: TargetOptions, text: str) -> Launch:
     )
     launch = launch_named(text, site)
     if (nodes := len(launch.ranks)) > 1:
-        raise InputError(f"--launch {text}: it takes {nodes} nodes, and this is one; write a study (docs/studies.md)")
+        raise InputError(
+            f"--launch {text}: it takes {nodes} nodes, and this is one; write a study"
+            " (docs/studies.md)"
+        )
     return launch
 
 
 @contextlib.contextmanager
-def started(launch: Launch, tell: Callable[[str], None], timeout_s: float = READY_S) -> Iterator[RunningEngine]:
+def started(
+    launch: Launch, tell: Callable[[str], None], timeout_s: float = READY_S
+) -> Iterator[RunningEngine]:
     """Run an engine on this machine: it is ready within the block, and gone after it.
 
     Raises LaunchError where it does not start or has ended: its log then stays.
@@ -71,7 +77,8 @@ def started(launch: Launch, tell: Callable[[str], None], timeout_s: float = READ
 
 
 def why_ended(engine: RunningEngine | None, log: Path) -> str | None:
-    """Return why an engine ended while it was measured; None: it did not. `log`: where its log is kept."""
+    """Return why an engine ended while it was measured; None: it did not. `log`: where its log is
+    kept."""
     try:
         if engine is not None:
             engine.check()

@@ -6,7 +6,12 @@ import contextlib
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from loadstone.core.errors import InputError
@@ -27,19 +32,30 @@ class _LiveRun(Collector):
 
     def collect(self) -> Iterator[Metric]:
         seen, requests = self._seen, "loadstone_requests"
-        yield GaugeMetricFamily("loadstone_load", "Rate or concurrency of the cell that is measured", self._load)
+        yield GaugeMetricFamily(
+            "loadstone_load", "Rate or concurrency of the cell that is measured", self._load
+        )
         yield GaugeMetricFamily(f"{requests}_active", "Requests under way", seen.active)
-        yield CounterMetricFamily(f"{requests}_completed", "Requests that ended well", seen.ended - seen.failed)
+        yield CounterMetricFamily(
+            f"{requests}_completed", "Requests that ended well", seen.ended - seen.failed
+        )
         yield CounterMetricFamily(f"{requests}_failed", "Requests that failed", seen.failed)
-        yield CounterMetricFamily("loadstone_output_events", "Stream events that carried output", seen.tokens)
-        yield SummaryMetricFamily("loadstone_ttft_seconds", "Time to first token", seen.ttfts, seen.ttft_s)
-        yield SummaryMetricFamily("loadstone_tpot_seconds", "Time per later token", seen.tpots, seen.tpot_s)
+        yield CounterMetricFamily(
+            "loadstone_output_events", "Stream events that carried output", seen.tokens
+        )
+        yield SummaryMetricFamily(
+            "loadstone_ttft_seconds", "Time to first token", seen.ttfts, seen.ttft_s
+        )
+        yield SummaryMetricFamily(
+            "loadstone_tpot_seconds", "Time per later token", seen.tpots, seen.tpot_s
+        )
 
 
 @contextlib.contextmanager
 def serving(address: str | None) -> Iterator[Listener]:
-    """Serve /metrics at PORT of this machine, or at HOST:PORT, while the block lasts; what it yields is to hear the
-    run's events. None: nothing is served. Raises InputError where that is no address, or is taken.
+    """Serve /metrics at PORT of this machine, or at HOST:PORT, while the block lasts; what it
+    yields is to hear the run's events. None: nothing is served. Raises InputError where that is no
+    address, or is taken.
     """
     live, registry = _LiveRun(), CollectorRegistry()
     registry.register(live)
@@ -47,10 +63,14 @@ def serving(address: str | None) -> Iterator[Listener]:
         if address is not None:
             host, _, port = address.rpartition(":")
             try:
-                server, _thread = start_http_server(int(port) or -1, host.strip("[]") or "127.0.0.1", registry)
+                server, _thread = start_http_server(
+                    int(port) or -1, host.strip("[]") or "127.0.0.1", registry
+                )
             except (OSError, OverflowError, ValueError) as error:
                 remedy = "choose another port from 1 to 65535, or HOST:PORT"
-                raise InputError(f"--metrics-port {address}: cannot be served ({error}); {remedy}") from None
+                raise InputError(
+                    f"--metrics-port {address}: cannot be served ({error}); {remedy}"
+                ) from None
             stack.callback(server.server_close)
             stack.callback(server.shutdown)
         yield live.hear

@@ -1,5 +1,5 @@
-"""Offline throughput is measured by batches through an engine's own interface; each is a cell of an ordinary run
-folder.
+"""Offline throughput is measured by batches through an engine's own interface; each is a cell of an
+ordinary run folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from loadstone.workload.prompts import PromptWriter, Vocabulary
 
 _EVENT_BYTES = 1
 _WARMUP_TOKENS = 16
-"""Answers of warm-up requests are cut to so many: they are there so that kernels are compiled and memory is taken."""
+"""Answers of warm-up requests are cut to so many: they are there so that kernels are compiled and
+memory is taken."""
 _MOST_IDS = 1 << 16
 
 
@@ -59,12 +60,15 @@ class _Stopped(Exception):
     """A signal came while the engine worked."""
 
 
-def offline(options: OfflineOptions, tell: Callable[[str], None] = lambda note: None) -> dict[str, Any]:
-    """Measure batches through the engine's own interface, or simulate them; returns the summary, of several output
-    lengths theirs as `runs`. `tell` gets notes on how the engine is loaded.
+def offline(
+    options: OfflineOptions, tell: Callable[[str], None] = lambda note: None
+) -> dict[str, Any]:
+    """Measure batches through the engine's own interface, or simulate them; returns the summary, of
+    several output lengths theirs as `runs`. `tell` gets notes on how the engine is loaded.
 
-    Raises InputError, one line, where it cannot be done, and Interrupted, after saving, when a signal ended it. An
-    engine that ends during a later batch leaves a failed run with the cells before.
+    Raises InputError, one line, where it cannot be done, and Interrupted, after saving, when a
+    signal ended it. An engine that ends during a later batch leaves a failed run with the cells
+    before.
     """
     if options.simulate:
         documents = [simulate(each) for each in _simulations(options)]
@@ -72,20 +76,29 @@ def offline(options: OfflineOptions, tell: Callable[[str], None] = lambda note: 
         if options.profile is not None:
             raise InputError("--profile: of simulated batches; add --simulate, or leave it out")
         documents = _measure(options, tell)
-    return documents[0] if len(documents) == 1 else {"schema": documents[0]["schema"], "runs": documents}
+    return (
+        documents[0]
+        if len(documents) == 1
+        else {"schema": documents[0]["schema"], "runs": documents}
+    )
 
 
 def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
     """Return the options of each run, one for each length of outputs. Raises InputError."""
     lengths = options.output.split(",")
     if not all(length.strip() for length in lengths):
-        raise InputError(f"--output: a length is missing in {options.output!r}; write e.g. 800,1600")
+        raise InputError(
+            f"--output: a length is missing in {options.output!r}; write e.g. 800,1600"
+        )
     load = LoadOptions(rate=(math.inf,), requests=options.batch, warmup=options.warmup)
     output = OutputOptions(label=options.label, out=options.out, command=options.command)
     return [
         RunOptions(
             workload=WorkloadOptions(
-                input=options.input, output=length, range_ratio=options.range_ratio, seed=options.seed
+                input=options.input,
+                output=length,
+                range_ratio=options.range_ratio,
+                seed=options.seed,
             ),
             load=load,
             output=output,
@@ -96,10 +109,16 @@ def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
 
 def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
     if options.model or options.arguments or options.environment or options.python:
-        raise InputError("--simulate starts no engine; leave --model, --argument, --env and --python out")
-    simulator = SimulatorOptions(deployment=options.deployment, profile=options.profile, offline=True)
+        raise InputError(
+            "--simulate starts no engine; leave --model, --argument, --env and --python out"
+        )
+    simulator = SimulatorOptions(
+        deployment=options.deployment, profile=options.profile, offline=True
+    )
     return [
-        SimulateOptions(workload=each.workload, load=each.load, output=each.output, simulator=simulator)
+        SimulateOptions(
+            workload=each.workload, load=each.load, output=each.output, simulator=simulator
+        )
         for each in _options_of_runs(options)
     ]
 
@@ -107,7 +126,9 @@ def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
 def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[str, Any]]:
     """Load the engine once and run the batches, each length of outputs into a folder of its own."""
     runs = _options_of_runs(options)
-    keywords = keywords_named(options.deployment, Site(model=options.model, arguments=tuple(options.arguments)))
+    keywords = keywords_named(
+        options.deployment, Site(model=options.model, arguments=tuple(options.arguments))
+    )
     for note in keywords.notes:
         tell(note)
     plans = [_plan(each) for each in runs]
@@ -132,7 +153,9 @@ def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[
 
 def _plan(options: RunOptions) -> Plan:
     plan = plan_of(options)
-    plan.output_tokens = np.where(plan.phase == 0, plan.output_tokens.clip(max=_WARMUP_TOKENS), plan.output_tokens)
+    plan.output_tokens = np.where(
+        plan.phase == 0, plan.output_tokens.clip(max=_WARMUP_TOKENS), plan.output_tokens
+    )
     plan.workload["mode"] = "offline"
     return plan
 
@@ -167,13 +190,19 @@ def _open(
     )
     name = (target.engine, "offline", target.model.rsplit("/", 1)[-1])
     salt = salt_of("auto")
-    info = execution.describe(options, plan, target, settings, source="measured", name=name, salt=salt)
+    info = execution.describe(
+        options, plan, target, settings, source="measured", name=name, salt=salt
+    )
     tenth = loaded.vocabulary // 10  # special tokens are the first or the last of a vocabulary
     ids = tuple(range(tenth, min(loaded.vocabulary - tenth, tenth + _MOST_IDS)))
     if not ids:
-        raise InputError(f"{keywords.model}: a vocabulary of {loaded.vocabulary} tokens makes no prompts")
+        raise InputError(
+            f"{keywords.model}: a vocabulary of {loaded.vocabulary} tokens makes no prompts"
+        )
     writer = PromptWriter(Vocabulary("token ids", ids), seed=plan.seed, salt=salt, chat=False)
-    return _Batches(execution.open_run(options.output.out, info, plan, signals, _EVENT_BYTES), engine, writer)
+    return _Batches(
+        execution.open_run(options.output.out, info, plan, signals, _EVENT_BYTES), engine, writer
+    )
 
 
 @dataclasses.dataclass
@@ -185,7 +214,8 @@ class _Batches:
     writer: PromptWriter
 
     def measure(self) -> str | None:
-        """Run every batch, and its warm-up before it; returns why they ended early, where a later one did."""
+        """Run every batch, and its warm-up before it; returns why they ended early, where a later
+        one did."""
         folder, info, _, signals = self.run
         origin_ns = info.origin_ns = time.monotonic_ns()
         run_folder.write_info(folder, info)
@@ -205,7 +235,10 @@ class _Batches:
         folder, info, plan, _ = self.run
         for cell, load in enumerate(plan.cells):
             for first, last in plan.steps(cell):
-                requests = [plan.request(cell, index) for index in range(first, last or len(plan.rows(cell)))]
+                requests = [
+                    plan.request(cell, index)
+                    for index in range(first, last or len(plan.rows(cell)))
+                ]
                 prompts = [self.writer.write(each) for each in requests]
                 try:
                     batch = self.engine.generate(prompts, [each.output_tokens for each in requests])
@@ -221,15 +254,19 @@ class _Batches:
                 if not all(journal.write(each) for each in table.combine_chunks().to_batches()):
                     return "the disk is full"
             start_s, end_s = batch.start_s - origin_s, batch.end_s - origin_s
-            info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=start_s, end_s=end_s)
+            info.cells[cell] = CellInfo(
+                load=load, start_s=start_s, issue_end_s=start_s, end_s=end_s
+            )
             run_folder.write_info(folder, info)
             run_folder.log(folder, f"{load.label}: {end_s - start_s:.3g} s")
         return None
 
 
-def _record(request: PlannedRequest, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float) -> RequestRecord:
-    """Make the record of one request of a batch: with its first and last token where the engine tells when these
-    were, else with the end alone.
+def _record(
+    request: PlannedRequest, answer: OfflineAnswer, batch: OfflineBatch, origin_s: float
+) -> RequestRecord:
+    """Make the record of one request of a batch: with its first and last token where the engine
+    tells when these were, else with the end alone.
     """
     timed = answer.first_s is not None and answer.last_s is not None and answer.output_tokens > 1
     times = [answer.first_s, answer.last_s] if timed else [answer.last_s or batch.end_s]

@@ -1,5 +1,5 @@
-"""Before a measured run: the options are checked, the servers are found or started and probed, and a plan is made
-that they take.
+"""Before a measured run: the options are checked, the servers are found or started and probed, and
+a plan is made that they take.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import RequestSpec
 
 LOADED = 2.0
-"""E2E of a request among others over that of one alone, guessed: before a run nobody knows its load."""
+"""E2E of a request among others over that of one alone, guessed: before a run nobody knows its
+load."""
 _PROBE_TOKENS = 17
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
 _MARK = "[01234567] "
@@ -78,7 +79,8 @@ class Prepared(NamedTuple):
     stopping    what ends a cell early
     declared    the deployment that the user declared
     servers     what is measured; `server`: as it was probed
-    expected_s  about how long a request of each cell takes, in seconds, where that decided how many there are
+    expected_s  about how long a request of each cell takes, in seconds, where that decided how many
+                there are
     salt        what makes prompts new; None: nothing does
     """
 
@@ -92,8 +94,11 @@ class Prepared(NamedTuple):
     salt: str | None
 
 
-def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitStack, tell: Tell) -> Prepared:
-    """Check the options, find or start the servers, which end with `stack`, probe them, and make the plan.
+def prepare(
+    options: Options, stopping: Stopping | None, stack: contextlib.ExitStack, tell: Tell
+) -> Prepared:
+    """Check the options, find or start the servers, which end with `stack`, probe them, and make
+    the plan.
 
     `stopping`: in place of what the options say ends a cell. Raises InputError.
     """
@@ -108,7 +113,11 @@ def prepare(options: Options, stopping: Stopping | None, stack: contextlib.ExitS
     servers = targets.find_servers(options.target, draft, stack, tell)
     server = probe(options, draft, servers, headers)
     text = options.target.launch or options.target.deployment or ""
-    if server.target.engine is None and declared is not None and (options.target.launch or names_engine(text)):
+    if (
+        server.target.engine is None
+        and declared is not None
+        and (options.target.launch or names_engine(text))
+    ):
         server.target.engine = engine_title(declared.engine)
     plan, expected_s = plan_for(planner, draft, server, options.client)
     salt = salt_of(options.client.salt)
@@ -120,12 +129,19 @@ def stopping_of(options: EarlyEndOptions, client: ClientOptions) -> Stopping:
     """Return what ends cells early. Raises InputError."""
     rules = parse_rules(options.stop_when) if options.stop_when is not None else ()
     if not client.stream and (rule := next((rule for rule in rules if rule.metric != "e2e"), None)):
-        raise InputError(f"--stop-when {rule.text}: with --no-stream there is e2e alone; write e.g. e2e_p50±2%")
-    return Stopping(rules, options.max_errors, options.min_duration_s or 0.0, options.max_duration_s or math.inf)
+        raise InputError(
+            f"--stop-when {rule.text}: with --no-stream there is e2e alone; write e.g. e2e_p50±2%"
+        )
+    return Stopping(
+        rules, options.max_errors, options.min_duration_s or 0.0, options.max_duration_s or math.inf
+    )
 
 
-def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[str, str]]) -> ProbedServer:
-    """Probe the first server; the others of a fleet must offer the same. Raises InputError, TargetError."""
+def probe(
+    options: Options, plan: Plan, servers: Servers, headers: list[tuple[str, str]]
+) -> ProbedServer:
+    """Probe the first server; the others of a fleet must offer the same. Raises InputError,
+    TargetError."""
     urls, client, structured = servers.urls, options.client, options.workload.structured
     needs = Requirements(
         model=options.target.model if servers.engine is None else servers.engine.launch.model,
@@ -154,14 +170,30 @@ def probe(options: Options, plan: Plan, servers: Servers, headers: list[tuple[st
     # A header may name the model, too, which is no key.
     named = keys_in([header for header in headers if names_key(header[0])], client.extra_body)
     model = target.model.lower()
-    keys = [key for key in keys_in(headers, client.extra_body) if key in named or key.lower() not in model]
+    keys = [
+        key
+        for key in keys_in(headers, client.extra_body)
+        if key in named or key.lower() not in model
+    ]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
-    target.models, target.version = _blank_keys(target.models, keys), _blank_keys(target.version, keys)
+    target.models, target.version = (
+        _blank_keys(target.models, keys),
+        _blank_keys(target.version, keys),
+    )
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.model = blank(target.model, keys)
-    notes = [f"{page}: the connection was cut {times}×; the probe was sent again" for page, times in cuts.items()]
+    notes = [
+        f"{page}: the connection was cut {times}×; the probe was sent again"
+        for page, times in cuts.items()
+    ]
     return ProbedServer(
-        target, vocabulary, request, headers, addresses, keys, [blank(note, keys) for note in notes + missed]
+        target,
+        vocabulary,
+        request,
+        headers,
+        addresses,
+        keys,
+        [blank(note, keys) for note in notes + missed],
     )
 
 
@@ -169,9 +201,12 @@ def _blank_keys(value: Any, keys: list[str]) -> Any:
     return msgspec.json.decode(blank_bytes(msgspec.json.encode(value), keys))
 
 
-def plan_for(planner: Planner, draft: Plan, server: ProbedServer, client: ClientOptions) -> tuple[Plan, list[float]]:
-    """Make the plan that the server takes; and estimate how long a request of each cell will take there, in seconds,
-    where that decides how many there are. `draft`: made without knowing the server. Raises InputError.
+def plan_for(
+    planner: Planner, draft: Plan, server: ProbedServer, client: ClientOptions
+) -> tuple[Plan, list[float]]:
+    """Make the plan that the server takes; and estimate how long a request of each cell will take
+    there, in seconds, where that decides how many there are. `draft`: made without knowing the
+    server. Raises InputError.
     """
     workload, most = planner.options.workload, server.target.max_model_tokens
     if workload.trace is not None or workload.agents is not None:
@@ -186,13 +221,16 @@ def plan_for(planner: Planner, draft: Plan, server: ProbedServer, client: Client
 
 
 def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -> list[float]:
-    """Estimate how long a request of each cell will take, in seconds: LOADED times one alone, of the mean length, by
-    small requests with prompts of the plan's kind. Nothing where the server does not answer these.
+    """Estimate how long a request of each cell will take, in seconds: LOADED times one alone, of
+    the mean length, by small requests with prompts of the plan's kind. Nothing where the server
+    does not answer these.
     """
     target = server.target
     if target.endpoint == "triton-grpc":
         return []
-    writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat")
+    writer = PromptWriter(
+        server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat"
+    )
     requests = RequestBody(make_body(server.request))
     with HttpServer(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
@@ -208,18 +246,25 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
                 return []
             took_s[tokens] = time.monotonic() - start_s
     token_s = max(0.0, took_s[_PROBE_TOKENS] - took_s[1]) / (_PROBE_TOKENS - 1)
-    outputs = (plan.output_tokens[rows.start : rows.stop] for rows in map(plan.rows, range(len(plan.cells))))
-    return [LOADED * (took_s[1] + token_s * max(0.0, float(tokens.mean()) - 1)) for tokens in outputs]
+    outputs = (
+        plan.output_tokens[rows.start : rows.stop]
+        for rows in map(plan.rows, range(len(plan.cells)))
+    )
+    return [
+        LOADED * (took_s[1] + token_s * max(0.0, float(tokens.mean()) - 1)) for tokens in outputs
+    ]
 
 
 def check_client(options: ClientOptions) -> None:
-    """Refuse what cannot be, before anything is started. Raises InputError, which names the flag."""
+    """Refuse what cannot be, before anything is started. Raises InputError, which names the
+    flag."""
     most = 4 * max(4, os.cpu_count() or 1)
     if options.ray is not None:
         most = 1024  # its machines have more processors than this one
     if options.workers is not None and not 1 <= options.workers <= most:
         raise InputError(
-            f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is enough"
+            f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is"
+            " enough"
         )
     if options.proxy is not None:
         check_proxy(options.proxy)
@@ -236,15 +281,18 @@ def _check_ray(address: str) -> None:
         socket.create_connection((host, int(port)), 5).close()
     except (OSError, ValueError, OverflowError) as error:
         raise InputError(
-            f"--ray {address}: no Ray cluster answers there ({error}); give the host:port of its head"
+            f"--ray {address}: no Ray cluster answers there ({error}); give the host:port of its"
+            " head"
         ) from error
 
 
 @contextlib.contextmanager
 def count_long_prompts(client: ClientOptions, server: ProbedServer) -> Iterator[Beyond]:
-    """Count the tokens of prompts that a server may not take; see planning.Beyond. Raises InputError.
+    """Count the tokens of prompts that a server may not take; see planning.Beyond. Raises
+    InputError.
 
-    No tokenizer makes more tokens of a text than it has bytes: only what might be too long so is counted.
+    No tokenizer makes more tokens of a text than it has bytes: only what might be too long so is
+    counted.
     """
     target, counts = server.target, dict[str, int | None]()
     with attach.connect(target.url, client.endpoint, server.headers, client.proxy) as connection:
@@ -264,23 +312,32 @@ def count_long_prompts(client: ClientOptions, server: ProbedServer) -> Iterator[
 
 
 def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers of every request: those given, and a key that the environment holds. Raises InputError."""
+    """Return the headers of every request: those given, and a key that the environment holds.
+    Raises InputError."""
     headers = list(named)
     for name, value in headers:
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(r"[\t -~]*", value):
-            raise InputError("--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'")
+        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(
+            r"[\t -~]*", value
+        ):
+            raise InputError(
+                "--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'"
+            )
         if name.lower() in ("content-length", "transfer-encoding"):
             raise InputError(f"--header: {name} follows from the request; leave it out")
     key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
     if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
         if not re.fullmatch("[!-~]+", key):
-            raise InputError(f"{' or '.join(KEY_VARIABLES)}: the key holds a space or a character that is not ASCII")
+            raise InputError(
+                f"{' or '.join(KEY_VARIABLES)}: the key holds a space or a character that is not"
+                " ASCII"
+            )
         headers.append(("Authorization", f"Bearer {key}"))
     return headers
 
 
 def salt_of(text: str) -> str | None:
-    """Return what makes a run's prompts new, or the same again; None: nothing does. Raises InputError."""
+    """Return what makes a run's prompts new, or the same again; None: nothing does. Raises
+    InputError."""
     if text == "none":
         return None
     if not re.fullmatch("[0-9A-Za-z._-]{1,64}", text):
@@ -289,19 +346,28 @@ def salt_of(text: str) -> str | None:
 
 
 def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int | None) -> None:
-    """Refuse before the run what the server, or this host with so many `workers`, would refuse in it. Raises
-    InputError.
+    """Refuse before the run what the server, or this host with so many `workers`, would refuse in
+    it. Raises InputError.
     """
     target, longest = server.target, longest_tokens(plan)
     if not plan.has_texts:
         firsts = ((plan.turn <= 0) & (plan.phase != CHECK)).nonzero()[0]
         row = int(firsts[plan.input_tokens[firsts].argmin()])
         cell = int(plan.cell[row])
-        writer = PromptWriter(server.vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat")
+        writer = PromptWriter(
+            server.vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat"
+        )
         writer.write(plan.request(cell, row - plan.rows(cell).start))
-    if target.max_model_tokens is not None and longest > target.max_model_tokens and not plan.has_texts:
+    if (
+        target.max_model_tokens is not None
+        and longest > target.max_model_tokens
+        and not plan.has_texts
+    ):
         row = int((plan.input_tokens + plan.output_tokens).argmax())
-        what = f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together they are"
+        what = (
+            f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together"
+            " they are"
+        )
         if plan.phase[row] == CHECK:
             what = f"--check: an answer of {plan.output_tokens[row]} tokens (--check-tokens) is"
         elif plan.has_sessions:
@@ -316,13 +382,16 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
 def check_open_files(plan: Plan, workers: int) -> None:
     """Refuse more connections than each of the `workers` may have open files. Raises InputError.
 
-    How many an open loop has at once is not known before, but where it is capped: at most the cap, or its requests.
+    How many an open loop has at once is not known before, but where it is capped: at most the cap,
+    or its requests.
     """
     most = 0.0
     for cell, load in enumerate(plan.cells):
         connections = load.value if not load.is_open else load.max_concurrency or 0
         if not load.is_closed and not plan.cyclic(cell):
-            connections = min(connections, load.max_concurrency or connections, len(plan.rows(cell)))
+            connections = min(
+                connections, load.max_concurrency or connections, len(plan.rows(cell))
+            )
         most = max(most, connections)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit != resource.RLIM_INFINITY and most / workers + 64 > limit:

@@ -17,14 +17,42 @@ from loadstone.core.secrets import blank, blank_words, names_key
 from loadstone.engines.launch import Launch
 
 _PREFIXES = (
-    "VLLM_", "SGLANG_", "SGL_", "TRTLLM_", "TLLM_", "LLAMA_ARG_", "GGML_", "MLX_", "HF_HUB_OFFLINE", "HF_HUB_ENABLE_",
-    "TRANSFORMERS_OFFLINE", "TORCH", "PYTORCH_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "NVSHMEM_", "TRITON_",
-    "FLASHINFER_", "HIP_", "ROCR_", "HSA_", "RCCL_", "AITER_", "OMP_", "MKL_", "KMP_", "LD_PRELOAD",
-)  # fmt: skip
+    "VLLM_",
+    "SGLANG_",
+    "SGL_",
+    "TRTLLM_",
+    "TLLM_",
+    "LLAMA_ARG_",
+    "GGML_",
+    "MLX_",
+    "HF_HUB_OFFLINE",
+    "HF_HUB_ENABLE_",
+    "TRANSFORMERS_OFFLINE",
+    "TORCH",
+    "PYTORCH_",
+    "CUDA_",
+    "NVIDIA_",
+    "NCCL_",
+    "GLOO_",
+    "UCX_",
+    "NVSHMEM_",
+    "TRITON_",
+    "FLASHINFER_",
+    "HIP_",
+    "ROCR_",
+    "HSA_",
+    "RCCL_",
+    "AITER_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "LD_PRELOAD",
+)
 """Variables that decide how an engine runs. Others may be anybody's business."""
 _PACKAGES = (
-    "import importlib.metadata as m, json, platform; print(json.dumps([platform.python_version(), "
-    "{d.metadata['Name']: d.version for d in m.distributions() if d.metadata and d.metadata['Name']}]))"
+    "import importlib.metadata as m, json, platform; print(json.dumps([platform.python_version(),"
+    " {d.metadata['Name']: d.version for d in m.distributions() if d.metadata and"
+    " d.metadata['Name']}]))"
 )
 _EXEC = re.compile(r"'''exec' \"?([^\"\s]*python[^\"\s]*)")
 """How pip begins a program whose interpreter's path is too long for its first line."""
@@ -34,30 +62,39 @@ _GIT_S = 5.0
 
 
 def of_launch(launch: Launch, *, here: bool = True, start_up_s: float | None = None) -> Provenance:
-    """Collect the provenance of an engine that runs. `here`: False where its ranks are on other machines, which are
-    not asked.
+    """Collect the provenance of an engine that runs. `here`: False where its ranks are on other
+    machines, which are not asked.
     """
     container = launch.container
     keys = [value for name, value in os.environ.items() if names_key(name) and len(value) > 7]
-    commands = tuple(tuple(blank(word, keys) for word in blank_words(rank.argv)) for rank in launch.ranks)
+    commands = tuple(
+        tuple(blank(word, keys) for word in blank_words(rank.argv)) for rank in launch.ranks
+    )
     first = launch.ranks[0]
     python, packages = _packages(launch) if here else (None, {})
     environment = dict(first.env)
     if here and container is None:
-        environment = {name: os.environ[name] for name in os.environ if name.startswith(_PREFIXES)} | environment
+        environment = {
+            name: os.environ[name] for name in os.environ if name.startswith(_PREFIXES)
+        } | environment
     return Provenance(
         commands=commands,
         image=container.image if container else None,
         image_digest=_digest(container.runtime, container.image, here=here) if container else None,
         python=python,
         packages=packages,
-        environment={name: blank(value, keys) for name, value in sorted(environment.items()) if not names_key(name)},
+        environment={
+            name: blank(value, keys)
+            for name, value in sorted(environment.items())
+            if not names_key(name)
+        },
         start_up_s=start_up_s,
     )
 
 
 def git_state() -> GitState | None:
-    """Return the commit of the folder that this process is in; None: it is in no repository, or there is no git."""
+    """Return the commit of the folder that this process is in; None: it is in no repository, or
+    there is no git."""
     commit = _output(["git", "rev-parse", "HEAD"], _GIT_S)
     if not re.fullmatch("[0-9a-f]{40,64}", commit or ""):
         return None
@@ -67,7 +104,8 @@ def git_state() -> GitState | None:
 
 
 def _packages(launch: Launch) -> tuple[str | None, dict[str, str]]:
-    """Ask the engine's interpreter for its version and those of its packages; nothing of an engine without one."""
+    """Ask the engine's interpreter for its version and those of its packages; nothing of an engine
+    without one."""
     argv, container = launch.ranks[0].argv, launch.container
     if container is not None:
         name = argv[argv.index("--name") + 1] if "--name" in argv else None
@@ -106,7 +144,12 @@ def _digest(runtime: str, image: str, *, here: bool) -> str | None:
     """Find the digest of the image that a name stands for on this machine."""
     told = image
     if here and runtime in ("docker", "podman") and "@" not in image:
-        told = _output([runtime, "image", "inspect", "--format", "{{json .RepoDigests}}", image], _ANSWER_S) or ""
+        told = (
+            _output(
+                [runtime, "image", "inspect", "--format", "{{json .RepoDigests}}", image], _ANSWER_S
+            )
+            or ""
+        )
     digest = _DIGEST.search(told)
     return digest[0] if digest else None
 

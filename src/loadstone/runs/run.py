@@ -11,8 +11,11 @@ if TYPE_CHECKING:
     from loadstone.runs.cells import Event
 
 
-def run(options: RunOptions, on_event: Callable[[Event], None] = lambda event: None) -> dict[str, Any]:
-    """Do what the options ask for; returns the `--json` document. Raises as bench() and simulate() do."""
+def run(
+    options: RunOptions, on_event: Callable[[Event], None] = lambda event: None
+) -> dict[str, Any]:
+    """Do what the options ask for; returns the `--json` document. Raises as bench() and simulate()
+    do."""
     if options.load.find_max is not None:
         from loadstone.runs.find_max import find_max
 

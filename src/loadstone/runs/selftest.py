@@ -1,8 +1,9 @@
-"""The client proves itself on this host: its time of every token against the server's time of writing that token.
+"""The client proves itself on this host: its time of every token against the server's time of
+writing that token.
 
-The server is the timing server in a process of its own, the client the real one: workers, sockets, journal, records.
-Both read CLOCK_MONOTONIC, so the two times of a token differ by its way through the kernel and by the client's error.
-docs/selftest.md has the method, its limits and an example.
+The server is the timing server in a process of its own, the client the real one: workers, sockets,
+journal, records. Both read CLOCK_MONOTONIC, so the two times of a token differ by its way through
+the kernel and by the client's error. docs/selftest.md has the method, its limits and an example.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from loadstone.analyse.client_accuracy import ClientErrors, Selftest, SelftestRow, Shift, Spread, events_per_s
+from loadstone.analyse.client_accuracy import (
+    ClientErrors,
+    Selftest,
+    SelftestRow,
+    Shift,
+    Spread,
+    events_per_s,
+)
 from loadstone.analyse.metrics import measure_cell
 from loadstone.core import host, run_folder
 from loadstone.core.errors import LoadstoneError
@@ -40,7 +48,8 @@ _SALT = "selftest"
 _INPUT_TOKENS, _OUTPUT_TOKENS = 32, 20
 _SPARE_FILES = 64
 _LATE_SHARE = 0.5
-"""Of the time between a stream's tokens: a server later than this (p99) does not offer the load that a row names."""
+"""Of the time between a stream's tokens: a server later than this (p99) does not offer the load
+that a row names."""
 
 
 class StreamLevel(msgspec.Struct, frozen=True):
@@ -51,11 +60,17 @@ class StreamLevel(msgspec.Struct, frozen=True):
     seconds: float = 4.0
 
 
-LEVELS = (StreamLevel(1, 20), StreamLevel(10, 20), StreamLevel(100, 20), StreamLevel(1000, 20), StreamLevel(5000, 10))
+LEVELS = (
+    StreamLevel(1, 20),
+    StreamLevel(10, 20),
+    StreamLevel(100, 20),
+    StreamLevel(1000, 20),
+    StreamLevel(5000, 10),
+)
 QUICK_LEVELS = (StreamLevel(1, 20, 2), StreamLevel(10, 20, 2), StreamLevel(100, 20, 2))
 
 
-# --- measuring ------------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------------------
 
 
 def run(
@@ -63,9 +78,11 @@ def run(
     contention: bool = True,
     on_event: Callable[[str], None] = lambda text: None,
 ) -> Selftest:
-    """Measure every level, then with `contention` every level again with as many busy processes as cores.
+    """Measure every level, then with `contention` every level again with as many busy processes as
+    cores.
 
-    `on_event` is told what comes next. A level that this host cannot do is a row with a note. Ctrl-C raises.
+    `on_event` is told what comes next. A level that this host cannot do is a row with a note.
+    Ctrl-C raises.
     """
     described = host.describe()
     rows = []
@@ -87,7 +104,9 @@ def _row(level: StreamLevel, contended: bool) -> SelftestRow:
     )
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit not in (resource.RLIM_INFINITY, -1) and level.streams + _SPARE_FILES > limit:
-        return msgspec.structs.replace(row, note=f"the limit of open files is {limit}; raise it with ulimit -n")
+        return msgspec.structs.replace(
+            row, note=f"the limit of open files is {limit}; raise it with ulimit -n"
+        )
     itl_s = 1 / level.tokens_per_s
     law = FixedLatency(ttft_s=itl_s, itl_s=itl_s)
     try:
@@ -108,8 +127,8 @@ def _row(level: StreamLevel, contended: bool) -> SelftestRow:
 
 
 def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
-    """Ask the server for its times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, then when each
-    token was written.
+    """Ask the server for its times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read,
+    then when each token was written.
     """
     try:
         answer = httpx.get(f"{server.url}/truth", timeout=60, trust_env=False)
@@ -119,26 +138,38 @@ def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
 
 
 def _numbers(
-    row: SelftestRow, document: Mapping[str, Any], law: FixedLatency, truth: Mapping[str, Sequence[int]]
+    row: SelftestRow,
+    document: Mapping[str, Any],
+    law: FixedLatency,
+    truth: Mapping[str, Sequence[int]],
 ) -> SelftestRow:
     if not document["cells"]:
         return msgspec.structs.replace(row, note="nothing was sent")
     folder, cell = Path(document["run_dir"]), Summary.of(document).cells[0]
     info = run_folder.read_info(folder)
-    records = pa.Table.from_batches(run_folder.read_records(folder, 0), schema=run_folder.records_schema())
+    records = pa.Table.from_batches(
+        run_folder.read_records(folder, 0), schema=run_folder.records_schema()
+    )
     comparison = compare(records, truth, info.origin_ns or 0, law, info.cells[0].load)
     ran, sent, ok = info.cells[0], cell.requests.sent or 0, cell.requests.ok or 0
     ran_s = ran.end_s - ran.start_s if ran.end_s is not None and ran.start_s is not None else None
-    notes = [] if info.clock == "kernel" else ["no kernel stamps here: arrivals are times of reading"]
+    notes = (
+        [] if info.clock == "kernel" else ["no kernel stamps here: arrivals are times of reading"]
+    )
     if comparison is None:
         notes.append("no request could be compared")
     if ok < sent:
         notes.append(f"{sent - ok} of {sent} requests failed")
     if comparison is not None and comparison.unmatched:
-        notes.append(f"{comparison.unmatched} requests have another number of tokens than were written")
+        notes.append(
+            f"{comparison.unmatched} requests have another number of tokens than were written"
+        )
     late_s = comparison.server_late_s.p99 if comparison is not None else None
     if late_s is not None and late_s > _LATE_SHARE / row.tokens_per_s:
-        notes.append(f"the server itself was {show_seconds(late_s, 2)} late: the load was less even than this")
+        notes.append(
+            f"the server itself was {show_seconds(late_s, 2)} late: the load was less even than"
+            " this"
+        )
     return msgspec.structs.replace(
         row,
         note="; ".join(notes) or None,
@@ -153,36 +184,46 @@ def _numbers(
 
 @contextlib.contextmanager
 def _keep_busy(processes: int) -> Iterator[list[int]]:
-    """Run so many processes that only count, at this one's priority; yields their ids. They end with the block, or
-    with us.
+    """Run so many processes that only count, at this one's priority; yields their ids. They end
+    with the block, or with us.
     """
     program = f"import os\nwhile os.getppid() == {os.getpid()}:\n for _ in range(100_000): pass"
     pids = []
     with contextlib.ExitStack() as stack:
         for _ in range(processes):
-            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program], start_new_session=True))
+            process = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+            )
             stack.callback(process.kill)
             pids.append(process.pid)
         yield pids
 
 
-# --- arithmetic -----------------------------------------------------------------------------------------------
+# --- arithmetic -----------------------------------------------------------------------------------
 
 
 def compare(
-    records: pa.Table, truth: Mapping[str, Sequence[int]], origin_ns: int, law: FixedLatency, load: Load
+    records: pa.Table,
+    truth: Mapping[str, Sequence[int]],
+    origin_ns: int,
+    law: FixedLatency,
+    load: Load,
 ) -> ClientErrors | None:
-    """Compare records of one cell with the truth (see `_ask_truth`); None where no measured request is ok and
-    matched.
+    """Compare records of one cell with the truth (see `_ask_truth`); None where no measured request
+    is ok and matched.
 
     `origin_ns`: CLOCK_MONOTONIC at the records' time 0.
     """
     import pyarrow.compute as pc
 
-    chosen = records.filter(pc.and_(pc.equal(records["phase"], "measure"), pc.equal(records["status"], "ok")))
+    chosen = records.filter(
+        pc.and_(pc.equal(records["phase"], "measure"), pc.equal(records["status"], "ok"))
+    )
     lengths = pc.fill_null(pc.list_value_length(chosen["arrival_s"]), 0).to_pylist()
     matched, written, late, received = [], [], [], []
-    for row, (name, tokens) in enumerate(zip(chosen["request_id"].to_pylist(), lengths, strict=True)):
+    for row, (name, tokens) in enumerate(
+        zip(chosen["request_id"].to_pylist(), lengths, strict=True)
+    ):
         read_ns, *written_ns = truth.get(f"{_SALT}-{name}") or [0]
         if not written_ns or len(written_ns) != tokens:
             continue
@@ -195,7 +236,9 @@ def compare(
         return None
     ours = chosen.take(matched)
     index = ours.schema.get_field_index("arrival_s")
-    theirs = ours.set_column(index, ours.schema.field(index), pa.array(written, pa.list_(pa.float64())))
+    theirs = ours.set_column(
+        index, ours.schema.field(index), pa.array(written, pa.list_(pa.float64()))
+    )
     arrival_s = ours["arrival_s"].combine_chunks().flatten().to_numpy()
     by_us, by_them = (measure_cell(table.to_batches, load).samples for table in (ours, theirs))
     return ClientErrors(

@@ -1,4 +1,5 @@
-"""A simulated run: the plan that `bench` would run goes through a simulated engine, into the same kind of folder."""
+"""A simulated run: the plan that `bench` would run goes through a simulated engine, into the same
+kind of folder."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ from loadstone.core.record import CellInfo, Target
 from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
-from loadstone.predict.simulator.bound_errors import bound_factors, estimate_error, find_uncovered_load
+from loadstone.predict.simulator.bound_errors import (
+    bound_factors,
+    estimate_error,
+    find_uncovered_load,
+)
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
@@ -63,11 +68,12 @@ _EVENT_BYTES = 12
 
 
 def simulate(options: SimulateOptions) -> dict[str, Any]:
-    """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the run. Of several,
-    such as `llama-3.1-70b@4xh200/tp={2,4}`, their summaries are `runs`, and `ranking` has the best first.
+    """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the
+    run. Of several, such as `llama-3.1-70b@4xh200/tp={2,4}`, their summaries are `runs`, and
+    `ranking` has the best first.
 
-    Raises InputError, one line, where it cannot be done, of several where none can, and Interrupted, after saving the
-    cells that were done, when a signal ended it.
+    Raises InputError, one line, where it cannot be done, of several where none can, and
+    Interrupted, after saving the cells that were done, when a signal ended it.
     """
     texts = list(dict.fromkeys(expand(options.simulator.deployment)))
     if len(texts) == 1:
@@ -105,7 +111,11 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     asked, output = options.simulator, options.output
     deployment = parse_deployment(asked.deployment)
     fleet = fleet_of(
-        deployment, acceptance=asked.acceptance, profile=asked.profile, offline=asked.offline, route=asked.route
+        deployment,
+        acceptance=asked.acceptance,
+        profile=asked.profile,
+        offline=asked.offline,
+        route=asked.route,
     )
     if asked.acceptance is None and isinstance(fleet.model, StepModel):
         asked = dataclasses.replace(asked, acceptance=fleet.model.profile.acceptance)
@@ -115,32 +125,41 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     plan = planner.plan(longest if has_lengths else None)
     if asked.offline:
         if not all(load.is_burst for load in plan.cells):
-            raise InputError("--offline: a batch is there whole; give its size with --rate inf --requests 32,64")
+            raise InputError(
+                "--offline: a batch is there whole; give its size with --rate inf --requests 32,64"
+            )
         plan.workload["mode"] = "offline"
     execution.bounds_of(output, plan)
     lengths = check(plan, longest, limit)
     fleet = fleet_for(fleet, deployment, lengths, acceptance=asked.acceptance, route=asked.route)
     settings = _settings(deployment, fleet, asked)
     if planner.chooses_length:
-        settings.expected_e2e_s = [answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))]
+        settings.expected_e2e_s = [
+            answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))
+        ]
         plan = planner.plan(e2e_s=settings.expected_e2e_s)
     if isinstance(fleet.model, StepModel):
         settings.first_token = _first_token(_models(fleet)[0], fleet, plan)
     if plan.prompts:
         settings.characters_per_token = CHARACTERS_PER_TOKEN
-    model, gpus = deployment.model.name.rsplit("/", 1)[-1], f"{deployment.gpus}x{deployment.gpu.name}"
+    model, gpus = (
+        deployment.model.name.rsplit("/", 1)[-1],
+        f"{deployment.gpus}x{deployment.gpu.name}",
+    )
     target = _target(deployment, longest, asked)
     name = ("sim", deployment.engine, model, gpus)
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
     draws = DRAWS if asked.draws is None else asked.draws
-    return _Simulation(run, deployment, fleet, draws, options.load.grace_s, asked.acceptance is not None)
+    return _Simulation(
+        run, deployment, fleet, draws, options.load.grace_s, asked.acceptance is not None
+    )
 
 
 @dataclasses.dataclass
 class _Simulation:
-    """A run of a fleet whose folder is open. `draws`: for the intervals; `grace_s`: as in LoadOptions;
-    `acceptance_known`: the user gave that of drafts."""
+    """A run of a fleet whose folder is open. `draws`: for the intervals; `grace_s`: as in
+    LoadOptions; `acceptance_known`: the user gave that of drafts."""
 
     run: execution.OpenRun
     deployment: Deployment
@@ -153,25 +172,36 @@ class _Simulation:
         """Simulate all cells, and write their records."""
         folder, info, plan, signals = self.run
         basis = info.settings.profile or "a model without a profile"
-        run_folder.log(folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}")
+        run_folder.log(
+            folder, f"{self.deployment.name}, by {basis}: plan {plan.plan_id[:6]} seed {plan.seed}"
+        )
         if info.settings.basis is not None:
-            loads = [each for cell in range(len(plan.cells)) for each in find_uncovered_load(plan, cell, self.fleet)]
+            loads = [
+                each
+                for cell in range(len(plan.cells))
+                for each in find_uncovered_load(plan, cell, self.fleet)
+            ]
             if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
                 info.settings.basis.moves_in_waves = True
             info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
-        errors = uncertainty(plan, self.fleet, self.draws, info.slo, acceptance_known=self.acceptance_known)
+        errors = uncertainty(
+            plan, self.fleet, self.draws, info.slo, acceptance_known=self.acceptance_known
+        )
         info.settings.intervals = [each.intervals for each in errors]
         if info.slo:
             info.settings.slo_factors = [each.factors for each in errors]
         signals.on_first = lambda: None
-        kv_tokens = [pool.policy.kv_tokens for pool in self.fleet.pools for _ in range(pool.replicas)]
+        kv_tokens = [
+            pool.policy.kv_tokens for pool in self.fleet.pools for _ in range(pool.replicas)
+        ]
         counters = Counters(self.deployment.model.name, len(kv_tokens), kv_tokens)
         run_folder.write_records(folder, self._cells(counters))
         run_folder.write_server(folder, counters.table())
         _release()
 
     def _cells(self, counters: Counters) -> Iterator[pa.Table]:
-        """Yield the tables of all cells, one cell after another, until a signal; run.json gets when they ran."""
+        """Yield the tables of all cells, one cell after another, until a signal; run.json gets when
+        they ran."""
         folder, info, plan, signals = self.run
         start_s = _PAUSE_S
         for cell, load in enumerate(plan.cells):
@@ -184,15 +214,20 @@ class _Simulation:
             yield from tables(plan, cell, run, self.fleet.policy)
             if run.pool_times is not None:
                 info.settings.pools.append(describe_pools(run, run.pool_times))
-            info.cells[cell] = CellInfo(load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s)
+            info.cells[cell] = CellInfo(
+                load=load, start_s=start_s, issue_end_s=run.issue_end_s, end_s=run.over_s
+            )
             took_s = time.monotonic() - begun_s
-            run_folder.log(folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s")
+            run_folder.log(
+                folder, f"{load.label}: {run.over_s - start_s:.1f} s, simulated in {took_s:.1f} s"
+            )
             start_s = run.over_s + _PAUSE_S
 
 
 def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
-    """Refuse before the run what the engine would refuse in it; for `longest` and `what` see longest_request().
-    Returns the tokens of all requests, prompt and answer together. Raises InputError.
+    """Refuse before the run what the engine would refuse in it; for `longest` and `what` see
+    longest_request(). Returns the tokens of all requests, prompt and answer together. Raises
+    InputError.
     """
     lengths = []
     for cell in range(len(plan.cells)):
@@ -202,18 +237,23 @@ def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
         row = int(both.argmax())
         if both[row] > longest:
             raise InputError(
-                f"{prompts[row]} tokens in and {both[row] - prompts[row]} out: together beyond {what} of {longest} "
-                "tokens; ask for less"
+                f"{prompts[row]} tokens in and {both[row] - prompts[row]} out: together beyond"
+                f" {what} of {longest} tokens; ask for less"
             )
         lengths.append(both)
     return np.concatenate(lengths)
 
 
 def uncertainty(
-    plan: Plan, fleet: Fleet, draws: int, slo: Collection[str] = (), *, acceptance_known: bool = False
+    plan: Plan,
+    fleet: Fleet,
+    draws: int,
+    slo: Collection[str] = (),
+    *,
+    acceptance_known: bool = False,
 ) -> list[CellIntervals]:
-    """Compute by cell how far off metrics may be; see simulator.interval and simulator.bound_errors. Nothing where
-    the model knows no spread."""
+    """Compute by cell how far off metrics may be; see simulator.interval and
+    simulator.bound_errors. Nothing where the model knows no spread."""
     model = fleet.model
     if not isinstance(model, StepModel) or draws < 1:
         return [CellIntervals({}, {}) for _ in plan.cells]
@@ -227,20 +267,28 @@ def uncertainty(
             run = run_cell(part, 0, fleet, grace_s=math.inf)
             error = estimate_error(run, fleet, acceptance_known=acceptance_known)
             factors = bound_factors(part, run, fleet, slo, error)
-        found.append(CellIntervals(intervals(plan, cell, fleet, drawn, remaining(model.profile), wider), factors))
+        found.append(
+            CellIntervals(
+                intervals(plan, cell, fleet, drawn, remaining(model.profile), wider), factors
+            )
+        )
     return found
 
 
 def _moves_in_waves(plan: Plan, cell: int) -> bool:
-    """Tell whether users of a closed loop end together and come back together, as none is shorter than another."""
+    """Tell whether users of a closed loop end together and come back together, as none is shorter
+    than another."""
     rows = plan.rows(cell)
     here = slice(rows.start, rows.stop)
-    alike = all(len(set(column[here].tolist())) == 1 for column in (plan.input_tokens, plan.output_tokens))
+    alike = all(
+        len(set(column[here].tolist())) == 1 for column in (plan.input_tokens, plan.output_tokens)
+    )
     return plan.cells[cell].slots > 1 and alike and not plan.has_sessions
 
 
 def _release() -> None:
-    """Have the C library return what was freed: a third of a gigabyte after a million requests, which glibc keeps."""
+    """Have the C library return what was freed: a third of a gigabyte after a million requests,
+    which glibc keeps."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -260,7 +308,9 @@ def _target(deployment: Deployment, longest: int, asked: SimulatorOptions) -> Ta
 
 def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> PredictionBasis:
     """Collect what the prediction rests on, for verdict.prediction_findings()."""
-    towers = deployment.model.vision_parameters or any("tower" in each for each in deployment.model.assumed)
+    towers = deployment.model.vision_parameters or any(
+        "tower" in each for each in deployment.model.assumed
+    )
     workers = [pool.worker for pool in deployment.pools] or [deployment]
     basis = PredictionBasis(
         assumed=list(deployment.model.assumed),
@@ -270,12 +320,17 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
         basis.profile = profile.name
-        told = [unmeasured(worker, each.profile) for worker, each in zip(workers, _models(fleet), strict=True)]
+        told = [
+            unmeasured(worker, each.profile)
+            for worker, each in zip(workers, _models(fleet), strict=True)
+        ]
         basis.unmeasured = next(filter(None, told), "")
         basis.vendor_unmeasured = not all(map(vendor_measured, workers))
         basis.engine_unmeasured = not engine_measured(deployment)
         if not is_own(profile):
-            basis.uncovered = _each([each.what for each in uncovered_classes(worker)] for worker in workers)
+            basis.uncovered = _each(
+                [each.what for each in uncovered_classes(worker)] for worker in workers
+            )
     crossed = [worker.nodes_crossed for worker in workers if guesses_network(worker)]
     if crossed:
         basis.nodes_crossed, basis.own_profile = max(crossed), asked.profile is not None
@@ -304,7 +359,9 @@ def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
     step_tokens = policy.max_batched_tokens if policy.chunked else tokens
     parts = dict(parts_of(model, lambda each: first_token_s(each, tokens, step_tokens)))
     if (pool := fleet.prefill) is not None:
-        parts["the cache's way to the decode pool"] = pool.link.latency_s + pool.link.transfer_s(tokens)
+        parts["the cache's way to the decode pool"] = pool.link.latency_s + pool.link.transfer_s(
+            tokens
+        )
         if pool.rules.first_by == "decode":
             parts["the first decode step"] = fleet.model.step_s(1, tokens, ())
     return FirstToken(tokens, parts)

@@ -1,4 +1,5 @@
-"""The servers that a run measures: those at given URLs, or an engine that is started for the run and ends with it."""
+"""The servers that a run measures: those at given URLs, or an engine that is started for the run
+and ends with it."""
 
 from __future__ import annotations
 
@@ -22,20 +23,26 @@ Tell = Callable[[str], None]
 
 
 class Servers(NamedTuple):
-    """The servers to measure. `engine`: started for the run; `log`: its file, which is kept with the run."""
+    """The servers to measure. `engine`: started for the run; `log`: its file, which is kept with
+    the run."""
 
     urls: list[str]
     engine: RunningEngine | None = None
     log: Path | None = None
 
 
-def find_servers(options: TargetOptions, plan: Plan, stack: contextlib.ExitStack, tell: Tell) -> Servers:
-    """Find the servers to measure; without a URL, start an engine that ends with `stack`. Raises InputError."""
+def find_servers(
+    options: TargetOptions, plan: Plan, stack: contextlib.ExitStack, tell: Tell
+) -> Servers:
+    """Find the servers to measure; without a URL, start an engine that ends with `stack`. Raises
+    InputError."""
     flags = {"--engine": options.engine, "--sim": options.sim, "--launch": options.launch}
     own = [flag for flag, value in flags.items() if value is not None]
     if options.urls:
         if own:
-            raise InputError(f"a URL and {own[0]}: measure a running server, or one of our own; give one")
+            raise InputError(
+                f"a URL and {own[0]}: measure a running server, or one of our own; give one"
+            )
         twice = [url for i, url in enumerate(options.urls) if url in options.urls[:i]]
         if twice:
             raise InputError(f"{shown(twice[0])}: given twice; name each server of a fleet once")
@@ -66,7 +73,9 @@ def _start_simulated(simulated: str, stack: contextlib.ExitStack) -> str:
 
         fleet_of(parse_deployment(simulated))  # an error in it is one line, before a server starts
     else:
-        latency = simulated_server.FixedLatency.parse(simulated, "--sim", f"{DEFAULT_SIM}, or fixed times, ")
+        latency = simulated_server.FixedLatency.parse(
+            simulated, "--sim", f"{DEFAULT_SIM}, or fixed times, "
+        )
     return stack.enter_context(simulated_server.start(latency)).url
 
 
@@ -87,15 +96,21 @@ def _start_llama_cpp(plan: Plan, stack: contextlib.ExitStack) -> Servers:
 
 
 def longest_tokens(plan: Plan) -> int:
-    """Return the most tokens that a request of the plan, or a whole session, has in and out; a guess of prompts that
-    are texts.
+    """Return the most tokens that a request of the plan, or a whole session, has in and out; a
+    guess of prompts that are texts.
     """
     import numpy as np
 
     if plan.graph is not None:
         cells = range(len(plan.cells))
-        return max(int((whole_prompts(plan, cell) + plan.output_tokens[plan.rows(cell)]).max()) for cell in cells)
-    tokens = plan.input_tokens.clip(min=2048 if plan.has_texts else 1).astype(np.int64) + plan.output_tokens
+        return max(
+            int((whole_prompts(plan, cell) + plan.output_tokens[plan.rows(cell)]).max())
+            for cell in cells
+        )
+    tokens = (
+        plan.input_tokens.clip(min=2048 if plan.has_texts else 1).astype(np.int64)
+        + plan.output_tokens
+    )
     if not plan.has_sessions:
         return int(tokens.max())
     session = np.cumsum(plan.turn <= 0)

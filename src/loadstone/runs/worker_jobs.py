@@ -33,15 +33,21 @@ def route_of(client: ClientOptions, plan: Plan) -> Route:
 
 
 def _destination(
-    client: ClientOptions, parts: SplitResult, path: str, headers: list[tuple[str, str]], keys: list[str]
+    client: ClientOptions,
+    parts: SplitResult,
+    path: str,
+    headers: list[tuple[str, str]],
+    keys: list[str],
 ) -> Destination:
-    """Describe how workers reach one server, and the keys that it may repeat. Raises TargetError."""
+    """Describe how workers reach one server, and the keys that it may repeat. Raises
+    TargetError."""
     tls = parts.scheme == "https"
     port = parts.port or (443 if tls else 80)
     via = check_url(client.proxy) if client.proxy is not None else None
     host_name, host_port = (parts.hostname, port) if via is None else (via.hostname, via.port or 80)
     family, sockaddr = _address(host_name or "", host_port)
-    # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a tunnel.
+    # A proxy forwards plain HTTP, named whole in the request line; for TLS it is asked for a
+    # tunnel.
     forward = f"{parts.scheme}://{parts.netloc}" if via is not None and not tls else ""
     bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname  # IPv6
     own = {name.lower() for name, _ in headers}
@@ -64,14 +70,21 @@ def _destination(
 
 
 def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
-    """Resolve a host to address family and socket address; of several, the first that takes a connection.
+    """Resolve a host to address family and socket address; of several, the first that takes a
+    connection.
 
-    `localhost` often means ::1 before 127.0.0.1, and many servers listen on the latter alone. Raises TargetError.
+    `localhost` often means ::1 before 127.0.0.1, and many servers listen on the latter alone.
+    Raises TargetError.
     """
     try:
-        addresses = [(int(entry[0]), entry[4]) for entry in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)]
+        addresses = [
+            (int(entry[0]), entry[4])
+            for entry in socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+        ]
     except OSError as error:
-        raise TargetError(f"{name}: host not found ({error.strerror or error}); correct the URL") from error
+        raise TargetError(
+            f"{name}: host not found ({error.strerror or error}); correct the URL"
+        ) from error
     for family, sockaddr in addresses if len(addresses) > 1 else ():
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as trial:
             trial.settimeout(_TRIAL_S)
@@ -81,12 +94,19 @@ def _address(name: str, port: int) -> tuple[int, tuple[Any, ...]]:
 
 
 def graded_request(request: RequestSpec) -> RequestSpec:
-    """Return what requests whose answers are graded have in common: they end by themselves, in whatever form, and
-    always say their temperature, since a server's own is seldom 0.
+    """Return what requests whose answers are graded have in common: they end by themselves, in
+    whatever form, and always say their temperature, since a server's own is seldom 0.
     """
-    sampling = msgspec.structs.replace(request.sampling, temperature=request.sampling.temperature or 0.0, stop=())
+    sampling = msgspec.structs.replace(
+        request.sampling, temperature=request.sampling.temperature or 0.0, stop=()
+    )
     return msgspec.structs.replace(
-        request, ignore_eos=False, min_tokens=False, structured=None, spelling=None, sampling=sampling
+        request,
+        ignore_eos=False,
+        min_tokens=False,
+        structured=None,
+        spelling=None,
+        sampling=sampling,
     )
 
 

@@ -32,8 +32,8 @@ def commands_of(
     host: str = "127.0.0.1",
     here: bool = False,
 ) -> Commands:
-    """Return the commands of all ranks. `host`: where the only one of them listens; `here`: this machine starts
-    them, and folders of the home are those of its user. Raises InputError where the
+    """Return the commands of all ranks. `host`: where the only one of them listens; `here`: this
+    machine starts them, and folders of the home are those of its user. Raises InputError where the
     engine cannot be started so.
     """
     site = _site_of(launch, engine, nodes, port, host)
@@ -42,26 +42,39 @@ def commands_of(
     if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
         return _embedded(site)
     if launch.parsed is None or launch.deployment is None:
-        return launch_named(f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site)
+        return launch_named(
+            f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site
+        )
     if launch.parsed.pools:
-        raise InputError("pools are started on one machine, `local`, alone; run it there, or give their url:")
+        raise InputError(
+            "pools are started on one machine, `local`, alone; run it there, or give their url:"
+        )
     return launch_of(launch.parsed, site)
 
 
-def pools_of(deployment: Deployment, launch: PlannedLaunch, engine: EngineSettings, port: int) -> PooledLaunch:
-    """Return the commands of all workers of a deployment with pools on this machine, and the router's. Raises
-    InputError."""
+def pools_of(
+    deployment: Deployment, launch: PlannedLaunch, engine: EngineSettings, port: int
+) -> PooledLaunch:
+    """Return the commands of all workers of a deployment with pools on this machine, and the
+    router's. Raises InputError."""
     made = launch_pools(deployment, _site_of(launch, engine, (), port, "127.0.0.1"))
-    nodes = {rank.node for workers in made.pools.values() for worker in workers for rank in worker.ranks}
+    nodes = {
+        rank.node for workers in made.pools.values() for worker in workers for rank in worker.ranks
+    }
     if len(nodes) > 1:
         raise InputError(
-            f"{len(nodes)} nodes are needed, and `local` is one; start them yourself, and give their url:"
+            f"{len(nodes)} nodes are needed, and `local` is one; start them yourself, and give"
+            " their url:"
         )
     return made
 
 
 def _site_of(
-    launch: PlannedLaunch, engine: EngineSettings, nodes: tuple[str, ...], port: int | None, host: str
+    launch: PlannedLaunch,
+    engine: EngineSettings,
+    nodes: tuple[str, ...],
+    port: int | None,
+    host: str,
 ) -> Site:
     return read_site(
         model=engine.model,
@@ -103,7 +116,8 @@ def _embedded(site: Site) -> Commands:
 
 
 def node_addresses(count: int) -> tuple[str, ...]:
-    """Return what stands in commands for addresses of nodes that are not known yet; see shell_word()."""
+    """Return what stands in commands for addresses of nodes that are not known yet; see
+    shell_word()."""
     return tuple(f"{_ADDRESS}{i}" for i in range(count))
 
 
@@ -113,7 +127,8 @@ def with_address(text: str, address: str) -> str:
 
 
 def shell_word(word: str, address: Callable[[int], str]) -> str:
-    """Quote a word of a command for a shell; `address`: what gives the shell that of a node, by its number."""
+    """Quote a word of a command for a shell; `address`: what gives the shell that of a node, by its
+    number."""
     first, *parts = word.split(_ADDRESS)
     quoted = quote_word(first) if first or not parts else ""
     for part in parts:
@@ -123,6 +138,11 @@ def shell_word(word: str, address: Callable[[int], str]) -> str:
 
 
 def gpus_per_node(launch: PlannedLaunch) -> int:
-    """Return how many GPUs a launch has on each node; 0 where it has none, or nothing is known of the hardware."""
+    """Return how many GPUs a launch has on each node; 0 where it has none, or nothing is known of
+    the hardware."""
     deployment = launch.parsed
-    return 0 if deployment is None or deployment.gpu.vendor == "any" else deployment.gpus // deployment.nodes
+    return (
+        0
+        if deployment is None or deployment.gpu.vendor == "any"
+        else deployment.gpus // deployment.nodes
+    )

@@ -1,7 +1,7 @@
 """Reads a study file: which deployments are launched, what is sent to each, how often and where.
 
-It is YAML, and whoever sends it is not trusted: size and depth are bounded, aliases are refused, and every key is
-known. Errors say file, line and column, what is wrong, and what to write.
+It is YAML, and whoever sends it is not trusted: size and depth are bounded, aliases are refused,
+and every key is known. Errors say file, line and column, what is wrong, and what to write.
 """
 
 from __future__ import annotations
@@ -42,15 +42,21 @@ class Share(float):
     """A part of a whole in a file: `5%`, or 0.05."""
 
 
-class EngineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
+class EngineSettings(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"
+):
     """An engine as a study starts it.
 
-    engine     which one, where the name in the study is one of the study's own (`vllm-new: {engine: vllm}`)
+    engine     which one, where the name in the study is one of the study's own (`vllm-new: {engine:
+               vllm}`)
     version    its release; decides spellings of flags and what is predicted
     image      of a container to start it in; none: the engine that is installed
-    container  what runs the image: docker, podman, enroot, pyxis (Slurm's srun --container-image), apptainer
-    cache      folder of models where the engine runs, mounted into the container; `mounts`: others, THERE:INSIDE
-    devices    that the container gets beside the GPUs; `options`: of its runtime, passed as they are
+    container  what runs the image: docker, podman, enroot, pyxis (Slurm's srun --container-image),
+               apptainer
+    cache      folder of models where the engine runs, mounted into the container; `mounts`: others,
+               THERE:INSIDE
+    devices    that the container gets beside the GPUs; `options`: of its runtime, passed as they
+               are
     program    the path of the engine's program or interpreter, where it is not the one on PATH
     model      what the engine loads, where that is not the study's model: a path or another id
     args       its own flags and values, passed as they are; null or true: a flag without a value
@@ -87,8 +93,8 @@ class Deployments(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class StudyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Limits of a launch (`ready`: seconds until it answers), of a cell (`cell`: seconds; `errors`: share of requests
-    that failed) and of the study (`total`: seconds of one `run`)."""
+    """Limits of a launch (`ready`: seconds until it answers), of a cell (`cell`: seconds; `errors`:
+    share of requests that failed) and of the study (`total`: seconds of one `run`)."""
 
     ready: Seconds = msgspec.field(default_factory=lambda: Seconds(1800))
     cell: Seconds = msgspec.field(default_factory=lambda: Seconds(math.inf))
@@ -97,16 +103,20 @@ class StudyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Additions to a rendered Job: fields of its pod and of the engine's container, as Kubernetes has them."""
+    """Additions to a rendered Job: fields of its pod and of the engine's container, as Kubernetes
+    has them."""
 
     namespace: str | None = None
     pod: dict[str, Any] = {}
     container: dict[str, Any] = {}
 
 
-class MachineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"):
-    """A place where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm), `ray` (its address, or `auto`);
-    or what launches are rendered for: `dstack` (fields of its tasks), `kubernetes`.
+class MachineSettings(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename="kebab"
+):
+    """A place where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm), `ray` (its
+    address, or `auto`); or what launches are rendered for: `dstack` (fields of its tasks),
+    `kubernetes`.
 
     parallel  launches at a time
     client    the host that sends the load; none: the first node of the launch
@@ -141,7 +151,8 @@ class MachineSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class Study(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The contents of a study file. `workloads` and `loads`: options of `bench`, by their flags' names."""
+    """The contents of a study file. `workloads` and `loads`: options of `bench`, by their flags'
+    names."""
 
     study: str
     deployments: Deployments
@@ -168,14 +179,16 @@ class Mark(NamedTuple):
 
 
 class StudyFile(NamedTuple):
-    """A study as it was read, with the place of each key and item: `marks["$.loads.concurrency"]`."""
+    """A study as it was read, with the place of each key and item:
+    `marks["$.loads.concurrency"]`."""
 
     path: Path
     study: Study
     marks: Mapping[str, Mark]
 
     def error(self, where: str, problem: str) -> InputError:
-        """Return an error of one line about what stands at `where`, or at the nearest place above it."""
+        """Return an error of one line about what stands at `where`, or at the nearest place above
+        it."""
         while where not in self.marks:
             where = where[: max(where.rfind("."), where.rfind("["), 1)]
         mark = self.marks[where]
@@ -209,7 +222,9 @@ def _convert(read: StudyFile, value: Any, kind: type[_Struct], at: str) -> _Stru
         where = at + path.rstrip("`")
         unknown = re.search(r"unknown field `(.*)`", problem)
         if unknown is not None:
-            raise read.error(f"{where}.{unknown[1]}", f"{unknown[1]}: no such key here; see {_DOCS}") from None
+            raise read.error(
+                f"{where}.{unknown[1]}", f"{unknown[1]}: no such key here; see {_DOCS}"
+            ) from None
         key = where.replace("[...]", "").rpartition(".")[2]
         problem = problem[:1].lower() + problem[1:]
         raise read.error(where, problem if key == "$" else f"{key}: {problem}") from None
@@ -235,7 +250,7 @@ def _quantity(kind: type, value: Any) -> Any:
     return Share(share)
 
 
-# --- YAML with the places of what it says ---------------------------------------------------------------------------
+# --- YAML with the places of what it says ---------------------------------------------------------
 
 
 def _decode(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
@@ -286,13 +301,15 @@ def _read_value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[
     try:
         value = loader.construct_object(node)
     except (ValueError, LookupError, AttributeError, ArithmeticError):  # as PyYAML says it
-        raise RefusedYamlError(f"{excerpt(node.value, 40)!r} does not fit its tag", node.start_mark) from None
+        raise RefusedYamlError(
+            f"{excerpt(node.value, 40)!r} does not fit its tag", node.start_mark
+        ) from None
     if not isinstance(value, str | int | float | bool | None):
         return node.value  # a date is text here
     return value
 
 
-# --- what the schema cannot say -------------------------------------------------------------------------------------
+# --- what the schema cannot say -------------------------------------------------------------------
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 """Names become parts of paths, labels and job names."""
@@ -318,13 +335,16 @@ _OF_OTHER_MACHINES = {
 }
 _KINDS = ("local", "ssh", "partition", "ray", "dstack", "kubernetes")
 ACCEPTANCE = "acceptance"
-"""An option of a workload, whose text decides it: simulations take it, and what is measured has its own."""
+"""An option of a workload, whose text decides it: simulations take it, and what is measured has its
+own."""
 WORKLOAD_FLAGS = {
     each.name.replace("_", "-")
     for field, each in flags_of(Options).items()
     if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
 } | {ACCEPTANCE}
-LOAD_FLAGS = {each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD}
+LOAD_FLAGS = {
+    each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD
+}
 """Options of `bench` that a study\'s workloads and loads may have."""
 
 
@@ -333,11 +353,15 @@ def _check(read: StudyFile) -> None:
     study = read.study
     names = [("$.study", study.study)]
     names += [
-        (f"$.{key}.{name}", name) for key in ("engines", "workloads", "machines") for name in getattr(study, key)
+        (f"$.{key}.{name}", name)
+        for key in ("engines", "workloads", "machines")
+        for name in getattr(study, key)
     ]
     for at, name in names:
         if not NAME.fullmatch(name):
-            raise read.error(at, f"{name!r} is no name; write up to 64 letters, digits, dots and hyphens")
+            raise read.error(
+                at, f"{name!r} is no name; write up to 64 letters, digits, dots and hyphens"
+            )
     if study.repeats < 1:
         raise read.error("$.repeats", f"repeats: {study.repeats}; write at least 1")
     _check_engines(read)
@@ -351,12 +375,17 @@ def _check_engines(read: StudyFile) -> None:
     for name, engine in study.engines.items():
         for variable in engine.env:
             if not _VARIABLE.fullmatch(variable):
-                raise read.error(f"$.engines.{name}.env", f"{variable!r} is no name of a variable; write NAME: value")
+                raise read.error(
+                    f"$.engines.{name}.env",
+                    f"{variable!r} is no name of a variable; write NAME: value",
+                )
         if engine.url is not None:
             _check_url(read, f"$.engines.{name}.url", engine.url)
         elif engine_key(engine.engine or name) is None:
             known = ", ".join(ENGINES)
-            raise read.error(f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}")
+            raise read.error(
+                f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}"
+            )
     for i, name in enumerate(study.deployments.engine):
         if name not in study.engines and engine_key(name) is None:
             known = ", ".join(dict.fromkeys((*study.engines, *ENGINES)))
@@ -365,16 +394,22 @@ def _check_engines(read: StudyFile) -> None:
 
 def _check_machines(read: StudyFile) -> None:
     if not read.study.machines:
-        raise read.error("$.machines", "machines: none is named; write e.g. here: {local: true}, or leave it out")
+        raise read.error(
+            "$.machines", "machines: none is named; write e.g. here: {local: true}, or leave it out"
+        )
     for name, machine in read.study.machines.items():
         if (kinds := sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)) != 1:
-            raise read.error(f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one")
+            raise read.error(
+                f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one"
+            )
         if not 1 <= machine.parallel <= _MOST_AT_ONCE:
             problem = f"parallel: {machine.parallel}; write 1 to {_MOST_AT_ONCE}"
             raise read.error(f"$.machines.{name}.parallel", problem)
         for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
             if getattr(machine, key):
-                raise read.error(f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none")
+                raise read.error(
+                    f"$.machines.{name}.{key}", f"{key}: a machine of kind {machine.kind} has none"
+                )
 
 
 def _check_flags(read: StudyFile) -> None:
@@ -386,8 +421,12 @@ def _check_flags(read: StudyFile) -> None:
         for key, value in load.items():
             if key not in LOAD_FLAGS:
                 raise _no_such_flag(read, f"{at}.{key}", key, LOAD_FLAGS)
-            if value is None:  # else a search without bounds would be a load of one request at a time
-                raise read.error(f"{at}.{key}", f"{key}: has no value; write one, or leave the key out")
+            if (
+                value is None
+            ):  # else a search without bounds would be a load of one request at a time
+                raise read.error(
+                    f"{at}.{key}", f"{key}: has no value; write one, or leave the key out"
+                )
 
 
 def _check_url(read: StudyFile, at: str, url: str) -> None:
@@ -422,7 +461,9 @@ def _check_exclusions(read: StudyFile) -> None:
             if axis not in axes:
                 raise read.error(at, f"{axis}: no axis; write engine, layout or model")
             if value not in axes[axis]:
-                raise read.error(at, f"{axis}: {value!r} is none of this study's, so that nothing is left out")
+                raise read.error(
+                    at, f"{axis}: {value!r} is none of this study's, so that nothing is left out"
+                )
 
 
 def load_entries(study: Study) -> list[tuple[str, dict[str, Any]]]:

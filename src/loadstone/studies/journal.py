@@ -1,7 +1,9 @@
-"""The journal of a study: a file that is only ever appended to, a line of JSON for each thing that happened.
+"""The journal of a study: a file that is only ever appended to, a line of JSON for each thing that
+happened.
 
-Intent stands in it before anything is started, so that whoever takes a study up again after a crash knows what may
-have been left running. Whether a cell is done is not asked of the journal: it is, where its run folder has a summary.
+Intent stands in it before anything is started, so that whoever takes a study up again after a crash
+knows what may have been left running. Whether a cell is done is not asked of the journal: it is,
+where its run folder has a summary.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ FILE_NAME = "journal.jsonl"
 _MOST_BYTES = 256 << 20
 
 EventKind = Literal["run", "launch", "ready", "cell", "done", "end"]
-"""run: this study was taken up; launch: about to be started; ready: it answers; cell: about to be measured; done:
-measured; end: the launch is over."""
+"""run: this study was taken up; launch: about to be started; ready: it answers; cell: about to be
+measured; done: measured; end: the launch is over."""
 
 
 Handle = dict[str, str | int | list[str | int]]
-"""What a machine needs to find again what it started: the name of a job, hosts, processes. `kind` is the machine's,
-where what runs may outlive its supervisor."""
+"""What a machine needs to find again what it started: the name of a job, hosts, processes. `kind`
+is the machine's, where what runs may outlive its supervisor."""
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,7 +41,8 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     cell     its id
     folder   of the cell's run, beside the journal
     why      why a launch ended, or a cell failed; empty: as it should
-    handle   see Handle; of a launch's intent: what the next supervisor looks for, should this one vanish
+    handle   see Handle; of a launch's intent: what the next supervisor looks for, should this one
+             vanish
     """
 
     event: EventKind
@@ -59,10 +62,14 @@ class StudyJournal:
         self._path = folder / FILE_NAME
         with writing(self._path):
             self._file = os.open(
-                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+                self._path,
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
+                0o666,
             )
             if not _ends_whole(self._path):
-                os.write(self._file, b"\n")  # a torn line is left as it is, and the next one is not joined to it
+                os.write(
+                    self._file, b"\n"
+                )  # a torn line is left as it is, and the next one is not joined to it
 
     def write(self, event: EventKind, **fields: object) -> None:
         """Append an entry. Raises InputError; DiskFullError where there is no room."""
@@ -77,7 +84,8 @@ class StudyJournal:
 
 
 def read_entries(folder: Path) -> Iterator[Entry]:
-    """Yield what the journal says, in order; lines that a crash tore are passed over. Raises InputError."""
+    """Yield what the journal says, in order; lines that a crash tore are passed over. Raises
+    InputError."""
     path = folder / FILE_NAME
     if not os.path.lexists(path):
         return
@@ -89,7 +97,8 @@ def read_entries(folder: Path) -> Iterator[Entry]:
 
 
 def find_leftovers(folder: Path) -> dict[str, Handle]:
-    """Return by launch the handles of what may still run since its supervisor vanished. Raises InputError."""
+    """Return by launch the handles of what may still run since its supervisor vanished. Raises
+    InputError."""
     handles: dict[str, Handle] = {}
     for entry in read_entries(folder):
         if entry.event == "launch" and "kind" in entry.handle:

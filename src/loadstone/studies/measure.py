@@ -1,4 +1,5 @@
-"""Measures one cell of a study: `bench` at the launch's URL, or the same load through the simulator."""
+"""Measures one cell of a study: `bench` at the launch's URL, or the same load through the
+simulator."""
 
 from __future__ import annotations
 
@@ -34,8 +35,13 @@ _MOST_ERRORS = 0.999
 def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
     """Return what measures a cell on a live engine."""
 
-    def measure(launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path) -> Summary:
-        options = _options(read, launch, cell, out) | {"url": engine.url, "deployment": launch.deployment}
+    def measure(
+        launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path
+    ) -> Summary:
+        options = _options(read, launch, cell, out) | {
+            "url": engine.url,
+            "deployment": launch.deployment,
+        }
         options |= _limits(read, options)
         options.pop(ACCEPTANCE, None)
         if engine.model is not None:
@@ -44,16 +50,22 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
             options.setdefault("worker_metrics", engine.worker_metrics)
         if engine.client is None:
             return _summary(
-                (find_max if cell.is_search else bench)(options_of(options, Options), on_event, engine.made_with)
+                (find_max if cell.is_search else bench)(
+                    options_of(options, Options), on_event, engine.made_with
+                )
             )
-        engine.client.bench(command_words({name: value for name, value in options.items() if name != "out"}), out)
+        engine.client.bench(
+            command_words({name: value for name, value in options.items() if name != "out"}), out
+        )
         run = find_run(out.parent.parent, cell)
         run = run or next((run for run in out.iterdir() if (run / "summary.json").is_file()), None)
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
         info = run_folder.read_info(run)
         there = msgspec.to_builtins(info.settings.provenance)
-        info.settings.provenance = msgspec.convert(msgspec.to_builtins(engine.made_with) | there, Provenance)
+        info.settings.provenance = msgspec.convert(
+            msgspec.to_builtins(engine.made_with) | there, Provenance
+        )
         run_folder.write_info(run, info)
         return msgspec.structs.replace(read_run(run).summary, run_dir=str(run))
 
@@ -63,9 +75,13 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 def simulated(read: StudyFile) -> Measure:
     """Return what simulates a cell."""
 
-    def measure(launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path) -> Summary:
+    def measure(
+        launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path
+    ) -> Summary:
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
-        return _summary((find_max if cell.is_search else simulate)(options_of(options, SimulateOptions)))
+        return _summary(
+            (find_max if cell.is_search else simulate)(options_of(options, SimulateOptions))
+        )
 
     return measure
 
@@ -90,7 +106,9 @@ class Simulation:
         """See supervise.Machine."""
         journal.write("launch", launch=launch.id)
         if launch.parsed is None:
-            raise InputError(f"{launch.engine}: no layout, so that there is nothing to simulate; write one")
+            raise InputError(
+                f"{launch.engine}: no layout, so that there is nothing to simulate; write one"
+            )
         fleet_of(launch.parsed)  # what cannot be is said once, not for each cell
         yield RunningLaunch("simulated", {})
 
@@ -115,13 +133,16 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
             apart = each.name in ("header", "stop", "gpu_metrics", "worker_metrics")
             texts = [str(one) for one in value] if many else [str(value)]
             words += (
-                texts if each.argument else [f"{flag}={text}" for text in (texts if apart else [",".join(texts)])]
+                texts
+                if each.argument
+                else [f"{flag}={text}" for text in (texts if apart else [",".join(texts)])]
             )
     return words
 
 
 def _limits(read: StudyFile, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the study's limits of a cell as options of `bench`, where the cell has no narrower ones."""
+    """Return the study's limits of a cell as options of `bench`, where the cell has no narrower
+    ones."""
     limits, narrower = read.study.limits, {}
     own_s = options.get("max_duration")
     if limits.cell < (math.inf if own_s is None else seconds(own_s, "--max-duration")):
@@ -131,7 +152,9 @@ def _limits(read: StudyFile, options: Mapping[str, Any]) -> dict[str, Any]:
     return narrower
 
 
-def _options(read: StudyFile, launch: PlannedLaunch, cell: PlannedCell, out: Path) -> dict[str, Any]:
+def _options(
+    read: StudyFile, launch: PlannedLaunch, cell: PlannedCell, out: Path
+) -> dict[str, Any]:
     named = {key.replace("-", "_"): value for key, value in cell.options.items()}
     workload = cell.workload if len(read.study.workloads) > 1 else ""
     label = " · ".join(filter(None, (f"{launch.engine} {launch.layout}".rstrip(), workload)))

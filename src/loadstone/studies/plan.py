@@ -1,7 +1,8 @@
-"""Plans a study: launches, each a deployment started once, and the cells that are measured while it runs.
+"""Plans a study: launches, each a deployment started once, and the cells that are measured while it
+runs.
 
-The launch is what is scheduled. Its id and those of its cells are hashes of what matters to their results, so that a
-study whose file changes measures again what changed, and nothing else.
+The launch is what is scheduled. Its id and those of its cells are hashes of what matters to their
+results, so that a study whose file changes measures again what changed, and nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from loadstone.workload.options import Options, SimulateOptions, options_of, val
 from loadstone.workload.planning import Planner
 
 EMBEDDED_MODEL = "tiny"
-"""What llama.cpp serves where the study names no model: the small random one that comes with Loadstone."""
+"""What llama.cpp serves where the study names no model: the small random one that comes with
+Loadstone."""
 _FIND_MAX = "find-max"
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
@@ -64,7 +66,8 @@ class PlannedLaunch(NamedTuple):
     deployment  the shorthand; None where nothing is known of the hardware
     parsed      the deployment that it stands for
     arguments   of the engine, which the shorthand does not have, as (flag, value)
-    repeat      of its cells, from 1; the first of them, where one launch serves all (restart: never)
+    repeat      of its cells, from 1; the first of them, where one launch serves all (restart:
+                never)
     """
 
     id: str
@@ -79,7 +82,8 @@ class PlannedLaunch(NamedTuple):
 
 
 def plan_study(read: StudyFile) -> tuple[PlannedLaunch, ...]:
-    """Return all launches in the order in which they run. Raises InputError, with line and column."""
+    """Return all launches in the order in which they run. Raises InputError, with line and
+    column."""
     study = read.study
     _check_size(read)
     loads = _cells(read)
@@ -89,7 +93,11 @@ def plan_study(read: StudyFile) -> tuple[PlannedLaunch, ...]:
     if study.restart == "never":
         return tuple(_launch(read, setup, repeats, loads) for setup in setups)
     interleaved = study.order == "interleaved"
-    order = itertools.product(repeats, setups) if interleaved else ((r, s) for s in setups for r in repeats)
+    order = (
+        itertools.product(repeats, setups)
+        if interleaved
+        else ((r, s) for s in setups for r in repeats)
+    )
     return tuple(_launch(read, setup, (repeat,), loads) for repeat, setup in order)
 
 
@@ -99,11 +107,18 @@ def _check_size(read: StudyFile) -> None:
     loads = sum(len(list(_single_loads(entry))) for _, entry in load_entries(study))
     if not loads * len(study.workloads):
         raise read.error(
-            "$.loads" if not loads else "$.workloads", "this leaves nothing to measure; name one at least"
+            "$.loads" if not loads else "$.workloads",
+            "this leaves nothing to measure; name one at least",
         )
-    setups = max(1, len(axes.engine) or len(study.engines)) * max(1, len(axes.model)) * max(1, len(axes.layout))
+    setups = (
+        max(1, len(axes.engine) or len(study.engines))
+        * max(1, len(axes.model))
+        * max(1, len(axes.layout))
+    )
     if (cells := study.repeats * setups * len(study.workloads) * loads) > _MOST_CELLS:
-        raise read.error("$.study", f"{cells:,} cells, more than {_MOST_CELLS:,}; make several studies of it")
+        raise read.error(
+            "$.study", f"{cells:,} cells, more than {_MOST_CELLS:,}; make several studies of it"
+        )
 
 
 def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
@@ -115,11 +130,16 @@ def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
     left = 0
     for engine, model, layout in itertools.product(engines, models, deployments.layout):
         values = {"engine": engine, "model": model, "layout": layout}
-        if not any(all(values[axis] == value for axis, value in each.items()) for each in deployments.excluded):
+        if not any(
+            all(values[axis] == value for axis, value in each.items())
+            for each in deployments.excluded
+        ):
             left += 1
             yield engine, model, layout
     if not left:
-        raise read.error("$.deployments.except", "nothing is left of the deployments; leave an entry out")
+        raise read.error(
+            "$.deployments.except", "nothing is left of the deployments; leave an entry out"
+        )
 
 
 def _setup(read: StudyFile, name: str, model: str, layout: str) -> PlannedLaunch:
@@ -128,13 +148,20 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> PlannedLaunch
     kind = engine_key(engine.engine or name)
     known, own = _split_arguments(engine, layout)
     if known and has_pools(f"@{layout}"):
-        raise read.error("$.engines", f"{name}: of pools each has its own {known[0]}; write it in the layout")
+        raise read.error(
+            "$.engines", f"{name}: of pools each has its own {known[0]}; write it in the layout"
+        )
     model = model or engine.model or ""
     if not model and kind != EMBEDDED and engine.url is None:
-        raise read.error("$.study", f"{name} has no model to load; write model: with an id or a path")
+        raise read.error(
+            "$.study", f"{name} has no model to load; write model: with an id or a path"
+        )
     if layout and not model and engine.url is None:
         at = read.study.deployments.layout.index(layout)
-        remedy = "the small model that llama.cpp gets without one runs on this machine as it is; write model:"
+        remedy = (
+            "the small model that llama.cpp gets without one runs on this machine as it is; write"
+            " model:"
+        )
         raise read.error(f"$.deployments.layout[{at}]", f"{layout}: a layout of no model: {remedy}")
     deployment = parsed = None
     if model and layout and kind is not None:
@@ -146,15 +173,25 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> PlannedLaunch
         except InputError as error:
             at = read.study.deployments.layout.index(layout)
             raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
-    return PlannedLaunch("", name, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own), 0, ())
+    return PlannedLaunch(
+        "", name, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own), 0, ()
+    )
 
 
-def _split_arguments(engine: EngineSettings, layout: str) -> tuple[list[str], list[tuple[str, str | None]]]:
+def _split_arguments(
+    engine: EngineSettings, layout: str
+) -> tuple[list[str], list[tuple[str, str | None]]]:
     """Return the arguments that the shorthand of a deployment has, and the others."""
     known, own = [], []
     for key, value in engine.args.items():
         plain = key.lstrip("-").replace("-", "_")
-        text = None if value is None or value is True else f"{value}".lower() if value is False else f"{value}"
+        text = (
+            None
+            if value is None or value is True
+            else f"{value}".lower()
+            if value is False
+            else f"{value}"
+        )
         if plain in ARGUMENTS and layout and text is not None:
             known.append(f"{plain}={text}")
         else:
@@ -163,7 +200,8 @@ def _split_arguments(engine: EngineSettings, layout: str) -> tuple[list[str], li
 
 
 class _Cell(NamedTuple):
-    """A cell before it belongs to a launch. `identity`: what its options mean, however they are written."""
+    """A cell before it belongs to a launch. `identity`: what its options mean, however they are
+    written."""
 
     workload: str
     load: str
@@ -194,8 +232,13 @@ def _cells(read: StudyFile) -> list[_Cell]:
                     raise read.error(where, str(error)) from None
                 cells.append(_Cell(name, label, options, identity))
                 if (same := seen.setdefault(_hash(identity), cells[-1])) is not cells[-1]:
-                    problem = f"{name}, {label} is the same as {same.workload}, {same.load}; leave one out"
-                    raise read.error(at if same.workload == name else f"$.workloads.{name}", problem)
+                    problem = (
+                        f"{name}, {label} is the same as {same.workload}, {same.load}; leave"
+                        " one out"
+                    )
+                    raise read.error(
+                        at if same.workload == name else f"$.workloads.{name}", problem
+                    )
     return cells
 
 
@@ -204,7 +247,8 @@ def _acceptance(value: Any) -> float | None:
 
 
 def _identity(meant: Options, acceptance: float | None) -> dict[str, Any]:
-    """Return the options that are not the defaults, as values: `1k` and 1024 are one length, `4` and [4] one load."""
+    """Return the options that are not the defaults, as values: `1k` and 1024 are one length, `4`
+    and [4] one load."""
     default = values_of(Options())
     values = {name: value for name, value in values_of(meant).items() if value != default[name]}
     if acceptance is not None:
@@ -231,7 +275,8 @@ def _single_loads(entry: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _is_burst(rate: Any) -> bool:
-    """Tell a rate that sends all requests at once; one that is no number is refused later, with its place."""
+    """Tell a rate that sends all requests at once; one that is no number is refused later, with its
+    place."""
     try:
         return float(rate[0] if isinstance(rate, list) and len(rate) == 1 else rate) == math.inf
     except (TypeError, ValueError):
@@ -257,12 +302,16 @@ def _identity_of(read: StudyFile, setup: PlannedLaunch) -> dict[str, Any]:
     }
 
 
-def _launch(read: StudyFile, setup: PlannedLaunch, repeats: Sequence[int], loads: list[_Cell]) -> PlannedLaunch:
+def _launch(
+    read: StudyFile, setup: PlannedLaunch, repeats: Sequence[int], loads: list[_Cell]
+) -> PlannedLaunch:
     never = read.study.restart == "never"
     launch = _hash(_identity_of(read, setup) | {"repeat": None if never else repeats[0]})
     cells = tuple(
         PlannedCell(
-            _hash({"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})),
+            _hash(
+                {"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})
+            ),
             each.workload,
             each.load,
             repeat,
@@ -275,4 +324,6 @@ def _launch(read: StudyFile, setup: PlannedLaunch, repeats: Sequence[int], loads
 
 
 def _hash(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="sorted", enc_hook=str)).hexdigest()[:_ID_LENGTH]
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted", enc_hook=str)).hexdigest()[
+        :_ID_LENGTH
+    ]

@@ -1,8 +1,9 @@
 """Renders launches as files for schedulers: what Slurm gets, dstack's tasks, Kubernetes' Jobs.
 
-Slurm's script is the one that a study submits. The others start an engine, in its image, for somebody who hands them
-in; Loadstone then measures it as a server that runs already. What a machine has under `dstack` or `kubernetes` is
-laid over the rendered text, so that all of their own settings can be had.
+Slurm's script is the one that a study submits. The others start an engine, in its image, for
+somebody who hands them in; Loadstone then measures it as a server that runs already. What a machine
+has under `dstack` or `kubernetes` is laid over the rendered text, so that all of their own settings
+can be had.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ class Rendered(NamedTuple):
     hint: str
 
 
-def render(read: StudyFile, machine: MachineSettings, launch: PlannedLaunch, folder: Path) -> Rendered | None:
-    """Return the launch as its machine's scheduler takes it; None where a machine has none, and starts commands
-    itself. `folder`: of the launch. Raises InputError.
+def render(
+    read: StudyFile, machine: MachineSettings, launch: PlannedLaunch, folder: Path
+) -> Rendered | None:
+    """Return the launch as its machine's scheduler takes it; None where a machine has none, and
+    starts commands itself. `folder`: of the launch. Raises InputError.
     """
     engine = read.study.engines.get(launch.engine, EngineSettings())
     name = f"loadstone-{launch.id}"
@@ -55,17 +58,28 @@ def render(read: StudyFile, machine: MachineSettings, launch: PlannedLaunch, fol
         return None
     if engine.image is None:
         at = f"$.engines.{launch.engine}" if launch.engine in read.study.engines else "$.engines"
-        raise read.error(at, f"{launch.engine} has no image, and {machine.kind} runs images; write image: under it")
+        raise read.error(
+            at,
+            f"{launch.engine} has no image, and {machine.kind} runs images; write image: under it",
+        )
     bare = msgspec.structs.replace(engine, image=None)
     nodes = node_addresses(len(commands_of(launch, bare, (), _PORT).ranks))
     commands = commands_of(launch, bare, nodes, _PORT, "0.0.0.0")  # noqa: S104 - reached from outside of its container
     if commands.tasks_per_node > 1:
-        raise InputError(f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm")
+        raise InputError(
+            f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm"
+        )
     if machine.kind == "dstack":
         hint = f"dstack apply -f, while which it answers at http://localhost:{_PORT}"
-        return Rendered(f"{name}.dstack.yml", _yaml(_dstack(name, machine, launch, commands, engine.image)), hint)
+        return Rendered(
+            f"{name}.dstack.yml",
+            _yaml(_dstack(name, machine, launch, commands, engine.image)),
+            hint,
+        )
     hint = f"kubectl apply -f; in its namespace it answers at http://{name}-0.{name}:{_PORT}"
-    return Rendered(f"{name}.yaml", _yaml(*_kubernetes(name, machine, launch, commands, engine.image)), hint)
+    return Rendered(
+        f"{name}.yaml", _yaml(*_kubernetes(name, machine, launch, commands, engine.image)), hint
+    )
 
 
 def _dstack(
@@ -82,7 +96,10 @@ def _dstack(
         "name": name,
         **({"nodes": count} if count > 1 else {}),
         "image": image,
-        "env": [*([] if SECRETS[0] in variables else SECRETS[:1]), *(f"{k}={v}" for k, v in variables.items())],
+        "env": [
+            *([] if SECRETS[0] in variables else SECRETS[:1]),
+            *(f"{k}={v}" for k, v in variables.items()),
+        ],
         "commands": [_script(machine, commands, "DSTACK_NODE_RANK", address)],
         "ports": [_PORT],
         "resources": {
@@ -95,7 +112,8 @@ def _dstack(
 
 
 def _name_gpu_for_dstack(gpu: Gpu) -> dict[str, Any]:
-    """Return how dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada` RTX6000ADA."""
+    """Return how dstack calls a GPU: `a100-pcie-40gb` is A100 with about 40 GB, `rtx-6000-ada`
+    RTX6000ADA."""
     name = re.sub(r"-(pcie|\d+gb)", "", gpu.name)
     gib = gpu.hbm_bytes / 2**30
     low, high = (round(gib * (1 + sign * _MEMORY_BAND)) for sign in (-1, 1))
@@ -105,11 +123,13 @@ def _name_gpu_for_dstack(gpu: Gpu) -> dict[str, Any]:
 def _kubernetes(
     name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a Job with a pod for each rank, which all end where one does, and the Service that gives the pods
-    names."""
+    """Return a Job with a pod for each rank, which all end where one does, and the Service that
+    gives the pods names."""
     own = machine.kubernetes or Kubernetes()
     count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
-    script = _script(machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}")
+    script = _script(
+        machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}"
+    )
     container = {
         "name": "engine",
         "image": image,
@@ -128,7 +148,9 @@ def _kubernetes(
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
         "containers": [_lay_over(container, own.container)],
-        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}],
+        "volumes": [
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}
+        ],
     }
     about = {"name": name, **({"namespace": own.namespace} if own.namespace else {})}
     service = {
@@ -151,17 +173,24 @@ def _kubernetes(
     )
 
 
-def _script(machine: MachineSettings, commands: Commands, rank: str, address: Callable[[int], str]) -> str:
-    """Return what `sh` runs in a container, which becomes the engine. `rank`: the variable with the rank's number."""
+def _script(
+    machine: MachineSettings, commands: Commands, rank: str, address: Callable[[int], str]
+) -> str:
+    """Return what `sh` runs in a container, which becomes the engine. `rank`: the variable with the
+    rank's number."""
     lines = ["set -e", *machine.setup]
-    lines += [f"printf %s {shlex.quote(text)} >/tmp/{name}" for name, text in commands.files.items()]
+    lines += [
+        f"printf %s {shlex.quote(text)} >/tmp/{name}" for name, text in commands.files.items()
+    ]
     ranks = []
     for each in commands.ranks:
         words = (f"/tmp/{word}" if word in commands.files else word for word in each.argv)  # noqa: S108 - the container's
         ranks.append(f"exec {' '.join(shell_word(word, address) for word in words)}")
     if len(ranks) == 1:
         return "\n".join([*lines, *ranks])
-    return "\n".join([*lines, f"case ${rank} in", *(f"{i}) {line} ;;" for i, line in enumerate(ranks)), "esac"])
+    return "\n".join(
+        [*lines, f"case ${rank} in", *(f"{i}) {line} ;;" for i, line in enumerate(ranks)), "esac"]
+    )
 
 
 def _gpu(launch: PlannedLaunch) -> Gpu | None:
@@ -169,7 +198,8 @@ def _gpu(launch: PlannedLaunch) -> Gpu | None:
 
 
 def _lay_over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with `more` laid over it: mappings are joined, lists appended, all else replaced."""
+    """Return `base` with `more` laid over it: mappings are joined, lists appended, all else
+    replaced."""
     result = dict(base)
     for key, value in more.items():
         there = result.get(key)
@@ -190,12 +220,16 @@ class _Dumper(yaml.SafeDumper):  # type: ignore[misc]  # there are no types of i
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
 _Dumper.add_representer(str, _text)
 
 
 def _yaml(*documents: Mapping[str, Any]) -> str:
-    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=1 << 20, allow_unicode=True)
+    text: str = yaml.dump_all(
+        documents, Dumper=_Dumper, sort_keys=False, width=1 << 20, allow_unicode=True
+    )
     return text

@@ -1,4 +1,5 @@
-"""Says what a study's report has beyond that of its runs: what is missing and why, what differs, how to repeat it."""
+"""Says what a study's report has beyond that of its runs: what is missing and why, what differs,
+how to repeat it."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ Facts = list[tuple[str, str]]
 
 
 class StudyRuns(NamedTuple):
-    """The run folders that are done, what a report says of the study, and what of its folder is passed over."""
+    """The run folders that are done, what a report says of the study, and what of its folder is
+    passed over."""
 
     folders: tuple[Path, ...]
     part: StudyPart
@@ -57,18 +59,27 @@ class _Done(NamedTuple):
 def study_runs(
     read: StudyFile, launches: Sequence[PlannedLaunch], folder: Path, twin: Path | None = None
 ) -> StudyRuns:
-    """Return the runs of the study in `folder`; beside them those of the same cells in `twin`, its simulation.
+    """Return the runs of the study in `folder`; beside them those of the same cells in `twin`, its
+    simulation.
 
     Raises InputError where nothing of it is done yet.
     """
     runs = {cell.id: find_run(folder, cell) for launch in launches for cell in launch.cells}
     missing = _missing(launches, folder, runs)
-    others = sum(path.name not in runs for path in (folder / CELLS).glob("*")) if folder.is_dir() else 0
+    others = (
+        sum(path.name not in runs for path in (folder / CELLS).glob("*")) if folder.is_dir() else 0
+    )
     if not any(runs.values()):
         cause = f" ({missing[0]})" if (folder / "journal.jsonl").exists() else ""
-        why = f"its {others} cells are of another study, or of this file before it was changed" if others else ""
+        why = (
+            f"its {others} cells are of another study, or of this file before it was changed"
+            if others
+            else ""
+        )
         remedy = "run the study first, or name the folder that holds its folder with --out"
-        raise InputError(f"{folder}: {why or f'nothing of this study is done yet{cause}'}; {remedy}")
+        raise InputError(
+            f"{folder}: {why or f'nothing of this study is done yet{cause}'}; {remedy}"
+        )
     done = []
     for launch in launches:
         for run in filter(None, (runs[cell.id] for cell in launch.cells)):
@@ -90,7 +101,9 @@ def study_runs(
     return StudyRuns(folders, part, (left_out,) if others else ())
 
 
-def _cells(launches: Sequence[PlannedLaunch], runs: Mapping[str, Path | None], twin: Path | None) -> list[StudyCell]:
+def _cells(
+    launches: Sequence[PlannedLaunch], runs: Mapping[str, Path | None], twin: Path | None
+) -> list[StudyCell]:
     """Put repeats together. Those of a simulation are alike: one of them stands for all."""
     cells: dict[tuple[object, ...], StudyCell] = {}
     names = _names(launches)
@@ -103,8 +116,12 @@ def _cells(launches: Sequence[PlannedLaunch], runs: Mapping[str, Path | None], t
                 each.runs.append(run)
                 each.simulated = each.simulated or (find_run(twin, cell) if twin else None)
     for each in cells.values():
-        answers = [("", run) for run in each.runs] + ([("simulated: ", each.simulated)] if each.simulated else [])
-        each.found = "; ".join(what + _found(answer) for what, run in answers if (answer := read_answer(run)))
+        answers = [("", run) for run in each.runs] + (
+            [("simulated: ", each.simulated)] if each.simulated else []
+        )
+        each.found = "; ".join(
+            what + _found(answer) for what, run in answers if (answer := read_answer(run))
+        )
     return list(cells.values())
 
 
@@ -116,19 +133,27 @@ def _found(answer: Mapping[str, Any]) -> str:
 
 
 def _names(launches: Sequence[PlannedLaunch]) -> dict[str, str]:
-    """Name deployments by the study's own names: the engine's, and the model's and layout's where it has several."""
+    """Name deployments by the study's own names: the engine's, and the model's and layout's where
+    it has several."""
     models, layouts = ({getattr(each, axis) for each in launches} for axis in ("model", "layout"))
     named = {
-        each.id: (engine_title(each.engine) if each.engine in ENGINES else each.engine)
-        + f"{f' {each.model}' * (len(models) > 1)}{f' on {each.layout}' * (len(layouts) > 1)}"
+        each.id: (
+            (engine_title(each.engine) if each.engine in ENGINES else each.engine)
+            + f"{f' {each.model}' * (len(models) > 1)}{f' on {each.layout}' * (len(layouts) > 1)}"
+        )
         for each in launches
     }
     gpus = re.compile(r"(?<= on )(\d+)x(\w+)(?:/tp\1$)?")
-    return {key: gpus.sub(lambda it: f"{it[1]}×{gpu_title(it[2])}", name) for key, name in named.items()}
+    return {
+        key: gpus.sub(lambda it: f"{it[1]}×{gpu_title(it[2])}", name) for key, name in named.items()
+    }
 
 
-def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]) -> list[str]:
-    """Return a sentence on each deployment of which cells are missing, by the last cause that the journal knows."""
+def _missing(
+    launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str, Path | None]
+) -> list[str]:
+    """Return a sentence on each deployment of which cells are missing, by the last cause that the
+    journal knows."""
     why: dict[str, str] = {}
     measured: set[str] = set()
     for entry in read_entries(folder):
@@ -157,7 +182,11 @@ def _missing(launches: Sequence[PlannedLaunch], folder: Path, runs: Mapping[str,
         repeats.setdefault((names[launch.id], what, alike), []).append(str(launch.repeat))
     often = len({launch.repeat for launch in launches}) > 1
     return [
-        clean(f"{name} lacks {what}{' in repeat ' * often}{' and '.join(which * often)}: {shown[alike]}", 600)
+        clean(
+            f"{name} lacks {what}{' in repeat ' * often}{' and '.join(which * often)}:"
+            f" {shown[alike]}",
+            600,
+        )
         for (name, what, alike), which in repeats.items()
     ]
 
@@ -167,21 +196,24 @@ def _cut(lacking: Sequence[PlannedCell], measured: set[str]) -> str:
     return "cut off while it was measured, or its run folder cannot be read" if begun else ""
 
 
-# --- what differs ---------------------------------------------------------------------------------------------------
+# --- what differs ---------------------------------------------------------------------------------
 
 _Value = Callable[[_Done], object]
 _Group = Callable[[_Done], str]
 
 
 def _differences(done: Sequence[_Done]) -> list[str]:
-    """Return sentences on what differs between runs though the study does not vary it: a deployment has one command,
-    an engine one installation, and the rest is the same for the whole study."""
+    """Return sentences on what differs between runs though the study does not vary it: a deployment
+    has one command, an engine one installation, and the rest is the same for the whole study."""
     compared: dict[str, tuple[_Group, _Value]] = {
         what: (_GROUPS.get(what, _study), lambda each, value=value: value(each.made))  # type: ignore[misc]
         for what, value in MADE_WITH.items()
     }
     compared |= {
-        "engine version": (_engine, lambda each: each.info.target and each.info.target.engine_version),
+        "engine version": (
+            _engine,
+            lambda each: each.info.target and each.info.target.engine_version,
+        ),
         "GPUs": (_deployment, lambda each: ", ".join(each.made.gpus) or None),
         "Loadstone version": (_study, lambda each: each.info.loadstone),
         "client's processor": (_study, lambda each: each.info.host.cpu),
@@ -190,7 +222,9 @@ def _differences(done: Sequence[_Done]) -> list[str]:
     for what, (whose, value) in compared.items():
         groups = by_key((whose(each), known) for each in done if (known := value(each)) is not None)
         for name, values in groups.items():
-            distinct = list({msgspec.json.encode(each, order="sorted"): each for each in values}.values())
+            distinct = list(
+                {msgspec.json.encode(each, order="sorted"): each for each in values}.values()
+            )
             if len(distinct) > 1:
                 shown = " or ".join(map(_text, _only_differing(distinct)))
                 of = f" of {name}" if name else ""
@@ -232,11 +266,13 @@ def _only_differing(values: list[object]) -> list[object]:
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"no {name}" if each is None else f"{name} {each}" for name, each in value.items())
+        return ", ".join(
+            f"no {name}" if each is None else f"{name} {each}" for name, each in value.items()
+        )
     return str(value)
 
 
-# --- how to repeat it -----------------------------------------------------------------------------------------------
+# --- how to repeat it -----------------------------------------------------------------------------
 
 
 def _made_with(done: Sequence[_Done]) -> tuple[Facts, list[tuple[str, Facts]]]:
@@ -245,13 +281,21 @@ def _made_with(done: Sequence[_Done]) -> tuple[Facts, list[tuple[str, Facts]]]:
     for each in done:
         known = by_deployment.setdefault(deployment_name(each.launch), {})
         for what, value in _known(each):
-            if not what.startswith("command") or what not in known:  # each launch has a port of its own
+            if (
+                not what.startswith("command") or what not in known
+            ):  # each launch has a port of its own
                 known.setdefault(what, {})[clean(value, _LONGEST)] = None
-    texts = {name: {what: " | ".join(each) for what, each in known.items()} for name, known in by_deployment.items()}
+    texts = {
+        name: {what: " | ".join(each) for what, each in known.items()}
+        for name, known in by_deployment.items()
+    }
     names = dict.fromkeys(what for known in texts.values() for what in known)
     alike = [what for what in names if len({known.get(what) for known in texts.values()}) == 1]
     first = next(iter(texts.values()))
-    apart = [(name, [(what, known[what]) for what in known if what not in alike]) for name, known in texts.items()]
+    apart = [
+        (name, [(what, known[what]) for what in known if what not in alike])
+        for name, known in texts.items()
+    ]
     return [(what, first[what]) for what in alike], [each for each in apart if each[1]]
 
 
@@ -272,23 +316,36 @@ def _known(run: _Done) -> Facts:
         "driver": made.driver,
         "GPUs": ", ".join(made.gpus),
         "environment": ", ".join(f"{name}={value}" for name, value in made.environment.items()),
-        "packages": ", ".join(f"{name} {version}" for name, version in sorted(made.packages.items())),
+        "packages": ", ".join(
+            f"{name} {version}" for name, version in sorted(made.packages.items())
+        ),
         "git": made.git and f"{made.git.commit}{', with changes' if made.git.changed else ''}",
         "Loadstone": info.loadstone,
-        "client": f"{info.host.cpu}, {info.host.cores} cores, {info.host.system}, Python {info.host.python}",
+        "client": (
+            f"{info.host.cpu}, {info.host.cores} cores, {info.host.system}, Python"
+            f" {info.host.python}"
+        ),
     }
     return [*commands, *((what, value) for what, value in facts.items() if value)]
 
 
 def _without_secrets(read: StudyFile) -> str:
-    """Return the file's text without values that are named as keys are, keys that are in this process's environment,
-    and passwords in addresses."""
+    """Return the file's text without values that are named as keys are, keys that are in this
+    process's environment, and passwords in addresses."""
     text = read_bytes(read.path, _MOST_BYTES, "give a study file").decode("utf-8-sig", "replace")
-    keys = [value for name, value in os.environ.items() if names_key(name) and len(value) >= _SHORTEST_KEY]
+    keys = [
+        value
+        for name, value in os.environ.items()
+        if names_key(name) and len(value) >= _SHORTEST_KEY
+    ]
     named = [msgspec.to_builtins(read.study.engines), read.study.workloads, read.study.loads]
     text = blank(text, [*keys, *keys_in((), named)])
     for engine in read.study.engines.values():
         for name, value in (*engine.env.items(), *engine.args.items()):
-            if names_key(name) and isinstance(value, str) and value:  # too short to look for it everywhere
-                text = re.sub(rf"({re.escape(name)}[\"']?\s*:\s*[\"']?){re.escape(value)}", r"\1…", text)
+            if (
+                names_key(name) and isinstance(value, str) and value
+            ):  # too short to look for it everywhere
+                text = re.sub(
+                    rf"({re.escape(name)}[\"']?\s*:\s*[\"']?){re.escape(value)}", r"\1…", text
+                )
     return _CREDENTIALS.sub("://…@", text)

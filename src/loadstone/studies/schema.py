@@ -12,7 +12,8 @@ from loadstone.workload.options import Options, SimulateOptions, json_schema
 
 
 def study_schema() -> dict[str, Any]:
-    """Make the JSON Schema, draft 2020-12. A file that it takes may still be refused, for what it cannot say."""
+    """Make the JSON Schema, draft 2020-12. A file that it takes may still be refused, for what it
+    cannot say."""
     schema = msgspec.json.schema(Study, schema_hook=_quantity)
     study = schema["$defs"]["Study"]["properties"]
     options = json_schema(Options)
@@ -22,7 +23,10 @@ def study_schema() -> dict[str, Any]:
     study["loads"] = {"anyOf": [load, {"type": "array", "items": load}]}
     study["study"]["pattern"] = f"^{NAME.pattern}$"
     schema["$defs"] |= options["$defs"]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A study of Loadstone"} | schema
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A study of Loadstone",
+    } | schema
 
 
 def _quantity(kind: type) -> dict[str, Any]:
@@ -31,7 +35,8 @@ def _quantity(kind: type) -> dict[str, Any]:
 
 
 def _entry(options: dict[str, Any], flags: Collection[str]) -> dict[str, Any]:
-    """Describe a workload or a load: options by their flags, each a value, text, or a list of these."""
+    """Describe a workload or a load: options by their flags, each a value, text, or a list of
+    these."""
     properties = {}
     for flag in sorted(flags):
         schema = options[flag.replace("-", "_")]

@@ -1,14 +1,15 @@
-"""Estimates what a study will take, before anything of it starts: requests, hours, dollars, and what cannot be.
+"""Estimates what a study will take, before anything of it starts: requests, hours, dollars, and
+what cannot be.
 
-In closed form, so that thousands of cells take a second: nothing is simulated. Of a scheduler whose batch holds B
-requests of P prompt tokens and O output tokens each, of C context tokens in the mean,
+In closed form, so that thousands of cells take a second: nothing is simulated. Of a scheduler whose
+batch holds B requests of P prompt tokens and O output tokens each, of C context tokens in the mean,
 
     E2E = O/t · step(B, B·C) + B · prompt(P)
 
-where t are the tokens of a step (more than one with speculative decoding), and prompt(P) is what a prompt adds to the
-steps of the others: while a request is served, each of the others' places takes in one prompt. B is the load's share
-of the scheduler, as far as its KV cache and its limits hold it. That each step is a mean one is what this leaves out:
-`study run --simulate` does not.
+where t are the tokens of a step (more than one with speculative decoding), and prompt(P) is what a
+prompt adds to the steps of the others: while a request is served, each of the others' places takes
+in one prompt. B is the load's share of the scheduler, as far as its KV cache and its limits hold
+it. That each step is a mean one is what this leaves out: `study run --simulate` does not.
 """
 
 from __future__ import annotations
@@ -44,8 +45,10 @@ _SAME = 0.01
 class CellEstimate(msgspec.Struct, frozen=True):
     """One cell of a deployment, in each repeat.
 
-    requests  that are sent, warm-up included; None: as many as its time allows, which cannot be predicted
-    seconds   from the first request to the last answer, of a search at most; None: cannot be predicted
+    requests  that are sent, warm-up included; None: as many as its time allows, which cannot be
+              predicted
+    seconds   from the first request to the last answer, of a search at most; None: cannot be
+              predicted
     e2e_s     of a request on average, without waiting for a place
     users     requests under way at a time, as the load asks for them
     at_once   of these, how many the engine serves; the others wait
@@ -63,8 +66,8 @@ class CellEstimate(msgspec.Struct, frozen=True):
 
 
 class DeploymentEstimate(msgspec.Struct, frozen=True):
-    """One deployment of a study. Totals are of all its repeats, of what can be predicted; without the starts of the
-    engine.
+    """One deployment of a study. Totals are of all its repeats, of what can be predicted; without
+    the starts of the engine.
 
     engine  its name in the study
     usd     None: no price is known
@@ -101,8 +104,8 @@ class StudyEstimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Asked(NamedTuple):
-    """A cell's plan, and its requests on average. Tokens of a prompt: all, and those that no earlier
-    request brought."""
+    """A cell's plan, and its requests on average. Tokens of a prompt: all, and those that no
+    earlier request brought."""
 
     plan: Plan
     planner: Planner
@@ -125,7 +128,9 @@ class _Served(NamedTuple):
 def estimate(read: StudyFile, launches: Sequence[PlannedLaunch], prices: Prices) -> StudyEstimate:
     """Estimate what a study takes. Raises InputError where a file that it names cannot be read."""
     asked: dict[bytes, _Asked] = {}
-    by_deployment = by_key((f"{launch.engine} {deployment_name(launch)}", launch) for launch in launches)
+    by_deployment = by_key(
+        (f"{launch.engine} {deployment_name(launch)}", launch) for launch in launches
+    )
     deployments = [_deployment(read, each, asked, prices) for each in by_deployment.values()]
     cells = [(cell, each.repeats) for each in deployments for cell in each.cells]
     dollars = [each.usd for each in deployments if each.usd is not None]
@@ -167,7 +172,9 @@ def _deployment(
         longest_s = given.early_end.max_duration_s if isinstance(given, Options) else None
         search_s = None if given.load.find_max is None else longest_s or LONGEST_S
         most_s = read.study.limits.cell
-        cells.append(_cell(cell.workload, cell.load, asked[name], engine, problem, most_s, search_s))
+        cells.append(
+            _cell(cell.workload, cell.load, asked[name], engine, problem, most_s, search_s)
+        )
     repeats = read.study.repeats
     seconds = repeats * sum(cell.seconds or 0.0 for cell in cells)
     gpus = deployment.gpus if deployment is not None else None
@@ -202,11 +209,15 @@ def _cell(
             served = engine.cell(asked)
             if search_s is not None:
                 return CellEstimate(workload, load, None, min(search_s, most_s))
-            return CellEstimate(workload, load, *served._replace(seconds=min(served.seconds, most_s)))
+            return CellEstimate(
+                workload, load, *served._replace(seconds=min(served.seconds, most_s))
+            )
         except InputError as error:
             problem = str(error)
     if search_s is not None:
-        return CellEstimate(workload, load, None, min(search_s, most_s) if engine is None else None, problem=problem)
+        return CellEstimate(
+            workload, load, None, min(search_s, most_s) if engine is None else None, problem=problem
+        )
     counted = asked.plan.cells[0].duration_s is None and not asked.planner.chooses_length
     return CellEstimate(workload, load, len(asked.plan) if counted else None, problem=problem)
 
@@ -216,34 +227,57 @@ def _asked(planner: Planner, e2e_s: Sequence[float] = ()) -> _Asked:
     prompts = np.concatenate([whole_prompts(plan, cell) for cell in range(len(plan.cells))])
     new = np.where((plan.input_tokens >= 0) & (plan.turn > 0), plan.input_tokens, prompts)
     new = np.where(plan.turn > 0, new, new - plan.prefix_tokens)
-    means = (float(column.mean()) for column in (prompts, np.maximum(new, 1), plan.output_tokens, plan.think_s))
+    means = (
+        float(column.mean())
+        for column in (prompts, np.maximum(new, 1), plan.output_tokens, plan.think_s)
+    )
     return _Asked(plan, planner, *means)
 
 
 def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
     """Yield lines on what the sums leave out, on what will not fit and what waits."""
     limits = read.study.limits
-    yield f"Before that, each of {found.launches:,} launches takes its time to start, at most {limits.ready:g} s."
+    yield (
+        f"Before that, each of {found.launches:,} launches takes its time to start, at most"
+        f" {limits.ready:g} s."
+    )
     if found.unpredicted:
-        yield f"{found.unpredicted:,} of {found.cells:,} cells are in no sum of hours: nothing predicts them."
+        yield (
+            f"{found.unpredicted:,} of {found.cells:,} cells are in no sum of hours: nothing"
+            " predicts them."
+        )
     if found.seconds > limits.total:
-        yield f"One run ends after {limits.total / 3600:.2f} hours (limits: total); run it again to go on."
+        yield (
+            f"One run ends after {limits.total / 3600:.2f} hours (limits: total); run it again to"
+            " go on."
+        )
     for each in found.deployments:
-        for problem, cells in by_key((cell.problem, cell) for cell in each.cells if cell.problem).items():
-            which = "" if len(cells) == len(each.cells) else f", {cells[0].workload}, {cells[0].load}"
+        for problem, cells in by_key(
+            (cell.problem, cell) for cell in each.cells if cell.problem
+        ).items():
+            which = (
+                "" if len(cells) == len(each.cells) else f", {cells[0].workload}, {cells[0].load}"
+            )
             more = f" and {len(cells) - 1} more cells" if which and len(cells) > 1 else ""
             yield f"{each.deployment}{which}{more}: {problem}"
-        waiting = [(cell.users, cell.at_once, cell) for cell in each.cells if cell.users and cell.at_once]
-        waiting = [(users, at_once, cell) for users, at_once, cell in waiting if at_once < 0.99 * users]
+        waiting = [
+            (cell.users, cell.at_once, cell) for cell in each.cells if cell.users and cell.at_once
+        ]
+        waiting = [
+            (users, at_once, cell) for users, at_once, cell in waiting if at_once < 0.99 * users
+        ]
         if waiting:
             users, at_once, cell = max(waiting, key=lambda one: one[0])
-            which = f"{cell.workload}, {cell.load}" + (f" and {len(waiting) - 1} more cells" if waiting[1:] else "")
+            which = f"{cell.workload}, {cell.load}" + (
+                f" and {len(waiting) - 1} more cells" if waiting[1:] else ""
+            )
             served = f"{at_once:.0f} of {users:.0f} requests are served at once"
             yield f"{each.deployment}: {served} in {which}; others wait"
 
 
 class _Engine:
-    """Serves a deployment on average. Raises InputError where it does not fit, or nothing predicts it."""
+    """Serves a deployment on average. Raises InputError where it does not fit, or nothing predicts
+    it."""
 
     def __init__(self, deployment: Deployment) -> None:
         fleet = fleet_of(deployment)
@@ -264,7 +298,9 @@ class _Engine:
         """Serve all loads of a plan: a load that is left out is several."""
         each = [self._load(asked, cell) for cell in range(len(asked.plan.cells))]
         most = max(each, key=lambda one: one.users)
-        return most._replace(requests=sum(one.requests for one in each), seconds=sum(one.seconds for one in each))
+        return most._replace(
+            requests=sum(one.requests for one in each), seconds=sum(one.seconds for one in each)
+        )
 
     def _load(self, asked: _Asked, cell: int) -> _Served:
         plan = asked.plan
@@ -290,8 +326,12 @@ class _Engine:
             count = warm + max(1, math.floor(load.duration_s / each_s))
             return _Served(count, load.duration_s + warm * each_s + e2e_s, e2e_s, users, at_once)
         if load.is_burst:  # from rest: its warm-up is over before it
-            warm_s = self._e2e_s(min(users, warm), asked)[0] * max(1.0, warm / users) if warm else 0.0
-            return _Served(count, warm_s + max((count - warm) * each_s, e2e_s), e2e_s, users, at_once)
+            warm_s = (
+                self._e2e_s(min(users, warm), asked)[0] * max(1.0, warm / users) if warm else 0.0
+            )
+            return _Served(
+                count, warm_s + max((count - warm) * each_s, e2e_s), e2e_s, users, at_once
+            )
         return _Served(count, max(count * each_s, e2e_s), e2e_s, users, at_once)
 
     def _e2e_s(self, users: float, asked: _Asked) -> tuple[float, float]:
@@ -310,7 +350,9 @@ class _Engine:
         e2e_s += model.request_s + model.request_token_s * prompt + model.stream_s
         return e2e_s, min(users, seqs * self._replicas)
 
-    def _prompt_s(self, new: int, cached: int, batch: int, context: float, decode_s: float) -> float:
+    def _prompt_s(
+        self, new: int, cached: int, batch: int, context: float, decode_s: float
+    ) -> float:
         """Return the seconds that one prompt adds to the time of a batch."""
         policy, model = self._policy, self._model
         mixed = policy.order == "mixed"

@@ -18,7 +18,8 @@ State = Literal["waiting", "running", "done", "failed"]
 
 
 class CellStatus(msgspec.Struct, frozen=True):
-    """The state of a cell. run_dir: where it was measured; None: it was not. found: the answer of a search."""
+    """The state of a cell. run_dir: where it was measured; None: it was not. found: the answer of a
+    search."""
 
     id: str
     workload: str
@@ -30,8 +31,8 @@ class CellStatus(msgspec.Struct, frozen=True):
 
 
 class LaunchStatus(msgspec.Struct, frozen=True):
-    """The state of a launch. repeat: the first one of its cells; why: what went wrong last, where something did;
-    start_up_s: from starting its processes until the engine answered."""
+    """The state of a launch. repeat: the first one of its cells; why: what went wrong last, where
+    something did; start_up_s: from starting its processes until the engine answered."""
 
     id: str
     deployment: str
@@ -58,7 +59,9 @@ def deployment_name(launch: PlannedLaunch) -> str:
 def repeats_text(launch: PlannedLaunch) -> str:
     """Say which repeats of the study a launch serves."""
     last = launch.cells[-1].repeat
-    return f"repeat {launch.repeat}" if last == launch.repeat else f"repeats {launch.repeat} to {last}"
+    return (
+        f"repeat {launch.repeat}" if last == launch.repeat else f"repeats {launch.repeat} to {last}"
+    )
 
 
 def read_answer(run: Path) -> dict[str, Any] | None:
@@ -67,7 +70,8 @@ def read_answer(run: Path) -> dict[str, Any] | None:
 
 
 def read_status(read: StudyFile, launches: tuple[PlannedLaunch, ...], folder: Path) -> StudyStatus:
-    """Return the state of every launch and cell. Raises InputError where the journal cannot be read."""
+    """Return the state of every launch and cell. Raises InputError where the journal cannot be
+    read."""
     goes_on = is_owned(folder)
     open_cells, why = _read_journal(folder)
     statuses = []
@@ -81,14 +85,19 @@ def read_status(read: StudyFile, launches: tuple[PlannedLaunch, ...], folder: Pa
         if open_cell is not None:
             whole = "running"
         infos = (run_folder.read_info(Path(cell.run_dir)) for cell in cells if cell.run_dir)
-        start_up_s = next((seconds for info in infos if (seconds := info.settings.provenance.start_up_s)), None)
+        start_up_s = next(
+            (seconds for info in infos if (seconds := info.settings.provenance.start_up_s)), None
+        )
         name = deployment_name(launch)
-        statuses.append(LaunchStatus(launch.id, name, launch.repeat, whole, reason, cells, start_up_s))
+        statuses.append(
+            LaunchStatus(launch.id, name, launch.repeat, whole, reason, cells, start_up_s)
+        )
     return StudyStatus(study=read.study.study, launches=statuses)
 
 
 def _read_journal(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return by launch the cell that was begun last ("": none is under way), and why launches and cells failed."""
+    """Return by launch the cell that was begun last ("": none is under way), and why launches and
+    cells failed."""
     open_cells: dict[str, str] = {}
     why: dict[str, str] = {}
     for entry in read_entries(folder):
@@ -105,11 +114,15 @@ def _read_journal(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
     return open_cells, why
 
 
-def _cell_status(folder: Path, cell: PlannedCell, open_cell: str | None, why: dict[str, str]) -> CellStatus:
+def _cell_status(
+    folder: Path, cell: PlannedCell, open_cell: str | None, why: dict[str, str]
+) -> CellStatus:
     run = find_run(folder, cell)
     state: State = "done" if run else "running" if open_cell == cell.id else "waiting"
     if state == "waiting" and why.get(cell.id):
         state = "failed"
     answer = read_answer(run) if run and cell.is_search else None
     found = answer["text"] if answer else None
-    return CellStatus(cell.id, cell.workload, cell.load, cell.repeat, state, str(run) if run else None, found)
+    return CellStatus(
+        cell.id, cell.workload, cell.load, cell.repeat, state, str(run) if run else None, found
+    )

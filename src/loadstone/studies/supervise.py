@@ -1,8 +1,9 @@
-"""Carries out a study: starts each launch, measures its missing cells, and stops it; run again, it goes on.
+"""Carries out a study: starts each launch, measures its missing cells, and stops it; run again, it
+goes on.
 
-A cell is done where its run folder has the summary of a run that ended as it should: it is then never measured again.
-One that was cut off is measured again whole, and what there was of it is kept beside the study. Launches that run at
-the same time have a process each, which ends with this one.
+A cell is done where its run folder has the summary of a run that ended as it should: it is then
+never measured again. One that was cut off is measured again whole, and what there was of it is kept
+beside the study. Launches that run at the same time have a process each, which ends with this one.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _INTERRUPTED, _FULL = 130, 28
 
 
 class LoadClient(Protocol):
-    """A host that sends the load. `bench` runs `loadstone bench` there with these words; the run folder is then in
-    `out` here, also of a run that was interrupted. Raises TargetError, and KeyboardInterrupt."""
+    """A host that sends the load. `bench` runs `loadstone bench` there with these words; the run
+    folder is then in `out` here, also of a run that was interrupted. Raises TargetError, and
+    KeyboardInterrupt."""
 
     def bench(self, words: Sequence[str], out: Path) -> None: ...
 
@@ -73,8 +75,9 @@ class Machine(Protocol):
     """A place where launches run. Its methods raise LoadstoneError.
 
     kind     of its handles
-    running  a context of a launch, which is ready within it and gone after it. The intent is in the journal before
-             anything starts. `left`: the handle of a supervisor that vanished, whose launch is taken up or ended
+    running  a context of a launch, which is ready within it and gone after it. The intent is in the
+             journal before anything starts. `left`: the handle of a supervisor that vanished, whose
+             launch is taken up or ended
     release  ends what such a handle tells of, where nobody needs it any more
     """
 
@@ -109,11 +112,12 @@ def run_study(
     measure: Measure,
     on_event: Listener = lambda event: None,
 ) -> int:
-    """Measure what is missing; returns how many cells still are. `machines`, all of a kind, run a launch each at a
-    time.
+    """Measure what is missing; returns how many cells still are. `machines`, all of a kind, run a
+    launch each at a time.
 
-    Raises InputError where another process runs this study, DiskFullError, and KeyboardInterrupt, after ending the
-    engine that ran. A launch or cell that fails is in the journal, and the rest goes on.
+    Raises InputError where another process runs this study, DiskFullError, and KeyboardInterrupt,
+    after ending the engine that ran. A launch or cell that fails is in the journal, and the rest
+    goes on.
     """
     ends_s = time.monotonic() + read.study.limits.total
     with writing(folder):
@@ -125,7 +129,11 @@ def run_study(
         try:
             journal.write("run")
             _release(launches, folder, machines[0], journal, handles)
-            waiting = deque(launch for launch in launches if any(not find_run(folder, cell) for cell in launch.cells))
+            waiting = deque(
+                launch
+                for launch in launches
+                if any(not find_run(folder, cell) for cell in launch.cells)
+            )
             if len(machines) > 1:
                 _run_at_once(waiting, machines, supervisor)
             while waiting and supervisor.has_time:
@@ -135,8 +143,11 @@ def run_study(
     return sum(not find_run(folder, cell) for launch in launches for cell in launch.cells)
 
 
-def _run_at_once(waiting: deque[PlannedLaunch], machines: Sequence[Machine], supervisor: _Supervisor) -> None:
-    """Run launches in processes of their own, one on each machine. Raises what ends the whole study, after all."""
+def _run_at_once(
+    waiting: deque[PlannedLaunch], machines: Sequence[Machine], supervisor: _Supervisor
+) -> None:
+    """Run launches in processes of their own, one on each machine. Raises what ends the whole
+    study, after all."""
     context = multiprocessing.get_context("fork")
     free = list(machines)
     running: dict[Any, tuple[Any, PlannedLaunch, Machine]] = {}
@@ -144,7 +155,9 @@ def _run_at_once(waiting: deque[PlannedLaunch], machines: Sequence[Machine], sup
         while running or (waiting and supervisor.has_time):
             while free and waiting and supervisor.has_time:
                 launch, machine = waiting.popleft(), free.pop(0)
-                child = context.Process(target=_run_in_child, args=(os.getpid(), supervisor, launch, machine))
+                child = context.Process(
+                    target=_run_in_child, args=(os.getpid(), supervisor, launch, machine)
+                )
                 child.start()
                 running[child.sentinel] = child, launch, machine
             for sentinel in wait(list(running)):
@@ -171,8 +184,11 @@ def _check_exit(exit_code: int, launch: PlannedLaunch, journal: StudyJournal) ->
         journal.write("end", launch=launch.id, why=f"its process ended with code {exit_code}")
 
 
-def _run_in_child(parent: int, supervisor: _Supervisor, launch: PlannedLaunch, machine: Machine) -> None:
-    """Run a launch in a process of its own. A signal from the terminal reaches its parent, which ends it."""
+def _run_in_child(
+    parent: int, supervisor: _Supervisor, launch: PlannedLaunch, machine: Machine
+) -> None:
+    """Run a launch in a process of its own. A signal from the terminal reaches its parent, which
+    ends it."""
     os.setpgid(0, 0)
     with contextlib.suppress(AttributeError):  # elsewhere than on Linux
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
@@ -193,18 +209,24 @@ def _release(
     handles: Mapping[str, Handle],
 ) -> None:
     """End what a supervisor that vanished left running, and of which nothing is missing."""
-    needed = {launch.id for launch in launches if not all(find_run(folder, cell) for cell in launch.cells)}
+    needed = {
+        launch.id for launch in launches if not all(find_run(folder, cell) for cell in launch.cells)
+    }
     for launch, handle in handles.items():
         if handle["kind"] != machine.kind:
             where = f"launch {launch} may still run on a machine of kind {handle['kind']}"
-            raise InputError(f"{folder}: {where}; run the study there once more (--on), which takes it up or ends it")
+            raise InputError(
+                f"{folder}: {where}; run the study there once more (--on), which takes it up or"
+                " ends it"
+            )
         if launch not in needed:
             machine.release(handle)
             journal.write("end", launch=launch, why="its supervisor had vanished")
 
 
 class _Supervisor(NamedTuple):
-    """Runs launches one by one, until the study's time is over (`ends_s`, by the monotonic clock)."""
+    """Runs launches one by one, until the study's time is over (`ends_s`, by the monotonic
+    clock)."""
 
     read: StudyFile
     folder: Path
@@ -246,7 +268,8 @@ class _Supervisor(NamedTuple):
         journal.write("end", launch=launch.id, why=why)
 
     def _run_cell(self, launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch) -> str:
-        """Measure one cell; returns why it is not done, or nothing. Raises what ends the whole launch."""
+        """Measure one cell; returns why it is not done, or nothing. Raises what ends the whole
+        launch."""
         folder, journal, on_event = self.folder, self.journal, self.on_event
         out = folder / CELLS / cell.id
         _set_aside(folder, out)
@@ -281,13 +304,16 @@ def _too_many_errors(summary: Summary, most: float) -> str:
 
 
 def find_run(folder: Path, cell: PlannedCell) -> Path | None:
-    """Find the run folder in which a cell is done; None: it is not. Of a search, the run that has its answer."""
+    """Find the run folder in which a cell is done; None: it is not. Of a search, the run that has
+    its answer."""
     with contextlib.suppress(OSError):
         for run in sorted((folder / CELLS / cell.id).iterdir()):
             if (run / "summary.json").is_file():
                 with contextlib.suppress(InputError):
                     info = run_folder.read_info(run)
-                    if info.status == "done" and (not cell.is_search or info.settings.find_max is not None):
+                    if info.status == "done" and (
+                        not cell.is_search or info.settings.find_max is not None
+                    ):
                         return run
     return None
 

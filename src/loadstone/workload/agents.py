@@ -1,15 +1,19 @@
-"""Sessions of agents, read from a file in whichever of the usual formats it is. The content tells the format.
+"""Sessions of agents, read from a file in whichever of the usual formats it is. The content tells
+the format.
 
-weka      a session per file, line or element: `requests` with hash_ids of `block_size` tokens, and sub-agents
+weka      a session per file, line or element: `requests` with hash_ids of `block_size` tokens, and
+          sub-agents
 otel      OpenTelemetry GenAI spans: `spans`, or OTLP's resourceSpans; a session for each trace
 mlperf    a message per line: conversation_id, turn, role; an answer's line is a call
-messages  {"messages": [...], "tools": [...]}: OpenAI's; every assistant's message is the answer to a call
-rows      a call per line: Mooncake's fields with session_id, Dynamo's with wait_for; or our own: session_id, id,
-          after, trigger, delay_s, input_tokens, output_tokens, hash_ids with block_tokens, or messages
+messages  {"messages": [...], "tools": [...]}: OpenAI's; every assistant's message is the answer to
+          a call
+rows      a call per line: Mooncake's fields with session_id, Dynamo's with wait_for; or our own:
+          session_id, id, after, trigger, delay_s, input_tokens, output_tokens, hash_ids with
+          block_tokens, or messages
 
-A call waits for its parents. Where the file does not name them they follow from its times: a call follows the one
-before it of its agent; of a sub-agent the first follows the call of its parent that ended last, and the parent's next
-call waits for the sub-agents that had ended by then.
+A call waits for its parents. Where the file does not name them they follow from its times: a call
+follows the one before it of its agent; of a sub-agent the first follows the call of its parent that
+ended last, and the parent's next call waits for the sub-agents that had ended by then.
 """
 
 from __future__ import annotations
@@ -40,7 +44,8 @@ class Call(NamedTuple):
 
     after          places in the session, before its own; empty for the first call alone
     sent           it follows the sending of those, not their end
-    base, kept     its prompt begins with the first `kept` blocks or messages of that call's; `own` come after them
+    base, kept     its prompt begins with the first `kept` blocks or messages of that call's; `own`
+                   come after them
     input_tokens   of messages: an estimate
     output_tokens  0: the file does not say
     fields         number of the text with the request's other fields, −1: none
@@ -64,7 +69,8 @@ class AgentTrace(msgspec.Struct, frozen=True, eq=False):
     skipped       lines left out: reason to count
     dropped       what cannot be sent, though it changes what is asked: name to items that have it
     live          the server's own answers stand in later prompts
-    overflowed    sessions that end where a call is beyond the model's context, and the calls that this leaves out
+    overflowed    sessions that end where a call is beyond the model's context, and the calls that
+                  this leaves out
     """
 
     format: str
@@ -88,9 +94,13 @@ class AgentTrace(msgspec.Struct, frozen=True, eq=False):
         def paused(call: Call) -> Call:
             if not call.after:
                 return call
-            return call._replace(delay_s=float(drawn.draw(rng, 1)[0]) if drawn is not None else call.delay_s * scale)
+            return call._replace(
+                delay_s=float(drawn.draw(rng, 1)[0]) if drawn is not None else call.delay_s * scale
+            )
 
-        return msgspec.structs.replace(self, sessions=[[paused(call) for call in calls] for calls in self.sessions])
+        return msgspec.structs.replace(
+            self, sessions=[[paused(call) for call in calls] for calls in self.sessions]
+        )
 
     def with_outputs(self, lengths: NDArray[np.int32]) -> AgentTrace:
         """Give answers whose length the file does not say the next of `lengths`."""
@@ -98,14 +108,17 @@ class AgentTrace(msgspec.Struct, frozen=True, eq=False):
         return msgspec.structs.replace(
             self,
             sessions=[
-                [call if call.output_tokens else call._replace(output_tokens=next(rest)) for call in calls]
+                [
+                    call if call.output_tokens else call._replace(output_tokens=next(rest))
+                    for call in calls
+                ]
                 for calls in self.sessions
             ],
         )
 
     def within(self, max_tokens: int) -> AgentTrace:
-        """End each session before its first call that a model does not take, input and output together. Raises
-        InputError where nothing is left.
+        """End each session before its first call that a model does not take, input and output
+        together. Raises InputError where nothing is left.
         """
         sessions, ended = [], Counter[str]()
         for calls in self.sessions:
@@ -117,17 +130,22 @@ class AgentTrace(msgspec.Struct, frozen=True, eq=False):
                 sessions.append(calls[:upto])
         if not sessions:
             raise InputError(
-                f"--agents: the first call of every session is beyond the {max_tokens} tokens that the model takes; "
-                "give a model, or start the server, with a longer context"
+                f"--agents: the first call of every session is beyond the {max_tokens} tokens that"
+                " the model takes; give a model, or start the server, with a longer context"
             )
-        return msgspec.structs.replace(self, sessions=sessions, overflowed=dict(ended)) if ended else self
+        return (
+            msgspec.structs.replace(self, sessions=sessions, overflowed=dict(ended))
+            if ended
+            else self
+        )
 
 
 def read(path: Path, *, skip_bad: bool = False) -> AgentTrace:
     """Read the sessions of a file, gzip or not.
 
-    With `skip_bad` lines that cannot be used are left out and counted. Raises InputError, with the line, where the
-    file cannot be read, is of no known format, or (without `skip_bad`) a line cannot be used.
+    With `skip_bad` lines that cannot be used are left out and counted. Raises InputError, with the
+    line, where the file cannot be read, is of no known format, or (without `skip_bad`) a line
+    cannot be used.
     """
     with open_bytes(path, GIVE) as (stream, sha256):
         numbered = documents(path, stream)
@@ -155,13 +173,21 @@ def read(path: Path, *, skip_bad: bool = False) -> AgentTrace:
         sizes = " and of ".join(map(str, sorted(store.block_tokens)))
         raise InputError(f"{path}: blocks of {sizes} tokens (0: messages); give files of one kind")
     return AgentTrace(
-        name, store.sessions, store.block_tokens.pop(), store.prompts, sha256, dict(skipped), dict(store.dropped)
+        name,
+        store.sessions,
+        store.block_tokens.pop(),
+        store.prompts,
+        sha256,
+        dict(skipped),
+        dict(store.dropped),
     )
 
 
 def _leave_out(path: Path, line: int, bad: BadLine, skip_bad: bool, skipped: Counter[str]) -> None:
     if not skip_bad:
-        raise InputError(f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad") from None
+        raise InputError(
+            f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad"
+        ) from None
     skipped[bad.reason] += 1
 
 
@@ -185,7 +211,11 @@ class _Store:
         prompts: list[NDArray[Any]] = []
         sums: list[int] = []
         for raw in session.calls:
-            ids = raw.blocks if session.block_tokens else np.array([self._text(text) for text in raw.messages])
+            ids = (
+                raw.blocks
+                if session.block_tokens
+                else np.array([self._text(text) for text in raw.messages])
+            )
             base, kept = _begin_alike(prompts, ids, raw.after)
             own = ids[kept:]
             tokens = raw.input_tokens
@@ -199,7 +229,15 @@ class _Store:
             fields = -1 if raw.fields is None else self._text(raw.fields)
             tokens += 0 if raw.fields is None else self._sizes[fields]
             call = Call(
-                raw.after, raw.sent, raw.delay_s, tokens, raw.output_tokens, base, kept, own.astype(np.int32), fields
+                raw.after,
+                raw.sent,
+                raw.delay_s,
+                tokens,
+                raw.output_tokens,
+                base,
+                kept,
+                own.astype(np.int32),
+                fields,
             )
             calls.append(call)
             prompts.append(ids)
@@ -219,12 +257,16 @@ class _Store:
         return number
 
 
-def _begin_alike(prompts: list[NDArray[Any]], ids: NDArray[Any], after: tuple[int, ...]) -> tuple[int, int]:
-    """Find the earlier prompt with which `ids` has most of its beginning in common, among the call's parents and the
-    last ones: (its place, how much).
+def _begin_alike(
+    prompts: list[NDArray[Any]], ids: NDArray[Any], after: tuple[int, ...]
+) -> tuple[int, int]:
+    """Find the earlier prompt with which `ids` has most of its beginning in common, among the
+    call's parents and the last ones: (its place, how much).
     """
     best, kept = 0, 0
-    for place in dict.fromkeys([*after, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]):
+    for place in dict.fromkeys(
+        [*after, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]
+    ):
         other = prompts[place]
         if kept and (len(other) <= kept or other[kept] != ids[kept]):
             continue

@@ -1,4 +1,5 @@
-"""Arrivals: when the requests of an open loop are sent, and how a load may change in the course of a cell."""
+"""Arrivals: when the requests of an open loop are sent, and how a load may change in the course of
+a cell."""
 
 from __future__ import annotations
 
@@ -12,34 +13,44 @@ from loadstone.core.plan import Load
 from loadstone.core.units import parse_list, parse_seconds
 
 SPANS = 5.0
-"""Arrivals of an open loop last so many times as long as a request: the first of these fill the engine, and as many
-requests as in a closed loop of several generations meet it full."""
+"""Arrivals of an open loop last so many times as long as a request: the first of these fill the
+engine, and as many requests as in a closed loop of several generations meet it full."""
 
 Profile = tuple[tuple[float, float, float], ...]
 """Pieces of (from, to, seconds), one after another; linear within each."""
 
 
-def arrivals(load: Load, count: int, rng: np.random.Generator, span_s: float | None = None) -> NDArray[np.float64]:
+def arrivals(
+    load: Load, count: int, rng: np.random.Generator, span_s: float | None = None
+) -> NDArray[np.float64]:
     """Draw `count` intended times in seconds at a steady rate.
 
     constant  gaps of one length, the first before the first
     poisson   exponential gaps
     gamma     gamma gaps, shape k = burstiness: k < 1 bunches, 1 is Poisson, k > 1 evens out
 
-    `span_s`: they fall into so many seconds, and only where is drawn: the gaps, with the one after the last, are
-    scaled to sum up to that. Poisson arrivals are then those of a Poisson process that had `count` in the span, as
-    the order statistics of uniforms (Devroye 1986, ch. 5.2). None: gaps have mean 1/rate, and the span is random.
+    `span_s`: they fall into so many seconds, and only where is drawn: the gaps, with the one after
+    the last, are scaled to sum up to that. Poisson arrivals are then those of a Poisson process
+    that had `count` in the span, as the order statistics of uniforms (Devroye 1986, ch. 5.2). None:
+    gaps have mean 1/rate, and the span is random.
     """
     gaps = _gaps(load, count, rng)
-    return gaps.cumsum()[:count] / load.value if span_s is None else _scale_to_span(gaps, count, span_s)
+    return (
+        gaps.cumsum()[:count] / load.value
+        if span_s is None
+        else _scale_to_span(gaps, count, span_s)
+    )
 
 
-def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = None) -> NDArray[np.float64]:
-    """Draw intended times in seconds under `load.profile`, up to its end; `count` None: as many as are expected.
+def profile_arrivals(
+    load: Load, rng: np.random.Generator, count: int | None = None
+) -> NDArray[np.float64]:
+    """Draw intended times in seconds under `load.profile`, up to its end; `count` None: as many as
+    are expected.
 
-    Times of the same process at rate 1, put through the inverse of Λ(t), the number expected up to t: for Poisson
-    gaps this is the inhomogeneous Poisson process of that rate (time rescaling; Çinlar 1975, ch. 4.7) that had so
-    many arrivals.
+    Times of the same process at rate 1, put through the inverse of Λ(t), the number expected up to
+    t: for Poisson gaps this is the inhomogeneous Poisson process of that rate (time rescaling;
+    Çinlar 1975, ch. 4.7) that had so many arrivals.
     """
     starts, ends, seconds = np.array(load.profile).T
     expected = np.cumsum((starts + ends) / 2 * seconds)
@@ -74,8 +85,9 @@ def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float6
 def default_requests(load: Load, e2e_s: float = 0.0) -> int:
     """Choose how many requests, or sessions, a cell measures where nobody says it.
 
-    Enough for each slot of a closed loop to turn over; a minute of arrivals, doubled until these take SPANS times as
-    long as a request (`e2e_s`: about its E2E): by doubling, so that runs of similar servers have the same plan.
+    Enough for each slot of a closed loop to turn over; a minute of arrivals, doubled until these
+    take SPANS times as long as a request (`e2e_s`: about its E2E): by doubling, so that runs of
+    similar servers have the same plan.
     """
     if load.is_burst:
         return int(load.value)
@@ -88,18 +100,21 @@ def default_requests(load: Load, e2e_s: float = 0.0) -> int:
 
 
 def default_warmup(load: Load, measured: float | None = None) -> int:
-    """Choose as many warm-up requests as fill the engine: the concurrency; a second's worth of a rate; one before a
-    burst or a ramp.
+    """Choose as many warm-up requests as fill the engine: the concurrency; a second's worth of a
+    rate; one before a burst or a ramp.
 
-    Of a rate no more than a tenth of the `measured` requests (None: `default_requests`, or the duration's worth): at
-    a rate beyond the engine all of them wait behind the warm-up, which then must not be what they tell of.
+    Of a rate no more than a tenth of the `measured` requests (None: `default_requests`, or the
+    duration's worth): at a rate beyond the engine all of them wait behind the warm-up, which then
+    must not be what they tell of.
     """
     if load.is_closed:
         return math.ceil(load.profile[0][0] if load.profile else load.value)
     if load.is_burst or load.profile:
         return 1
     if measured is None:
-        measured = default_requests(load) if load.duration_s is None else load.value * load.duration_s
+        measured = (
+            default_requests(load) if load.duration_s is None else load.value * load.duration_s
+        )
     return max(1, math.ceil(min(load.value, load.max_concurrency or math.inf, measured / 10)))
 
 
@@ -122,7 +137,8 @@ def mean(profile: Profile) -> float:
 
 
 def parse_profile(text: str) -> tuple[str, Profile]:
-    """Read ("rate" | "concurrency", pieces) from `1:20:60s,20:30s`: 1 to 20 in a minute, then 20 for half a minute.
+    """Read ("rate" | "concurrency", pieces) from `1:20:60s,20:30s`: 1 to 20 in a minute, then 20
+    for half a minute.
 
     `concurrency=1:64:60s` ramps the requests under way instead of the rate. Raises InputError.
     """
@@ -136,11 +152,14 @@ def parse_profile(text: str) -> tuple[str, Profile]:
         values = parse_list(",".join(levels), "--ramp") if len(levels) in (1, 2) else []
         if not values or not all(0 <= value < math.inf for value in values):
             raise InputError(
-                f"--ramp: {piece.strip()!r} is not a piece; write FROM:TO:TIME or LEVEL:TIME, e.g. 1:20:60s"
+                f"--ramp: {piece.strip()!r} is not a piece; write FROM:TO:TIME or LEVEL:TIME, e.g."
+                " 1:20:60s"
             )
         seconds = parse_seconds(length, "--ramp")
         if seconds <= 0:
-            raise InputError(f"--ramp: {piece.strip()!r} takes no time; give it some, e.g. 1:20:60s")
+            raise InputError(
+                f"--ramp: {piece.strip()!r} takes no time; give it some, e.g. 1:20:60s"
+            )
         profile.append((values[0], values[-1], seconds))
     if not any(start + end for start, end, _ in profile):
         raise InputError(f"--ramp: {text!r} is nothing but zeros; write e.g. 1:20:60s")

@@ -11,40 +11,50 @@ from loadstone.core.plan import Blocks
 
 
 class BlockTree:
-    """The blocks of some requests. A node is a run of them: all prompts that go on with its first block have it, as
-    far as they come, and nothing in it parts them.
+    """The blocks of some requests. A node is a run of them: all prompts that go on with its first
+    block have it, as far as they come, and nothing in it parts them.
 
-    `copies` of a session, by row, have words of their own, so that each has a tree. It costs as much as the blocks
-    that calls add to those before them: what they keep of these is not walked over again.
+    `copies` of a session, by row, have words of their own, so that each has a tree. It costs as
+    much as the blocks that calls add to those before them: what they keep of these is not walked
+    over again.
     """
 
-    def __init__(self, blocks: Blocks, rows: range, copies: NDArray[np.int32] | None = None) -> None:
+    def __init__(
+        self, blocks: Blocks, rows: range, copies: NDArray[np.int32] | None = None
+    ) -> None:
         self.known: list[int] = []
-        """By request: how many blocks its prompt begins with that one before it has too, in the plan's order."""
+        """By request: how many blocks its prompt begins with that one before it has too, in the
+        plan's order."""
         self._ends: list[tuple[_Node, int]] = []
         roots: dict[int, _Node] = {}
         self._count = 0
         for place, row in enumerate(rows):
             kept = int(blocks.kept[row]) if blocks.kept is not None else 0
             back = int(blocks.back[row]) if kept and blocks.back is not None else 0
-            root = roots.setdefault(0 if copies is None else int(copies[row]), _Node(None, 0, blocks.ids[:0]))
+            root = roots.setdefault(
+                0 if copies is None else int(copies[row]), _Node(None, 0, blocks.ids[:0])
+            )
             node = self._ends[place - back][0] if back else root
             node, known = self._insert(node.up_to(kept), kept, blocks.own(row))
             self.known.append(known)
             self._ends.append((node, kept + len(blocks.own(row))))
 
     def path(self, place: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the nodes of a prompt from the root: a number, from which block on, to before which."""
+        """Yield the nodes of a prompt from the root: a number, from which block on, to before
+        which."""
         at, end = self._ends[place]
         node: _Node | None = at.up_to(end)
         nodes = []
         while node is not None and node.parent is not None:
             nodes.append(node)
             node = node.parent
-        return ((each.number, each.start, min(each.start + len(each.ids), end)) for each in nodes[::-1])
+        return (
+            (each.number, each.start, min(each.start + len(each.ids), end)) for each in nodes[::-1]
+        )
 
     def _insert(self, node: _Node, depth: int, own: NDArray[np.int32]) -> tuple[_Node, int]:
-        """Put blocks behind the first `depth` of a node's path; returns their node and how many blocks were there."""
+        """Put blocks behind the first `depth` of a node's path; returns their node and how many
+        blocks were there."""
         at = 0
         while at < len(own):
             ahead = node.ids[depth - node.start :]
@@ -55,7 +65,9 @@ class BlockTree:
                     return node, depth
                 if following is None:
                     self._count += 1
-                    node.children[int(own[at])] = following = _Node(node, depth, own[at:], self._count)
+                    node.children[int(own[at])] = following = _Node(
+                        node, depth, own[at:], self._count
+                    )
                     return following, depth
                 node = following
                 continue
@@ -69,11 +81,14 @@ class BlockTree:
 
 
 class _Node:
-    """Holds the blocks from place `start` of a prompt on, until prompts part; by its first block what follows."""
+    """Holds the blocks from place `start` of a prompt on, until prompts part; by its first block
+    what follows."""
 
     __slots__ = ("children", "ids", "number", "parent", "start")
 
-    def __init__(self, parent: _Node | None, start: int, ids: NDArray[np.int32], number: int = 0) -> None:
+    def __init__(
+        self, parent: _Node | None, start: int, ids: NDArray[np.int32], number: int = 0
+    ) -> None:
         self.parent, self.start, self.ids, self.number = parent, start, ids, number
         self.children: dict[int, _Node] = {}
 

@@ -1,4 +1,5 @@
-"""Questions whose answers can be graded, from a file or made from a seed, and their places in a plan.
+"""Questions whose answers can be graded, from a file or made from a seed, and their places in a
+plan.
 
 A file is JSONL or a JSON array, gzip or not. The first fields that fit tell what an item is:
 
@@ -8,8 +9,9 @@ A file is JSONL or a JSON array, gzip or not. The first fields that fit tell wha
 {"input", "outputs": [text, …]}                        RULER: needles that the answer has to name
 {"messages" | "prompt", "grade", "answer", …}          an item of one's own; see GRADES
 
-A question's row in a plan has the phase `check`. Its text there is an object with `messages`, further fields of the
-body (`tools`, `stop`), and under `check` what the grader needs, which is never sent.
+A question's row in a plan has the phase `check`. Its text there is an object with `messages`,
+further fields of the body (`tools`, `stop`), and under `check` what the grader needs, which is
+never sent.
 """
 
 from __future__ import annotations
@@ -41,9 +43,12 @@ _MOST_QUESTIONS = 100_000
 _MOST_BYTES, _MOST_ITEM_BYTES = 1 << 28, 1 << 22
 _GENERATED_QUESTIONS = 1000
 _SHORT, _LONG = 128, 1024
-"""Tokens that an answer may have where its item does not say: of texts and needles, and of all that is reasoned."""
+"""Tokens that an answer may have where its item does not say: of texts and needles, and of all that
+is reasoned."""
 _GSM8K_END = "End your response with the answer on the last line, formatted as: #### [number]"
-_LETTER_END = 'End your response with "The answer is (X)", where X is the letter of the right option.'
+_LETTER_END = (
+    'End your response with "The answer is (X)", where X is the letter of the right option.'
+)
 _BODY = ("tools", "tool_choice", "response_format", "stop")
 """Fields of an item that its request has too."""
 _PATTERN = re.compile(r'"pattern":("(?:[^"\\]|\\.)*")')
@@ -54,7 +59,8 @@ _NUMBER = re.compile(r"-?\$?[0-9][0-9,]{0,100}(\.[0-9]{1,100})?\.?")
 class Question(msgspec.Struct, frozen=True, omit_defaults=True):
     """Holds what the grader of an answer needs. `task`: questions of a kind are counted together.
 
-    answer  a number, letter or text; of a needle a list of texts; of json any value; of a tool the call, if known
+    answer  a number, letter or text; of a needle a list of texts; of json any value; of a tool the
+            call, if known
     """
 
     id: str
@@ -66,8 +72,8 @@ class Question(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CheckSet(NamedTuple):
-    """Questions to mix into a load: `texts` as a plan has them, the most tokens of each answer, and how many of them
-    each cell is to have; None: as many as fit."""
+    """Questions to mix into a load: `texts` as a plan has them, the most tokens of each answer, and
+    how many of them each cell is to have; None: as many as fit."""
 
     name: str
     sha256: str
@@ -77,18 +83,22 @@ class CheckSet(NamedTuple):
 
 
 def question_of(text: str) -> Question:
-    """Read the question of a plan's row of the phase `check`. Raises InputError where it is none."""
+    """Read the question of a plan's row of the phase `check`. Raises InputError where it is
+    none."""
     try:
         return msgspec.convert(msgspec.json.decode(text)["check"], Question)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"a graded prompt of the plan cannot be read ({error}); measure again") from None
+        raise InputError(
+            f"a graded prompt of the plan cannot be read ({error}); measure again"
+        ) from None
 
 
 def read_checks(given: str, *, seed: int, prompt_tokens: int, most_tokens: int | None) -> CheckSet:
     """Read the questions of `FILE[:N]` or `generated[:N]`, in an order that follows from the seed.
 
-    `prompt_tokens`: about how long prompts of the load are, for the generated ones that look something up in a long
-    prompt. `most_tokens`: of each answer, in place of what items say. Raises InputError, one line.
+    `prompt_tokens`: about how long prompts of the load are, for the generated ones that look
+    something up in a long prompt. `most_tokens`: of each answer, in place of what items say. Raises
+    InputError, one line.
     """
     name, colon, count = given.rpartition(":")
     if not colon or not count.strip().isdecimal() or Path(given).exists():
@@ -119,22 +129,29 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
             raise InputError(f"{path}: no questions with answers; {_GIVE}")
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; give a part of it")
-        kept = [(at, bytes(each)) for at, each in islice(pieces(path, stream, kind, False), _MOST_QUESTIONS)]
+        kept = [
+            (at, bytes(each))
+            for at, each in islice(pieces(path, stream, kind, False), _MOST_QUESTIONS)
+        ]
     random.Random(seed).shuffle(kept)
     items, unit = [], "line" if kind == "lines" else "element"
     for number, data in kept[:asked]:
         if len(data) > _MOST_ITEM_BYTES:
-            raise InputError(f"--check {path}, {unit} {number}: over {_MOST_ITEM_BYTES:,} bytes; shorten it")
+            raise InputError(
+                f"--check {path}, {unit} {number}: over {_MOST_ITEM_BYTES:,} bytes; shorten it"
+            )
         try:
             items.append(_item(value_of(data, kind), number))
         except ItemError as error:
             raise InputError(f"--check {path}, {unit} {number}: {error}") from None
     if not items or len({item["check"].id for item, _ in items}) < len(items):
-        raise InputError(f"--check {path}: {'items share an id; give each its own' if items else 'no questions'}")
+        raise InputError(
+            f"--check {path}: {'items share an id; give each its own' if items else 'no questions'}"
+        )
     return items, sha256
 
 
-# --- items of files -----------------------------------------------------------------------------------------------
+# --- items of files -------------------------------------------------------------------------------
 
 
 def _item(value: Any, number: int) -> _Item:
@@ -143,8 +160,16 @@ def _item(value: Any, number: int) -> _Item:
         raise ItemError(f"not an object; {_GIVE}")
     value = _own_form(value)
     schema, kind = value.get("schema", value.get("json_schema")), value.get("kind")
-    guess = "schema" if schema is not None else "json" if isinstance(value.get("answer"), dict | list) else "text"
-    grade = value.get("grade") or (kind if kind in GRADES else "tool" if value.get("tools") else guess)
+    guess = (
+        "schema"
+        if schema is not None
+        else "json"
+        if isinstance(value.get("answer"), dict | list)
+        else "text"
+    )
+    grade = value.get("grade") or (
+        kind if kind in GRADES else "tool" if value.get("tools") else guess
+    )
     task = value.get("task") or kind or grade
     limit = value.get("max_tokens", _SHORT if grade in ("text", "exact", "needle") else _LONG)
     messages = value.get("messages", [{"role": "user", "content": value.get("prompt")}])
@@ -156,11 +181,21 @@ def _item(value: Any, number: int) -> _Item:
         raise ItemError("no question: name the field one of messages, prompt, question")
     name = value.get("id", value.get("unique_id"))
     schema = _schema(schema) if grade == "schema" else None
-    tools, answer = _tools(value.get("tools")) if grade == "tool" else [], _check_answer(grade, value.get("answer"))
+    tools, answer = (
+        _tools(value.get("tools")) if grade == "tool" else [],
+        _check_answer(grade, value.get("answer")),
+    )
     if grade == "tool" and answer and answer["name"] not in {tool["name"] for tool in tools}:
-        raise ItemError(f"the answer calls {answer['name'][:40]!r}, which is none of its tools; correct it")
+        raise ItemError(
+            f"the answer calls {answer['name'][:40]!r}, which is none of its tools; correct it"
+        )
     question = Question(
-        str(number if name in (None, "") else name)[:200], grade, str(task)[:60], answer, schema, tools
+        str(number if name in (None, "") else name)[:200],
+        grade,
+        str(task)[:60],
+        answer,
+        schema,
+        tools,
     )
     body = {field: value[field] for field in _BODY if value.get(field) is not None}
     return {"messages": messages, **body, "check": question}, limit
@@ -168,12 +203,20 @@ def _item(value: Any, number: int) -> _Item:
 
 def _own_form(value: dict[str, Any]) -> dict[str, Any]:
     """Write an item of a known data set as one of one's own."""
-    question, options = value.get("question", value.get("problem")), value.get("choices", value.get("options"))
+    question, options = (
+        value.get("question", value.get("problem")),
+        value.get("choices", value.get("options")),
+    )
     answer = value.get("answer", value.get("answerKey"))
     if isinstance(answer, dict) and isinstance(answer.get("aliases"), list):  # TriviaQA
         answer = [answer.get("value"), *answer["aliases"]]
     if isinstance(value.get("outputs"), list):
-        return {**value, "grade": "needle", "prompt": value.get("input"), "answer": value["outputs"]}
+        return {
+            **value,
+            "grade": "needle",
+            "prompt": value.get("input"),
+            "answer": value["outputs"],
+        }
     if isinstance(question, dict):  # ARC's own files
         options, question = question.get("choices"), question.get("stem")
     if not isinstance(question, str):
@@ -185,12 +228,28 @@ def _own_form(value: dict[str, Any]) -> dict[str, Any]:
         return {"task": "choice", **value, "grade": "letter", "prompt": text, "answer": answer}
     if isinstance(answer, str) and "####" in answer:
         text = f"Question: {question}\n{_GSM8K_END}\nAnswer:"
-        return {"task": "gsm8k", **value, "grade": "number", "prompt": text, "answer": answer.rpartition("####")[2]}
+        return {
+            "task": "gsm8k",
+            **value,
+            "grade": "number",
+            "prompt": text,
+            "answer": answer.rpartition("####")[2],
+        }
     if "problem" in value:
-        told = {"answer": find_boxed(str(value.get("solution"))), "task": "maths", "grade": "maths", **value}
+        told = {
+            "answer": find_boxed(str(value.get("solution"))),
+            "task": "maths",
+            "grade": "maths",
+            **value,
+        }
         end = "\nPut the final answer in \\boxed{}." if told["grade"] == "maths" else ""
         return {"prompt": question + end, **told}
-    return {"prompt": question, **({"grade": "text"} if isinstance(answer, list) else {}), **value, "answer": answer}
+    return {
+        "prompt": question,
+        **({"grade": "text"} if isinstance(answer, list) else {}),
+        **value,
+        "answer": answer,
+    }
 
 
 def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
@@ -206,7 +265,9 @@ def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
         if isinstance(names, list) and isinstance(answer, str) and answer in names:
             answer = names.index(answer)
     if type(answer) is not int or not 0 <= answer < len(texts):
-        raise ItemError(f"the answer {str(answer)[:40]!r} is none of its {len(texts)} options; name one of them")
+        raise ItemError(
+            f"the answer {str(answer)[:40]!r} is none of its {len(texts)} options; name one of them"
+        )
     shown = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, texts, strict=False))
     return f"{question}\n{shown}\n{_LETTER_END}", LETTERS[answer]
 
@@ -219,11 +280,16 @@ def _is_message(message: Any) -> bool:
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         return False
     content = message.get("content")
-    return bool(content.strip()) if isinstance(content, str) else isinstance(content, list) or "tool_calls" in message
+    return (
+        bool(content.strip())
+        if isinstance(content, str)
+        else isinstance(content, list) or "tool_calls" in message
+    )
 
 
 def _check_answer(grade: str, answer: Any) -> Any:
-    """Return the right answer as its grader takes it. Raises ItemError where there is none, or it is impossible."""
+    """Return the right answer as its grader takes it. Raises ItemError where there is none, or it
+    is impossible."""
     if grade == "schema" or (grade == "tool" and answer is None):
         return None
     if answer is None or answer in ("", [], {}):
@@ -239,9 +305,17 @@ def _check_answer(grade: str, answer: Any) -> Any:
         "json": True,
         "maths": isinstance(answer, str | int | float) and bool(text),
     }
-    if not possible.get(grade, all(type(each) in (str, int, float) and str(each).strip() for each in many)):
+    if not possible.get(
+        grade, all(type(each) in (str, int, float) and str(each).strip() for each in many)
+    ):
         raise ItemError(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
-    return answer if grade in ("json", "tool") else [*map(str, many)] if grade == "needle" or answer is many else text
+    return (
+        answer
+        if grade in ("json", "tool")
+        else [*map(str, many)]
+        if grade == "needle" or answer is many
+        else text
+    )
 
 
 def find_boxed(text: str) -> str | None:
@@ -261,12 +335,15 @@ def find_pattern(pattern: str, text: str) -> bool:
 
 
 def _schema(schema: Any) -> Any:
-    """Return a JSON schema, as an object or as text. Raises ItemError where it is none, or nothing may fit it."""
+    """Return a JSON schema, as an object or as text. Raises ItemError where it is none, or nothing
+    may fit it."""
     try:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
     except ImportError:
-        raise ItemError("its grade needs the package jsonschema: pip install 'loadstone[check]'") from None
+        raise ItemError(
+            "its grade needs the package jsonschema: pip install 'loadstone[check]'"
+        ) from None
     try:
         schema = msgspec.json.decode(schema) if isinstance(schema, str) else schema
         Draft202012Validator.check_schema(schema)
@@ -276,32 +353,43 @@ def _schema(schema: Any) -> Any:
     except (SchemaError, RecursionError, ValueError) as error:
         raise ItemError(f"no JSON schema ({str(getattr(error, 'message', error))[:120]})") from None
     if not isinstance(schema, dict) or '"patternProperties":' in text or _ELSEWHERE.search(text):
-        raise ItemError("its schema is no object, or has patternProperties or a $ref to what is not in it")
+        raise ItemError(
+            "its schema is no object, or has patternProperties or a $ref to what is not in it"
+        )
     return schema
 
 
 def _tools(tools: Any) -> list[Any]:
     """Return the functions that may be called. Raises ItemError where there are none."""
     functions = [each.get("function", each) for each in _listed(tools) if isinstance(each, dict)]
-    if not functions or not all(isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions):
+    if not functions or not all(
+        isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions
+    ):
         raise ItemError("no tools that can be called: give them under 'tools' as OpenAI has them")
-    return [{"name": each["name"], "parameters": _schema(each.get("parameters") or {})} for each in functions]
+    return [
+        {"name": each["name"], "parameters": _schema(each.get("parameters") or {})}
+        for each in functions
+    ]
 
 
-# --- the built-in set ---------------------------------------------------------------------------------------------
+# --- the built-in set -----------------------------------------------------------------------------
 
 _LINE_TOKENS = 20
 _MOST_LINES = 400
 
 
 def generate(count: int, seed: int, prompt_tokens: int) -> list[_Item]:
-    """Make questions that need no file: to copy, to add, to look up a number in a prompt about as long as the load's.
+    """Make questions that need no file: to copy, to add, to look up a number in a prompt about as
+    long as the load's.
 
     Each has a number of its own, so that an answer with that of another request shows.
     """
     lines = max(4, min(_MOST_LINES, prompt_tokens // _LINE_TOKENS))
     numbers = random.Random(f"{seed}/numbers").sample(range(1_000_000, 10_000_000), count)
-    return [_generated(at, random.Random(f"{seed}/{at}"), number, lines) for at, number in enumerate(numbers)]
+    return [
+        _generated(at, random.Random(f"{seed}/{at}"), number, lines)
+        for at, number in enumerate(numbers)
+    ]
 
 
 def _generated(at: int, rng: random.Random, number: int, lines: int) -> _Item:
@@ -314,7 +402,10 @@ def _generated(at: int, rng: random.Random, number: int, lines: int) -> _Item:
         task, answer, text = "add", str(a + b), f"What is {a} + {b}? Answer with the number alone."
     else:
         task, grade = "look-up", "needle"
-        told = {room: rng.randrange(1_000_000, 10_000_000) for room in rng.sample(range(100, 1000), lines)}
+        told = {
+            room: rng.randrange(1_000_000, 10_000_000)
+            for room in rng.sample(range(100, 1000), lines)
+        }
         wanted = rng.choice([*told])
         told[wanted] = number
         text = "\n".join(f"The number of room {room} is {each}." for room, each in told.items())
@@ -323,12 +414,13 @@ def _generated(at: int, rng: random.Random, number: int, lines: int) -> _Item:
     return {"messages": [{"role": "user", "content": text}], "check": question}, 48
 
 
-# --- their places in a plan ---------------------------------------------------------------------------------------
+# --- their places in a plan -----------------------------------------------------------------------
 
 
 def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
-    """Put questions between the measured requests of each cell: evenly, the same ones first everywhere, as many as
-    are asked for, or as may be at most `share` of both together. Raises InputError where that is none, or too few.
+    """Put questions between the measured requests of each cell: evenly, the same ones first
+    everywhere, as many as are asked for, or as may be at most `share` of both together. Raises
+    InputError where that is none, or too few.
     """
     places: list[NDArray[np.int64]] = []
     for cell, load in enumerate(plan.cells):
@@ -338,14 +430,25 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
         count = min(len(checks.texts), most) if checks.asked is None else checks.asked
         if count > most or not count:
             raise InputError(
-                f"--check: {load.label} has {len(measured):,} requests, and {count or 1:,} graded ones would be over "
-                f"{share:.0%} of all; ask for {math.ceil((count or 1) * (1 - share) / share):,} (--requests), for "
-                "fewer questions, or raise --check-share"
+                f"--check: {load.label} has {len(measured):,} requests, and {count or 1:,} graded"
+                f" ones would be over {share:.0%} of all; ask for"
+                f" {math.ceil((count or 1) * (1 - share) / share):,} (--requests), for fewer"
+                " questions, or raise --check-share"
             )
         begins = measured[plan.turn[measured] <= 0]
         places.append(begins[((np.arange(count) + 0.5) * len(begins) / count).astype(np.int64)])
-    told = {"name": checks.name, "sha256": checks.sha256, "share": share, "questions": list(map(len, places))}
-    mixed = _insert(plan, np.concatenate(places), np.concatenate([np.arange(len(each)) for each in places]), checks)
+    told = {
+        "name": checks.name,
+        "sha256": checks.sha256,
+        "share": share,
+        "questions": list(map(len, places)),
+    }
+    mixed = _insert(
+        plan,
+        np.concatenate(places),
+        np.concatenate([np.arange(len(each)) for each in places]),
+        checks,
+    )
     return replace(mixed, workload={**plan.workload, "check": told})
 
 
@@ -353,17 +456,30 @@ def _insert(plan: Plan, at: NDArray[np.int64], picks: NDArray[np.int64], checks:
     """Insert a row for each question in front of the rows `at`."""
     times, last = plan.intended_s[at], np.maximum(at - 1, 0)
     before = np.where(
-        (plan.cell[last] == plan.cell[at]) & (plan.intended_s[last] <= times), plan.intended_s[last], times
+        (plan.cell[last] == plan.cell[at]) & (plan.intended_s[last] <= times),
+        plan.intended_s[last],
+        times,
     )
     new: dict[str, Any] = {
-        "cell": plan.cell[at], "phase": CHECK, "intended_s": (before + times) / 2, "input_tokens": -1,
-        "output_tokens": np.array(checks.max_tokens)[picks], "prefix_group": -1, "prefix_tokens": 0, "turn": -1,
-        "think_s": 0.0, "prompt": len(plan.prompts) + picks,
-    }  # fmt: skip
-    columns: dict[str, Any] = {name: np.insert(getattr(plan, name), at, values) for name, values in new.items()}
+        "cell": plan.cell[at],
+        "phase": CHECK,
+        "intended_s": (before + times) / 2,
+        "input_tokens": -1,
+        "output_tokens": np.array(checks.max_tokens)[picks],
+        "prefix_group": -1,
+        "prefix_tokens": 0,
+        "turn": -1,
+        "think_s": 0.0,
+        "prompt": len(plan.prompts) + picks,
+    }
+    columns: dict[str, Any] = {
+        name: np.insert(getattr(plan, name), at, values) for name, values in new.items()
+    }
     blocks, graph = plan.blocks, plan.graph
     if blocks is not None:
-        back, kept = (None if each is None else np.insert(each, at, 0) for each in (blocks.back, blocks.kept))
+        back, kept = (
+            None if each is None else np.insert(each, at, 0) for each in (blocks.back, blocks.kept)
+        )
         blocks = Blocks(blocks.tokens, _insert_empty(blocks.offsets, at), blocks.ids, back, kept)
     if graph is not None:
         sent, copy = np.insert(graph.sent, at, False), np.insert(graph.copy, at, 0)

@@ -1,23 +1,26 @@
-"""Prompts are read from a file, in whichever of the usual formats it is. The content tells the format, never the
-name.
+"""Prompts are read from a file, in whichever of the usual formats it is. The content tells the
+format, never the name.
 
-A file is one JSON array, JSONL (a JSON value per line), or plain text (a prompt per line); UTF-8; gzip or not.
-What an item holds is settled by the first one; every other must be like it:
+A file is one JSON array, JSONL (a JSON value per line), or plain text (a prompt per line); UTF-8;
+gzip or not. What an item holds is settled by the first one; every other must be like it:
 
-sharegpt  {"conversations": [{"from": "human", "value": …}, …]}: the first human turn, behind a system turn if any
-messages  {"messages": [{"role", "content"}, …]}: OpenAI chat, without the answer when that is the last message
-prompts   a JSON string, or text under the first of these fields that is there: turns (a list, of which the first
-          counts: MT-bench, Spec-Bench), prompt (HumanEval), question (GSM8K), instruction (with what stands under
-          input or context: Alpaca, Dolly), input, text
+sharegpt  {"conversations": [{"from": "human", "value": …}, …]}: the first human turn, behind a
+          system turn if any
+messages  {"messages": [{"role", "content"}, …]}: OpenAI chat, without the answer when that is the
+          last message
+prompts   a JSON string, or text under the first of these fields that is there: turns (a list, of
+          which the first counts: MT-bench, Spec-Bench), prompt (HumanEval), question (GSM8K),
+          instruction (with what stands under input or context: Alpaca, Dolly), input, text
 text      a line of plain text
 
 A line of OpenAI's batch format (custom_id, method, url, body) is what its body holds.
 
-What items have for the tools of messages goes with them. Columns and parts that change what is asked of the server
-and cannot be sent are counted.
+What items have for the tools of messages goes with them. Columns and parts that change what is
+asked of the server and cannot be sent are counted.
 
-Read as conversations, an item is all its user's turns: what a session asks one after another, each with the answers
-it got to those before. The file's own answers are used only where tools were called: their results belong to them.
+Read as conversations, an item is all its user's turns: what a session asks one after another, each
+with the answers it got to those before. The file's own answers are used only where tools were
+called: their results belong to them.
 """
 
 from __future__ import annotations
@@ -46,19 +49,39 @@ _MOST_ARRAY_BYTES = 1 << 32
 _MOST_PROMPTS = 10_000_000
 _READ_BYTES = 1 << 20
 _NAME = re.compile(rb"[\w .-]{1,40}")
-_HEADS = frozenset({
-    b"prompt", b"question", b"instruction", b"input", b"text", b"messages", b"timestamp", b"timestamp_s",
-})  # fmt: skip
+_HEADS = frozenset(
+    {
+        b"prompt",
+        b"question",
+        b"instruction",
+        b"input",
+        b"text",
+        b"messages",
+        b"timestamp",
+        b"timestamp_s",
+    }
+)
 """Columns that tables of prompts and traces have, in small letters."""
 
 
 FORMATS = {
-    "conversations": "sharegpt", "messages": "messages", "turns": "prompts", "prompt": "prompts",
-    "question": "prompts", "instruction": "prompts", "input": "prompts", "text": "prompts",
-}  # fmt: skip
+    "conversations": "sharegpt",
+    "messages": "messages",
+    "turns": "prompts",
+    "prompt": "prompts",
+    "question": "prompts",
+    "instruction": "prompts",
+    "input": "prompts",
+    "text": "prompts",
+}
 _OUTPUT_FIELDS = (
-    "output_tokens", "output_len", "output_length", "output_tokens_count", "max_tokens", "max_completion_tokens",
-)  # fmt: skip
+    "output_tokens",
+    "output_len",
+    "output_length",
+    "output_tokens_count",
+    "max_tokens",
+    "max_completion_tokens",
+)
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_calls", "function_call", "tool_call_id")
 """What a server takes of a message; the rest is notes."""
 _CALLS = ("tool_calls", "function_call")
@@ -78,15 +101,17 @@ _UNREADABLE = b"{"
 class Dataset(msgspec.Struct, frozen=True):
     """The prompts of a file. Entry i of every list belongs together.
 
-    prompts        plain text, or (formats sharegpt and messages) chat messages as a compact JSON array; an object
-                   with `messages` and their tools where there are any
+    prompts        plain text, or (formats sharegpt and messages) chat messages as a compact JSON
+                   array; an object with `messages` and their tools where there are any
     output_tokens  the tokens to ask for, None where the file does not state a count
     sha256         of the file as it lies on disk, hexadecimal
-    skipped        items without a usable prompt: empty, parts other than text, not begun by a human; among
-                   conversations also those without a user's message
-    bad            items that cannot be read or are not like the first, left out where that was asked for
-    turns          only of conversations: what each request adds to the one before, as chat messages (see prompts);
-                   where it begins with an answer, that stands in place of the server's own
+    skipped        items without a usable prompt: empty, parts other than text, not begun by a
+                   human; among conversations also those without a user's message
+    bad            items that cannot be read or are not like the first, left out where that was
+                   asked for
+    turns          only of conversations: what each request adds to the one before, as chat messages
+                   (see prompts); where it begins with an answer, that stands in place of the
+                   server's own
     dropped        what cannot be sent, though it changes what is asked: name to items that have it
     """
 
@@ -106,19 +131,22 @@ class Dataset(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> Dataset:
-    """Read every prompt of a file. Lines are read one by one; an array is held as bytes, with its prompts.
+    """Read every prompt of a file. Lines are read one by one; an array is held as bytes, with its
+    prompts.
 
-    With `conversations` the turns of every item too. With `skip_bad` items that are broken or lack a field are left
-    out and counted; an array that breaks off has those before.
+    With `conversations` the turns of every item too. With `skip_bad` items that are broken or lack
+    a field are left out and counted; an array that breaks off has those before.
 
-    Raises InputError, with the line (of an array: the element), where the file cannot be read, is not text, is
-    broken, lacks a field or holds no prompt.
+    Raises InputError, with the line (of an array: the element), where the file cannot be read, is
+    not text, is broken, lacks a field or holds no prompt.
     """
     with open_bytes(path, GIVE) as (stream, sha256):
         return _read(path, stream, sha256, conversations, skip_bad)
 
 
-def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_bad: bool) -> Dataset:
+def _read(
+    path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_bad: bool
+) -> Dataset:
     kind = kind_of(path, stream)
     unit = "element" if kind == "array" else "line"
     field: str | None = None
@@ -142,13 +170,18 @@ def _read(path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_b
             if skip_bad:
                 bad += 1
                 continue
-            raise InputError(f"{path}, {unit} {number}: {error}, or leave such {unit}s out with --skip-bad") from None
+            raise InputError(
+                f"{path}, {unit} {number}: {error}, or leave such {unit}s out with --skip-bad"
+            ) from None
         dropped.update(lost)
         if prompt is None or (conversations and not user_turns):
             skipped += 1
             continue
         if len(prompts) == _MOST_PROMPTS:
-            raise InputError(f"{path}, {unit} {number}: over {_MOST_PROMPTS:,} prompts; give fewer, in several files")
+            raise InputError(
+                f"{path}, {unit} {number}: over {_MOST_PROMPTS:,} prompts; give fewer, in several"
+                " files"
+            )
         prompts.append(prompt)
         output_tokens.append(tokens)
         if conversations:
@@ -174,12 +207,14 @@ def field_of(item: Any) -> str | None:
         for field in FORMATS:
             if item.get(field) is not None:
                 return field
-    raise ItemError(f"neither a string nor an object with a prompt; name the field one of {', '.join(FORMATS)}")
+    raise ItemError(
+        f"neither a string nor an object with a prompt; name the field one of {', '.join(FORMATS)}"
+    )
 
 
 def prompt_of(item: Any, field: str | None, lost: set[str]) -> str | None:
-    """Return the prompt of one item, None where it has none to send; `lost` gets the names of what cannot be sent.
-    Raises ItemError where it is not what `field` asks.
+    """Return the prompt of one item, None where it has none to send; `lost` gets the names of what
+    cannot be sent. Raises ItemError where it is not what `field` asks.
     """
     if field is None:
         if not isinstance(item, str):
@@ -191,7 +226,11 @@ def prompt_of(item: Any, field: str | None, lost: set[str]) -> str | None:
     used = {field, *_extra_fields(item)} if field in ("conversations", "messages") else {field}
     if field == "instruction":
         used |= {"input", "context"}
-    lost |= {name for name in item if item[name] not in (None, 0, 1, "", [], {}) and _CHANGES.search(name)} - used
+    lost |= {
+        name
+        for name in item
+        if item[name] not in (None, 0, 1, "", [], {}) and _CHANGES.search(name)
+    } - used
     if field == "instruction":
         # Alpaca, Dolly: another field has what the instruction is about.
         about = (item.get(name) for name in ("input", "context"))
@@ -212,7 +251,8 @@ def _conversation(item: dict[str, Any]) -> str | None:
     messages: list[dict[str, Any]] = []
     for turn in _list(item, "conversations"):
         role, text = _turn(turn)
-        # Only a system turn may stand in front: a question that follows an answer means nothing without it.
+        # Only a system turn may stand in front: a question that follows an answer means nothing
+        # without it.
         if role is None or (role == "system" and messages):
             return None
         if role == "user":
@@ -228,11 +268,22 @@ def _messages(item: dict[str, Any], lost: set[str]) -> str | None:
     if sent and sent[-1]["role"] == "assistant":
         sent.pop()
     for message in item["messages"][: len(sent)]:
-        lost |= {name for name in message.keys() - _MESSAGE_FIELDS if message[name] and _CHANGES.search(name)}
+        lost |= {
+            name
+            for name in message.keys() - _MESSAGE_FIELDS
+            if message[name] and _CHANGES.search(name)
+        }
     if not any(message.get("content") for message in sent):
         return None
-    parts = [part for message in sent if isinstance(message.get("content"), list) for part in message["content"]]
-    kinds = {str(part.get("type")) if isinstance(part, dict) else "unknown parts" for part in parts} - {"text"}
+    parts = [
+        part
+        for message in sent
+        if isinstance(message.get("content"), list)
+        for part in message["content"]
+    ]
+    kinds = {
+        str(part.get("type")) if isinstance(part, dict) else "unknown parts" for part in parts
+    } - {"text"}
     lost |= kinds
     # An image cannot be sent to a language model, and without it the text is another question.
     return None if kinds else _compact(sent, item)
@@ -245,18 +296,23 @@ def _check_messages(item: dict[str, Any]) -> list[dict[str, Any]]:
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
             raise ItemError("a message lacks 'role' as a string; correct it or leave it out")
         content = message.get("content")
-        if not isinstance(content, str | list) and not (content is None and any(map(message.get, _CALLS))):
+        if not isinstance(content, str | list) and not (
+            content is None and any(map(message.get, _CALLS))
+        ):
             raise ItemError(
-                "the 'content' of a message is neither text nor a list of parts; correct it or leave it out"
+                "the 'content' of a message is neither text nor a list of parts; correct it or"
+                " leave it out"
             )
         sent.append({name: message[name] for name in _MESSAGE_FIELDS if name in message})
     return sent
 
 
 def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[str]:
-    """Return what each request of an item's conversation adds, as chat messages; of an item that has a prompt.
+    """Return what each request of an item's conversation adds, as chat messages; of an item that
+    has a prompt.
 
-    A request ends with each message of a user's; where tools were called, wherever an answer stands in the file.
+    A request ends with each message of a user's; where tools were called, wherever an answer stands
+    in the file.
     """
     messages = [{"role": "user", "content": prompt}]
     if field == "turns":
@@ -264,11 +320,20 @@ def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[
             raise ItemError("one of 'turns' is not text; give each as a string")
         messages = [{"role": "user", "content": text} for text in item[field]]
     elif field == "conversations":
-        messages = [{"role": role or "assistant", "content": text} for role, text in map(_turn, item[field])]
-        lost |= {turn["from"] for turn in item[field] if _CHANGES.search(turn["from"]) and turn["from"] not in _ROLES}
+        messages = [
+            {"role": role or "assistant", "content": text} for role, text in map(_turn, item[field])
+        ]
+        lost |= {
+            turn["from"]
+            for turn in item[field]
+            if _CHANGES.search(turn["from"]) and turn["from"] not in _ROLES
+        }
     elif field == "messages":
         messages = _check_messages(item)
-    called = any(message["role"] in ("tool", "function") or any(map(message.get, _CALLS)) for message in messages)
+    called = any(
+        message["role"] in ("tool", "function") or any(map(message.get, _CALLS))
+        for message in messages
+    )
     turns: list[str] = []
     adds: list[dict[str, Any]] = []
     for message, following in zip_longest(messages, messages[1:]):
@@ -286,8 +351,15 @@ def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[
 
 def _turn(turn: Any) -> tuple[str | None, str]:
     """Return role (None: neither user nor system) and text of a message."""
-    if not (isinstance(turn, dict) and isinstance(turn.get("from"), str) and isinstance(turn.get("value"), str)):
-        raise ItemError("a turn of 'conversations' lacks 'from' or 'value' as a string; correct it or leave it out")
+    if not (
+        isinstance(turn, dict)
+        and isinstance(turn.get("from"), str)
+        and isinstance(turn.get("value"), str)
+    ):
+        raise ItemError(
+            "a turn of 'conversations' lacks 'from' or 'value' as a string; correct it or leave"
+            " it out"
+        )
     return _ROLES.get(turn["from"]), turn["value"]
 
 
@@ -325,17 +397,21 @@ def output_tokens_of(item: dict[str, Any]) -> int | None:
             or value != int(value)
             or not 1 <= value < 2**31
         ):
-            raise ItemError(f"{field!r} is {value!r}, not a count of tokens; give a whole number of at least 1")
+            raise ItemError(
+                f"{field!r} is {value!r}, not a count of tokens; give a whole number of at least 1"
+            )
         return int(value)
     return None
 
 
 class ItemError(Exception):
-    """Something is wrong with one item; the text has what, and the remedy; where it lies is known higher up."""
+    """Something is wrong with one item; the text has what, and the remedy; where it lies is known
+    higher up."""
 
 
 def kind_of(path: Path, stream: BinaryIO) -> Kind:
-    """Tell `array`, `lines` (of JSON) or `text` by the first line with content; leaves `stream` there."""
+    """Tell `array`, `lines` (of JSON) or `text` by the first line with content; leaves `stream`
+    there."""
     first = first_line(path, stream, GIVE)[1].strip()
     if _ARRAY.match(first):
         return "array"
@@ -347,22 +423,26 @@ def kind_of(path: Path, stream: BinaryIO) -> Kind:
     except ValueError:
         if _table(first):
             raise InputError(
-                f"{path}: a table with named columns; give JSONL, an object with a prompt on each line (a trace goes "
-                "with --trace)"
+                f"{path}: a table with named columns; give JSONL, an object with a prompt on each"
+                " line (a trace goes with --trace)"
             ) from None
         return "text"
     return "lines"
 
 
 def _table(first: bytes) -> bool:
-    """Return True for the header of a CSV file with prompts, or of a trace: as text its lines would be prompts."""
+    """Return True for the header of a CSV file with prompts, or of a trace: as text its lines would
+    be prompts."""
     names = [name.strip(b" \"'").lower() for name in re.split(rb"[,;\t]", first)]
     return len(names) > 1 and all(map(_NAME.fullmatch, names)) and not _HEADS.isdisjoint(names)
 
 
-def pieces(path: Path, stream: BinaryIO, kind: Kind, skip_bad: bool) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
-    """Yield the items, numbered from 1: an array's by their position, others by their line. With `skip_bad` those of
-    an array that breaks are the ones before, and one that cannot be read. Raises InputError where an array breaks.
+def pieces(
+    path: Path, stream: BinaryIO, kind: Kind, skip_bad: bool
+) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
+    """Yield the items, numbered from 1: an array's by their position, others by their line. With
+    `skip_bad` those of an array that breaks are the ones before, and one that cannot be read.
+    Raises InputError where an array breaks.
     """
     return _array(path, stream, skip_bad) if kind == "array" else _lines(path, stream)
 
@@ -374,13 +454,19 @@ def _lines(path: Path, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             yield number, line.rstrip(b"\r\n")
 
 
-def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
-    """Yield the elements, numbered from 1, still as JSON: decoded all at once they would take many times the file."""
+def _array(
+    path: Path, stream: BinaryIO, skip_bad: bool
+) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
+    """Yield the elements, numbered from 1, still as JSON: decoded all at once they would take many
+    times the file."""
     data = bytearray()
     while part := stream.read(_READ_BYTES):
         data += part
         if len(data) > _MOST_ARRAY_BYTES:
-            raise InputError(f"{path}: an array of over {_MOST_ARRAY_BYTES:,} bytes; give JSONL, read line by line")
+            raise InputError(
+                f"{path}: an array of over {_MOST_ARRAY_BYTES:,} bytes; give JSONL, read line by"
+                " line"
+            )
     try:
         elements = msgspec.json.decode(data, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
@@ -390,8 +476,8 @@ def _array(path: Path, stream: BinaryIO, skip_bad: bool) -> Iterator[tuple[int, 
         byte = re.search(r"\(byte (\d+)\)", str(error))
         line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
         raise InputError(
-            f"{path}, line {line}: {describe_broken(error)}; correct it, give JSONL, or keep what can be read with "
-            "--skip-bad"
+            f"{path}, line {line}: {describe_broken(error)}; correct it, give JSONL, or keep what"
+            " can be read with --skip-bad"
         ) from None
     yield from enumerate(elements, 1)
 
@@ -403,13 +489,17 @@ def value_of(piece: bytes | msgspec.Raw, kind: Kind) -> Any:
     except UnicodeDecodeError:
         raise ItemError(f"invalid UTF-8; {GIVE}") from None
     except (ValueError, RecursionError) as error:
-        raise ItemError(f"{describe_broken(error)}; JSONL has one whole value on each line") from None
+        raise ItemError(
+            f"{describe_broken(error)}; JSONL has one whole value on each line"
+        ) from None
 
 
 def _salvage(text: str) -> Iterator[bytes]:
-    """Yield the elements of an array up to where it breaks; what is after that is one that cannot be read.
+    """Yield the elements of an array up to where it breaks; what is after that is one that cannot
+    be read.
 
-    Half of a surrogate pair breaks the strict decoder, and not this one: its element alone is then found to be bad.
+    Half of a surrogate pair breaks the strict decoder, and not this one: its element alone is then
+    found to be bad.
     """
     decode = json.JSONDecoder().raw_decode
     at = text.index("[") + 1

@@ -1,4 +1,5 @@
-"""Options of other load generators, and what they are called here: told to who uses one of those."""
+"""Options of other load generators, and what they are called here: told to who uses one of
+those."""
 
 from __future__ import annotations
 
@@ -14,8 +15,14 @@ _OTHERS = {
     "--duration": "max-seconds benchmark-duration",
     "--warmup": "num-warmups warmup-requests warmup-request-count",
     "--ramp": "ramp-up-strategy",
-    "--input": "random-input-len random-input input-len isl synthetic-input-tokens-mean prompt-input-tokens-mean",
-    "--output": "random-output-len random-output output-len osl output-tokens-mean prompt-output-tokens-mean",
+    "--input": (
+        "random-input-len random-input input-len isl synthetic-input-tokens-mean"
+        " prompt-input-tokens-mean"
+    ),
+    "--output": (
+        "random-output-len random-output output-len osl output-tokens-mean"
+        " prompt-output-tokens-mean"
+    ),
     "--input, as in --input normal:1024:128": "synthetic-input-tokens-stddev",
     "--output, as in --output normal:128:16": "output-tokens-stddev",
     "--output, with --dataset FILE": "sharegpt-output-len",
@@ -26,7 +33,9 @@ _OTHERS = {
     "--dataset FILE, or --trace FILE": "dataset-path input-file",
     "--seed": "random-seed",
     "--rate (open loop), --concurrency (closed loop) or --rate inf (all at once)": "rate-type",
-    "the first argument, as in `loadstone bench http://localhost:8000`": "base-url host port target url",
+    "the first argument, as in `loadstone bench http://localhost:8000`": (
+        "base-url host port target url"
+    ),
     "--endpoint": "backend endpoint-type",
     "--model": "served-model-name",
     "--tokenizer": "processor",
@@ -35,7 +44,9 @@ _OTHERS = {
     "LOADSTONE_API_KEY or OPENAI_API_KEY in the environment": "api-key",
     "--slo, with units: ttft<500ms,tpot<30ms": "goodput",
     "--out": "result-dir output-dir artifact-dir",
-    "--out, the folder of run folders; `loadstone export` writes files": "result-filename output-file output-path",
+    "--out, the folder of run folders; `loadstone export` writes files": (
+        "result-filename output-file output-path"
+    ),
     "not needed: p50, p90, p95 and p99 are in every run's summary": (
         "percentile-metrics metric-percentiles percentile percentiles"
     ),
@@ -49,13 +60,15 @@ HERE = {f"--{name}": here for here, names in _OTHERS.items() for name in names.s
 
 
 def flag_here(flag: str, command: str | None) -> str | None:
-    """Write one line about another tool's flag of a load; None where it is none, or the command makes no load."""
+    """Write one line about another tool's flag of a load; None where it is none, or the command
+    makes no load."""
     here = HERE.get(flag) if command in ("bench", "simulate") else None
     return None if here is None else f"{flag}: here it is {here}"
 
 
 def no_such_option(name: str, known: Iterable[str], command: str) -> InputError:
-    """Write one line about a name that is none of the `known` options: another tool's, else the nearest."""
+    """Write one line about a name that is none of the `known` options: another tool's, else the
+    nearest."""
     if (text := flag_here(f"--{name.replace('_', '-')}", command)) is not None:
         return InputError(text)
     near = get_close_matches(name, list(known), n=1)

@@ -1,4 +1,5 @@
-"""Synthetic workloads: how long prompts and answers are, how many turns conversations have, and the pauses between.
+"""Synthetic workloads: how long prompts and answers are, how many turns conversations have, and the
+pauses between.
 
 What stands in the prompts is prompts.py's business.
 """
@@ -57,10 +58,11 @@ class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_length(text: str, range_ratio: float, what: str) -> Length:
-    """Read a Length from `1024`, `8k`, `uniform:512:1024`, `normal:1024:128` or `lognormal:1024:0.5`; k is 1024.
+    """Read a Length from `1024`, `8k`, `uniform:512:1024`, `normal:1024:128` or
+    `lognormal:1024:0.5`; k is 1024.
 
-    A plain number with `range_ratio` r < 1 is uniform in [r·n, n], as vLLM's and SGLang's benchmarks at ratio r
-    (InferenceX's 0.8 among them). `what` names the flag. Raises InputError.
+    A plain number with `range_ratio` r < 1 is uniform in [r·n, n], as vLLM's and SGLang's
+    benchmarks at ratio r (InferenceX's 0.8 among them). `what` names the flag. Raises InputError.
     """
     kind, *numbers = text.strip().split(":")
     if not numbers:
@@ -72,14 +74,22 @@ def parse_length(text: str, range_ratio: float, what: str) -> Length:
         values = []
     if expected is None or len(values) != expected or not all(map(math.isfinite, values)):
         raise InputError(
-            f"{what}: {text!r} is not a length; write 1024, uniform:512:1024, normal:1024:128 or lognormal:1024:0.5"
+            f"{what}: {text!r} is not a length; write 1024, uniform:512:1024, normal:1024:128 or"
+            " lognormal:1024:0.5"
         )
     first, second = values[0], values[-1]
-    if not 1 <= first <= MAX_TOKENS or (kind in ("fixed", "uniform") and any(v != int(v) for v in values)):
-        raise InputError(f"{what}: a length must be a whole number from 1 to {MAX_TOKENS:,}, not {text!r}")
+    if not 1 <= first <= MAX_TOKENS or (
+        kind in ("fixed", "uniform") and any(v != int(v) for v in values)
+    ):
+        raise InputError(
+            f"{what}: a length must be a whole number from 1 to {MAX_TOKENS:,}, not {text!r}"
+        )
     if kind == "uniform":
         if not first <= second <= MAX_TOKENS:
-            raise InputError(f"{what}: {text!r} goes from {first:g} down to {second:g}; write the smaller one first")
+            raise InputError(
+                f"{what}: {text!r} goes from {first:g} down to {second:g}; write the smaller one"
+                " first"
+            )
         return Length("uniform", (first + second) / 2, low=int(first), high=int(second))
     if kind != "fixed":
         if second < 0:
@@ -99,22 +109,27 @@ def parse_tokens(text: str, what: str) -> int:
         value = math.nan
     if not 0 <= value <= MAX_TOKENS or value != int(value):
         raise InputError(
-            f"{what}: {text!r} is not a number of tokens from 0 to {MAX_TOKENS:,}; write e.g. 2000 or 2k"
+            f"{what}: {text!r} is not a number of tokens from 0 to {MAX_TOKENS:,}; write e.g. 2000"
+            " or 2k"
         )
     return int(value)
 
 
 def _number(text: str) -> float:
-    """Read a number; after a whole one k is 1024 and m 1024², as "128k" of 131,072. Raises ValueError."""
+    """Read a number; after a whole one k is 1024 and m 1024², as "128k" of 131,072. Raises
+    ValueError."""
     match = _UNIT.fullmatch(text.strip())
     return float(text) if match is None else float(int(match[1]) * TOKEN_UNITS[match[2].lower()])
 
 
-class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="synthetic"):
+class Synthetic(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="synthetic"
+):
     """Random prompts with demanded lengths.
 
-    `prefix_tokens` of each prompt's input tokens are shared with the others of its group, one of `prefix_groups`
-    drawn at random. `system_prompt`: they come before the user's own words instead, once in each session.
+    `prefix_tokens` of each prompt's input tokens are shared with the others of its group, one of
+    `prefix_groups` drawn at random. `system_prompt`: they come before the user's own words instead,
+    once in each session.
     """
 
     input: Length
@@ -124,10 +139,14 @@ class Synthetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
     system_prompt: bool = False
 
     def __post_init__(self) -> None:
-        if self.prefix_tokens and not self.system_prompt and self.prefix_tokens >= self.input.smallest:
+        if (
+            self.prefix_tokens
+            and not self.system_prompt
+            and self.prefix_tokens >= self.input.smallest
+        ):
             raise InputError(
-                f"--prefix {self.prefix_tokens}: inputs may be as short as {self.input.smallest} tokens; "
-                "a prompt must be longer than its shared prefix"
+                f"--prefix {self.prefix_tokens}: inputs may be as short as {self.input.smallest}"
+                " tokens; a prompt must be longer than its shared prefix"
             )
 
 
@@ -160,7 +179,8 @@ class Think(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Conversations of `turns` turns, in which requests come. Each turn asks with all that was said before.
+    """Conversations of `turns` turns, in which requests come. Each turn asks with all that was said
+    before.
 
     Of a dataset's conversations `turns` is the most that is taken.
     """
@@ -170,8 +190,8 @@ class Sessions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_think(text: str, what: str = "--think-time") -> Think:
-    """Read a Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`; `what` names the flag. Raises
-    InputError.
+    """Read a Think from `2s`, `uniform:1s:3s`, `exponential:2s` or `lognormal:2s:0.5`; `what` names
+    the flag. Raises InputError.
     """
     kind, *numbers = text.strip().split(":")
     if not numbers:
@@ -179,13 +199,16 @@ def parse_think(text: str, what: str = "--think-time") -> Think:
     expected = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
     if expected != len(numbers):
         raise InputError(
-            f"{what}: {text!r} is not a pause; write 2s, uniform:1s:3s, exponential:2s or lognormal:2s:0.5"
+            f"{what}: {text!r} is not a pause; write 2s, uniform:1s:3s, exponential:2s or"
+            " lognormal:2s:0.5"
         )
     first = parse_seconds(numbers[0], what)
     if kind == "uniform":
         high_s = parse_seconds(numbers[1], what)
         if high_s < first:
-            raise InputError(f"{what}: {text!r} goes from more to less; write the shorter time first")
+            raise InputError(
+                f"{what}: {text!r} goes from more to less; write the shorter time first"
+            )
         return Think("uniform", (first + high_s) / 2, low_s=first, high_s=high_s)
     if kind == "lognormal":
         sd = parse_seconds(numbers[1], f"{what}: the spread in {text!r}")

@@ -1,6 +1,7 @@
 """Values of options are read here, from a flag's text or from what a notebook gives.
 
-Every reader takes the value and the name that an error shall have for it, and raises InputError, one line.
+Every reader takes the value and the name that an error shall have for it, and raises InputError,
+one line.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ DEFAULT_SIM = "llama-3.1-8b@1xh100"
 
 
 def plain(value: Any) -> Any:
-    """Make a number or truth value of numpy's, an array without dimensions too, one of Python's; leave all else."""
+    """Make a number or truth value of numpy's, an array without dimensions too, one of Python's;
+    leave all else."""
     kind = getattr(getattr(value, "dtype", None), "kind", None)
     return value.item() if kind in ("b", "i", "u", "f") and value.shape == () else value
 
@@ -39,7 +41,9 @@ def path(value: Any, flag: str) -> Path:
     try:
         return make_path(value)
     except TypeError:
-        raise InputError(f"{flag}: a path is needed, and this is of type {type(value).__name__}") from None
+        raise InputError(
+            f"{flag}: a path is needed, and this is of type {type(value).__name__}"
+        ) from None
 
 
 def name_or_path(value: Any, flag: str) -> str:
@@ -50,7 +54,9 @@ def urls(value: Any, flag: str) -> str | list[Any]:
     if not is_several(value):
         return value  # type: ignore[no-any-return]
     if not (several := list(value)):
-        raise InputError(f"{flag}: a list without a URL; name a server, or give None for an embedded one")
+        raise InputError(
+            f"{flag}: a list without a URL; name a server, or give None for an embedded one"
+        )
     return several
 
 
@@ -107,7 +113,11 @@ def scales(value: Any, flag: str) -> list[float]:
 
 def window(value: Any, flag: str) -> tuple[float, float]:
     """Read two times in seconds, from `0s:10m` or a pair."""
-    span = ":".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+    span = (
+        ":".join(map(str, value))
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else str(value)
+    )
     start, colon, end = span.partition(":")
     if not colon:
         raise InputError(f"{flag}: {span!r} is not a span of time; write FROM:TO, e.g. 0s:10m")
@@ -131,7 +141,8 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
 
 
 def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
-    """Read flags of an engine's own, with their values if they have one, from `FLAG=VALUE`, pairs or a mapping."""
+    """Read flags of an engine's own, with their values if they have one, from `FLAG=VALUE`, pairs
+    or a mapping."""
     pairs = []
     for each in value.items() if isinstance(value, Mapping) else texts(value, flag):
         name, sign, content = each.partition("=") if isinstance(each, str) else ("", "", "")
@@ -170,13 +181,16 @@ def addresses(value: Any, flag: str) -> list[str]:
 
 
 def parse_structured(option: str) -> Structured:
-    """Read a Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself, or a file's path.
+    """Read a Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself,
+    or a file's path.
 
     Raises InputError.
     """
     kind, colon, content = option.partition(":")
     if not colon or kind not in ("json-schema", "regex", "grammar") or not content.strip():
-        raise InputError(f"--structured: {option[:40]!r}: write json-schema:FILE, grammar:FILE or regex:PATTERN")
+        raise InputError(
+            f"--structured: {option[:40]!r}: write json-schema:FILE, grammar:FILE or regex:PATTERN"
+        )
     if kind == "regex":
         return Structured("regex", content)
     inline = content.lstrip().startswith("{") if kind == "json-schema" else "::=" in content
@@ -185,11 +199,15 @@ def parse_structured(option: str) -> Structured:
             content = Path(content).read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "no text"
-            raise InputError(f"--structured: {content}: cannot be read ({reason}); give a file") from error
+            raise InputError(
+                f"--structured: {content}: cannot be read ({reason}); give a file"
+            ) from error
     if kind == "grammar":
         return Structured("grammar", content)
     try:
         schema = msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise InputError(f"--structured: not a JSON schema ({error}); give a JSON object") from error
+        raise InputError(
+            f"--structured: not a JSON schema ({error}); give a JSON object"
+        ) from error
     return Structured("json_schema", schema)

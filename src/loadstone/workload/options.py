@@ -1,8 +1,8 @@
 """The options of a run, each written once: its name, type, unit, default and help text.
 
-From these fields come the command line (`commands/flags.py`), what `loadstone.bench()` and `loadstone.simulate()`
-take, and a JSON Schema. A field is named as its flag, with _ for -; where it is a time in seconds, _s follows.
-Options lie in groups, and users name them without their group:
+From these fields come the command line (`commands/flags.py`), what `loadstone.bench()` and
+`loadstone.simulate()` take, and a JSON Schema. A field is named as its flag, with _ for -; where it
+is a time in seconds, _s follows. Options lie in groups, and users name them without their group:
 
     Options.read(rate="4,8", input="512").load.rate == [4.0, 8.0]
 """
@@ -23,7 +23,14 @@ from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
 from loadstone.workload.request import Endpoint, Route, Sampling, Timeouts
 
-ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = "Arguments", "Target", "Workload", "Load", "Simulator", "Run"
+ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = (
+    "Arguments",
+    "Target",
+    "Workload",
+    "Load",
+    "Simulator",
+    "Run",
+)
 DEPLOYMENT, ENGINE, SEARCH, BATCH = "Deployment", "Engine", "Search", "Batch"
 """Headings of a help text; ARGUMENT is for what stands without a flag."""
 HEADINGS = (ARGUMENT, BATCH, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN)
@@ -32,7 +39,8 @@ Reader = Callable[[Any, str], Any]
 
 
 class Limits(NamedTuple):
-    """The numbers that an option may be, infinity only where `most` says so; and the same in `words`."""
+    """The numbers that an option may be, infinity only where `most` says so; and the same in
+    `words`."""
 
     words: str
     least: float = -math.inf
@@ -55,7 +63,8 @@ class Flag(NamedTuple):
     heading   under which `--help` lists it
     help      what it says there
     default   what it shows as the default: text, or the value itself
-    read      from a text or a notebook's value to the field's, by value and name; None: the value as it is
+    read      from a text or a notebook's value to the field's, by value and name; None: the value
+              as it is
     name      without -- and with _ for -; "" stands for the field's, without _s
     argument  its name as an argument of the command, where it has no flag there
     limits    the numbers that it may be
@@ -70,13 +79,18 @@ class Flag(NamedTuple):
     limits: Limits | None = None
 
 
-def flag(heading: str, help: str, default: Any = None, read: Reader | None = None, **more: Any) -> Any:
-    """Make a field that is an option; see Flag. A `default` that is text is read; {} makes a new one for each."""
+def flag(
+    heading: str, help: str, default: Any = None, read: Reader | None = None, **more: Any
+) -> Any:
+    """Make a field that is an option; see Flag. A `default` that is text is read; {} makes a new
+    one for each."""
     metadata = {"flag": Flag(heading, help, None if default in ((), {}) else default, read, **more)}
     if default == {}:
         return dataclasses.field(default_factory=dict, metadata=metadata)
     value = read(default, "") if read is not None and isinstance(default, str) else default
-    return dataclasses.field(default=tuple(value) if isinstance(value, list) else value, metadata=metadata)
+    return dataclasses.field(
+        default=tuple(value) if isinstance(value, list) else value, metadata=metadata
+    )
 
 
 def group(kind: type[Flags]) -> Any:
@@ -97,7 +111,7 @@ class Flags:
         return options_of(given, cls)
 
 
-# --- groups of options ---------------------------------------------------------------------------------------------
+# --- groups of options ----------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -106,7 +120,8 @@ class TargetOptions(Flags):
 
     url: str | Sequence[str] | None = flag(
         ARGUMENT,
-        "URL of a server; several URLs: a fleet; with --sim: a deployment, or fixed times, ttft=30ms,itl=5ms",
+        "URL of a server; several URLs: a fleet; with --sim: a deployment, or fixed times,"
+        " ttft=30ms,itl=5ms",
         read=values.urls,
         argument="target",
     )
@@ -116,34 +131,57 @@ class TargetOptions(Flags):
         read=values.simulated,
     )
     deployment: str | None = flag(
-        TARGET, "what the server or fleet runs, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8"
+        TARGET,
+        "what the server or fleet runs, for prices, roofline, calibrate: llama-3.1-70b@8xh200/tp8",
     )
-    engine: Literal["llama.cpp"] | None = flag(TARGET, "start this engine with a small random model and measure it")
+    engine: Literal["llama.cpp"] | None = flag(
+        TARGET, "start this engine with a small random model and measure it"
+    )
     launch: str | None = flag(
-        TARGET, "start this deployment here, measure it, and stop it: llama-3.1-8b@1xh100/engine=vllm"
+        TARGET,
+        "start this deployment here, measure it, and stop it: llama-3.1-8b@1xh100/engine=vllm",
     )
     model: str | None = flag(
         TARGET,
-        "model name to request [default: the server's first]; with --launch: what the engine loads, a path or an id",
+        "model name to request [default: the server's first]; with --launch: what the engine loads,"
+        " a path or an id",
     )
     arguments: Sequence[tuple[str, str | None]] = flag(
-        TARGET, "with --launch: a flag of the engine, FLAG or FLAG=VALUE", (), values.engine_flags, name="argument"
+        TARGET,
+        "with --launch: a flag of the engine, FLAG or FLAG=VALUE",
+        (),
+        values.engine_flags,
+        name="argument",
     )
     environment: Sequence[tuple[str, str]] = flag(
-        TARGET, "with --launch: NAME=VALUE in the engine's environment", (), values.variables, name="env"
+        TARGET,
+        "with --launch: NAME=VALUE in the engine's environment",
+        (),
+        values.variables,
+        name="env",
     )
-    program: str | None = flag(TARGET, "with --launch: path of the engine's program [default: found on PATH]")
+    program: str | None = flag(
+        TARGET, "with --launch: path of the engine's program [default: found on PATH]"
+    )
     container: Literal["docker", "podman", "enroot", "pyxis", "apptainer"] | None = flag(
         TARGET, "with --launch: start it in a container, run by this"
     )
-    image: str | None = flag(TARGET, "with --launch: image of the container, e.g. vllm/vllm-openai:v0.33.0")
+    image: str | None = flag(
+        TARGET, "with --launch: image of the container, e.g. vllm/vllm-openai:v0.33.0"
+    )
     timeout_ready_s: float = flag(
-        TARGET, "with --launch: longest time until the engine serves", "30m", values.seconds, limits=ABOVE_0
+        TARGET,
+        "with --launch: longest time until the engine serves",
+        "30m",
+        values.seconds,
+        limits=ABOVE_0,
     )
 
     @property
     def urls(self) -> list[str]:
-        return [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
+        return (
+            [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
+        )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -152,19 +190,31 @@ class WorkloadOptions(Flags):
 
     input: str | None = flag(
         WORKLOAD,
-        "prompt tokens: 1024, 8k, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default: 1024]",
+        "prompt tokens: 1024, 8k, uniform:512:1024, normal:1024:128, lognormal:1024:0.5 [default:"
+        " 1024]",
         read=values.text,
     )
     output: str | None = flag(
-        WORKLOAD, "output tokens, in the same forms [default: 128; a dataset's own]", read=values.text
+        WORKLOAD,
+        "output tokens, in the same forms [default: 128; a dataset's own]",
+        read=values.text,
     )
-    range_ratio: float = flag(WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE)
+    range_ratio: float = flag(
+        WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE
+    )
     prefix: int = flag(
-        WORKLOAD, "tokens at the start of each prompt that its group shares, e.g. 2000", "0", values.tokens
+        WORKLOAD,
+        "tokens at the start of each prompt that its group shares, e.g. 2000",
+        "0",
+        values.tokens,
     )
-    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1, limits=AT_LEAST_1)
+    prefix_groups: int = flag(
+        WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1, limits=AT_LEAST_1
+    )
     dataset: Path | None = flag(
-        WORKLOAD, "file of prompts: ShareGPT, OpenAI messages or plain; JSONL, JSON or text", read=values.path
+        WORKLOAD,
+        "file of prompts: ShareGPT, OpenAI messages or plain; JSONL, JSON or text",
+        read=values.path,
     )
     turns: str | None = flag(
         WORKLOAD,
@@ -172,58 +222,77 @@ class WorkloadOptions(Flags):
         read=values.text,
     )
     think_time: str | None = flag(
-        WORKLOAD, "pause between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5", read=values.text
+        WORKLOAD,
+        "pause between turns: 2s, uniform:1s:3s, exponential:2s, lognormal:2s:0.5",
+        read=values.text,
     )
     trace: Path | None = flag(
-        WORKLOAD, "replay this trace at its own times: Azure, Mooncake, BurstGPT, plain CSV, JSONL", read=values.path
+        WORKLOAD,
+        "replay this trace at its own times: Azure, Mooncake, BurstGPT, plain CSV, JSONL",
+        read=values.path,
     )
     agents: Path | None = flag(
         WORKLOAD,
-        "replay sessions of agents: Weka, Mooncake or Dynamo rows, MLPerf, OpenAI messages, OpenTelemetry spans; "
-        "loads then count sessions",
+        "replay sessions of agents: Weka, Mooncake or Dynamo rows, MLPerf, OpenAI messages,"
+        " OpenTelemetry spans; loads then count sessions",
         read=values.path,
     )
     answers: Literal["recorded", "live"] = flag(
-        WORKLOAD, "with --agents: whose answers later prompts hold, the file's or the server's own", "recorded"
+        WORKLOAD,
+        "with --agents: whose answers later prompts hold, the file's or the server's own",
+        "recorded",
     )
     tool_time: str | None = flag(
         WORKLOAD,
-        "with --agents: pauses between calls, a multiple of the recorded, 0.5x, or drawn: 2s, exponential:2s "
-        "[default: 1x]",
+        "with --agents: pauses between calls, a multiple of the recorded, 0.5x, or drawn: 2s,"
+        " exponential:2s [default: 1x]",
         read=values.text,
     )
     time_scale: Sequence[float] = flag(
         WORKLOAD,
-        "multiply a trace's times by this; 0.1: ten times as fast; a list: a cell each [default: 1]",
+        "multiply a trace's times by this; 0.1: ten times as fast; a list: a cell each"
+        " [default: 1]",
         (),
         values.scales,
     )
     trace_window_s: tuple[float, float] | None = flag(
         WORKLOAD, "replay only FROM:TO of a trace, e.g. 0s:10m", read=values.window
     )
-    trace_sample: float | None = flag(WORKLOAD, "replay this share of a trace's requests, e.g. 0.1", limits=SHARE)
+    trace_sample: float | None = flag(
+        WORKLOAD, "replay this share of a trace's requests, e.g. 0.1", limits=SHARE
+    )
     length_scale: float | None = flag(
-        WORKLOAD, "multiply a trace's lengths in tokens by this; prefixes stay shared", limits=ABOVE_0
+        WORKLOAD,
+        "multiply a trace's lengths in tokens by this; prefixes stay shared",
+        limits=ABOVE_0,
     )
     skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a file, and report how many", False)
-    plan: Path | None = flag(WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path)
+    plan: Path | None = flag(
+        WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path
+    )
     seed: int = flag(
         WORKLOAD,
         "seed of the plan: same seed, same plan",
         0,
         limits=Limits("must be 0 or more, and below 2^63", 0, most=(1 << 63) - 1),
     )
-    structured: str | None = flag(WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN")
+    structured: str | None = flag(
+        WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN"
+    )
 
 
 @dataclasses.dataclass(kw_only=True)
 class SamplingOptions(Flags):
     """The way in which an engine draws the tokens of answers."""
 
-    temperature: float | None = flag(WORKLOAD, "sampling temperature [default: the server's]", limits=_TEMPERATURE)
+    temperature: float | None = flag(
+        WORKLOAD, "sampling temperature [default: the server's]", limits=_TEMPERATURE
+    )
     top_p: float | None = flag(WORKLOAD, "nucleus sampling [default: the server's]", limits=SHARE)
     sampling_seed: int | None = flag(WORKLOAD, "sampling seed for the engine")
-    stop: Sequence[str] = flag(WORKLOAD, "stop answers at this text (may be repeated)", (), values.texts)
+    stop: Sequence[str] = flag(
+        WORKLOAD, "stop answers at this text (may be repeated)", (), values.texts
+    )
 
     @property
     def sampling(self) -> Sampling:
@@ -235,43 +304,62 @@ class LoadOptions(Flags):
     """The load: how requests are offered, and how many of them."""
 
     concurrency: Sequence[int] = flag(
-        LOAD, "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]", (), values.counts
+        LOAD,
+        "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]",
+        (),
+        values.counts,
     )
     rate: Sequence[float] = flag(
-        LOAD, "open loop: requests/s; a list: a cell each; inf: all of --requests at once", (), values.numbers
+        LOAD,
+        "open loop: requests/s; a list: a cell each; inf: all of --requests at once",
+        (),
+        values.numbers,
     )
     burstiness: float = flag(
         LOAD,
-        "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf constant",
+        "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf"
+        " constant",
         1.0,
         limits=Limits("must be above 0 (1 is Poisson, inf constant)", above=0, most=math.inf),
     )
     ramp: str | None = flag(
-        LOAD, "rate in pieces: 1:20:60s,20:30s (1 to 20 in 60 s, then 20 for 30 s); or concurrency=1:64:60s"
+        LOAD,
+        "rate in pieces: 1:20:60s,20:30s (1 to 20 in 60 s, then 20 for 30 s); or"
+        " concurrency=1:64:60s",
     )
     max_concurrency: int | None = flag(
-        LOAD, "cap on an open loop's requests under way; waiting for a slot counts as latency", limits=AT_LEAST_1
+        LOAD,
+        "cap on an open loop's requests under way; waiting for a slot counts as latency",
+        limits=AT_LEAST_1,
     )
     requests: Sequence[int] = flag(
         LOAD,
-        "measured requests per cell; a list with --rate inf [default: 8 to 16 × concurrency; a minute of arrivals]",
+        "measured requests per cell; a list with --rate inf [default: 8 to 16 × concurrency; a"
+        " minute of arrivals]",
         (),
         values.counts,
     )
     requests_per_rate: float | None = flag(LOAD, "measured requests per cell: this × the rate")
     duration_s: float | None = flag(
-        LOAD, "measure each cell for this long instead, e.g. 60s", read=values.seconds, limits=ABOVE_0
+        LOAD,
+        "measure each cell for this long instead, e.g. 60s",
+        read=values.seconds,
+        limits=ABOVE_0,
     )
-    grace_s: float = flag(LOAD, "after --duration: time for requests under way to end", "30s", values.seconds)
+    grace_s: float = flag(
+        LOAD, "after --duration: time for requests under way to end", "30s", values.seconds
+    )
     find_max: str | None = flag(
         LOAD,
-        "search the highest load at which these bounds hold, ttft_p99<500ms,tpot_p99<30ms, by --rate or, with "
-        "--concurrency, by requests under way; for --max-duration in all [default: 10m]",
+        "search the highest load at which these bounds hold, ttft_p99<500ms,tpot_p99<30ms, by"
+        " --rate or, with --concurrency, by requests under way; for --max-duration in all [default:"
+        " 10m]",
         read=values.text,
     )
     warmup: int | None = flag(
         LOAD,
-        "requests before the measured ones, or 0 [default: the concurrency; a second of the rate, at most a tenth]",
+        "requests before the measured ones, or 0 [default: the concurrency; a second of the rate,"
+        " at most a tenth]",
         limits=AT_LEAST_0,
     )
 
@@ -282,8 +370,9 @@ class EarlyEndOptions(Flags):
 
     stop_when: str | None = flag(
         LOAD,
-        "end a cell once all of these are known so well, with 95% confidence: tpot_p50±2%,ttft_p99±10%; or whether "
-        "bounds hold, ttft_p99<500ms; without --requests or --duration it goes on until then, or for --max-duration",
+        "end a cell once all of these are known so well, with 95% confidence:"
+        " tpot_p50±2%,ttft_p99±10%; or whether bounds hold, ttft_p99<500ms; without --requests or"
+        " --duration it goes on until then, or for --max-duration",
     )
     max_errors: float | None = flag(
         LOAD,
@@ -292,10 +381,16 @@ class EarlyEndOptions(Flags):
         limits=Limits("must be from 0 to below 1", 0, most=0.999),
     )
     min_duration_s: float | None = flag(
-        LOAD, "shortest time of a cell before --stop-when ends it", read=values.seconds, limits=ABOVE_0
+        LOAD,
+        "shortest time of a cell before --stop-when ends it",
+        read=values.seconds,
+        limits=ABOVE_0,
     )
     max_duration_s: float | None = flag(
-        LOAD, "longest time of a cell [default: 10m with --stop-when alone]", read=values.seconds, limits=ABOVE_0
+        LOAD,
+        "longest time of a cell [default: 10m with --stop-when alone]",
+        read=values.seconds,
+        limits=ABOVE_0,
     )
 
 
@@ -303,57 +398,84 @@ class EarlyEndOptions(Flags):
 class ClientOptions(Flags):
     """The client: how it sends requests, and what it watches."""
 
-    endpoint: Endpoint | None = flag(TARGET, "API to use [default: what the server offers, completions first]")
+    endpoint: Endpoint | None = flag(
+        TARGET, "API to use [default: what the server offers, completions first]"
+    )
     route: Route | None = flag(
         TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"
     )
     tokenizer: str | None = flag(
-        TARGET, "tokenizer.json, or its folder, to count prompt tokens [default: the server is asked]"
+        TARGET,
+        "tokenizer.json, or its folder, to count prompt tokens [default: the server is asked]",
     )
     headers: Sequence[tuple[str, str]] = flag(
         TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
     )
-    extra_body: Mapping[str, Any] = flag(TARGET, "JSON object merged into every request body", {}, values.json_object)
-    timeout_connect_s: float = flag(TARGET, "longest time to connect", "10s", values.seconds, limits=ABOVE_0)
-    timeout_first_s: float = flag(
-        TARGET, "longest time from sending to the first output", "600s", values.seconds, limits=ABOVE_0
+    extra_body: Mapping[str, Any] = flag(
+        TARGET, "JSON object merged into every request body", {}, values.json_object
     )
-    timeout_idle_s: float = flag(TARGET, "longest time between outputs", "300s", values.seconds, limits=ABOVE_0)
+    timeout_connect_s: float = flag(
+        TARGET, "longest time to connect", "10s", values.seconds, limits=ABOVE_0
+    )
+    timeout_first_s: float = flag(
+        TARGET,
+        "longest time from sending to the first output",
+        "600s",
+        values.seconds,
+        limits=ABOVE_0,
+    )
+    timeout_idle_s: float = flag(
+        TARGET, "longest time between outputs", "300s", values.seconds, limits=ABOVE_0
+    )
     timeout_total_s: float = flag(
         TARGET, "longest time from sending to the end", "6h", values.seconds, limits=ABOVE_0
     )
-    proxy: str | None = flag(TARGET, "HTTP proxy, http://host:port; proxies in the environment are ignored")
+    proxy: str | None = flag(
+        TARGET, "HTTP proxy, http://host:port; proxies in the environment are ignored"
+    )
     stream: bool = flag(WORKLOAD, "stream answers, or ask for them in one piece (E2E only)", True)
     salt: str = flag(
-        WORKLOAD, "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat", "auto"
+        WORKLOAD,
+        "what makes prompts new to every prefix cache: auto, none, or an earlier run's, to repeat",
+        "auto",
     )
     flush_cache: bool | None = flag(
-        WORKLOAD, "empty the engine's prefix cache before each cell [default: if --salt makes no new prompts]"
+        WORKLOAD,
+        "empty the engine's prefix cache before each cell [default: if --salt makes no new"
+        " prompts]",
     )
     workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
     ray: str | None = flag(
-        RUN, "spread the client processes over the machines of this Ray cluster, host:port of its head"
+        RUN,
+        "spread the client processes over the machines of this Ray cluster, host:port of its head",
     )
     gpu_telemetry: bool | None = flag(
-        RUN, "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]"
+        RUN,
+        "read this machine's NVIDIA GPUs once a second [default: if a server runs on this machine]",
     )
     metrics_port: str | None = flag(
-        RUN, "serve the run that goes on at /metrics for Prometheus: PORT of this machine, or HOST:PORT"
+        RUN,
+        "serve the run that goes on at /metrics for Prometheus: PORT of this machine, or HOST:PORT",
     )
     gpu_metrics: Sequence[str] = flag(
         RUN,
-        "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400; of a pool's: "
-        "decode=node:9400",
+        "exporters of GPU metrics on the servers' machines (DCGM, AMD), e.g. node:9400; of a"
+        " pool's: decode=node:9400",
         (),
         values.addresses,
     )
     worker_metrics: Sequence[str] = flag(
-        RUN, "workers behind a router, e.g. node:8101, whose /metrics are read in its place", (), values.addresses
+        RUN,
+        "workers behind a router, e.g. node:8101, whose /metrics are read in its place",
+        (),
+        values.addresses,
     )
 
     @property
     def timeouts(self) -> Timeouts:
-        return Timeouts(self.timeout_connect_s, self.timeout_first_s, self.timeout_idle_s, self.timeout_total_s)
+        return Timeouts(
+            self.timeout_connect_s, self.timeout_first_s, self.timeout_idle_s, self.timeout_total_s
+        )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -362,8 +484,8 @@ class CheckOptions(Flags):
 
     check: str | None = flag(
         WORKLOAD,
-        "grade answers under this load: FILE[:N] of questions (GSM8K, multiple choice, JSON schema, tool calls, "
-        "needles), or generated[:N], which needs no file",
+        "grade answers under this load: FILE[:N] of questions (GSM8K, multiple choice, JSON schema,"
+        " tool calls, needles), or generated[:N], which needs no file",
         read=values.text,
     )
     check_share: float = flag(
@@ -374,10 +496,15 @@ class CheckOptions(Flags):
         limits=Limits("must be above 0 and at most 0.9", above=0, most=0.9),
     )
     check_min: float | None = flag(
-        WORKLOAD, "the least share of right answers, e.g. 90%; below it is an error", read=values.share, limits=SHARE
+        WORKLOAD,
+        "the least share of right answers, e.g. 90%; below it is an error",
+        read=values.share,
+        limits=SHARE,
     )
     check_tokens: int | None = flag(
-        WORKLOAD, "the most tokens of a graded answer [default: the item's, else 128 or 1024]", limits=AT_LEAST_1
+        WORKLOAD,
+        "the most tokens of a graded answer [default: the item's, else 128 or 1024]",
+        limits=AT_LEAST_1,
     )
     keep_answers: bool = flag(
         RUN, "keep the texts of graded answers in answers.parquet, not their hashes alone", False
@@ -390,13 +517,18 @@ class OutputOptions(Flags):
 
     slo: str | None = flag(
         RUN,
-        "bounds on each request (goodput, attainment): ttft<500ms,tpot<30ms,e2e<5s; or on a percentile: ttft_p99<1s",
+        "bounds on each request (goodput, attainment): ttft<500ms,tpot<30ms,e2e<5s; or on a"
+        " percentile: ttft_p99<1s",
     )
     dialect: str | None = flag(
-        RUN, "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf, llmperf"
+        RUN,
+        "another tool's numbers too: vllm, sglang, sglang-oai, aiperf, guidellm, inference-perf,"
+        " llmperf",
     )
     label: str | None = flag(
-        RUN, "name of this setup in reports and comparisons, e.g. 'no prefix cache'", read=values.text
+        RUN,
+        "name of this setup in reports and comparisons, e.g. 'no prefix cache'",
+        read=values.text,
     )
     out: Path = flag(RUN, "folder for the run folders", "runs", values.path)
     command: Sequence[str] = ()
@@ -409,38 +541,47 @@ class SimulatorOptions(Flags):
 
     deployment: str = flag(
         ARGUMENT,
-        "what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200; braces, in quotes, "
-        "give several and a ranking: 'llama-3.1-70b@4xh200/tp={2,4}'",
+        "what to simulate: MODEL[:weights]@N×GPU[/tp8,engine=vllm], e.g. llama-3.1-70b@8xh200;"
+        " braces, in quotes, give several and a ranking: 'llama-3.1-70b@4xh200/tp={2,4}'",
         dataclasses.MISSING,
         argument="deployment",
     )
     profile: str | None = flag(
-        SIMULATOR, "coefficients by `calibrate`: name or file [default: the shipped]", read=values.name_or_path
+        SIMULATOR,
+        "coefficients by `calibrate`: name or file [default: the shipped]",
+        read=values.name_or_path,
     )
     offline: bool = flag(
-        SIMULATOR, "batches through the engine's own interface, without server and client; with --rate inf", False
+        SIMULATOR,
+        "batches through the engine's own interface, without server and client; with --rate inf",
+        False,
     )
     acceptance: float | None = flag(
         SIMULATOR, "speculative decoding: probability that a draft token is accepted [default: 0.7]"
     )
     route: Literal["round-robin", "least-busy", "prefix", "hashed"] | None = flag(
         SIMULATOR,
-        "how replicas get requests; prefix: who has most of the prompt; hashed: each session at random, and then "
-        "always there [default: as the engine does]",
+        "how replicas get requests; prefix: who has most of the prompt; hashed: each session at"
+        " random, and then always there [default: as the engine does]",
     )
     draws: int | None = flag(
         SIMULATOR,
-        "simulations with varied coefficients, for the 80% intervals; 0: no intervals [default: 24]",
+        "simulations with varied coefficients, for the 80% intervals; 0: no intervals"
+        " [default: 24]",
         limits=Limits("must be 0 (no intervals) to 1,000", 0, most=1000),
     )
-    model: str | None = flag(RUN, "model name kept in run.json; the deployment decides what is simulated")
+    model: str | None = flag(
+        RUN, "model name kept in run.json; the deployment decides what is simulated"
+    )
     temperature: float | None = flag(
         RUN, "kept in run.json, as in bench; changes no simulated time", limits=_TEMPERATURE
     )
-    top_p: float | None = flag(RUN, "kept in run.json, as in bench; changes no simulated time", limits=SHARE)
+    top_p: float | None = flag(
+        RUN, "kept in run.json, as in bench; changes no simulated time", limits=SHARE
+    )
 
 
-# --- the options of a command -------------------------------------------------------------------------------------
+# --- the options of a command ---------------------------------------------------------------------
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -465,11 +606,15 @@ class Options(RunOptions):
 
 @dataclasses.dataclass(kw_only=True)
 class SimulateOptions(RunOptions):
-    """The options of `loadstone simulate`; those of `bench` that are about a server are taken and do nothing:"""
+    """The options of `loadstone simulate`; those of `bench` that are about a server are taken and
+    do nothing:"""
 
     passed_over: ClassVar[tuple[type[Flags], ...]] = (
-        TargetOptions, SamplingOptions, EarlyEndOptions, ClientOptions,
-    )  # fmt: skip
+        TargetOptions,
+        SamplingOptions,
+        EarlyEndOptions,
+        ClientOptions,
+    )
 
     simulator: SimulatorOptions = group(SimulatorOptions)
 
@@ -484,17 +629,27 @@ class OfflineOptions(Flags):
         dataclasses.MISSING,
         argument="deployment",
     )
-    batch: Sequence[int] = flag(BATCH, "requests given at once; a list: a cell each", "32", values.counts)
+    batch: Sequence[int] = flag(
+        BATCH, "requests given at once; a list: a cell each", "32", values.counts
+    )
     input: str = flag(BATCH, "prompt tokens: 512, 8k, uniform:512:1024", "512", values.text)
     output: str = flag(
-        BATCH, "output tokens, in the same forms; a list, 800,1600: a run folder each", "256", values.text
+        BATCH,
+        "output tokens, in the same forms; a list, 800,1600: a run folder each",
+        "256",
+        values.text,
     )
     range_ratio: float = flag(BATCH, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE)
     warmup: int = flag(
-        BATCH, "requests before each batch, their answers cut to 16 tokens, or 0", 16, limits=AT_LEAST_0
+        BATCH,
+        "requests before each batch, their answers cut to 16 tokens, or 0",
+        16,
+        limits=AT_LEAST_0,
     )
     seed: int = flag(BATCH, "seed of the plan: same seed, same plan", 0)
-    model: str | None = flag(ENGINE, "what the engine loads: a path or an id [default: the deployment's model]")
+    model: str | None = flag(
+        ENGINE, "what the engine loads: a path or an id [default: the deployment's model]"
+    )
     arguments: Sequence[tuple[str, str | None]] = flag(
         ENGINE,
         "an argument of the engine's own, passed as it is: NAME=VALUE",
@@ -505,33 +660,41 @@ class OfflineOptions(Flags):
     environment: Sequence[tuple[str, str]] = flag(
         ENGINE, "NAME=VALUE in the engine's environment", (), values.variables, name="env"
     )
-    python: str | None = flag(ENGINE, "interpreter that has the engine [default: that of its program on PATH]")
+    python: str | None = flag(
+        ENGINE, "interpreter that has the engine [default: that of its program on PATH]"
+    )
     simulate: bool = flag(RUN, "simulate the same batches, without hardware", False)
     profile: str | None = flag(
-        RUN, "coefficients by `calibrate`: name or file [default: the shipped]", read=values.name_or_path
+        RUN,
+        "coefficients by `calibrate`: name or file [default: the shipped]",
+        read=values.name_or_path,
     )
     label: str | None = flag(RUN, "name of this setup in reports and comparisons", read=values.text)
     out: Path = flag(RUN, "folder for the run folders", "runs", values.path)
     command: Sequence[str] = ()
 
 
-# --- reading and changing them ------------------------------------------------------------------------------------
+# --- reading and changing them --------------------------------------------------------------------
 
 Kind = TypeVar("Kind", bound=Flags)
 _flags: dict[type[Flags], dict[str, Flag]] = {}
 
 
 def fields_of(kind: type[Flags]) -> dict[str, str]:
-    """Return the group to which each field belongs, by the name that holds it; "" where there is none."""
+    """Return the group to which each field belongs, by the name that holds it; "" where there is
+    none."""
     found: dict[str, str] = {}
     for field in dataclasses.fields(kind):
         group_kind = field.metadata.get("group")
-        found |= dict.fromkeys(fields_of(group_kind), field.name) if group_kind else {field.name: ""}
+        found |= (
+            dict.fromkeys(fields_of(group_kind), field.name) if group_kind else {field.name: ""}
+        )
     return found
 
 
 def flags_of(kind: type[Flags]) -> dict[str, Flag]:
-    """Return all options by field, those of groups too, in the order of the help text; a dict to be read alone."""
+    """Return all options by field, those of groups too, in the order of the help text; a dict to be
+    read alone."""
     if kind not in _flags:
         flags = {}
         for field in dataclasses.fields(kind):
@@ -553,7 +716,10 @@ def hints_of(kind: type[Flags]) -> dict[str, Any]:
 def values_of(options: Flags) -> dict[str, Any]:
     """Return the values of all options by field, those of groups too."""
     fields = fields_of(type(options)).items()
-    return {field: getattr(getattr(options, group) if group else options, field) for field, group in fields}
+    return {
+        field: getattr(getattr(options, group) if group else options, field)
+        for field, group in fields
+    }
 
 
 def change(options: Kind, **changes: Any) -> Kind:
@@ -574,7 +740,8 @@ def changed_flags(options: Flags) -> list[str]:
     return [
         each.name.replace("_", "-")
         for field, each in flags_of(type(options)).items()
-        if (tuple(given[field]) if isinstance(given[field], list) else given[field]) != defaults[field]
+        if (tuple(given[field]) if isinstance(given[field], list) else given[field])
+        != defaults[field]
     ]
 
 
@@ -589,15 +756,24 @@ def check_limits(options: Flags) -> None:
 
 
 def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
-    """Read options by their flags' names (with _ for -), or by those of the fields, each as a flag's text or a value.
+    """Read options by their flags' names (with _ for -), or by those of the fields, each as a
+    flag's text or a value.
 
-    A time that is a number is in seconds; one value may stand for a list of it; None is an option left out.
-    Raises InputError, one line, where there is no such option, or a value is none of its kind.
+    A time that is a number is in seconds; one value may stand for a list of it; None is an option
+    left out. Raises InputError, one line, where there is no such option, or a value is none of its
+    kind.
     """
     fields = _read_fields(given, kind)
     own = fields_of(kind)
     for each in kind.passed_over:
-        _convert({name: value for name, value in fields.items() if name in fields_of(each) and name not in own}, each)
+        _convert(
+            {
+                name: value
+                for name, value in fields.items()
+                if name in fields_of(each) and name not in own
+            },
+            each,
+        )
     return _convert({name: value for name, value in fields.items() if name in own}, kind)
 
 
@@ -613,7 +789,8 @@ def _read_fields(given: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
         if field is None:
             if name in ("json", "strict"):
                 raise InputError(
-                    f"{name}: of the command alone; here its document comes back, with a verdict in each cell"
+                    f"{name}: of the command alone; here its document comes back, with a verdict in"
+                    " each cell"
                 )
             command = "bench" if issubclass(kind, RunOptions) else "size"
             raise no_such_option(name, [each.name for each in flags.values()], command)
@@ -642,12 +819,16 @@ def _convert(fields: Mapping[str, Any], kind: type[Kind]) -> Kind:
     try:
         return msgspec.convert(_in_groups(fields, kind), kind, strict=False)
     except UnicodeEncodeError:
-        raise InputError("an option holds half of a surrogate pair, which is no text; give text") from None
+        raise InputError(
+            "an option holds half of a surrogate pair, which is no text; give text"
+        ) from None
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         field = path.rstrip("`").partition("[")[0].rpartition(".")[2]
         if problem.startswith("Invalid enum value"):
-            choices = [choice for part in get_args(hints_of(kind)[field]) for choice in get_args(part)]
+            choices = [
+                choice for part in get_args(hints_of(kind)[field]) for choice in get_args(part)
+            ]
             problem += f"; choose one of {', '.join(choices)}"
         each = flags_of(kind)[field]
         name = each.argument or f"--{each.name.replace('_', '-')}"
@@ -655,8 +836,8 @@ def _convert(fields: Mapping[str, Any], kind: type[Kind]) -> Kind:
 
 
 def json_schema(kind: type[Flags]) -> dict[str, Any]:
-    """Return a JSON Schema of the options by their flags' names, as a file of them has them: each as a value of its
-    type or as the flag's text.
+    """Return a JSON Schema of the options by their flags' names, as a file of them has them: each
+    as a value of its type or as the flag's text.
     """
     flags, hints = flags_of(kind), hints_of(kind)
     types, definitions = msgspec.json.schema_components(
@@ -664,14 +845,23 @@ def json_schema(kind: type[Flags]) -> dict[str, Any]:
     )
     properties = {}
     for each, of_type in zip(flags.values(), types, strict=True):
-        schema = of_type if each.read is None else {"anyOf": [of_type, {"type": ["string", "number", "boolean"]}]}
+        schema = (
+            of_type
+            if each.read is None
+            else {"anyOf": [of_type, {"type": ["string", "number", "boolean"]}]}
+        )
         shown = {} if each.default in (None, dataclasses.MISSING) else {"default": each.default}
-        properties[each.name] = schema | shown | _limits_schema(each.limits) | {"description": each.help}
+        properties[each.name] = (
+            schema | shown | _limits_schema(each.limits) | {"description": each.help}
+        )
     required = [each.name for each in flags.values() if each.default is dataclasses.MISSING]
     return {
-        "type": "object", "properties": properties, "required": required, "additionalProperties": False,
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
         "$defs": definitions,
-    }  # fmt: skip
+    }
 
 
 def _limits_schema(limits: Limits | None) -> dict[str, float]:

@@ -46,8 +46,9 @@ class Beyond(Protocol):
     """Tells prompts of a file that a server does not take."""
 
     def __call__(self, prompt: str, chat: bool, output_tokens: int) -> int | None:
-        """Count the tokens of a prompt (`chat`: messages as a JSON array) that, with so many of an answer, is more
-        than the server takes; None where it is not, or where they cannot be counted.
+        """Count the tokens of a prompt (`chat`: messages as a JSON array) that, with so many of an
+        answer, is more than the server takes; None where it is not, or where they cannot be
+        counted.
         """
 
 
@@ -64,7 +65,10 @@ class Planner:
         self._grading = options.grading
         if options.workload.plan is not None:
             if self._grading.check is not None:
-                raise InputError("--plan and --check: the plan has the graded prompts of its run; leave out --check")
+                raise InputError(
+                    "--plan and --check: the plan has the graded prompts of its run; leave out"
+                    " --check"
+                )
             self._plan = _read_given_plan(options, options.workload.plan)
             return
         _check_combinations(options.workload)
@@ -74,9 +78,12 @@ class Planner:
 
     @property
     def chooses_length(self) -> bool:
-        """True where nobody says how many single requests come at a rate: they then last for several E2Es."""
+        """True where nobody says how many single requests come at a rate: they then last for
+        several E2Es."""
         workload, load = self.options.workload, self.options.load
-        files = workload.plan is not None or workload.trace is not None or workload.agents is not None
+        files = (
+            workload.plan is not None or workload.trace is not None or workload.agents is not None
+        )
         open_loop = any(rate < math.inf for rate in load.rate)
         return open_loop and not (_is_counted(load) or files or workload.turns is not None)
 
@@ -89,10 +96,11 @@ class Planner:
     ) -> Plan:
         """Make the plan that the options ask for.
 
-        `max_tokens`: the server's context; lines of a trace that are longer are bad lines, and so are prompts of a
-        file that are `beyond` it. `min_input_tokens`: the least that a prompt can have there; a trace's shorter ones
-        are made as long. `e2e_s`: about how long a request of each cell takes, in seconds; it decides how many there
-        are, if the planner chooses_length. Raises InputError.
+        `max_tokens`: the server's context; lines of a trace that are longer are bad lines, and so
+        are prompts of a file that are `beyond` it. `min_input_tokens`: the least that a prompt can
+        have there; a trace's shorter ones are made as long. `e2e_s`: about how long a request of
+        each cell takes, in seconds; it decides how many there are, if the planner chooses_length.
+        Raises InputError.
         """
         if self._plan is not None:
             return self._plan
@@ -107,14 +115,27 @@ class Planner:
         loads, requests = _loads(options, workload, "requests" if single else "sessions")
         if e2e_s and self.chooses_length:
             requests = [
-                arrivals.default_requests(load, expected) for load, expected in zip(loads, e2e_s, strict=True)
+                arrivals.default_requests(load, expected)
+                for load, expected in zip(loads, e2e_s, strict=True)
             ]
-        drawn = not (isinstance(workload, trace.Trace) or any(load.is_burst or load.profile for load in loads))
-        if self._checks is not None and self._checks.asked and drawn and not _is_counted(options.load):
+        drawn = not (
+            isinstance(workload, trace.Trace)
+            or any(load.is_burst or load.profile for load in loads)
+        )
+        if (
+            self._checks is not None
+            and self._checks.asked
+            and drawn
+            and not _is_counted(options.load)
+        ):
             # Enough that the questions asked for are at most their share.
             least = math.ceil(self._checks.asked * (1 / self._grading.check_share - 1))
-            requests = [max(least, count) for count in requests or map(arrivals.default_requests, loads)]
-        _check_count(options.load, loads, requests or [_expected_requests(load, workload) for load in loads])
+            requests = [
+                max(least, count) for count in requests or map(arrivals.default_requests, loads)
+            ]
+        _check_count(
+            options.load, loads, requests or [_expected_requests(load, workload) for load in loads]
+        )
         if isinstance(workload, trace.Trace):
             cut["lengthened"] = int((workload.input_tokens < min_input_tokens).sum())
             workload = msgspec.structs.replace(
@@ -150,7 +171,11 @@ class Planner:
             return within
         if isinstance(workload, trace.Trace):
             return _cut_trace(self.options, workload, max_tokens)
-        if not isinstance(workload, dataset.Dataset) or beyond is None or not self.options.workload.skip_bad:
+        if (
+            not isinstance(workload, dataset.Dataset)
+            or beyond is None
+            or not self.options.workload.skip_bad
+        ):
             return workload
         fitting = _without_longer(workload, self._output, beyond)
         cut["too_long"] = len(workload.prompts) - len(fitting.prompts)
@@ -164,7 +189,9 @@ def _read_checks(grading: CheckOptions, seed: int, workload: Workload) -> CheckS
             raise InputError("--check-min, --keep-answers: nothing is graded; give --check too")
         return None
     tokens = int(workload.input.mean) if isinstance(workload, Synthetic) else 1024
-    return read_checks(grading.check, seed=seed, prompt_tokens=tokens, most_tokens=grading.check_tokens)
+    return read_checks(
+        grading.check, seed=seed, prompt_tokens=tokens, most_tokens=grading.check_tokens
+    )
 
 
 def _is_counted(load: LoadOptions) -> bool:
@@ -173,20 +200,29 @@ def _is_counted(load: LoadOptions) -> bool:
 
 
 def until_precise(options: Options) -> Options:
-    """Let a cell that ends by its precision take its longest time, where no number of requests is given. Raises
-    InputError.
+    """Let a cell that ends by its precision take its longest time, where no number of requests is
+    given. Raises InputError.
     """
     end, load, workload = options.early_end, options.load, options.workload
     if end.stop_when is None:
         if end.min_duration_s is not None:
-            raise InputError("--min-duration: says how soon --stop-when may end a cell, and goes with it")
+            raise InputError(
+                "--min-duration: says how soon --stop-when may end a cell, and goes with it"
+            )
         return options
     if math.inf in load.rate:
         raise InputError("--stop-when: a burst sends all of its requests at once; leave it out")
     longest_s = end.max_duration_s or _LONGEST_S
     if (end.min_duration_s or 0) > longest_s:
-        raise InputError(f"--min-duration {end.min_duration_s:g}: is longer than --max-duration, {longest_s:g} s")
-    if _is_counted(load) or load.ramp is not None or workload.trace is not None or workload.plan is not None:
+        raise InputError(
+            f"--min-duration {end.min_duration_s:g}: is longer than --max-duration, {longest_s:g} s"
+        )
+    if (
+        _is_counted(load)
+        or load.ramp is not None
+        or workload.trace is not None
+        or workload.plan is not None
+    ):
         return options
     return change(options, duration_s=longest_s, max_duration_s=longest_s)
 
@@ -201,9 +237,14 @@ def _read_given_plan(options: RunOptions, path: Path) -> Plan:
         if flag not in _WITH_A_PLAN:
             raise InputError(f"--plan and --{flag}: the plan says what is sent and when; give one")
     plan = run_folder.read_plan(path)
-    # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that is not known.
-    if not plan.cells or not all(len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)):
-        raise InputError(f"--plan {path}: a cell without requests or load; give a plan that was measured")
+    # Runs of other tools have plans, too, that nobody can send: without requests, or of a load that
+    # is not known.
+    if not plan.cells or not all(
+        len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)
+    ):
+        raise InputError(
+            f"--plan {path}: a cell without requests or load; give a plan that was measured"
+        )
     return plan
 
 
@@ -213,7 +254,10 @@ def _check_count(asked: LoadOptions, loads: Sequence[Load], requests: Sequence[f
         for load, count in zip(loads, requests, strict=True)
     )
     if most > _MOST_REQUESTS:
-        raise InputError(f"{most:.3g} requests in one run: at most {_MOST_REQUESTS:,}; lower the load or --requests")
+        raise InputError(
+            f"{most:.3g} requests in one run: at most {_MOST_REQUESTS:,}; lower the load or"
+            " --requests"
+        )
 
 
 def _expected_requests(load: Load, workload: Workload) -> float:
@@ -227,34 +271,54 @@ def _expected_requests(load: Load, workload: Workload) -> float:
 
 def _check_combinations(asked: WorkloadOptions) -> None:
     if asked.prefix_groups > 1 and not asked.prefix:
-        raise InputError("--prefix-groups: prompts of a group share a prefix; give its length with --prefix")
+        raise InputError(
+            "--prefix-groups: prompts of a group share a prefix; give its length with --prefix"
+        )
     for flag in changed_flags(asked):
         if flag in _WITH_A_TRACE and asked.trace is None:
             raise InputError(f"--{flag}: says how a trace is replayed; it goes with --trace")
         if flag in _WITH_AGENTS and asked.agents is None:
             raise InputError(f"--{flag}: says how sessions are replayed; it goes with --agents")
     if asked.skip_bad and asked.trace is None and asked.dataset is None and asked.agents is None:
-        raise InputError("--skip-bad: leaves out bad lines of a file; it goes with --trace, --dataset or --agents")
+        raise InputError(
+            "--skip-bad: leaves out bad lines of a file; it goes with --trace, --dataset or"
+            " --agents"
+        )
 
 
-# --- what is sent ---------------------------------------------------------------------------------------------
+# --- what is sent ---------------------------------------------------------------------------------
 
 
 def _sessions(asked: WorkloadOptions) -> Sessions | None:
     if asked.turns is None:
         if asked.think_time is not None:
-            raise InputError("--think-time: lies between the turns of a session; it goes with --turns")
+            raise InputError(
+                "--think-time: lies between the turns of a session; it goes with --turns"
+            )
         return None
     think = parse_think(asked.think_time) if asked.think_time is not None else parse_think("0")
     return Sessions(parse_length(asked.turns, 1.0, "--turns"), think)
 
 
-def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> tuple[Workload, Length | None]:
-    """Return the workload; and, for a data set, how long answers should be where it does not say."""
+def _read_workload(
+    asked: WorkloadOptions, sessions: Sessions | None
+) -> tuple[Workload, Length | None]:
+    """Return the workload; and, for a data set, how long answers should be where it does not
+    say."""
     if asked.agents is not None:
         for flag in changed_flags(asked):
-            if flag in ("input", "dataset", "trace", "prefix", "turns", "think-time", "range-ratio"):
-                raise InputError(f"--agents and --{flag}: the file says what is asked, and when; give one")
+            if flag in (
+                "input",
+                "dataset",
+                "trace",
+                "prefix",
+                "turns",
+                "think-time",
+                "range-ratio",
+            ):
+                raise InputError(
+                    f"--agents and --{flag}: the file says what is asked, and when; give one"
+                )
         return _read_agents(asked, asked.agents), None
     if asked.trace is not None:
         for flag in changed_flags(asked):
@@ -264,9 +328,16 @@ def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> tuple[W
     if asked.dataset is not None:
         for flag in changed_flags(asked):
             if flag in ("input", "prefix"):
-                raise InputError(f"--dataset and --{flag}: the dataset says what prompts hold; give one")
+                raise InputError(
+                    f"--dataset and --{flag}: the dataset says what prompts hold; give one"
+                )
         output = parse_length(asked.output, asked.range_ratio, "--output") if asked.output else None
-        return dataset.read(asked.dataset, conversations=sessions is not None, skip_bad=asked.skip_bad), output
+        return (
+            dataset.read(
+                asked.dataset, conversations=sessions is not None, skip_bad=asked.skip_bad
+            ),
+            output,
+        )
     synthetic = Synthetic(
         parse_length(asked.input or _DEFAULT_INPUT, asked.range_ratio, "--input"),
         parse_length(asked.output or _DEFAULT_OUTPUT, asked.range_ratio, "--output"),
@@ -282,15 +353,20 @@ def _read_agents(asked: WorkloadOptions, path: Path) -> agents.AgentTrace:
     read = agents.read(path, skip_bad=asked.skip_bad)
     if asked.answers == "live":
         if read.block_tokens:
-            raise InputError("--answers live: the file has no messages that could hold them; leave it out")
+            raise InputError(
+                "--answers live: the file has no messages that could hold them; leave it out"
+            )
         read = msgspec.structs.replace(read, live=True)
     unknown = sum(not call.output_tokens for calls in read.sessions for call in calls)
     if unknown:
         if asked.output is None:
             raise InputError(
-                f"--output: {unknown} calls of {path} have no answer there, nor its length; give e.g. --output 256"
+                f"--output: {unknown} calls of {path} have no answer there, nor its length; give"
+                " e.g. --output 256"
             )
-        lengths = parse_length(asked.output, 1.0, "--output").draw(np.random.default_rng([asked.seed, 0]), unknown)
+        lengths = parse_length(asked.output, 1.0, "--output").draw(
+            np.random.default_rng([asked.seed, 0]), unknown
+        )
         read = read.with_outputs(lengths)
     if asked.tool_time is None:
         return read
@@ -298,30 +374,41 @@ def _read_agents(asked: WorkloadOptions, path: Path) -> agents.AgentTrace:
     if scale != asked.tool_time.strip():
         factors = option_values.numbers(scale, "--tool-time")
         if len(factors) != 1 or not 0 <= factors[0] <= 1e6:
-            raise InputError(f"--tool-time: {asked.tool_time!r} is no multiple of the recorded; write e.g. 0.5x")
+            raise InputError(
+                f"--tool-time: {asked.tool_time!r} is no multiple of the recorded; write e.g. 0.5x"
+            )
         return read.with_pauses(factors[0], None, asked.seed)
     return read.with_pauses(1.0, parse_think(asked.tool_time, "--tool-time"), asked.seed)
 
 
-def _without_longer(prompts: dataset.Dataset, output: Length | None, beyond: Beyond) -> dataset.Dataset:
-    """Keep a file's prompts that the server takes with the shortest answers that are asked for. Raises InputError."""
+def _without_longer(
+    prompts: dataset.Dataset, output: Length | None, beyond: Beyond
+) -> dataset.Dataset:
+    """Keep a file's prompts that the server takes with the shortest answers that are asked for.
+    Raises InputError."""
     least = 1 if output is None else output.smallest
     keep = [
         i
-        for i, (prompt, tokens) in enumerate(zip(prompts.prompts, prompts.output_tokens, strict=True))
+        for i, (prompt, tokens) in enumerate(
+            zip(prompts.prompts, prompts.output_tokens, strict=True)
+        )
         if beyond(prompt, prompts.chat, least if tokens is None else tokens) is None
     ]
     if not keep:
         raise InputError(
-            "--dataset: every prompt is longer than the server's context; start the server with a longer one"
+            "--dataset: every prompt is longer than the server's context; start the server with a"
+            " longer one"
         )
     return msgspec.structs.replace(
-        prompts, prompts=[prompts.prompts[i] for i in keep], output_tokens=[prompts.output_tokens[i] for i in keep]
+        prompts,
+        prompts=[prompts.prompts[i] for i in keep],
+        output_tokens=[prompts.output_tokens[i] for i in keep],
     )
 
 
 def _check_prompts(asked: WorkloadOptions, plan: Plan, beyond: Beyond) -> None:
-    """Raise InputError where the server does not take one of a file's prompts with the answer asked for."""
+    """Raise InputError where the server does not take one of a file's prompts with the answer asked
+    for."""
     most = np.zeros(len(plan.prompts), np.int64)
     np.maximum.at(most, plan.prompt, plan.output_tokens)
     for prompt, output_tokens in zip(plan.prompts, most.tolist(), strict=True):
@@ -329,8 +416,9 @@ def _check_prompts(asked: WorkloadOptions, plan: Plan, beyond: Beyond) -> None:
         if tokens is not None:
             remedy = "" if asked.skip_bad else ", or leave such prompts out with --skip-bad"
             raise InputError(
-                f"{asked.dataset}: a prompt of {tokens} tokens ({excerpt(prompt, 40)}) and an answer of "
-                f"{output_tokens}: together beyond the server's context; ask for shorter answers{remedy}"
+                f"{asked.dataset}: a prompt of {tokens} tokens ({excerpt(prompt, 40)}) and an"
+                f" answer of {output_tokens}: together beyond the server's context; ask for shorter"
+                f" answers{remedy}"
             )
 
 
@@ -347,15 +435,19 @@ def _cut_trace(options: RunOptions, traced: trace.Trace, max_tokens: int | None)
         traced = traced.without_longer(max_tokens)
     if load.requests and not (load.rate or load.concurrency or load.ramp):
         if load.requests[0] > traced.count:
-            raise InputError(f"--requests {load.requests[0]:,}: the trace has {traced.count:,}; ask for no more")
+            raise InputError(
+                f"--requests {load.requests[0]:,}: the trace has {traced.count:,}; ask for no more"
+            )
         traced = traced.first(load.requests[0])
     return traced
 
 
-# --- when it is sent ------------------------------------------------------------------------------------------
+# --- when it is sent ------------------------------------------------------------------------------
 
 
-def _loads(options: RunOptions, workload: Workload, unit: Unit) -> tuple[list[Load], list[int] | None]:
+def _loads(
+    options: RunOptions, workload: Workload, unit: Unit
+) -> tuple[list[Load], list[int] | None]:
     """Return the loads, and measured requests per load where they are given."""
     asked, scales = options.load, options.workload.time_scale
     named = [flag for flag in ("rate", "concurrency", "ramp") if getattr(asked, flag)]
@@ -379,7 +471,9 @@ def _loads(options: RunOptions, workload: Workload, unit: Unit) -> tuple[list[Lo
             for concurrency in asked.concurrency or (1, 4, 16)
         ]
     if asked.requests_per_rate is not None:
-        return loads, [max(1, round(min(asked.requests_per_rate * load.value, 1e18))) for load in loads]
+        return loads, [
+            max(1, round(min(asked.requests_per_rate * load.value, 1e18))) for load in loads
+        ]
     return loads, [asked.requests[0]] * len(loads) if asked.requests else None
 
 
@@ -387,7 +481,8 @@ def _check_load(asked: LoadOptions, named: Sequence[str], scales: Sequence[float
     """Raise InputError for options that are about another load than the one that is `named`."""
     if len(named) > 1:
         raise InputError(
-            f"--{named[0]} and --{named[1]}: one run is an open or a closed loop; give one (--max-concurrency caps)"
+            f"--{named[0]} and --{named[1]}: one run is an open or a closed loop; give one"
+            " (--max-concurrency caps)"
         )
     bad = [rate for rate in asked.rate if not rate > 0]
     if bad:
@@ -396,22 +491,32 @@ def _check_load(asked: LoadOptions, named: Sequence[str], scales: Sequence[float
     if per_rate is not None and not (asked.rate and 0 < per_rate < math.inf):
         raise InputError("--requests-per-rate: needs --rate, and a number above 0")
     if asked.burstiness != 1 and not (asked.rate or asked.ramp):
-        raise InputError("--burstiness: says how arrivals of an open loop are spread; it goes with --rate")
+        raise InputError(
+            "--burstiness: says how arrivals of an open loop are spread; it goes with --rate"
+        )
     if scales and named:
-        raise InputError(f"--time-scale and --{named[0]}: requests go at a trace's times or at a load; give one")
+        raise InputError(
+            f"--time-scale and --{named[0]}: requests go at a trace's times or at a load; give one"
+        )
 
 
 def _check_bursts(asked: LoadOptions, unit: Unit) -> None:
     if asked.duration_s is not None or asked.requests_per_rate is not None:
-        raise InputError("--rate inf: only --requests says how large its bursts are; leave out the rest")
+        raise InputError(
+            "--rate inf: only --requests says how large its bursts are; leave out the rest"
+        )
     if len(asked.rate) > 1 and unit == "sessions":
-        raise InputError("--rate: with --turns inf stands alone; --requests counts sessions there, not requests")
+        raise InputError(
+            "--rate: with --turns inf stands alone; --requests counts sessions there, not requests"
+        )
 
 
 def _check_ends(asked: LoadOptions) -> None:
     """Raise InputError where a cell's end is given in two ways."""
     if len(asked.requests) > 1:
-        raise InputError("--requests: a list goes with --rate inf alone; give one number for every cell")
+        raise InputError(
+            "--requests: a list goes with --rate inf alone; give one number for every cell"
+        )
     if asked.requests_per_rate is not None and (asked.requests or asked.duration_s is not None):
         other = "--requests" if asked.requests else "--duration"
         raise InputError(f"{other} and --requests-per-rate: each says when a cell ends; give one")
@@ -420,7 +525,10 @@ def _check_ends(asked: LoadOptions) -> None:
 
 
 def _bursts(asked: LoadOptions, unit: Unit) -> list[Load]:
-    return [Load("burst", size, max_concurrency=asked.max_concurrency, unit=unit) for size in asked.requests or (32,)]
+    return [
+        Load("burst", size, max_concurrency=asked.max_concurrency, unit=unit)
+        for size in asked.requests or (32,)
+    ]
 
 
 def _rates(asked: LoadOptions, unit: Unit) -> list[Load]:
@@ -431,7 +539,11 @@ def _rates(asked: LoadOptions, unit: Unit) -> list[Load]:
             loads += _bursts(asked, unit)
             continue
         cap, duration_s = asked.max_concurrency, asked.duration_s
-        loads.append(Load("rate", rate, process, shape, max_concurrency=cap, duration_s=duration_s, unit=unit))
+        loads.append(
+            Load(
+                "rate", rate, process, shape, max_concurrency=cap, duration_s=duration_s, unit=unit
+            )
+        )
     return loads
 
 
@@ -443,14 +555,26 @@ def _process(asked: LoadOptions) -> tuple[Literal["poisson", "constant", "gamma"
 
 def _trace_loads(asked: LoadOptions, traced: trace.Trace, scales: Sequence[float]) -> list[Load]:
     if asked.duration_s is not None:
-        raise InputError("--trace and --duration: the trace ends by itself; cut it with --trace-window 0s:60s")
+        raise InputError(
+            "--trace and --duration: the trace ends by itself; cut it with --trace-window 0s:60s"
+        )
     loads = []
     for scale in scales:
         if not 0 < scale < math.inf:
-            raise InputError(f"--time-scale {scale:g}: must be above 0; 0.1 replays ten times as fast")
+            raise InputError(
+                f"--time-scale {scale:g}: must be above 0; 0.1 replays ten times as fast"
+            )
         span_s = (traced.duration_s - float(traced.time_s[0])) * scale
         mean = (traced.count - 1) / span_s if span_s else float(traced.count)
-        loads.append(Load("rate", max(mean, 1e-9), "trace", max_concurrency=asked.max_concurrency, time_scale=scale))
+        loads.append(
+            Load(
+                "rate",
+                max(mean, 1e-9),
+                "trace",
+                max_concurrency=asked.max_concurrency,
+                time_scale=scale,
+            )
+        )
     return loads
 
 
@@ -469,4 +593,6 @@ def _ramp(asked: LoadOptions, pieces: str, unit: Unit) -> Load:
     most = max(max(start, end) for start, end, _ in profile)
     if most < 1:
         raise InputError("--ramp: fewer than one request under way; ramp to 1 or more")
-    return Load("concurrency", most, duration_s=arrivals.duration_s(profile), profile=profile, unit=unit)
+    return Load(
+        "concurrency", most, duration_s=arrivals.duration_s(profile), profile=profile, unit=unit
+    )

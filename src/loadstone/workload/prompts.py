@@ -1,5 +1,6 @@
-"""Prompts are written here. A prompt follows from (plan seed, salt, cell, index) alone: any worker can write it,
-nothing is stored, and a new salt makes every prompt of a run new to every prefix cache.
+"""Prompts are written here. A prompt follows from (plan seed, salt, cell, index) alone: any worker
+can write it, nothing is stored, and a new salt makes every prompt of a run new to every prefix
+cache.
 """
 
 from __future__ import annotations
@@ -25,11 +26,12 @@ _KEPT_SESSIONS = 64
 
 
 class Vocabulary(msgspec.Struct, frozen=True):
-    """Pieces of text that are one token each to the server under test, and what it adds to every prompt.
+    """Pieces of text that are one token each to the server under test, and what it adds to every
+    prompt.
 
-    token ids: `ids`; text: `words`, each of which, after a space, is one token.
-    `overhead_tokens`: tokens of an empty prompt (BOS, chat template), counted by the server in its usage.
-    Where the server counts nothing, one word is hoped to be one token; the verdict compares once it does.
+    token ids: `ids`; text: `words`, each of which, after a space, is one token. `overhead_tokens`:
+    tokens of an empty prompt (BOS, chat template), counted by the server in its usage. Where the
+    server counts nothing, one word is hoped to be one token; the verdict compares once it does.
     """
 
     kind: Literal["token ids", "text"]
@@ -53,7 +55,8 @@ class PromptWriter:
         self._prefixes: dict[tuple[int, int, int], bytes] = {}
         self._session_blocks: dict[str | None, tuple[tuple[int, ...], list[int], bytes]] = {}
         if self._as_ids:
-            # Equal width, padded with spaces (JSON allows them): then a prompt is one gather from a table.
+            # Equal width, padded with spaces (JSON allows them): then a prompt is one gather from a
+            # table.
             width = len(str(max(vocabulary.ids)))
             cells = [b"%*d," % (width, token) for token in vocabulary.ids]
             self._table = np.frombuffer(b"".join(cells), np.uint8).reshape(len(cells), width + 1)
@@ -66,12 +69,16 @@ class PromptWriter:
         return self.closed(self.opened(request), request)
 
     def opened(
-        self, request: PlannedRequest, history: bytes = b"", answers: Mapping[int, str] | None = None
+        self,
+        request: PlannedRequest,
+        history: bytes = b"",
+        answers: Mapping[int, str] | None = None,
     ) -> bytes:
         """Write the prompt without its closing bracket or quotation mark.
 
-        `history`: what `answered` made of the turn before, for a later turn of a session; `answers`: what the server
-        answered to turns of the session, where those stand in the prompt. Raises InputError.
+        `history`: what `answered` made of the turn before, for a later turn of a session;
+        `answers`: what the server answered to turns of the session, where those stand in the
+        prompt. Raises InputError.
         """
         if request.messages:
             return self._from_messages(request, answers or {})
@@ -80,13 +87,15 @@ class PromptWriter:
         own = request.input_tokens - request.prefix_tokens - (0 if history else self._overhead)
         if own < 1:
             raise InputError(
-                f"--input {request.input_tokens}: the server adds {self._overhead} tokens to every prompt"
+                f"--input {request.input_tokens}: the server adds {self._overhead} tokens to every"
+                " prompt"
                 + (f" and {request.prefix_tokens} are shared" if request.prefix_tokens else "")
                 + f"; ask for at least {request.prefix_tokens + self._overhead + 1}"
             )
         pieces = b""
         if request.blocks:
-            # All of a request's tokens are its blocks', the last one cut short; so is what the server adds.
+            # All of a request's tokens are its blocks', the last one cut short; so is what the
+            # server adds.
             count = min(len(request.blocks), -(-own // request.block_tokens))
             pieces = self._blocks(request, count, own - (count - 1) * request.block_tokens)
             own -= count * request.block_tokens
@@ -105,7 +114,8 @@ class PromptWriter:
         return history + b" " + text if history else b'"' + text
 
     def closed(self, opened: bytes, request: PlannedRequest) -> bytes:
-        """Close the prompt; behind messages come, as further fields of the body, what else the request has."""
+        """Close the prompt; behind messages come, as further fields of the body, what else the
+        request has."""
         closed = opened + (b'"' if opened.startswith(b'"') else b"]")
         if not self._chat or not request.chat or not (request.prompt or "").startswith("{"):
             return closed
@@ -118,8 +128,8 @@ class PromptWriter:
         return closed + b"," + msgspec.json.encode(fields)[1:-1] if fields else closed
 
     def answered(self, opened: bytes, answer: str, following: PlannedRequest) -> bytes:
-        """Write the history that the turn `following` of a session begins with: this turn's prompt, and what was
-        answered, unless that turn brings an answer of its own.
+        """Write the history that the turn `following` of a session begins with: this turn's prompt,
+        and what was answered, unless that turn brings an answer of its own.
         """
         if following.chat and _messages(following.prompt or "")[0]["role"] == "assistant":
             return opened
@@ -128,16 +138,19 @@ class PromptWriter:
         return opened + (b"," + _message(b"assistant", text) if self._chat else text)
 
     def _text(self, pieces: bytes) -> bytes:
-        """Write pieces as the inside of a JSON string, begun by a word that is known to cost one token there.
+        """Write pieces as the inside of a JSON string, begun by a word that is known to cost one
+        token there.
 
-        A word without a space before it may cost another number of tokens; the overhead was counted with this one.
+        A word without a space before it may cost another number of tokens; the overhead was counted
+        with this one.
         """
         _, space, rest = pieces[1:].partition(b" ")
         return self._words[0][1:] + space + rest
 
     def _pieces(self, name: str, count: int) -> bytes:
         """Join `count` pieces that follow from the key and `name`."""
-        # SHAKE-128 gives the same bytes on every platform and version, which no library's generator promises.
+        # SHAKE-128 gives the same bytes on every platform and version, which no library's generator
+        # promises.
         raw = hashlib.shake_128((self._key + name).encode()).digest(2 * count)
         picks = np.frombuffer(raw, "<u2") % self._size
         if self._as_ids:
@@ -146,19 +159,26 @@ class PromptWriter:
         return b"".join([words[pick] for pick in picks.tolist()])
 
     def _blocks(self, request: PlannedRequest, count: int, last: int) -> bytes:
-        """Join the first `count` of a request's blocks, of the last of which are `last` tokens at most.
+        """Join the first `count` of a request's blocks, of the last of which are `last` tokens at
+        most.
 
         A session's prompts begin alike: the one before is kept, and what is new is written.
         """
         name = f"block/{request.cell}/{request.copy}/" if request.copy else f"block/{request.cell}/"
-        full, (before, ends, written) = count - 1, self._session_blocks.pop(request.session_id, ((), [0], b""))
+        full, (before, ends, written) = (
+            count - 1,
+            self._session_blocks.pop(request.session_id, ((), [0], b"")),
+        )
         same = 0
         for mine, other in zip(request.blocks[:full], before, strict=False):
             if mine != other:
                 break
             same += 1
         ends = ends[: same + 1]
-        fresh = [self._pieces(f"{name}{block}", request.block_tokens) for block in request.blocks[same:full]]
+        fresh = [
+            self._pieces(f"{name}{block}", request.block_tokens)
+            for block in request.blocks[same:full]
+        ]
         for piece in fresh:
             ends.append(ends[-1] + len(piece))
         whole = b"".join([written[: ends[same]], *fresh])
@@ -166,11 +186,14 @@ class PromptWriter:
             self._session_blocks[request.session_id] = (request.blocks[:full], ends, whole)
             if len(self._session_blocks) > _KEPT_SESSIONS:
                 del self._session_blocks[next(iter(self._session_blocks))]
-        return whole + self._pieces(f"{name}{request.blocks[full]}", min(last, request.block_tokens))
+        return whole + self._pieces(
+            f"{name}{request.blocks[full]}", min(last, request.block_tokens)
+        )
 
     def _from_messages(self, request: PlannedRequest, answers: Mapping[int, str]) -> bytes:
-        """Write a session's messages as they were recorded, with a mark in front that is new for every run, cell and
-        copy of the session; in live sessions the server's own answers stand in the place of the recorded ones.
+        """Write a session's messages as they were recorded, with a mark in front that is new for
+        every run, cell and copy of the session; in live sessions the server's own answers stand in
+        the place of the recorded ones.
         """
         messages = list(request.messages)
         for place, turn in request.answers:
@@ -186,7 +209,9 @@ class PromptWriter:
             text = "\n\n".join([_content(msgspec.json.decode(message)) for message in messages])
             return b'"' + msgspec.json.encode(mark + text)[1:-1]
         if mark:
-            messages[0] = msgspec.json.encode(_marked(msgspec.json.decode(messages[0]), mark)).decode()
+            messages[0] = msgspec.json.encode(
+                _marked(msgspec.json.decode(messages[0]), mark)
+            ).decode()
         return b"[" + ",".join(messages).encode()
 
     def _prefix(self, request: PlannedRequest) -> bytes:
@@ -198,8 +223,9 @@ class PromptWriter:
     def _from_file(self, request: PlannedRequest, history: bytes) -> bytes:
         """Write a file's prompt, with a mark in front that is new for every run, cell and phase.
 
-        The mark is the same within a cell, so that prefixes which the file's prompts share stay shared. A later turn
-        follows its history and needs none, and a graded one is asked as its file has it.
+        The mark is the same within a cell, so that prefixes which the file's prompts share stay
+        shared. A later turn follows its history and needs none, and a graded one is asked as its
+        file has it.
         """
         prompt = request.prompt or ""
         messages = _messages(prompt) if request.chat and self._chat else None
@@ -215,7 +241,9 @@ class PromptWriter:
         if messages is None:
             messages = [{"role": "user", "content": prompt}]
         first = _marked(messages[0], mark)
-        return (history + b"," if history else b"[") + msgspec.json.encode([first, *messages[1:]])[1:-1]
+        return (history + b"," if history else b"[") + msgspec.json.encode([first, *messages[1:]])[
+            1:-1
+        ]
 
 
 def _marked(message: dict[str, Any], mark: str) -> dict[str, Any]:
@@ -240,7 +268,11 @@ def count_text_tokens(plan: Plan, cell: int) -> NDArray[np.int64]:
         return total
     blocks, before = plan.blocks, np.zeros(len(rows), np.int64)
     for place, row in enumerate(rows):
-        kept, back = (0, 0) if blocks.back is None or blocks.kept is None else (blocks.kept[row], blocks.back[row])
+        kept, back = (
+            (0, 0)
+            if blocks.back is None or blocks.kept is None
+            else (blocks.kept[row], blocks.back[row])
+        )
         own = blocks.own(row)
         before_row = row - int(back)
         begun = 0 if blocks.kept is None else int(blocks.kept[before_row])
@@ -252,8 +284,8 @@ def count_text_tokens(plan: Plan, cell: int) -> NDArray[np.int64]:
 
 
 def prompt_text(prompt: str, chat: bool) -> str:
-    """Return a file's prompt as text alone. Completions take no messages (`chat`): these have theirs one after
-    another.
+    """Return a file's prompt as text alone. Completions take no messages (`chat`): these have
+    theirs one after another.
     """
     return "\n\n".join(map(_content, _messages(prompt))) if chat else prompt
 

@@ -1,5 +1,5 @@
-"""The facts that all requests of a run have in common: endpoint, sampling, structured output, time limits, route in a
-fleet.
+"""The facts that all requests of a run have in common: endpoint, sampling, structured output, time
+limits, route in a fleet.
 """
 
 from __future__ import annotations
@@ -11,15 +11,23 @@ import msgspec
 StructuredKind = Literal["json_schema", "regex", "grammar"]
 
 Spelling = Literal[
-    "response_format", "structured_outputs", "guided", "sglang", "llama.cpp", "sampling_params", "guided_decoding"
+    "response_format",
+    "structured_outputs",
+    "guided",
+    "sglang",
+    "llama.cpp",
+    "sampling_params",
+    "guided_decoding",
 ]
-"""Whose field names: response_format is OpenAI's; structured_outputs vLLM's, and guided its older ones (to 0.11);
-sglang SGLang's on the OpenAI endpoints, sampling_params its native ones; guided_decoding TensorRT-LLM's on Triton.
+"""Whose field names: response_format is OpenAI's; structured_outputs vLLM's, and guided its older
+ones (to 0.11); sglang SGLang's on the OpenAI endpoints, sampling_params its native ones;
+guided_decoding TensorRT-LLM's on Triton.
 """
 
 
 class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The shape of answers. `value`: the schema as an object, or the regular expression or grammar as text.
+    """The shape of answers. `value`: the schema as an object, or the regular expression or grammar
+    as text.
 
     A grammar is in whatever form the engine reads: GBNF for llama.cpp, EBNF or Lark for others.
     """
@@ -39,14 +47,16 @@ TRITON_ENDPOINTS: tuple[Endpoint, ...] = (TRITON, "triton-grpc")
 PROMPT = "\x02prompt\x03"
 
 LENGTH = "\x02length\x03"
-"""Stand in a body for the prompt and for each number of output tokens: whole strings that nobody writes."""
+"""Stand in a body for the prompt and for each number of output tokens: whole strings that nobody
+writes."""
 
 TEXT_OR_IDS = "\x02text or ids\x03"
 """Stands for the name of SGLang's field for the prompt, which follows from what the prompt is."""
 
 
 class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The way tokens are drawn; None, and no stops: as the server does by itself. `seed` is each request's own."""
+    """The way tokens are drawn; None, and no stops: as the server does by itself. `seed` is each
+    request's own."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -58,13 +68,17 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     """The facts that all requests of a run have in common, for the wire.
 
     query        the server's `?api-version=…`, which goes with paths that have no /v1 of their own
-    length       OpenAI's name for the most tokens of an answer; least_tokens: the fewest that may be asked for
+    length       OpenAI's name for the most tokens of an answer; least_tokens: the fewest that may
+                 be asked for
     usage        the server is asked for no token counts, one at the end, or one on every event
-    ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a minimum, too
+    ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a
+                 minimum, too
     spelling     how the engine is asked for `structured`
     inputs       Triton: the names of the model's inputs; others are not sent
-    types        Triton over gRPC: the datatype of each of these inputs, as KServe names it (BYTES, INT32, …)
-    batched      Triton over gRPC: the model's tensors have a first dimension for the batch, of one here
+    types        Triton over gRPC: the datatype of each of these inputs, as KServe names it (BYTES,
+                 INT32, …)
+    batched      Triton over gRPC: the model's tensors have a first dimension for the batch, of one
+                 here
     extra        the user's own fields, merged last, object by object: they win
     """
 
@@ -87,7 +101,8 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits in seconds: to connect; from sending to the first output; between outputs; from sending to the end."""
+    """Limits in seconds: to connect; from sending to the first output; between outputs; from
+    sending to the end."""
 
     connect_s: float = 10.0
     first_s: float = 600.0

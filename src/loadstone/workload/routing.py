@@ -8,13 +8,14 @@ from collections.abc import Hashable, Sequence
 from loadstone.core.plan import PlannedRequest
 
 _MOST_TIMES, _MOST_MORE = 2, 8
-"""A replica with more than so many times the requests of the least busy, and so many more, is passed over."""
+"""A replica with more than so many times the requests of the least busy, and so many more, is
+passed over."""
 _MOST_KEYS = 1_000_000
 
 
 def choose_by_prefix(found: Sequence[int], loads: Sequence[int], turn: int) -> int:
-    """Return the replica that has most of the prompt, unless it is far busier than another; of several that have as
-    much, the least busy, in turn."""
+    """Return the replica that has most of the prompt, unless it is far busier than another; of
+    several that have as much, the least busy, in turn."""
     count = len(loads)
     most = _MOST_TIMES * min(loads) + _MOST_MORE
     free = [at for at in range(count) if loads[at] <= most]
@@ -22,8 +23,8 @@ def choose_by_prefix(found: Sequence[int], loads: Sequence[int], turn: int) -> i
 
 
 class SentPrefixes:
-    """Remembers which replica was sent what, as a router outside of the engines knows it: prefix groups, a trace's
-    blocks, sessions."""
+    """Remembers which replica was sent what, as a router outside of the engines knows it: prefix
+    groups, a trace's blocks, sessions."""
 
     def __init__(self, replicas: int) -> None:
         self._all = range(replicas)
@@ -51,7 +52,9 @@ class SentPrefixes:
 
 def _parts(request: PlannedRequest) -> list[Hashable]:
     """List what a prompt is made of, the first first."""
-    parts: list[Hashable] = [] if request.prefix_group is None else [("prefix", request.prefix_group)]
+    parts: list[Hashable] = (
+        [] if request.prefix_group is None else [("prefix", request.prefix_group)]
+    )
     parts += [("block", place, block) for place, block in enumerate(request.blocks)]
     if request.session_id is not None:
         parts.append(("session", request.session_id))

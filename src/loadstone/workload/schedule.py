@@ -1,8 +1,9 @@
-"""A Plan is drawn from a workload and loads: which requests, how long, when. Everything is drawn here, before the
-run.
+"""A Plan is drawn from a workload and loads: which requests, how long, when. Everything is drawn
+here, before the run.
 
-Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts another. Measured
-requests have the same sequence of lengths in every cell of a run: cells then differ by their load alone.
+Each purpose has its own generator, seeded by (seed, purpose, …), so that one choice never shifts
+another. Measured requests have the same sequence of lengths in every cell of a run: cells then
+differ by their load alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,14 @@ from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan
 from loadstone.workload.agents import AgentTrace, Call
-from loadstone.workload.arrivals import arrivals, default_requests, default_warmup, duration_s, mean, profile_arrivals
+from loadstone.workload.arrivals import (
+    arrivals,
+    default_requests,
+    default_warmup,
+    duration_s,
+    mean,
+    profile_arrivals,
+)
 from loadstone.workload.block_tree import BlockTree
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions, Synthetic
@@ -52,7 +60,8 @@ def make_plan(
 ) -> Plan:
     """Make the plan of a run with one cell per load.
 
-    requests  measured requests per cell; None: `default_requests`, or the duration's worth, or the whole trace
+    requests  measured requests per cell; None: `default_requests`, or the duration's worth, or the
+              whole trace
     warmup    requests (sessions) per cell before the measured ones; None: `default_warmup`
     output    for datasets: demanded lengths where the file states none
     sessions  turns per session and pauses; loads then count sessions, `requests` still requests
@@ -64,8 +73,14 @@ def make_plan(
     called: list[_CopyOfSession] = []
     for cell, load in enumerate(loads):
         requested = requests[cell] if requests is not None else None
-        measured = workload.count if isinstance(workload, Trace) and load.process == "trace" else None
-        warm = default_warmup(load, measured if requested is None else requested) if warmup is None else warmup
+        measured = (
+            workload.count if isinstance(workload, Trace) and load.process == "trace" else None
+        )
+        warm = (
+            default_warmup(load, measured if requested is None else requested)
+            if warmup is None
+            else warmup
+        )
         if isinstance(workload, Trace):
             rows = _trace_rows(workload, load, warm, requested, seed, cell)
             traced.append(rows.pop("line"))
@@ -81,7 +96,9 @@ def make_plan(
             columns[name].append(values)
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     joined["prompt"], prompts = _texts(workload, sessions, joined["prompt"])
-    graph, blocks = _graph_of(workload, called) if isinstance(workload, AgentTrace) else (None, None)
+    graph, blocks = (
+        _graph_of(workload, called) if isinstance(workload, AgentTrace) else (None, None)
+    )
     if isinstance(workload, Trace):
         blocks = _blocks(workload, np.concatenate(traced))
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
@@ -119,15 +136,18 @@ def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
         return None
     # One row more, without blocks, for the lines that are −1.
     offsets = np.concatenate([workload.block_offsets, workload.block_offsets[-1:]])
-    return Blocks(workload.block_tokens, offsets, workload.block_ids).take(lines % (len(offsets) - 1))
+    return Blocks(workload.block_tokens, offsets, workload.block_ids).take(
+        lines % (len(offsets) - 1)
+    )
 
 
 def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
-    """Count the tokens at the start of each of a cell's prompts that its plan shares with earlier ones on purpose.
+    """Count the tokens at the start of each of a cell's prompts that its plan shares with earlier
+    ones on purpose.
 
-    A group's prefix, or the leading blocks that any earlier request of the cell had too: what a prefix cache without
-    bounds could give. Later turns of a session share all that was said, which only the answers tell: −1; of sessions
-    of calls 0 where the answers are live.
+    A group's prefix, or the leading blocks that any earlier request of the cell had too: what a
+    prefix cache without bounds could give. Later turns of a session share all that was said, which
+    only the answers tell: −1; of sessions of calls 0 where the answers are live.
     """
     rows, blocks, graph = plan.rows(cell), plan.blocks, plan.graph
     here = slice(rows.start, rows.stop)
@@ -145,7 +165,9 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
     return (0 if live else 1) * shared.astype(np.int32)
 
 
-def _sort_by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[NDArray[np.int32], list[str]]:
+def _sort_by_first_use(
+    picks: NDArray[np.int32], prompts: list[str]
+) -> tuple[NDArray[np.int32], list[str]]:
     used, first, inverse = np.unique(picks, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank = np.empty(len(used), np.int32)
@@ -153,24 +175,34 @@ def _sort_by_first_use(picks: NDArray[np.int32], prompts: list[str]) -> tuple[ND
     return rank[inverse].astype(np.int32), [prompts[used[i]] for i in order]
 
 
-def describe(workload: Workload, output: Length | None, sessions: Sessions | None = None) -> dict[str, Any]:
+def describe(
+    workload: Workload, output: Length | None, sessions: Sessions | None = None
+) -> dict[str, Any]:
     """Describe the workload as run.json has it."""
     if isinstance(workload, Synthetic):
         described = msgspec.to_builtins(workload)
     elif isinstance(workload, Trace):
         described = {
-            "kind": "trace", "format": workload.format, "sha256": workload.sha256, "requests": workload.count,
-            "skipped": workload.skipped, "simultaneous": workload.simultaneous,
-        }  # fmt: skip
+            "kind": "trace",
+            "format": workload.format,
+            "sha256": workload.sha256,
+            "requests": workload.count,
+            "skipped": workload.skipped,
+            "simultaneous": workload.simultaneous,
+        }
         if workload.doubted_per_s is not None:
             described["doubted_per_s"] = workload.doubted_per_s
     elif isinstance(workload, AgentTrace):
         described = {
-            "kind": "agents", "format": workload.format, "sha256": workload.sha256,
-            "sessions": len(workload.sessions), "calls": workload.calls, "skipped": workload.skipped,
+            "kind": "agents",
+            "format": workload.format,
+            "sha256": workload.sha256,
+            "sessions": len(workload.sessions),
+            "calls": workload.calls,
+            "skipped": workload.skipped,
             "answers": "live" if workload.live else "recorded",
             **({"dropped": workload.dropped} if workload.dropped else {}),
-        }  # fmt: skip
+        }
     else:
         described = {
             "kind": "dataset",
@@ -182,10 +214,12 @@ def describe(workload: Workload, output: Length | None, sessions: Sessions | Non
             "output": msgspec.to_builtins(output),
             **({"dropped": workload.dropped} if workload.dropped else {}),
         }
-    return described if sessions is None else {**described, "sessions": msgspec.to_builtins(sessions)}
+    return (
+        described if sessions is None else {**described, "sessions": msgspec.to_builtins(sessions)}
+    )
 
 
-# --- drawn workloads ------------------------------------------------------------------------------------------
+# --- drawn workloads ------------------------------------------------------------------------------
 
 
 def _draw_rows(
@@ -198,7 +232,8 @@ def _draw_rows(
     seed: int,
     cell: int,
 ) -> Rows:
-    """Draw the rows of one cell, warm-up first; `warm` counts sessions where there are any, `requested` requests."""
+    """Draw the rows of one cell, warm-up first; `warm` counts sessions where there are any,
+    `requested` requests."""
     mean_turns = 1.0 if sessions is None else _mean_turns(workload, sessions)
     begin = _count_measured(load, None if requested is None else math.ceil(requested / mean_turns))
     if sessions is None:
@@ -225,7 +260,8 @@ def _draw_rows(
         turn = (np.arange(count) - np.repeat(first, turns)).astype(np.int32)
         drawn = sessions.think.draw(np.random.default_rng([seed, _THINK]), count)
         think = np.where(turn > 0, np.roll(drawn, warm_rows), 0.0)
-        # All turns of a session belong to its group, whose system prompt comes on top of the first one's own words.
+        # All turns of a session belong to its group, whose system prompt comes on top of the first
+        # one's own words.
         rows["prefix_group"] = np.repeat(rows["prefix_group"][first], turns)
         rows["prefix_tokens"] = np.where(turn == 0, rows["prefix_tokens"], 0).astype(np.int32)
         rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
@@ -241,24 +277,34 @@ def _count_measured(load: Load, requested: int | None) -> int:
     if load.is_open and load.profile:
         expected = round(mean(load.profile) * duration_s(load.profile))
         if expected < 1:
-            raise InputError("--ramp: nothing would be sent in so short a time at so low a rate; give it more")
+            raise InputError(
+                "--ramp: nothing would be sent in so short a time at so low a rate; give it more"
+            )
         return expected
     if load.is_open and load.duration_s is not None:
         return max(1, round(load.value * load.duration_s))
-    return default_requests(load) if load.duration_s is None else max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
+    return (
+        default_requests(load)
+        if load.duration_s is None
+        else max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
+    )
 
 
 def _draw_starts(load: Load, warm: int, measured: int, key: list[int]) -> NDArray[np.float64]:
-    """Draw when requests (first turns) are to be sent, seconds from the cell's start; NaN where an answer decides.
+    """Draw when requests (first turns) are to be sent, seconds from the cell's start; NaN where an
+    answer decides.
 
-    Of a rate the measured ones fall into the time that so many take at that rate, or the duration, wherever their
-    process has them in it: their number is no matter of chance, so the load is the one that was asked for.
+    Of a rate the measured ones fall into the time that so many take at that rate, or the duration,
+    wherever their process has them in it: their number is no matter of chance, so the load is the
+    one that was asked for.
     """
     rng = np.random.default_rng(key)
     if load.is_open and load.profile:
         # The warm-up comes before the profile begins, as in a trace.
         lead = np.linspace(0, WARMUP_S, warm, endpoint=False)
-        return np.concatenate([lead, profile_arrivals(load, rng, measured) + (WARMUP_S if warm else 0.0)])
+        return np.concatenate(
+            [lead, profile_arrivals(load, rng, measured) + (WARMUP_S if warm else 0.0)]
+        )
     if not load.is_open:
         return np.full(warm + measured, 0.0 if load.is_burst else np.nan)
     # Drawn first, as lengths are: how long the warm-up is shifts what is measured as a whole.
@@ -271,7 +317,9 @@ def _synthetic(workload: Synthetic, count: int, seed: int) -> Rows:
     # A stream for each: a longer cell begins like a shorter one.
     inputs, outputs = np.random.default_rng([seed, _LENGTHS]).spawn(2)
     prefix = workload.prefix_tokens > 0
-    groups = np.random.default_rng([seed, _GROUPS]).integers(workload.prefix_groups, size=count, dtype=np.int32)
+    groups = np.random.default_rng([seed, _GROUPS]).integers(
+        workload.prefix_groups, size=count, dtype=np.int32
+    )
     return {
         "input_tokens": workload.input.draw(inputs, count),
         "output_tokens": workload.output.draw(outputs, count),
@@ -288,16 +336,20 @@ def _dataset(workload: Dataset, count: int, warm: int, output: Length | None, se
         drawn = output.draw(np.random.default_rng([seed, _LENGTHS]), count)
         lengths = np.where(lengths < 0, drawn, lengths)
     elif (lengths < 0).any():
-        raise InputError("--output: the dataset does not say how long answers should be; give e.g. --output 256")
+        raise InputError(
+            "--output: the dataset does not say how long answers should be; give e.g. --output 256"
+        )
     return _rows_of_texts(picks, lengths)
 
 
 def _pick_items(items: int, measured: int, warm: int, seed: int) -> NDArray[np.int64]:
-    """Choose which of a file's items each request or session takes: measured ones, here first, take them shuffled by
-    seed, the warm-up from the end of that.
+    """Choose which of a file's items each request or session takes: measured ones, here first, take
+    them shuffled by seed, the warm-up from the end of that.
     """
     order = np.random.default_rng([seed, _ORDER]).permutation(items)
-    return np.concatenate([order[np.arange(measured) % items], order[::-1][np.arange(warm) % items]])
+    return np.concatenate(
+        [order[np.arange(measured) % items], order[::-1][np.arange(warm) % items]]
+    )
 
 
 def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
@@ -312,13 +364,16 @@ def _rows_of_texts(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
     }
 
 
-# --- sessions -------------------------------------------------------------------------------------------------
+# --- sessions -------------------------------------------------------------------------------------
 
 
 def _mean_turns(workload: Synthetic | Dataset, sessions: Sessions) -> float:
-    """Estimate how many turns a session has: to know how many sessions give the requests asked for."""
+    """Estimate how many turns a session has: to know how many sessions give the requests asked
+    for."""
     if isinstance(workload, Dataset):
-        return sum(min(len(turns), sessions.turns.mean) for turns in workload.turns) / len(workload.turns)
+        return sum(min(len(turns), sessions.turns.mean) for turns in workload.turns) / len(
+            workload.turns
+        )
     return max(1.0, sessions.turns.mean)
 
 
@@ -331,14 +386,16 @@ def _session_turns(
     requested: int | None,
     seed: int,
 ) -> NDArray[np.int64]:
-    """Draw how many turns each session has, warm-up first: of `measured` sessions, or of as many as have the turns
-    that are `requested`, if these are said.
+    """Draw how many turns each session has, warm-up first: of `measured` sessions, or of as many as
+    have the turns that are `requested`, if these are said.
     """
     if isinstance(workload, Dataset):
         available = np.minimum([len(turns) for turns in workload.turns], int(sessions.turns.mean))
         turns = available[_pick_items(len(available), measured, warm, seed)]
     else:
-        turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), warm + measured).astype(np.int64)
+        turns = sessions.turns.draw(np.random.default_rng([seed, _TURNS]), warm + measured).astype(
+            np.int64
+        )
     mine, before = turns[:measured], turns[measured:]
     if requested is not None:
         reached = np.cumsum(mine)
@@ -354,23 +411,30 @@ def _session_turns(
     return np.concatenate([before, mine]).astype(np.int64)
 
 
-def _conversations(workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int) -> Rows:
+def _conversations(
+    workload: Dataset, turns: NDArray[np.int64], warm: int, output: Length | None, seed: int
+) -> Rows:
     """Make a row per turn, measured sessions first (`turns` has the warm-up's first)."""
     if output is None:
-        raise InputError("--output: give the length of the answers in a conversation, e.g. --output 256")
+        raise InputError(
+            "--output: give the length of the answers in a conversation, e.g. --output 256"
+        )
     lengths = np.concatenate([turns[warm:], turns[:warm]])
     order = _pick_items(len(workload.turns), len(turns) - warm, warm, seed)
-    offsets = np.cumsum([0, *map(len, workload.turns)])  # where a conversation's texts begin, all laid end to end
+    offsets = np.cumsum(
+        [0, *map(len, workload.turns)]
+    )  # where a conversation's texts begin, all laid end to end
     first = np.cumsum(lengths) - lengths
     picks = np.repeat(offsets[order] - first, lengths) + np.arange(lengths.sum())
     return _rows_of_texts(picks, output.draw(np.random.default_rng([seed, _LENGTHS]), len(picks)))
 
 
-# --- sessions of agents ---------------------------------------------------------------------------------------
+# --- sessions of agents ---------------------------------------------------------------------------
 
 
 class _CopyOfSession(NamedTuple):
-    """A session of a file as a cell has it: from call `first` to before `end`, the `copy`-th time; see CallGraph."""
+    """A session of a file as a cell has it: from call `first` to before `end`, the `copy`-th time;
+    see CallGraph."""
 
     session: int
     first: int
@@ -381,16 +445,21 @@ class _CopyOfSession(NamedTuple):
 def _choose_sessions(
     workload: AgentTrace, load: Load, warm: int, requested: int | None, seed: int
 ) -> list[_CopyOfSession]:
-    """Choose a cell's sessions, the warm-up's first: measured ones take the file's shuffled by seed, again and again
-    where it has too few, until there are as many, or as many calls as `requested`.
+    """Choose a cell's sessions, the warm-up's first: measured ones take the file's shuffled by
+    seed, again and again where it has too few, until there are as many, or as many calls as
+    `requested`.
 
-    The warm-up of a closed loop has as many sessions begin in their midst, evenly spread, so that measuring begins in
-    a steady state.
+    The warm-up of a closed loop has as many sessions begin in their midst, evenly spread, so that
+    measuring begins in a steady state.
     """
     lengths = np.array([len(calls) for calls in workload.sessions])
     count = _count_measured(load, None) if load.is_open or load.is_burst else 0
     if not load.is_open or (load.duration_s is None and not load.profile):
-        count = count if load.is_burst else max(len(lengths), int(2 * load.value) if load.is_closed else 0)
+        count = (
+            count
+            if load.is_burst
+            else max(len(lengths), int(2 * load.value) if load.is_closed else 0)
+        )
     if requested is not None:
         count = math.ceil(requested / lengths.mean()) + len(lengths)
     picks = _pick_items(len(lengths), count, warm, seed)
@@ -405,12 +474,18 @@ def _choose_sessions(
     for at in range(warm):
         whole = int(ends[count + at])
         left = max(1, round(whole * (at + 1) / warm)) if load.is_closed and warm > 1 else whole
-        before.append(_CopyOfSession(int(picks[count + at]), whole - left, whole, -1 - at // len(lengths)))
+        before.append(
+            _CopyOfSession(int(picks[count + at]), whole - left, whole, -1 - at // len(lengths))
+        )
     return before + chosen
 
 
-def _agent_rows(workload: AgentTrace, chosen: Sequence[_CopyOfSession], load: Load, key: list[int]) -> Rows:
-    calls = [call for each in chosen for call in workload.sessions[each.session][each.first : each.end]]
+def _agent_rows(
+    workload: AgentTrace, chosen: Sequence[_CopyOfSession], load: Load, key: list[int]
+) -> Rows:
+    calls = [
+        call for each in chosen for call in workload.sessions[each.session][each.first : each.end]
+    ]
     lengths = np.array([each.end - each.first for each in chosen])
     first = np.cumsum(lengths) - lengths
     warm = sum(each.copy < 0 for each in chosen)
@@ -437,7 +512,8 @@ def _graph_of(workload: AgentTrace, chosen: Sequence[_CopyOfSession]) -> tuple[C
             call = calls[place]
             known = tuple(parent - each.first for parent in call.after if parent >= each.first)
             lost = place > each.first and not known
-            # Where a session begins in its midst, what waited for calls before that follows the first one's sending.
+            # Where a session begins in its midst, what waited for calls before that follows the
+            # first one's sending.
             parents.append((0,) if lost else known)
             sent.append(call.sent or lost)
             copies.append(each.copy)
@@ -445,11 +521,16 @@ def _graph_of(workload: AgentTrace, chosen: Sequence[_CopyOfSession]) -> tuple[C
             back.append(0 if whole or not call.kept else place - call.base)
             kept.append(0 if whole else call.kept)
             own.append(_whole_prompt(calls, call) if whole else call.own)
-    offsets, block_offsets = (np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, own))
+    offsets, block_offsets = (
+        np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, own)
+    )
     graph = CallGraph(
-        offsets, np.array([each for of in parents for each in of], np.int32), np.array(sent, bool),
-        np.array(copies, np.int32), workload.live,
-    )  # fmt: skip
+        offsets,
+        np.array([each for of in parents for each in of], np.int32),
+        np.array(sent, bool),
+        np.array(copies, np.int32),
+        workload.live,
+    )
     ids = np.concatenate(own).astype(np.int32)
     before = np.array(back, np.int32), np.array(kept, np.int32)
     return graph, Blocks(workload.block_tokens, block_offsets, ids, *before)
@@ -464,15 +545,17 @@ def _whole_prompt(calls: Sequence[Call], call: Call) -> NDArray[np.int32]:
     return np.concatenate(pieces[::-1])
 
 
-# --- traces ---------------------------------------------------------------------------------------------------
+# --- traces ---------------------------------------------------------------------------------------
 
 
-def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, seed: int, cell: int) -> Rows:
-    """Make the trace's rows in their order, behind `warm` requests as long as its first but with prompts of their
-    own.
+def _trace_rows(
+    workload: Trace, load: Load, warm: int, requested: int | None, seed: int, cell: int
+) -> Rows:
+    """Make the trace's rows in their order, behind `warm` requests as long as its first but with
+    prompts of their own.
 
-    `line`: the trace's row of each, −1 for the warm-up. Raises InputError where the load takes more requests than
-    the trace has: only a closed loop that runs by time goes round.
+    `line`: the trace's row of each, −1 for the warm-up. Raises InputError where the load takes more
+    requests than the trace has: only a closed loop that runs by time goes round.
     """
     most = workload.count
     if load.process == "trace":
@@ -483,14 +566,16 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
     else:
         if load.is_closed and load.duration_s is not None:
             requested = most
-        elif requested is None and load.duration_s is None and not load.is_burst and not load.profile:
+        elif (
+            requested is None and load.duration_s is None and not load.is_burst and not load.profile
+        ):
             requested = min(most, default_requests(load))
         count = _count_measured(load, requested)
         intended = _draw_starts(load, warm, count, [seed, _ARRIVALS, cell])
     if count > most:
         raise InputError(
-            f"{load.label}: {count:,} requests, and the trace has {most:,}; send fewer (--requests, --duration), or "
-            "replay more of it"
+            f"{load.label}: {count:,} requests, and the trace has {most:,}; send fewer (--requests,"
+            " --duration), or replay more of it"
         )
     line = np.concatenate([np.full(warm, -1), np.arange(count)])
     source = np.concatenate([np.arange(warm) % most, np.arange(count)])
@@ -514,9 +599,9 @@ def _trace_rows(workload: Trace, load: Load, warm: int, requested: int | None, s
 def stagger(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
     """Cut the warm-up answers of a closed loop to evenly spread parts of their length.
 
-    All slots start at once. With whole answers they would also end at once, and prefill bursts would go round the
-    loop for the whole cell; with the remaining lives of a loop long under way (uniform, for equal lengths) the
-    first measured requests already meet the steady state.
+    All slots start at once. With whole answers they would also end at once, and prefill bursts
+    would go round the loop for the whole cell; with the remaining lives of a loop long under way
+    (uniform, for equal lengths) the first measured requests already meet the steady state.
     """
     shares = (np.arange(warm) + 1) / warm
     staggered = output_tokens.copy()

@@ -2,17 +2,21 @@
 
 The names of the columns (CSV with a header) or keys (JSONL, an object per line) tell the format:
 
-azure     TIMESTAMP (date and time, to 100 ns), ContextTokens, GeneratedTokens: Azure LLM inference, 2023 and 2024
-burstgpt  Timestamp (s), Request tokens, Response tokens: BurstGPT, with Session ID and Elapsed time or without
-mooncake  timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens; may be absent): Mooncake;
-          in seconds where times have fractions and as ms would be requests that nobody sends
+azure     TIMESTAMP (date and time, to 100 ns), ContextTokens, GeneratedTokens: Azure LLM inference,
+          2023 and 2024
+burstgpt  Timestamp (s), Request tokens, Response tokens: BurstGPT, with Session ID and Elapsed time
+          or without
+mooncake  timestamp (ms), input_length, output_length, hash_ids (blocks of 512 tokens; may be
+          absent): Mooncake; in seconds where times have fractions and as ms would be requests that
+          nobody sends
 bailian   the same with chat_id, in seconds and blocks of 16 tokens: Alibaba's Bailian
-plain     timestamp_s, input_tokens, output_tokens; also prompt (sent as it is) and, in JSONL, hash_ids with
-          block_tokens: our own. Only here is a column of another name an error
+plain     timestamp_s, input_tokens, output_tokens; also prompt (sent as it is) and, in JSONL,
+          hash_ids with block_tokens: our own. Only here is a column of another name an error
 
-BurstGPT notes a failed request as one of 0 response tokens: such lines are left out and counted, without an error.
-In the azure format two lines of one time and the same lengths are an error: its clock is so fine that the line was
-repeated. The clocks of the others are coarse, and requests do come at once.
+BurstGPT notes a failed request as one of 0 response tokens: such lines are left out and counted,
+without an error. In the azure format two lines of one time and the same lengths are an error: its
+clock is so fine that the line was repeated. The clocks of the others are coarse, and requests do
+come at once.
 """
 
 from __future__ import annotations
@@ -43,18 +47,22 @@ GIVE = "give an Azure, BurstGPT, Mooncake or plain trace, as CSV or JSONL in UTF
 
 MAX_TOKENS = 2**31 - 1
 _SECONDS_PER_S, _DOUBTED_PER_S = 100, 500
-"""Requests/s in the mean, times read as ms: from here on those with fractions are seconds, and whole ones doubtful.
-Traces of whole services have a few to some tens.
+"""Requests/s in the mean, times read as ms: from here on those with fractions are seconds, and
+whole ones doubtful. Traces of whole services have a few to some tens.
 """
-_MAX_TIME = 1e15  # no stamp in s or ms comes near it; one in µs or ns does, and would be read wrongly
-_DATE = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII)
+_MAX_TIME = (
+    1e15  # no stamp in s or ms comes near it; one in µs or ns does, and would be read wrongly
+)
+_DATE = re.compile(
+    r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
+)
 _TOO_LONG = "too long for the model"
 _ONE_OBJECT = "give one whole object on each line"
 
 
 class BadLine(Exception):
-    """Something is wrong with one line; the text has what, and the remedy; `reason` is the name under which such
-    lines are counted.
+    """Something is wrong with one line; the text has what, and the remedy; `reason` is the name
+    under which such lines are counted.
     """
 
     def __init__(self, reason: str, what: str, remedy: str = "correct it") -> None:
@@ -63,7 +71,8 @@ class BadLine(Exception):
 
 
 class TraceFormat(NamedTuple):
-    """A format, by the names of its columns. `ticks_per_s`: the unit of its times, once they are numbers."""
+    """A format, by the names of its columns. `ticks_per_s`: the unit of its times, once they are
+    numbers."""
 
     name: str
     time: str
@@ -87,7 +96,8 @@ _BAILIAN = TraceFormat("bailian", "timestamp", "input_length", "output_length", 
 
 
 class Request(NamedTuple):
-    """A line that can be used. time: in the format's ticks; tokens at least 1; block_tokens 0: without hash_ids."""
+    """A line that can be used. time: in the format's ticks; tokens at least 1; block_tokens 0:
+    without hash_ids."""
 
     time: float
     input_tokens: int
@@ -98,8 +108,8 @@ class Request(NamedTuple):
 
 
 Rows = Iterator[tuple[int, dict[str, Any] | BadLine]]
-"""Line numbers, from 1, each with the values that stand there by their names, as the file has them (text in CSV,
-anything in JSON); blank lines are passed over."""
+"""Line numbers, from 1, each with the values that stand there by their names, as the file has them
+(text in CSV, anything in JSON); blank lines are passed over."""
 
 
 class Trace(msgspec.Struct, frozen=True, eq=False):
@@ -109,14 +119,17 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
     input_tokens   i4 [n], at least 1
     output_tokens  i4 [n], at least 1
     line           i4 [n], the line of the file (from 1; the header of a CSV file is one)
-    block_tokens   tokens of a whole block of a prompt; 0: the file says nothing of what prompts share
-    block_offsets  i8 [n + 1]: the blocks of request i are block_ids[block_offsets[i]:block_offsets[i + 1]], none or
-                   as many as its input takes, of which the last may be cut short
+    block_tokens   tokens of a whole block of a prompt; 0: the file says nothing of what prompts
+                   share
+    block_offsets  i8 [n + 1]: the blocks of request i are
+                   block_ids[block_offsets[i]:block_offsets[i + 1]], none or as many as its input
+                   takes, of which the last may be cut short
     block_ids      i4: the file's hash_ids numbered anew from 0, in the order of their first use
     prompts        texts to send as they are; None where the file has none
     sha256         of the file as it lies on disk, hexadecimal
-    skipped        lines left out: reason to count. Reasons: broken line, not a number, negative number, no input,
-                   no answer, no prompt, hash_ids do not fit, too long for the model, unsorted, repeated line
+    skipped        lines left out: reason to count. Reasons: broken line, not a number, negative
+                   number, no input, no answer, no prompt, hash_ids do not fit, too long for the
+                   model, unsorted, repeated line
     doubted_per_s  requests/s where that is so many that the times may be of another unit
     """
 
@@ -148,21 +161,30 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         return int(np.count_nonzero(np.diff(self.time_s) == 0))
 
     def cut(self, start_s: float, end_s: float) -> Trace:
-        """Keep the requests of start_s ≤ time < end_s. Time 0 becomes start_s: a wait before the first stays."""
+        """Keep the requests of start_s ≤ time < end_s. Time 0 becomes start_s: a wait before the
+        first stays."""
         keep = (self.time_s >= start_s) & (self.time_s < end_s)
-        selected = self._take(keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s")
+        selected = self._take(
+            keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s"
+        )
         return msgspec.structs.replace(selected, time_s=selected.time_s - start_s)
 
     def sample(self, share: float, seed: int) -> Trace:
-        """Keep each request with the probability `share`, independently; times stay. Same seed, same requests."""
+        """Keep each request with the probability `share`, independently; times stay. Same seed,
+        same requests."""
         keep = np.random.default_rng(seed).random(self.count) < share
-        return self._take(keep, f"in a sample of {share:g} of {self.count}; take a larger share or another seed")
+        return self._take(
+            keep, f"in a sample of {share:g} of {self.count}; take a larger share or another seed"
+        )
 
     def first(self, count: int) -> Trace:
-        return self._take(np.arange(self.count) < count, f"among the first {count}; take at least 1")
+        return self._take(
+            np.arange(self.count) < count, f"among the first {count}; take at least 1"
+        )
 
     def without_longer(self, max_tokens: int) -> Trace:
-        """Keep the requests that a model takes, input and output together; the others are counted in `skipped`."""
+        """Keep the requests that a model takes, input and output together; the others are counted
+        in `skipped`."""
         keep = self._total_tokens() <= max_tokens
         left_out = self.count - int(keep.sum())
         if not left_out:
@@ -176,26 +198,27 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         )
 
     def check_lengths(self, path: Path, max_tokens: int, count: int) -> None:
-        """Raise InputError, with the line, where a model does not take one of the first `count` requests."""
+        """Raise InputError, with the line, where a model does not take one of the first `count`
+        requests."""
         longer = np.flatnonzero(self._total_tokens()[:count] > max_tokens)
         if len(longer):
             row = longer[0]
             raise InputError(
-                f"{path}, line {self.line[row]}: {self.input_tokens[row]} tokens in and {self.output_tokens[row]} "
-                f"out, and the model takes {max_tokens} in all; shorten all with --length-scale, or leave such lines "
-                "out with --skip-bad"
+                f"{path}, line {self.line[row]}: {self.input_tokens[row]} tokens in and"
+                f" {self.output_tokens[row]} out, and the model takes {max_tokens} in all; shorten"
+                " all with --length-scale, or leave such lines out with --skip-bad"
             )
 
     def _total_tokens(self) -> Longs:
         return np.asarray(self.input_tokens.astype(np.int64) + self.output_tokens)
 
     def scaled_lengths(self, factor: float) -> Trace:
-        """Scale every length by a factor, rounded, at least 1: a long trace for a small engine, with the same
-        sharing.
+        """Scale every length by a factor, rounded, at least 1: a long trace for a small engine,
+        with the same sharing.
 
         A request keeps its blocks, and their tokens scale: its input stays within them, so that
-        block_tokens · (blocks − 1) < input_tokens ≤ block_tokens · blocks. Raises InputError where a length would
-        exceed 2³¹ − 1.
+        block_tokens · (blocks − 1) < input_tokens ≤ block_tokens · blocks. Raises InputError where
+        a length would exceed 2³¹ − 1.
         """
         block = max(1, round(self.block_tokens * factor)) if self.block_tokens else 0
         inputs = np.maximum(1.0, np.rint(self.input_tokens * factor))
@@ -205,9 +228,15 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         inputs = np.where(blocks > 0, inside, inputs)
         longest = max(inputs.max(), outputs.max())
         if not longest <= MAX_TOKENS:
-            raise InputError(f"lengths scaled by {factor:g}: the longest would be {longest:g} tokens; scale by less")
+            raise InputError(
+                f"lengths scaled by {factor:g}: the longest would be {longest:g} tokens; scale by"
+                " less"
+            )
         return msgspec.structs.replace(
-            self, input_tokens=inputs.astype(np.int32), output_tokens=outputs.astype(np.int32), block_tokens=block
+            self,
+            input_tokens=inputs.astype(np.int32),
+            output_tokens=outputs.astype(np.int32),
+            block_tokens=block,
         )
 
     def _take(self, keep: NDArray[np.bool_], which: str) -> Trace:
@@ -229,10 +258,11 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
 def read(path: Path, *, skip_bad: bool = False) -> Trace:
     """Read a trace, gzip or not: some µs a line, of which the numbers, blocks and prompt are kept.
 
-    With `skip_bad` lines that cannot be used are left out and counted. Raises InputError, with the line, where the
-    file cannot be read, has not the columns of a format, or (without `skip_bad`) a line cannot be used: broken, not
-    of numbers or of impossible ones, of hash_ids that do not fit its length, earlier than the line before, or a
-    repeated line. Whether a model takes them is asked of what is to be sent: without_longer(), check_lengths().
+    With `skip_bad` lines that cannot be used are left out and counted. Raises InputError, with the
+    line, where the file cannot be read, has not the columns of a format, or (without `skip_bad`) a
+    line cannot be used: broken, not of numbers or of impossible ones, of hash_ids that do not fit
+    its length, earlier than the line before, or a repeated line. Whether a model takes them is
+    asked of what is to be sent: without_longer(), check_lengths().
     """
     with open_bytes(path, GIVE) as (stream, sha256):
         format, rows = _rows(path, stream)
@@ -257,7 +287,9 @@ def _read(path: Path, format: TraceFormat, rows: Rows, sha256: str, skip_bad: bo
                 _check_order(request.time, last, lines[-1], same and format.name == "azure")
         except BadLine as bad:
             if not skip_bad and not (format.name == "burstgpt" and bad.reason == "no answer"):
-                raise InputError(f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad") from None
+                raise InputError(
+                    f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad"
+                ) from None
             skipped[bad.reason] += 1
             continue
         if not lines:
@@ -321,7 +353,8 @@ def _rows(path: Path, stream: BinaryIO) -> tuple[TraceFormat, Rows]:
 
 
 def _csv(path: Path, lines: Iterator[bytes]) -> tuple[TraceFormat, Rows]:
-    # Invalid bytes must not end the reading of the lines behind them: they are met again in the value they spoil.
+    # Invalid bytes must not end the reading of the lines behind them: they are met again in the
+    # value they spoil.
     reader = csv.reader((data.decode(errors="surrogateescape") for data in lines), strict=True)
     try:
         header = next((row for row in reader if any(map(str.strip, row))), None)
@@ -331,7 +364,10 @@ def _csv(path: Path, lines: Iterator[bytes]) -> tuple[TraceFormat, Rows]:
         raise InputError(f"{path}: empty; {GIVE}")
     columns = [column.strip() for column in header]
     format = _format(f"{path}, line {reader.line_num}", columns, ("prompt",))
-    names = [*format.columns, *(["prompt"] if format.name == "plain" and "prompt" in columns else [])]
+    names = [
+        *format.columns,
+        *(["prompt"] if format.name == "plain" and "prompt" in columns else []),
+    ]
     return format, _csv_rows(reader, len(columns), [(name, columns.index(name)) for name in names])
 
 
@@ -349,7 +385,10 @@ def _csv_rows(reader: Any, width: int, columns: list[tuple[str, int]]) -> Rows:
         if len(cells) == width:
             yield line, {name: cells[at] for name, at in columns}
         elif any(map(str.strip, cells)):
-            yield line, BadLine("broken line", f"values: {len(cells)}, columns of the header: {width}")
+            yield (
+                line,
+                BadLine("broken line", f"values: {len(cells)}, columns of the header: {width}"),
+            )
 
 
 def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[TraceFormat, Rows]:
@@ -384,7 +423,9 @@ def _check_plain(item: dict[str, Any], known: set[str], has_prompts: bool) -> No
         raise BadLine("broken line", f"unknown: {_list(item.keys() - known)}", "leave it out")
     if (item.get("prompt") is not None) != has_prompts:
         what = "no 'prompt'" if has_prompts else "a 'prompt'"
-        raise BadLine("no prompt", f"{what}, other than in the first line", "give all lines one, or none")
+        raise BadLine(
+            "no prompt", f"{what}, other than in the first line", "give all lines one, or none"
+        )
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -405,15 +446,21 @@ def _format(where: str, names: list[str], optional: tuple[str, ...]) -> TraceFor
     missing = [column for column in format.columns if column not in names]
     if len(missing) == len(format.columns):
         formats = "; ".join(f"{format.name}: {_list(format.columns)}" for format in _FORMATS)
-        raise InputError(f"{where}: not the columns of a trace, but {_list(names)}; give one of these: {formats}")
+        raise InputError(
+            f"{where}: not the columns of a trace, but {_list(names)}; give one of these: {formats}"
+        )
     if missing:
         raise InputError(
-            f"{where}: found {_list(names)}, but not {_list(missing)}; a trace of format {format.name} needs it"
+            f"{where}: found {_list(names)}, but not {_list(missing)}; a trace of format"
+            f" {format.name} needs it"
         )
     known = {*format.columns, *optional}
     odd = [column for column in names if column not in known] if format.name == "plain" else []
     if odd:
-        raise InputError(f"{where}: unknown: {_list(odd)}; leave it out, or name it one of {_list(sorted(known))}")
+        raise InputError(
+            f"{where}: unknown: {_list(odd)}; leave it out, or name it one of"
+            f" {_list(sorted(known))}"
+        )
     twice = sorted({column for column in known if names.count(column) > 1})
     if twice:
         raise InputError(f"{where}: more than one {_list(twice)}; leave one")
@@ -434,7 +481,7 @@ def _show(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# --- the values of a line ---------------------------------------------------------------------------------------
+# --- the values of a line -------------------------------------------------------------------------
 
 
 def _request(row: dict[str, Any] | BadLine, format: TraceFormat, block_tokens: int) -> Request:
@@ -459,14 +506,18 @@ def _request(row: dict[str, Any] | BadLine, format: TraceFormat, block_tokens: i
 
 def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_tokens: int) -> int:
     if not isinstance(ids, list) or not all(type(id) is int for id in ids):
-        raise BadLine("hash_ids do not fit", f"'hash_ids' is {_show(ids)}, not a list of whole numbers")
+        raise BadLine(
+            "hash_ids do not fit", f"'hash_ids' is {_show(ids)}, not a list of whole numbers"
+        )
     size = format.block_tokens
     if size is None or row.get("block_tokens") is not None:
         size = _least_1(row, "block_tokens", "hash_ids do not fit")
     blocks = -(-input_tokens // size)
     if len(ids) != blocks:
         what = f"{len(ids)} hash_ids, but {input_tokens} tokens are {blocks} blocks of {size}"
-        raise BadLine("hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')")
+        raise BadLine(
+            "hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')"
+        )
     return size
 
 
@@ -484,7 +535,9 @@ def _date(value: Any, column: str) -> int:
     match = _DATE.fullmatch(value.strip()) if isinstance(value, str) else None
     second = _epoch_s(match[1], match[3] or "Z") if match else None
     if not match or second is None:
-        raise BadLine("not a number", f"{column!r} is {_show(value)}, not like 2024-05-10 00:00:00.0099300")
+        raise BadLine(
+            "not a number", f"{column!r} is {_show(value)}, not like 2024-05-10 00:00:00.0099300"
+        )
     if second < 0:
         raise BadLine("negative number", f"{column!r} is {_show(value)}, before 1970")
     return second * 10**9 + int((match[2] or "").ljust(9, "0"))
@@ -504,7 +557,9 @@ def _time(value: Any, column: str) -> float:
         raise BadLine("negative number", f"{column!r} is {_show(value)}, below 0")
     # So written, NaN fails too.
     if not time < _MAX_TIME:
-        raise BadLine("not a number", f"{column!r} is {_show(value)}, not a time in the format's unit")
+        raise BadLine(
+            "not a number", f"{column!r} is {_show(value)}, not a time in the format's unit"
+        )
     return time
 
 
@@ -542,5 +597,7 @@ def _number(value: Any, column: str) -> float:
                 return float(text)
         except ValueError:
             pass
-    what = f"no {column!r}" if value in (None, "") else f"{column!r} is {_show(value)}, not a number"
+    what = (
+        f"no {column!r}" if value in (None, "") else f"{column!r} is {_show(value)}, not a number"
+    )
     raise BadLine("not a number", what)

@@ -1,8 +1,10 @@
-"""Lets SGLang's server start where its GPU kernels cannot be had; Python runs this file at start, from PYTHONPATH.
+"""Lets SGLang's server start where its GPU kernels cannot be had; Python runs this file at start,
+from PYTHONPATH.
 
-SGLang imports names of `sgl_kernel` and `torchvision` on its way up, also on a CPU, where it then computes with torch
-alone. For these two packages, where they are not installed, any name can be imported. Calling one raises
-NotImplementedError: nothing is computed here, so nothing can be computed wrongly.
+SGLang imports names of `sgl_kernel` and `torchvision` on its way up, also on a CPU, where it then
+computes with torch alone. For these two packages, where they are not installed, any name can be
+imported. Calling one raises NotImplementedError: nothing is computed here, so nothing can be
+computed wrongly.
 """
 
 import sys
@@ -15,7 +17,8 @@ _PACKAGES = ("sgl_kernel", "torchvision")
 
 
 class _AbsentClass(type):
-    """For names with a capital: they are subclassed, and read as enumerations (`InterpolationMode.BICUBIC`)."""
+    """For names with a capital: they are subclassed, and read as enumerations
+    (`InterpolationMode.BICUBIC`)."""
 
     def __getattr__(cls, name: str) -> str:
         if name.startswith("__"):  # a protocol that Python or a library looks for: there is none

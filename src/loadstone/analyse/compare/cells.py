@@ -11,7 +11,15 @@ import numpy as np
 from loadstone.analyse.compare.answers import compare_answers
 from loadstone.analyse.compare.metric import Metric, Stat
 from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
-from loadstone.analyse.compare.ratio import Side, basis, bounds, contrast, pooled, ratio_margin, repeats
+from loadstone.analyse.compare.ratio import (
+    Side,
+    basis,
+    bounds,
+    contrast,
+    pooled,
+    ratio_margin,
+    repeats,
+)
 from loadstone.analyse.compare.result import ComparedCell, ComparedMetric
 from loadstone.analyse.compare.sides import RequestTimes, RunCell, requests_of, shared_requests
 from loadstone.core.statistics import dependence
@@ -24,12 +32,14 @@ Dollars = Sequence[Sequence[float | None]]
 """The cost per hour of each run of each side."""
 
 PERMUTED_RUNS = 70
-"""Relabellings of whole runs from which a permutation test can find anything: four against four have so many."""
+"""Relabellings of whole runs from which a permutation test can find anything: four against four
+have so many."""
 _LARGEST_LOG = 50.0
-"""The largest logarithm of a ratio: numbers in other programs' files may be as large as a float can hold."""
+"""The largest logarithm of a ratio: numbers in other programs' files may be as large as a float can
+hold."""
 _UNSEEN_OF_TWO = 3.0
-"""The spread of published repeats, so many times, where a side has two runs: a machine with two states shows one of
-them on either side in an eighth of such pairs.
+"""The spread of published repeats, so many times, where a side has two runs: a machine with two
+states shows one of them on either side in an eighth of such pairs.
 """
 PAIRED_SHARE = 0.9
 """The share of the larger side's requests that both must have completed to be compared in pairs."""
@@ -48,17 +58,24 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
     failing += "b" * any(place.cell.verdict.kinds("error") for place in b)
     for metric in metrics:
         stats = [
-            [metric.stat(place.cell, intended, steady, place.run.dollars) for place in places] for places in (a, b)
+            [metric.stat(place.cell, intended, steady, place.run.dollars) for place in places]
+            for places in (a, b)
         ]
         values[metric] = [[None if stat is None else stat.value for stat in side] for side in stats]
-        sides[metric] = (_describe_side(a, metric, stats[0], intended), _describe_side(b, metric, stats[1], intended))
+        sides[metric] = (
+            _describe_side(a, metric, stats[0], intended),
+            _describe_side(b, metric, stats[1], intended),
+        )
         cell.rows.append(row := _average(metric, *values[metric]))
         row.failing = failing
         model = contrast(*sides[metric], metric.base).model
         if row.ratio is not None and model is not None:
             row.model = bounds(row.ratio, model)
     if min(len(a), len(b)) >= 2:
-        begun = [[place.run.info.created for place in side if place.run.info.source == "measured"] for side in (a, b)]
+        begun = [
+            [place.run.info.created for place in side if place.run.info.source == "measured"]
+            for side in (a, b)
+        ]
         if all(begun):
             cell.one_after_another = max(begun[0]) < min(begun[1]) or max(begun[1]) < min(begun[0])
             cell.unseen = _UNSEEN_OF_TWO if min(cell.runs) == 2 else float(cell.one_after_another)
@@ -74,23 +91,31 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
     return cell
 
 
-def _describe_side(places: Sequence[RunCell], metric: Metric, stats: Sequence[Stat | None], intended: bool) -> Side:
-    """Join what the runs of a side tell of its value: their sampling pooled; of predictions the widest model error,
-    for repeats of a simulation do not make the model better.
+def _describe_side(
+    places: Sequence[RunCell], metric: Metric, stats: Sequence[Stat | None], intended: bool
+) -> Side:
+    """Join what the runs of a side tell of its value: their sampling pooled; of predictions the
+    widest model error, for repeats of a simulation do not make the model better.
     """
     sampling = [stat.reach for stat in stats if stat is not None and stat.reach is not None]
-    simulated = [metric.model_margin(place.cell, intended) for place in places if place.run.simulated]
+    simulated = [
+        metric.model_margin(place.cell, intended) for place in places if place.run.simulated
+    ]
     model = [each for each in simulated if each is not None]
     return Side(
         pooled(sampling) if sampling and len(sampling) == len(stats) else None,
-        (max(low for low, _ in model), max(high for _, high in model))
-        if model and len(model) == len(simulated)
-        else None,
+        (
+            (max(low for low, _ in model), max(high for _, high in model))
+            if model and len(model) == len(simulated)
+            else None
+        ),
         tuple(basis(place.run.info, place.run.facts) for place in places),
     )
 
 
-def _average(metric: Metric, a: Sequence[float | None], b: Sequence[float | None]) -> ComparedMetric:
+def _average(
+    metric: Metric, a: Sequence[float | None], b: Sequence[float | None]
+) -> ComparedMetric:
     """Average each side's runs, geometrically in the ratio, where all have the metric."""
     known = [[value for value in side if value is not None] for side in (a, b)]
     means = [sum(side) / len(side) if side else None for side in known]
@@ -102,19 +127,21 @@ def _average(metric: Metric, a: Sequence[float | None], b: Sequence[float | None
     return row
 
 
-# --- repeats: runs are the units ------------------------------------------------------------------------------------
+# --- repeats: runs are the units ------------------------------------------------------------------
 
 
 def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float | None]]]) -> None:
-    """Take whole runs as units: how they differ from one another contains what differs within them. Runs that follow
-    one another do not show how the machine changes meanwhile, and two may be alike by chance; the spread of published
-    repeats is added for that.
+    """Take whole runs as units: how they differ from one another contains what differs within them.
+    Runs that follow one another do not show how the machine changes meanwhile, and two may be alike
+    by chance; the spread of published repeats is added for that.
     """
     from scipy.special import stdtrit
 
     cell.unit, cell.counts = "runs", cell.runs
     few = math.comb(sum(cell.runs), cell.runs[0]) < PERMUTED_RUNS
-    cell.tested = [row for row in cell.rows if row.ratio is not None or (row.metric.is_share and row.known)]
+    cell.tested = [
+        row for row in cell.rows if row.ratio is not None or (row.metric.is_share and row.known)
+    ]
     columns = [[np.array(side, np.float64) for side in values[row.metric]] for row in cell.tested]
     for row, (a, b) in zip(cell.tested, columns, strict=True):
         if row.metric.is_share:
@@ -122,25 +149,38 @@ def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float 
         a[:], b[:] = np.log(a), np.log(b)
         _, error, freedom = pooled_variance(a, b) if few else welch(a, b)
         row.log_error, row.spread = error, error / math.sqrt(1 / len(a) + 1 / len(b))
-        reach = math.hypot(float(stdtrit(max(1.0, freedom), 0.975)) * error, cell.unseen * repeats(row.metric.base))
+        reach = math.hypot(
+            float(stdtrit(max(1.0, freedom), 0.975)) * error, cell.unseen * repeats(row.metric.base)
+        )
         row.low, row.high = bounds(row.ratio or math.nan, (reach, reach))
     if cell.tested:
         a, b = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
         cell.units = Units(a, b, np.zeros(len(cell.tested)), few=few)
 
 
-# --- one run a side: blocks of requests are the units ---------------------------------------------------------------
+# --- one run a side: blocks of requests are the units ---------------------------------------------
 
 
-def _take_request_blocks(cell: ComparedCell, a: Sequence[RunCell], b: Sequence[RunCell], *, intended: bool) -> None:
+def _take_request_blocks(
+    cell: ComparedCell, a: Sequence[RunCell], b: Sequence[RunCell], *, intended: bool
+) -> None:
     rated = any(row.metric.counts_output and row.ratio is not None for row in cell.rows)
-    sides = [[requests_of(place, intended=intended, with_tokens=rated) for place in places] for places in (a, b)]
+    sides = [
+        [requests_of(place, intended=intended, with_tokens=rated) for place in places]
+        for places in (a, b)
+    ]
     paired = len(a) == len(b) == 1 and _pair(sides[0], sides[1], shared_requests(a[0], b[0]))
-    take_blocks(cell, sides, paired=paired, dollars=[[place.run.dollars for place in places] for places in (a, b)])
+    take_blocks(
+        cell,
+        sides,
+        paired=paired,
+        dollars=[[place.run.dollars for place in places] for places in (a, b)],
+    )
 
 
 def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dollars = ()) -> None:
-    """Make the units of a cell from the requests of each side's runs; `paired`: row by row of the same request.
+    """Make the units of a cell from the requests of each side's runs; `paired`: row by row of the
+    same request.
 
     Metrics without a ratio are left out. Where nothing can be tested, the cell says why.
     """
@@ -182,14 +222,15 @@ def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dolla
         if row.metric.is_share:
             between_places[index] = 0.0
         elif not row.metric.per_request:
-            # Places that are always taken give tokens as their requests take time; as a share of the value.
+            # Places that are always taken give tokens as their requests take time; as a share of
+            # the value.
             between_places[index] *= float(on_a[:, index].mean()) * float(on_b[:, index].mean())
     cell.units = Units(on_a, on_b, careful, paired, between_places)
 
 
 def _pair(a: list[RequestTimes], b: list[RequestTimes], below: int | None) -> bool:
-    """Keep, of two cells that were asked the same up to a number, the requests that both completed, in their order;
-    both as they are, and False, where that would leave out too many.
+    """Keep, of two cells that were asked the same up to a number, the requests that both completed,
+    in their order; both as they are, and False, where that would leave out too many.
     """
     shared, of_a, of_b = np.intersect1d(a[0].index, b[0].index, return_indices=True)
     first = slice(None if below is None else int(np.searchsorted(shared, below)))
@@ -201,18 +242,24 @@ def _pair(a: list[RequestTimes], b: list[RequestTimes], below: int | None) -> bo
 
 def _correlation(rows: Floats, count: int) -> Floats:
     """Correlate neighbouring blocks, within each run of a side."""
-    return np.asarray(np.mean([dependence.correlation(run) for run in np.split(rows, len(rows) // count)], axis=0))
+    return np.asarray(
+        np.mean([dependence.correlation(run) for run in np.split(rows, len(rows) // count)], axis=0)
+    )
 
 
 def _columns(
     sides: Runs, rows: Sequence[ComparedMetric], count: int, dollars: Dollars
 ) -> tuple[Floats, Floats, list[ComparedMetric]]:
-    """Compute block means of every metric that has them, `count` blocks of each run: (A's, B's, which metrics)."""
+    """Compute block means of every metric that has them, `count` blocks of each run: (A's, B's,
+    which metrics)."""
     tested: list[ComparedMetric] = []
     columns: list[list[Floats]] = []
     for row in rows:
         if row.metric.per_request:
-            means = [[dependence.block_means(run, count) for run in side] for side in _values(row.metric, sides)]
+            means = [
+                [dependence.block_means(run, count) for run in side]
+                for side in _values(row.metric, sides)
+            ]
         elif row.metric.is_share:
             means = [[dependence.block_means(run.failed, count) for run in side] for side in sides]
         elif (rates := _rates(row.metric, sides, count, dollars)) is not None:
@@ -230,14 +277,20 @@ def _columns(
 
 
 def _rates(metric: Metric, sides: Runs, count: int, dollars: Dollars) -> list[list[Floats]] | None:
-    """Compute output tokens per second, or for a dollar (where both sides cost as much, the test is that of the
-    throughput), in each block of each run; None where a run has none.
+    """Compute output tokens per second, or for a dollar (where both sides cost as much, the test is
+    that of the throughput), in each block of each run; None where a run has none.
     """
     made: list[list[Floats]] = []
     for number, side in enumerate(sides):
         rates = [run.rates(count) for run in side]
         costs = dollars[number] if metric.priced else [1.0] * len(side)
-        made.append([rate / cost for rate, cost in zip(rates, costs, strict=True) if rate is not None and cost])
+        made.append(
+            [
+                rate / cost
+                for rate, cost in zip(rates, costs, strict=True)
+                if rate is not None and cost
+            ]
+        )
         if len(made[-1]) < len(side):
             return None
     return made
@@ -250,15 +303,18 @@ def _values(metric: Metric, sides: Runs) -> Samples:
     if math.isnan(metric.quantile) or np.isnan(together).all():
         return values
     cut = float(np.nanquantile(together, metric.quantile))
-    # Values that differ by less than RESOLUTION must not decide: requests of equal lengths keep in step with one
-    # another for a whole run, otherwise in another run, and their times differ by a millionth.
+    # Values that differ by less than RESOLUTION must not decide: requests of equal lengths keep in
+    # step with one another for a whole run, otherwise in another run, and their times differ by a
+    # millionth.
     near = dependence.RESOLUTION / 2
     return [[dependence.above(run, cut, near) for run in side] for side in values]
 
 
-def _variance_between_slots(row: ComparedMetric, sides: Runs, places: int, *, paired: bool) -> float:
-    """Compute the variance that the slots of a closed loop add to the difference B − A, or for a throughput to
-    ln(B/A).
+def _variance_between_slots(
+    row: ComparedMetric, sides: Runs, places: int, *, paired: bool
+) -> float:
+    """Compute the variance that the slots of a closed loop add to the difference B − A, or for a
+    throughput to ln(B/A).
     """
     values = (
         _values(row.metric, sides)
@@ -267,11 +323,16 @@ def _variance_between_slots(row: ComparedMetric, sides: Runs, places: int, *, pa
     )
     if paired:
         return dependence.variance_between_places(values[1][0] - values[0][0], places)
-    return sum(dependence.variance_between_places(run, places) / len(side) ** 2 for side in values for run in side)
+    return sum(
+        dependence.variance_between_places(run, places) / len(side) ** 2
+        for side in values
+        for run in side
+    )
 
 
 def bound(cell: ComparedCell, sides: Mapping[Metric, tuple[Side, Side]]) -> None:
-    """Add the intervals of the ratios of a cell of blocks, from those of the value on either side."""
+    """Add the intervals of the ratios of a cell of blocks, from those of the value on either
+    side."""
     if cell.units is None:
         return
     freedom = min(len(cell.units.a), len(cell.units.b)) - 1.0
@@ -286,10 +347,16 @@ def bound(cell: ComparedCell, sides: Mapping[Metric, tuple[Side, Side]]) -> None
         if (reach := contrast(a, b, row.metric.base, paired=paired).sampling) is not None:
             row.low, row.high = bounds(row.ratio, reach)
         # What these two runs would have shown: the test knows nothing of other runs.
-        row.log_error = sum(ratio_margin(a.sampling, b.sampling, paired)) / 2 / dependence.student(freedom)
+        row.log_error = (
+            sum(ratio_margin(a.sampling, b.sampling, paired)) / 2 / dependence.student(freedom)
+        )
 
 
 def _pearson(a: Floats, b: Floats) -> float:
     """The correlation of blocks of the same requests, at most the largest double below 1."""
     spread = float(a.std() * b.std())
-    return min(float(((a - a.mean()) * (b - b.mean())).mean()) / spread, 1 - 1e-9) if spread > 0 else 0.0
+    return (
+        min(float(((a - a.mean()) * (b - b.mean())).mean()) / spread, 1 - 1e-9)
+        if spread > 0
+        else 0.0
+    )

@@ -10,7 +10,15 @@ from msgspec import UNSET
 
 from loadstone.analyse.compare import cells, repeats
 from loadstone.analyse.compare.answers import answer_findings
-from loadstone.analyse.compare.metric import DEFAULT, ENERGY, FAILED, PRICED, ChangeBound, compared_name, parse_bounds
+from loadstone.analyse.compare.metric import (
+    DEFAULT,
+    ENERGY,
+    FAILED,
+    PRICED,
+    ChangeBound,
+    compared_name,
+    parse_bounds,
+)
 from loadstone.analyse.compare.permutation import RELABELLINGS, compare_all
 from loadstone.analyse.compare.price import Prices, check_prices, parse_prices, without_price
 from loadstone.analyse.compare.ratio import ONE_PROFILE, basis, shared_error
@@ -27,7 +35,14 @@ from loadstone.analyse.compare.result import (
     name_loads,
 )
 from loadstone.analyse.compare.setup import WORKLOAD, differences, flags_known
-from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key, open_run, refuse_twice, runs_in
+from loadstone.analyse.compare.sides import (
+    ComparedRun,
+    RunCell,
+    load_key,
+    open_run,
+    refuse_twice,
+    runs_in,
+)
 from loadstone.analyse.grading.paired import ComparedAnswers, adjust
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
@@ -46,16 +61,20 @@ _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine
 
 
 def compare(
-    a: Sequence[Path], b: Sequence[Path], *, fail_on: Sequence[str] = (), allow_errors: bool = False,
-    price: Sequence[str] = (), seed: int = 0,
-) -> Comparison:  # fmt: skip
+    a: Sequence[Path],
+    b: Sequence[Path],
+    *,
+    fail_on: Sequence[str] = (),
+    allow_errors: bool = False,
+    price: Sequence[str] = (),
+    seed: int = 0,
+) -> Comparison:
     """Compare two sides of runs, as `loadstone compare` prints it; ratios are B over A.
 
-    `a`, `b`: run folders, or folders of repeats.
-    `fail_on`: bounds such as `ttft_p99>+5%`; B passes none with a cell that has an error finding, unless
-    `allow_errors`. `price`: dollars per GPU and hour, such as `h200=3.2`.
-    The same runs and seed give the same result.
-    Raises InputError, one line, where a run cannot be read or is named twice, or no load is on both sides.
+    `a`, `b`: run folders, or folders of repeats. `fail_on`: bounds such as `ttft_p99>+5%`; B passes
+    none with a cell that has an error finding, unless `allow_errors`. `price`: dollars per GPU and
+    hour, such as `h200=3.2`. The same runs and seed give the same result. Raises InputError, one
+    line, where a run cannot be read or is named twice, or no load is on both sides.
     """
     bounds = parse_bounds(fail_on)
     prices = parse_prices(price)
@@ -71,19 +90,26 @@ def compare(
     by_load = [_group_by_load(side) for side in sides]
     matched = [key for key in by_load[0] if key in by_load[1]]
     alone = [
-        [places[0].cell.load for key, places in by_load[side].items() if key not in by_load[1 - side]]
+        [
+            places[0].cell.load
+            for key, places in by_load[side].items()
+            if key not in by_load[1 - side]
+        ]
         for side in (0, 1)
     ]
     if not matched:
         raise InputError(
-            f"{a[0]} and {b[0]}: no load is on both sides ({name_loads(alone[0])} against {name_loads(alone[1])}); "
-            "compare runs of the same loads"
+            f"{a[0]} and {b[0]}: no load is on both sides ({name_loads(alone[0])} against"
+            f" {name_loads(alone[1])}); compare runs of the same loads"
         )
     compared = [cells.gather(by_load[0][key], by_load[1][key], metrics) for key in matched]
     judge(compared, seed)
     judge_answers(compared)
     setup = differences(*sides)
-    findings = [*_findings(sides, compared, setup), *(_missing_prices(sides, prices) if prices else ())]
+    findings = [
+        *_findings(sides, compared, setup),
+        *(_missing_prices(sides, prices) if prices else ()),
+    ]
     return Comparison(
         a=_side(sides[0]),
         b=_side(sides[1]),
@@ -91,22 +117,30 @@ def compare(
         flags_known=UNSET if flags_known([run for side in sides for run in side]) else False,
         cells=[cell.printed for cell in compared],
         unmatched=Unmatched(*alone),
-        prices=PricesResult(prices, *([run.dollars for run in side] for side in sides)) if prices else UNSET,
+        prices=(
+            PricesResult(prices, *([run.dollars for run in side] for side in sides))
+            if prices
+            else UNSET
+        ),
         findings=findings,
         fail_on=[_judge_bound(bound, compared, allow_errors) for bound in bounds] or UNSET,
     )
 
 
 def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
-    """Open the runs of both sides, each a run folder, or a folder that holds repeats of one run and nothing else.
+    """Open the runs of both sides, each a run folder, or a folder that holds repeats of one run and
+    nothing else.
 
-    Raises InputError where one cannot be read or holds nothing, or a run is named twice, however it is spelled.
+    Raises InputError where one cannot be read or holds nothing, or a run is named twice, however it
+    is spelled.
     """
     on_a, on_b = ([(path, runs_in(path)) for path in paths] for paths in (a, b))
     folders = [[folder for _, held in side for folder in held] for side in (on_a, on_b)]
     for side in folders:
         if not side:
-            raise InputError("compare: one side has no run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2")
+            raise InputError(
+                "compare: one side has no run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2"
+            )
         if len(side) > MOST_RUNS:
             raise InputError(f"{len(side)} runs on a side: at most {MOST_RUNS}; compare fewer")
     refuse_twice(folders)
@@ -121,12 +155,14 @@ def _open_repeats(path: Path, folders: Sequence[Path], prices: Prices) -> list[C
     runs = [open_run(folder, prices) for folder in folders]
     names = dict.fromkeys(row.what for run in runs[1:] for row in differences(runs[:1], [run]))
     loads = [sorted(repr(load_key(cell.load)) for cell in run.summary.cells) for run in runs]
-    differ = [name for name in names if name not in _OF_REPEATS] + ["loads"] * any(each != loads[0] for each in loads)
+    differ = [name for name in names if name not in _OF_REPEATS] + ["loads"] * any(
+        each != loads[0] for each in loads
+    )
     if differ:
         shown = ", ".join(map(str, folders[:3])) + (" …" if len(folders) > 3 else "")
         raise InputError(
-            f"{path}: holds {len(runs)} runs that are not repeats of one another ({', '.join(differ[:4])}); "
-            f"name the run in it: {shown}"
+            f"{path}: holds {len(runs)} runs that are not repeats of one another"
+            f" ({', '.join(differ[:4])}); name the run in it: {shown}"
         )
     return runs
 
@@ -148,13 +184,18 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
     results = compare_all(units, seed, relabellings, level)
     for cell, result in zip(tested, results, strict=True):
         for index, row in enumerate(cell.tested):
-            row.p, row.p_family, row.level = float(result.p[index]), float(result.p_family[index]), level
+            row.p, row.p_family, row.level = (
+                float(result.p[index]),
+                float(result.p_family[index]),
+                level,
+            )
             if row.log_error is not None:
                 row.would_show = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
     for row in (row for cell in compared for row in cell.rows):
         if not (row.would_show and row.ratio):
             continue
-        # The test is of means of blocks, which may be blunter here than the error of the ratio has it, or keener.
+        # The test is of means of blocks, which may be blunter here than the error of the ratio has
+        # it, or keener.
         beyond = abs(math.log(row.ratio)) > math.log(row.would_show)
         if beyond and not row.significant:
             row.would_show = None
@@ -164,18 +205,23 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
 
 
 def judge_answers(compared: Sequence[ComparedCell]) -> None:
-    """Adjust the tests of graded answers for one another; a side whose answers are wrong cannot win its load."""
-    graded = [(cell, cell.answers) for cell in compared if isinstance(cell.answers, ComparedAnswers)]
+    """Adjust the tests of graded answers for one another; a side whose answers are wrong cannot win
+    its load."""
+    graded = [
+        (cell, cell.answers) for cell in compared if isinstance(cell.answers, ComparedAnswers)
+    ]
     adjust(answers for _, answers in graded)
     for cell, answers in graded:
         for row in cell.rows:
             row.failing += answers.worse()[0]
 
 
-# --- findings of a comparison ---------------------------------------------------------------------------------------
+# --- findings of a comparison ---------------------------------------------------------------------
 
 
-def _findings(sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Difference]) -> Iterator[Finding]:
+def _findings(
+    sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Difference]
+) -> Iterator[Finding]:
     yield from _different_workloads(setup)
     yield from _doubted_cells(sides)
     yield from _predictions(sides, compared)
@@ -193,7 +239,10 @@ def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:
     unknown = [row.what for row in rows if row.a is None or row.b is None]
     different = [row.what for row in rows if row.what not in unknown]
     if unknown:
-        evidence = f"whether both sides had the same workload is unknown: one does not state its {', '.join(unknown)}"
+        evidence = (
+            "whether both sides had the same workload is unknown: one does not state its"
+            f" {', '.join(unknown)}"
+        )
         remedy = "State it when importing the run (--set), or measure both with one plan."
         yield Finding("workload_not_told", "warning", evidence, remedy)
     if different:
@@ -213,7 +262,9 @@ def _doubted_cells(sides: Sides) -> Iterator[Finding]:
     if not doubted:
         return
     evidence = f"cells that carry warnings: {', '.join(dict.fromkeys(doubted[:12]))}"
-    remedy = "Read their findings first (`loadstone show`): what is wrong there affects the ratio too."
+    remedy = (
+        "Read their findings first (`loadstone show`): what is wrong there affects the ratio too."
+    )
     yield Finding("untrusted", "warning", evidence, remedy)
 
 
@@ -222,8 +273,8 @@ def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[F
     loads = {load_key(cell.load) for cell in compared}
     names = {row.name for cell in compared for row in cell.rows}
     parts = [
-        f"{side} {cell.load.label} {name} {show(number.stated, 4)} "
-        f"(compared: {show(number.ours, 4)}{f'; its own: {number.definition}' if number.definition else ''})"
+        f"{side} {cell.load.label} {name} {show(number.stated, 4)} (compared:"
+        f" {show(number.ours, 4)}{f'; its own: {number.definition}' if number.definition else ''})"
         for side, runs in zip("AB", sides, strict=True)
         for run in runs
         for cell in run.summary.cells
@@ -235,43 +286,70 @@ def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[F
     if not parts:
         return
     more = f", and {len(parts) - MOST_STATED} more" if len(parts) > MOST_STATED else ""
-    evidence = f"files state other numbers than their requests give: {', '.join(parts[:MOST_STATED])}{more}"
+    evidence = (
+        "files state other numbers than their requests give:"
+        f" {', '.join(parts[:MOST_STATED])}{more}"
+    )
     remedy = "Both sides are compared by one definition: use the numbers compared."
     yield Finding("stated_otherwise", "info", evidence, remedy)
 
 
 def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     """Tell that a side is a prediction, and how the model's error is taken into account."""
-    simulated = [side for side, runs in zip("AB", sides, strict=True) if any(run.simulated for run in runs)]
+    simulated = [
+        side for side, runs in zip("AB", sides, strict=True) if any(run.simulated for run in runs)
+    ]
     if not simulated:
         return
     shared = shared_error([basis(run.info, run.facts) for side in sides for run in side])
     known = any(row.model is not None for cell in compared for row in cell.rows)
     if shared == 1:
-        conclusion = "both are one deployment with one workload, so the performance model's errors cancel out"
+        conclusion = (
+            "both are one deployment with one workload, so the performance model's errors"
+            " cancel out"
+        )
     elif not known:
-        conclusion = "the performance model's error is unknown (--draws 0), and no conclusion includes it"
+        conclusion = (
+            "the performance model's error is unknown (--draws 0), and no conclusion includes it"
+        )
     elif len(simulated) == 1:
         conclusion = "the conclusions include the performance model's error (80%)"
     else:
         alike = shared == ONE_PROFILE
-        whose, share = ("one profile and model", "four fifths") if alike else ("two profiles or models", "two thirds")
-        conclusion = f"with {whose}, {share} of the performance model's error is assumed to cancel out"
-    evidence = f"{' and '.join(simulated)}: simulated; intervals and tests cover the simulation's own spread; "
-    yield Finding("predicted", "info", evidence + conclusion, "Measure where a decision depends on it.")
+        whose, share = (
+            ("one profile and model", "four fifths")
+            if alike
+            else ("two profiles or models", "two thirds")
+        )
+        conclusion = (
+            f"with {whose}, {share} of the performance model's error is assumed to cancel out"
+        )
+    evidence = (
+        f"{' and '.join(simulated)}: simulated; intervals and tests cover the simulation's own"
+        " spread; "
+    )
+    yield Finding(
+        "predicted", "info", evidence + conclusion, "Measure where a decision depends on it."
+    )
 
 
 def _single_runs(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     measured = [row for cell in compared for row in cell.rows if row.single_run]
     looked_at = [cell for cell in compared if cell.unit == "blocks" or measured]
-    single = {side for cell in looked_at for side, runs in zip("AB", cell.runs, strict=True) if runs == 1}
+    single = {
+        side for cell in looked_at for side, runs in zip("AB", cell.runs, strict=True) if runs == 1
+    }
     if not single:
         return
     which = "on each side" if len(single) == 2 else f"on {single.pop()}"
-    evidence = f"only one run {which}: the spread within a run is known, the spread from run to run is not"
+    evidence = (
+        f"only one run {which}: the spread within a run is known, the spread from run to run is not"
+    )
     remedy = "To cover what other seeds draw, simulate repeats: compare A1,A2,A3 B1,B2,B3."
     if measured:
-        evidence += ", so neither side is called better; intervals have that of published repeats in it"
+        evidence += (
+            ", so neither side is called better; intervals have that of published repeats in it"
+        )
         remedy = repeats.how(*sides, repeats.to_measure(measured))
     yield Finding("one_run_each", "info", evidence, remedy)
 
@@ -280,8 +358,9 @@ def _order_of_runs(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     if not (loads := [cell.load for cell in compared if cell.one_after_another]):
         return
     evidence = (
-        f"at {name_loads(loads)} all runs of one side were measured before all of the other: what changed meanwhile "
-        "on the machine is in the difference; intervals have the spread of published repeats in them"
+        f"at {name_loads(loads)} all runs of one side were measured before all of the other: what"
+        " changed meanwhile on the machine is in the difference; intervals have the spread of"
+        " published repeats in them"
     )
     yield Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
 
@@ -296,24 +375,42 @@ def _point_values(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
 
 
 def _missing_prices(sides: Sides, prices: Prices) -> Iterator[Finding]:
-    runs = [(f"{side} {run.folder.name}", run.facts) for side, own in zip("AB", sides, strict=True) for run in own]
+    runs = [
+        (f"{side} {run.folder.name}", run.facts)
+        for side, own in zip("AB", sides, strict=True)
+        for run in own
+    ]
     evidence = without_price(runs, prices)
-    remedy = "Give --price GPU=DOLLARS; of a result file, state the GPU at its import: --set gpu=h200 --set gpus=8."
+    remedy = (
+        "Give --price GPU=DOLLARS; of a result file, state the GPU at its import: --set gpu=h200"
+        " --set gpus=8."
+    )
     if evidence:
         yield Finding("no_price", "info", evidence, remedy)
 
 
-def _judge_bound(bound: ChangeBound, compared: Sequence[ComparedCell], allow_errors: bool) -> BoundResult:
-    """Judge a bound: it is met where the estimate is beyond it and the data shows a difference; without a test, by
-    the estimate. Single measured runs decide nothing.
+def _judge_bound(
+    bound: ChangeBound, compared: Sequence[ComparedCell], allow_errors: bool
+) -> BoundResult:
+    """Judge a bound: it is met where the estimate is beyond it and the data shows a difference;
+    without a test, by the estimate. Single measured runs decide nothing.
     """
-    rows = [(cell.load.label, row) for cell in compared for row in cell.rows if row.metric == bound.metric]
-    beyond = [(label, row) for label, row in rows if row.change is not None and bound.beyond(row.change)]
+    rows = [
+        (cell.load.label, row)
+        for cell in compared
+        for row in cell.rows
+        if row.metric == bound.metric
+    ]
+    beyond = [
+        (label, row) for label, row in rows if row.change is not None and bound.beyond(row.change)
+    ]
     several = [(label, row) for label, row in beyond if not row.single_run]
     tested = [(label, row) for label, row in several if row.p_family is not None]
     untested = [label for label, row in several if row.p_family is None]
     where = [label for label, row in tested if row.differs]
-    open_ = [row for _, row in beyond if not row.differs and (row.single_run or row.p_family is not None)]
+    open_ = [
+        row for _, row in beyond if not row.differs and (row.single_run or row.p_family is not None)
+    ]
     failing = [label for label, row in rows if "b" in row.failing and not allow_errors]
     return BoundResult(
         bound=bound.text,

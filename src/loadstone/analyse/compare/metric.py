@@ -14,9 +14,17 @@ from loadstone.core.statistics import PERCENTILES
 from loadstone.core.summary import CellSummary, Latency, Metrics, Window, finite
 
 _STATISTICS = {"mean": float("nan"), **PERCENTILES}
-_RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s", "goodput_per_s", "attainment")
+_RATES = (
+    "output_tokens_per_s",
+    "total_tokens_per_s",
+    "requests_per_s",
+    "goodput_per_s",
+    "attainment",
+)
 _STEADY = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
-_PRICED = {f"dollars_per_million_{kind}_tokens": f"{kind}_tokens_per_s" for kind in ("output", "total")}
+_PRICED = {
+    f"dollars_per_million_{kind}_tokens": f"{kind}_tokens_per_s" for kind in ("output", "total")
+}
 _ENERGY = "j_per_output_token"
 _FAILED = "failed_share"
 _BOUND = re.compile(r"([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
@@ -24,7 +32,8 @@ _BOUND = re.compile(r"([a-z0-9_]+)\s*([<>])=?\s*([+-]?\d+(?:\.\d+)?)\s*%")
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that is compared: `base` and `statistic`, as ttft and p99; a rate has no statistic."""
+    """A number that is compared: `base` and `statistic`, as ttft and p99; a rate has no
+    statistic."""
 
     base: str
     statistic: str | None = None
@@ -61,13 +70,19 @@ class Metric:
         """True if it is output tokens per second, or follows from them."""
         return _PRICED.get(self.base, self.base) == "output_tokens_per_s"
 
-    def stat(self, cell: CellSummary, intended: bool, steady: bool, dollars: float | None) -> Stat | None:
-        """Take the value from a summary's cell: seconds, per second, or dollars at `dollars` per hour; None where it
-        is missing.
+    def stat(
+        self, cell: CellSummary, intended: bool, steady: bool, dollars: float | None
+    ) -> Stat | None:
+        """Take the value from a summary's cell: seconds, per second, or dollars at `dollars` per
+        hour; None where it is missing.
         """
         if self.statistic is not None:
             latency = self._latency(cell.metrics, intended)
-            return None if latency is None else Stat.of(latency.value(self.statistic), latency.bounds(self.statistic))
+            return (
+                None
+                if latency is None
+                else Stat.of(latency.value(self.statistic), latency.bounds(self.statistic))
+            )
         if self.is_share:
             return Stat.of(cell.requests.failed_share, (None, None))
         rate = "output_tokens_per_s" if self.base == _ENERGY else _PRICED.get(self.base, self.base)
@@ -76,10 +91,13 @@ class Metric:
         if throughput is None or rate == self.base:
             return throughput
         joules = window.j_per_output_token
-        return throughput.inverse(joules if self.base == _ENERGY else per_million(dollars, throughput.value))
+        return throughput.inverse(
+            joules if self.base == _ENERGY else per_million(dollars, throughput.value)
+        )
 
     def model_margin(self, cell: CellSummary, intended: bool) -> Reach | None:
-        """Return the margin of the performance model, 80 %, from a simulated run's cell; None where it is not known.
+        """Return the margin of the performance model, 80 %, from a simulated run's cell; None where
+        it is not known.
 
         A mean and every percentile take what is known of the median.
         """
@@ -96,9 +114,9 @@ class Metric:
 
 
 def predicted_rate(metrics: Metrics, kind: LoadKind) -> Reach | None:
-    """Return the margin that the performance model's error gives a predicted throughput, 80 %; `kind`: of its load.
-    The one of output tokens in the long run holds, as a share, for all throughputs and windows. A closed loop's
-    varies as its E2E: it is concurrency over mean E2E.
+    """Return the margin that the performance model's error gives a predicted throughput, 80 %;
+    `kind`: of its load. The one of output tokens in the long run holds, as a share, for all
+    throughputs and windows. A closed loop's varies as its E2E: it is concurrency over mean E2E.
     """
     of_e2e = _predicted(metrics.e2e_s) if kind == "concurrency" else None
     if of_e2e is not None:
@@ -113,7 +131,11 @@ def predicted_rate(metrics: Metrics, kind: LoadKind) -> Reach | None:
 
 
 def _predicted(latency: Latency | None) -> Reach | None:
-    return None if latency is None or latency.p50 is None else reach(latency.p50, latency.low, latency.high)
+    return (
+        None
+        if latency is None or latency.p50 is None
+        else reach(latency.p50, latency.low, latency.high)
+    )
 
 
 @dataclass(frozen=True)
@@ -129,17 +151,25 @@ class Stat:
         return None if value is None else cls(float(value), reach(float(value), *ends))
 
     def inverse(self, value: float | None) -> Stat | None:
-        """Turn a throughput into a value that is larger the lower it is, with the same relative margin."""
-        return None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
+        """Turn a throughput into a value that is larger the lower it is, with the same relative
+        margin."""
+        return (
+            None if value is None else Stat(value, None if self.reach is None else self.reach[::-1])
+        )
 
 
 def rate_interval(metrics: Metrics, rate: str, window: Window) -> tuple[float | None, float | None]:
-    """Compute the 95 % interval of a throughput of a cell in one of its windows: the one of the steady window holds,
-    as a share, for the whole cell.
+    """Compute the 95 % interval of a throughput of a cell in one of its windows: the one of the
+    steady window holds, as a share, for the whole cell.
     """
     known = metrics.steady if isinstance(window, Metrics) else window
     value = getattr(window, rate)
-    if known is None or rate not in known.ci95 or value is None or not (over := getattr(known, rate)):
+    if (
+        known is None
+        or rate not in known.ci95
+        or value is None
+        or not (over := getattr(known, rate))
+    ):
         return None, None
     low, high = (None if end is None else end * value / over for end in known.ci95[rate])
     return low, high
@@ -152,14 +182,16 @@ DEFAULT = (
 PRICED = tuple(Metric(name) for name in _PRICED)
 """Metrics that are added where prices are given."""
 ENERGY = Metric(_ENERGY)
-"""A metric that is added where a run has it. It is never tested: nobody knows what the GPUs drew for one request."""
+"""A metric that is added where a run has it. It is never tested: nobody knows what the GPUs drew
+for one request."""
 FAILED = Metric(_FAILED)
 """A metric that is added where requests failed: the rest of a cell then looks better."""
 
 
 @dataclass(frozen=True)
 class ChangeBound:
-    """`ttft_p99>+5%`: met where B's ttft_p99 is more than 5 % above A's; of a share, by 5 points of a hundred."""
+    """`ttft_p99>+5%`: met where B's ttft_p99 is more than 5 % above A's; of a share, by 5 points of
+    a hundred."""
 
     text: str
     metric: Metric
@@ -179,13 +211,15 @@ def parse_metric(name: str) -> Metric:
     if base in ("ttft", "tpot", "e2e", "itl") and statistic in _STATISTICS:
         return Metric(base, statistic)
     raise InputError(
-        f"--fail-on: {name!r} is not a metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95 or p99, e.g. "
-        f"ttft_p99, or {', '.join((*_RATES, _ENERGY, _FAILED))}; with --price {', '.join(_PRICED)}"
+        f"--fail-on: {name!r} is not a metric; use ttft, tpot, itl or e2e with mean, p50, p90, p95"
+        f" or p99, e.g. ttft_p99, or {', '.join((*_RATES, _ENERGY, _FAILED))}; with --price"
+        f" {', '.join(_PRICED)}"
     )
 
 
 def compared_name(field: str, statistic: str | None) -> str:
-    """Return the name that a field of core's Metrics has in comparisons: `ttft_p50` for ("ttft_s", "p50")."""
+    """Return the name that a field of core's Metrics has in comparisons: `ttft_p50` for ("ttft_s",
+    "p50")."""
     return field if statistic is None else f"{field.removesuffix('_s')}_{statistic}"
 
 
@@ -195,7 +229,9 @@ def parse_bounds(texts: Sequence[str]) -> list[ChangeBound]:
     for text in (part.strip() for one in texts for part in one.split(",")):
         match = _BOUND.fullmatch(text)
         if match is None:
-            raise InputError(f"--fail-on {text!r}: write e.g. 'ttft_p99>+5%' or 'output_tokens_per_s<-3%'")
+            raise InputError(
+                f"--fail-on {text!r}: write e.g. 'ttft_p99>+5%' or 'output_tokens_per_s<-3%'"
+            )
         limit = 1 + float(match[3]) / 100
         if limit <= 0:
             raise InputError(f"--fail-on {text!r}: no ratio is below −100%")

@@ -1,14 +1,16 @@
-"""Tests if A differs from B: permutation tests over independent units (blocks of requests, or whole runs), for all
-metrics at once.
+"""Tests if A differs from B: permutation tests over independent units (blocks of requests, or whole
+runs), for all metrics at once.
 
-Of two or three runs a side there are too few relabellings. There the direction of the difference among the runs is
-drawn instead of their labels (rotation tests: Langsrud, Statistics and Computing 15 (2005)): exact for values of a
-normal law, whatever the correlation of the metrics, and for one metric alone Student's t.
+Of two or three runs a side there are too few relabellings. There the direction of the difference
+among the runs is drawn instead of their labels (rotation tests: Langsrud, Statistics and Computing
+15 (2005)): exact for values of a normal law, whatever the correlation of the metrics, and for one
+metric alone Student's t.
 
-Under the null hypothesis the labels A and B mean nothing: units can be exchanged. Each relabelling gives a t for
-every metric; the share of relabellings whose largest |t| over all metrics is at least a metric's own is its p value
-for the family (Westfall and Young 1993, single step): the chance of any false alarm in a comparison is held, as by
-Holm's, while metrics that go together (TTFT, TPOT and E2E of the same requests) are not paid for separately.
+Under the null hypothesis the labels A and B mean nothing: units can be exchanged. Each relabelling
+gives a t for every metric; the share of relabellings whose largest |t| over all metrics is at least
+a metric's own is its p value for the family (Westfall and Young 1993, single step): the chance of
+any false alarm in a comparison is held, as by Holm's, while metrics that go together (TTFT, TPOT
+and E2E of the same requests) are not paid for separately.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ _TINY = 1e-9
 
 @dataclass(frozen=True)
 class Units:
-    """One cell's units: block means, a row each, a column for each metric. Paired rows are of the same requests.
+    """One cell's units: block means, a row each, a column for each metric. Paired rows are of the
+    same requests.
 
-    correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 + ρ)/(1 − ρ)), and it
-                 is divided by that
-    between_places  variance of the difference that units do not show (core.statistics.dependence); None: no such
+    correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 +
+                 ρ)/(1 − ρ)), and it is divided by that
+    between_places  variance of the difference that units do not show (core.statistics.dependence);
+                    None: no such
     few          whether directions are drawn instead of labels
     """
 
@@ -45,22 +49,29 @@ class Units:
 
     @property
     def within(self) -> Floats:
-        """The variance of the difference of the means as units have it, for each metric; above 0."""
+        """The variance of the difference of the means as units have it, for each metric; above
+        0."""
         sides = [self.b - self.a] if self.paired else [self.a, self.b]
         scale = np.max([np.abs(side).max(axis=0) for side in sides], axis=0)
-        parts = sum((side.var(axis=0, ddof=1) / len(side) for side in sides), np.zeros(self.a.shape[1]))
-        return np.asarray(parts * (1 + self.correlation) / (1 - self.correlation) + (_TINY * scale) ** 2 + 1e-300)
+        parts = sum(
+            (side.var(axis=0, ddof=1) / len(side) for side in sides), np.zeros(self.a.shape[1])
+        )
+        return np.asarray(
+            parts * (1 + self.correlation) / (1 - self.correlation) + (_TINY * scale) ** 2 + 1e-300
+        )
 
     @property
     def wider(self) -> Floats:
         """The factor by which a standard error grows where the slots of closed loops differ."""
-        return np.asarray(np.sqrt(1 + (0.0 if self.between_places is None else self.between_places) / self.within))
+        return np.asarray(
+            np.sqrt(1 + (0.0 if self.between_places is None else self.between_places) / self.within)
+        )
 
 
 @dataclass(frozen=True)
 class TestedMetrics:
-    """Holds, for each metric of a cell, t (B − A, over its standard error), the p value for it alone and for the
-    family.
+    """Holds, for each metric of a cell, t (B − A, over its standard error), the p value for it
+    alone and for the family.
 
     least   the |t| from which a metric would have been told apart, in the family
     """
@@ -74,7 +85,8 @@ class TestedMetrics:
 def compare_all(
     cells: list[Units], seed: int, relabellings: int = RELABELLINGS, level: float = 0.05
 ) -> list[TestedMetrics]:
-    """Test all cells; the family is all metrics of all cells. `level`: the p value from which a metric differs."""
+    """Test all cells; the family is all metrics of all cells. `level`: the p value from which a
+    metric differs."""
     if not cells:
         return []
     rng = np.random.default_rng([seed, 1])
@@ -101,14 +113,18 @@ def compare_all(
     least = float(np.quantile(largest, 1 - level))
     return [
         TestedMetrics(
-            t, p, (1 + (largest[:, None] >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings), least
+            t,
+            p,
+            (1 + (largest[:, None] >= np.abs(t) * (1 - 1e-9)).sum(axis=0)) / (1 + relabellings),
+            least,
         )
         for t, p in zip(observed, singles, strict=True)
     ]
 
 
 def _own_labels(units: Units) -> Floats:
-    """Make the labels that the units have: the direction from A to B; of pairs signs; else 1 where a unit is of A."""
+    """Make the labels that the units have: the direction from A to B; of pairs signs; else 1 where
+    a unit is of A."""
     a, b = len(units.a), len(units.b)
     if units.few:
         return np.repeat([-1 / a, 1 / b], [a, b])[None, :]
@@ -124,7 +140,8 @@ def _t(units: Units, labels: Floats) -> Floats:
 
 
 def _welch_t(first: Floats, rows: Floats) -> Floats:
-    """(x̄_B − x̄_A)/√(s²_A/n_A + s²_B/n_B) for each row of `first`, 1 where a unit is of A; labellings × metrics."""
+    """(x̄_B − x̄_A)/√(s²_A/n_A + s²_B/n_B) for each row of `first`, 1 where a unit is of A;
+    labellings × metrics."""
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     x = (rows - rows.mean(axis=0)) / scale  # what all share would cost digits of the squares
     n = first.sum(axis=1, keepdims=True)
@@ -147,7 +164,8 @@ def _paired_t(signs: Floats, differences: Floats) -> Floats:
 
 
 def _student_t(directions: Floats, rows: Floats) -> Floats:
-    """Student's t, both sides with one variance, if the difference lay in each of these directions; × metrics."""
+    """Student's t, both sides with one variance, if the difference lay in each of these directions;
+    × metrics."""
     x = rows - rows.mean(axis=0)
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     centred = directions - directions.mean(axis=1, keepdims=True)
@@ -162,11 +180,16 @@ def pooled_variance(a: Floats, b: Floats) -> tuple[float, float, float]:
     """
     freedom = len(a) + len(b) - 2
     variance = float((np.var(a) * len(a) + np.var(b) * len(b)) / freedom)
-    return float(b.mean() - a.mean()), math.sqrt(variance * (1 / len(a) + 1 / len(b))), float(freedom)
+    return (
+        float(b.mean() - a.mean()),
+        math.sqrt(variance * (1 / len(a) + 1 / len(b))),
+        float(freedom),
+    )
 
 
 def welch(a: Floats, b: Floats) -> tuple[float, float, float]:
-    """(difference of means b − a, its standard error, degrees of freedom) of few independent values (Welch 1947)."""
+    """(difference of means b − a, its standard error, degrees of freedom) of few independent values
+    (Welch 1947)."""
     parts = [float(np.var(values, ddof=1)) / len(values) for values in (a, b)]
     error = math.sqrt(sum(parts))
     below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))

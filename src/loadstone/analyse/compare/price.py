@@ -1,9 +1,10 @@
-"""Computes the cost of a run: dollars per GPU and hour as the user gives them, and those for a million tokens.
+"""Computes the cost of a run: dollars per GPU and hour as the user gives them, and those for a
+million tokens.
 
     $ per million tokens = GPUs · $ per GPU and hour / 3600 / (tokens per second) · 10⁶
 
-All GPUs of a deployment are paid for, whatever they do. A price is never guessed: of a run whose GPU, or number of
-GPUs, is not known, or whose GPU has no price, no price is known.
+All GPUs of a deployment are paid for, whatever they do. A price is never guessed: of a run whose
+GPU, or number of GPUs, is not known, or whose GPU has no price, no price is known.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from loadstone.core.groups import by_key
 from loadstone.core.summary import Metrics, PoolFigures, Window
 
 _MOST_DOLLARS = 1_000_000
-"""The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would follow."""
+"""The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would
+follow."""
 OUTPUT_OVER_INPUT, CACHED_OVER_INPUT = 4.0, 0.1
-"""What an output token, and one from a prefix cache, are sold for over an input token: usual in price lists."""
+"""What an output token, and one from a prefix cache, are sold for over an input token: usual in
+price lists."""
 _MANY = re.compile(r"(\d{1,6})\s*(?:[x×]\s*|\s)(.+)")
 
 
@@ -41,18 +44,20 @@ def parse_prices(texts: str | Sequence[str]) -> Prices:
             dollars = math.nan
         if not 0 < dollars <= _MOST_DOLLARS:
             raise InputError(
-                f"--price {part!r}: write GPU=DOLLARS per GPU and hour, above 0 and at most {_MOST_DOLLARS:,}, "
-                "e.g. --price h200=3.2,h100=2.1"
+                f"--price {part!r}: write GPU=DOLLARS per GPU and hour, above 0 and at most"
+                f" {_MOST_DOLLARS:,}, e.g. --price h200=3.2,h100=2.1"
             )
         _refuse_machine(name, dollars)
         if prices.setdefault(key(name), dollars) != dollars:
-            raise InputError(f"--price: {name} has two prices, {prices[key(name)]:g} and {dollars:g}; give one")
+            raise InputError(
+                f"--price: {name} has two prices, {prices[key(name)]:g} and {dollars:g}; give one"
+            )
     return prices
 
 
 def check_prices(prices: Prices, runs: Iterable[RunFacts]) -> None:
-    """Refuse a price that would change nothing, of a GPU that neither a run nor the catalogue has. Raises
-    InputError.
+    """Refuse a price that would change nothing, of a GPU that neither a run nor the catalogue has.
+    Raises InputError.
     """
     of_runs = {key(facts.gpu): facts.gpu for facts in runs if facts.gpu}
     for name, dollars in prices.items():
@@ -78,7 +83,8 @@ def _refuse_machine(name: str, dollars: float) -> None:
 
 
 def key(gpu: str) -> str:
-    """Return one word for all names of a GPU: `h200` for `H200`, `NVIDIA H200`, `h200-sxm-141gb`."""
+    """Return one word for all names of a GPU: `h200` for `H200`, `NVIDIA H200`,
+    `h200-sxm-141gb`."""
     return (gpu_name(gpu) or gpu).casefold()
 
 
@@ -103,8 +109,13 @@ def per_million(dollars: float | None, tokens_per_s: float | None) -> float | No
 
 
 def weigh_tokens(window: Window, metrics: Metrics) -> float | None:
-    """Compute how many input tokens sell for as much as an output token and what was put in for it."""
-    output, total, inputs = window.output_tokens_per_s, window.total_tokens_per_s, metrics.input_tokens
+    """Compute how many input tokens sell for as much as an output token and what was put in for
+    it."""
+    output, total, inputs = (
+        window.output_tokens_per_s,
+        window.total_tokens_per_s,
+        metrics.input_tokens,
+    )
     if not output or total is None:
         return None
     cached = min(1.0, (metrics.cached_input_tokens or 0) / inputs) if inputs else 0.0
@@ -112,14 +123,18 @@ def weigh_tokens(window: Window, metrics: Metrics) -> float | None:
 
 
 def list_prices(dollars_input: float) -> dict[str, float]:
-    """Return the dollars for which a million tokens of each kind must be sold, by that of input tokens."""
+    """Return the dollars for which a million tokens of each kind must be sold, by that of input
+    tokens."""
     ratios = {"input": 1.0, "cached": CACHED_OVER_INPUT, "output": OUTPUT_OVER_INPUT}
     return {kind: dollars_input * ratio for kind, ratio in ratios.items()}
 
 
 def without_price(runs: Iterable[tuple[str, RunFacts]], prices: Prices) -> str | None:
-    """Name in one line the runs, given with their names, that have no price, and why; None where all have one."""
-    reasons = by_key((_why(facts), name) for name, facts in runs if dollars_per_hour(facts, prices) is None)
+    """Name in one line the runs, given with their names, that have no price, and why; None where
+    all have one."""
+    reasons = by_key(
+        (_why(facts), name) for name, facts in runs if dollars_per_hour(facts, prices) is None
+    )
     parts = [
         f"{', '.join(names[:6])}{f' and {len(names) - 6} more' if len(names) > 6 else ''} ({why})"
         for why, names in reasons.items()

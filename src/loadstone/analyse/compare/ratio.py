@@ -1,24 +1,29 @@
-"""Computes the margin of the ratio of two values, B over A: the one rule of `loadstone compare` and of reports.
+"""Computes the margin of the ratio of two values, B over A: the one rule of `loadstone compare` and
+of reports.
 
 Three things make a ratio uncertain, and each is known in its own way:
 
 sampling   what was drawn in each run: from the intervals of the two values, 95 %
-repeats    what differs from run to run of one setup, which a single measured run cannot show: published repeats stand
-           for it. It is added to sampling. A simulation repeats itself and has none
-model      how far the performance model may be off, 80 %: of predictions, less what both share (shared_error)
+repeats    what differs from run to run of one setup, which a single measured run cannot show:
+           published repeats stand for it. It is added to sampling. A simulation repeats itself and
+           has none
+model      how far the performance model may be off, 80 %: of predictions, less what both share
+           (shared_error)
 
-The intervals of the values are those of each run's summary (core.statistics.dependence), so that a report and a
-comparison say the same of a run. On a log scale, with a and b the values and [l, u] their intervals:
+The intervals of the values are those of each run's summary (core.statistics.dependence), so that a
+report and a comparison say the same of a run. On a log scale, with a and b the values and [l, u]
+their intervals:
 
     lower end = b − a − √((b − l_b)² + (u_a − a)² − 2·c·(b − l_b)(u_a − a))
 
-and the upper end likewise; c is how far both go together, 0 but for requests compared in pairs (the method of
-variance estimates recovery: Zou and Donner, Statistics in Medicine 27 (2008)).
+and the upper end likewise; c is how far both go together, 0 but for requests compared in pairs (the
+method of variance estimates recovery: Zou and Donner, Statistics in Medicine 27 (2008)).
 
-Each simulated run has an 80 % interval of its own (predict.simulator.interval), and two such runs may share what is
-wrong with them. How much, published measurements say (docs/compare.md): on one user's machines the errors of two
-predictions go together by two thirds, of one profile and one model by four fifths; and one deployment with one
-workload has one error, which the ratio does not have.
+Each simulated run has an 80 % interval of its own (predict.simulator.interval), and two such runs
+may share what is wrong with them. How much, published measurements say (docs/compare.md): on one
+user's machines the errors of two predictions go together by two thirds, of one profile and one
+model by four fifths; and one deployment with one workload has one error, which the ratio does not
+have.
 """
 
 from __future__ import annotations
@@ -34,13 +39,14 @@ from loadstone.core.record import RunInfo
 
 REPEATS = {"ttft": 0.088}
 OTHER_REPEATS = 0.034
-"""The spread of runs of one configuration: three quarters of published repeats differ by less, 8.8 % in TTFT and 3.4
-% in TPOT (docs/reports.md).
+"""The spread of runs of one configuration: three quarters of published repeats differ by less, 8.8
+% in TTFT and 3.4 % in TPOT (docs/reports.md).
 """
 _QUARTILE = 1.150
 """The upper quartile of |x|, x of a normal law with a standard deviation of 1."""
 ONE_USER = 2 / 3
-"""Correlation of the errors of two predictions: machine, launch and client are one user's in both."""
+"""Correlation of the errors of two predictions: machine, launch and client are one user's in both.
+"""
 ONE_PROFILE = 0.8
 """The same with the coefficients of one profile, for one model."""
 _ONE_ERROR = ("deployment", "policy", "schedulers", "profile", "workload")
@@ -69,8 +75,8 @@ def pooled(reaches: Sequence[Reach]) -> Reach:
 
 
 def ratio_margin(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0) -> Reach:
-    """Compute the margin of b over a. `correlation`: c; `more`: a further difference between them, added as if
-    independent.
+    """Compute the margin of b over a. `correlation`: c; `more`: a further difference between them,
+    added as if independent.
     """
 
     def joined(x: float, y: float) -> float:
@@ -104,8 +110,8 @@ class Basis(NamedTuple):
 
 
 def basis(info: RunInfo, facts: RunFacts, load: object = None) -> Basis | None:
-    """Describe the basis of a simulated run, under this load (anything that has a JSON form) where several are
-    compared; None for another run.
+    """Describe the basis of a simulated run, under this load (anything that has a JSON form) where
+    several are compared; None for another run.
     """
     if info.source != "simulated":
         return None
@@ -120,7 +126,8 @@ def _encoded(value: object) -> bytes:
 
 
 def shared_error(bases: Sequence[Basis | None]) -> float:
-    """Correlation of the errors of these runs: 1, ONE_PROFILE or ONE_USER; 0 where one is measured."""
+    """Correlation of the errors of these runs: 1, ONE_PROFILE or ONE_USER; 0 where one is
+    measured."""
     known = [each for each in bases if each is not None]
     if len(known) < len(bases) or not known:
         return 0.0
@@ -143,20 +150,22 @@ class Side(NamedTuple):
 
     @property
     def repeats_missing(self) -> bool:
-        """True if it is of a single measured run, from which another run of the same setup would differ."""
+        """True if it is of a single measured run, from which another run of the same setup would
+        differ."""
         return len(self.bases) == 1 and self.bases[0] is None
 
 
 class Contrast(NamedTuple):
-    """Holds the margins of a ratio, on a log scale; None where one is not known, or nothing of that sort is in it."""
+    """Holds the margins of a ratio, on a log scale; None where one is not known, or nothing of that
+    sort is in it."""
 
     sampling: Reach | None
     model: Reach | None
 
 
 def contrast(a: Side, b: Side, base: str, *, paired: float = 0.0) -> Contrast:
-    """Compute the margins of b over a. `base`: the metric, as `ttft`; `paired`: correlation of the draws on both
-    sides.
+    """Compute the margins of b over a. `base`: the metric, as `ttft`; `paired`: correlation of the
+    draws on both sides.
     """
     sampling = model = None
     if a.sampling is not None and b.sampling is not None:

@@ -1,4 +1,5 @@
-"""Computes how many runs a side would show a difference, and gives the commands that measure them."""
+"""Computes how many runs a side would show a difference, and gives the commands that measure
+them."""
 
 from __future__ import annotations
 
@@ -21,14 +22,17 @@ POWER = 0.8
 LEAST = 3
 """Runs a side where nothing was seen yet of how runs differ."""
 MOST_BLIND = 10
-"""The most runs that are asked for before the spread between runs is known: then there is a better number."""
+"""The most runs that are asked for before the spread between runs is known: then there is a better
+number."""
 _ALONE = 3.0
-"""The number of independent tests that the metrics of one load are worth: they go together (docs/statistics.md)."""
+"""The number of independent tests that the metrics of one load are worth: they go together
+(docs/statistics.md)."""
 
 
 def needed(difference: float, spread: float, level: float) -> int | None:
-    """Compute the runs a side that show a difference of the means (on a log scale) with a chance of POWER, at this
-    two-sided level; `spread`: standard deviation from run to run. None: more than MOST_RUNS.
+    """Compute the runs a side that show a difference of the means (on a log scale) with a chance of
+    POWER, at this two-sided level; `spread`: standard deviation from run to run. None: more than
+    MOST_RUNS.
     """
     from scipy.special import stdtrit
 
@@ -42,7 +46,8 @@ def needed(difference: float, spread: float, level: float) -> int | None:
 
 
 def count(compared: Sequence[ComparedCell], least: Sequence[float]) -> None:
-    """Set `repeats_needed` of each row without a conclusion; `least`: |t| that each of `compared` had to reach."""
+    """Set `repeats_needed` of each row without a conclusion; `least`: |t| that each of `compared`
+    had to reach."""
     from scipy.special import stdtr
 
     for cell, t in zip(compared, least, strict=True):
@@ -59,15 +64,16 @@ def count(compared: Sequence[ComparedCell], least: Sequence[float]) -> None:
 
 
 def to_measure(rows: Sequence[ComparedMetric]) -> int:
-    """Choose the runs a side for the metrics that differ between two runs; MOST_BLIND for those that need
-    very many.
+    """Choose the runs a side for the metrics that differ between two runs; MOST_BLIND for those
+    that need very many.
     """
     wanted = [row.repeats_needed or MOST_BLIND for row in rows if row.conclusion == "runs_differ"]
     return min(max(wanted, default=LEAST), MOST_BLIND)
 
 
 def how(a: Sequence[ComparedRun], b: Sequence[ComparedRun], runs: int) -> str:
-    """Tell how to measure so many runs a side, with the commands of the runs where Loadstone measured them."""
+    """Tell how to measure so many runs a side, with the commands of the runs where Loadstone
+    measured them."""
     commands, folders = [], []
     for name, (run, *_) in (("a", a), ("b", b)):
         folder = run.folder.parent / f"repeats-{name}"

@@ -1,5 +1,5 @@
-"""Holds the result of a comparison, of a load on both sides and of a metric: as it is computed, and as it
-is printed.
+"""Holds the result of a comparison, of a load on both sides and of a metric: as it is computed, and
+as it is printed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,23 @@ from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
 
 Conclusion = Literal[
-    "better", "runs_differ", "same", "within_model", "may_be_chance", "not_shown", "too_little", "not_all_measured"
+    "better",
+    "runs_differ",
+    "same",
+    "within_model",
+    "may_be_chance",
+    "not_shown",
+    "too_little",
+    "not_all_measured",
 ]
 UnitKind = Literal["runs", "blocks"]
 
 LEVEL = 0.05
 """The chance of any false alarm in a comparison."""
 LEVEL_OF_FEW = 0.01
-"""The largest p value of two or three runs a side for that: the test takes runs as normal, and of 40 pairs of real
-ones that did not differ it found a difference in 7 at 5 %, in 2 at 1 % (docs/statistics.md).
+"""The largest p value of two or three runs a side for that: the test takes runs as normal, and of
+40 pairs of real ones that did not differ it found a difference in 7 at 5 %, in 2 at 1 %
+(docs/statistics.md).
 """
 
 
@@ -40,11 +48,13 @@ class ComparedMetric:
     """One metric of one cell.
 
     low, high       95 %, what the data leaves open; `log_error`: standard error of log(B/A)
-    model           80 %, what the performance model leaves open besides, where a side is simulated and its error does
-                    not cancel
+    model           80 %, what the performance model leaves open besides, where a side is simulated
+                    and its error does not cancel
     would_show      the least ratio that would have shown
-    single_run      a side is one measured run, so that what differs from run to run is not in the data
-    failing         the sides, of `ab`, whose cell has an error among its findings: what was measured is not all
+    single_run      a side is one measured run, so that what differs from run to run is not in the
+                    data
+    failing         the sides, of `ab`, whose cell has an error among its findings: what was
+                    measured is not all
     known           every run has it, on both sides
     spread          that, a standard deviation on a log scale, where it is
     repeats_needed  runs a side that would show a difference of this size
@@ -84,7 +94,9 @@ class ComparedMetric:
     def large(self) -> bool:
         """True if the estimate is large enough to matter."""
         change = self.change
-        return change is not None and (change == 0 or abs(math.log(change)) > math.log1p(RESOLUTION))
+        return change is not None and (
+            change == 0 or abs(math.log(change)) > math.log1p(RESOLUTION)
+        )
 
     @property
     def confirmed(self) -> bool:
@@ -110,7 +122,9 @@ class ComparedMetric:
                 return "within_model" if _contains_one(self.model) else "runs_differ"
             return "not_all_measured" if self._ahead in self.failing else "better"
         known = self.interval
-        narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(RESOLUTION)
+        narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(
+            RESOLUTION
+        )
         if narrow or (self.significant and not self.large):
             return "same"
         if self.large and (self.significant or (known is not None and not _contains_one(known))):
@@ -150,10 +164,10 @@ def _contains_one(interval: tuple[float, float] | None) -> bool:
 
 @dataclass
 class ComparedCell:
-    """One load on both sides. `unit`: runs, blocks, or None where nothing can be tested, and `why`. `tested` are the
-    rows that `units` has columns for. `runs`: how many have the load on either side. `one_after_another`: all of one
-    side were measured before all of the other. `unseen`: what the runs may not show of how they differ, in the spread
-    of published repeats.
+    """One load on both sides. `unit`: runs, blocks, or None where nothing can be tested, and `why`.
+    `tested` are the rows that `units` has columns for. `runs`: how many have the load on either
+    side. `one_after_another`: all of one side were measured before all of the other. `unseen`: what
+    the runs may not show of how they differ, in the spread of published repeats.
     """
 
     load: Load
@@ -178,7 +192,7 @@ class ComparedCell:
         return CellResult(self.load, units, self.why or None, rows, answers)
 
 
-# --- as `loadstone compare --json` prints it: keys are only ever added ----------------------------------------------
+# --- as `loadstone compare --json` prints it: keys are only ever added ----------------------------
 
 
 class MetricRow(msgspec.Struct, kw_only=True, frozen=True):
@@ -221,7 +235,8 @@ class CellResult(msgspec.Struct, frozen=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A fact that differs between the sides, as runs tell it; several values of a side in a list."""
+    """A fact that differs between the sides, as runs tell it; several values of a side in a
+    list."""
 
     what: str
     a: object
@@ -244,7 +259,8 @@ class Unmatched(msgspec.Struct, frozen=True):
 
 
 class PricesResult(msgspec.Struct, frozen=True):
-    """The prices that were given, and what each run of either side costs an hour; None where that is not known."""
+    """The prices that were given, and what each run of either side costs an hour; None where that
+    is not known."""
 
     dollars_per_gpu_hour: Prices
     a: list[float | None]
@@ -252,12 +268,14 @@ class PricesResult(msgspec.Struct, frozen=True):
 
 
 class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
-    """Tells if a bound of --fail-on is met, and at which loads; `missing`: no load has the metric on both sides.
+    """Tells if a bound of --fail-on is met, and at which loads; `missing`: no load has the metric
+    on both sides.
 
     untested        of these, where point values alone say so
     not_shown       exceeded by what may be chance
     one_run         exceeded by one measured run a side, which decides nothing
-    failing         loads at which B's cell has an error among its findings, and nobody allowed it: not passed
+    failing         loads at which B's cell has an error among its findings, and nobody allowed it:
+                    not passed
     repeats_needed  runs a side that would show what is not shown yet
     """
 
@@ -273,14 +291,17 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def fails(self) -> bool:
-        """True if B does not pass: a bound that nothing can be held against must not let a change through."""
+        """True if B does not pass: a bound that nothing can be held against must not let a change
+        through."""
         return self.met or self.missing or bool(self.failing)
 
 
 class Comparison(msgspec.Struct, kw_only=True, frozen=True):
-    """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference counts as none.
+    """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference
+    counts as none.
 
-    flags_known  false: of some engine it is not known how it was started, so that `setup` does not tell of it
+    flags_known  false: of some engine it is not known how it was started, so that `setup` does not
+                 tell of it
     """
 
     schema: int = 1

@@ -14,18 +14,48 @@ from loadstone.core.plan import Load
 from loadstone.core.provenance import Provenance
 
 _FACTS = (
-    "source", "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep",
-    "weights_dtype", "kv_dtype", "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens",
-    "prefix_groups", "prefix_cache",
-)  # fmt: skip
+    "source",
+    "tool",
+    "engine",
+    "engine_version",
+    "model",
+    "gpu",
+    "gpus",
+    "nodes",
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "weights_dtype",
+    "kv_dtype",
+    "mode",
+    "workload",
+    "input_tokens",
+    "output_tokens",
+    "range_ratio",
+    "prefix_tokens",
+    "prefix_groups",
+    "prefix_cache",
+)
 _ANSWERS = "answers a request"
 _HARDWARE = "hardware"
 _CONFIG = "model config"
 WORKLOAD = (
-    "mode", "workload", "input_tokens", "output_tokens", "range_ratio", "prefix_tokens", "prefix_groups", _ANSWERS,
-)  # fmt: skip
+    "mode",
+    "workload",
+    "input_tokens",
+    "output_tokens",
+    "range_ratio",
+    "prefix_tokens",
+    "prefix_groups",
+    _ANSWERS,
+)
 """Differences with which two sides answer different questions."""
-_IN_FACTS = {"": ("kind", "name", "mode", "prefix_tokens", "prefix_groups"), "input": ("mean",), "output": ("mean",)}
+_IN_FACTS = {
+    "": ("kind", "name", "mode", "prefix_tokens", "prefix_groups"),
+    "input": ("mean",),
+    "output": ("mean",),
+}
 """Parts of a workload that the facts contain; "": of itself, else of a part of it."""
 
 
@@ -46,7 +76,9 @@ _COMPARED: dict[str, Callable[[ComparedRun], Any]] = {
     **{name: _fact(name) for name in _FACTS},
     "pools": _fact("layout"),
     _HARDWARE: lambda run: msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None,
-    _CONFIG: lambda run: msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None,
+    _CONFIG: lambda run: (
+        msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None
+    ),
     "longest context": lambda run: run.info.target.max_model_tokens if run.info.target else None,
     "servers": lambda run: len(run.info.target.urls) or 1 if run.info.target else None,
     "endpoint": lambda run: run.info.target.endpoint if run.info.target else None,
@@ -68,7 +100,9 @@ MADE_WITH: dict[str, Callable[[Provenance], Any]] = {
     "engine packages": lambda made: made.packages or None,
     "engine environment": lambda made: made.environment if made.commands else None,
     "driver": lambda made: made.driver,
-    "git commit": lambda made: made.git and f"{made.git.commit[:12]}{', changed' if made.git.changed else ''}",
+    "git commit": (
+        lambda made: made.git and f"{made.git.commit[:12]}{', changed' if made.git.changed else ''}"
+    ),
 }
 """The programs that a run was made with, as far as they are known."""
 
@@ -88,7 +122,9 @@ def differences(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Diff
 def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
     """Compare the programs and flags of the engines, where both sides know them."""
     for what, value in MADE_WITH.items():
-        sides = [_distinct([value(run.info.settings.provenance) for run in runs]) for runs in (a, b)]
+        sides = [
+            _distinct([value(run.info.settings.provenance) for run in runs]) for runs in (a, b)
+        ]
         if all(None not in values for values in sides):
             yield from _row(what, sides, only_differing=True)
 
@@ -96,9 +132,13 @@ def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[D
 def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
     """Compare other fields of the workload that both sides tell."""
     workloads = [[run.info.settings.workload for run in runs] for runs in (a, b)]
-    names = dict.fromkeys(name for side in workloads for each in side for name in each if name not in _IN_FACTS[""])
+    names = dict.fromkeys(
+        name for side in workloads for each in side for name in each if name not in _IN_FACTS[""]
+    )
     for name in names:
-        sides = [_distinct([_beside_facts(name, each.get(name)) for each in side]) for side in workloads]
+        sides = [
+            _distinct([_beside_facts(name, each.get(name)) for each in side]) for side in workloads
+        ]
         if all(values != [None] for values in sides):
             yield from _row(f"workload {name}", sides, only_differing=True)
 
@@ -109,18 +149,28 @@ def _beside_facts(name: str, value: Any) -> Any:
     return {key: each for key, each in value.items() if key not in _IN_FACTS.get(name, ())}
 
 
-def _plan(a: Sequence[ComparedRun], b: Sequence[ComparedRun], rows: Sequence[Difference]) -> list[Difference]:
-    """Compare how loads ended; and other reasons for different plans, where `rows` give none yet."""
+def _plan(
+    a: Sequence[ComparedRun], b: Sequence[ComparedRun], rows: Sequence[Difference]
+) -> list[Difference]:
+    """Compare how loads ended; and other reasons for different plans, where `rows` give none
+    yet."""
     runs, loads = [*a, *b], common_loads(a, b)
     ends = [_distinct([_ends(run, loads) for run in side]) for side in (a, b)]
     more = _row("ends after", ends) if all(each != [[]] for each in ends) else []
     if not all(run.has_plan for run in runs) or len({run.info.plan_id for run in runs}) == 1:
         return more
-    more += _row("warm-up requests", [_distinct([_warmups(run, loads) for run in side]) for side in (a, b)])
-    explained = more or any(row.what in ("seed", *WORKLOAD) or row.what.startswith("workload") for row in rows)
-    # By time as many requests are issued as fit, and a load that one side alone has is shown elsewhere.
+    more += _row(
+        "warm-up requests", [_distinct([_warmups(run, loads) for run in side]) for side in (a, b)]
+    )
+    explained = more or any(
+        row.what in ("seed", *WORKLOAD) or row.what.startswith("workload") for row in rows
+    )
+    # By time as many requests are issued as fit, and a load that one side alone has is shown
+    # elsewhere.
     by_time = any(cell.load.duration_s is not None for run in runs for cell in run.info.cells)
-    planned = {tuple(sorted(msgspec.json.encode(cell.load) for cell in run.info.cells)) for run in runs}
+    planned = {
+        tuple(sorted(msgspec.json.encode(cell.load) for cell in run.info.cells)) for run in runs
+    }
     if explained or by_time or len(planned) > 1:
         return more
     return _row("plan", [_distinct([run.info.plan_id for run in side]) for side in (a, b)])
@@ -133,7 +183,9 @@ def flags_known(runs: Sequence[ComparedRun]) -> bool:
 
 def common_loads(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> set[Load]:
     """Collect the keys of the loads that are on both sides."""
-    on_a, on_b = ({load_key(cell.load) for run in side for cell in run.summary.cells} for side in (a, b))
+    on_a, on_b = (
+        {load_key(cell.load) for run in side for cell in run.summary.cells} for side in (a, b)
+    )
     return on_a & on_b
 
 
@@ -142,7 +194,8 @@ def _common(run: ComparedRun, loads: set[Load]) -> list[RunCell]:
 
 
 def _ends(run: ComparedRun, loads: set[Load]) -> list[str]:
-    """List after how long, or how many requests, each of these loads ended; once where all are alike."""
+    """List after how long, or how many requests, each of these loads ended; once where all are
+    alike."""
     ends = []
     for place in _common(run, loads):
         cell, seconds = place.cell, None
@@ -158,10 +211,13 @@ def _ends(run: ComparedRun, loads: set[Load]) -> list[str]:
 
 
 def _warmups(run: ComparedRun, loads: set[Load]) -> list[int]:
-    """Count the requests before the measured ones of each of these loads; once where all are alike."""
+    """Count the requests before the measured ones of each of these loads; once where all are
+    alike."""
     plan = run_folder.read_plan(run.folder)
     numbers = (place.number for place in _common(run, loads))
-    return list(dict.fromkeys(plan.warmup_count(number) for number in numbers if number is not None))
+    return list(
+        dict.fromkeys(plan.warmup_count(number) for number in numbers if number is not None)
+    )
 
 
 def _row(what: str, sides: list[list[Any]], *, only_differing: bool = False) -> list[Difference]:

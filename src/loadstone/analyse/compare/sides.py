@@ -1,4 +1,5 @@
-"""Opens the two sides of a comparison: the runs of either, none twice, and of each cell its requests, as arrays."""
+"""Opens the two sides of a comparison: the runs of either, none twice, and of each cell its
+requests, as arrays."""
 
 from __future__ import annotations
 
@@ -48,13 +49,17 @@ class ComparedRun(StoredRun, kw_only=True, dict=True):
 
     @cached_property
     def numbers(self) -> dict[int, int]:
-        """Map the position in the summary's cells to the cell's number in the records: a summary leaves out cells of
-        which nothing was sent.
+        """Map the position in the summary's cells to the cell's number in the records: a summary
+        leaves out cells of which nothing was sent.
         """
-        left = {number: (cell.load.kind, cell.load.value) for number, cell in enumerate(self.info.cells)}
+        left = {
+            number: (cell.load.kind, cell.load.value) for number, cell in enumerate(self.info.cells)
+        }
         numbers = {}
         for position, cell in enumerate(self.summary.cells):
-            same = (number for number, load in left.items() if load == (cell.load.kind, cell.load.value))
+            same = (
+                number for number, load in left.items() if load == (cell.load.kind, cell.load.value)
+            )
             if (number := next(same, None)) is not None:
                 numbers[position] = number
                 del left[number]
@@ -82,7 +87,7 @@ def load_key(load: Load) -> Load:
     return msgspec.structs.replace(load, duration_s=None)
 
 
-# --- from what a user names to runs ---------------------------------------------------------------------------------
+# --- from what a user names to runs ---------------------------------------------------------------
 
 
 def open_run(folder: Path, prices: Prices) -> ComparedRun:
@@ -100,7 +105,9 @@ def runs_in(path: Path) -> list[Path]:
     files = list(path.glob("*/run.json")) or path.glob("*/*/run.json")
     folders = sorted(file.parent for file in files)  # of a study's cells, each has a folder of runs
     if not folders:
-        raise InputError(f"{path}: neither a run folder nor a folder of run folders; name a run, e.g. runs/RUN")
+        raise InputError(
+            f"{path}: neither a run folder nor a folder of run folders; name a run, e.g. runs/RUN"
+        )
     return folders
 
 
@@ -118,21 +125,26 @@ def refuse_twice(sides: Sequence[Sequence[Path]]) -> None:
                 before, spelled = named[key]
                 where = f"twice on side {side}" if before == side else "on both sides"
                 also = f" (also as {spelled})" if str(spelled) != str(folder) else ""
-                raise InputError(f"{folder}: the same run {where}{also}; name each once, a repeat is another run")
+                raise InputError(
+                    f"{folder}: the same run {where}{also}; name each once, a repeat is another run"
+                )
             named[key] = side, folder
 
 
-# --- the requests of a cell -----------------------------------------------------------------------------------------
+# --- the requests of a cell -----------------------------------------------------------------------
 
 
 @dataclass
 class RequestTimes:
-    """The completed measured requests of one cell, in the order of their sends; seconds, NaN where missing.
+    """The completed measured requests of one cell, in the order of their sends; seconds, NaN where
+    missing.
 
     index      their numbers within the cell, for pairing
-    failed     of all requests that were sent, in the order of their sends: 1 where one failed, 0 where it completed
-    curve      output tokens that came in each of CURVE stretches of the steady window, first to last send; None where
-               it has no length, or times of different requests cannot be compared
+    failed     of all requests that were sent, in the order of their sends: 1 where one failed, 0
+               where it completed
+    curve      output tokens that came in each of CURVE stretches of the steady window, first to
+               last send; None where it has no length, or times of different requests cannot be
+               compared
     span_s     how long the cell took
     """
 
@@ -150,11 +162,19 @@ class RequestTimes:
     @property
     def under_way(self) -> float:
         """Mean requests under way, Σ E2E/duration; infinite where it cannot be known."""
-        return float(np.nansum(self.end_s - self.sent_s)) / self.span_s if self.span_s else float("inf")
+        return (
+            float(np.nansum(self.end_s - self.sent_s)) / self.span_s
+            if self.span_s
+            else float("inf")
+        )
 
     def rates(self, count: int) -> Floats | None:
         """Output tokens/s in `count` equal stretches of the steady window; None without one."""
-        return block_rates(self.curve, self.window_s, count) if self.curve is not None and self.window_s else None
+        return (
+            block_rates(self.curve, self.window_s, count)
+            if self.curve is not None and self.window_s
+            else None
+        )
 
     def pick(self, chosen: NDArray[np.intp]) -> RequestTimes:
         """Take the requests of these row numbers in their order; of the same window."""
@@ -166,12 +186,18 @@ _PER_REQUEST = ("index", "ttft_s", "tpot_s", "e2e_s", "sent_s", "end_s")
 
 
 def requests_of(place: RunCell, *, intended: bool, with_tokens: bool) -> RequestTimes:
-    """Read the requests of a cell of a run that has records; `intended`: times count from then, not from the send."""
+    """Read the requests of a cell of a run that has records; `intended`: times count from then, not
+    from the send."""
     folder, number = place.run.folder, place.run.numbers[place.position]
     imported = imported_run.of_cell(place.run.info, number)
     relative = imported is not None and imported.relative_times
-    parts = [_part(batch, intended) for batch in run_folder.read_records(folder, number, arrays.COLUMNS)]
-    rows = {name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in _PER_REQUEST}
+    parts = [
+        _part(batch, intended) for batch in run_folder.read_records(folder, number, arrays.COLUMNS)
+    ]
+    rows = {
+        name: np.concatenate([part[name] for part in parts]) if parts else np.empty(0)
+        for name in _PER_REQUEST
+    }
     order = np.argsort(rows["sent_s"], kind="stable")
     columns = {name: values[order] for name, values in rows.items()}
     curve = window_s = None
@@ -181,11 +207,16 @@ def requests_of(place: RunCell, *, intended: bool, with_tokens: bool) -> Request
         span_s = float(np.nanmax(columns["end_s"])) - start_s
         if with_tokens and last_s > start_s:
             events = map(arrays.events, run_folder.read_records(folder, number, arrays.COLUMNS))
-            curves = [window_curve(each.arrival, arrays.count_gained(each), (start_s, last_s)) for each in events]
+            curves = [
+                window_curve(each.arrival, arrays.count_gained(each), (start_s, last_s))
+                for each in events
+            ]
             curve, window_s = np.sum(curves, axis=0), last_s - start_s
     index = columns.pop("index").astype(np.int64)
     failed = _failed(folder, number)
-    return RequestTimes(index=index, curve=curve, window_s=window_s, span_s=span_s, failed=failed, **columns)
+    return RequestTimes(
+        index=index, curve=curve, window_s=window_s, span_s=span_s, failed=failed, **columns
+    )
 
 
 def _failed(folder: Path, number: int) -> Floats:
@@ -215,15 +246,15 @@ def _part(batch: pa.RecordBatch, intended: bool) -> dict[str, Floats]:
     }
 
 
-# --- which requests are the same on both sides ----------------------------------------------------------------------
+# --- which requests are the same on both sides ----------------------------------------------------
 
 
 def shared_requests(a: RunCell, b: RunCell) -> int | None:
-    """Return the number below which the requests of a cell are the same on both sides; None: all, the plans are one;
-    0: none.
+    """Return the number below which the requests of a cell are the same on both sides; None: all,
+    the plans are one; 0: none.
 
-    Lengths, texts and pauses follow from the seed in a sequence that a longer run goes on with: of runs that end by
-    time, or by different counts, the first requests are the same.
+    Lengths, texts and pauses follow from the seed in a sequence that a longer run goes on with: of
+    runs that end by time, or by different counts, the first requests are the same.
     """
     if not (a.run.has_plan and b.run.has_plan) or a.number is None or b.number is None:
         return 0
@@ -231,7 +262,10 @@ def shared_requests(a: RunCell, b: RunCell) -> int | None:
         return None
     plans = [run_folder.read_plan(place.run.folder) for place in (a, b)]
     warm = plans[0].warmup_count(a.number)
-    if any(getattr(plans[0], name) != getattr(plans[1], name) for name in ("seed", "exact_output", "chat")):
+    if any(
+        getattr(plans[0], name) != getattr(plans[1], name)
+        for name in ("seed", "exact_output", "chat")
+    ):
         return 0
     if warm != plans[1].warmup_count(b.number):
         return 0
@@ -243,13 +277,16 @@ def shared_requests(a: RunCell, b: RunCell) -> int | None:
     for name in _LENGTHS:
         on_a, on_b = (getattr(plan, name)[first] for plan, first in zip(plans, firsts, strict=True))
         same &= np.isclose(on_a, on_b, rtol=0, atol=1e-9, equal_nan=True)
-    texts = zip(*(_texts(plan, first) for plan, first in zip(plans, firsts, strict=True)), strict=True)
+    texts = zip(
+        *(_texts(plan, first) for plan, first in zip(plans, firsts, strict=True)), strict=True
+    )
     same &= np.fromiter((x == y for x, y in texts), bool, count)
     return warm + (count if same.all() else int(same.argmin()))
 
 
 def _texts(plan: Plan, rows: NDArray[np.intp]) -> list[object]:
-    """Describe each row's request beyond its numbers: by its text, or by the shared blocks it is made of."""
+    """Describe each row's request beyond its numbers: by its text, or by the shared blocks it is
+    made of."""
     if plan.blocks is not None:
         return [plan.blocks.take_row(row).tobytes() for row in rows]
     return [plan.prompts[at] if at >= 0 else None for at in plan.prompt[rows]]

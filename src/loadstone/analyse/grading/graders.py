@@ -1,8 +1,9 @@
-r"""Grades one answer. An answer is hostile text: it is never executed, and every pattern takes linear time.
+r"""Grades one answer. An answer is hostile text: it is never executed, and every pattern takes
+linear time.
 
-`number` extracts and compares as lm-evaluation-harness's task gsm8k does (strict and flexible), text against text:
-18.00 is not 18. `maths` takes what stands in \boxed{}, and compares values. Of what is between marks of thinking
-nothing counts; without an end mark there is no answer.
+`number` extracts and compares as lm-evaluation-harness's task gsm8k does (strict and flexible),
+text against text: 18.00 is not 18. `maths` takes what stands in \boxed{}, and compares values. Of
+what is between marks of thinking nothing counts; without an end mark there is no answer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _THOUGHT_ENDS = re.compile(r"</think>|\[/THINK\]|<\|end\|>(?=<\|(?:start|channel
 """Marks that a server without a parser of thinking leaves in an answer."""
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
-_STATED = re.compile(r"(?i:answer is:?|answer:)\s*(?i:option )?\(?([A-J](?![\w'])|[a-j](?![\w']| [a-z]))")
+_STATED = re.compile(
+    r"(?i:answer is:?|answer:)\s*(?i:option )?\(?([A-J](?![\w'])|[a-j](?![\w']| [a-z]))"
+)
 _ALONE = re.compile(r"(?<![A-Za-z0-9'])(?:[AI](?! [a-z])|[B-HJ])(?![A-Za-z0-9'])")
 """A letter, but of "A cat" and "I think" none."""
 _MARKDOWN = re.compile(r"[*_`$\"{}]|\\(?:boxed|text|mathrm)")
@@ -51,7 +54,8 @@ class Grade(msgspec.Struct, frozen=True):
 
 
 def grade(question: Question, text: str, calls: list[Any], *, thought: bool) -> Grade:
-    """Grade an answer's text, or the calls of tools that it made. `thought`: thinking came apart from it."""
+    """Grade an answer's text, or the calls of tools that it made. `thought`: thinking came apart
+    from it."""
     *thinking, answer = _THOUGHT_ENDS.split(text[:_MOST_CHARACTERS])
     unended = _THOUGHT_BEGINS.search(answer) is not None
     if unended or (not answer.strip() and not calls):
@@ -62,7 +66,7 @@ def grade(question: Question, text: str, calls: list[Any], *, thought: bool) -> 
     return _GRADERS[question.grade](question, answer)
 
 
-# --- numbers ------------------------------------------------------------------------------------------------------
+# --- numbers --------------------------------------------------------------------------------------
 
 
 def extract_strict(text: str) -> str:
@@ -77,7 +81,8 @@ def extract_flexible(text: str) -> str:
 
 
 def same_number(found: str, answer: str) -> bool:
-    """Compare as text, without commas, dollars, one full stop at the end, and what comes before the answer's mark."""
+    """Compare as text, without commas, dollars, one full stop at the end, and what comes before the
+    answer's mark."""
     return _plain_number(found) == _plain_number(answer)
 
 
@@ -87,17 +92,25 @@ def _plain_number(text: str) -> str:
 
 def _grade_number(question: Question, text: str) -> Grade:
     strict, flexible = extract_strict(text), extract_flexible(text)
-    return Grade(same_number(strict, question.answer), same_number(flexible, question.answer), flexible != INVALID)
+    return Grade(
+        same_number(strict, question.answer),
+        same_number(flexible, question.answer),
+        flexible != INVALID,
+    )
 
 
 _LATEX = (
     (re.compile(r"(?<!\\)\\(?:left|right|displaystyle|[!;: ])|\^\{?\\circ\}?|°|\\?[$%]|\s"), ""),
-    (re.compile(r"(?<=.)\\(?:text|mathrm|mbox)\{[^{}]*\}(?:\^\{?\d\}?)?\.?\Z|\.\Z|\A[A-Za-z]="), ""),
+    (
+        re.compile(r"(?<=.)\\(?:text|mathrm|mbox)\{[^{}]*\}(?:\^\{?\d\}?)?\.?\Z|\.\Z|\A[A-Za-z]="),
+        "",
+    ),
     (re.compile(r"(?<=\d)(?:\{,\}|\\?,)(?=\d{3}(?!\d))|\\(?:text|mathrm|mbox|mathbf)(?=\{)"), ""),
     (re.compile(r"\\[dtc]?frac(?:\{([^{}]*)\}|(\d))(?:\{([^{}]*)\}|(\d))"), r"{\1\2}/{\3\4}"),
     (re.compile(r"\{(-?\w+)\}"), r"\1"),
 )
-"""What makes one value of several ways to write it: no spaces, marks, units, name, and no commas of thousands."""
+"""What makes one value of several ways to write it: no spaces, marks, units, name, and no commas of
+thousands."""
 _VALUE = re.compile(r"-?(?:\d{1,100}(?:/0{0,99}[1-9]\d{0,99})?|\d{0,100}\.\d{1,100})")
 
 
@@ -108,20 +121,25 @@ def _value_of(text: str) -> Fraction | str:
 
 
 def _grade_maths(question: Question, text: str) -> Grade:
-    """Strict: the last box has the answer; flexible: without a box, the last that stands between dollars, or the last
-    number.
+    """Strict: the last box has the answer; flexible: without a box, the last that stands between
+    dollars, or the last number.
     """
     boxed, right = find_boxed(text), _value_of(question.answer)
-    found = [boxed] if boxed else [*re.findall(r"\$([^$]+)\$", text)[-1:], extract_flexible(text).rstrip(".,")]
+    found = (
+        [boxed]
+        if boxed
+        else [*re.findall(r"\$([^$]+)\$", text)[-1:], extract_flexible(text).rstrip(".,")]
+    )
     loose = right in map(_value_of, found)
     return Grade(bool(boxed) and loose, loose, found != [INVALID])
 
 
-# --- letters and texts --------------------------------------------------------------------------------------------
+# --- letters and texts ----------------------------------------------------------------------------
 
 
 def _grade_letter(question: Question, text: str) -> Grade:
-    """Strict: the first line is the letter, or it is stated; flexible: the last one in brackets, or alone."""
+    """Strict: the first line is the letter, or it is stated; flexible: the last one in brackets, or
+    alone."""
     text = _MARKDOWN.sub("", _fold(text))
     first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION).upper()
     stated = first if len(first) == 1 and first in LETTERS else ""
@@ -136,10 +154,13 @@ def _fold(text: str) -> str:
 
 
 def _grade_text(question: Question, text: str) -> Grade:
-    """Strict: one of the answers is all that is said; flexible: it stands in what is said, as words of their own."""
+    """Strict: one of the answers is all that is said; flexible: it stands in what is said, as words
+    of their own."""
     answers = question.answer if isinstance(question.answer, list) else [question.answer]
     strict = text.strip() in map(str.strip, answers)
-    loose = question.grade == "text" and any(_stands_in(_fold(text).casefold(), each) for each in answers)
+    loose = question.grade == "text" and any(
+        _stands_in(_fold(text).casefold(), each) for each in answers
+    )
     return Grade(strict, strict or loose, True)
 
 
@@ -155,10 +176,12 @@ def _grade_needle(question: Question, text: str) -> Grade:
     """Right: every needle is named, in whatever case."""
     lowered = text.casefold()
     right = all(each.casefold() in lowered for each in question.answer)
-    return Grade(text.strip() == question.answer[0] if len(question.answer) == 1 else right, right, True)
+    return Grade(
+        text.strip() == question.answer[0] if len(question.answer) == 1 else right, right, True
+    )
 
 
-# --- JSON and calls of tools --------------------------------------------------------------------------------------
+# --- JSON and calls of tools ----------------------------------------------------------------------
 
 
 def _parse(text: str) -> tuple[bool, Any]:
@@ -170,13 +193,18 @@ def _parse(text: str) -> tuple[bool, Any]:
 
 
 def _grade_json(question: Question, text: str) -> Grade:
-    """Strict: the JSON value is all that is said; flexible: it may stand in a code fence, or among words."""
+    """Strict: the JSON value is all that is said; flexible: it may stand in a code fence, or among
+    words."""
     parsed, value = strict, _ = _parse(text)
     if not parsed and (fence := _FENCE.search(text)):
         parsed, value = _parse(text[fence.end() :].partition("```")[0])
     if not parsed and (found := re.search(r"[\[{]", text)):
         parsed, value = _parse(text[found.start() : max(text.rfind("]"), text.rfind("}")) + 1])
-    valid = _is_valid(question.schema, value) if question.grade == "schema" else _is_same(value, question.answer)
+    valid = (
+        _is_valid(question.schema, value)
+        if question.grade == "schema"
+        else _is_same(value, question.answer)
+    )
     right = parsed and valid
     return Grade(right and strict, right, parsed)
 
@@ -188,7 +216,9 @@ def _canonical(value: Any) -> bytes:
 def _is_same(value: Any, answer: Any) -> bool:
     """Compare values of JSON: 1.0 is 1, True is not."""
     if isinstance(value, dict) and isinstance(answer, dict):
-        return value.keys() == answer.keys() and all(_is_same(each, answer[name]) for name, each in value.items())
+        return value.keys() == answer.keys() and all(
+            _is_same(each, answer[name]) for name, each in value.items()
+        )
     if isinstance(value, list) and isinstance(answer, list):
         return len(value) == len(answer) and all(map(_is_same, value, answer))
     return isinstance(value, bool) == isinstance(answer, bool) and bool(value == answer)
@@ -196,7 +226,8 @@ def _is_same(value: Any, answer: Any) -> bool:
 
 @cache
 def _validator() -> Any:
-    """Make jsonschema's class for Draft 2020-12, with keywords that take linear time of any value."""
+    """Make jsonschema's class for Draft 2020-12, with keywords that take linear time of any
+    value."""
     from jsonschema import Draft202012Validator, ValidationError
     from jsonschema.validators import extend
 
@@ -212,20 +243,25 @@ def _validator() -> Any:
 
 
 def _is_valid(schema: Any, value: Any) -> bool:
-    """Tell whether a value fits a schema, formats too. Nothing is fetched: what refers elsewhere fits none."""
+    """Tell whether a value fits a schema, formats too. Nothing is fetched: what refers elsewhere
+    fits none."""
     from jsonschema import FormatChecker
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     try:
-        return bool(_validator()(schema, registry=Registry(), format_checker=FormatChecker()).is_valid(value))
+        return bool(
+            _validator()(schema, registry=Registry(), format_checker=FormatChecker()).is_valid(
+                value
+            )
+        )
     except (RecursionError, ArithmeticError, ValueError, Unresolvable, re.error):
         return False
 
 
 def _is_valid_call(question: Question, calls: list[Any]) -> bool:
-    """Right: every call names a tool that there is, with arguments that fit; and it is the one expected, if that is
-    known.
+    """Right: every call names a tool that there is, with arguments that fit; and it is the one
+    expected, if that is known.
     """
     known = {tool["name"]: tool["parameters"] for tool in question.tools}
     made = []
@@ -241,6 +277,12 @@ def _is_valid_call(question: Question, calls: list[Any]) -> bool:
 
 
 _GRADERS: dict[str, Callable[[Question, str], Grade]] = {
-    "number": _grade_number, "maths": _grade_maths, "letter": _grade_letter, "needle": _grade_needle,
-    "text": _grade_text, "exact": _grade_text, "json": _grade_json, "schema": _grade_json,
-}  # fmt: skip
+    "number": _grade_number,
+    "maths": _grade_maths,
+    "letter": _grade_letter,
+    "needle": _grade_needle,
+    "text": _grade_text,
+    "exact": _grade_text,
+    "json": _grade_json,
+    "schema": _grade_json,
+}

@@ -1,4 +1,5 @@
-"""Computes statistics of right and wrong answers: of one run, of two asked the same, and what these could show."""
+"""Computes statistics of right and wrong answers: of one run, of two asked the same, and what these
+could show."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from loadstone.core.statistics.distribution import Z95
 POWER = 0.8
 LEVEL = 0.05
 LEAST_DISCORDANT = 6
-"""Pairs of which one alone is right, below which no split of them is beyond chance: 2 · 0.5^5 > LEVEL."""
+"""Pairs of which one alone is right, below which no split of them is beyond chance: 2 · 0.5^5 >
+LEVEL."""
 
 
 def wilson(right: float, count: int) -> tuple[float, float]:
@@ -18,12 +20,16 @@ def wilson(right: float, count: int) -> tuple[float, float]:
     if count <= 0:
         return 0.0, 1.0
     share, square = right / count, Z95 * Z95 / count
-    centre, half = share + square / 2, Z95 * math.sqrt(share * (1 - share) / count + square / (4 * count))
+    centre, half = (
+        share + square / 2,
+        Z95 * math.sqrt(share * (1 - share) / count + square / (4 * count)),
+    )
     return max(0.0, (centre - half) / (1 + square)), min(1.0, (centre + half) / (1 + square))
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Return the two-sided exact p of McNemar's test: are those right on one side alone as many on either side?"""
+    """Return the two-sided exact p of McNemar's test: are those right on one side alone as many on
+    either side?"""
     from scipy.stats import binom
 
     if only_a + only_b == 0:
@@ -32,7 +38,8 @@ def mcnemar(only_a: int, only_b: int) -> float:
 
 
 def difference(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
-    """Return the 95 % interval of B's accuracy less A's on the same questions (Newcombe 1998, method 10)."""
+    """Return the 95 % interval of B's accuracy less A's on the same questions (Newcombe 1998,
+    method 10)."""
     count = both + only_a + only_b + neither
     right_a, right_b = both + only_a, both + only_b
     a, b = right_a / count, right_b / count
@@ -50,8 +57,8 @@ def difference(both: int, only_a: int, only_b: int, neither: int) -> tuple[float
 
 @cache
 def detectable_loss(count: int, noise: float) -> float | None:
-    """Return the smallest loss that the test finds with a power of 80 % among `count` questions, where `noise` of the
-    answers flip without any loss; None where none can be found.
+    """Return the smallest loss that the test finds with a power of 80 % among `count` questions,
+    where `noise` of the answers flip without any loss; None where none can be found.
     """
     from scipy.optimize import brentq
 
@@ -62,7 +69,8 @@ def detectable_loss(count: int, noise: float) -> float | None:
 
 
 def power(count: int, lost: float, gained: float) -> float:
-    """Compute how likely the test finds a difference, where each answer is lost and gained with these chances."""
+    """Compute how likely the test finds a difference, where each answer is lost and gained with
+    these chances."""
     import numpy as np
     from scipy.stats import binom
 
@@ -76,5 +84,7 @@ def power(count: int, lost: float, gained: float) -> float:
     most = binom.ppf(LEVEL / 2, discordant, 0.5)
     most = np.where(2 * binom.cdf(most, discordant, 0.5) > LEVEL, most - 1, most)
     chance = lost / (lost + gained)
-    found = binom.cdf(most, discordant, chance) + binom.sf(discordant - most - 1, discordant, chance)
+    found = binom.cdf(most, discordant, chance) + binom.sf(
+        discordant - most - 1, discordant, chance
+    )
     return float((weight * found).sum())

@@ -23,8 +23,8 @@ class Total(NamedTuple):
 
 
 class Statistic(NamedTuple):
-    """One number of a distribution: its name in the tool's keys, its definition, its formula of what `prepare`
-    gives.
+    """One number of a distribution: its name in the tool's keys, its definition, its formula of
+    what `prepare` gives.
     """
 
     name: str
@@ -45,7 +45,10 @@ _MOMENTS: dict[str, tuple[str, Callable[[Floats], Any]]] = {
     "min": ("smallest", np.min),
     "max": ("largest", np.max),
     "std": ("standard deviation over n", np.std),
-    "stddev": ("standard deviation over n − 1", lambda values: np.std(values, ddof=1) if len(values) > 1 else None),
+    "stddev": (
+        "standard deviation over n − 1",
+        lambda values: np.std(values, ddof=1) if len(values) > 1 else None,
+    ),
     "median": ("median", functools.partial(np.percentile, q=50)),
 }
 
@@ -55,7 +58,11 @@ def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> tu
     return (
         *(Statistic(name, *_MOMENTS[name]) for name in moments),
         *(
-            Statistic(f"{prefix}{q:g}", f"{q:g}th percentile, linear", functools.partial(np.percentile, q=q))
+            Statistic(
+                f"{prefix}{q:g}",
+                f"{q:g}th percentile, linear",
+                functools.partial(np.percentile, q=q),
+            )
             for q in percentiles
         ),
     )
@@ -73,10 +80,12 @@ class Dialect(NamedTuple):
     totals         name to number
     distributions  name to values
     statistics     computed of each distribution
-    keys           patterns of the keys of totals and of distributions: * is the name, {} the statistic
+    keys           patterns of the keys of totals and of distributions: * is the name, {} the
+                   statistic
     suffix         ends the definition of each statistic
     names          field of core's Metrics to the total or distribution that is the tool's own
-    prepare        makes of values what statistics are taken of; None: there is nothing to take them of
+    prepare        makes of values what statistics are taken of; None: there is nothing to take them
+                   of
     """
 
     tool: str
@@ -106,10 +115,14 @@ class Dialect(NamedTuple):
             for statistic in self.statistics:
                 number = None if values is None else statistic.of(values)
                 # Of numpy's numbers plain ones, which JSON can hold.
-                yield self._key(name, statistic), number.item() if isinstance(number, np.generic) else number
+                yield (
+                    self._key(name, statistic),
+                    (number.item() if isinstance(number, np.generic) else number),
+                )
 
     def find_definition(self, metric: str) -> str | None:
-        """Find the tool's definition of a field of Metrics, in a line, without its unit; None where it has none."""
+        """Find the tool's definition of a field of Metrics, in a line, without its unit; None where
+        it has none."""
         name = self.names.get(metric, "")
         row = self.totals.get(name) or self.samples.get(name)
         return row.definition.removesuffix("; ms").removesuffix("; s") if row else None

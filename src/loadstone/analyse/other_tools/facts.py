@@ -1,6 +1,7 @@
 """Holds the measured requests of one cell as arrays, and computes values that several tools share.
 
-Symbols as in docs/metrics.md: t0 sent, t1 first and tT last event with output, te end of the stream, n output tokens.
+Symbols as in docs/metrics.md: t0 sent, t1 first and tT last event with output, te end of the
+stream, n output tokens.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ _ROW = np.dtype([*arrays.ROW.descr, ("events", "i8"), ("second", "f8"), ("reason
 class Facts:
     """Times in seconds from the run's origin, NaN where missing.
 
-    measured  one row per measured request, whatever became of it: arrays.ROW, and beside it how many events with
-              output it had (`events`), when the second of them came, and its reasoning tokens
+    measured  one row per measured request, whatever became of it: arrays.ROW, and beside it how
+              many events with output it had (`events`), when the second of them came, and its
+              reasoning tokens
     arrival   when each event of the done requests arrived, in their order, end to end
     gained    tokens each of these brought
-    window    from when to when rates are taken: first send to last end, unless more is known; None without requests
+    window    from when to when rates are taken: first send to last end, unless more is known; None
+              without requests
     """
 
     measured: NDArray[Any]
@@ -97,7 +100,8 @@ class Facts:
 
     @cached_property
     def chunk_gaps_s(self) -> Floats:
-        """The gap before each event but a request's first, as a tool computes it that takes a chunk for a token."""
+        """The gap before each event but a request's first, as a tool computes it that takes a chunk
+        for a token."""
         return np.diff(self.arrival)[~self.first_events[1:]]
 
     @cached_property
@@ -118,8 +122,8 @@ class Facts:
 
 
 def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True) -> Facts:
-    """Gather the facts of the records that `read` yields. Without `streams` only the last event of each is kept, as
-    `last`.
+    """Gather the facts of the records that `read` yields. Without `streams` only the last event of
+    each is kept, as `last`.
 
     Raises InputError where arrival_s and tokens of a request differ in length.
     """
@@ -127,11 +131,17 @@ def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True
     parts += [_read_batch(batch, streams) for batch in read()]
     measured, arrival, gained = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
     duration_s = arrays.span_s(measured["sent"], measured["end"])
-    window = None if duration_s is None else (float(np.nanmin(measured["sent"])), float(np.nanmax(measured["end"])))
+    window = (
+        None
+        if duration_s is None
+        else (float(np.nanmin(measured["sent"])), float(np.nanmax(measured["end"])))
+    )
     return Facts(measured, arrival, gained, window)
 
 
-def _read_batch(batch: pa.RecordBatch, streams: bool) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
+def _read_batch(
+    batch: pa.RecordBatch, streams: bool
+) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
     whole = arrays.events(batch)
     arrival, _, events = whole
     taken = arrays.rows(batch, whole)

@@ -1,9 +1,11 @@
-"""GuideLLM (guidellm/schemas/base/request_stats.py, statistics.py; benchmark/schemas/metrics.py), release 0.8.1.
+"""GuideLLM (guidellm/schemas/base/request_stats.py, statistics.py; benchmark/schemas/metrics.py),
+release 0.8.1.
 
-Keys are paths in `benchmarks[i].metrics` of its JSON report. Its percentiles do not interpolate: a percentile is the
-smallest value at which the weights of all values up to it reach that share. TPOT and ITL weigh each request by its
-tokens. Rates and concurrency are distributions over time: between two events the rate is what it takes to make the
-events of that time, and each counts by how long it held.
+Keys are paths in `benchmarks[i].metrics` of its JSON report. Its percentiles do not interpolate: a
+percentile is the smallest value at which the weights of all values up to it reach that share. TPOT
+and ITL weigh each request by its tokens. Rates and concurrency are distributions over time: between
+two events the rate is what it takes to make the events of that time, and each counts by how long it
+held.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ def _statistics() -> Iterator[Statistic]:
     yield Statistic("max", "largest", lambda shares: shares.values[-1])
     for percent in _PERCENTILES:
         words = f"{percent}th percentile, a value that occurred,"
-        yield Statistic(f"percentiles.p{percent}", words, partial(_Shares.percentile, percent=percent))
+        yield Statistic(
+            f"percentiles.p{percent}", words, partial(_Shares.percentile, percent=percent)
+        )
 
 
 def _alike(values: Floats) -> Weighted:
@@ -75,7 +79,8 @@ def _prompts(facts: Facts) -> Weighted:
 
 
 def _outputs(facts: Facts) -> Weighted:
-    """Place output tokens in time as GuideLLM does: one at t1, the others evenly at as many moments as events."""
+    """Place output tokens in time as GuideLLM does: one at t1, the others evenly at as many moments
+    as events."""
     done = facts.done
     bundled = done["events"] <= 1
     spread = ~bundled & (done["tokens"] > 1)
@@ -89,7 +94,8 @@ def _outputs(facts: Facts) -> Weighted:
 
 
 def _rate(facts: Facts, *events: Weighted) -> Weighted:
-    """Events per second around each moment, and how long: from half way to the moment before to half way to the next.
+    """Events per second around each moment, and how long: from half way to the moment before to
+    half way to the next.
 
     The ends of the window are moments at which nothing happens.
     """
@@ -98,7 +104,9 @@ def _rate(facts: Facts, *events: Weighted) -> Weighted:
     times, weights = (np.concatenate(parts) for parts in zip(*events, strict=True))
     begin, end = window = facts.window
     inside = (times >= begin) & (times <= end) & ~np.isnan(weights)
-    moments, counts = _merged(np.append(times[inside], window), np.append(weights[inside], (0.0, 0.0)))
+    moments, counts = _merged(
+        np.append(times[inside], window), np.append(weights[inside], (0.0, 0.0))
+    )
     if len(moments) <= 1:
         return np.empty(0), np.empty(0)
     halfway = (moments[1:] + moments[:-1]) / 2
@@ -129,7 +137,8 @@ def _concurrency(facts: Facts) -> Weighted:
 
 
 def _merged(times: Floats, weights: Floats) -> Weighted:
-    """Moments in order, those within _NEAR_S of the first of a group taken as that one, with the sum of weights."""
+    """Moments in order, those within _NEAR_S of the first of a group taken as that one, with the
+    sum of weights."""
     unique, inverse = np.unique(times, return_inverse=True)
     sums = np.bincount(inverse, weights=weights, minlength=len(unique))
     following = np.searchsorted(unique, unique + _NEAR_S, side="right")
@@ -147,7 +156,9 @@ GUIDELLM = Dialect(
         "request_totals.successful": Total("requests ok or short", lambda f: f.ok),
         "request_totals.incomplete": Total("requests cancelled", lambda f: f.cancelled),
         "request_totals.errored": Total("all others", lambda f: f.errors),
-        "request_totals.total": Total("requests, whatever became of them", lambda f: len(f.measured)),
+        "request_totals.total": Total(
+            "requests, whatever became of them", lambda f: len(f.measured)
+        ),
     },
     samples={
         "request_latency": ToolSample("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
@@ -158,12 +169,18 @@ GUIDELLM = Dialect(
         ),
         "time_per_output_token_ms": ToolSample(
             "(tT − t0)/n, first token included, each request weighing n; ms",
-            lambda f: (mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3, f.done["tokens"]),
+            lambda f: (
+                mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3,
+                f.done["tokens"],
+            ),
         ),
         "inter_token_latency_ms": ToolSample(
-            "(tT − t1)/(n − 1), each request weighing n − 1; ms", lambda f: (f.tpot_s * 1e3, f.done["tokens"] - 1)
+            "(tT − t1)/(n − 1), each request weighing n − 1; ms",
+            lambda f: (f.tpot_s * 1e3, f.done["tokens"] - 1),
         ),
-        "prompt_token_count": ToolSample("input tokens per request", lambda f: _alike(f.done["input"])),
+        "prompt_token_count": ToolSample(
+            "input tokens per request", lambda f: _alike(f.done["input"])
+        ),
         "output_token_count": ToolSample("n per request", lambda f: _alike(f.done["tokens"])),
         "total_token_count": ToolSample(
             "input tokens + n per request", lambda f: _alike(f.done["input"] + f.done["tokens"])
@@ -180,12 +197,17 @@ GUIDELLM = Dialect(
             lambda f: _rate(f, _outputs(f)),
         ),
         "tokens_per_second": ToolSample(
-            "the rate of input and output tokens, over time", lambda f: _rate(f, _prompts(f), _outputs(f))
+            "the rate of input and output tokens, over time",
+            lambda f: _rate(f, _prompts(f), _outputs(f)),
         ),
     },
     statistics=tuple(_statistics()),
     keys=("*", "*.successful.{}"),
     suffix=", of ok and short requests",
     prepare=_shares,
-    names={"ttft_s": "time_to_first_token_ms", "tpot_s": "inter_token_latency_ms", "e2e_s": "request_latency"},
+    names={
+        "ttft_s": "time_to_first_token_ms",
+        "tpot_s": "inter_token_latency_ms",
+        "e2e_s": "request_latency",
+    },
 )

@@ -24,7 +24,8 @@ class Origin(NamedTuple):
 
     common_clock  False: each request's times count from its own send
     every_event   False: of a stream only the first and the last event are known
-    cut_at_end    requests that the tool cancelled when its time was up, as it is meant to, are no failures
+    cut_at_end    requests that the tool cancelled when its time was up, as it is meant to, are no
+                  failures
     """
 
     source: Source = "measured"
@@ -52,8 +53,8 @@ class FindingRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def finding_row(name: str) -> FindingRow:
-    """Look up the row of findings.toml of a `kind`, or of a `kind.case` where a kind has several severities or
-    remedies.
+    """Look up the row of findings.toml of a `kind`, or of a `kind.case` where a kind has several
+    severities or remedies.
     """
     return _rows()[name]
 

@@ -1,4 +1,5 @@
-"""Holds what the rules judge: a cell, and its requests as arrays, one entry each, in the order of the records."""
+"""Holds what the rules judge: a cell, and its requests as arrays, one entry each, in the order of
+the records."""
 
 from __future__ import annotations
 
@@ -30,9 +31,18 @@ Texts = NDArray[np.object_]
 
 _TEXTS = ("status", "error", "finish_reason", "token_source")
 _NUMBERS = (
-    "turn", "intended_s", "sent_s", "end_s", "input_tokens", "output_tokens", "cached_tokens", "http_status",
-    "worker", "reused_connection", "receive_lag_s",
-)  # fmt: skip
+    "turn",
+    "intended_s",
+    "sent_s",
+    "end_s",
+    "input_tokens",
+    "output_tokens",
+    "cached_tokens",
+    "http_status",
+    "worker",
+    "reused_connection",
+    "receive_lag_s",
+)
 SCALARS = ("request_id", "phase", *_TEXTS, *_NUMBERS)
 """Columns of the records that the rules read; their events come on top."""
 
@@ -47,7 +57,8 @@ class EventFigures:
     first_s   first, second_s second and last_s last arrival of output
     events    stream events with output
     together  of those, events that came with the one before in the same read
-    first_read_events, first_read_tokens  of those, events that the first read brought, and output tokens after it
+    first_read_events, first_read_tokens  of those, events that the first read brought, and output
+                                          tokens after it
     pattern   equal for requests whose gaps are equal to the microsecond; 0: too few gaps to tell
     """
 
@@ -65,7 +76,16 @@ class EventFigures:
         """Make the figures of so many requests without events."""
         first_s, second_s, last_s = np.full((3, count), np.nan)
         events, together, read_events, read_tokens = np.zeros((4, count), np.int64)
-        return cls(first_s, second_s, last_s, events, together, read_events, read_tokens, np.zeros(count, np.uint64))
+        return cls(
+            first_s,
+            second_s,
+            last_s,
+            events,
+            together,
+            read_events,
+            read_tokens,
+            np.zeros(count, np.uint64),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +127,9 @@ class RequestTable(EventFigures):
         """Take the rows of a mask, or of row numbers in their order."""
         at: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         if chosen.dtype == np.bool_ and len(at) and np.ptp(at) == len(at) - 1:
-            at = slice(at[0], at[-1] + 1)  # not copied: a table of a million requests has some 150 MB
+            at = slice(
+                at[0], at[-1] + 1
+            )  # not copied: a table of a million requests has some 150 MB
         return RequestTable(**{each.name: getattr(self, each.name)[at] for each in fields(self)})
 
 
@@ -115,7 +137,8 @@ class EventReader:
     """Collects figures of the requests' events from records that come a batch at a time, whole."""
 
     def __init__(self, *, live: bool = True) -> None:
-        """`live`: collect `pattern` and the events of reads too, which tell something of live servers only."""
+        """`live`: collect `pattern` and the events of reads too, which tell something of live
+        servers only."""
         self._live = live
         self._batches = [EventFigures.empty(0)]
 
@@ -125,11 +148,14 @@ class EventReader:
     def figures(self) -> EventFigures:
         """Join the figures of all batches."""
         names = [each.name for each in fields(EventFigures)]
-        return EventFigures(*(np.concatenate([getattr(each, name) for each in self._batches]) for name in names))
+        return EventFigures(
+            *(np.concatenate([getattr(each, name) for each in self._batches]) for name in names)
+        )
 
 
 def request_table(scalars: pa.Table, events: EventReader) -> RequestTable:
-    """Join one cell's records (`scalars`, columns SCALARS) with the figures of the same records' events.
+    """Join one cell's records (`scalars`, columns SCALARS) with the figures of the same records'
+    events.
 
     Raises InputError where a request_id does not end in a number.
     """
@@ -149,7 +175,8 @@ def request_table(scalars: pa.Table, events: EventReader) -> RequestTable:
     last_parts = pc.replace_substring_regex(scalars["request_id"].combine_chunks(), "^.*-", "")
     if not pc.all(pc.match_substring_regex(last_parts, "^[0-9]{1,18}$"), skip_nulls=False).as_py():
         raise InputError(
-            "records whose request_id does not end in a number belong to no run; copy or measure it again"
+            "records whose request_id does not end in a number belong to no run; copy or measure it"
+            " again"
         )
     columns: dict[str, Any] = {name: texts(name) for name in _TEXTS}
     for name in _NUMBERS:
@@ -177,7 +204,9 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     figures.second_s[lengths > 1] = arrival[firsts[lengths[some] > 1] + 1]
     if not len(arrival) or not live:
         return figures
-    (read, reads), (tokens, counts) = (arrays.flatten(batch.column(name)) for name in ("read", "tokens"))
+    (read, reads), (tokens, counts) = (
+        arrays.flatten(batch.column(name)) for name in ("read", "tokens")
+    )
     with np.errstate(invalid="ignore"):  # records that others made may have arrivals without end
         gap_us = np.diff(arrival, prepend=0.0) * 1e6
     gap_us[firsts] = 0.0
@@ -270,7 +299,8 @@ class JudgedCell:
         return self.measured.pick(self.measured.completed)
 
     def plan_rows(self, requests: RequestTable) -> Integers:
-        """Find the plan's row of each request; laps of a cell that runs by time repeat the measured rows.
+        """Find the plan's row of each request; laps of a cell that runs by time repeat the measured
+        rows.
 
         Raises InputError where the plan has none for them.
         """
@@ -279,8 +309,8 @@ class JudgedCell:
         index = requests.index
         if len(rows) <= warm and index.max(initial=-1) >= len(rows):
             raise InputError(
-                f"plan.parquet has {len(rows)} requests for cell {self.number}, which has records of more: these are "
-                "of two runs; copy the folder again"
+                f"plan.parquet has {len(rows)} requests for cell {self.number}, which has records"
+                " of more: these are of two runs; copy the folder again"
             )
         return rows.start + np.where(index < len(rows), index, warm + (index - warm) % lap)
 

@@ -31,8 +31,12 @@ _RULES: dict[Callable[[JudgedCell], Iterator[Finding]], tuple[str, ...]] = {
     steady.few_samples: ("few_samples",),
     load.fleet_imbalance: ("fleet_imbalance",),
     client.events_together: (
-        "arrivals_bunched", "client_read_late", "client_read_late.other_tool", "events_coalesced",
-        "tpot_understated", "ttft_overstated",
+        "arrivals_bunched",
+        "client_read_late",
+        "client_read_late.other_tool",
+        "events_coalesced",
+        "tpot_understated",
+        "ttft_overstated",
     ),
     client.first_event_early: ("first_event_early",),
     client.answers_collected: ("answers_collected", "tokens_not_streamed"),
@@ -43,10 +47,13 @@ _RULES: dict[Callable[[JudgedCell], Iterator[Finding]], tuple[str, ...]] = {
     answers.answer_ends: ("empty_answers", "output_length", "finish_reasons"),
     answers.repeats: ("prompts_repeated", "answers_repeated", "answers_identical"),
     answers.token_counts: (
-        "no_usage", "tokens_not_streamed", "several_tokens_an_event", "fewer_tokens_than_events",
+        "no_usage",
+        "tokens_not_streamed",
+        "several_tokens_an_event",
+        "fewer_tokens_than_events",
     ),
     answers.odd_output: ("first_event_void", "output_unlisted", "tokens_hidden"),
-}  # fmt: skip
+}
 """The rules, with the rows of findings.toml that each makes findings of."""
 
 

@@ -1,5 +1,5 @@
-"""Rules on a run, or one of its cells, for which the records are not needed: was all kept, what was left out before
-anything was sent, what a prediction rests on."""
+"""Rules on a run, or one of its cells, for which the records are not needed: was all kept, what was
+left out before anything was sent, what a prediction rests on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from loadstone.core.summary import Finding, Roofline, SessionNumbers
 
 
 class _File(msgspec.Struct):
-    """Plan.workload of a data set or trace: items of the file that are sent (`requests`, `prompts`), and others."""
+    """Plan.workload of a data set or trace: items of the file that are sent (`requests`,
+    `prompts`), and others."""
 
     requests: int = 0
     prompts: int = 0
@@ -45,7 +46,8 @@ _Part = TypeVar("_Part", _File, _Declared)
 
 
 def _read(value: object, kind: type[_Part]) -> _Part:
-    """Read a part of run.json or of a plan; an empty one where another version or program wrote it."""
+    """Read a part of run.json or of a plan; an empty one where another version or program wrote
+    it."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -53,7 +55,8 @@ def _read(value: object, kind: type[_Part]) -> _Part:
 
 
 def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Iterator[Finding]:
-    """Find what there is to know about one run; `begun`: for each cell, if anything of it was sent."""
+    """Find what there is to know about one run; `begun`: for each cell, if anything of it was
+    sent."""
     file = _read(plan.workload, _File)
     doubts = _read(info.settings.deployment, _Declared).doubts
     yield from _cells_not_begun(info, begun)
@@ -62,11 +65,13 @@ def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Iterator[F
     if file.lengthened:
         yield finding(
             "prompts_lengthened",
-            f"{file.lengthened:,} of the trace's prompts are shorter than what the server adds to every prompt, "
-            "and were lengthened to that",
+            f"{file.lengthened:,} of the trace's prompts are shorter than what the server adds to"
+            " every prompt, and were lengthened to that",
         )
     if info.source == "simulated" and (plan.phase == CHECK).any():
-        yield finding("answers_simulated", "graded prompts take their time here, and are not graded")
+        yield finding(
+            "answers_simulated", "graded prompts take their time here, and are not graded"
+        )
     if doubts:
         evidence = f"the server may not be the deployment that was stated: {'; '.join(doubts)}"
         yield finding("deployment_doubted", evidence)
@@ -82,7 +87,8 @@ def _cells_not_begun(info: RunInfo, begun: Sequence[bool]) -> Iterator[Finding]:
         why = info.error or f"the run is {info.status}"
         yield finding(
             "cells_not_begun",
-            f"{len(missing)} of {len(begun)} planned cells never began ({', '.join(missing)}): {why}",
+            f"{len(missing)} of {len(begun)} planned cells never began ({', '.join(missing)}):"
+            f" {why}",
         )
 
 
@@ -100,11 +106,12 @@ def _lines_left_out(file: _File) -> Iterator[Finding]:
     if left := sum(counts.values()):
         why = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
         yield finding(
-            "lines_left_out", f"{left:,} of the file's items were left out ({why}), {remaining:,} remain to be sent"
+            "lines_left_out",
+            f"{left:,} of the file's items were left out ({why}), {remaining:,} remain to be sent",
         )
 
 
-# --- one cell: was all sent that was asked for, and all kept? -------------------------------------------------------
+# --- one cell: was all sent that was asked for, and all kept? -------------------------------------
 
 
 def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterator[Finding]:
@@ -121,7 +128,9 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterato
     yield from _messages_dropped(file, plan, info)
     if file.doubted_per_s is not None and info.cells[cell].load.process == "trace":
         rate = f"{file.doubted_per_s:,.0f} requests/s"
-        evidence = f"the trace's whole timestamps, read as milliseconds, are {rate}; are they seconds?"
+        evidence = (
+            f"the trace's whole timestamps, read as milliseconds, are {rate}; are they seconds?"
+        )
         yield finding("unit_doubted", evidence)
 
 
@@ -132,30 +141,47 @@ def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Iterator[Fin
     over = _read(plan.workload, _File).overflowed
     if over.get("sessions"):
         evidence = (
-            f"{over['sessions']:,} of the file's sessions grow beyond the model's context, and end before that: "
-            f"{over.get('calls', 0):,} of their calls are not sent"
+            f"{over['sessions']:,} of the file's sessions grow beyond the model's context, and end"
+            f" before that: {over.get('calls', 0):,} of their calls are not sent"
         )
         yield finding("context_overflow", evidence)
     if (left := numbers.sessions - numbers.finished) > 0:
         why = f", {numbers.failed:,} of them by a call that failed" if numbers.failed else ""
-        evidence = f"{left:,} of {numbers.sessions:,} sessions did not end{why}; time per task is of the others"
-        yield finding("sessions_unfinished.failed" if numbers.failed else "sessions_unfinished", evidence)
+        evidence = (
+            f"{left:,} of {numbers.sessions:,} sessions did not end{why}; time per task is of the"
+            " others"
+        )
+        yield finding(
+            "sessions_unfinished.failed" if numbers.failed else "sessions_unfinished", evidence
+        )
     if not plan.graph.live:
-        evidence = "each call's prompt holds the recorded answers to those before, whatever the server answered"
+        evidence = (
+            "each call's prompt holds the recorded answers to those before, whatever the server"
+            " answered"
+        )
         yield finding("recorded_answers", evidence)
 
 
 def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Finding]:
-    """List parts of a data set that no endpoint is sent, and those that only chat endpoints take."""
+    """List parts of a data set that no endpoint is sent, and those that only chat endpoints
+    take."""
     dropped = Counter(file.dropped)
-    if plan.chat and info.source == "measured" and info.target is not None and info.target.endpoint != "chat":
-        with_tools = [prompt for prompt in plan.prompts if prompt.startswith(('{"messages"', '{"tools"'))]
+    if (
+        plan.chat
+        and info.source == "measured"
+        and info.target is not None
+        and info.target.endpoint != "chat"
+    ):
+        with_tools = [
+            prompt for prompt in plan.prompts if prompt.startswith(('{"messages"', '{"tools"'))
+        ]
         dropped["tools"] += sum('"check":{' not in prompt for prompt in with_tools)
         dropped["tool calls"] += sum(_CALLS.search(prompt) is not None for prompt in plan.prompts)
     named = [f"{name} of {count:,}" for name, count in dropped.items() if count]
     if named:
         yield finding(
-            "messages_dropped", f"not sent, though it belongs to what the file asks: {', '.join(named)} items"
+            "messages_dropped",
+            f"not sent, though it belongs to what the file asks: {', '.join(named)} items",
         )
 
 
@@ -170,7 +196,11 @@ def record_findings(*, altered: bool, impossible: bool) -> Iterator[Finding]:
 def _journal_damaged(damaged: Sequence[JournalDamage]) -> Iterator[Finding]:
     parts = [
         f"{each.bytes:,} bytes of {each.file} from byte {each.at:,} on cannot be read"
-        + (f", with them {each.batches:,} or more of its batches of records" if each.batches else "")
+        + (
+            f", with them {each.batches:,} or more of its batches of records"
+            if each.batches
+            else ""
+        )
         for each in damaged
     ]
     if parts:
@@ -178,14 +208,21 @@ def _journal_damaged(damaged: Sequence[JournalDamage]) -> Iterator[Finding]:
 
 
 def _records_missing(info: RunInfo, cell: int, records: int, planned: int) -> Iterator[Finding]:
-    """Find requests without a record: a cell that ends by count has one of each, whatever became of it."""
+    """Find requests without a record: a cell that ends by count has one of each, whatever became of
+    it."""
     measured, by_time = info.cells[cell], info.cells[cell].load.duration_s is not None
     holds = info.source in finding_row("records_missing").sources
-    if holds and measured.end_s is not None and not by_time and not measured.stopped and records < planned:
+    if (
+        holds
+        and measured.end_s is not None
+        and not by_time
+        and not measured.stopped
+        and records < planned
+    ):
         yield finding(
             "records_missing",
-            f"{planned - records:,} of the {planned:,} requests of this cell have no record, though it ran to its "
-            "end",
+            f"{planned - records:,} of the {planned:,} requests of this cell have no record, though"
+            " it ran to its end",
         )
 
 
@@ -197,14 +234,15 @@ def _stopped(cell: CellInfo) -> Iterator[Finding]:
         yield finding(f"stopped{case}", f"{why}{stop.evidence}")
 
 
-# --- what a prediction rests on -------------------------------------------------------------------------------------
+# --- what a prediction rests on -------------------------------------------------------------------
 
 
 def describe_network_guess(nodes: int) -> str:
     """Say what a prediction over several nodes rests on."""
     return (
-        f"one replica spans {nodes} nodes, and no measurement that the performance model was fitted on does: the "
-        "latency of a message between nodes is a guess, its bandwidth that of the adapters' data sheet"
+        f"one replica spans {nodes} nodes, and no measurement that the performance model was fitted"
+        " on does: the latency of a message between nodes is a guess, its bandwidth that of the"
+        " adapters' data sheet"
     )
 
 
@@ -213,11 +251,15 @@ def prediction_findings(info: RunInfo) -> Iterator[Finding]:
     basis = info.settings.basis or PredictionBasis()
     yield from _unmeasured(basis)
     if basis.uncovered:
-        evidence = f"no measurement covers {'; nor '.join(basis.uncovered)}: intervals are twice as wide, or more"
+        evidence = (
+            f"no measurement covers {'; nor '.join(basis.uncovered)}: intervals are twice as wide,"
+            " or more"
+        )
         yield finding("uncovered", evidence)
     if basis.moves_in_waves is True:
         evidence = (
-            "all requests of a closed loop are of one length: its users move in waves, and prompts come together"
+            "all requests of a closed loop are of one length: its users move in waves, and prompts"
+            " come together"
         )
         yield finding("waves", evidence)
     if basis.nodes_crossed and not basis.own_profile:
@@ -229,7 +271,9 @@ def prediction_findings(info: RunInfo) -> Iterator[Finding]:
         evidence = f"the model takes {basis.not_read} too; its prompts are simulated as text alone"
         yield finding("text_alone", evidence)
     if basis.not_simulated:
-        yield finding("launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}")
+        yield finding(
+            "launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}"
+        )
     yield from _drafts_assumed(basis)
     yield from _pools(info)
 
@@ -248,9 +292,10 @@ def _pools(info: RunInfo) -> Iterator[Finding]:
     if not info.settings.pools:
         return
     lines = [
-        f"{cell.load.label}: {LIMITS.get(pools.limit, pools.limit)} (prefill {pools.prefill_tokens_per_s:,.0f} "
-        f"tokens/s, busy {pools.prefill_busy:.0%}; decode {pools.decode_tokens_per_s:,.0f} tokens/s; "
-        f"{pools.transfers:,} caches handed over, in {pools.link_s * 1e3:,.1f} ms each)"
+        f"{cell.load.label}: {LIMITS.get(pools.limit, pools.limit)} (prefill"
+        f" {pools.prefill_tokens_per_s:,.0f} tokens/s, busy {pools.prefill_busy:.0%}; decode"
+        f" {pools.decode_tokens_per_s:,.0f} tokens/s; {pools.transfers:,} caches handed over, in"
+        f" {pools.link_s * 1e3:,.1f} ms each)"
         for cell, pools in zip(info.cells, info.settings.pools, strict=False)
     ]
     yield finding("pools", "; ".join(lines))
@@ -263,8 +308,8 @@ def _unmeasured(basis: PredictionBasis) -> Iterator[Finding]:
     far = ", with other engines" if basis.engine_unmeasured else far
     yield finding(
         "unmeasured.far" if far else "unmeasured",
-        f"this prediction has no measurement of {basis.unmeasured} behind it, only the data sheet and measurements "
-        f"elsewhere{far} (profile {basis.profile})",
+        f"this prediction has no measurement of {basis.unmeasured} behind it, only the data sheet"
+        f" and measurements elsewhere{far} (profile {basis.profile})",
     )
 
 
@@ -276,18 +321,22 @@ def _drafts_assumed(basis: PredictionBasis) -> Iterator[Finding]:
         return
     parts = []
     if acceptance is not UNSET:
-        parts.append(f"each draft token is assumed to be accepted with a probability of {acceptance:.0%}")
+        parts.append(
+            f"each draft token is assumed to be accepted with a probability of {acceptance:.0%}"
+        )
     if draft:
         yield finding("drafts_assumed", "; ".join([*parts, f"the draft is {draft}"]))
         return
     parts.append(
-        "no draft is named and the model has none of its own: drafting is assumed to cost a pass through one "
-        "more layer of the model, like an EAGLE head, and no memory"
+        "no draft is named and the model has none of its own: drafting is assumed to cost a pass"
+        " through one more layer of the model, like an EAGLE head, and no memory"
     )
-    yield finding("drafts_assumed.draft" if acceptance is UNSET else "drafts_assumed.both", "; ".join(parts))
+    yield finding(
+        "drafts_assumed.draft" if acceptance is UNSET else "drafts_assumed.both", "; ".join(parts)
+    )
 
 
-# --- against what hardware allows ----------------------------------------------------------------------------------
+# --- against what hardware allows -----------------------------------------------------------------
 
 
 def beyond_hardware(light: Roofline | None, source: Source) -> Finding | None:
@@ -295,7 +344,13 @@ def beyond_hardware(light: Roofline | None, source: Source) -> Finding | None:
     if light is None or source not in finding_row("beyond_hardware").sources:
         return None
     parts = ((light.mbu, "memory bandwidth"), (light.mfu, "peak FLOP/s"))
-    over = [f"{share:.0%} of the {of}" for share, of in parts if share is not None and share > thresholds.BEYOND]
+    over = [
+        f"{share:.0%} of the {of}"
+        for share, of in parts
+        if share is not None and share > thresholds.BEYOND
+    ]
     if not over:
         return None
-    return finding("beyond_hardware", f"this would take {' and '.join(over)} of the GPUs that were stated")
+    return finding(
+        "beyond_hardware", f"this would take {' and '.join(over)} of the GPUs that were stated"
+    )

@@ -1,12 +1,14 @@
-"""Rules on the state of the server: do the numbers describe one, or a moment on its way to another? Are they enough?
+"""Rules on the state of the server: do the numbers describe one, or a moment on its way to another?
+Are they enough?
 
-Trends are looked for in blocks: the requests in the order they were due, cut into BLOCKS of equal count, each block
-known by its median. Medians of blocks are robust against outliers, and neighbouring requests, which share their fate
-in a queue, count as one. Kendall's τ of the blocks says how steadily they rise, the first against the last three how
-far: a trend needs both. For ten blocks in random order |τ| ≥ 0.75 has a probability of 0.001 (Kendall 1938).
-Blocks that are as good as equal tell of no direction (τ_b, 1945): values that rise and then stay have risen.
-A sudden change is looked for as such, in the gap that parts the blocks; a warm-up, which is shorter than some of
-them, in the first requests against all others.
+Trends are looked for in blocks: the requests in the order they were due, cut into BLOCKS of equal
+count, each block known by its median. Medians of blocks are robust against outliers, and
+neighbouring requests, which share their fate in a queue, count as one. Kendall's τ of the blocks
+says how steadily they rise, the first against the last three how far: a trend needs both. For ten
+blocks in random order |τ| ≥ 0.75 has a probability of 0.001 (Kendall 1938). Blocks that are as good
+as equal tell of no direction (τ_b, 1945): values that rise and then stay have risen. A sudden
+change is looked for as such, in the gap that parts the blocks; a warm-up, which is shorter than
+some of them, in the first requests against all others.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ def few_samples(cell: JudgedCell) -> Iterator[Finding]:
 
 
 class Change(NamedTuple):
-    """Medians of the first and the last blocks of a cell; `at`: the share of the requests before a sudden change."""
+    """Medians of the first and the last blocks of a cell; `at`: the share of the requests before a
+    sudden change."""
 
     before: float
     after: float
@@ -57,12 +60,14 @@ class Change(NamedTuple):
 
 
 def _medians(values: Floats) -> Floats:
-    """Compute the median of each block of `values`, which are in the order they were due, without NaN."""
+    """Compute the median of each block of `values`, which are in the order they were due, without
+    NaN."""
     return np.array([np.median(block) for block in np.array_split(values, BLOCKS)])
 
 
 def trend(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
-    """Find a steady rise or fall of the blocks: the medians of the first and the last ENDS of them."""
+    """Find a steady rise or fall of the blocks: the medians of the first and the last ENDS of
+    them."""
     if len(values) < least:
         return None
     medians = _medians(values)
@@ -77,8 +82,8 @@ def trend(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
 def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
     """Find blocks of two kinds, one after the other: the medians of both.
 
-    There are ENDS of each at least, further apart than those of a kind are from one another. The block within which
-    it happens may be of neither.
+    There are ENDS of each at least, further apart than those of a kind are from one another. The
+    block within which it happens may be of neither.
     """
     if len(values) < least:
         return None
@@ -88,14 +93,16 @@ def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
             before, after = medians[:first], medians[first + within :]
             apart = max(after.min() - before.max(), before.min() - after.max())
             if apart > 0 and apart >= max(np.ptp(before), np.ptp(after)):
-                return Change(float(np.median(before)), float(np.median(after)), (first + within / 2) / BLOCKS)
+                return Change(
+                    float(np.median(before)), float(np.median(after)), (first + within / 2) / BLOCKS
+                )
     return None
 
 
 def start(values: Floats, sign: int = 1) -> Change | None:
-    """Find first requests that are slower (with `sign` −1 faster) than all later ones, three quarters of them than
-    nine tenths of those: the mean of the first, the median of the others. A cause that lasts slows down more than a
-    tenth of all, or not so many of the first.
+    """Find first requests that are slower (with `sign` −1 faster) than all later ones, three
+    quarters of them than nine tenths of those: the mean of the first, the median of the others. A
+    cause that lasts slows down more than a tenth of all, or not so many of the first.
     """
     for share in thresholds.STARTS:
         first, after = np.split(sign * values, [round(share * len(values))])
@@ -107,20 +114,26 @@ def start(values: Floats, sign: int = 1) -> Change | None:
 
 
 def sudden(values: Floats, least: int, *, closed: bool) -> Iterator[tuple[bool, Change, float]]:
-    """Find sudden changes, each with whether it is a slow start, and the share of the requests that it makes slower
-    or faster: blocks of two kinds; first requests that are slower. In a closed loop also first ones that are faster,
-    as while credits last, and last ones that are slower: an open loop fills up at the start.
+    """Find sudden changes, each with whether it is a slow start, and the share of the requests that
+    it makes slower or faster: blocks of two kinds; first requests that are slower. In a closed loop
+    also first ones that are faster, as while credits last, and last ones that are slower: an open
+    loop fills up at the start.
     """
     if (two := step(values, least)) is not None:
         yield False, two, 1.0
     ways = [(True, values, 1), (False, values, -1), (False, values[::-1], 1)]
     for slow_start, ordered, sign in ways if closed and len(values) >= least else ways[:1]:
         if (few := start(ordered, sign)) is not None and few.at:
-            yield slow_start, few if ordered is values else Change(few.after, few.before, 1 - few.at), few.at
+            yield (
+                slow_start,
+                few if ordered is values else Change(few.after, few.before, 1 - few.at),
+                few.at,
+            )
 
 
 def no_steady_state(cell: JudgedCell) -> Iterator[Finding]:
-    """Find the gravest reason why the server is not in one state, and loops that do not tell if it keeps up."""
+    """Find the gravest reason why the server is not in one state, and loops that do not tell if it
+    keeps up."""
     gravest = _behind(cell) or _not_stationary(cell)
     if gravest is not None:
         yield gravest
@@ -140,15 +153,17 @@ def _behind(cell: JudgedCell) -> Finding | None:
         first, last = why.under_way
         return finding(
             "queue_grows",
-            f"{server}requests took longer and longer up to the last: in the second half of the sends, from "
-            f"{show_seconds(why.from_s)} to {show_seconds(why.span_s)}, {why.ended} ended, {why.would} would have if "
-            f"each had taken as long as before, and requests under way went from {first} to {last}",
+            f"{server}requests took longer and longer up to the last: in the second half of the"
+            f" sends, from {show_seconds(why.from_s)} to {show_seconds(why.span_s)}, {why.ended}"
+            f" ended, {why.would} would have if each had taken as long as before, and requests"
+            f" under way went from {first} to {last}",
         )
     lacked = "had not ended" if why.answers else "had no first token"
     evidence = (
-        f"{server}at the last send, {show_seconds(why.span_s)} after the first, {why.waiting} of {why.sent} requests "
-        f"{lacked}, one of them since {show_seconds(why.age_s)}, though it takes {show_seconds(why.own_s)} where the "
-        f"server is not behind; it had last caught up {show_seconds(why.since_s)} after the first send"
+        f"{server}at the last send, {show_seconds(why.span_s)} after the first, {why.waiting} of"
+        f" {why.sent} requests {lacked}, one of them since {show_seconds(why.age_s)}, though it"
+        f" takes {show_seconds(why.own_s)} where the server is not behind; it had last caught up"
+        f" {show_seconds(why.since_s)} after the first send"
     )
     if why.answers and cell.streams:
         return finding("queue_grows", evidence)
@@ -163,19 +178,21 @@ def _unknown_pace(cell: JudgedCell) -> Iterator[Finding]:
         return
     if pace.growth is not None:
         evidence = (
-            f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that it was due later"
+            f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that"
+            " it was due later"
         )
     else:
         span_s = float(np.ptp(arrays.drop_missing(cell.measured.due_s)))
         evidence = (
-            f"{e2e.n} requests in {show_seconds(span_s)}, each of which took {show_seconds(e2e.mean)} on average"
+            f"{e2e.n} requests in {show_seconds(span_s)}, each of which took"
+            f" {show_seconds(e2e.mean)} on average"
         )
     yield finding("pace_unknown", f"{evidence}: too little to tell whether the server keeps up")
 
 
 def _not_stationary(cell: JudgedCell) -> Finding | None:
-    """Find a TTFT or TPOT (E2E, without streaming) that rises or falls through the cell, or at one moment of it,
-    though the lengths that were requested did not.
+    """Find a TTFT or TPOT (E2E, without streaming) that rises or falls through the cell, or at one
+    moment of it, though the lengths that were requested did not.
     """
     e2e, load, plan = cell.e2e, cell.load, cell.plan
     if e2e is None or load.is_burst or load.profile or load.process == "trace" or plan.has_sessions:
@@ -199,17 +216,27 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
 
     def matters(change: Change, times: float) -> bool:
         low, high = sorted(change[:2])
-        return high >= thresholds.DRIFT_RATIO * low and (high - low) * times >= thresholds.DRIFT_SHARE * e2e.p50
+        return (
+            high >= thresholds.DRIFT_RATIO * low
+            and (high - low) * times >= thresholds.DRIFT_SHARE * e2e.p50
+        )
 
     for latency, (each, times) in latencies.items():
         values = each[~np.isnan(each)]
         steadily = trend(values, least)
         if steadily is not None and matters(steadily, times):
-            return finding("not_stationary", f"{latency} went steadily {_from_to(steadily)} during the cell")
+            return finding(
+                "not_stationary", f"{latency} went steadily {_from_to(steadily)} during the cell"
+            )
         for slow_start, change, share in sudden(values, least, closed=load.is_closed):
             if matters(change, times * share):
-                evidence = f"{latency} went at once {_from_to(change)} after {change.at:.0%} of the requests"
-                return finding("not_stationary.start" if slow_start else "not_stationary.at_once", evidence)
+                evidence = (
+                    f"{latency} went at once {_from_to(change)} after {change.at:.0%} of the"
+                    " requests"
+                )
+                return finding(
+                    "not_stationary.start" if slow_start else "not_stationary.at_once", evidence
+                )
     return None
 
 
@@ -220,29 +247,36 @@ def _from_to(change: Change) -> str:
 def intervals(cell: JudgedCell) -> Iterator[Finding]:
     """Find means and throughputs that are known badly, or to an extent that nobody can tell."""
     latencies = {
-        name: one for name, one in (("TTFT", cell.ttft), ("TPOT", cell.tpot), ("E2E", cell.e2e)) if one is not None
+        name: one
+        for name, one in (("TTFT", cell.ttft), ("TPOT", cell.tpot), ("E2E", cell.e2e))
+        if one is not None
     }
     yield from _wide_intervals(cell, latencies)
-    # Slow stretches that last about as long as the cell: nobody can tell how many more there would be.
+    # Slow stretches that last about as long as the cell: nobody can tell how many more there would
+    # be.
     done = cell.completed
     known = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
     unknown = [name for name, one in latencies.items() if one.ci95["mean"] == [None, None]]
     if unknown and known.most_blocks and known.places:
         yield finding(
             "interval_unknown",
-            f"slow or fast stretches last about as long as the cell: its {len(done)} requests do not tell how far "
-            f"{', '.join(unknown)} may be off",
+            f"slow or fast stretches last about as long as the cell: its {len(done)} requests do"
+            f" not tell how far {', '.join(unknown)} may be off",
         )
 
 
 def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> Iterator[Finding]:
-    """Find a mean or throughput whose interval is wider than it. A warning where it is the throughput of a closed
-    loop, whose load follows its answers: latencies of a queue below saturation may vary so.
+    """Find a mean or throughput whose interval is wider than it. A warning where it is the
+    throughput of a closed loop, whose load follows its answers: latencies of a queue below
+    saturation may vary so.
     """
     wide, steady = [], cell.numbers.metrics.steady
     if len(cell.completed) < thresholds.WIDE_REQUESTS:
         return
-    each = [(f"mean {name}", one.mean, one.ci95["mean"], show_seconds) for name, one in latencies.items()]
+    each = [
+        (f"mean {name}", one.mean, one.ci95["mean"], show_seconds)
+        for name, one in latencies.items()
+    ]
     if steady is not None and cell.load.is_closed:
         bounds = steady.ci95["output_tokens_per_s"]
         each.append(("output tokens/s", steady.output_tokens_per_s, bounds, "{:.4g}".format))
@@ -257,10 +291,14 @@ def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> 
 
 
 def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
-    """Find slots of a closed loop that stay together: requests that were sent together end together, and so do their
-    successors, so that the same requests wait for each other all the time (core.statistics.dependence).
+    """Find slots of a closed loop that stay together: requests that were sent together end
+    together, and so do their successors, so that the same requests wait for each other all the time
+    (core.statistics.dependence).
     """
-    sent, slots = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")), cell.load.slots
+    sent, slots = (
+        cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")),
+        cell.load.slots,
+    )
     unlike = cell.load.unit != "requests"
     if unlike or spread_between_places(np.diff(sent.sent_s), slots) < thresholds.LOCKED:
         return
@@ -270,7 +308,10 @@ def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
     if apart:
         generations = ttft_s[: len(ttft_s) // slots * slots].reshape(-1, slots)
         low, high = np.quantile(np.median(generations, axis=0), (0.1, 0.9))
-        evidence += f", and the median TTFT of a slot is anywhere from {show_seconds(low)} to {show_seconds(high)}"
+        evidence += (
+            f", and the median TTFT of a slot is anywhere from {show_seconds(low)} to"
+            f" {show_seconds(high)}"
+        )
     yield finding(
         "phases_locked.ttft" if apart else "phases_locked",
         f"requests of equal length stay together in groups: {evidence}",
@@ -278,14 +319,18 @@ def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
 
 
 def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
-    """Find answers of two kinds in turn: nothing lies between their paces, the faster ones also begin sooner, and
-    neither prompts nor lengths tell them apart. An engine serves those that are under way together at one pace.
+    """Find answers of two kinds in turn: nothing lies between their paces, the faster ones also
+    begin sooner, and neither prompts nor lengths tell them apart. An engine serves those that are
+    under way together at one pace.
     """
     done = _in_order(cell.completed)
     done = done.pick((done.output_tokens >= thresholds.KINDS_TOKENS) & (done.last_s > done.first_s))
     if not cell.streams or len(done) < _LEAST_CLOSED or len(cell.replicas) > 1:
         return
-    pace_s, ttft_s = (done.last_s - done.first_s) / (done.output_tokens - 1), done.first_s - done.sent_s
+    pace_s, ttft_s = (
+        (done.last_s - done.first_s) / (done.output_tokens - 1),
+        done.first_s - done.sent_s,
+    )
     block = len(done) // BLOCKS
     each_s = np.sort(pace_s)[block - 1 : 1 - block]
     times = each_s[1:] / each_s[:-1]
@@ -293,15 +338,31 @@ def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
         return
     fast, plan = pace_s <= each_s[times.argmax()], cell.plan
     rows = [cell.plan_rows(done)[kind] for kind in (fast, ~fast)]
-    asked = [[float(of[each].mean()) + 1 for each in rows] for of in (plan.input_tokens, plan.output_tokens)]
+    asked = [
+        [float(of[each].mean()) + 1 for each in rows]
+        for of in (plan.input_tokens, plan.output_tokens)
+    ]
     alike = all(max(both) < thresholds.LENGTHS_RATIO * min(both) for both in asked)
-    in_turn = np.count_nonzero(np.diff(fast)) * len(fast) >= thresholds.KINDS_IN_TURN * 2 * fast.sum() * (~fast).sum()
+    in_turn = (
+        np.count_nonzero(np.diff(fast)) * len(fast)
+        >= thresholds.KINDS_IN_TURN * 2 * fast.sum() * (~fast).sum()
+    )
     sooner = np.quantile(ttft_s[fast], 0.75) < np.quantile(ttft_s[~fast], 0.25)
     if alike and in_turn and sooner:
-        told = [show_seconds(float(np.median(of[kind]))) for kind in (fast, ~fast) for of in (ttft_s, pace_s)]
-        words = "{} of {} answers began after {}, with a token every {}, the others, in turn, after {} and every {}"
+        told = [
+            show_seconds(float(np.median(of[kind])))
+            for kind in (fast, ~fast)
+            for of in (ttft_s, pace_s)
+        ]
+        words = (
+            "{} of {} answers began after {}, with a token every {}, the others, in turn, after {}"
+            " and every {}"
+        )
         evidence = words.format(fast.sum(), len(fast), *told)
-        yield finding("kinds_mixed.others" if times.max() >= thresholds.KINDS_OTHERS else "kinds_mixed", evidence)
+        yield finding(
+            "kinds_mixed.others" if times.max() >= thresholds.KINDS_OTHERS else "kinds_mixed",
+            evidence,
+        )
 
 
 def _in_order(requests: RequestTable) -> RequestTable:

@@ -1,17 +1,17 @@
 """Holds every threshold of the verdict with its reason, by the findings that it decides.
 
-A threshold lies where a deviation begins to show in the numbers, not where it begins to exist. Severities, remedies
-and the runs for which a finding holds are in findings.toml.
+A threshold lies where a deviation begins to show in the numbers, not where it begins to exist.
+Severities, remedies and the runs for which a finding holds are in findings.toml.
 """
 
-# --- Which of a cell's numbers an error of the client spoils: sends_late, client_read_late --------------------------
+# --- Which of a cell's numbers an error of the client spoils: sends_late, client_read_late --------
 
 SPOILT_SHARE = 0.1
-"""The share of a metric from which an error in it spoils it: repeated runs of one setup differ by a tenth, and no
-difference below it is claimed from one run.
+"""The share of a metric from which an error in it spoils it: repeated runs of one setup differ by a
+tenth, and no difference below it is claimed from one run.
 """
 
-# --- request_errors -------------------------------------------------------------------------------------------------
+# --- request_errors -------------------------------------------------------------------------------
 
 CAUSES = {
     413: "a proxy limits the size of requests (nginx: client_max_body_size)",
@@ -23,83 +23,87 @@ CAUSES = {
 """The cause that the HTTP status of most refusals tells."""
 CUT_SPREAD = 0.1
 CUT_S = 0.5
-"""The spread of silences before connections were cut (middle half over median) and the least silence: if all are as
-long, it was somebody's time limit.
+"""The spread of silences before connections were cut (middle half over median) and the least
+silence: if all are as long, it was somebody's time limit.
 """
 
-# --- engine_restarted, engines_in_turns -----------------------------------------------------------------------------
+# --- engine_restarted, engines_in_turns -----------------------------------------------------------
 
 FELL_SHARE = 0.5
-"""Counters that fell between two samples, of those above 0, from which the engine began anew: all do then, and a
-single one may only be misnamed."""
+"""Counters that fell between two samples, of those above 0, from which the engine began anew: all
+do then, and a single one may only be misnamed."""
 START_MOVED_S = 1.0
 """A change of the start time of an engine that is more than rounding."""
 
-# --- server_writes_late ---------------------------------------------------------------------------------------------
+# --- server_writes_late ---------------------------------------------------------------------------
 
 SERVER_LATE_S = 1e-3
-"""Writes that are later than this had to wait for a processor; the work of writing itself takes a tenth of it."""
+"""Writes that are later than this had to wait for a processor; the work of writing itself takes a
+tenth of it."""
 
-# --- few_samples ----------------------------------------------------------------------------------------------------
+# --- few_samples ----------------------------------------------------------------------------------
 
 P99_REQUESTS = 368
 """Independent requests that bound a p99 from above with 97.5 %: 0.99ⁿ ≤ 0.025."""
 
-# --- wide_interval --------------------------------------------------------------------------------------------------
+# --- wide_interval --------------------------------------------------------------------------------
 
 WIDE_REQUESTS = 50
-"""Requests from which a 95 % interval of a mean or a throughput that is wider than the value says that the cell has
-no one value; of fewer it says that they are few."""
+"""Requests from which a 95 % interval of a mean or a throughput that is wider than the value says
+that the cell has no one value; of fewer it says that they are few."""
 
-# --- ends_late ------------------------------------------------------------------------------------------------------
+# --- ends_late ------------------------------------------------------------------------------------
 
 ENDS_LATE_SHARE = 0.05
 ENDS_LATE_S = 0.01
-"""Time between the last output and the end of an answer, as a share of the time from its sending to its end, means,
-and in seconds: complete answers hold so much of a closed loop's slots.
+"""Time between the last output and the end of an answer, as a share of the time from its sending to
+its end, means, and in seconds: complete answers hold so much of a closed loop's slots.
 """
 
-# --- sends_late -----------------------------------------------------------------------------------------------------
+# --- sends_late -----------------------------------------------------------------------------------
 
 LATE_FLOOR_S = 0.002
 """A send that is no later than this is as punctual as a process gets that has just been woken."""
 MISSING_SHARE = 0.05
-"""The mean lag of a closed loop's sends over the mean E2E: the part of the load that was missing."""
+"""The mean lag of a closed loop's sends over the mean E2E: the part of the load that was missing.
+"""
 
-# --- cap_held_back --------------------------------------------------------------------------------------------------
+# --- cap_held_back --------------------------------------------------------------------------------
 
 CAP_SHARE = 0.05
 CAP_FLOOR_S = 0.005
 CAP_REQUESTS = 0.01
-"""A wait for a slot of a capped open loop, beyond this share of the median E2E and so many seconds; of so many of the
-requests, and at least two."""
+"""A wait for a slot of a capped open loop, beyond this share of the median E2E and so many seconds;
+of so many of the requests, and at least two."""
 WAITED_SHARE = 0.1
-"""Requests that waited for a slot, from which a capped open loop is a closed one in the part that matters most: its
-tail.
+"""Requests that waited for a slot, from which a capped open loop is a closed one in the part that
+matters most: its tail.
 """
 
-# --- rate_not_reached, rate_by_chance -------------------------------------------------------------------------------
+# --- rate_not_reached, rate_by_chance -------------------------------------------------------------
 
 RATE_SHARE = 0.95
 """Achieved rate over planned rate, below which another load was measured than the one asked for."""
 RATE_REQUESTS = 20
 """Sends from which a rate is worth comparing: the middle nine tenths of them are."""
 CHANCE_SHARE = 0.1
-"""Rate of the arrivals that were drawn, over or under the one asked for: as much as a minute of 100 may be off."""
+"""Rate of the arrivals that were drawn, over or under the one asked for: as much as a minute of 100
+may be off."""
 
-# --- warmup_leaked --------------------------------------------------------------------------------------------------
+# --- warmup_leaked --------------------------------------------------------------------------------
 
 WARM_TIMES = 2.0
 WARM_MORE = 4
-"""Warm-up requests under way when the first measured one is sent, beyond this many times the p95 of requests under
-way later, and so many more: a backlog of the start. Arrivals at random alone do not come near."""
+"""Warm-up requests under way when the first measured one is sent, beyond this many times the p95 of
+requests under way later, and so many more: a backlog of the start. Arrivals at random alone do not
+come near."""
 
-# --- fleet_imbalance ------------------------------------------------------------------------------------------------
+# --- fleet_imbalance ------------------------------------------------------------------------------
 
 IMBALANCE = 1.25
 """The busiest server's output tokens over the mean, from which a fleet is unevenly used."""
 
-# --- not_stationary: blocks of requests in the order they were due (overload, queue_grows: core.pace) ---------------
+# --- not_stationary: blocks of requests in the order they were due (overload, queue_grows: core.pac
 
 BLOCKS = 10
 BLOCK_REQUESTS = 5
@@ -107,8 +111,8 @@ BLOCK_REQUESTS = 5
 CLOSED_BLOCK_REQUESTS = 3
 """The same of a closed loop, which has no queue whose ups and downs are trends of a short cell."""
 TAU = 0.75
-"""Kendall's τ of the blocks from which they rise or fall steadily: for ten blocks in random order |τ| ≥ 0.75 has a
-probability of 0.001 (Kendall 1938), and blocks of two kinds do not reach it."""
+"""Kendall's τ of the blocks from which they rise or fall steadily: for ten blocks in random order
+|τ| ≥ 0.75 has a probability of 0.001 (Kendall 1938), and blocks of two kinds do not reach it."""
 STARTS = (0.2, 0.1, 0.05, 0.025)
 """Shares of the requests that may be a warm-up."""
 ENDS = 3
@@ -116,44 +120,48 @@ ENDS = 3
 TIED = 0.01
 """Difference of two blocks, as a share, that says nothing of the direction."""
 DRIFT_RATIO = 1.12
-"""The last blocks over the first, or the inverse, from which a cell has no one latency: that much they differ where
-all grows by 18 % from the first request to the last. Repeated runs of one setup differ by less."""
+"""The last blocks over the first, or the inverse, from which a cell has no one latency: that much
+they differ where all grows by 18 % from the first request to the last. Repeated runs of one setup
+differ by less."""
 DRIFT_SHARE = 0.05
-"""The change's share of the median E2E from which it matters; of a start, times its share of the requests."""
+"""The change's share of the median E2E from which it matters; of a start, times its share of the
+requests."""
 LENGTHS_RATIO = 1.1
 """A change of the lengths asked for, from which a change of latencies is their doing."""
 
-# --- phases_locked --------------------------------------------------------------------------------------------------
+# --- phases_locked --------------------------------------------------------------------------------
 
 LOCKED = 0.8
-"""Standard deviation of the mean gaps between sends of a closed loop's slots over their generations, as a share of
-the mean gap, from which requests are sent in groups that stay: 1 where all are in pairs. In 50 simulated loops of
-equal lengths it was up to 0.74 or from 0.84 on, in 50 of spread lengths 0 (docs/measuring.md).
+"""Standard deviation of the mean gaps between sends of a closed loop's slots over their
+generations, as a share of the mean gap, from which requests are sent in groups that stay: 1 where
+all are in pairs. In 50 simulated loops of equal lengths it was up to 0.74 or from 0.84 on, in 50 of
+spread lengths 0 (docs/measuring.md).
 """
 LOCKED_APART = 0.2
 """The same of TTFT, from which its percentiles depend on how many slots are in which group."""
 
-# --- kinds_mixed ----------------------------------------------------------------------------------------------------
+# --- kinds_mixed ----------------------------------------------------------------------------------
 
 KINDS_TOKENS = 16
 """Answers that are shorter are left out: one wait between two tokens is most of their pace."""
 KINDS_APART = 1.5
 KINDS_OTHERS = 3.0
-"""The slowest of the faster kind to the fastest of the slower one, in time per token, from which they are two; and
-from which no engine serves both: a part was answered by something else, and not measured."""
+"""The slowest of the faster kind to the fastest of the slower one, in time per token, from which
+they are two; and from which no engine serves both: a part was answered by something else, and not
+measured."""
 KINDS_IN_TURN = 0.5
 """Changes from one kind to the other, over those of random order: stretches of time have few."""
 
-# --- beyond_hardware ------------------------------------------------------------------------------------------------
+# --- beyond_hardware ------------------------------------------------------------------------------
 
 BEYOND = 1.2
 """MBU or MFU that no hardware has: what it reads and computes is known to within this."""
 
-# --- gpu_throttled --------------------------------------------------------------------------------------------------
+# --- gpu_throttled --------------------------------------------------------------------------------
 
 HELD_DOWN = {"hardware_slowdown", "thermal", "hardware_thermal", "power_brake"}
-"""Reasons for low clocks that are the machine's trouble. The power cap is none: under heavy products it is a GPU's
-ordinary state, for at full clocks they draw more than it may."""
+"""Reasons for low clocks that are the machine's trouble. The power cap is none: under heavy
+products it is a GPU's ordinary state, for at full clocks they draw more than it may."""
 HELD_DOWN_SHARE = 0.02
 """Share of the readings: at one a second, one in a cell of a minute; heat comes and goes slowly."""
 LEAST_HELD_DOWN = 2
@@ -161,74 +169,83 @@ LEAST_HELD_DOWN = 2
 CAPPED_SHARE = 0.1
 """Share of the readings in which the power cap alone held the clocks down."""
 
-# --- client_saturated -----------------------------------------------------------------------------------------------
+# --- client_saturated -----------------------------------------------------------------------------
 
 BUSY_SHARE = 0.9
-"""A worker's processor time as a share of the cell, from which it works without a pause: what comes next, waits."""
+"""A worker's processor time as a share of the cell, from which it works without a pause: what comes
+next, waits."""
 BUSY_CELL_S = 1.0
 """A cell so short is mostly beginning and end."""
 
-# --- client_read_late, events_coalesced -----------------------------------------------------------------------------
+# --- client_read_late, events_coalesced -----------------------------------------------------------
 
 TOGETHER_SHARE = 0.1
-"""Events that share a read with the one before, as a share of all that follow another, from which percentiles of ITL
-are those of reads."""
+"""Events that share a read with the one before, as a share of all that follow another, from which
+percentiles of ITL are those of reads."""
 READ_LATE_SHARE = 0.5
 """Share of such events from which the median gap was not measured."""
 LONG_WAITS = 0.01
 """Share of the requests, two at least, that waited as long as the p99 of ITL."""
 UNMEASURED_GAP = 0.1
-"""Median ITL over median TPOT, of another tool's run, below which half of the gaps are none of an engine's steps."""
+"""Median ITL over median TPOT, of another tool's run, below which half of the gaps are none of an
+engine's steps."""
 
-# --- tpot_understated, ttft_overstated, arrivals_bunched ------------------------------------------------------------
+# --- tpot_understated, ttft_overstated, arrivals_bunched ------------------------------------------
 
 UNDERSTATED = 1.1
-"""The factor by which TPOT is too small, median of the answers, for the tokens that came with the first."""
+"""The factor by which TPOT is too small, median of the answers, for the tokens that came with the
+first."""
 OVERSTATED = 0.1
-"""Share of TTFT, median of the answers, during which the first event waited for those that it came with."""
+"""Share of TTFT, median of the answers, during which the first event waited for those that it came
+with."""
 BUNCHED_S = 1e-5
-"""Time per output token, median, below which tokens were not streamed: well below any engine's step."""
+"""Time per output token, median, below which tokens were not streamed: well below any engine's
+step."""
 STARVED_SHARE = 0.1
-"""Receive lag over E2E, medians, from which a client that got no processor is what bunched an answer."""
+"""Receive lag over E2E, medians, from which a client that got no processor is what bunched an
+answer."""
 
-# --- answers_collected ----------------------------------------------------------------------------------------------
+# --- answers_collected ----------------------------------------------------------------------------
 
 COLLECTED_REQUESTS = 20
 COLLECTED_OTHERS = 3
 COLLECTED_LENGTH = 0.1
-"""The fewest requests, and the fewest of them whose answer is this share longer or shorter than its prompt lets
-expect: fewer may do so by chance, or by their position in the burst that begins a loop.
+"""The fewest requests, and the fewest of them whose answer is this share longer or shorter than its
+prompt lets expect: fewer may do so by chance, or by their position in the burst that begins a loop.
 """
 COLLECTED_FIT = 0.9
-"""Share of the variance of TTFT, at equal prompt length, that the length of the answer explains: nothing that begins
-to answer knows how long it will be."""
+"""Share of the variance of TTFT, at equal prompt length, that the length of the answer explains:
+nothing that begins to answer knows how long it will be."""
 COLLECTED_SHARE = (0.5, 1.05)
-"""The part of the mean TTFT that grows with the answer, least and most: a queue that grows while a loop fills gives
-more. What a token without an event adds to TTFT, over the time between events, lies within it too.
+"""The part of the mean TTFT that grows with the answer, least and most: a queue that grows while a
+loop fills gives more. What a token without an event adds to TTFT, over the time between events,
+lies within it too.
 """
 COLLECTED_SPREAD = 0.5
-"""The distance from the p10 to the p90 of TPOT, over its median: an engine's pace follows the number of others that
-it serves.
+"""The distance from the p10 to the p90 of TPOT, over its median: an engine's pace follows the
+number of others that it serves.
 """
 
-# --- first_event_early ----------------------------------------------------------------------------------------------
+# --- first_event_early ----------------------------------------------------------------------------
 
 EARLY_EVENTS = 8
 """The fewest events of an answer whose later ones have a pace."""
 EARLY_GAPS = 3.0
 """The ratio of the first gap to the pace of the later ones from which it is none of them."""
 EARLY_SHARE = 0.75
-"""Share of the answers: where prompts of others are computed between the first two tokens it is half of them."""
+"""Share of the answers: where prompts of others are computed between the first two tokens it is
+half of them."""
 
-# --- requests_resent, connections_not_kept --------------------------------------------------------------------------
+# --- requests_resent, connections_not_kept --------------------------------------------------------
 
 RESENT_SHARE = 0.01
 RESENT_REQUESTS = 5
-"""Share and number of requests sent a second time, above which they are more than the race of a server's keep-alive
-time.
+"""Share and number of requests sent a second time, above which they are more than the race of a
+server's keep-alive time.
 """
 CHURN_SHARE = 0.5
-"""Share of requests on fresh connections, beyond the first of each slot, from which connections are not kept."""
+"""Share of requests on fresh connections, beyond the first of each slot, from which connections are
+not kept."""
 CHURN_REQUESTS = 10
 """The fewest requests beyond the first of each slot that tell anything."""
 CHURN_COST = 0.05
@@ -236,47 +253,53 @@ CHURN_COST = 0.05
 CHURN_FLOOR_S = 0.005
 """A time to connect that is a small matter, whatever E2E is."""
 
-# --- input_length, output_length, empty_answers ---------------------------------------------------------------------
+# --- input_length, output_length, empty_answers ---------------------------------------------------
 
 LENGTH_SHARE = 0.01
-"""Share of requests whose input or output is not as long as asked, from which the workload is another one."""
+"""Share of requests whose input or output is not as long as asked, from which the workload is
+another one."""
 EMPTY_SHARE = 0.01
 """Share of answers without any output, though complete: as for lengths."""
 EMPTY_REQUESTED_TOKENS = 8
 ONE_TOKEN_SHARE = 0.5
-"""Share of answers of one token where EMPTY_REQUESTED_TOKENS or more were allowed, from which there is no decoding to
-measure. Some are natural: a yes, a no.
+"""Share of answers of one token where EMPTY_REQUESTED_TOKENS or more were allowed, from which there
+is no decoding to measure. Some are natural: a yes, a no.
 """
 
-# --- answers_identical, answers_repeated ----------------------------------------------------------------------------
+# --- answers_identical, answers_repeated ----------------------------------------------------------
 
 SAME_REQUESTS = 20
 """The fewest answers that are compared."""
 SAME_SHARE = 0.5
-"""Share of answers whose gaps are equal to the microsecond, from which no engine made them: no two requests agree in
-several gaps by chance.
+"""Share of answers whose gaps are equal to the microsecond, from which no engine made them: no two
+requests agree in several gaps by chance.
 """
 SAME_TEXTS_SHARE = 0.1
-"""Share of different prompts that got the text of another: few answers of an engine agree in eight tokens."""
+"""Share of different prompts that got the text of another: few answers of an engine agree in eight
+tokens."""
 
-# --- no_usage, tokens_not_streamed, several_tokens_an_event, fewer_tokens_than_events -------------------------------
+# --- no_usage, tokens_not_streamed, several_tokens_an_event, fewer_tokens_than_events -------------
 
 NO_USAGE_SHARE = 0.01
 """Share of answers without usage, from which percentiles mix two ways of counting."""
 COALESCED_TOKENS = 1.05
-"""Tokens per output event from which events are no tokens; events per token, from which tokens are miscounted."""
+"""Tokens per output event from which events are no tokens; events per token, from which tokens are
+miscounted."""
 UNSEEN_TOKENS = 64
-"""Tokens per output event from which most of them were never streamed: no engine's stream interval is so long."""
+"""Tokens per output event from which most of them were never streamed: no engine's stream interval
+is so long."""
 
-# --- transfers_differ -----------------------------------------------------------------------------------------------
+# --- transfers_differ -----------------------------------------------------------------------------
 
 NOT_HANDED_OVER_SHARE = 0.05
-"""Share of prompt tokens that decode workers did not get from prefill workers: whole blocks alone are handed over."""
+"""Share of prompt tokens that decode workers did not get from prefill workers: whole blocks alone
+are handed over."""
 
-# --- prefix_cache_helped, prompts_repeated --------------------------------------------------------------------------
+# --- prefix_cache_helped, prompts_repeated --------------------------------------------------------
 
 CACHED_SHARE = 0.01
-"""Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is flattered."""
+"""Cached tokens beyond the plan's promise, as a share of input tokens, from which a run is
+flattered."""
 REPEATED_SHARE = 0.01
 """Share of a file's prompts that are sent again, from which a finding tells it."""
 SYSTEM_TOKENS = 16

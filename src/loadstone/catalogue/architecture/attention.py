@@ -1,7 +1,8 @@
 """Counts attention of several kinds; each knows its weight matrices and what it keeps of a token.
 
-A `weights(hidden)` lists every matrix with its shape, by the name it has in Hugging Face checkpoints (the common one,
-where families differ). Parameter counts, bytes, FLOPs and how tensor parallelism cuts it all follow from that list.
+A `weights(hidden)` lists every matrix with its shape, by the name it has in Hugging Face
+checkpoints (the common one, where families differ). Parameter counts, bytes, FLOPs and how tensor
+parallelism cuts it all follow from that list.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from loadstone.catalogue.architecture.precision import KV_BYTES
 
 
 class FullAttention(msgspec.Struct, frozen=True):
-    """Counts softmax attention with its own keys and values: MHA (kv_heads = heads), GQA, MQA (kv_heads = 1).
+    """Counts softmax attention with its own keys and values: MHA (kv_heads = heads), GQA, MQA
+    (kv_heads = 1).
 
     `window_tokens`: the layer sees at most so many tokens (a sliding window, or a chunk).
-    `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the tokens.
-    `gate`: sigmoid gate on the output, one number per element or per head; `gate_in_query`: a part of the queries'
-    projection, and so with its bias. `qk_norm`: norms over each head or over
-    the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value projection, values are the
-    keys (the cache still holds both). `stores_kv` is false where the layer reads the cache of an earlier one, and has
-    no projections for it.
+    `top_tokens`: sparse attention's budget; an indexer of `index_heads` × `index_dim` picks the
+    tokens. `gate`: sigmoid gate on the output, one number per element or per head; `gate_in_query`:
+    a part of the queries' projection, and so with its bias. `qk_norm`: norms over each head or over
+    the whole projection (`layer`: over each head, with biases). `keys_as_values`: no value
+    projection, values are the keys (the cache still holds both). `stores_kv` is false where the
+    layer reads the cache of an earlier one, and has no projections for it.
     """
 
     heads: int
@@ -48,7 +50,10 @@ class FullAttention(msgspec.Struct, frozen=True):
     def weights(self, hidden: int) -> Iterator[Matrix]:
         query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
         kv_heads = self.kv_heads if self.stores_kv else 0
-        key, value = kv_heads * self.head_dim, 0 if self.keys_as_values else kv_heads * self.v_head_dim
+        key, value = (
+            kv_heads * self.head_dim,
+            (0 if self.keys_as_values else kv_heads * self.v_head_dim),
+        )
         yield Matrix("self_attn.q_proj", hidden, query, "attention", "column")
         if key:
             yield Matrix("self_attn.k_proj", hidden, key, "attention", "kv")
@@ -71,7 +76,9 @@ class FullAttention(msgspec.Struct, frozen=True):
         if self.sinks:
             yield vector("self_attn.sinks", self.heads, "attention")
         if self.index_heads:
-            yield Matrix("self_attn.index_q_proj", hidden, self.index_heads * self.index_dim, "attention")
+            yield Matrix(
+                "self_attn.index_q_proj", hidden, self.index_heads * self.index_dim, "attention"
+            )
             yield Matrix("self_attn.index_k_proj", hidden, self.index_dim, "attention")
             yield vector("self_attn.index_norm", 2 * self.index_dim)
 
@@ -84,11 +91,12 @@ class FullAttention(msgspec.Struct, frozen=True):
 
 
 class LatentAttention(msgspec.Struct, frozen=True):
-    """Counts MLA (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent of `kv_rank` numbers and one RoPE key of
-    `rope_dim` per token, for all heads together.
+    """Counts MLA (DeepSeek-V2, arXiv 2405.04434): the cache holds one latent of `kv_rank` numbers
+    and one RoPE key of `rope_dim` per token, for all heads together.
 
-    `top_tokens`: sparse attention's budget (DeepSeek-V3.2); `index_heads` is 0 in a layer that reuses the choice of
-    an earlier one. `window_tokens`, `gate`: as in full attention. `bias`: on both compressions and on the output.
+    `top_tokens`: sparse attention's budget (DeepSeek-V3.2); `index_heads` is 0 in a layer that
+    reuses the choice of an earlier one. `window_tokens`, `gate`: as in full attention. `bias`: on
+    both compressions and on the output.
     """
 
     heads: int
@@ -113,7 +121,9 @@ class LatentAttention(msgspec.Struct, frozen=True):
             yield vector("self_attn.q_a_layernorm", self.q_rank)
             yield Matrix("self_attn.q_b_proj", self.q_rank, query, "attention", "column")
         up = self.heads * (self.nope_dim + self.v_dim)
-        yield Matrix("self_attn.kv_a_proj_with_mqa", hidden, self.kv_rank + self.rope_dim, "attention")
+        yield Matrix(
+            "self_attn.kv_a_proj_with_mqa", hidden, self.kv_rank + self.rope_dim, "attention"
+        )
         yield vector("self_attn.kv_a_layernorm", self.kv_rank)
         yield Matrix("self_attn.kv_b_proj", self.kv_rank, up, "attention", "column")
         yield Matrix("self_attn.o_proj", self.heads * self.v_dim, hidden, "attention", "row")
@@ -125,17 +135,27 @@ class LatentAttention(msgspec.Struct, frozen=True):
             yield vector("self_attn.bias", biases, "attention")
         if self.index_heads:
             yield Matrix(
-                "self_attn.indexer.wq_b", self.q_rank or hidden, self.index_heads * self.index_dim, "attention"
+                "self_attn.indexer.wq_b",
+                self.q_rank or hidden,
+                self.index_heads * self.index_dim,
+                "attention",
             )
             yield Matrix("self_attn.indexer.wk", hidden, self.index_dim, "attention")
             yield vector("self_attn.indexer.k_norm", 2 * self.index_dim)
-            yield Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False)
+            yield Matrix(
+                "self_attn.indexer.weights_proj",
+                hidden,
+                self.index_heads,
+                "attention",
+                quantisable=False,
+            )
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        """Return the latent and the RoPE key, and one FP8 key of the indexer with an fp32 scale per 128 numbers.
+        """Return the latent and the RoPE key, and one FP8 key of the indexer with an fp32 scale per
+        128 numbers.
 
-        `fp8_ds_mla` (vLLM, sparse MLA): the latent in FP8 with an fp32 scale per 128 numbers, the RoPE key in bf16:
-        512 + 16 + 128 = 656 bytes for DeepSeek.
+        `fp8_ds_mla` (vLLM, sparse MLA): the latent in FP8 with an fp32 scale per 128 numbers, the
+        RoPE key in bf16: 512 + 16 + 128 = 656 bytes for DeepSeek.
         """
         held: float
         if kv_dtype == "fp8_ds_mla":
@@ -146,11 +166,13 @@ class LatentAttention(msgspec.Struct, frozen=True):
 
 
 class CompressedAttention(msgspec.Struct, frozen=True):
-    """Counts DeepSeek-V4's attention: one key-value vector of `head_dim` for all heads, kept for the last
-    `window_tokens`, and beyond them one compressed vector for every `ratio` tokens (0: window only). `top_tokens`
-    compressed vectors are read, where an indexer picks them; without one, all.
+    """Counts DeepSeek-V4's attention: one key-value vector of `head_dim` for all heads, kept for
+    the last `window_tokens`, and beyond them one compressed vector for every `ratio` tokens (0:
+    window only). `top_tokens` compressed vectors are read, where an indexer picks them; without
+    one, all.
 
-    The output projection is of low rank: `groups` matrices to `o_rank` each, then one back to hidden.
+    The output projection is of low rank: `groups` matrices to `o_rank` each, then one back to
+    hidden.
     """
 
     heads: int
@@ -172,18 +194,32 @@ class CompressedAttention(msgspec.Struct, frozen=True):
         yield Matrix("self_attn.wq_b", self.q_rank, query, "attention", "column")
         yield Matrix("self_attn.wkv", hidden, self.head_dim, "attention")
         yield vector("self_attn.kv_norm", self.head_dim)
-        yield Matrix("self_attn.wo_a", query // self.groups, self.groups * self.o_rank, "attention", "column")
+        yield Matrix(
+            "self_attn.wo_a", query // self.groups, self.groups * self.o_rank, "attention", "column"
+        )
         yield Matrix("self_attn.wo_b", self.groups * self.o_rank, hidden, "attention", "row")
         yield vector("self_attn.sinks", self.heads, "attention")
         if self.ratio:
             yield from self._compressor("self_attn.compressor", hidden, self.head_dim)
         if self.index_heads:
-            yield Matrix("self_attn.indexer.wq_b", self.q_rank, self.index_heads * self.index_dim, "attention")
-            yield Matrix("self_attn.indexer.weights_proj", hidden, self.index_heads, "attention", quantisable=False)
+            yield Matrix(
+                "self_attn.indexer.wq_b",
+                self.q_rank,
+                self.index_heads * self.index_dim,
+                "attention",
+            )
+            yield Matrix(
+                "self_attn.indexer.weights_proj",
+                hidden,
+                self.index_heads,
+                "attention",
+                quantisable=False,
+            )
             yield from self._compressor("self_attn.indexer.compressor", hidden, self.index_dim)
 
     def _compressor(self, name: str, hidden: int, width: int) -> Iterator[Matrix]:
-        """Return keys and gates, twice where blocks overlap (the fine ones), a bias for each position, and a norm."""
+        """Return keys and gates, twice where blocks overlap (the fine ones), a bias for each
+        position, and a norm."""
         wide = width * (2 if self.index_heads else 1)
         yield Matrix(f"{name}.wkv", hidden, wide, "attention", quantisable=False)
         yield Matrix(f"{name}.wgate", hidden, wide, "attention", quantisable=False)

@@ -1,4 +1,5 @@
-"""Counts layers that keep a state of constant size: linear attention of several kinds, and short convolutions."""
+"""Counts layers that keep a state of constant size: linear attention of several kinds, and short
+convolutions."""
 
 from __future__ import annotations
 
@@ -13,17 +14,21 @@ from loadstone.catalogue.architecture.precision import KV_BYTES
 class LinearAttention(msgspec.Struct, frozen=True):
     """Counts attention with a state of constant size in place of a cache.
 
-    mamba1       `heads` channels (`value_dim` 1) with a state of `key_dim` each; steps through `rank` numbers
+    mamba1       `heads` channels (`value_dim` 1) with a state of `key_dim` each; steps through
+                 `rank` numbers
     mamba2       `heads` × `value_dim` channels, states of `key_dim`, shared by `key_heads` groups
     gated-delta  Qwen3-Next, Qwen3.5: `key_heads` of `key_dim`, `heads` value heads of `value_dim`
     kda          Kimi Delta Attention: `heads` of `key_dim` and `value_dim`, decay per channel
     lightning    MiniMax-01: `heads` of `key_dim` and `value_dim`, no convolution (`conv_width` 1)
-    short-conv   LFM2: `heads` channels (`value_dim` 1) through a short convolution and nothing else (`key_dim` 0)
-    state numbers per sequence = heads · key_dim · value_dim, and (conv_width − 1) inputs of the short convolution.
+    short-conv   LFM2: `heads` channels (`value_dim` 1) through a short convolution and nothing else
+                 (`key_dim` 0)
+    state numbers per sequence = heads · key_dim · value_dim, and (conv_width − 1) inputs of the
+    short convolution.
 
-    `state_dtype`: None where the config does not say, which engines take differently. `bias`, `output_bias`: of the
-    projections in and out. `normed`: Mamba-2's norm before the projection out; `inner_norms`: of what the steps come
-    from (Jamba). `full_rank_gate`: KDA's projection to it is one matrix, not two of low rank.
+    `state_dtype`: None where the config does not say, which engines take differently. `bias`,
+    `output_bias`: of the projections in and out. `normed`: Mamba-2's norm before the projection
+    out; `inner_norms`: of what the steps come from (Jamba). `full_rank_gate`: KDA's projection to
+    it is one matrix, not two of low rank.
     """
 
     kind: Literal["mamba1", "mamba2", "gated-delta", "kda", "lightning", "short-conv"]
@@ -85,7 +90,13 @@ class LinearAttention(msgspec.Struct, frozen=True):
             )
         if self.kind == "mamba2":
             return (
-                Matrix("mixer.in_proj", hidden, inner + self.conv_channels + self.heads, "linear", "column"),
+                Matrix(
+                    "mixer.in_proj",
+                    hidden,
+                    inner + self.conv_channels + self.heads,
+                    "linear",
+                    "column",
+                ),
                 vector("mixer.A_D_dt", 3 * self.heads, "linear"),
                 *([vector("mixer.norm", inner)] if self.normed else []),
                 Matrix("mixer.out_proj", inner, hidden, "linear", "row"),
@@ -94,8 +105,22 @@ class LinearAttention(msgspec.Struct, frozen=True):
             return (
                 Matrix("linear_attn.in_proj_qkv", hidden, self.conv_channels, "linear", "column"),
                 Matrix("linear_attn.in_proj_z", hidden, inner, "linear", "column"),
-                Matrix("linear_attn.in_proj_b", hidden, self.heads, "linear", "column", quantisable=False),
-                Matrix("linear_attn.in_proj_a", hidden, self.heads, "linear", "column", quantisable=False),
+                Matrix(
+                    "linear_attn.in_proj_b",
+                    hidden,
+                    self.heads,
+                    "linear",
+                    "column",
+                    quantisable=False,
+                ),
+                Matrix(
+                    "linear_attn.in_proj_a",
+                    hidden,
+                    self.heads,
+                    "linear",
+                    "column",
+                    quantisable=False,
+                ),
                 vector("linear_attn.A_dt", 2 * self.heads, "linear"),
                 vector("linear_attn.norm", self.value_dim),
                 Matrix("linear_attn.out_proj", inner, hidden, "linear", "row"),
@@ -116,9 +141,11 @@ class LinearAttention(msgspec.Struct, frozen=True):
         return 0.0
 
     def state_bytes(self, unsaid: str = "fp32") -> float:
-        """Return the bytes of one sequence: the recurrent state at `state_dtype` or `unsaid`, the convolution's
-        inputs in bf16."""
-        recurrent = self.heads * self.key_dim * self.value_dim * KV_BYTES[self.state_dtype or unsaid]
+        """Return the bytes of one sequence: the recurrent state at `state_dtype` or `unsaid`, the
+        convolution's inputs in bf16."""
+        recurrent = (
+            self.heads * self.key_dim * self.value_dim * KV_BYTES[self.state_dtype or unsaid]
+        )
         return recurrent + (self.conv_width - 1) * self.conv_channels * KV_BYTES["bf16"]
 
 

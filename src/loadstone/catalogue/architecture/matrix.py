@@ -6,7 +6,9 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["embedding", "attention", "linear", "mlp", "experts", "router", "norm", "other", "vision"]
+Kind = Literal[
+    "embedding", "attention", "linear", "mlp", "experts", "router", "norm", "other", "vision"
+]
 Split = Literal["column", "row", "kv", "replicated", "expert", "vocab"]
 
 
@@ -18,7 +20,8 @@ class Matrix(msgspec.Struct, frozen=True):
         kv          whole KV heads: outputs / min(n, kv_heads); beyond that, heads are copied
         replicated  whole on every rank    vocab       outputs / n (or rows of the embedding)
         expert      an expert's column or row; with expert parallelism whole experts are dealt out
-    `quantisable`: whether engines quantise it when told to quantise a model (norms, routers, embeddings: no).
+    `quantisable`: whether engines quantise it when told to quantise a model (norms, routers,
+    embeddings: no).
     """
 
     name: str

@@ -22,13 +22,14 @@ class DenseMlp(msgspec.Struct, frozen=True):
 
 
 class Experts(msgspec.Struct, frozen=True):
-    """Holds a router and `experts` MLPs, of which a token takes `per_token`; beside them one dense MLP that all
-    tokens pass, of width `shared_intermediate` (all shared experts together; 0: none).
+    """Holds a router and `experts` MLPs, of which a token takes `per_token`; beside them one dense
+    MLP that all tokens pass, of width `shared_intermediate` (all shared experts together; 0: none).
 
-    `latent`: the routed experts work at this width, between two projections of their own (else at hidden).
-    `shared_gate`: the shared part has a gate of one number. `shared_bias`: on the shared part, and around the
-    latent one. `more_choices`: the router weighs so many more, which do nothing; `per_token` counts the
-    experts alone, on average. `router_bias`: a correction for each that it weighs.
+    `latent`: the routed experts work at this width, between two projections of their own (else at
+    hidden). `shared_gate`: the shared part has a gate of one number. `shared_bias`: on the shared
+    part, and around the latent one. `more_choices`: the router weighs so many more, which do
+    nothing; `per_token` counts the experts alone, on average. `router_bias`: a correction for each
+    that it weighs.
     """
 
     experts: int
@@ -53,7 +54,9 @@ class Experts(msgspec.Struct, frozen=True):
             yield Matrix("mlp.fc2_latent_proj", self.latent, hidden, "mlp")
             if self.shared_bias:
                 yield vector("mlp.latent_bias", self.latent + hidden, "mlp")
-        for matrix in _mlp("mlp.experts", self.latent or hidden, self.intermediate, self.matrices, self.bias):
+        for matrix in _mlp(
+            "mlp.experts", self.latent or hidden, self.intermediate, self.matrices, self.bias
+        ):
             yield msgspec.structs.replace(
                 matrix, kind="experts", split="expert", copies=self.experts, active=self.per_token
             )

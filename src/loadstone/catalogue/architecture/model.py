@@ -12,25 +12,37 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.attention import (
+    Attention,
+    CompressedAttention,
+    FullAttention,
+    LatentAttention,
+)
 from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts, Mlp
 from loadstone.catalogue.architecture.precision import FORMATS, Format
 
 __all__ = [
-    "CompressedAttention", "DenseMlp", "Experts", "FullAttention", "LatentAttention", "Layers",
-    "LinearAttention", "Matrix", "Model",
-]  # fmt: skip
+    "CompressedAttention",
+    "DenseMlp",
+    "Experts",
+    "FullAttention",
+    "LatentAttention",
+    "Layers",
+    "LinearAttention",
+    "Matrix",
+    "Model",
+]
 
 
 class Layers(msgspec.Struct, frozen=True):
-    """Holds a run of `count` equal layers, in the model's order. A hybrid's layer may have only one of its two
-    halves.
+    """Holds a run of `count` equal layers, in the model's order. A hybrid's layer may have only one
+    of its two halves.
 
-    `extra`: weights beside the two halves, norms above all. `state`: kept beside the attention's own in
-    the same layer (Falcon-H1's Mamba-2). `formats`: (matrix name, format) of what
-    the checkpoint does not keep at the model's full precision.
+    `extra`: weights beside the two halves, norms above all. `state`: kept beside the attention's
+    own in the same layer (Falcon-H1's Mamba-2). `formats`: (matrix name, format) of what the
+    checkpoint does not keep at the model's full precision.
     """
 
     count: int
@@ -42,7 +54,11 @@ class Layers(msgspec.Struct, frozen=True):
 
     def weights(self, hidden: int) -> tuple[Matrix, ...]:
         """Return those of one layer."""
-        parts = [part.weights(hidden) for part in (self.attention, self.mlp, self.state) if part is not None]
+        parts = [
+            part.weights(hidden)
+            for part in (self.attention, self.mlp, self.state)
+            if part is not None
+        ]
         return tuple(matrix for part in parts for matrix in part) + self.extra
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
@@ -60,17 +76,20 @@ class Model(msgspec.Struct, frozen=True, dict=True):
     """Holds the architecture of a model.
 
     name                a Hugging Face id, or a path
-    layers              in order, runs of equal ones; `draft_layers`: multi-token-prediction heads, not counted in
-                        totals (engines load them only for speculative decoding)
+    layers              in order, runs of equal ones; `draft_layers`: multi-token-prediction heads,
+                        not counted in totals (engines load them only for speculative decoding)
     max_context_tokens  as its config says, RoPE's scaling included; None where it does not
     model_type          its family's name in the config: engines treat some apart
     dtype               full precision: what is not quantised (`bf16`)
     weights_dtype       what most of the checkpoint is kept in (`fp8` for DeepSeek-V3)
     kv_dtype            what a KV cache has unless the engine is told otherwise
-    vision_parameters   of towers beside the text model, counted where the config says enough; kept at `dtype`
+    vision_parameters   of towers beside the text model, counted where the config says enough; kept
+                        at `dtype`
     norms               vectors of hidden size beside the layers
-    assumed             what the config left open and was assumed, and fields not understood; for the reader
-    given               where it is none of the catalogue's: `config` and `quantisation`, its files as they are
+    assumed             what the config left open and was assumed, and fields not understood; for
+                        the reader
+    given               where it is none of the catalogue's: `config` and `quantisation`, its files
+                        as they are
     """
 
     name: str
@@ -102,7 +121,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def kinds(self) -> tuple[Layers, ...]:
-        """Return the layers with equal ones together, whatever their order: for sums over layers."""
+        """Return the layers with equal ones together, whatever their order: for sums over
+        layers."""
         counts: Counter[Layers] = Counter()
         for run in self.layers:
             counts[msgspec.structs.replace(run, count=1)] += run.count
@@ -110,14 +130,20 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def embeddings(self) -> tuple[Matrix, ...]:
-        """Return the input table, the output head (tied: one matrix for both), the last norm, and `extra`."""
-        matrices = [Matrix("embed_tokens", self.vocab, self.hidden, "embedding", "vocab", quantisable=False)]
+        """Return the input table, the output head (tied: one matrix for both), the last norm, and
+        `extra`."""
+        matrices = [
+            Matrix("embed_tokens", self.vocab, self.hidden, "embedding", "vocab", quantisable=False)
+        ]
         if not self.tied_embeddings:
-            matrices.append(Matrix("lm_head", self.hidden, self.vocab, "embedding", "vocab", quantisable=False))
+            matrices.append(
+                Matrix("lm_head", self.hidden, self.vocab, "embedding", "vocab", quantisable=False)
+            )
         return (*matrices, vector("norm", self.norms * self.hidden), *self.extra)
 
     def weights(self) -> Iterator[tuple[Layers | None, Matrix, int]]:
-        """Yield every matrix of the text model, (its run, itself, how many layers have it); None: the embeddings.
+        """Yield every matrix of the text model, (its run, itself, how many layers have it); None:
+        the embeddings.
 
         Draft layers and vision towers are not in it.
         """
@@ -136,8 +162,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         return any(isinstance(run.attention, LatentAttention) for run in self.kinds)
 
     def format_of(self, run: Layers | None, matrix: Matrix, dtype: str | None = None) -> Format:
-        """Return how a matrix is kept: as in the checkpoint (`dtype` None or the checkpoint's own), or with all that
-        engines quantise at `dtype`.
+        """Return how a matrix is kept: as in the checkpoint (`dtype` None or the checkpoint's own),
+        or with all that engines quantise at `dtype`.
         """
         full = FORMATS[self.dtype]
         if dtype is None or dtype == self.weights_dtype:
@@ -149,8 +175,8 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def parameters_by_kind(self) -> dict[str, int]:
-        """Return the parameters of embedding, attention, linear, mlp, experts, router, norm, other; vision where it
-        was counted."""
+        """Return the parameters of embedding, attention, linear, mlp, experts, router, norm, other;
+        vision where it was counted."""
         counts: Counter[str] = Counter()
         for _, matrix, count in self.weights():
             counts[matrix.kind] += matrix.parameters * count
@@ -165,16 +191,21 @@ class Model(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def active_parameters(self) -> int:
-        """Return what one token of text passes: of the experts those it takes; both embeddings; no vision tower."""
+        """Return what one token of text passes: of the experts those it takes; both embeddings; no
+        vision tower."""
         return sum(matrix.active_parameters * count for _, matrix, count in self.weights())
 
     @cached_property
     def draft_parameters(self) -> int:
-        return sum(matrix.parameters * run.count for run in self.draft_layers for matrix in run.weights(self.hidden))
+        return sum(
+            matrix.parameters * run.count
+            for run in self.draft_layers
+            for matrix in run.weights(self.hidden)
+        )
 
     def weights_bytes(self, dtype: str | None = None) -> float:
-        """Return the bytes as in the checkpoint, or with all that engines quantise at `dtype`. Without draft
-        layers."""
+        """Return the bytes as in the checkpoint, or with all that engines quantise at `dtype`.
+        Without draft layers."""
         text = sum(
             matrix.parameters * count * self.format_of(run, matrix, dtype).bytes
             for run, matrix, count in self.weights()
@@ -182,15 +213,15 @@ class Model(msgspec.Struct, frozen=True, dict=True):
         return text + self.vision_parameters * FORMATS[self.dtype].bytes
 
     def kv_bytes_per_token(self, kv_dtype: str | None = None) -> float:
-        """Return the KV cache of one token over all layers, all ranks together, without replication: Σ layers · 2 ·
-        kv_heads · head_dim · bytes, or what the layer's kind of attention keeps. Windows are not looked at: every
-        token is written.
+        """Return the KV cache of one token over all layers, all ranks together, without
+        replication: Σ layers · 2 · kv_heads · head_dim · bytes, or what the layer's kind of
+        attention keeps. Windows are not looked at: every token is written.
         """
         dtype = kv_dtype or self.kv_dtype
         return sum(run.count * run.kv_bytes_per_token(dtype) for run in self.kinds)
 
     @property
     def state_bytes(self) -> float:
-        """Return the bytes of one sequence, whatever its length: the states of linear attention, and what short
-        convolutions keep; in fp32 where the config does not say."""
+        """Return the bytes of one sequence, whatever its length: the states of linear attention,
+        and what short convolutions keep; in fp32 where the config does not say."""
         return sum(run.count * state.state_bytes() for run in self.kinds for state in run.states)

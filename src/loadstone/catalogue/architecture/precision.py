@@ -1,4 +1,5 @@
-"""Describes how numbers are kept: what one parameter, and one number of the KV cache, costs in bytes."""
+"""Describes how numbers are kept: what one parameter, and one number of the KV cache, costs in
+bytes."""
 
 from __future__ import annotations
 
@@ -8,10 +9,11 @@ from loadstone.core.errors import InputError
 
 
 class Format(msgspec.Struct, frozen=True, cache_hash=True):
-    """Describes a storage format. `group` numbers share one scale of `scale_bits` (and one zero point of
-    `zero_bits`).
+    """Describes a storage format. `group` numbers share one scale of `scale_bits` (and one zero
+    point of `zero_bits`).
 
-    bytes per number = (bits + (scale_bits + zero_bits) / group) / 8; group 0: no scales worth counting.
+    bytes per number = (bits + (scale_bits + zero_bits) / group) / 8; group 0: no scales worth
+    counting.
     """
 
     dtype: str
@@ -36,16 +38,27 @@ FORMATS: dict[str, Format] = {
     "mxfp4": Format("mxfp4", 4, 32, 8),
     # NVIDIA: 16 E2M1 numbers share an E4M3 scale (and a tensor one fp32 scale, not counted).
     "nvfp4": Format("nvfp4", 4, 16, 8),
-    # What AWQ and GPTQ checkpoints have by default: 128 numbers share an fp16 scale and a 4-bit zero point.
+    # What AWQ and GPTQ checkpoints have by default: 128 numbers share an fp16 scale and a 4-bit
+    # zero point.
     "int4": Format("int4", 4, 128, 16, 4),
 }
 """What a user may write for weights; a checkpoint may have others (block scales, other groups)."""
 
 TORCH_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _SAME = {
-    **TORCH_DTYPES, "half": "fp16", "float": "fp32", "fp8_e4m3": "fp8", "float8_e4m3fn": "fp8", "e4m3": "fp8",
-    "e5m2": "fp8_e5m2", "fp4": "nvfp4", "awq": "int4", "gptq": "int4", "w4a16": "int4", "w8a8": "int8",
-}  # fmt: skip
+    **TORCH_DTYPES,
+    "half": "fp16",
+    "float": "fp32",
+    "fp8_e4m3": "fp8",
+    "float8_e4m3fn": "fp8",
+    "e4m3": "fp8",
+    "e5m2": "fp8_e5m2",
+    "fp4": "nvfp4",
+    "awq": "int4",
+    "gptq": "int4",
+    "w4a16": "int4",
+    "w8a8": "int8",
+}
 
 KV_BYTES: dict[str, float] = {
     "fp32": 4.0,
@@ -67,13 +80,16 @@ def _name_of(text: str) -> str:
 
 
 def dtype_of(text: str, what: str) -> str:
-    """Return the name this project uses for a precision: `bfloat16` is `bf16`. `what` names the place for the error.
+    """Return the name this project uses for a precision: `bfloat16` is `bf16`. `what` names the
+    place for the error.
 
     Raises InputError.
     """
     name = _name_of(text).removesuffix("_e5m2")
     if name not in FORMATS:
-        raise InputError(f"{what}: {text!r} is not a known precision; write one of {', '.join(FORMATS)}")
+        raise InputError(
+            f"{what}: {text!r} is not a known precision; write one of {', '.join(FORMATS)}"
+        )
     return name
 
 
@@ -81,5 +97,7 @@ def kv_dtype_of(text: str, what: str) -> str:
     """Return the name of a KV cache's precision. Raises InputError."""
     name = _name_of(text)
     if name not in KV_BYTES:
-        raise InputError(f"{what}: {text!r} is not a precision of a KV cache; write one of {', '.join(KV_BYTES)}")
+        raise InputError(
+            f"{what}: {text!r} is not a precision of a KV cache; write one of {', '.join(KV_BYTES)}"
+        )
     return name

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
-from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.attention import (
+    Attention,
+    CompressedAttention,
+    FullAttention,
+    LatentAttention,
+)
 from loadstone.catalogue.config.families import Family, Mixer, tables
 from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.states import linear_attention
@@ -19,7 +24,7 @@ _BY_NUMBER: dict[str, tuple[Mixer, Mixer]] = {
 _WINDOWS = ("sliding_window", "attention_chunk_size", "sliding_window_size")
 
 
-# --- which attention each layer has --------------------------------------------------------------------------------
+# --- which attention each layer has ---------------------------------------------------------------
 
 
 def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
@@ -44,7 +49,8 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
 
 
 def _with_cache(fields: Fields, count: int) -> Container[Any] | None:
-    """Return the layers with a KV cache, of a model whose others keep a state; None: it has no others."""
+    """Return the layers with a KV cache, of a model whose others keep a state; None: it has no
+    others."""
     period = fields.maybe("attn_layer_period", least=1)
     if period:  # Jamba
         offset = fields.count("attn_layer_offset", default=0)
@@ -57,13 +63,16 @@ def _with_cache(fields: Fields, count: int) -> Container[Any] | None:
     if placed is not None:  # counted from 1
         return [index for index in range(count) if index + 1 in placed]
     if linear is not None:
-        raise InputError(f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown")
+        raise InputError(
+            f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown"
+        )
     interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
     return _every(interval, count) if interval else None
 
 
 def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
-    """Return, for a model without `layer_types` whose layers all have a KV cache: which of them see a window."""
+    """Return, for a model without `layer_types` whose layers all have a KV cache: which of them see
+    a window."""
     window = fields.maybe("sliding_window")
     if not window or not fields.flag("use_sliding_window", default=family.window_pattern != "G"):
         return ["full"] * count
@@ -71,7 +80,10 @@ def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
     pattern = fields.raw(*names)
     if isinstance(pattern, str):  # EXAONE 4: `LLLG`, and the last layer sees everything
         if not pattern or set(pattern) - {"L", "G"}:
-            raise InputError(f"{fields.where}: sliding_window_pattern is {pattern[:40]!r}; known are letters L and G")
+            raise InputError(
+                f"{fields.where}: sliding_window_pattern is {pattern[:40]!r}; known are letters L"
+                " and G"
+            )
         return _by_letters(pattern + "$", count)
     every = fields.maybe(*names, "global_attn_every_n_layers", least=1)
     if every:
@@ -80,28 +92,36 @@ def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
         rotated = fields.per_layer(count, "no_rope_layers")  # SmolLM3: 0 has no RoPE, and a window
         if rotated is not None:
             return ["full" if value else "window" for value in rotated]
-        first = fields.count("max_window_layers", default=28 if family.window_pattern else 0)  # Qwen
+        first = fields.count(
+            "max_window_layers", default=28 if family.window_pattern else 0
+        )  # Qwen
         return _full_at(range(first), count, "window")
     return _by_letters(family.window_pattern or "L", count)
 
 
 def _spread_window_settings(fields: Fields) -> None:
-    """Add the fields that layers with a window have in Step's `attention_other_setting`; other types have `swa_…`."""
+    """Add the fields that layers with a window have in Step's `attention_other_setting`; other
+    types have `swa_…`."""
     other = fields.inner("attention_other_setting")
     if other is None:
         return
     if other.text("attention_type", default="sliding_attention") != "sliding_attention":
-        raise InputError(f"{other.where}: attention_type must be 'sliding_attention'; no other is read")
+        raise InputError(
+            f"{other.where}: attention_type must be 'sliding_attention'; no other is read"
+        )
     names = {
         "num_attention_heads": "swa_num_attention_heads",
         "num_attention_groups": "swa_num_key_value_heads",
         "head_dim": "swa_head_dim",
     }
-    fields.values = fields.values | {new: other.values[old] for old, new in names.items() if old in other.values}
+    fields.values = fields.values | {
+        new: other.values[old] for old, new in names.items() if old in other.values
+    }
 
 
 def _by_letters(letters: str, count: int) -> list[Mixer]:
-    """Read letters: L a window, G everything, again and again; $ at the end: the last layer sees everything."""
+    """Read letters: L a window, G everything, again and again; $ at the end: the last layer sees
+    everything."""
     pattern = letters.removesuffix("$")
     full = [index for index in range(count) if pattern[index % len(pattern)] == "G"]
     return _full_at([*full, count - 1] if letters.endswith("$") else full, count, "window")
@@ -120,8 +140,8 @@ def _kind(fields: Fields, name: Any) -> Mixer:
     kind = next((kind for kind, names in tables().layer_types.items() if name in names), None)
     if kind is None:
         raise InputError(
-            f"{fields.where}: layer type {name[:40]!r} is not known, so its weights and its cache per token are "
-            "unknown too"
+            f"{fields.where}: layer type {name[:40]!r} is not known, so its weights and its cache"
+            " per token are unknown too"
         )
     return kind
 
@@ -129,7 +149,8 @@ def _kind(fields: Fields, name: Any) -> Mixer:
 def read_attention(
     fields: Fields, family: Family, kind: Mixer, index: int, count: int, hidden: int
 ) -> Attention | None:
-    """Return the attention of layer `index` of `count`; None: it mixes no tokens. Raises InputError."""
+    """Return the attention of layer `index` of `count`; None: it mixes no tokens. Raises
+    InputError."""
     if kind == "none":
         return None
     ratios, rates = fields.items("compress_ratios"), fields.inner("compress_rates")
@@ -139,9 +160,13 @@ def read_attention(
     if rates is not None:  # transformers' own form
         listed = fields.per_layer(count, "layer_types")
         if listed is None:
-            raise InputError(f"{fields.where}: compress_rates without layer_types, which say where they hold")
+            raise InputError(
+                f"{fields.where}: compress_rates without layer_types, which say where they hold"
+            )
         name = listed[index]
-        return _compressed_attention(fields, rates.count(name, default=0), name == "compressed_sparse_attention")
+        return _compressed_attention(
+            fields, rates.count(name, default=0), name == "compressed_sparse_attention"
+        )
     if kind == "linear":
         return linear_attention(fields, family, hidden)
     if fields.flag("use_mla", default=True) and fields.find("kv_lora_rank"):
@@ -149,16 +174,19 @@ def read_attention(
     return full_attention(fields, family, kind == "window", index, count, hidden)
 
 
-# --- keys and values of their own ----------------------------------------------------------------------------------
+# --- keys and values of their own -----------------------------------------------------------------
 
 
 def full_attention(
     fields: Fields, family: Family, window: bool, index: int, count: int, hidden: int
 ) -> FullAttention:
-    """Return the attention of layer `index` of `count`; `window`: it has a sliding window. Raises InputError."""
+    """Return the attention of layer `index` of `count`; `window`: it has a sliding window. Raises
+    InputError."""
     of_windows = ("swa_num_attention_heads", "num_sliding_attention_heads") if window else ()
     heads = fields.count(*of_windows, "num_attention_heads", least=1)
-    apart = window and family.window_kv_heads_doubled and "swa_num_key_value_heads" not in fields.values
+    apart = (
+        window and family.window_kv_heads_doubled and "swa_num_key_value_heads" not in fields.values
+    )
     kv_heads = (_kv_heads(fields, window) or heads) * (2 if apart else 1)
     kv_heads, head_dim, v_head_dim = _head_widths(fields, family, window, heads, kv_heads, hidden)
     sink_flags = ("add_swa_attention_sink_bias", "swa_attention_sink_enabled") if window else ()
@@ -184,7 +212,9 @@ def full_attention(
         qk_norm=None if qk_norm == "bare" else qk_norm,
         gate=(family.gate or "element") if gated else None,
         gate_in_query=gated and family.gate_in_query,
-        sinks=fields.flag(*(sink_flags or ("add_full_attention_sink_bias",)), default=family.sinks or apart),
+        sinks=fields.flag(
+            *(sink_flags or ("add_full_attention_sink_bias",)), default=family.sinks or apart
+        ),
         keys_as_values=fields.flag("attention_k_eq_v") and not window,
         stores_kv=index < count - fields.count("num_kv_shared_layers", default=0),
     )
@@ -195,7 +225,11 @@ def _kv_heads(fields: Fields, window: bool) -> int | None:
     of_windows = ("swa_num_key_value_heads",) if window else ()
     grouped = fields.flag("new_decoder_architecture")  # Falcon 40B, whose multi_query means nothing
     multi_query = fields.flag("multi_query") or fields.text("attn_type") == "multiquery_attention"
-    groups = fields.maybe("multi_query_group_num", least=1) if fields.flag("multi_query_attention") else None
+    groups = (
+        fields.maybe("multi_query_group_num", least=1)
+        if fields.flag("multi_query_attention")
+        else None
+    )
     count = fields.maybe(*of_windows, "num_key_value_heads", least=1) or groups
     return 1 if multi_query and not grouped else count
 
@@ -203,8 +237,8 @@ def _kv_heads(fields: Fields, window: bool) -> int | None:
 def _head_widths(
     fields: Fields, family: Family, window: bool, heads: int, kv_heads: int, hidden: int
 ) -> tuple[int, int, int]:
-    """Return KV heads, numbers of a key's head, of a value's. `kv_heads`: of layers with a window, where others
-    differ."""
+    """Return KV heads, numbers of a key's head, of a value's. `kv_heads`: of layers with a window,
+    where others differ."""
     of_windows = ("swa_head_dim",) if window else ()
     head_dim = fields.maybe(*of_windows, "head_dim", "attention_head_dim", "kv_channels", least=1)
     if head_dim is None and family.head_dim:
@@ -213,7 +247,10 @@ def _head_widths(
     if head_dim is None:
         head_dim = hidden // heads
         if hidden % heads:
-            fields.assume(f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim} assumed")
+            fields.assume(
+                f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim}"
+                " assumed"
+            )
     v_head_dim = fields.maybe(*(("swa_v_head_dim",) if window else ()), "v_head_dim") or head_dim
     wide = fields.maybe("global_head_dim", least=1)
     if wide is None and not fields.find("per_layer_config"):
@@ -221,7 +258,8 @@ def _head_widths(
     fewer = fields.maybe("num_global_key_value_heads", least=1)
     if window:
         return kv_heads, head_dim, v_head_dim
-    # Gemma 4: layers that see everything have wider heads, and fewer where their values are the keys.
+    # Gemma 4: layers that see everything have wider heads, and fewer where their values are the
+    # keys.
     if fewer and fields.flag("attention_k_eq_v"):
         kv_heads = fewer
     return kv_heads, wide or head_dim, wide or v_head_dim
@@ -241,14 +279,21 @@ def _attention_biases(fields: Fields, family: Family) -> tuple[bool, bool]:
 def _window_tokens(fields: Fields) -> int | None:
     tokens = fields.maybe(*_WINDOWS, least=1)
     if fields.values.keys().isdisjoint(_WINDOWS):
-        raise InputError(f"{fields.where}: layers have a sliding window, and no sliding_window says how long it is")
-    if tokens and fields.raw("use_bidirectional_attention") in (True, "all"):  # Gemma's embedders: half either side
+        raise InputError(
+            f"{fields.where}: layers have a sliding window, and no sliding_window says how long"
+            " it is"
+        )
+    if tokens and fields.raw("use_bidirectional_attention") in (
+        True,
+        "all",
+    ):  # Gemma's embedders: half either side
         return tokens // 2 + 1
     return tokens
 
 
 def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, int, int]:
-    """Return MiniMax-M3's budget in tokens, heads and width of the index; none where the layer is dense."""
+    """Return MiniMax-M3's budget in tokens, heads and width of the index; none where the layer is
+    dense."""
     config = fields.inner("sparse_attention_config")
     blocks = fields.maybe("index_topk_blocks", least=1)
     if config is None and blocks:  # transformers' own form
@@ -270,12 +315,14 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
     )
 
 
-# --- compressed caches: a latent for all heads, a vector for many tokens -------------------------------------------
+# --- compressed caches: a latent for all heads, a vector for many tokens --------------------------
 
 
 def _latent_attention(fields: Fields, window: bool, index: int) -> LatentAttention:
     top = fields.maybe("index_topk", least=1)
-    who = fields.items("indexer_types")  # GLM-5.2: `shared` layers use the choice of the last `full` one
+    who = fields.items(
+        "indexer_types"
+    )  # GLM-5.2: `shared` layers use the choice of the last `full` one
     own = top is not None and (who is None or index >= len(who) or who[index] == "full")
     heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
     return LatentAttention(
@@ -289,14 +336,16 @@ def _latent_attention(fields: Fields, window: bool, index: int) -> LatentAttenti
         index_heads=(heads or 0) if own else 0,
         index_dim=(dim or 0) if own else 0,
         gate="element" if fields.flag("mla_use_output_gate") else None,
-        window_tokens=fields.count("sliding_window", "sliding_window_size", least=1) if window else None,
+        window_tokens=(
+            fields.count("sliding_window", "sliding_window_size", least=1) if window else None
+        ),
         bias=fields.flag("attention_bias"),
     )
 
 
 def _compressed_attention(fields: Fields, ratio: int, indexed: bool) -> CompressedAttention:
-    """Return DeepSeek-V4's attention; `indexed`: the overlapping fine compression, which has the indexer; the coarse
-    one is read whole."""
+    """Return DeepSeek-V4's attention; `indexed`: the overlapping fine compression, which has the
+    indexer; the coarse one is read whole."""
     return CompressedAttention(
         heads=fields.count("num_attention_heads", least=1),
         head_dim=fields.count("head_dim", least=1),

@@ -1,4 +1,5 @@
-"""Reads what stands beside attention and MLP: norms, embeddings of every layer, residual streams."""
+"""Reads what stands beside attention and MLP: norms, embeddings of every layer, residual
+streams."""
 
 from __future__ import annotations
 
@@ -8,37 +9,47 @@ from loadstone.catalogue.architecture.matrix import Matrix, vector
 from loadstone.catalogue.config.families import Family
 from loadstone.catalogue.config.fields import Fields
 
-# --- of one layer --------------------------------------------------------------------------------------------------
+# --- of one layer ---------------------------------------------------------------------------------
 
 
-def beside_halves(fields: Fields, family: Family, hidden: int, sparse: bool = False) -> Iterator[Matrix]:
+def beside_halves(
+    fields: Fields, family: Family, hidden: int, sparse: bool = False
+) -> Iterator[Matrix]:
     """Return the parts of one layer; `sparse`: its MLP is experts."""
     yield vector("norms", _norms(fields, family, sparse) * hidden)
     streams = fields.maybe("hc_mult", least=1)
     if streams:
-        # Hyper-connections (DeepSeek-V4): before and after each half, a map from all residual streams to their mixing
-        # weights: n to read, n to write, n² among themselves; with three scales.
+        # Hyper-connections (DeepSeek-V4): before and after each half, a map from all residual
+        # streams to their mixing weights: n to read, n to write, n² among themselves; with three
+        # scales.
         mix = (2 + streams) * streams
         yield vector("hyper_connections", 2 * (mix * streams * hidden + mix + 3), "other")
-    if sparse and fields.flag("enable_moe_block"):  # Gemma 4: scales of the router's input and of each expert
+    if sparse and fields.flag(
+        "enable_moe_block"
+    ):  # Gemma 4: scales of the router's input and of each expert
         yield vector("router_scales", hidden + fields.count("num_experts"), "router")
     yield from _gemma_parts(fields, hidden)
 
 
 def _norms(fields: Fields, family: Family, sparse: bool) -> int:
-    apart = 2 if fields.flag("new_decoder_architecture") else 1  # Falcon 40B: side by side, each with its own
+    apart = (
+        2 if fields.flag("new_decoder_architecture") else 1
+    )  # Falcon 40B: side by side, each with its own
     apart = fields.count("num_ln_in_parallel_attn", default=apart)
     flag = family.parallel_flag
     if flag and apart == 1 and fields.flag(flag, default=True):
         return family.norms // 2
-    if sparse and fields.flag("enable_moe_block"):  # Gemma 4, whose experts have norms beside the MLP's
+    if sparse and fields.flag(
+        "enable_moe_block"
+    ):  # Gemma 4, whose experts have norms beside the MLP's
         return family.norms + 3
     return family.norms
 
 
 def _gemma_parts(fields: Fields, hidden: int) -> Iterator[Matrix]:
-    """Return parts of Gemma 3n and 4: a token's embedding for this layer, gated by the residual stream and added to
-    it. Gemma 3n: AltUp mixes several residual streams by what a router says; LAuReL is a shortcut of low rank.
+    """Return parts of Gemma 3n and 4: a token's embedding for this layer, gated by the residual
+    stream and added to it. Gemma 3n: AltUp mixes several residual streams by what a router says;
+    LAuReL is a shortcut of low rank.
     """
     width = fields.maybe("hidden_size_per_layer_input")
     if width:
@@ -57,17 +68,26 @@ def _gemma_parts(fields: Fields, hidden: int) -> Iterator[Matrix]:
         yield vector("laurel.norm", hidden)
 
 
-# --- of the model --------------------------------------------------------------------------------------------------
+# --- of the model ---------------------------------------------------------------------------------
 
 
-def beside_layers(fields: Fields, family: Family, hidden: int, vocab: int, layers: int) -> Iterator[Matrix]:
-    """Return what the model has but for layers, its table of embeddings, its output head and its last norm."""
+def beside_layers(
+    fields: Fields, family: Family, hidden: int, vocab: int, layers: int
+) -> Iterator[Matrix]:
+    """Return what the model has but for layers, its table of embeddings, its output head and its
+    last norm."""
     width = fields.maybe("hidden_size_per_layer_input")
     if width:
         rows = fields.count("vocab_size_per_layer_input", default=vocab, least=1)
         # A token looks up one row: no weights are passed.
         yield Matrix(
-            "embed_tokens_per_layer", rows, layers * width, "embedding", "vocab", active=0, quantisable=False
+            "embed_tokens_per_layer",
+            rows,
+            layers * width,
+            "embedding",
+            "vocab",
+            active=0,
+            quantisable=False,
         )
         yield Matrix("per_layer_model_projection", hidden, layers * width, "other", "column")
         yield vector("per_layer_projection_norm", width)

@@ -1,5 +1,5 @@
-"""Reads what a config.json leaves to its `model_type`: facts that are in the model's code, read from
-families.toml."""
+"""Reads what a config.json leaves to its `model_type`: facts that are in the model's code, read
+from families.toml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Literal
 import msgspec
 
 Mixer = Literal["full", "window", "linear", "none"]
-"""What mixes the tokens of a layer: attention to all, to a window, a state of constant size, nothing."""
+"""What mixes the tokens of a layer: attention to all, to a window, a state of constant size,
+nothing."""
 State = Literal["mamba1", "mamba1-normed", "lightning", "short-conv", "beside"]
 """`mamba1-normed`: with norms within (Jamba); `beside`: Mamba-2 with attention in each layer."""
 
@@ -22,16 +23,19 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     The attention:
     bias                on Q, K, V
-    output_bias         on the output, where Q, K, V have theirs; None: by `attention_bias`, unless `bias` is the
-                        class's own and no field turns it off
+    output_bias         on the output, where Q, K, V have theirs; None: by `attention_bias`, unless
+                        `bias` is the class's own and no field turns it off
     qk_norm             see FullAttention; bare: without weights
     qk_norm_by_flag     only where `use_qk_norm` (`qk_layernorm`) is true
     gate                sigmoid on the output; gate_in_query: see FullAttention
     sinks               a number for each head
-    head_dim            where no field says; None: hidden / heads. wide_head_dim: of layers that see everything
-    window_kv_heads_doubled  layers with a window have twice the KV heads, and sinks, where no `swa_` field says it
-    window_pattern      which layers have one where neither `layer_types` nor a pattern says: L a window, G
-                        everything, again and again; $ at the end: the last one sees everything
+    head_dim            where no field says; None: hidden / heads. wide_head_dim: of layers that see
+                        everything
+    window_kv_heads_doubled  layers with a window have twice the KV heads, and sinks, where no
+                             `swa_` field says it
+    window_pattern      which layers have one where neither `layer_types` nor a pattern says: L a
+                        window, G everything, again and again; $ at the end: the last one sees
+                        everything
     state               what layers without a KV cache keep, where fields do not tell
     only_states         all layers are such, without an MLP
 
@@ -39,9 +43,11 @@ class Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     matrices            of an MLP: 3 with a gate, else 2
     mlp_bias            on an MLP
     mlp_four_times_hidden  where no field says how wide MLPs are
-    expert_bias         on the experts. router_bias: a correction for each in the router. shared_gate: see Experts
+    expert_bias         on the experts. router_bias: a correction for each in the router.
+                        shared_gate: see Experts
     shared_experts      so many, where no field says
-    draft_dense         draft layers have the dense MLP and the sliding window, whatever the last layer has
+    draft_dense         draft layers have the dense MLP and the sliding window, whatever the last
+                        layer has
 
     What is beside both:
     norms               vectors of hidden size in each layer
@@ -91,8 +97,8 @@ class Tower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     matrices     of an MLP
     bias         on all of it. qk_norm: norms over each head
     positions    learnt tables of them, for each patch of the image
-    joins        what reaches the text model's width: patches side by side, behind a norm, through an MLP (others
-                 for inner layers); one matrix behind a norm; one matrix
+    joins        what reaches the text model's width: patches side by side, behind a norm, through
+                 an MLP (others for inner layers); one matrix behind a norm; one matrix
     """
 
     norm: Literal[1, 2] = 2
@@ -105,11 +111,14 @@ class Tower(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Ignored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Fields that change no size: always, beside another one, and in a model without some kind of part."""
+    """Fields that change no size: always, beside another one, and in a model without some kind of
+    part."""
 
     always: frozenset[str]
     beside: dict[str, frozenset[str]]
-    without: dict[Literal["experts", "dense_mlps", "windows", "states", "attention"], frozenset[str]]
+    without: dict[
+        Literal["experts", "dense_mlps", "windows", "states", "attention"], frozenset[str]
+    ]
 
 
 class CheckpointNames(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,5 @@
-"""Models that Hugging Face's tools have downloaded to this machine: their config.json, found by the model's id."""
+"""Models that Hugging Face's tools have downloaded to this machine: their config.json, found by the
+model's id."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ _MOST_COMMIT_BYTES = 64
 
 
 def cached_config(name: str) -> Path | None:
-    """Return the `config.json` of a model id, as it stands in the cache: that of its main branch, else the newest
-    there is.
+    """Return the `config.json` of a model id, as it stands in the cache: that of its main branch,
+    else the newest there is.
 
-    The cache holds models--OWNER--NAME/{refs/main, snapshots/COMMIT/config.json} (huggingface_hub, file_download.py).
-    Nothing is downloaded. None where there is none, and for what is no id.
+    The cache holds models--OWNER--NAME/{refs/main, snapshots/COMMIT/config.json} (huggingface_hub,
+    file_download.py). Nothing is downloaded. None where there is none, and for what is no id.
     """
     if not _ID.fullmatch(name.strip()):
         return None
@@ -31,7 +32,9 @@ def cached_config(name: str) -> Path | None:
     except (OSError, ValueError):
         pass  # downloaded by commit alone
     try:
-        by_time = {each.stat().st_mtime: each for each in (model / "snapshots").glob("*/config.json")}
+        by_time = {
+            each.stat().st_mtime: each for each in (model / "snapshots").glob("*/config.json")
+        }
     except OSError:
         return None
     return by_time[max(by_time)] if by_time else None
@@ -44,5 +47,7 @@ def _folder() -> Path:
         return host.make_path(os.path.expandvars(named))
     home = os.environ.get("HF_HOME")
     return (
-        host.make_path(os.path.expandvars(home)) if home else host.cache_folder().with_name("huggingface")
+        host.make_path(os.path.expandvars(home))
+        if home
+        else host.cache_folder().with_name("huggingface")
     ) / "hub"

@@ -1,4 +1,5 @@
-"""Compares a model read from its config.json with what the index of its checkpoint says that it weighs."""
+"""Compares a model read from its config.json with what the index of its checkpoint says that it
+weighs."""
 
 from __future__ import annotations
 
@@ -15,19 +16,26 @@ _NEAR = 0.01
 
 
 def held_against(model: Model, total_bytes: float, estimated: bool) -> Model:
-    """Return the model with a note on the index's `total_size`, and where that contradicts an estimate, with as many
-    parameters as it says: the difference is taken for the width of MLPs and experts.
+    """Return the model with a note on the index's `total_size`, and where that contradicts an
+    estimate, with as many parameters as it says: the difference is taken for the width of MLPs and
+    experts.
     """
     counted = model.weights_bytes()
     drafts = model.draft_parameters * counted / model.parameters
-    near = any(math.isclose(each, total_bytes, rel_tol=_NEAR) for each in (counted, counted + drafts))
+    near = any(
+        math.isclose(each, total_bytes, rel_tol=_NEAR) for each in (counted, counted + drafts)
+    )
     if near and not estimated:
         return model
     said = f"the checkpoint's index says {total_bytes / 1e9:.2f} GB, {counted / 1e9:.2f} GB counted"
     said += f" ({counted / total_bytes - 1:+.1%})"
     if estimated and not near:
         widened = _widen(model, round(total_bytes * model.parameters / counted))
-        said += ": taken as the index says" if widened else ": too far for the widths of its MLPs to explain"
+        said += (
+            ": taken as the index says"
+            if widened
+            else ": too far for the widths of its MLPs to explain"
+        )
         model = widened or model
     return replace(model, assumed=(*model.assumed, said))
 
@@ -35,7 +43,9 @@ def held_against(model: Model, total_bytes: float, estimated: bool) -> Model:
 def _widen(model: Model, parameters: int) -> Model | None:
     """Return the model with MLPs as wide as makes it so many parameters; None: no width does."""
     counts = model.parameters_by_kind
-    factor = 1 + (parameters - model.parameters) / max(1, counts.get("mlp", 0) + counts.get("experts", 0))
+    factor = 1 + (parameters - model.parameters) / max(
+        1, counts.get("mlp", 0) + counts.get("experts", 0)
+    )
     if not 0 < factor < math.inf:
         return None
     wider = replace(model, layers=tuple(_widened_layer(run, factor) for run in model.layers))
@@ -54,6 +64,7 @@ def _widened_layer(run: Layers, factor: float) -> Layers:
 
 
 def _width(width: int, factor: float) -> int:
-    """Return it rounded down to what ranks and blocks of quantised weights divide as they divided it before."""
+    """Return it rounded down to what ranks and blocks of quantised weights divide as they divided
+    it before."""
     part = math.gcd(width, 128 if width >= 1024 else 8)
     return width and max(part, math.floor(width * factor / part) * part)

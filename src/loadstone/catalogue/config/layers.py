@@ -23,7 +23,8 @@ _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 
 
 def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
-    """Return each layer for itself, before equal ones are put together, and without formats. Raises InputError."""
+    """Return each layer for itself, before equal ones are put together, and without formats. Raises
+    InputError."""
     blocks = fields.items("block_configs")
     if blocks is not None:
         fields.layers(len(blocks))
@@ -41,7 +42,11 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
         Layers(
             1,
             read_attention(own, family, kind, index, count, hidden),
-            read_experts(own, family, index) if experts else read_dense(own, family, hidden, index, count),
+            (
+                read_experts(own, family, index)
+                if experts
+                else read_dense(own, family, hidden, index, count)
+            ),
             tuple(beside_halves(own, family, hidden, experts)),
             state=state,
         )
@@ -51,10 +56,12 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
 
 
 def _read_shortcut(fields: Fields, family: Family, count: int, hidden: int) -> list[Layers]:
-    """Return LongCat-Flash's layers: each is two of attention and MLP, with experts that run beside the first MLP and
-    what follows. Engines keep the caches of two layers.
+    """Return LongCat-Flash's layers: each is two of attention and MLP, with experts that run beside
+    the first MLP and what follows. Engines keep the caches of two layers.
     """
-    count = fields.count("num_layers", default=count, least=1)  # `num_hidden_layers` may be twice as many
+    count = fields.count(
+        "num_layers", default=count, least=1
+    )  # `num_hidden_layers` may be twice as many
     extra = tuple(beside_halves(fields, family, hidden))
     attention = read_attention(fields, family, "full", 0, count, hidden)
     dense = DenseMlp(fields.count("ffn_hidden_size", "intermediate_size", least=1))
@@ -62,19 +69,21 @@ def _read_shortcut(fields: Fields, family: Family, count: int, hidden: int) -> l
     return [Layers(1, attention, experts, extra), Layers(1, attention, dense, extra)] * count
 
 
-# --- layers that are only one half ---------------------------------------------------------------------------------
+# --- layers that are only one half ----------------------------------------------------------------
 
 
 def _read_halves(fields: Fields, family: Family, letters: str, listed: str) -> list[str] | None:
-    """Return layers of Nemotron-H, each a mixer of one kind; Mamba: of this one. `letters`, `listed`: the fields that
-    say so. None: its layers have two halves.
+    """Return layers of Nemotron-H, each a mixer of one kind; Mamba: of this one. `letters`,
+    `listed`: the fields that say so. None: its layers have two halves.
     """
     if family.only_states:
         return ["mamba"] * fields.layers(fields.count("num_hidden_layers", least=1))
     pattern = fields.text(letters)
     unknown = sorted(set(pattern) - set(_LETTERS))
     if unknown:
-        raise InputError(f"{fields.where}: {letters} has {unknown[0]!r}; known are {' '.join(_LETTERS)}")
+        raise InputError(
+            f"{fields.where}: {letters} has {unknown[0]!r}; known are {' '.join(_LETTERS)}"
+        )
     names = [_LETTERS[letter] for letter in pattern] or fields.items(listed)
     if names is None:
         return None
@@ -95,11 +104,12 @@ def _half(fields: Fields, family: Family, kind: str, hidden: int) -> Layers:
     if kind == "mlp":
         return Layers(1, None, read_dense(fields, family, hidden), extra)
     raise InputError(
-        f"{fields.where}: layer kind {kind[:40]!r} is not known; known are {', '.join(_LETTERS.values())}"
+        f"{fields.where}: layer kind {kind[:40]!r} is not known; known are"
+        f" {', '.join(_LETTERS.values())}"
     )
 
 
-# --- searched architectures ----------------------------------------------------------------------------------------
+# --- searched architectures -----------------------------------------------------------------------
 
 
 def _read_searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layers]:
@@ -137,12 +147,13 @@ def _searched_width(mlp: Fields, hidden: int) -> int:
     return -(-int(2 * factor * hidden / 3) // 256) * 256
 
 
-# --- draft layers --------------------------------------------------------------------------------------------------
+# --- draft layers ---------------------------------------------------------------------------------
 
 
 def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> list[Layers]:
-    """Return multi-token-prediction heads: layers like the last one, each behind a projection that joins the hidden
-    state with the embedding of the next token (2·hidden → hidden). Raises InputError.
+    """Return multi-token-prediction heads: layers like the last one, each behind a projection that
+    joins the hidden state with the embedding of the next token (2·hidden → hidden). Raises
+    InputError.
     """
     count = fields.maybe("num_nextn_predict_layers") or 0
     if count > _MOST_DRAFTS:
@@ -155,6 +166,9 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
         attention = full_attention(fields, family, window, 0, 1, hidden)
         last = Layers(1, attention, read_dense(fields, family, hidden), last.extra)
     layers = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]
-    joining = (Matrix("eh_proj", 2 * hidden, hidden, "other"), vector("enorm_hnorm_norm", 3 * hidden))
+    joining = (
+        Matrix("eh_proj", 2 * hidden, hidden, "other"),
+        vector("enorm_hnorm_norm", 3 * hidden),
+    )
     first, *others = layers
     return [replace(first, extra=first.extra + joining), *others] * count

@@ -12,11 +12,12 @@ from loadstone.core.errors import InputError
 _SPARSE = {"sparse": True, "moe": True, "hash_moe": True, "dense": False}
 
 
-# --- which layers have experts -------------------------------------------------------------------------------------
+# --- which layers have experts --------------------------------------------------------------------
 
 
 def sparse_layers(fields: Fields, count: int) -> list[bool]:
-    """Return which layers have experts. Raises InputError: a kind of layer that is not known here."""
+    """Return which layers have experts. Raises InputError: a kind of layer that is not known
+    here."""
     if not fields.maybe("n_routed_experts"):
         return [False] * count
     period = fields.maybe("expert_layer_period", least=1)
@@ -32,7 +33,9 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
         unknown = next((name for name in types if name not in _SPARSE), None)
         if unknown is not None:
             known = ", ".join(_SPARSE)
-            raise InputError(f"{fields.where}: MLP type {str(unknown)[:40]!r} is not known; known are {known}")
+            raise InputError(
+                f"{fields.where}: MLP type {str(unknown)[:40]!r} is not known; known are {known}"
+            )
         return [_SPARSE[name] for name in types]
     enumerated = _read_enumerated(fields)
     if enumerated is not None:
@@ -62,15 +65,21 @@ def _read_enumerated(fields: Fields) -> set[int] | None:
     if value is None:
         return None
     listed = value.split(",") if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(re.fullmatch("[0-9]{1,5}", str(each).strip()) for each in listed):
-        raise InputError(f"{fields.where}: moe_layers_enum is {str(value)[:40]!r}; it must list layers: 3,4,5")
+    if not isinstance(listed, list) or not all(
+        re.fullmatch("[0-9]{1,5}", str(each).strip()) for each in listed
+    ):
+        raise InputError(
+            f"{fields.where}: moe_layers_enum is {str(value)[:40]!r}; it must list layers: 3,4,5"
+        )
     return {int(each) for each in listed}
 
 
-# --- one MLP -------------------------------------------------------------------------------------------------------
+# --- one MLP --------------------------------------------------------------------------------------
 
 
-def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, count: int = 1) -> DenseMlp:
+def read_dense(
+    fields: Fields, family: Family, hidden: int, index: int = 0, count: int = 1
+) -> DenseMlp:
     """Return the MLP of layer `index` of `count`."""
     # BLOOM does not say: four times hidden.
     default = 4 * hidden if family.mlp_four_times_hidden else None
@@ -79,11 +88,20 @@ def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, coun
         width: int | None = fields.whole("intermediate_size", listed[index], least=1)
     else:
         # Of Granite 4 the shared one is the MLP where it has no experts; 0 is none.
-        shared_size = ("shared_intermediate_size",) if fields.maybe("shared_intermediate_size") else ()
+        shared_size = (
+            ("shared_intermediate_size",) if fields.maybe("shared_intermediate_size") else ()
+        )
         width = fields.maybe(
-            "dense_intermediate_size", *shared_size, "intermediate_size_mlp", "intermediate_size", "ffn_hidden_size",
-            "ffn_dim", "block_ff_dim", "n_inner", least=1,
-        )  # fmt: skip
+            "dense_intermediate_size",
+            *shared_size,
+            "intermediate_size_mlp",
+            "intermediate_size",
+            "ffn_hidden_size",
+            "ffn_dim",
+            "block_ff_dim",
+            "n_inner",
+            least=1,
+        )
     width = width or fields.count("intermediate_size", default=default)
     if fields.flag("block_auto_adjust_ff_dim"):  # LFM2: two thirds, to the next multiple
         of = fields.count("block_multiple_of", default=256, least=1)
@@ -91,23 +109,35 @@ def read_dense(fields: Fields, family: Family, hidden: int, index: int = 0, coun
     shared = fields.count("num_kv_shared_layers", default=0)
     if fields.flag("use_double_wide_mlp") and index >= count - shared:
         width *= 2  # Gemma 4: where a layer reads an earlier one's cache
-    biased = fields.flag(family.bias_flag, default=family.mlp_bias) if family.bias_flag else family.mlp_bias
+    biased = (
+        fields.flag(family.bias_flag, default=family.mlp_bias)
+        if family.bias_flag
+        else family.mlp_bias
+    )
     return DenseMlp(width, family.matrices, fields.flag("mlp_bias", default=biased))
 
 
-# --- experts -------------------------------------------------------------------------------------------------------
+# --- experts --------------------------------------------------------------------------------------
 
 
 def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
     """Return the experts of layer `index`."""
     count = fields.count("n_routed_experts", least=1)
-    names = ("moe_intermediate_size", "expert_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+    names = (
+        "moe_intermediate_size",
+        "expert_intermediate_size",
+        "expert_ffn_hidden_size",
+        "intermediate_size",
+    )
     width = fields.count(*names, "ffn_hidden_size", least=1)
     per_token = fields.count("num_experts_per_tok")
     if per_token > count:
         raise InputError(f"{fields.where}: a token takes {per_token} experts of {count}")
     if family.bias_flag and fields.flag(family.bias_flag):  # ERNIE
-        raise InputError(f"{fields.where}: use_bias is true; which biases there are beside experts is not known here")
+        raise InputError(
+            f"{fields.where}: use_bias is true; which biases there are beside experts is not known"
+            " here"
+        )
     zero = fields.count("zero_expert_num", default=0)
     biased = fields.flag("use_routing_bias", default=family.router_bias)
     return Experts(
@@ -126,8 +156,8 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
 
 
 def _is_hashed(fields: Fields, index: int) -> bool:
-    """Return whether, as in DeepSeek-V4's first layers, a table by token chooses the experts, without the router's
-    correction."""
+    """Return whether, as in DeepSeek-V4's first layers, a table by token chooses the experts,
+    without the router's correction."""
     types = fields.items("mlp_layer_types")
     if types is not None and index < len(types):
         return bool(types[index] == "hash_moe")

@@ -16,9 +16,9 @@ _PERIODS = ("sliding_window_pattern", "full_attention_interval")
 
 
 class _Defaults(msgspec.Struct, frozen=True):
-    """Holds text_defaults.json, which tests/catalogue/transformers_defaults.py writes. parts: outer model_type, the
-    part's field, its model_type; defaults: of the fields of such a part's class; aliases: other names that the class
-    takes for one.
+    """Holds text_defaults.json, which tests/catalogue/transformers_defaults.py writes. parts: outer
+    model_type, the part's field, its model_type; defaults: of the fields of such a part's class;
+    aliases: other names that the class takes for one.
     """
 
     parts: dict[str, dict[str, str]]
@@ -33,31 +33,40 @@ def _defaults() -> _Defaults:
 
 
 def text_fields(whole: Fields) -> tuple[Fields, str]:
-    """Return the fields of the text model, with what its class has where they are silent, and its model_type; of a
-    config without another one inside, its own.
+    """Return the fields of the text model, with what its class has where they are silent, and its
+    model_type; of a config without another one inside, its own.
     """
     whole.spread("thinker_config")  # Qwen's Omni models: what reads and writes text
     fields = whole.inner(*TEXT_PARTS)
     if fields is None:
-        return whole, whole.text("model_type") or str(next(iter(whole.items("architectures") or []), ""))
+        return whole, whole.text("model_type") or str(
+            next(iter(whole.items("architectures") or []), "")
+        )
     kind = fields.text("model_type") or part_kind(whole, fields, "text_config")
     left = filled(fields, kind)
-    named = ", ".join(f"{name} {value}" for name, value in left.items() if value and not isinstance(value, str))
+    named = ", ".join(
+        f"{name} {value}" for name, value in left.items() if value and not isinstance(value, str)
+    )
     if named:
         fields.assume(f"left out, and so as in the class of this model_type: {named}")
     return fields, kind
 
 
 def part_kind(whole: Fields, part: Fields, name: str) -> str:
-    """Return the model_type of a part: its own, or where it does not say one that is known, the one its outer class
-    has."""
+    """Return the model_type of a part: its own, or where it does not say one that is known, the one
+    its outer class has."""
     own, outer = part.text("model_type"), whole.text("model_type")
-    return own if own in _defaults().defaults else _defaults().parts.get(outer, {}).get(name, own or outer)
+    return (
+        own
+        if own in _defaults().defaults
+        else _defaults().parts.get(outer, {}).get(name, own or outer)
+    )
 
 
 def filled(fields: Fields, kind: str) -> dict[str, Any]:
-    """Adds what a part of this model_type leaves out because its class has it, and returns that. transformers before
-    4.52 saved of a part only what differs from its class, and its model_type; a part without one is its maker's own.
+    """Adds what a part of this model_type leaves out because its class has it, and returns that.
+    transformers before 4.52 saved of a part only what differs from its class, and its model_type; a
+    part without one is its maker's own.
     """
     if not fields.text("model_type"):
         return {}
@@ -74,8 +83,9 @@ def filled(fields: Fields, kind: str) -> dict[str, Any]:
 
 
 def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) -> bool:
-    """Return whether the output head is the input table. The outer config's word counts, as for transformers 5 and
-    vLLM (`VllmConfig.with_hf_config`), but in a few classes; then the text model's; then its class.
+    """Return whether the output head is the input table. The outer config's word counts, as for
+    transformers 5 and vLLM (`VllmConfig.with_hf_config`), but in a few classes; then the text
+    model's; then its class.
     """
     names = ("tie_word_embeddings", "tie_embedding")  # the other is LFM2's
     inner = fields.raw(*names)
@@ -84,7 +94,11 @@ def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) 
     rule = tables().tied_embeddings.get(whole.text("model_type"), "inner" if alone else "outer")
     if rule == "never":
         return False
-    flags = [bool(flag) for flag in ((inner, outer) if rule == "inner" else (outer, inner)) if flag is not None]
+    flags = [
+        bool(flag)
+        for flag in ((inner, outer) if rule == "inner" else (outer, inner))
+        if flag is not None
+    ]
     if not flags:
         how = (
             f"{'tied' if family.tied_embeddings else 'not tied'}, as this model_type is"
@@ -95,7 +109,8 @@ def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) 
         return family.tied_embeddings
     if len(set(flags)) > 1:
         fields.assume(
-            f"tie_word_embeddings differs from text_config's: {'tied' if flags[0] else 'not tied'} taken, as "
-            "transformers and vLLM do unless the checkpoint has an output head of its own"
+            f"tie_word_embeddings differs from text_config's: {'tied' if flags[0] else 'not tied'}"
+            " taken, as transformers and vLLM do unless the checkpoint has an output head of"
+            " its own"
         )
     return flags[0]

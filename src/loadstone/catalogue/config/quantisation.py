@@ -1,8 +1,9 @@
-"""Reads which precision a checkpoint keeps each matrix in: `quantization_config`, or `hf_quant_config.json` beside
-it.
+"""Reads which precision a checkpoint keeps each matrix in: `quantization_config`, or
+`hf_quant_config.json` beside it.
 
-The dialects: DeepSeek's `fp8` with blocks, `mxfp4`, `compressed-tensors`, NVIDIA's ModelOpt (`quant_algo`), AWQ,
-GPTQ, bitsandbytes. All say what is quantised and list modules that are not; they differ in how they write names.
+The dialects: DeepSeek's `fp8` with blocks, `mxfp4`, `compressed-tensors`, NVIDIA's ModelOpt
+(`quant_algo`), AWQ, GPTQ, bitsandbytes. All say what is quantised and list modules that are not;
+they differ in how they write names.
 """
 
 from __future__ import annotations
@@ -26,17 +27,23 @@ _LAYER = re.compile(r"(?:^|\.)layers\.([0-9]+)(?=[.*]|$)")
 _NUMBERED = re.compile(r"\.[0-9]|[\[?]|\\d")
 """In a pattern: it may be about some layers and not others."""
 _SAFE = re.compile(r"(?:[\w.\-$^]|\\\.|\\d\+|\.\*|\([\w|.\-]*\))*")
-"""Regular expressions taken from a config: literals, `.*` and plain alternatives. Nothing nested, so that no pattern
-can take exponential time."""
+"""Regular expressions taken from a config: literals, `.*` and plain alternatives. Nothing nested,
+so that no pattern can take exponential time."""
 
 
 def _paths_of(layer: int | None, matrix: Matrix, experts_apart: bool = False) -> list[str]:
-    """Return what checkpoints may call this matrix of this layer, in dotted names. `experts_apart`: Gemma keeps
-    experts and router beside the MLP, not within.
+    """Return what checkpoints may call this matrix of this layer, in dotted names. `experts_apart`:
+    Gemma keeps experts and router beside the MLP, not within.
     """
     if layer is None:
         short = {"lm_head": "head", "embed_tokens": "embed"}.get(matrix.name, matrix.name)
-        return [*(f"{prefix}{matrix.name}" for prefix in ("", "model.", "language_model.", "backbone.")), short]
+        return [
+            *(
+                f"{prefix}{matrix.name}"
+                for prefix in ("", "model.", "language_model.", "backbone.")
+            ),
+            short,
+        ]
     names = tables().checkpoint_names
     home, *rest = matrix.name.split(".")
     tails = [""]
@@ -45,7 +52,12 @@ def _paths_of(layer: int | None, matrix: Matrix, experts_apart: bool = False) ->
     homes = [f".{name}" for name in names.home.get(home, (home,))]
     if experts_apart and matrix.kind in ("experts", "router"):
         homes = [""]
-    return [f"{prefix}.{layer}{name}{tail}" for prefix in names.prefix for name in homes for tail in tails]
+    return [
+        f"{prefix}.{layer}{name}{tail}"
+        for prefix in names.prefix
+        for name in homes
+        for tail in tails
+    ]
 
 
 class Patterns:
@@ -74,7 +86,8 @@ class Patterns:
             self._uniform &= not _NUMBERED.search(text)
             return True
         match = _LAYER.search(pattern)
-        # `layers.1*` is about layer 1 and 10 to 19, and is looked at for every layer; `layers.1.*` is about one.
+        # `layers.1*` is about layer 1 and 10 to 19, and is looked at for every layer; `layers.1.*`
+        # is about one.
         layer = int(match[1]) if match and not pattern[match.end() :].startswith("*") else None
         if not set("*?[") & set(pattern):
             self._names[layer, pattern.rpartition(".")[2]].append(f".{pattern}.")
@@ -95,8 +108,14 @@ class Patterns:
     def match(self, layer: int | None, paths: list[str]) -> bool:
         if self._names and any(self._named(layer, path) for path in paths):
             return True
-        globs = self._globs.get(None, []) + (self._globs.get(layer, []) if layer is not None else [])
-        if any(fnmatchcase(path, glob) or fnmatchcase(path, f"{glob}.*") for glob in globs for path in paths):
+        globs = self._globs.get(None, []) + (
+            self._globs.get(layer, []) if layer is not None else []
+        )
+        if any(
+            fnmatchcase(path, glob) or fnmatchcase(path, f"{glob}.*")
+            for glob in globs
+            for path in paths
+        ):
             return True
         return any(expression.match(path) for expression in self._expressions for path in paths)
 
@@ -111,7 +130,7 @@ class Patterns:
         return False
 
 
-# --- what a checkpoint says -----------------------------------------------------------------------------------------
+# --- what a checkpoint says -----------------------------------------------------------------------
 
 
 class Rules:
@@ -156,8 +175,11 @@ class Rules:
         return self.experts if matrix.kind == "experts" and self.experts is not None else self.base
 
 
-def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False) -> Rules | None:
-    """Read the rules; `beside`: what hf_quant_config.json holds. None where nothing is quantised."""
+def read_quantisation(
+    config: Fields, beside: dict[str, Any] | None, experts_apart: bool = False
+) -> Rules | None:
+    """Read the rules; `beside`: what hf_quant_config.json holds. None where nothing is
+    quantised."""
     own = config.inner("quantization_config")
     experts = config.text("expert_dtype")
     if beside is not None and isinstance(beside.get("quantization"), dict):
@@ -175,7 +197,9 @@ def read_quantisation(config: Fields, beside: dict[str, Any] | None, experts_apa
     rules.kept = Patterns(list(dict.fromkeys(kept)))
     refused = rules.kept.refused + [name for _, targets in rules.groups for name in targets.refused]
     if refused:
-        rules.assumed.append(f"patterns of the quantisation config not understood, ignored: {', '.join(refused[:3])}")
+        rules.assumed.append(
+            f"patterns of the quantisation config not understood, ignored: {', '.join(refused[:3])}"
+        )
     if rules.base is None and not rules.groups and not rules.named:
         method = fields.text("quant_method", default="modelopt")
         rules.assumed.append(f"quantisation {method!r} not understood: full precision assumed")
@@ -191,7 +215,11 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
     named = fields.find("quantized_layers")
     if named and isinstance(named[1], dict):
         for name, entry in list(named[1].items())[:_MOST_NAMES]:
-            form = _of_algorithm(str(entry.get("quant_algo", "")).upper()) if isinstance(entry, dict) else None
+            form = (
+                _of_algorithm(str(entry.get("quant_algo", "")).upper())
+                if isinstance(entry, dict)
+                else None
+            )
             if form is not None and "*" in str(name):
                 rules.groups.append((form, Patterns([str(name)])))
             elif form is not None:
@@ -205,7 +233,10 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
         rules.base = FORMATS["mxfp4"]
         kept += _names(fields, "modules_to_not_convert")
     elif method in ("awq", "gptq", "gptq_marlin", "awq_marlin", "auto-round"):
-        bits, group = fields.count("bits", "w_bit", default=4, least=1), fields.raw("group_size", "q_group_size")
+        bits, group = (
+            fields.count("bits", "w_bit", default=4, least=1),
+            fields.raw("group_size", "q_group_size"),
+        )
         zero = 0 if "sym" in fields.values and fields.flag("sym") and method != "gptq" else bits
         size = group if isinstance(group, int) and group > 0 else 0
         rules.base = Format("int4" if bits == 4 else f"int{bits}", bits, size, 16, zero)
@@ -217,7 +248,9 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
     elif algorithm and algorithm != "MIXED_PRECISION":
         rules.base = _of_algorithm(algorithm)
         if rules.base is None:
-            rules.assumed.append(f"quant_algo {algorithm[:40]!r} not understood: full precision assumed")
+            rules.assumed.append(
+                f"quant_algo {algorithm[:40]!r} not understood: full precision assumed"
+            )
         kept += _names(fields, "exclude_modules", "ignore")
     elif not rules.named and not rules.groups:
         _read_groups(fields, rules)
@@ -225,7 +258,8 @@ def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
 
 
 def _read_groups(fields: Fields, rules: Rules) -> None:
-    """Read groups of compressed-tensors and newer ModelOpt: formats, and the modules each is for."""
+    """Read groups of compressed-tensors and newer ModelOpt: formats, and the modules each is
+    for."""
     groups = fields.find("config_groups")
     if groups is None or not isinstance(groups[1], dict):
         return
@@ -252,7 +286,9 @@ def _of_algorithm(name: str) -> Format | None:
         return FORMATS["nvfp4"]
     if "MXFP4" in name:
         return FORMATS["mxfp4"]
-    return next((FORMATS[form] for start, form in _ALGORITHMS.items() if name.startswith(start)), None)
+    return next(
+        (FORMATS[form] for start, form in _ALGORITHMS.items() if name.startswith(start)), None
+    )
 
 
 def _kv_dtype(value: Any) -> str | None:

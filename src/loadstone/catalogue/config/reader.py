@@ -1,4 +1,5 @@
-"""Makes a `config.json` a Model: the one way into the catalogue, for its own entries and for a user's files alike."""
+"""Makes a `config.json` a Model: the one way into the catalogue, for its own entries and for a
+user's files alike."""
 
 from __future__ import annotations
 
@@ -44,40 +45,71 @@ _HARMLESS = re.compile(
 """Names of fields that change no size, by their ends and beginnings."""
 _WIDTHS = ("intermediate_size", "ffn_hidden_size", "moe_intermediate_size")
 _TELLING = {
-    "layer_types", "layers_block_type", "hybrid_override_pattern", "attn_layer_indices", "attn_layer_period",
+    "layer_types",
+    "layers_block_type",
+    "hybrid_override_pattern",
+    "attn_layer_indices",
+    "attn_layer_period",
     "full_attn_idxs",
-}  # fmt: skip
+}
 """Fields that tell layers with a state from those without."""
 _AS_WIDE = ("block_dim", "conv_dim", "conv_dim_out", "word_embed_proj_dim")
-"""Widths of LFM2 and OPT that say nothing new where they are the residual stream's, as nearly always."""
+"""Widths of LFM2 and OPT that say nothing new where they are the residual stream's, as nearly
+always."""
 _PARTS = {
-    "text_config", "llm_config", "language_config", "vision_config", "vision_tower_config", "audio_config",
-    "attn_config", "ffn_config", "thinker_config",
-}  # fmt: skip
+    "text_config",
+    "llm_config",
+    "language_config",
+    "vision_config",
+    "vision_tower_config",
+    "audio_config",
+    "attn_config",
+    "ffn_config",
+    "thinker_config",
+}
 
 
 def read_path(path: Path) -> Model:
-    """Read a `config.json`, or the folder that holds one, with `hf_quant_config.json` and the index of the weights
-    beside it.
+    """Read a `config.json`, or the folder that holds one, with `hf_quant_config.json` and the index
+    of the weights beside it.
 
     Raises InputError: no such file, no JSON, no language model.
     """
     file = path / "config.json" if path.is_dir() else path
     config = _json(file)
-    # Collections keep many models in one folder: `<model>_config.json` beside `<model>_hf_quant_config.json`.
+    # Collections keep many models in one folder: `<model>_config.json` beside
+    # `<model>_hf_quant_config.json`.
     names = ("hf_quant_config.json", file.name.removesuffix("config.json") + "hf_quant_config.json")
-    beside = next((_json(other) for other in map(file.with_name, names) if other != file and other.is_file()), None)
+    beside = next(
+        (_json(other) for other in map(file.with_name, names) if other != file and other.is_file()),
+        None,
+    )
     index = file.with_name("model.safetensors.index.json")
-    metadata = _json(index).get("metadata") if file.name == "config.json" and index.is_file() else None
+    metadata = (
+        _json(index).get("metadata") if file.name == "config.json" and index.is_file() else None
+    )
     total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    return read_given({"name": _name_of(path), "config": config, "quantisation": beside, "total_size": total})
+    return read_given(
+        {"name": _name_of(path), "config": config, "quantisation": beside, "total_size": total}
+    )
 
 
 def read_given(description: Mapping[str, Any]) -> Model:
-    """Read a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises InputError."""
-    name, config, beside = description.get("name"), description.get("config"), description.get("quantisation")
-    if not isinstance(name, str) or not isinstance(config, dict) or not isinstance(beside, dict | None):
-        raise InputError("a model's description lacks its name or its config; give the path to its config.json")
+    """Read a model's files, as `Model.given` and a run's papers keep them, and its `name`. Raises
+    InputError."""
+    name, config, beside = (
+        description.get("name"),
+        description.get("config"),
+        description.get("quantisation"),
+    )
+    if (
+        not isinstance(name, str)
+        or not isinstance(config, dict)
+        or not isinstance(beside, dict | None)
+    ):
+        raise InputError(
+            "a model's description lacks its name or its config; give the path to its config.json"
+        )
     model = read_config(config, name, beside)
     given: dict[str, Any] = {"config": config, "quantisation": beside}
     total = description.get("total_size")
@@ -88,24 +120,29 @@ def read_given(description: Mapping[str, Any]) -> Model:
 
 
 def _name_of(path: Path) -> str:
-    """Return the path that tells a model from others: every checkpoint has a `config.json`, so its folder's."""
+    """Return the path that tells a model from others: every checkpoint has a `config.json`, so its
+    folder's."""
     folder = path.parent if path.name == "config.json" else path
     return str(folder if folder.name not in ("", "..") else folder.resolve())
 
 
 def _json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(read_bytes(file, MOST_BYTES, "give a config.json or the folder that holds it").decode())
+        content = json.loads(
+            read_bytes(file, MOST_BYTES, "give a config.json or the folder that holds it").decode()
+        )
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: not a readable JSON file ({str(error)[:100]})") from None
     if not isinstance(content, dict):
-        raise InputError(f"{file}: a JSON {type(content).__name__}, not an object; give a model's config.json")
+        raise InputError(
+            f"{file}: a JSON {type(content).__name__}, not an object; give a model's config.json"
+        )
     return content
 
 
 def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None = None) -> Model:
-    """Read a config; `beside`: what hf_quant_config.json holds, or None. Raises InputError for what is no language
-    model."""
+    """Read a config; `beside`: what hf_quant_config.json holds, or None. Raises InputError for what
+    is no language model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
     fields.spread("attn_config", "ffn_config")
@@ -132,7 +169,9 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     if rules is not None:
         table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
-        embeddings = tuple((m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None)
+        embeddings = tuple(
+            (m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None
+        )
     _look_for_unread(fields, whole, kind, layers, hidden)
     return Model(
         name=name,
@@ -151,43 +190,64 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
         extra=extra,
         norms=family.model_norms,
         source="config.json",
-        assumed=tuple(dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])),
+        assumed=tuple(
+            dict.fromkeys([*fields.assumed, *whole.assumed, *(rules.assumed if rules else ())])
+        ),
     )
 
 
 def _family(fields: Fields, kind: str) -> Family:
-    """Return what holds of a model type: exactly, or as most decoders have it. Raises InputError: of no decoder, and
-    of layers that no estimate is near.
+    """Return what holds of a model type: exactly, or as most decoders have it. Raises InputError:
+    of no decoder, and of layers that no estimate is near.
     """
     if kind in tables().refused:
         reason = tables().refused[kind]
-        raise InputError(f"{fields.where}: model_type {kind!r} is not read here, and cannot be sized: {reason}")
+        raise InputError(
+            f"{fields.where}: model_type {kind!r} is not read here, and cannot be sized: {reason}"
+        )
     if fields.flag("is_encoder_decoder"):
-        raise InputError(f"{fields.where}: an encoder with a decoder; only models of a decoder alone are read here")
+        raise InputError(
+            f"{fields.where}: an encoder with a decoder; only models of a decoder alone are read"
+            " here"
+        )
     family = tables().find(kind)
     if family is not None:
         return family
-    act = fields.raw("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation")
+    act = fields.raw(
+        "hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation"
+    )
     gated = str(act).lower() in _GATED if act else fields.find(*_WIDTHS) is not None
     said = "" if gated else ", its MLPs of two matrices, as most without a gated activation"
-    fields.assume(f"model_type {kind[:40]!r} not known: estimated as a Llama-like model with the fields it has{said}")
+    fields.assume(
+        f"model_type {kind[:40]!r} not known: estimated as a Llama-like model with the fields it"
+        f" has{said}"
+    )
     return Family(matrices=3 if gated else 2, mlp_four_times_hidden=not gated)
 
 
 def _stretch_context(fields: Fields, kind: str, context: int | None) -> int | None:
-    """Return the context after RoPE's scaling, as vLLM derives it (_get_and_verify_max_len): YaRN original · factor;
-    linear and dynamic context · factor, but Gemma 3's number has it in it; Llama 3's and long RoPE are in it too.
+    """Return the context after RoPE's scaling, as vLLM derives it (_get_and_verify_max_len): YaRN
+    original · factor; linear and dynamic context · factor, but Gemma 3's number has it in it; Llama
+    3's and long RoPE are in it too.
     """
     rope = fields.inner("rope_scaling") or fields.inner("rope_parameters")
     if rope is None or context is None:
         return context
     how, factor = rope.text("rope_type", "type"), rope.values.get("factor")
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor <= _MOST_STRETCHED:
+    if (
+        isinstance(factor, bool)
+        or not isinstance(factor, int | float)
+        or not 0 < factor <= _MOST_STRETCHED
+    ):
         return context
     original = rope.maybe("original_max_position_embeddings", least=1)
     if how == "yarn" and original is not None:
         return int(original * factor)
-    return int(context * factor) if how in ("linear", "dynamic") and not kind.startswith("gemma3") else context
+    return (
+        int(context * factor)
+        if how in ("linear", "dynamic") and not kind.startswith("gemma3")
+        else context
+    )
 
 
 def _dtype(fields: Fields, whole: Fields) -> str:
@@ -198,9 +258,13 @@ def _dtype(fields: Fields, whole: Fields) -> str:
 
 
 def _join_runs(layers: list[Layers], rules: Rules | None, first: int) -> tuple[Layers, ...]:
-    """Join equal neighbours. `first`: the number that checkpoints give the first of these layers."""
+    """Join equal neighbours. `first`: the number that checkpoints give the first of these
+    layers."""
     replace = msgspec.structs.replace
-    kept = [replace(layer, formats=_formats(layer, rules, number)) for number, layer in enumerate(layers, first)]
+    kept = [
+        replace(layer, formats=_formats(layer, rules, number))
+        for number, layer in enumerate(layers, first)
+    ]
     return tuple(replace(layer, count=sum(1 for _ in equal)) for layer, equal in groupby(kept))
 
 
@@ -226,10 +290,14 @@ def _most_kept(runs: tuple[Layers, ...], hidden: int, dtype: str) -> str:
     return max(counts, key=lambda form: counts[form]).dtype
 
 
-def _look_for_unread(fields: Fields, whole: Fields, kind: str, layers: list[Layers], hidden: int) -> None:
-    """Name what was neither read nor known to change no size. What is null, false, 0 or empty adds nothing.
+def _look_for_unread(
+    fields: Fields, whole: Fields, kind: str, layers: list[Layers], hidden: int
+) -> None:
+    """Name what was neither read nor known to change no size. What is null, false, 0 or empty adds
+    nothing.
 
-    Raises InputError: of the text model of a type that is known exactly, fields whose names say that they shape it.
+    Raises InputError: of the text model of a type that is known exactly, fields whose names say
+    that they shape it.
     """
     ignored = _find_ignored(fields, kind, layers)
     same = {name for name in _AS_WIDE if fields.values.get(name) == hidden}
@@ -237,7 +305,9 @@ def _look_for_unread(fields: Fields, whole: Fields, kind: str, layers: list[Laye
     shaping = [name for name in left if _SHAPING.search(name) and name not in same]
     said = f"not understood, and likely to change sizes: {_list_fields(shaping)}"
     if shaping and tables().find(kind) is not None:
-        raise InputError(f"{fields.where}: {said}; where they do not, take them out of a copy of the file")
+        raise InputError(
+            f"{fields.where}: {said}; where they do not, take them out of a copy of the file"
+        )
     if shaping:
         fields.assume(f"fields {said}")
     outer = [] if whole is fields else _find_unread(whole, tables().ignored.always)
@@ -249,8 +319,11 @@ def _look_for_unread(fields: Fields, whole: Fields, kind: str, layers: list[Laye
 def _find_ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[str]:
     """Return fields that say nothing of a model with these fields and these layers."""
     rules = tables().ignored
-    attentions = [each.attention for each in layers if not isinstance(each.attention, LinearAttention | None)]
-    # Of a type that is not known, or whose layers are not told apart, fields of states may mean something.
+    attentions = [
+        each.attention for each in layers if not isinstance(each.attention, LinearAttention | None)
+    ]
+    # Of a type that is not known, or whose layers are not told apart, fields of states may mean
+    # something.
     told_apart = tables().find(kind) is not None and not fields.used.isdisjoint(_TELLING)
     lacking = {
         "experts": not any(isinstance(each.mlp, Experts) for each in layers),
@@ -267,9 +340,13 @@ def _find_ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[
 def _find_unread(part: Fields, ignored: frozenset[str]) -> list[str]:
     known = part.used | ignored | _PARTS
     return sorted(
-        name for name, value in part.values.items() if value and name not in known and not _HARMLESS.search(name)
+        name
+        for name, value in part.values.items()
+        if value and name not in known and not _HARMLESS.search(name)
     )
 
 
 def _list_fields(names: list[str]) -> str:
-    return ", ".join(name[:60] for name in names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
+    return ", ".join(name[:60] for name in names[:12]) + (
+        f" and {len(names) - 12} more" if len(names) > 12 else ""
+    )

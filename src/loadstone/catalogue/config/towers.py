@@ -1,4 +1,5 @@
-"""Counts the towers for images and sound that stand beside a text model: one count for all of them."""
+"""Counts the towers for images and sound that stand beside a text model: one count for all of
+them."""
 
 from __future__ import annotations
 
@@ -10,27 +11,39 @@ _NO_PARTS = ("quantization_config", "generation_config")
 
 
 def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, list[str]]:
-    """Return the parameters of the towers and of what joins them to the text model, and what to tell the reader."""
+    """Return the parameters of the towers and of what joins them to the text model, and what to
+    tell the reader."""
     remarks: list[str] = []
     total = 0
-    for sense, names in (("vision", ("vision_config", "vision_tower_config")), ("audio", ("audio_config",))):
+    for sense, names in (
+        ("vision", ("vision_config", "vision_tower_config")),
+        ("audio", ("audio_config",)),
+    ):
         part = whole.inner(*names)
         if part is None:
             continue
         kind = part_kind(whole, part, names[0])
         filled(part, kind)
-        counted = _images(part, kind, text_hidden) if sense == "vision" else _sound(part, text_hidden)
+        counted = (
+            _images(part, kind, text_hidden) if sense == "vision" else _sound(part, text_hidden)
+        )
         if counted is None:
             remarks.append(f"{names[0]} does not say enough: the {sense} tower is not counted")
             continue
         total += counted
         how = "counted" if kind in tables().tower else "of a kind not known here: roughly estimated"
-        remarks.append(f"{sense} tower {how} from {names[0]}: about {counted / 1e6:.0f} M parameters")
+        remarks.append(
+            f"{sense} tower {how} from {names[0]}: about {counted / 1e6:.0f} M parameters"
+        )
     if whole.find("text_config") and whole.text("model_type") == "llama4" and not total:
         remarks.append("no vision_config: the vision tower is not counted")
     if not whole.values.keys().isdisjoint(TEXT_PARTS):
         for name, value in whole.values.items():
-            if name.endswith("_config") and isinstance(value, dict) and name not in (*_NO_PARTS, *whole.used):
+            if (
+                name.endswith("_config")
+                and isinstance(value, dict)
+                and name not in (*_NO_PARTS, *whole.used)
+            ):
                 whole.find(name)
                 remarks.append(f"{name}: that part is not counted")
     return total, remarks
@@ -55,9 +68,15 @@ def _images(vision: Fields, kind: str, text_hidden: int) -> int | None:
     if tower.qk_norm:
         layer += 2 * (vision.maybe("head_dim") or 0)
     total = depth * layer + tower.outer_norms * tower.norm * hidden
-    total += 3 * patch**2 * hidden * vision.count("temporal_patch_size", default=1) + tower.bias * hidden
+    total += (
+        3 * patch**2 * hidden * vision.count("temporal_patch_size", default=1) + tower.bias * hidden
+    )
     total += tower.positions * _positions(vision, patch) * hidden
-    out = text_hidden if vision.find("embed_dim") else vision.maybe("out_hidden_size", "text_hidden_size")
+    out = (
+        text_hidden
+        if vision.find("embed_dim")
+        else vision.maybe("out_hidden_size", "text_hidden_size")
+    )
     return total + _joined(vision, tower, hidden, out or text_hidden)
 
 
@@ -80,7 +99,8 @@ def _joined(vision: Fields, tower: Tower, hidden: int, out: int) -> int:
 
 
 def _sound(audio: Fields, text_hidden: int) -> int | None:
-    """Return the parameters of an encoder like Whisper's and one matrix behind it; None: too little is said."""
+    """Return the parameters of an encoder like Whisper's and one matrix behind it; None: too little
+    is said."""
     width = audio.maybe("d_model", "hidden_size")
     depth = audio.maybe("encoder_layers", "num_hidden_layers")
     inner = audio.maybe("encoder_ffn_dim", "intermediate_size")

@@ -13,8 +13,18 @@ from loadstone.catalogue.engines import DEFAULT_ENGINE
 from loadstone.catalogue.hardware import Gpu, Node
 
 _PLAIN = (
-    "gpus", "nodes", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype", "engine", "engine_version",
-)  # fmt: skip
+    "gpus",
+    "nodes",
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "attention_dp",
+    "weights_dtype",
+    "kv_dtype",
+    "engine",
+    "engine_version",
+)
 """Fields of a deployment that its description has as they are."""
 
 
@@ -22,7 +32,8 @@ _MOST_OF_A_NODE = 16
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """Holds a small model that guesses tokens for the large one to verify, with weights and a KV cache of its own."""
+    """Holds a small model that guesses tokens for the large one to verify, with weights and a KV
+    cache of its own."""
 
     model: Model
     weights_dtype: str
@@ -30,7 +41,8 @@ class Draft(msgspec.Struct, frozen=True):
 
 
 class DeployedPool(msgspec.Struct, frozen=True):
-    """Holds the workers of a deployment that prefill, or that decode: so many alike, each a deployment of its own."""
+    """Holds the workers of a deployment that prefill, or that decode: so many alike, each a
+    deployment of its own."""
 
     role: Role
     workers: int
@@ -48,18 +60,22 @@ class DeployedPool(msgspec.Struct, frozen=True):
 class Deployment(msgspec.Struct, frozen=True):
     """Holds model, hardware, engine, precision, parallelism.
 
-    gpus = tp · pp · dp, over all `nodes`. tp, pp, dp are those of the attention: `dp` replicas, each with its own
-    scheduler and KV cache, each cut `tp` ways within layers and `pp` ways between them.
+    gpus = tp · pp · dp, over all `nodes`. tp, pp, dp are those of the attention: `dp` replicas,
+    each with its own scheduler and KV cache, each cut `tp` ways within layers and `pp` ways between
+    them.
     attention_dp  the replicas share one set of experts, so these are cut over tp · dp ranks (vLLM's
-                  `--data-parallel-size` with a mixture of experts; SGLang's `--enable-dp-attention`, whose `--tp 8
-                  --dp 8` is tp1,dp8 here)
-    ep            over how many ranks whole experts are dealt out; 1: every rank has a slice of each expert
+                  `--data-parallel-size` with a mixture of experts; SGLang's
+                  `--enable-dp-attention`, whose `--tp 8 --dp 8` is tp1,dp8 here)
+    ep            over how many ranks whole experts are dealt out; 1: every rank has a slice of each
+                  expert
     node          the node that was named, if one was
     arguments     the engine's own, as (name, value)
     draft         the model that the argument of that name names
-    named         the model as it was written, where several have the shapes of its entry; see named_checkpoint()
-    pools         where prefill and decode have workers of their own: both pools, prefill first. `gpus` and `nodes`
-                  are then of all workers together, and the parallelism is that of a decode worker, for display
+    named         the model as it was written, where several have the shapes of its entry; see
+                  named_checkpoint()
+    pools         where prefill and decode have workers of their own: both pools, prefill first.
+                  `gpus` and `nodes` are then of all workers together, and the parallelism is that
+                  of a decode worker, for display
     """
 
     model: Model
@@ -85,9 +101,14 @@ class Deployment(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """Return the shorthand that gives this deployment again."""
         if self.pools:
-            return f"{self.pools[0].worker.name.rpartition('@')[0]}@{'+'.join(pool.name for pool in self.pools)}"
+            model = self.pools[0].worker.name.rpartition("@")[0]
+            return f"{model}@{'+'.join(pool.name for pool in self.pools)}"
         parts = [f"tp{self.tp}"]
-        parts += [f"{key}{value}" for key, value in (("pp", self.pp), ("dp", self.dp), ("ep", self.ep)) if value > 1]
+        parts += [
+            f"{key}{value}"
+            for key, value in (("pp", self.pp), ("dp", self.dp), ("ep", self.ep))
+            if value > 1
+        ]
         if self.nodes > 1:
             parts.append(f"nodes={self.nodes}")
         if self.attention_dp:
@@ -114,27 +135,28 @@ class Deployment(msgspec.Struct, frozen=True):
 
     @property
     def moe_ranks(self) -> int:
-        """Return the ranks that one set of experts is cut over: by whole experts `ep` ways, within experts moe_ranks
-        / ep."""
+        """Return the ranks that one set of experts is cut over: by whole experts `ep` ways, within
+        experts moe_ranks / ep."""
         return self.tp * self.dp if self.attention_dp else self.tp
 
     @property
     def nodes_crossed(self) -> int:
-        """Return the nodes that one replica reaches over, with those that share its experts; 1: no network is between
-        its ranks."""
+        """Return the nodes that one replica reaches over, with those that share its experts; 1: no
+        network is between its ranks."""
         per_node = max(-(-self.gpus // self.nodes), self.rack_gpus)
         return -(-self.moe_ranks * self.pp // per_node)
 
     @property
     def rack_gpus(self) -> int:
-        """Return the GPUs of a rack whose links join all of them, so that its trays are one node; 0: it has none."""
+        """Return the GPUs of a rack whose links join all of them, so that its trays are one node;
+        0: it has none."""
         return self.gpu.per_node if self.gpu.per_node > _MOST_OF_A_NODE else 0
 
     @property
     def drafting(self) -> Deployment | None:
-        """Return the named draft as a deployment of its own, where engines place it: whole on the last stage of a
-        pipeline, cut over the ranks that the model is, in its checkpoint's precision (vLLM 0.32's
-        draft_tensor_parallel_size, SGLang 0.5.23's StandaloneDraftWorker).
+        """Return the named draft as a deployment of its own, where engines place it: whole on the
+        last stage of a pipeline, cut over the ranks that the model is, in its checkpoint's
+        precision (vLLM 0.32's draft_tensor_parallel_size, SGLang 0.5.23's StandaloneDraftWorker).
         """
         if self.draft is None:
             return None
@@ -149,7 +171,11 @@ class Deployment(msgspec.Struct, frozen=True):
             dp=1,
             ep=1,
             attention_dp=False,
-            arguments=tuple(each for each in self.arguments if each[0] not in ("draft", "num_speculative_tokens")),
+            arguments=tuple(
+                each
+                for each in self.arguments
+                if each[0] not in ("draft", "num_speculative_tokens")
+            ),
             node=None,
             draft=None,
         )
@@ -159,10 +185,18 @@ class Deployment(msgspec.Struct, frozen=True):
 
     def to_settings(self) -> dict[str, Any]:
         """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py."""
-        pools = [{"role": each.role, "workers": each.workers, **each.worker.to_settings()} for each in self.pools]
+        pools = [
+            {"role": each.role, "workers": each.workers, **each.worker.to_settings()}
+            for each in self.pools
+        ]
         return {
-            # Of a model and hardware of the user's own, whose files may be gone when the run is read, all there was.
-            "model": {"name": self.model.name, **self.model.given} if self.model.given else self.model.name,
+            # Of a model and hardware of the user's own, whose files may be gone when the run is
+            # read, all there was.
+            "model": (
+                {"name": self.model.name, **self.model.given}
+                if self.model.given
+                else self.model.name
+            ),
             "gpu": msgspec.to_builtins(self.gpu) if self.has_own_hardware else self.gpu.name,
             **{name: getattr(self, name) for name in _PLAIN},
             "arguments": dict(self.arguments),

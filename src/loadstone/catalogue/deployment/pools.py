@@ -16,7 +16,9 @@ MOST_WORKERS = 4096
 _POOLS = re.compile(r"@\s*(?:prefill|decode)\s*=", re.IGNORECASE)
 _NEXT = re.compile(r"\+\s*(?=[a-z]+\s*=\s*[0-9(])", re.IGNORECASE)
 _POOL = re.compile(r"\s*([a-z]+)\s*=\s*(.*?)\s*", re.IGNORECASE | re.DOTALL)
-_WORKERS = re.compile(r"(?:([0-9]+)\s*[*×x]\s*)?\(([^()]*)\)\s*(?:[/,](.*))?", re.IGNORECASE | re.DOTALL)
+_WORKERS = re.compile(
+    r"(?:([0-9]+)\s*[*×x]\s*)?\(([^()]*)\)\s*(?:[/,](.*))?", re.IGNORECASE | re.DOTALL
+)
 _BARE = re.compile(r"([0-9]+)\s*[*×x]\s*([0-9]+\s*[*×x]\s*.+)", re.IGNORECASE | re.DOTALL)
 _SHARED = ("engine", "version", "kv")
 """Options that one pool says for the others too."""
@@ -36,10 +38,12 @@ def has_pools(text: str) -> bool:
 
 
 def split_pools(text: str) -> list[PoolText]:
-    """Return the pools of a shorthand, prefill first, each worker as a shorthand of its own. The engine, its version
-    and the KV cache's precision that one pool says are those of a pool that does not. Raises InputError.
+    """Return the pools of a shorthand, prefill first, each worker as a shorthand of its own. The
+    engine, its version and the KV cache's precision that one pool says are those of a pool that
+    does not. Raises InputError.
 
-        >>> [pool.worker for pool in split_pools("m@prefill=2*(8xh200/tp8)+decode=8xh200/dp8,engine=sglang")]
+        >>> [pool.worker for pool in
+        split_pools("m@prefill=2*(8xh200/tp8)+decode=8xh200/dp8,engine=sglang")]
         ['m@8xh200/tp8,engine=sglang', 'm@8xh200/dp8,engine=sglang']
     """
     found = _POOLS.search(text)
@@ -51,10 +55,14 @@ def split_pools(text: str) -> list[PoolText]:
     for part in _NEXT.split(rest):
         role, workers, hardware, options = _read_pool(part, text)
         if role in pools:
-            raise InputError(f"deployment {text!r}: {role} is given twice; write one pool with more workers")
+            raise InputError(
+                f"deployment {text!r}: {role} is given twice; write one pool with more workers"
+            )
         pools[role] = workers, hardware, options
     if missing := [role for role in ROLES if role not in pools]:
-        raise InputError(f"deployment {text!r}: has no {missing[0]} pool; write both, e.g. {EXAMPLE}")
+        raise InputError(
+            f"deployment {text!r}: has no {missing[0]} pool; write both, e.g. {EXAMPLE}"
+        )
     said = {
         name: option
         for _, _, options in pools.values()
@@ -66,27 +74,45 @@ def split_pools(text: str) -> list[PoolText]:
         workers, hardware, options = pools[role]
         own = {_name_of(option) for option in options}
         options = options + [option for name, option in said.items() if name not in own]
-        made.append(PoolText(role, workers, f"{model}@{hardware}" + (f"/{','.join(options)}" if options else "")))
+        made.append(
+            PoolText(
+                role, workers, f"{model}@{hardware}" + (f"/{','.join(options)}" if options else "")
+            )
+        )
     return made
 
 
 def _read_pool(part: str, text: str) -> tuple[Role, int, str, list[str]]:
-    """Return role, workers, GPUs and options of `prefill=4*(4xgb200/tp4)`, with or without parentheses."""
+    """Return role, workers, GPUs and options of `prefill=4*(4xgb200/tp4)`, with or without
+    parentheses."""
     pool = _POOL.fullmatch(part)
     role = pool[1].lower() if pool else ""
     if pool is None or role not in ROLES:
-        raise InputError(f"deployment {text!r}: {part[:60]!r} is no pool; write prefill=…+decode=…, e.g. {EXAMPLE}")
+        raise InputError(
+            f"deployment {text!r}: {part[:60]!r} is no pool; write prefill=…+decode=…, e.g."
+            f" {EXAMPLE}"
+        )
     count, inside, more = "1", pool[2], ""
     if grouped := _WORKERS.fullmatch(pool[2]):
         count, inside, more = grouped[1] or "1", grouped[2], grouped[3] or ""
     elif bare := _BARE.fullmatch(pool[2]):
         count, inside = bare[1], bare[2]
     elif "(" in inside or ")" in inside:
-        raise InputError(f"deployment {text!r}: {pool[2][:60]!r} is no N*(…) of {role} workers; write e.g. {EXAMPLE}")
+        raise InputError(
+            f"deployment {text!r}: {pool[2][:60]!r} is no N*(…) of {role} workers; write e.g."
+            f" {EXAMPLE}"
+        )
     if not 1 <= len(count) <= 9 or not 1 <= int(count) <= MOST_WORKERS:
-        raise InputError(f"deployment {text!r}: {role} has {count} workers; write 1 to {MOST_WORKERS}")
+        raise InputError(
+            f"deployment {text!r}: {role} has {count} workers; write 1 to {MOST_WORKERS}"
+        )
     hardware, _, options = inside.partition("/")
-    return ROLES[ROLES.index(role)], int(count), hardware.strip(), [*split_commas(options), *split_commas(more)]
+    return (
+        ROLES[ROLES.index(role)],
+        int(count),
+        hardware.strip(),
+        [*split_commas(options), *split_commas(more)],
+    )
 
 
 def _name_of(option: str) -> str:

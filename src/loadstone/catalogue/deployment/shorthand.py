@@ -39,17 +39,24 @@ from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 
 _MOST_GPUS = 65_536
-_WHERE = re.compile(r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE)
+_WHERE = re.compile(
+    r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE
+)
 _FILE = re.compile(r"(.+?\.(?:ya?ml|json))(?:/(.*))?", re.IGNORECASE)
 _COUNT = re.compile(r"(tp|pp|dp|ep|nodes)=?([0-9]+)")
-_DRAFTS = {"draft", *(flag for engine in ENGINES.values() for flag, ours in engine.same.items() if ours == "draft")}
-_DRAFT = re.compile(rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE)
+_DRAFTS = {
+    "draft",
+    *(flag for engine in ENGINES.values() for flag, ours in engine.same.items() if ours == "draft"),
+}
+_DRAFT = re.compile(
+    rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE
+)
 _SHARED = ("attention-dp", "dp-attention", "attention_dp", "dp_attention")
 
 
 class _Options(msgspec.Struct):
-    """Holds what stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts the replicas
-    in."""
+    """Holds what stands after the slash. `within`: attention-dp in SGLang's words, whose tp counts
+    the replicas in."""
 
     model: str
     counts: dict[str, int] = msgspec.field(default_factory=dict)
@@ -64,22 +71,27 @@ class _Options(msgspec.Struct):
 def split_deployment(text: str) -> tuple[str, str, str]:
     """Return (model, hardware, options) of a shorthand; one that is not there is empty.
 
-    Only what follows the GPU is options: a model's name may hold slashes, a GPU's none, but the path of a file may.
+    Only what follows the GPU is options: a model's name may hold slashes, a GPU's none, but the
+    path of a file may.
     """
     left, _, right = text.strip().rpartition("@")
     draft = _DRAFT.search(right)  # whose path ends like that of a GPU's file
     before, after = (right[: draft.start()], right[draft.start() :]) if draft else (right, "")
     file = _FILE.fullmatch(before)
-    where, rest = (file[1], file[2] or "") if file else (before.partition("/")[0], before.partition("/")[2])
+    where, rest = (
+        (file[1], file[2] or "") if file else (before.partition("/")[0], before.partition("/")[2])
+    )
     return left, where.strip(), (rest + after).lstrip("/")
 
 
 def models_of(text: str) -> list[str]:
-    """Return the names of models in a shorthand, without their precisions: the large one's, and the draft's. Raises
-    InputError where a precision is none.
+    """Return the names of models in a shorthand, without their precisions: the large one's, and the
+    draft's. Raises InputError where a precision is none.
     """
     if has_pools(text):
-        return list(dict.fromkeys(name for pool in split_pools(text) for name in models_of(pool.worker)))
+        return list(
+            dict.fromkeys(name for pool in split_pools(text) for name in models_of(pool.worker))
+        )
     left, _, rest = split_deployment(text)
     drafts = [value for key, value in map(key_value, split_commas(rest)) if key in _DRAFTS]
     return [_name_and_weights(each)[0] for each in (left, *drafts)]
@@ -92,8 +104,8 @@ def key_value(part: str) -> tuple[str, str]:
 
 
 def names_engine(text: str) -> bool:
-    """Return whether a shorthand says the engine, so that it is not the default: by name, or by an argument of its
-    alone."""
+    """Return whether a shorthand says the engine, so that it is not the default: by name, or by an
+    argument of its alone."""
     if has_pools(text):
         return any(names_engine(pool.worker) for pool in split_pools(text))
     keys = [key for key, _ in map(key_value, split_commas(split_deployment(text)[2]))]
@@ -101,19 +113,21 @@ def names_engine(text: str) -> bool:
 
 
 def leave_engine_out(name: str) -> str:
-    """Return a deployment's own name without the engine, which stands behind other options there."""
+    """Return a deployment's own name without the engine, which stands behind other options
+    there."""
     return re.sub(r",engine=[^,)]*", "", name)
 
 
 def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
-    """Return a deployment from its shorthand. `gpu`, `model`: in place of those it names, which are then not looked
-    for.
+    """Return a deployment from its shorthand. `gpu`, `model`: in place of those it names, which are
+    then not looked for.
 
-    `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without parallelism: tensor
-    parallel within a node, pipeline parallel between nodes. `dp` alone: tp takes the rest; `tp` alone: pp takes the
-    nodes if that fits, dp the rest. Whether the model can be cut that way is not looked at here.
-    Of pools (pools.py) each worker is a deployment by these rules.
-    Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that fits no rank count.
+    `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without
+    parallelism: tensor parallel within a node, pipeline parallel between nodes. `dp` alone: tp
+    takes the rest; `tp` alone: pp takes the nodes if that fits, dp the rest. Whether the model can
+    be cut that way is not looked at here. Of pools (pools.py) each worker is a deployment by these
+    rules. Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that
+    fits no rank count.
     """
     if has_pools(text):
         return _parse_pools(text, gpu, model)
@@ -139,7 +153,9 @@ def _parse_pools(text: str, gpu: Gpu | None, model: Model | None) -> Deployment:
     if gpus > _MOST_GPUS:
         raise InputError(f"deployment {text!r}: {gpus:,} GPUs; write 1 to {_MOST_GPUS:,}")
     nodes = sum(pool.workers * pool.worker.nodes for pool in pools)
-    return msgspec.structs.replace(pools[-1].worker, gpus=gpus, nodes=nodes, node=None, pools=tuple(pools))
+    return msgspec.structs.replace(
+        pools[-1].worker, gpus=gpus, nodes=nodes, node=None, pools=tuple(pools)
+    )
 
 
 def _guess(text: str) -> str | None:
@@ -162,18 +178,20 @@ def _parse(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Dep
     model, weights = _model_of(left, model)
     try:
         kind, gpus, nodes, node = _hardware_of(where, gpu)
-        made = _arrange(model, kind, gpus, nodes, node, weights, _options_of(rest, _name_and_weights(left)[0]))
+        made = _arrange(
+            model, kind, gpus, nodes, node, weights, _options_of(rest, _name_and_weights(left)[0])
+        )
         return msgspec.structs.replace(made, named=_named(left, model))
     except InputError as error:
         raise InputError(f"deployment {text!r}: {error}") from None
 
 
 def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Deployment:
-    """Return the deployment that a run names: what the catalogue alone has, but `hardware` and the model `own` (JSON,
-    see RunFacts) where the run describes its own.
+    """Return the deployment that a run names: what the catalogue alone has, but `hardware` and the
+    model `own` (JSON, see RunFacts) where the run describes its own.
 
-    Names come from servers and papers, so no file is read for one. Raises InputError where it takes one, and as
-    parse_deployment() does.
+    Names come from servers and papers, so no file is read for one. Raises InputError where it takes
+    one, and as parse_deployment() does.
     """
     model = read_given(msgspec.json.decode(own)) if own is not None else None
     named = models_of(text)[model is not None :]
@@ -185,7 +203,8 @@ def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Depl
 
 
 def _model_of(left: str, model: Model | None = None) -> tuple[Model, str]:
-    """Return by `MODEL[:weights]`; one that is known by another precision's name is that model in that precision."""
+    """Return by `MODEL[:weights]`; one that is known by another precision's name is that model in
+    that precision."""
     name, weights = _name_and_weights(left)
     model = model or find_model(name)
     return model, weights or model.weights_dtype
@@ -205,8 +224,8 @@ def _name_and_weights(left: str) -> tuple[str, str | None]:
 
 
 def _named(left: str, model: Model) -> str:
-    """Return the name of a model as it was written, with the end that says its precision; nothing where it is the
-    name that its entry is shown by anyway."""
+    """Return the name of a model as it was written, with the end that says its precision; nothing
+    where it is the name that its entry is shown by anyway."""
     name, _, dtype = left.rpartition(":")
     written = name if name and dtype and _name_and_weights(left)[1] is not None else left
     shown = next((alias for alias in model.aliases if "/" not in alias), model.name)
@@ -216,7 +235,9 @@ def _named(left: str, model: Model) -> str:
 def _hardware_of(where: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | None]:
     match = _WHERE.fullmatch(where)
     if match is None:
-        raise InputError(f"{where!r} names no GPUs; write e.g. 8xh200, and options behind a slash, 8xh200/tp8")
+        raise InputError(
+            f"{where!r} names no GPUs; write e.g. 8xh200, and options behind a slash, 8xh200/tp8"
+        )
     count, name = int(match[1] or 1), match[2].strip()
     if not 1 <= count <= _MOST_GPUS:
         raise InputError(f"{count} GPUs; write 1 to {_MOST_GPUS}")
@@ -293,7 +314,17 @@ def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
         ours = next((name for name in theirs if name and name not in OWNERS), None)
         whose = f"{key} is an argument of {' and '.join(owners)}, not of {engine}"
         raise InputError(whose + (f"; here it is {ours}" if ours else ""))
-    known = ["tp8", "pp2", "dp2", "ep8", "nodes=2", "attention-dp", "kv=fp8", "engine=vllm", "version=1.0"]
+    known = [
+        "tp8",
+        "pp2",
+        "dp2",
+        "ep8",
+        "nodes=2",
+        "attention-dp",
+        "kv=fp8",
+        "engine=vllm",
+        "version=1.0",
+    ]
     own = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
     rows = ENGINES[engine]
     names = {name.partition("=")[0]: name for name in (*known, *own, *rows.same, *rows.launch)}
@@ -313,13 +344,23 @@ def engine_of(value: str) -> str:
         raise InputError(NAMED_OTHERWISE[name])
     if name is None or name not in ENGINES:
         *others, last = ENGINES
-        what = f"unknown engine {value[:60]!r}" if name is None else f"{engine_title(value)} is not modelled here"
+        what = (
+            f"unknown engine {value[:60]!r}"
+            if name is None
+            else f"{engine_title(value)} is not modelled here"
+        )
         raise InputError(f"{what}; the engines are {', '.join(others)} and {last}")
     return name
 
 
 def _arrange(
-    model: Model, gpu: Gpu, gpus: int, nodes: int, node: Node | None, weights_dtype: str, options: _Options
+    model: Model,
+    gpu: Gpu,
+    gpus: int,
+    nodes: int,
+    node: Node | None,
+    weights_dtype: str,
+    options: _Options,
 ) -> Deployment:
     """Fills in the parallelism that was not said, and checks what was. Raises InputError."""
     counts = options.counts
@@ -346,12 +387,15 @@ def _arrange(
     ep = counts.get("ep", 1)
     attention_dp = options.attention_dp or (ep > tp and ep <= tp * dp)
     if attention_dp and dp == 1:
-        would = f"write e.g. tp1,dp{gpus},attention-dp, or leave it out" if gpus > 1 else "leave it out"
+        would = (
+            f"write e.g. tp1,dp{gpus},attention-dp, or leave it out" if gpus > 1 else "leave it out"
+        )
         raise InputError(f"attention-dp has one replica, which shares with nobody; {would}")
     ranks = tp * dp if attention_dp else tp
     if ranks % ep:
         raise InputError(
-            f"ep{ep} does not divide the {ranks} ranks that share the experts; write ep{ranks}, or leave ep out"
+            f"ep{ep} does not divide the {ranks} ranks that share the experts; write ep{ranks}, or"
+            " leave ep out"
         )
     return Deployment(
         model=model,
@@ -374,7 +418,8 @@ def _arrange(
 
 
 def _draft_of(arguments: dict[str, str]) -> Draft | None:
-    """Return the model that `draft` names. Raises InputError where it is not known, or guesses nothing."""
+    """Return the model that `draft` names. Raises InputError where it is not known, or guesses
+    nothing."""
     if "draft" not in arguments:
         return None
     if arguments.get("num_speculative_tokens", "0") == "0":
@@ -387,8 +432,13 @@ def _draft_of(arguments: dict[str, str]) -> Draft | None:
 
 
 def _split_replicas(counts: dict[str, int], gpus: int) -> dict[str, int]:
-    """Return SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one replica's: tp1, dp8."""
-    tp, pp, dp = counts.get("tp", gpus // counts.get("pp", 1)), counts.get("pp", 1), counts.get("dp", 1)
+    """Return SGLang's `--tp 8 --dp 8 --enable-dp-attention` in our words, where tp is one
+    replica's: tp1, dp8."""
+    tp, pp, dp = (
+        counts.get("tp", gpus // counts.get("pp", 1)),
+        counts.get("pp", 1),
+        counts.get("dp", 1),
+    )
     within = dp > 1 and tp * pp == gpus and tp % dp == 0
     return counts | {"tp": tp // dp, "pp": pp} if within else counts
 

@@ -1,4 +1,5 @@
-"""Stores grades of answers in answers.parquet: one row per graded request, with the answer's text only on request."""
+"""Stores grades of answers in answers.parquet: one row per graded request, with the answer's text
+only on request."""
 
 from __future__ import annotations
 
@@ -52,15 +53,17 @@ def write_answers(folder: Path, answers: Sequence[GradedAnswer]) -> None:
 
     kinds = {"bool": pa.bool_(), "int": pa.int32(), "list[int]": pa.list_(pa.uint32())}
     hints = GradedAnswer.__annotations__
-    schema = pa.schema([(name, kinds.get(hints[name], pa.string())) for name in GradedAnswer.__struct_fields__])
+    schema = pa.schema(
+        [(name, kinds.get(hints[name], pa.string())) for name in GradedAnswer.__struct_fields__]
+    )
     table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in answers], schema=schema)
     with replace_file(folder / NAME) as partial:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
 
 
 def read_answers(folder: Path, cell: int | None = None) -> list[GradedAnswer]:
-    """Read the grades of a run, of one cell or of all; none where nothing was graded. Raises InputError where the
-    file is damaged.
+    """Read the grades of a run, of one cell or of all; none where nothing was graded. Raises
+    InputError where the file is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -74,5 +77,7 @@ def read_answers(folder: Path, cell: int | None = None) -> list[GradedAnswer]:
         answers = msgspec.convert(rows, list[GradedAnswer])
     except (OSError, pa.ArrowException, msgspec.ValidationError, ValueError) as error:
         check_room(error)
-        raise InputError(f"{path}: not grades of answers ({error}); move it away, or measure again") from error
+        raise InputError(
+            f"{path}: not grades of answers ({error}); move it away, or measure again"
+        ) from error
     return [each for each in answers if cell is None or each.cell == cell]

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from loadstone.core.errors import DiskFullError, InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.run_folder.journal import Journal, wait_for_writers
-from loadstone.core.run_folder.records import EVENT_LISTS, journal_schema, records_schema, write_records
+from loadstone.core.run_folder.records import (
+    EVENT_LISTS,
+    journal_schema,
+    records_schema,
+    write_records,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,21 +25,24 @@ DAMAGED = "a part of this request was lost with a damaged journal"
 
 _NEARLY_ALL, _MOST = 0.9, 0.75
 _LONGER = 2.0
-"""Times the mean gap between later events that the second must come after the first: see _drop_voids()."""
+"""Times the mean gap between later events that the second must come after the first: see
+_drop_voids()."""
 _GROUP_EVENTS = 2_000_000
 """Events per Parquet row group: some 32 MB while it is built."""
 
 
 def assemble(folder: Path, voids: Counter[int] | None = None) -> int:
-    """Make records.parquet of the journals; returns the number of records. Who calls it owns the folder (store.own).
+    """Make records.parquet of the journals; returns the number of records. Who calls it owns the
+    folder (store.own).
 
     `voids`: leave out first events that were no token, and count the requests by their cell.
 
-    Requests without a final fragment, or without one between, become `cancelled`, with what had arrived. Works in one
-    pass, holding only requests whose fragments are still incomplete. The journals are removed once the records are on
-    disk; those that were damaged stay, for damaged_journals() to tell what is lost.
-    Raises DiskFullError where there is no room: journals stay, and `loadstone recover` goes on from there; and
-    InputError where a worker still writes, after waiting _WRITERS_S for it to end, or a journal cannot be read.
+    Requests without a final fragment, or without one between, become `cancelled`, with what had
+    arrived. Works in one pass, holding only requests whose fragments are still incomplete. The
+    journals are removed once the records are on disk; those that were damaged stay, for
+    damaged_journals() to tell what is lost. Raises DiskFullError where there is no room: journals
+    stay, and `loadstone recover` goes on from there; and InputError where a worker still writes,
+    after waiting _WRITERS_S for it to end, or a journal cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -42,7 +50,8 @@ def assemble(folder: Path, voids: Counter[int] | None = None) -> int:
     journals = [Journal(path) for path in sorted(folder.glob("journal-*.arrow"))]
     target = folder / "records.parquet"
     if target.exists():
-        # Whole, since it comes by renaming; journals beside it are what a crash left of their removal.
+        # Whole, since it comes by renaming; journals beside it are what a crash left of their
+        # removal.
         try:
             check_regular(target)
             count = int(pq.read_metadata(target).num_rows)
@@ -56,7 +65,10 @@ def assemble(folder: Path, voids: Counter[int] | None = None) -> int:
         _remove_whole(journals)
         return count
     if not journals:
-        raise InputError(f"{folder}: neither journals nor records; nothing was measured in this run, measure again")
+        raise InputError(
+            f"{folder}: neither journals nor records; nothing was measured in this run, measure"
+            " again"
+        )
     wait_for_writers(folder, [journal.path for journal in journals])
     for left in [*folder.glob(".reserve-*"), *folder.glob("*.part")]:
         left.unlink(missing_ok=True)
@@ -77,7 +89,9 @@ def _remove_whole(journals: Iterable[Journal]) -> None:
             journal.path.unlink()
 
 
-def _join_requests(journals: Iterable[Journal], voids: Counter[int] | None = None) -> Iterator[pa.Table]:
+def _join_requests(
+    journals: Iterable[Journal], voids: Counter[int] | None = None
+) -> Iterator[pa.Table]:
     """Yield tables of complete records, row-group sized."""
     import pyarrow as pa
 
@@ -111,11 +125,15 @@ def _join_requests(journals: Iterable[Journal], voids: Counter[int] | None = Non
         yield finished()
 
 
-def _take_complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]) -> Iterator[pa.Table]:
-    """Yield what of `batch` needs no earlier fragment, as it is; then requests whose last fragment it brings, joined.
+def _take_complete(
+    batch: pa.Table, open_requests: dict[tuple[int, str], dict[str, Any]]
+) -> Iterator[pa.Table]:
+    """Yield what of `batch` needs no earlier fragment, as it is; then requests whose last fragment
+    it brings, joined.
 
-    A fragment of a request that has others is told by its status (missing: not the last), or by the events before it.
-    `open_requests` keeps copies, so that no batch stays in memory for a single row of it.
+    A fragment of a request that has others is told by its status (missing: not the last), or by the
+    events before it. `open_requests` keeps copies, so that no batch stays in memory for a single
+    row of it.
     """
     import numpy as np
     import pyarrow as pa
@@ -127,17 +145,28 @@ def _take_complete(batch: pa.Table, open_requests: dict[tuple[int, str], dict[st
         yield batch
         return
     keys = list(zip(batch["cell"].to_pylist(), batch["request_id"].to_pylist(), strict=True))
-    in_parts = {key for key, status, events in zip(keys, statuses, earlier, strict=True) if status is None or events}
+    in_parts = {
+        key
+        for key, status, events in zip(keys, statuses, earlier, strict=True)
+        if status is None or events
+    }
     in_parts.update(open_requests)
     alone = [i for i, key in enumerate(keys) if key not in in_parts]
     if alone:
         yield batch.take(alone)
-    scalars = {name: batch[name].to_pylist() for name in batch.column_names if name not in EVENT_LISTS}
+    scalars = {
+        name: batch[name].to_pylist() for name in batch.column_names if name not in EVENT_LISTS
+    }
     columns = {name: _list_column(batch, name) for name in EVENT_LISTS}
-    lists = {name: (np.asarray(column.offsets), np.asarray(column.values)) for name, column in columns.items()}
+    lists = {
+        name: (np.asarray(column.offsets), np.asarray(column.values))
+        for name, column in columns.items()
+    }
     joined = []
     for i in (i for i, key in enumerate(keys) if key in in_parts):
-        row = open_requests.setdefault(keys[i], dict.fromkeys(scalars) | {name: [] for name in EVENT_LISTS})
+        row = open_requests.setdefault(
+            keys[i], dict.fromkeys(scalars) | {name: [] for name in EVENT_LISTS}
+        )
         row.update((name, values[i]) for name, values in scalars.items() if values[i] is not None)
         before = sum(map(len, row["arrival_s"]))
         for name, (offsets, values) in lists.items():
@@ -159,9 +188,10 @@ def _join(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
-    """Drop first events that were no token: those that the client knows of, and those that the counts tell. These are
-    of a cell in which nearly every answer had one event more than tokens, and in most the second came
-    after a longer time than those after it: the counts alone would fit a last event that is none as well.
+    """Drop first events that were no token: those that the client knows of, and those that the
+    counts tell. These are of a cell in which nearly every answer had one event more than tokens,
+    and in most the second came after a longer time than those after it: the counts alone would fit
+    a last event that is none as well.
     """
     import numpy as np
     import pyarrow as pa
@@ -173,7 +203,9 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     firsts = np.cumsum(events) - events
     cell, total = table["cell"].to_numpy(), pc.fill_null(table["output_tokens"], 0).to_numpy()
     void = np.minimum(pc.fill_null(table["voids"], 0).to_numpy(), events)
-    ended = np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & (void == 0)
+    ended = (
+        np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & (void == 0)
+    )
     ended &= np.array(pc.is_in(table["token_source"], pa.array(["final usage", "running usage"])))
     one_more = ended & (events == total + 1)
     rows = np.flatnonzero(ended & (events > 2))
@@ -190,7 +222,9 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     for name in EVENT_LISTS:
         column = _list_column(table, name)
         lengths = column.value_lengths().to_numpy()
-        cut = np.where(lengths == events, void, 0)  # no tokens are listed where a final count is to be spread
+        cut = np.where(
+            lengths == events, void, 0
+        )  # no tokens are listed where a final count is to be spread
         place = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         offsets = np.concatenate([[0], np.cumsum(lengths - cut)]).astype(np.int32)
         values = column.flatten().filter(pa.array(place >= np.repeat(cut, lengths)))
@@ -200,10 +234,12 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
 
 
 def _fill_tokens(table: pa.Table) -> pa.Table:
-    """Fill `tokens` where the journal has none: the server's final count spread evenly over the events, or one each.
+    """Fill `tokens` where the journal has none: the server's final count spread evenly over the
+    events, or one each.
 
-    tokens[k] = max(1, round((k + 1) · T / n)) for event k of n and T tokens in all (T = n for pieces).
-    A running count stays as the server sent it; one that broke off counts by its newest value, as a final one.
+    tokens[k] = max(1, round((k + 1) · T / n)) for event k of n and T tokens in all (T = n for
+    pieces). A running count stays as the server sent it; one that broke off counts by its newest
+    value, as a final one.
     """
     import numpy as np
     import pyarrow as pa
@@ -222,7 +258,9 @@ def _fill_tokens(table: pa.Table) -> pa.Table:
     position = np.arange(offsets[-1]) - offsets[row] + 1
     values = np.maximum(1, np.rint(position * total[row] / events[row])).astype(np.int32)
     counted = running & (source == "running usage")
-    values[counted[row]] = np.asarray(tokens.flatten())[np.repeat(counted, np.diff(np.asarray(tokens.offsets)))]
+    values[counted[row]] = np.asarray(tokens.flatten())[
+        np.repeat(counted, np.diff(np.asarray(tokens.offsets)))
+    ]
     column = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values, pa.int32()))
     for name, filled in (("tokens", column), ("token_source", pa.array(source, pa.string()))):
         table = table.set_column(table.schema.get_field_index(name), name, filled)

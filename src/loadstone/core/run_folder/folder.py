@@ -25,14 +25,17 @@ MOST_INFO_BYTES = 64 << 20
 
 
 def run_id(created: datetime, *parts: str | None) -> str:
-    """Name a run: `20260131-235900-vllm-llama-3.1-8b`, when, and what of whom, as far as it is known."""
-    name = re.sub(r"[^a-z0-9.]+", "-", "-".join(part for part in parts if part).lower()).strip("-.")[:60]
+    """Name a run: `20260131-235900-vllm-llama-3.1-8b`, when, and what of whom, as far as it is
+    known."""
+    name = re.sub(r"[^a-z0-9.]+", "-", "-".join(part for part in parts if part).lower()).strip(
+        "-."
+    )[:60]
     return f"{created:%Y%m%d-%H%M%S}-{name or 'run'}"
 
 
 def create(parent: Path, run_id: str) -> Path:
-    """Make a new run folder `parent/run_id`, with a number behind it where that is taken. Raises InputError, one
-    line.
+    """Make a new run folder `parent/run_id`, with a number behind it where that is taken. Raises
+    InputError, one line.
     """
     with writing(parent):
         parent.mkdir(parents=True, exist_ok=True)
@@ -48,8 +51,8 @@ def create(parent: Path, run_id: str) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Make an InputError of an OSError within, which says why `path` cannot be written; a DiskFullError where there
-    is no room.
+    """Make an InputError of an OSError within, which says why `path` cannot be written; a
+    DiskFullError where there is no room.
     """
     try:
         yield
@@ -57,16 +60,20 @@ def writing(path: Path) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             problem = f"{path}: disk full; free some space, or give another folder with --out"
             raise DiskFullError(problem) from error
-        raise InputError(f"{path}: cannot write here ({error.strerror}); give another folder with --out") from error
+        raise InputError(
+            f"{path}: cannot write here ({error.strerror}); give another folder with --out"
+        ) from error
 
 
 @contextlib.contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, which becomes `path` once all of it is there; until then `path` stays as it was.
+    """Yield a path to write to, which becomes `path` once all of it is there; until then `path`
+    stays as it was.
 
     Raises InputError, one line, where it cannot be written; DiskFullError where there is no room.
     """
-    # A name that nobody can guess: it is no other process's, and no link of somebody else's making lies there.
+    # A name that nobody can guess: it is no other process's, and no link of somebody else's making
+    # lies there.
     partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(8)}.part")
     with writing(path):
         try:
@@ -85,7 +92,10 @@ def write_json(path: Path, value: object) -> None:
 
 def log(folder: Path, text: str) -> None:
     """Add a line to the run's log.txt. A full disk must not end a run for its log's sake."""
-    with contextlib.suppress(OSError), (folder / "log.txt").open("a", encoding="utf-8", errors="replace") as file:
+    with (
+        contextlib.suppress(OSError),
+        (folder / "log.txt").open("a", encoding="utf-8", errors="replace") as file,
+    ):
         file.write(text + "\n")
 
 
@@ -94,8 +104,8 @@ def write_info(folder: Path, info: RunInfo) -> None:
 
 
 def write_failure(folder: Path, info: RunInfo, error: BaseException, done: str) -> None:
-    """Have run.json say that the run failed, and why, or that it was interrupted before anything was `done`; where
-    there is room for it: nobody shall wait for its end.
+    """Have run.json say that the run failed, and why, or that it was interrupted before anything
+    was `done`; where there is room for it: nobody shall wait for its end.
     """
     interrupted = isinstance(error, KeyboardInterrupt)
     info.status = "interrupted" if interrupted else "failed"
@@ -107,11 +117,17 @@ def write_failure(folder: Path, info: RunInfo, error: BaseException, done: str) 
 def read_info(folder: Path) -> RunInfo:
     """Read run.json; fields that later versions added are passed over.
 
-    Raises InputError where `folder` is no run folder, or its schema another than this version of the program reads.
+    Raises InputError where `folder` is no run folder, or its schema another than this version of
+    the program reads.
     """
     path = folder / "run.json"
-    content = read_bytes(path, MOST_INFO_BYTES, f"{folder} is not a run folder; give one under runs/")
-    complaint, remedy = f"{path}: not a run this version of Loadstone can read", "move it away, or measure it again"
+    content = read_bytes(
+        path, MOST_INFO_BYTES, f"{folder} is not a run folder; give one under runs/"
+    )
+    complaint, remedy = (
+        f"{path}: not a run this version of Loadstone can read",
+        "move it away, or measure it again",
+    )
     try:
         info = decode_json(content, RunInfo, complaint, remedy)
     except InputError:
@@ -120,5 +136,7 @@ def read_info(folder: Path) -> RunInfo:
         papers["settings"] = read_settings(papers.get("settings"))
         info = decode_json(msgspec.json.encode(papers), RunInfo, complaint, remedy)
     if info.schema != RUN_SCHEMA:
-        raise InputError(f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}")
+        raise InputError(
+            f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}"
+        )
     return info

@@ -1,10 +1,12 @@
-"""Appends what a worker saw as the run goes. What was written survives kill −9, and a full disk ends it in order.
+"""Appends what a worker saw as the run goes. What was written survives kill −9, and a full disk
+ends it in order.
 
-A journal holds fragments: rows of the records' own schema, and how many events earlier ones held. A request's
-fragments share its cell and id; list columns are continued from one to the next, and the last fragment, the one with
-a status, has the final scalars.
+A journal holds fragments: rows of the records' own schema, and how many events earlier ones held. A
+request's fragments share its cell and id; list columns are continued from one to the next, and the
+last fragment, the one with a status, has the final scalars.
 
-On disk it is a row of frames, each a header and an Arrow IPC message: number 0 the schema, then a batch each.
+On disk it is a row of frames, each a header and an Arrow IPC message: number 0 the schema, then a
+batch each.
 
     4 bytes   LSJ2, the version of the format
     4         number of the frame, from 0
@@ -12,8 +14,8 @@ On disk it is a row of frames, each a header and an Arrow IPC message: number 0 
     4         CRC-32 of the message
     4         CRC-32 of the header before it
 
-All numbers are little-endian. What was damaged is told from what a crash tore off, and whole frames behind it are
-read. Version 1 was a plain Arrow stream, which has no checksums.
+All numbers are little-endian. What was damaged is told from what a crash tore off, and whole frames
+behind it are read. Version 1 was a plain Arrow stream, which has no checksums.
 """
 
 from __future__ import annotations
@@ -74,8 +76,8 @@ class JournalWriter:
             stack.pop_all()
 
     def write(self, batch: pa.RecordBatch) -> bool:
-        """Append `batch`, rows as journal_schema() or records_schema(). False if the disk was full: the batch is safe
-        in the reserve's room, the run should end.
+        """Append `batch`, rows as journal_schema() or records_schema(). False if the disk was full:
+        the batch is safe in the reserve's room, the run should end.
         """
         message = _add_journal_columns(batch).serialize()
         with writing(self._path):
@@ -109,8 +111,8 @@ class JournalWriter:
 
 
 def read_header(data: bytes, at: int = 0, least: int = 0) -> tuple[int, int, int]:
-    """Read the header of the frame at `at`: its number, `least` or more, the length of its message, the message's
-    CRC-32.
+    """Read the header of the frame at `at`: its number, `least` or more, the length of its message,
+    the message's CRC-32.
 
     Raises ValueError where no such header is. There must be HEADER_BYTES bytes.
     """
@@ -121,10 +123,12 @@ def read_header(data: bytes, at: int = 0, least: int = 0) -> tuple[int, int, int
 
 
 class Journal:
-    """A journal that nobody writes to any more. Iterating, once, gives its batches, columns as journal_schema(); then
-    `damage` says what could not be read, if anything. A torn end, as a crash leaves it, is no damage.
+    """A journal that nobody writes to any more. Iterating, once, gives its batches, columns as
+    journal_schema(); then `damage` says what could not be read, if anything. A torn end, as a crash
+    leaves it, is no damage.
 
-    Raises InputError where the file went, or cannot be read, or is of another version of the program.
+    Raises InputError where the file went, or cannot be read, or is of another version of the
+    program.
     """
 
     def __init__(self, path: Path) -> None:
@@ -159,7 +163,8 @@ class Journal:
                 number, length, check = read_header(file.read(HEADER_BYTES), least=expected)
             except ValueError:
                 behind = self._next_header(file, at + 1, size)
-                # How many were lost is told by the number of the next one; at the end there is none.
+                # How many were lost is told by the number of the next one; at the end there is
+                # none.
                 self._lost(at, behind - at, 1 if expected and behind == size else 0)
                 at = behind
                 continue
@@ -209,7 +214,9 @@ class Journal:
         self.damage.last_cell, self._hole = None, True
 
     def _another_version(self) -> InputError:
-        return InputError(f"{self.path}: a journal of another version of Loadstone; recover the run with that one")
+        return InputError(
+            f"{self.path}: a journal of another version of Loadstone; recover the run with that one"
+        )
 
     def _arrow(self, size: int) -> Iterator[pa.RecordBatch]:
         """Version 1. A torn end cannot be told from damage there."""
@@ -225,8 +232,8 @@ class Journal:
 
 
 def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
-    """Yield batches of an Arrow IPC stream as far as they are whole, each with the byte where it ends; None: the
-    schema.
+    """Yield batches of an Arrow IPC stream as far as they are whole, each with the byte where it
+    ends; None: the schema.
 
     Raises OSError where it cannot be opened.
     """
@@ -246,7 +253,8 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
 
 
 def _is_known(schema: pa.Schema) -> bool:
-    """Tell if a journal's columns are those of this version, or of an earlier one that had fewer."""
+    """Tell if a journal's columns are those of this version, or of an earlier one that had
+    fewer."""
     known = journal_schema()
     with contextlib.suppress(ValueError):  # names of damaged bytes are no UTF-8
         needed = {*known.names} - ADDED - {*JOURNAL_COLUMNS}
@@ -255,19 +263,24 @@ def _is_known(schema: pa.Schema) -> bool:
 
 
 def _add_journal_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Add the columns that are missing: the journals' own to rows that are whole, new ones to earlier journals."""
+    """Add the columns that are missing: the journals' own to rows that are whole, new ones to
+    earlier journals."""
     import pyarrow as pa
 
     schema = journal_schema()
     if batch.schema.names == schema.names:
         return batch
     had = set(batch.schema.names)
-    columns = [batch[each.name] if each.name in had else pa.nulls(batch.num_rows, each.type) for each in schema]
+    columns = [
+        batch[each.name] if each.name in had else pa.nulls(batch.num_rows, each.type)
+        for each in schema
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def damaged_journals(folder: Path) -> list[JournalDamage]:
-    """List what could not be read of the journals that assemble() kept. Raises InputError as Journal does."""
+    """List what could not be read of the journals that assemble() kept. Raises InputError as
+    Journal does."""
     damages = []
     for path in sorted(folder.glob("journal-*.arrow")):
         journal = Journal(path)
@@ -288,13 +301,15 @@ def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
         with explain_os_error(f"{journal}: cannot be read", "the other files stay"):
             while is_held(journal):
                 if time.monotonic() > deadline:
-                    raise InputError(f"{folder}: this run is still going on; wait for its end, or stop it")
+                    raise InputError(
+                        f"{folder}: this run is still going on; wait for its end, or stop it"
+                    )
                 time.sleep(0.05)
 
 
 def is_held(path: Path) -> bool:
-    """Return True if the process that locked it lives: see JournalWriter, own(). Raises OSError where it cannot be
-    read.
+    """Return True if the process that locked it lives: see JournalWriter, own(). Raises OSError
+    where it cannot be read.
     """
     with open_regular(path) as file:
         try:

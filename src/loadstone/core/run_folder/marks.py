@@ -1,4 +1,5 @@
-"""Tells whether records.parquet and summary.json are as they were written: run.json keeps a digest of each."""
+"""Tells whether records.parquet and summary.json are as they were written: run.json keeps a digest
+of each."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _MARKED_BYTES = 1 << 20
 
 
 def seal(folder: Path, info: RunInfo) -> None:
-    """Write run.json with digests of these files; that of the records is kept from the first time."""
+    """Write run.json with digests of these files; that of the records is kept from the first
+    time."""
     info.marks = _digest_files(folder) | {
         name: each for name, each in info.marks.items() if name == "records.parquet"
     }
@@ -24,11 +26,16 @@ def seal(folder: Path, info: RunInfo) -> None:
 
 def find_changed(folder: Path, marks: Mapping[str, str]) -> list[str]:
     """List the files that are not as they were written; none without `marks`, those of run.json."""
-    return [name for name, mark in _digest_files(folder).items() if marks.get(name, mark) != mark] if marks else []
+    return (
+        [name for name, mark in _digest_files(folder).items() if marks.get(name, mark) != mark]
+        if marks
+        else []
+    )
 
 
 def _digest_files(folder: Path) -> dict[str, str]:
-    """Digest both files: of a large one the end, where Parquet has the place and the size of all columns."""
+    """Digest both files: of a large one the end, where Parquet has the place and the size of all
+    columns."""
     marks = {}
     for name in ("summary.json", "records.parquet"):
         if not (folder / name).is_file():

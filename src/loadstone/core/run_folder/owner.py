@@ -1,5 +1,5 @@
-"""Lets one process at a time work on the folder of a run or a study, by a lock that ends with its holder, however
-that ends.
+"""Lets one process at a time work on the folder of a run or a study, by a lock that ends with its
+holder, however that ends.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _held: set[int] = set()
 
 
 def _let_go() -> None:
-    """Close the locks in a process forked off an owner: it is none, and must not hold them for as long as it
-    lives.
+    """Close the locks in a process forked off an owner: it is none, and must not hold them for as
+    long as it lives.
     """
     for file in _held:
         os.close(file)
@@ -39,10 +39,11 @@ os.register_at_fork(after_in_child=_let_go)
 
 @contextlib.contextmanager
 def own(folder: Path, what: str = "this run") -> Iterator[None]:
-    """Be the only one that writes to this folder, of a run from before its run.json until it is finished.
+    """Be the only one that writes to this folder, of a run from before its run.json until it is
+    finished.
 
-    Workers that an owner left behind are no owners; see journal.wait_for_writers. On a file system without locks, the
-    file's being there is the lock, and stays behind if its owner is killed.
+    Workers that an owner left behind are no owners; see journal.wait_for_writers. On a file system
+    without locks, the file's being there is the lock, and stays behind if its owner is killed.
     Raises InputError, one line, where another process has it.
     """
     path = folder / OWNER
@@ -74,16 +75,18 @@ def _lock_file(path: Path, what: str) -> int:
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise InputError(
-                        f"{path.parent}: {what} is still going on{_name_owner(file)}; wait for its end, or stop it"
+                        f"{path.parent}: {what} is still going on{_name_owner(file)}; wait for its"
+                        " end, or stop it"
                     ) from error
                 time.sleep(_LOOK_S / 10)
                 continue
             if not mine:
                 raise InputError(
-                    f"{path.parent}: {what} may still be going on{_name_owner(file)}, and this file system has no "
-                    f"locks that would tell; once it is over, remove {path}"
+                    f"{path.parent}: {what} may still be going on{_name_owner(file)}, and this file"
+                    f" system has no locks that would tell; once it is over, remove {path}"
                 )
-            # Who had it may have removed it between opening and locking: then it is a lock of nothing.
+            # Who had it may have removed it between opening and locking: then it is a lock of
+            # nothing.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file), path.stat()):
                     stack.pop_all()
@@ -91,7 +94,8 @@ def _lock_file(path: Path, what: str) -> int:
 
 
 def _open_lock(path: Path) -> tuple[int, bool]:
-    """Open the file; True if it was made here. What lies there already may be a link of somebody else's making."""
+    """Open the file; True if it was made here. What lies there already may be a link of somebody
+    else's making."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_EXCL, 0o666), True

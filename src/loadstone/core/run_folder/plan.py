@@ -31,7 +31,8 @@ _LONGEST = 1 << 24
 _COUNTS = ("input_tokens", "output_tokens", "prefix_tokens")
 _NUMBER = re.compile("[0-9]{1,12}")
 _MOST_GAPS = 1000
-"""Requests that were issued to one that is known, at most: where all but one of so many workers died."""
+"""Requests that were issued to one that is known, at most: where all but one of so many workers
+died."""
 
 
 def write_plan(path: Path, plan: Plan) -> None:
@@ -40,9 +41,13 @@ def write_plan(path: Path, plan: Plan) -> None:
     import pyarrow.parquet as pq
 
     columns = {name: pa.array(getattr(plan, name)) for name in Plan.COLUMNS}
-    columns["prompt"] = pa.array([None if i < 0 else plan.prompts[i] for i in plan.prompt], pa.large_string())
+    columns["prompt"] = pa.array(
+        [None if i < 0 else plan.prompts[i] for i in plan.prompt], pa.large_string()
+    )
     if plan.blocks is not None:
-        columns["blocks"] = pa.LargeListArray.from_arrays(pa.array(plan.blocks.offsets), pa.array(plan.blocks.ids))
+        columns["blocks"] = pa.LargeListArray.from_arrays(
+            pa.array(plan.blocks.offsets), pa.array(plan.blocks.ids)
+        )
     if plan.graph is not None:
         columns |= _graph_columns(plan, plan.graph)
     table = pa.table(columns)
@@ -62,12 +67,15 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 
 def _graph_columns(plan: Plan, graph: CallGraph) -> dict[str, pa.Array]:
-    """Make the columns that only sessions have. A message is stored where it is first used, and numbered so."""
+    """Make the columns that only sessions have. A message is stored where it is first used, and
+    numbered so."""
     import numpy as np
     import pyarrow as pa
 
     columns = {"sent": pa.array(graph.sent), "copy": pa.array(graph.copy)}
-    columns["parents"] = pa.LargeListArray.from_arrays(pa.array(graph.offsets), pa.array(graph.parents))
+    columns["parents"] = pa.LargeListArray.from_arrays(
+        pa.array(graph.offsets), pa.array(graph.parents)
+    )
     blocks = plan.blocks
     if blocks is None or blocks.back is None:
         return columns
@@ -78,7 +86,9 @@ def _graph_columns(plan: Plan, graph: CallGraph) -> dict[str, pa.Array]:
         rank = np.empty(len(used), np.int32)
         rank[order] = np.arange(len(used))
         offsets = pa.array(blocks.offsets)
-        columns["blocks"] = pa.LargeListArray.from_arrays(offsets, pa.array(rank[inverse].astype(np.int32)))
+        columns["blocks"] = pa.LargeListArray.from_arrays(
+            offsets, pa.array(rank[inverse].astype(np.int32))
+        )
         texts = pa.array([plan.prompts[each] for each in used[order].tolist()], pa.large_string())
         new = pa.array(np.searchsorted(np.sort(first), blocks.offsets))
         columns["messages"] = pa.LargeListArray.from_arrays(new, texts)
@@ -114,18 +124,31 @@ def read_plan(path: Path) -> Plan:
         texts = table["prompt"].combine_chunks().dictionary_encode()
         blocks = _blocks(table, about.block_tokens) if "blocks" in table.column_names else None
         graph = _graph(table, about.live) if about.schema == _GRAPH_SCHEMA else None
-        messages = _ids(table, "messages")[1].to_pylist() if blocks is not None and not blocks.tokens else []
+        messages = (
+            _ids(table, "messages")[1].to_pylist()
+            if blocks is not None and not blocks.tokens
+            else []
+        )
     except OSError as error:
         check_room(error)
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet") from error
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror or error}); give a saved plan.parquet"
+        ) from error
     except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
         check_room(error)
-        raise InputError(f"{path}: not a plan this version of Loadstone can read ({error})") from error
+        raise InputError(
+            f"{path}: not a plan this version of Loadstone can read ({error})"
+        ) from error
     if about.schema not in _SCHEMAS:
         reads = f"{_SCHEMAS[0]} to {_SCHEMAS[-1]}"
-        raise InputError(f"{path}: plan of schema {about.schema}; this version of Loadstone reads {reads}")
+        raise InputError(
+            f"{path}: plan of schema {about.schema}; this version of Loadstone reads {reads}"
+        )
     impossible = [name for name in _COUNTS if not _check_within(columns[name], _LONGEST)]
-    if not _check_within(columns["cell"], len(about.cells) - 1, 0) or (np.diff(columns["cell"]) < 0).any():
+    if (
+        not _check_within(columns["cell"], len(about.cells) - 1, 0)
+        or (np.diff(columns["cell"]) < 0).any()
+    ):
         impossible.append("cell")
     impossible += _find_impossible(blocks, graph, columns["turn"], len(messages))
     if impossible:
@@ -164,9 +187,11 @@ def _blocks(table: pa.Table, tokens: int) -> Blocks:
     offsets, ids = _ids(table, "blocks")
     names = [name for name in ("back", "kept") if name in table.column_names]
     return Blocks(
-        tokens, offsets, np.asarray(ids).astype(np.int32),
+        tokens,
+        offsets,
+        np.asarray(ids).astype(np.int32),
         **{name: table[name].to_numpy().astype(np.int32) for name in names},
-    )  # fmt: skip
+    )
 
 
 def _graph(table: pa.Table, live: bool) -> CallGraph:
@@ -180,7 +205,8 @@ def _graph(table: pa.Table, live: bool) -> CallGraph:
 def _find_impossible(
     blocks: Blocks | None, graph: CallGraph | None, turn: NDArray[np.int32], messages: int
 ) -> Iterator[str]:
-    """Name the columns of sessions in which numbers point to rows or messages that are not there."""
+    """Name the columns of sessions in which numbers point to rows or messages that are not
+    there."""
     import numpy as np
 
     if graph is not None:
@@ -200,10 +226,11 @@ def _find_impossible(
 
 
 def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
-    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by count; and those of
-    `cut`, that ended early, as far as they went.
+    """`plan` with the rows that were really issued: cyclic cells unrolled as far as they went, by
+    count; and those of `cut`, that ended early, as far as they went.
 
-    A cell that came to no measured request stays as it was planned: there is no lap to write, but one to repeat.
+    A cell that came to no measured request stays as it was planned: there is no lap to write, but
+    one to repeat.
     """
     import numpy as np
 
@@ -213,12 +240,20 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
         if plan.cyclic(cell) or cell in cut:
             names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
             numbers = [(name or "").rpartition("-")[2] for name in names]
-            count = 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=-1)
+            count = 1 + max(
+                (int(number) for number in numbers if _NUMBER.fullmatch(number)), default=-1
+            )
             if count > _MOST_GAPS * (1 + len(names)):
-                raise InputError(f"{folder}: {len(names)} records with numbers up to {count} are of no run")
+                raise InputError(
+                    f"{folder}: {len(names)} records with numbers up to {count} are of no run"
+                )
             warm = plan.warmup_count(cell)
             goes_on = plan.graph is not None and count > warm
-            while goes_on and (plan.cyclic(cell) or count < len(planned)) and plan.turn[plan.row(cell, count)] > 0:
+            while (
+                goes_on
+                and (plan.cyclic(cell) or count < len(planned))
+                and plan.turn[plan.row(cell, count)] > 0
+            ):
                 count += 1  # a session that was begun is planned whole
             if count > warm and not plan.cyclic(cell):
                 planned = planned[:count]
@@ -229,6 +264,8 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
         rows.append(planned)
     cut_plan = plan.take(np.concatenate(rows), cells=tuple(cells))
     if cut_plan.graph is not None:
-        copies = [plan.copy(cell, index) for cell, each in enumerate(rows) for index in range(len(each))]
+        copies = [
+            plan.copy(cell, index) for cell, each in enumerate(rows) for index in range(len(each))
+        ]
         cut_plan.graph.copy = np.array(copies, np.int32)
     return cut_plan

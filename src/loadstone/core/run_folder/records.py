@@ -1,4 +1,5 @@
-"""Stores records as Parquet: one row per request, columns as RequestRecord, read a row group at a time."""
+"""Stores records as Parquet: one row per request, columns as RequestRecord, read a row group at a
+time."""
 
 from __future__ import annotations
 
@@ -75,25 +76,31 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
     count = 0
     with replace_file(folder / "records.parquet") as partial:
         with (
-            # A file of our own: a writer that fails on a full disk leaves its own open, and the room taken.
+            # A file of our own: a writer that fails on a full disk leaves its own open, and the
+            # room taken.
             pa.OSFile(str(partial), "wb") as file,
             # Numbers seldom repeat, and a dictionary of them costs more to make than it saves.
             pq.ParquetWriter(
-                file, records_schema(), compression="zstd", use_dictionary=list(_TEXTS), write_page_checksum=True
+                file,
+                records_schema(),
+                compression="zstd",
+                use_dictionary=list(_TEXTS),
+                write_page_checksum=True,
             ) as writer,
         ):
             for table in _prefetch(tables):
                 writer.write_table(table)
                 count += table.num_rows
-        # The journals are removed next: a machine that loses its power then must have the records. Arrow before 25
-        # tells no descriptor of a file that it writes.
+        # The journals are removed next: a machine that loses its power then must have the records.
+        # Arrow before 25 tells no descriptor of a file that it writes.
         with partial.open("rb") as written:
             os.fsync(written.fileno())
     return count
 
 
 def _prefetch(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the same tables; while one is used, a thread makes the next. Arrow and numpy leave it a core."""
+    """Yield the same tables; while one is used, a thread makes the next. Arrow and numpy leave it a
+    core."""
     coming = iter(tables)
     with ThreadPoolExecutor(1, "tables") as thread:
         following = thread.submit(next, coming, None)
@@ -105,16 +112,16 @@ def _prefetch(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def read_records(
     folder: Path, cell: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of a run's records, row group by row group, of one cell or of all; whole, or some columns of
-    them.
+    """Yield batches of a run's records, row group by row group, of one cell or of all; whole, or
+    some columns of them.
     """
     for table in _prefetch(_row_groups(folder, columns, cell)):
         yield from table.to_batches()
 
 
 def check_cells(folder: Path, cells: int) -> None:
-    """Check that every record is of one of the run's `cells` (their count), of a known phase and status, and has
-    token counts that can be. Raises InputError.
+    """Check that every record is of one of the run's `cells` (their count), of a known phase and
+    status, and has token counts that can be. Raises InputError.
     """
     import pyarrow.compute as pc
 
@@ -122,12 +129,21 @@ def check_cells(folder: Path, cells: int) -> None:
         for name, words in _WORDS.items():
             if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
                 raise _refuse_records(
-                    folder, f"records whose {name} is {', '.join(map(repr, sorted(map(str, unknown))[:3]))}"
+                    folder,
+                    f"records whose {name} is"
+                    f" {', '.join(map(repr, sorted(map(str, unknown))[:3]))}",
                 )
         for name in _COUNTS:
             bounds = pc.min_max(table[name])
-            if not 0 <= (bounds["min"].as_py() or 0) <= (bounds["max"].as_py() or 0) <= _MOST_TOKENS:
-                raise _refuse_records(folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})")
+            if (
+                not 0
+                <= (bounds["min"].as_py() or 0)
+                <= (bounds["max"].as_py() or 0)
+                <= _MOST_TOKENS
+            ):
+                raise _refuse_records(
+                    folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})"
+                )
         if pc.any(pc.greater_equal(table["cell"], cells)).as_py():
             raise _refuse_records(folder, "records of a cell that the run does not have")
 
@@ -147,7 +163,9 @@ def _refuse_records(folder: Path, what: str) -> InputError:
     return InputError(f"{folder / 'records.parquet'}: {what}; copy or measure it again")
 
 
-def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -> Iterator[pa.Table]:
+def _row_groups(
+    folder: Path, columns: Sequence[str] | None, cell: int | None
+) -> Iterator[pa.Table]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -157,7 +175,9 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
         file = pq.ParquetFile(folder / "records.parquet", page_checksum_verification=True)
     except OSError as error:
         check_room(error)
-        raise InputError(f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`") from error
+        raise InputError(
+            f"{folder}: no records; if the run was cut off, `loadstone recover {folder}`"
+        ) from error
     except pa.ArrowInvalid as error:
         raise _refuse_records(folder, f"not a Parquet file ({error})") from error
     names = file.schema_arrow.names
@@ -171,14 +191,20 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
     if missing:
         file.close()
         lacking = ", ".join(missing[:4])
-        raise _refuse_records(folder, f"not records of this version of Loadstone (no {lacking} of their kind)")
+        raise _refuse_records(
+            folder, f"not records of this version of Loadstone (no {lacking} of their kind)"
+        )
     at = file.schema_arrow.get_field_index("cell")
     with file:
         for group in range(file.num_row_groups):
             statistics = file.metadata.row_group(group).column(at).statistics
             if statistics is not None and not statistics.has_min_max:
                 statistics = None
-            if cell is not None and statistics is not None and not statistics.min <= cell <= statistics.max:
+            if (
+                cell is not None
+                and statistics is not None
+                and not statistics.min <= cell <= statistics.max
+            ):
                 continue
             others = cell is not None and (statistics is None or statistics.min != statistics.max)
             wanted = schema.names if columns is None else [*columns, "cell"]
@@ -192,5 +218,7 @@ def _row_groups(folder: Path, columns: Sequence[str] | None, cell: int | None) -
             if others:
                 table = table.filter(pc.equal(table["cell"], cell))
             for name in set(wanted) - set(table.column_names):
-                table = table.append_column(schema.field(name), pa.nulls(len(table), schema.field(name).type))
+                table = table.append_column(
+                    schema.field(name), pa.nulls(len(table), schema.field(name).type)
+                )
             yield table.select(schema.names if columns is None else columns)

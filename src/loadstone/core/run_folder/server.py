@@ -1,5 +1,5 @@
-"""Stores what the servers report of themselves, as samples: server.arrow while the run goes on, server.parquet
-after.
+"""Stores what the servers report of themselves, as samples: server.arrow while the run goes on,
+server.parquet after.
 """
 
 from __future__ import annotations
@@ -18,22 +18,26 @@ if TYPE_CHECKING:
 
 
 def server_schema() -> pa.Schema:
-    """Samples of the servers' /metrics, one row each: time_s since the run's origin, replica (which of the target's
-    URLs), name, labels (a JSON object, keys in order), value.
+    """Samples of the servers' /metrics, one row each: time_s since the run's origin, replica (which
+    of the target's URLs), name, labels (a JSON object, keys in order), value.
     """
     import pyarrow as pa
 
     return pa.schema(
         [
-            ("time_s", pa.float64()), ("replica", pa.int32()), ("name", pa.string()), ("labels", pa.string()),
+            ("time_s", pa.float64()),
+            ("replica", pa.int32()),
+            ("name", pa.string()),
+            ("labels", pa.string()),
             ("value", pa.float64()),
         ],
         metadata={"loadstone.server": "1"},
-    )  # fmt: skip
+    )
 
 
 def read_server(folder: Path) -> pa.Table | None:
-    """The samples of /metrics of a run, in the order they were taken; None where there are none that can be read.
+    """The samples of /metrics of a run, in the order they were taken; None where there are none
+    that can be read.
 
     Nothing depends on them, so nothing fails for want of them.
     """
@@ -46,7 +50,9 @@ def read_server(folder: Path) -> pa.Table | None:
             check_regular(folder / "server.parquet")
             table = pq.read_table(folder / "server.parquet", columns=schema.names).cast(schema)
         else:
-            batches = [batch for batch, _ in read_stream(folder / "server.arrow") if batch is not None]
+            batches = [
+                batch for batch, _ in read_stream(folder / "server.arrow") if batch is not None
+            ]
             table = pa.Table.from_batches(batches, schema)
     except (OSError, ValueError, KeyError):  # Arrow's errors are among these
         return None
@@ -54,7 +60,8 @@ def read_server(folder: Path) -> pa.Table | None:
 
 
 def write_server(folder: Path, table: pa.Table) -> None:
-    """Write server.parquet, columns as server_schema(). Raises InputError as replace_file() does."""
+    """Write server.parquet, columns as server_schema(). Raises InputError as replace_file()
+    does."""
     import pyarrow.parquet as pq
 
     with replace_file(folder / "server.parquet") as partial:
@@ -62,7 +69,8 @@ def write_server(folder: Path, table: pa.Table) -> None:
 
 
 def seal_server(folder: Path) -> None:
-    """Make server.parquet of server.arrow. Where that cannot be, server.arrow stays, and is read in its place."""
+    """Make server.parquet of server.arrow. Where that cannot be, server.arrow stays, and is read in
+    its place."""
     table = read_server(folder)
     with contextlib.suppress(InputError, OSError):
         if table is not None and not (folder / "server.parquet").exists():

@@ -1,8 +1,8 @@
 """Describes a sample: its moments, its percentiles, and how far each can be trusted.
 
-`dependence` has the one rule by which requests that depend on one another are counted, in blocks and as the places
-of a closed loop; summaries, reports and comparisons take their intervals from it. docs/statistics.md says how often
-these hold the truth.
+`dependence` has the one rule by which requests that depend on one another are counted, in blocks
+and as the places of a closed loop; summaries, reports and comparisons take their intervals from it.
+docs/statistics.md says how often these hold the truth.
 """
 
 from loadstone.core.statistics.dependence import Dependence
@@ -17,6 +17,12 @@ from loadstone.core.statistics.distribution import (
 from loadstone.core.statistics.pool import Pool
 
 __all__ = [
-    "PERCENTILES", "STATISTICS", "Dependence", "Distribution", "Pool", "distribution", "percentile",
+    "PERCENTILES",
+    "STATISTICS",
+    "Dependence",
+    "Distribution",
+    "Pool",
+    "distribution",
+    "percentile",
     "percentile_bounds",
-]  # fmt: skip
+]

@@ -1,19 +1,21 @@
-"""Measures how far the requests of a cell depend on one another, and the errors of means, shares and throughputs that
-follow.
+"""Measures how far the requests of a cell depend on one another, and the errors of means, shares
+and throughputs that follow.
 
-Requests that share engine steps are not independent: they are taken in blocks, long enough to be nearly so. A block
-has at least a generation of requests, in the order of their sends: as many as were under way at a time, Σ E2E over
-the duration. Where neighbouring blocks still go together, blocks are joined two by two, and what correlation ρ is
-left makes a standard error larger by √((1 + ρ)/(1 − ρ)).
+Requests that share engine steps are not independent: they are taken in blocks, long enough to be
+nearly so. A block has at least a generation of requests, in the order of their sends: as many as
+were under way at a time, Σ E2E over the duration. Where neighbouring blocks still go together,
+blocks are joined two by two, and what correlation ρ is left makes a standard error larger by √((1 +
+ρ)/(1 − ρ)).
 
-A closed loop may settle into something for a whole run, and into something else in another run. Requests of equal
-length that are sent together end together, and their successors are sent together again: who shares a step with whom
-stays as it was at the start. All blocks of such a run then look alike, however much the next run differs. What the
-run had as a choice are its places, not its requests: that much is seen from how far the means of places are apart,
-each over all of its generations.
+A closed loop may settle into something for a whole run, and into something else in another run.
+Requests of equal length that are sent together end together, and their successors are sent together
+again: who shares a step with whom stays as it was at the start. All blocks of such a run then look
+alike, however much the next run differs. What the run had as a choice are its places, not its
+requests: that much is seen from how far the means of places are apart, each over all of its
+generations.
 
-docs/statistics.md tells how the numbers below were chosen, how often intervals made so hold the truth, and what false
-alarms and power the tests of `loadstone compare` have.
+docs/statistics.md tells how the numbers below were chosen, how often intervals made so hold the
+truth, and what false alarms and power the tests of `loadstone compare` have.
 """
 
 from __future__ import annotations
@@ -31,43 +33,48 @@ Floats = NDArray[np.float64]
 LEAST_BLOCKS = 6
 """A cell with fewer generations of requests says nothing about its own spread."""
 MOST_BLOCKS = 40
-"""More add nothing: the 95 % point of t is 1.99 with 78 degrees of freedom, 1.96 with any number."""
+"""More add nothing: the 95 % point of t is 1.99 with 78 degrees of freedom, 1.96 with any number.
+"""
 JOIN_AT = 0.3
 """Correlation of neighbours, the largest of any metric, from which blocks are joined."""
 UNSETTLED = 0.8
-"""The correlation that is assumed at least where joining ends at LEAST_BLOCKS before it is below JOIN_AT: a queue
-near saturation, whose memory is longer than the cell.
+"""The correlation that is assumed at least where joining ends at LEAST_BLOCKS before it is below
+JOIN_AT: a queue near saturation, whose memory is longer than the cell.
 """
 STRETCH_SIGMAS = 2.5
 STRETCH_AFTER = 0.05
-"""Correlation of a request with the next, in standard deviations of none, and with one a block later, from which both
-were in one slow stretch: who shares engine steps goes with the next as well, and with nobody a generation later."""
+"""Correlation of a request with the next, in standard deviations of none, and with one a block
+later, from which both were in one slow stretch: who shares engine steps goes with the next as well,
+and with nobody a generation later."""
 LEAST_STRETCHES = 4.0
-"""A closed loop that is worth fewer independent blocks says nothing about how far stretches move its mean."""
+"""A closed loop that is worth fewer independent blocks says nothing about how far stretches move
+its mean."""
 TINY = 1e-9
 """A share of a value: a smaller difference counts as none."""
 RESOLUTION = 1e-3
-"""A smaller difference is none: the median of published repeats of one setup differ by three times as much in TPOT,
-and by 26 times as much in TTFT (docs/statistics.md)."""
+"""A smaller difference is none: the median of published repeats of one setup differ by three times
+as much in TPOT, and by 26 times as much in TTFT (docs/statistics.md)."""
 CURVE = 4096
 """Stretches of a steady window in which tokens are counted; blocks of time are made of them."""
 _LEAST_PLACES = 4
 _Z99 = 2.326348
-"""The 99 % point: slots of a loop that are alike are taken for different once in a hundred times."""
+"""The 99 % point: slots of a loop that are alike are taken for different once in a hundred times.
+"""
 
 
-# --- blocks ---------------------------------------------------------------------------------------------------------
+# --- blocks ---------------------------------------------------------------------------------------
 
 
 def block_count(requests: int, under_way: float) -> int:
-    """Count the blocks that so many requests make, with `under_way` of them at a time; 0 where these are too few."""
+    """Count the blocks that so many requests make, with `under_way` of them at a time; 0 where
+    these are too few."""
     count = int(requests / max(1.0, under_way))
     return 0 if count < LEAST_BLOCKS else min(count, MOST_BLOCKS)
 
 
 def block_means(values: Floats, blocks: int) -> Floats:
-    """Compute the mean of each of so many blocks of values in their order, without NaN ones; NaN for a block of
-    nothing else.
+    """Compute the mean of each of so many blocks of values in their order, without NaN ones; NaN
+    for a block of nothing else.
 
     Sizes of blocks differ by one at most.
     """
@@ -76,13 +83,15 @@ def block_means(values: Floats, blocks: int) -> Floats:
         known = ~np.isnan(values)
         starts = -(-np.arange(blocks) * len(values) // blocks)
         sizes = np.add.reduceat(known.astype(np.float64), starts)
-        np.divide(np.add.reduceat(np.where(known, values, 0.0), starts), sizes, out=means, where=sizes > 0)
+        np.divide(
+            np.add.reduceat(np.where(known, values, 0.0), starts), sizes, out=means, where=sizes > 0
+        )
     return means
 
 
 def window_curve(at_s: Floats, tokens: Floats, window: tuple[float, float]) -> Floats:
-    """Count the tokens that came in each of CURVE stretches of a window (start, end in seconds), both its ends
-    included.
+    """Count the tokens that came in each of CURVE stretches of a window (start, end in seconds),
+    both its ends included.
 
     `at_s`, `tokens`: of each event when it came and what it brought.
     """
@@ -102,8 +111,8 @@ def block_rates(curve: Floats, window_s: float, blocks: int) -> Floats:
 
 
 def above(values: Floats, quantile: float, near: float = TINY) -> Floats:
-    """Mark values above `quantile` with 1, below with 0, and with ½ where they equal it, to a share `near`: block
-    means of these make the test of a quantile.
+    """Mark values above `quantile` with 1, below with 0, and with ½ where they equal it, to a share
+    `near`: block means of these make the test of a quantile.
 
     What differs by a billionth is equal: a simulator's sums differ in their last digits, and drift.
     """
@@ -112,10 +121,11 @@ def above(values: Floats, quantile: float, near: float = TINY) -> Floats:
 
 
 def correlation(rows: Floats) -> Floats:
-    """Compute the lag-1 autocorrelation of each column of block means (blocks × metrics), corrected for their number,
-    ≥ 0.
+    """Compute the lag-1 autocorrelation of each column of block means (blocks × metrics), corrected
+    for their number, ≥ 0.
 
-    r₁ = Σ(x_k − x̄)(x_{k+1} − x̄)/Σ(x_k − x̄)²; of k independent blocks it is −1/k on average (Kendall 1954).
+    r₁ = Σ(x_k − x̄)(x_{k+1} − x̄)/Σ(x_k − x̄)²; of k independent blocks it is −1/k on average
+    (Kendall 1954).
     """
     centred = rows - rows.mean(axis=0)
     below = (centred**2).sum(axis=0)
@@ -125,13 +135,14 @@ def correlation(rows: Floats) -> Floats:
 
 
 def inflation(rho: float) -> float:
-    """Return the factor by which a standard error grows where neighbouring blocks are correlated."""
+    """Return the factor by which a standard error grows where neighbouring blocks are
+    correlated."""
     return math.sqrt((1 + rho) / (1 - rho))
 
 
 def settle(most: int, correlations: Callable[[int], Floats]) -> tuple[int, Floats]:
-    """Choose the number of blocks, `most` or fewer, and the correlation between neighbours to assume for each metric,
-    which is larger where the blocks stay correlated.
+    """Choose the number of blocks, `most` or fewer, and the correlation between neighbours to
+    assume for each metric, which is larger where the blocks stay correlated.
 
     `correlations` gives it, one value for each metric, for a number of blocks.
     """
@@ -144,9 +155,11 @@ def settle(most: int, correlations: Callable[[int], Floats]) -> tuple[int, Float
 
 
 def student(freedom: float) -> float:
-    """Return the two-sided t, 95 %, for 5 degrees of freedom or more, to 0.001 (Abramowitz and Stegun 26.7.5).
+    """Return the two-sided t, 95 %, for 5 degrees of freedom or more, to 0.001 (Abramowitz and
+    Stegun 26.7.5).
 
-    (scipy has it for any number, at a fifth of a second of processor time for its import, in every run.)
+    (scipy has it for any number, at a fifth of a second of processor time for its import, in every
+    run.)
     """
     z = 1.959963985
     terms = (
@@ -159,15 +172,15 @@ def student(freedom: float) -> float:
     return sum(term / freedom**power for power, term in enumerate(terms))
 
 
-# --- the places of a closed loop ------------------------------------------------------------------------------------
+# --- the places of a closed loop ------------------------------------------------------------------
 
 
 def variance_between_places(values: Floats, places: int) -> float:
-    """Compute the variance that differing slots add to the mean of these values, of requests in the order of their
-    sends.
+    """Compute the variance that differing slots add to the mean of these values, of requests in the
+    order of their sends.
 
-    0 where there are few places, where values are missing, and where places differ by no more than chance (F test)
-    or by less than anything counts (RESOLUTION).
+    0 where there are few places, where values are missing, and where places differ by no more than
+    chance (F test) or by less than anything counts (RESOLUTION).
     """
     means, apart = _places(values, places)
     if not apart:
@@ -177,13 +190,15 @@ def variance_between_places(values: Floats, places: int) -> float:
 
 
 def spread_between_places(values: Floats, places: int) -> float:
-    """Compute the standard deviation between slots, over the mean of all values; 0 where their variance is."""
+    """Compute the standard deviation between slots, over the mean of all values; 0 where their
+    variance is."""
     means, apart = _places(values, places)
     return math.sqrt(apart) / float(means.mean()) if apart else 0.0
 
 
 def _places(values: Floats, places: int) -> tuple[Floats, float]:
-    """Compute the mean of each slot, and the variance between slots that is not that of their generations."""
+    """Compute the mean of each slot, and the variance between slots that is not that of their
+    generations."""
     generations = len(values) // places if places else 0
     if places < _LEAST_PLACES or generations < LEAST_BLOCKS or np.isnan(values).any():
         return np.empty(0), 0.0
@@ -197,8 +212,8 @@ def _places(values: Floats, places: int) -> tuple[Floats, float]:
 
 
 def _fisher(above: int, below: int) -> float:
-    """Return the value that F exceeds once in a hundred times, to 0.2 % from 3 and 20 degrees of freedom on (Paulson
-    1942).
+    """Return the value that F exceeds once in a hundred times, to 0.2 % from 3 and 20 degrees of
+    freedom on (Paulson 1942).
 
     (scipy has it, at a fifth of a second of processor time for its import, in every run.)
     """
@@ -207,7 +222,7 @@ def _fisher(above: int, below: int) -> float:
     return float((((1 - a) * (1 - b) + root) / ((1 - a) ** 2 - a * _Z99**2)) ** 3)
 
 
-# --- errors and intervals -------------------------------------------------------------------------------------------
+# --- errors and intervals -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -217,7 +232,8 @@ class Dependence:
     order       by their sends
     most_blocks that they make, 0 where too few
     places      of a closed loop that held them; 0 of any other load
-    e2e_variance  what places that are apart add to the variance of the mean E2E, as a share of its square: so a
+    e2e_variance  what places that are apart add to the variance of the mean E2E, as a share of its
+                  square: so a
                 throughput varies
     e2e_independent  how many independent blocks E2E is worth, see independent()
     """
@@ -229,8 +245,11 @@ class Dependence:
     e2e_independent: float = math.inf
 
     @classmethod
-    def of(cls, sent_s: Floats, end_s: Floats, span_s: float | None = None, places: int = 0) -> Dependence:
-        """Measure the dependence of requests that ended well, by when each was sent and had its last output.
+    def of(
+        cls, sent_s: Floats, end_s: Floats, span_s: float | None = None, places: int = 0
+    ) -> Dependence:
+        """Measure the dependence of requests that ended well, by when each was sent and had its
+        last output.
 
         `span_s`: how long they took together, where their times have no common clock.
         """
@@ -246,10 +265,11 @@ class Dependence:
         return replace(known, e2e_independent=known.independent(took_s))
 
     def independent(self, values: Floats) -> float:
-        """Return the number of independent blocks that values of a closed loop's requests are worth, where slow or
-        fast stretches outlast a block, be it in E2E alone; infinite where none is seen. Blocks with a correlation φ
-        are worth (1 − φ)/(1 + φ) as many. φ is the correlation of requests a block apart, over that of neighbours,
-        which is below 1 by the noise of each; with the bias of so few blocks added (Kendall 1954).
+        """Return the number of independent blocks that values of a closed loop's requests are
+        worth, where slow or fast stretches outlast a block, be it in E2E alone; infinite where none
+        is seen. Blocks with a correlation φ are worth (1 − φ)/(1 + φ) as many. φ is the correlation
+        of requests a block apart, over that of neighbours, which is below 1 by the noise of each;
+        with the bias of so few blocks added (Kendall 1954).
         """
         blocks, in_order = self.most_blocks, values[self.order]
         if not self.places or blocks < LEAST_BLOCKS or np.isnan(in_order).any():
@@ -274,22 +294,26 @@ class Dependence:
     def error_of_mean(
         self, values: Floats, between_places: float = 0.0, independent: float = math.inf
     ) -> tuple[float, float] | None:
-        """Compute (standard error of the mean, degrees of freedom) of values of these requests, NaN where missing;
-        None where they are too few generations, or a block of them has no value. `independent`: how many blocks they
-        are worth.
+        """Compute (standard error of the mean, degrees of freedom) of values of these requests, NaN
+        where missing; None where they are too few generations, or a block of them has no value.
+        `independent`: how many blocks they are worth.
         """
         in_order = values[self.order]
         return self._error(lambda count: block_means(in_order, count), between_places, independent)
 
     def rate_bounds(self, curve: Floats, window_s: float) -> list[float | None]:
-        """Compute the 95 % bounds of a throughput, from the counts of the evenly long stretches of its window.
+        """Compute the 95 % bounds of a throughput, from the counts of the evenly long stretches of
+        its window.
 
-        A side is None where there are too few generations. In a closed loop of places that are always taken a
-        throughput varies as the mean E2E does; in an open one below saturation as the arrivals do.
+        A side is None where there are too few generations. In a closed loop of places that are
+        always taken a throughput varies as the mean E2E does; in an open one below saturation as
+        the arrivals do.
         """
         rate = float(curve.sum()) / window_s
         known = self._error(
-            lambda count: block_rates(curve, window_s, count), self.e2e_variance * rate**2, self.e2e_independent
+            lambda count: block_rates(curve, window_s, count),
+            self.e2e_variance * rate**2,
+            self.e2e_independent,
         )
         if known is None:
             return [None, None]
@@ -300,8 +324,8 @@ class Dependence:
     def _error(
         self, sample: Callable[[int], Floats], between_places: float, independent: float
     ) -> tuple[float, float] | None:
-        """Compute the error with the parts that slow stretches and differing slots add, of which slots alone tell: as
-        many degrees of freedom as there are slots.
+        """Compute the error with the parts that slow stretches and differing slots add, of which
+        slots alone tell: as many degrees of freedom as there are slots.
         """
         known = error_of_blocks(self.most_blocks, sample)
         if known is None or independent < LEAST_STRETCHES:
@@ -317,7 +341,8 @@ class Dependence:
 
 
 def error_of_blocks(most: int, sample: Callable[[int], Floats]) -> tuple[float, float] | None:
-    """Compute (standard error of the mean of blocks, degrees of freedom). `sample`: values of so many blocks."""
+    """Compute (standard error of the mean of blocks, degrees of freedom). `sample`: values of so
+    many blocks."""
     if most < LEAST_BLOCKS:
         return None
     sample = functools.cache(sample)

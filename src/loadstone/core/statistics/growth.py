@@ -1,7 +1,9 @@
-"""Measures if an open loop keeps up: by how much longer requests take for each second that they are due later.
+"""Measures if an open loop keeps up: by how much longer requests take for each second that they are
+due later.
 
-Where requests leave at a rate μ and come at λ, each that is due a second later leaves λ/μ seconds later: it takes
-λ/μ − 1 longer. So λ/(1 + growth) is the rate at which they leave, and a growth of 0 that at which they come.
+Where requests leave at a rate μ and come at λ, each that is due a second later leaves λ/μ seconds
+later: it takes λ/μ − 1 longer. So λ/(1 + growth) is the rate at which they leave, and a growth of 0
+that at which they come.
 """
 
 from __future__ import annotations
@@ -13,19 +15,22 @@ import numpy as np
 from loadstone.core.statistics.dependence import LEAST_BLOCKS, Floats, student
 
 SURE = 0.02
-"""The growth from which, at 95 %, a loop does not keep up. A smaller one is the ups and downs of a queue."""
+"""The growth from which, at 95 %, a loop does not keep up. A smaller one is the ups and downs of a
+queue."""
 _GENERATIONS = 3.0
 """The least length of the sends, in mean E2E. A shorter cell ends before as many leave as come."""
 _BLOCKS = 10
 
 
 def growth(due_s: Floats, end_s: Floats) -> tuple[float, float] | None:
-    """Compute (seconds longer per second, its 95 % margin), from the middle of the sends to the last of them.
+    """Compute (seconds longer per second, its 95 % margin), from the middle of the sends to the
+    last of them.
 
-    `due_s`, `end_s`: of all requests, in any order. They are taken to leave in the order in which they are due: so
-    the n-th to leave tells how far behind the server is, whoever it is. What leaves after the last send is left out,
-    for it has the server to itself. Least squares; errors of blocks of neighbours (Liang and Zeger 1986). None where
-    the requests are too few, or were sent in too short a time, to tell.
+    `due_s`, `end_s`: of all requests, in any order. They are taken to leave in the order in which
+    they are due: so the n-th to leave tells how far behind the server is, whoever it is. What
+    leaves after the last send is left out, for it has the server to itself. Least squares; errors
+    of blocks of neighbours (Liang and Zeger 1986). None where the requests are too few, or were
+    sent in too short a time, to tell.
     """
     if not len(due_s):
         return None
@@ -41,6 +46,8 @@ def growth(due_s: Floats, end_s: Floats) -> tuple[float, float] | None:
     late_s, took_s = late_s - late_s.mean(), took_s - took_s.mean()
     below = float(late_s @ late_s)
     slope = float(late_s @ took_s) / below
-    scores = np.add.reduceat(late_s * (took_s - slope * late_s), np.arange(blocks) * len(late_s) // blocks)
+    scores = np.add.reduceat(
+        late_s * (took_s - slope * late_s), np.arange(blocks) * len(late_s) // blocks
+    )
     error = math.sqrt(float(scores @ scores) * blocks / (blocks - 1)) / below
     return slope, student(blocks - 1.0) * error

@@ -12,11 +12,13 @@ from loadstone.core.statistics.distribution import BLOCK, PERCENTILES, Distribut
 
 
 class Pool:
-    """A distribution of float32 values that come a part at a time, without sorting them or holding them twice.
+    """A distribution of float32 values that come a part at a time, without sorting them or holding
+    them twice.
 
-    Floats are ordered as their bits are, but for the sign: they are counted by the upper half of these, and those of
-    the bins that hold a percentile by the lower half. The order statistics are exact; mean and std are sums in
-    float64. What comes out does not depend on how the values are cut into parts.
+    Floats are ordered as their bits are, but for the sign: they are counted by the upper half of
+    these, and those of the bins that hold a percentile by the lower half. The order statistics are
+    exact; mean and std are sums in float64. What comes out does not depend on how the values are
+    cut into parts.
     """
 
     def __init__(self) -> None:
@@ -48,15 +50,16 @@ class Pool:
         self._counts += np.bincount(_halves(block)[0], minlength=len(self._counts))
         rest = np.subtract(block, self._shift, dtype=np.float64)
         self._sum += float(rest.sum())
-        # Not np.dot: BLAS sums by as many threads as there are, so the last digits vary, and these spin as they wait.
+        # Not np.dot: BLAS sums by as many threads as there are, so the last digits vary, and these
+        # spin as they wait.
         self._squares += float(np.square(rest, out=rest).sum())
         self._blocks.append(block)
         self._open = np.empty(BLOCK, np.float32)
         self._filled = 0
 
     def distribution(self) -> Distribution | None:
-        """Compute the distribution, without bounds, which hold for independent values only. None where there are no
-        values.
+        """Compute the distribution, without bounds, which hold for independent values only. None
+        where there are no values.
         """
         self._close()
         n = int(self._counts.sum())
@@ -77,7 +80,9 @@ class Pool:
         at = {}
         for rank, number in bin_of.items():
             rest = rank - int(ends[number] - self._counts[number])
-            at[rank] = _value(number, int(np.searchsorted(np.cumsum(within[number]), rest, side="right")))
+            at[rank] = _value(
+                number, int(np.searchsorted(np.cumsum(within[number]), rest, side="right"))
+            )
         points = {}
         for name, q in PERCENTILES.items():
             position = (n - 1) * q
@@ -97,8 +102,8 @@ class Pool:
 
 
 def _halves(values: NDArray[np.float32]) -> tuple[NDArray[np.uint16], NDArray[np.uint16]]:
-    """Split a key that orders floats into its upper and lower half: of negative ones all bits flipped, of others the
-    sign's.
+    """Split a key that orders floats into its upper and lower half: of negative ones all bits
+    flipped, of others the sign's.
     """
     halves = values.view(np.uint16)
     first = 0 if sys.byteorder == "little" else 1

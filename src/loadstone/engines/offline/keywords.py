@@ -1,4 +1,5 @@
-"""Makes a deployment the keyword arguments of its engine's own interface in Python, from its command line's flags."""
+"""Makes a deployment the keyword arguments of its engine's own interface in Python, from its
+command line's flags."""
 
 from __future__ import annotations
 
@@ -30,13 +31,15 @@ class Keywords(msgspec.Struct, frozen=True):
 
 
 def keywords_of(deployment: Deployment, command: Command, site: Site, model: str) -> Keywords:
-    """Return the keywords that say what `command` says. Raises InputError where one process cannot hold the
-    deployment, or the engine has no such interface."""
+    """Return the keywords that say what `command` says. Raises InputError where one process cannot
+    hold the deployment, or the engine has no such interface."""
     engine = deployment.engine
     offline = offline_table(engine)
     if offline is None:
         known = ", ".join(offline_engines())
-        raise InputError(f"{engine} has no interface for batches that is used here; engine= one of {known}")
+        raise InputError(
+            f"{engine} has no interface for batches that is used here; engine= one of {known}"
+        )
     if deployment.nodes > 1:
         raise InputError(f"nodes={deployment.nodes}: a batch runs on one node; leave nodes out")
     if offline.one_replica and deployment.dp > 1:
@@ -50,7 +53,10 @@ def keywords_of(deployment: Deployment, command: Command, site: Site, model: str
     for flag, text in [*command.flags, *launch_flags(deployment, command, site), *own]:
         name, value = flag.lstrip("-").replace("-", "_"), _read_value(text)
         if not name.replace(".", "_").isidentifier():
-            raise InputError(f"--argument {flag}={text}: write NAME=VALUE, with a keyword of {engine}'s interface")
+            raise InputError(
+                f"--argument {flag}={text}: write NAME=VALUE, with a keyword of {engine}'s"
+                " interface"
+            )
         if value is None or text is False or name in (*offline.server_only, "served_model_name"):
             continue
         name = offline.keywords.get(name, name)

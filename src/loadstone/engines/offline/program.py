@@ -1,13 +1,13 @@
-"""Batches through an engine's own interface in Python. The engine's interpreter runs this file by itself, so it
-imports nothing of Loadstone:
+"""Batches through an engine's own interface in Python. The engine's interpreter runs this file by
+itself, so it imports nothing of Loadstone:
 
     python program.py SOCKET
 
-On the Unix socket come JSON lines: first {"engine", "model", "arguments"}, answered by {"version", "vocabulary"} once
-the engine is loaded; then batches {"prompts": [[token ids]], "lengths": [answer tokens]}, each answered by
-{"start_s", "end_s", "answers": [{"input_tokens", "output_tokens", "first_s", "last_s"}]}, seconds of the monotonic
-clock, null where the engine does not say. What the engine prints is its log. An exception ends the program, with its
-traceback.
+On the Unix socket come JSON lines: first {"engine", "model", "arguments"}, answered by {"version",
+"vocabulary"} once the engine is loaded; then batches {"prompts": [[token ids]], "lengths": [answer
+tokens]}, each answered by {"start_s", "end_s", "answers": [{"input_tokens", "output_tokens",
+"first_s", "last_s"}]}, seconds of the monotonic clock, null where the engine does not say. What the
+engine prints is its log. An exception ends the program, with its traceback.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def load_vllm(model: str, arguments: dict[str, Any]) -> Loaded:
     engine = vllm.LLM(model=model, disable_log_stats=False, **arguments)
 
     def generate(prompts: list[list[int]], lengths: list[int]) -> Answered:
-        sampling = [vllm.SamplingParams(max_tokens=length, ignore_eos=True, temperature=0) for length in lengths]
+        sampling = [
+            vllm.SamplingParams(max_tokens=length, ignore_eos=True, temperature=0)
+            for length in lengths
+        ]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         for each in engine.generate(requests, sampling, use_tqdm=False):
             # Its engine's process stamps them, by the clock that all processes of a machine share.
@@ -51,9 +54,16 @@ def load_sglang(model: str, arguments: dict[str, Any]) -> Loaded:
     engine = sglang.Engine(model_path=model, **arguments)
 
     def generate(prompts: list[list[int]], lengths: list[int]) -> Answered:
-        sampling = [{"max_new_tokens": length, "ignore_eos": True, "temperature": 0} for length in lengths]
+        sampling = [
+            {"max_new_tokens": length, "ignore_eos": True, "temperature": 0} for length in lengths
+        ]
         for each in engine.generate(input_ids=prompts, sampling_params=sampling):
-            yield each["meta_info"]["prompt_tokens"], each["meta_info"]["completion_tokens"], None, None
+            yield (
+                each["meta_info"]["prompt_tokens"],
+                each["meta_info"]["completion_tokens"],
+                None,
+                None,
+            )
 
     return "sglang", engine.tokenizer_manager.model_config.vocab_size, generate
 
@@ -64,7 +74,9 @@ def load_tensorrt_llm(model: str, arguments: dict[str, Any]) -> Loaded:
     engine = tensorrt_llm.LLM(model=model, **arguments)
 
     def generate(prompts: list[list[int]], lengths: list[int]) -> Answered:
-        sampling = [tensorrt_llm.SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths]
+        sampling = [
+            tensorrt_llm.SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths
+        ]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
         for each in engine.generate(requests, sampling, use_tqdm=False):
             yield len(each.prompt_token_ids), len(each.outputs[0].token_ids), None, None
@@ -77,11 +89,14 @@ def load_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
     import transformers
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    network = transformers.AutoModelForCausalLM.from_pretrained(model, **{"dtype": "auto", **arguments})
+    network = transformers.AutoModelForCausalLM.from_pretrained(
+        model, **{"dtype": "auto", **arguments}
+    )
     network = network.to(device).eval()
 
     def generate(prompts: list[list[int]], lengths: list[int]) -> Answered:
-        # One static batch: shorter prompts are padded in front, and all answers take as long as the longest.
+        # One static batch: shorter prompts are padded in front, and all answers take as long as the
+        # longest.
         width, tokens = max(map(len, prompts)), max(lengths)
         ids = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
         mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
@@ -103,7 +118,9 @@ def load_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
 
 def main() -> None:
     here = Path(__file__).resolve().parent
-    sys.path[:] = [each for each in sys.path if Path(each).resolve() != here]  # no module of the engine's lies here
+    sys.path[:] = [
+        each for each in sys.path if Path(each).resolve() != here
+    ]  # no module of the engine's lies here
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(sys.argv[1])
         lines = channel.makefile("rb")
@@ -133,7 +150,9 @@ def main() -> None:
                     "answers": [dict(zip(names, each, strict=True)) for each in answers],
                 }
             )
-    os._exit(0)  # engines leave threads and processes that would be waited for; the guard ends these
+    os._exit(
+        0
+    )  # engines leave threads and processes that would be waited for; the guard ends these
 
 
 if __name__ == "__main__":

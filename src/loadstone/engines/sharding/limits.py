@@ -1,4 +1,5 @@
-"""Says what an engine leaves of a GPU for the KV cache, in pieces, and the limits that it schedules under."""
+"""Says what an engine leaves of a GPU for the KV cache, in pieces, and the limits that it schedules
+under."""
 
 from __future__ import annotations
 
@@ -18,16 +19,18 @@ Version = tuple[int, ...]
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """Holds the memory of one rank. total = weights + activation + runtime + graphs + outside + kv (where that is ≥
-    0).
+    """Holds the memory of one rank. total = weights + activation + runtime + graphs + outside + kv
+    (where that is ≥ 0).
 
     total_bytes       what the driver reports
-    outside_bytes     what the engine leaves alone: 1 − gpu_memory_utilization, or the slack of mem_fraction_static
+    outside_bytes     what the engine leaves alone: 1 − gpu_memory_utilization, or the slack of
+                      mem_fraction_static
     weights_bytes     this rank's weights
     activation_bytes  peak of a step's intermediate results
     runtime_bytes     contexts, kernels, collectives' buffers
     graphs_bytes      CUDA graphs, where the engine counts them
-    state_bytes       pools of fixed size for linear attention's states, where the engine has them apart
+    state_bytes       pools of fixed size for linear attention's states, where the engine has them
+                      apart
     request_states    states that it keeps there for each running request
     """
 
@@ -48,7 +51,8 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class BatchLimits(msgspec.Struct, frozen=True):
-    """Holds what an engine decides before it has looked at the memory: tokens and requests of one step."""
+    """Holds what an engine decides before it has looked at the memory: tokens and requests of one
+    step."""
 
     block_tokens: int
     max_batched_tokens: int
@@ -67,7 +71,8 @@ class EngineLimits(BatchLimits, frozen=True):
 
 
 def version_of(deployment: Deployment, newest: Version) -> Version:
-    """Return `0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is given, or none can be read."""
+    """Return `0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is given, or none
+    can be read."""
     match = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,2}", deployment.engine_version or "")
     return tuple(map(int, match[0].split("."))) if match else newest
 
@@ -78,13 +83,16 @@ def is_speculative(deployment: Deployment) -> bool:
 
 
 def count(deployment: Deployment, *names: str) -> int | None:
-    """Return the first of the engine's arguments `names` that was given, a whole number of at least 1. Raises
-    InputError."""
+    """Return the first of the engine's arguments `names` that was given, a whole number of at least
+    1. Raises InputError."""
     for name in names:
         text = deployment.argument(name)
         if text is not None:
             if not (text.isascii() and text.isdigit() and 1 <= int(text) < 2**40):
-                raise InputError(f"{_to_flag(name)}: {text!r} is not a whole number of at least 1; write e.g. 8192")
+                raise InputError(
+                    f"{_to_flag(name)}: {text!r} is not a whole number of at least 1; write e.g."
+                    " 8192"
+                )
             return int(text)
     return None
 
@@ -100,7 +108,8 @@ def fraction(deployment: Deployment, name: str) -> float | None:
         value = math.nan
     if not 0 < value <= 1:
         raise InputError(
-            f"{_to_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1, e.g. 0.9"
+            f"{_to_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1,"
+            " e.g. 0.9"
         )
     return value
 
@@ -115,7 +124,9 @@ def memory_size(deployment: Deployment, name: str) -> float | None:
         return None
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([gt]i?b)", text.lower())
     if match is None or not float(match[1]):
-        raise InputError(f"{name}={text!r}: is a size of memory with its unit; write e.g. {name}=512gb")
+        raise InputError(
+            f"{name}={text!r}: is a size of memory with its unit; write e.g. {name}=512gb"
+        )
     return float(match[1]) * _UNITS[match[2]]
 
 

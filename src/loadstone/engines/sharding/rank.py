@@ -1,7 +1,9 @@
-"""Counts what one GPU of a deployment holds: its share of the weights, and what a token costs it in the KV cache.
+"""Counts what one GPU of a deployment holds: its share of the weights, and what a token costs it in
+the KV cache.
 
-Tensor parallelism cuts matrices as `Matrix.split` says, pipeline parallelism cuts the list of layers, expert
-parallelism deals out whole experts. Ranks of one pipeline stage are alike, so there is a `Rank` per stage.
+Tensor parallelism cuts matrices as `Matrix.split` says, pipeline parallelism cuts the list of
+layers, expert parallelism deals out whole experts. Ranks of one pipeline stage are alike, so there
+is a `Rank` per stage.
 """
 
 from __future__ import annotations
@@ -26,12 +28,14 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.engines.sharding.limits import BatchLimits
 
 LOGIT_BYTES = 14
-"""Per logit while sampling: as computed in bf16 (2), as float (4), probabilities (4), random numbers (4)."""
+"""Per logit while sampling: as computed in bf16 (2), as float (4), probabilities (4), random
+numbers (4)."""
 SORTED_LOGIT_BYTES = 38
-"""Likewise where top-k and top-p sort the vocabulary: vLLM before 0.17. Measured: 37.9 on Llama-3.1-8B and on
-Qwen3-14B."""
+"""Likewise where top-k and top-p sort the vocabulary: vLLM before 0.17. Measured: 37.9 on
+Llama-3.1-8B and on Qwen3-14B."""
 FILTER_ROWS = 132
-"""Rows of float logits that the filter without sorting keeps at hand, one per multiprocessor: of an H100."""
+"""Rows of float logits that the filter without sorting keeps at hand, one per multiprocessor: of an
+H100."""
 ROUTED_TOKENS = 32_768
 """Tokens that the experts' kernel takes at once."""
 
@@ -83,8 +87,8 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def shape_of(deployment: Deployment) -> Shape:
-    """Return the shape: attention-DP spreads the experts over all its ranks (vLLM and SGLang alike); plain DP copies
-    the whole."""
+    """Return the shape: attention-DP spreads the experts over all its ranks (vLLM and SGLang
+    alike); plain DP copies the whole."""
     ep = min(max(1, deployment.ep), deployment.moe_ranks)
     return Shape(deployment.tp, deployment.pp, deployment.moe_ranks // ep, ep)
 
@@ -102,9 +106,9 @@ def ranks_of(
 ) -> tuple[Rank, ...]:
     """Return a rank of each pipeline stage, first to last.
 
-    `state_dtype`: of recurrent states whose precision the model's config does not say. `windows`: layers with a
-    window keep that alone. `drafts`: with the checkpoint's own draft layers, where vLLM puts them: on the last stage,
-    beside the output head that they share.
+    `state_dtype`: of recurrent states whose precision the model's config does not say. `windows`:
+    layers with a window keep that alone. `drafts`: with the checkpoint's own draft layers, where
+    vLLM puts them: on the last stage, beside the output head that they share.
     """
     stages, start = [], 0
     for stage, size in enumerate(stage_layers(model.layer_count, shape.pp)):
@@ -125,8 +129,8 @@ def ranks_of(
 
 
 def stage_layers(layers: int, pp: int) -> list[int]:
-    """Return the layers of each pipeline stage: even, and what is left over goes to the stages before the last, from
-    its end (vLLM 0.32, get_pp_indices); the last one has the output head.
+    """Return the layers of each pipeline stage: even, and what is left over goes to the stages
+    before the last, from its end (vLLM 0.32, get_pp_indices); the last one has the output head.
     """
     sizes = [layers // pp] * pp
     for back in range(2, 2 + layers % pp):
@@ -158,11 +162,14 @@ def _layer_bytes(model: Model, run: Layers, shape: Shape, dtype: str | None) -> 
 
 
 def _ends_bytes(model: Model, shape: Shape, dtype: str | None, first: bool, last: bool) -> float:
-    """Return the bytes of embeddings: the table on the first stage, the head (tied: the table again) and the rest on
-    the last."""
+    """Return the bytes of embeddings: the table on the first stage, the head (tied: the table
+    again) and the rest on the last."""
     total = model.vision_parameters / shape.tp * FORMATS[model.dtype].bytes if first else 0.0
     for matrix in model.embeddings:
-        table, again = matrix.name.startswith("embed_tokens"), model.tied_embeddings and matrix.name == "embed_tokens"
+        table, again = (
+            matrix.name.startswith("embed_tokens"),
+            model.tied_embeddings and matrix.name == "embed_tokens",
+        )
         if (first and table) or (last and (not table or (again and not first))):
             total += part_of(matrix, shape, 1) * model.format_of(None, matrix, dtype).bytes
     return total
@@ -171,8 +178,8 @@ def _ends_bytes(model: Model, shape: Shape, dtype: str | None, first: bool, last
 def part_of(matrix: Matrix, shape: Shape, kv_heads: int) -> float:
     """Return parameters of `matrix` on one rank.
 
-    replicated: all · column, row, vocab: 1/tp · kv: 1/min(tp, kv_heads), whole heads, copied beyond that ·
-    expert: ⌈experts / ep⌉ of them, each 1/expert_tp.
+    replicated: all · column, row, vocab: 1/tp · kv: 1/min(tp, kv_heads), whole heads, copied beyond
+    that · expert: ⌈experts / ep⌉ of them, each 1/expert_tp.
     """
     if matrix.split == "replicated":
         return matrix.parameters
@@ -189,8 +196,9 @@ def cache_layers(
 ) -> tuple[CacheLayer, ...]:
     """Return what the layers of one rank keep, equal ones together.
 
-    Full attention: ⌈kv_heads / tp⌉ heads, at least one. MLA's latent belongs to all heads, so every TP rank keeps all
-    of it. A state is cut by its heads. `state_dtype`: where the config says nothing of a state's.
+    Full attention: ⌈kv_heads / tp⌉ heads, at least one. MLA's latent belongs to all heads, so every
+    TP rank keeps all of it. A state is cut by its heads. `state_dtype`: where the config says
+    nothing of a state's.
     """
     counts: Counter[CacheLayer] = Counter()
     for run, count in runs:
@@ -199,7 +207,9 @@ def cache_layers(
     return tuple(msgspec.structs.replace(layer, count=count) for layer, count in counts.items())
 
 
-def _cache_layer(run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32") -> Iterator[CacheLayer]:
+def _cache_layer(
+    run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32"
+) -> Iterator[CacheLayer]:
     attention = run.attention
     for state in run.states:
         yield CacheLayer(1, 0.0, None, state.state_bytes(state_dtype) / min(tp, state.heads))
@@ -208,7 +218,11 @@ def _cache_layer(run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32")
     if isinstance(attention, FullAttention):
         if attention.stores_kv:
             whole = attention.kv_bytes_per_token(kv_dtype)
-            heads = attention.kv_heads * (attention.head_dim + attention.v_head_dim) * KV_BYTES[kv_dtype]
+            heads = (
+                attention.kv_heads
+                * (attention.head_dim + attention.v_head_dim)
+                * KV_BYTES[kv_dtype]
+            )
             held = -(-attention.kv_heads // tp) / attention.kv_heads
             yield CacheLayer(1, heads * held + (whole - heads), attention.window_tokens)
     elif isinstance(attention, CompressedAttention):
@@ -220,8 +234,8 @@ def _cache_layer(run: Layers, tp: int, kv_dtype: str, state_dtype: str = "fp32")
 
 
 def kv_replication(model: Model, tp: int, kv_dtype: str) -> float:
-    """Return bytes that a token's KV takes on all TP ranks / the bytes it has; 1 where nothing is kept twice, or at
-    all."""
+    """Return bytes that a token's KV takes on all TP ranks / the bytes it has; 1 where nothing is
+    kept twice, or at all."""
     stored = needed = 0.0
     for run in model.kinds:
         each = run.kv_bytes_per_token(kv_dtype)
@@ -233,27 +247,36 @@ def kv_replication(model: Model, tp: int, kv_dtype: str) -> float:
 
 
 def sequence_bytes(cache: tuple[CacheLayer, ...], context_tokens: int) -> float:
-    """Return what one sequence keeps on one rank: every token, or those of the window, and states."""
+    """Return what one sequence keeps on one rank: every token, or those of the window, and
+    states."""
     total = 0.0
     for layer in cache:
-        seen = context_tokens if layer.window_tokens is None else min(context_tokens, layer.window_tokens)
+        seen = (
+            context_tokens
+            if layer.window_tokens is None
+            else min(context_tokens, layer.window_tokens)
+        )
         total += layer.count * (layer.state_bytes + seen * layer.token_bytes)
     return total
 
 
 def widths(model: Model, shape: Shape) -> tuple[float, float]:
-    """Return what an MLP writes for one token on one rank, in numbers: (dense: gate, up and their product; routed:
-    the experts' buffers).
+    """Return what an MLP writes for one token on one rank, in numbers: (dense: gate, up and their
+    product; routed: the experts' buffers).
 
-    Routed, as vLLM's fused kernel keeps them for all `per_token` experts of a token: one buffer for gate and up,
-    which the outputs use again, and one for their product. Kernels for MXFP4 experts keep none (gpt-oss, measured).
+    Routed, as vLLM's fused kernel keeps them for all `per_token` experts of a token: one buffer for
+    gate and up, which the outputs use again, and one for their product. Kernels for MXFP4 experts
+    keep none (gpt-oss, measured).
     """
     dense = routed = 0.0
     for run in model.kinds:
         if isinstance(run.mlp, Experts):
             wide = run.mlp.intermediate / shape.expert_tp
             out = max((run.mlp.matrices - 1) * wide, float(run.mlp.latent or model.hidden))
-            if not any(name.startswith("mlp.experts") and kept.dtype == "mxfp4" for name, kept in run.formats):
+            if not any(
+                name.startswith("mlp.experts") and kept.dtype == "mxfp4"
+                for name, kept in run.formats
+            ):
                 routed = max(routed, run.mlp.per_token * (out + wide))
             dense = max(dense, run.mlp.matrices * run.mlp.shared_intermediate / shape.tp)
         elif run.mlp is not None:
@@ -261,17 +284,21 @@ def widths(model: Model, shape: Shape) -> tuple[float, float]:
     return dense, routed
 
 
-def activation_bytes(deployment: Deployment, rank: Rank, limits: BatchLimits, logit_bytes: int) -> float:
+def activation_bytes(
+    deployment: Deployment, rank: Rank, limits: BatchLimits, logit_bytes: int
+) -> float:
     """Return the peak bytes of a step on one rank, beside weights and KV cache.
 
     With T = max_batched_tokens, S = min(max_seqs, T), V the vocabulary and h the hidden size:
 
-    2 T h (residual stream and a layer's output, bf16) + the experts' buffers, which stay allocated, + the larger of
-      sampling   S V logit_bytes + 4 min(S, 132) V where nothing is sorted; on the rank with the head
+    2 T h (residual stream and a layer's output, bf16) + the experts' buffers, which stay allocated,
+    + the larger of
+      sampling   S V logit_bytes + 4 min(S, 132) V where nothing is sorted; on the rank with the
+                 head
       a layer    T (MLP's gate, up and product + h), bf16
-    Tensor parallelism cuts the layer, not the sampling: logits are gathered. Either moment can be the peak; sampling
-    nearly always is. Shaped after vLLM's profile run, and checked against what 29 runs of vLLM 0.15 to 0.19 on an
-    H100 printed (docs/sizing.md).
+    Tensor parallelism cuts the layer, not the sampling: logits are gathered. Either moment can be
+    the peak; sampling nearly always is. Shaped after vLLM's profile run, and checked against what
+    29 runs of vLLM 0.15 to 0.19 on an H100 printed (docs/sizing.md).
     """
     model, batched_tokens = deployment.model, limits.max_batched_tokens
     dense, routed = widths(model, shape_of(deployment))

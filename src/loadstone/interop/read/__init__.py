@@ -1,7 +1,8 @@
 """Turns results of other tools into run folders, which report and compare take like any other.
 
-A file with its requests gives records; one with sums alone a run without records, whose summary.json is what the file
-stated. What a file cannot tell stays missing. docs/import.md says which tool tells what.
+A file with its requests gives records; one with sums alone a run without records, whose
+summary.json is what the file stated. What a file cannot tell stays missing. docs/import.md says
+which tool tells what.
 """
 
 from __future__ import annotations
@@ -23,18 +24,33 @@ from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.check import check
 from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.run_folders import group_runs, write
-from loadstone.interop.read.values import COUNTS, FACTS, Value, drop_missing, make_lengths, model_name
+from loadstone.interop.read.values import (
+    COUNTS,
+    FACTS,
+    Value,
+    drop_missing,
+    make_lengths,
+    model_name,
+)
 
 __all__ = ["Imported", "import_files"]
 
 SETTABLE = (
-    *FACTS, *COUNTS, *plain_csv.LOADS, "input", "output", "range_ratio", "prefix", "prefix_cache", "label",
-)  # fmt: skip
+    *FACTS,
+    *COUNTS,
+    *plain_csv.LOADS,
+    "input",
+    "output",
+    "range_ratio",
+    "prefix",
+    "prefix_cache",
+    "label",
+)
 
 
 class Imported:
-    """The result of an import: run folders, and findings, each with the run and cell it is about (None: of a
-    file).
+    """The result of an import: run folders, and findings, each with the run and cell it is about
+    (None: of a file).
     """
 
     def __init__(self) -> None:
@@ -59,9 +75,9 @@ def import_files(
 ) -> Imported:
     """Write run folders in `out` for result files, or for all such in a folder.
 
-    `mapped`: NAME=COLUMN pairs for plain CSV. `given`: NAME=VALUE facts that the files do not tell, of SETTABLE.
-    Raises InputError, one line, where a file that was named is of no known kind or broken; in a folder such files are
-    passed over, each with a finding.
+    `mapped`: NAME=COLUMN pairs for plain CSV. `given`: NAME=VALUE facts that the files do not tell,
+    of SETTABLE. Raises InputError, one line, where a file that was named is of no known kind or
+    broken; in a folder such files are passed over, each with a finding.
     """
     names, facts = plain_csv.parse_map(list(mapped)), _parse_given(given)
     imported = Imported()
@@ -80,14 +96,20 @@ def import_files(
             else:
                 broken.append(str(error))
     if not cells and broken:
-        raise InputError(broken[0] + (f" (and {len(broken) - 1} more files like it)" if broken[1:] else ""))
+        raise InputError(
+            broken[0] + (f" (and {len(broken) - 1} more files like it)" if broken[1:] else "")
+        )
     if not cells:
-        raise InputError(f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}")
+        raise InputError(
+            f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}"
+        )
     if others:
         evidence = f"no results of a known tool, passed over: {list_some(others)}"
         imported.say(finding("passed_over", evidence), "")
     if broken:
-        evidence = f"{len(broken)} files could not be read and are left out: {list_some(broken, '; ')}"
+        evidence = (
+            f"{len(broken)} files could not be read and are left out: {list_some(broken, '; ')}"
+        )
         imported.say(finding("broken", evidence), "")
     cells = _drop_copies(cells, imported)
     for cell in cells:
@@ -112,8 +134,8 @@ def import_files(
 
 
 def _drop_copies(cells: Sequence[ResultCell], imported: Imported) -> list[ResultCell]:
-    """Keep each measurement once, with its requests where a file has them: tools write one in several formats, and
-    people copy files; a copy is no repeat.
+    """Keep each measurement once, with its requests where a file has them: tools write one in
+    several formats, and people copy files; a copy is no repeat.
     """
     first: dict[tuple[str, str, int], ResultCell] = {}
     alike: Counter[tuple[str, str, str]] = Counter()
@@ -129,7 +151,10 @@ def _drop_copies(cells: Sequence[ResultCell], imported: Imported) -> list[Result
             first[key] = told
             copies.append(other)
     if copies:
-        evidence = f"the same measurements as in other files, left out: {list_some([cell.where for cell in copies])}"
+        evidence = (
+            "the same measurements as in other files, left out:"
+            f" {list_some([cell.where for cell in copies])}"
+        )
         imported.say(finding("copies", evidence), "")
     dropped = set(map(id, copies))
     return [cell for cell in cells if id(cell) not in dropped]
@@ -145,7 +170,9 @@ def _keep_loaded(cells: Sequence[ResultCell], imported: Imported) -> list[Result
         remedy = "state it, e.g. --set concurrency=16, --set rate=4 or --set burst=32"
         if len(bare) == len(cells):
             raise InputError(f"{evidence}; {remedy}")
-        left_out = finding("load_missing", f"{evidence}; left out", remedy=f"{remedy.capitalize()}.")
+        left_out = finding(
+            "load_missing", f"{evidence}; left out", remedy=f"{remedy.capitalize()}."
+        )
         imported.say(left_out, bare[0].where)
     return [cell for cell in cells if cell.load is not None]
 
@@ -155,7 +182,9 @@ def _parse_given(pairs: Sequence[str]) -> Value:
     for pair in pairs:
         name, sign, value = pair.partition("=")
         if not sign or name.strip() not in SETTABLE or not value.strip():
-            raise InputError(f"--set {pair!r}: write NAME=VALUE, with NAME one of {', '.join(SETTABLE)}")
+            raise InputError(
+                f"--set {pair!r}: write NAME=VALUE, with NAME one of {', '.join(SETTABLE)}"
+            )
         facts[name.strip()] = value.strip()
     given = Value(facts)
     for name, value in facts.items():
@@ -169,8 +198,8 @@ def _parse_given(pairs: Sequence[str]) -> Value:
 
 
 def _add_facts(cell: ResultCell, given: Value) -> None:
-    """Add the facts that the user gives; they go before what the file says: it may be wrong, and the user was
-    there.
+    """Add the facts that the user gives; they go before what the file says: it may be wrong, and
+    the user was there.
     """
     cell.deployment |= given.fields(**{name: name for name in (*FACTS, *COUNTS)})
     cell.load = plain_csv.read_load(given) or cell.load
@@ -183,7 +212,9 @@ def _add_facts(cell: ResultCell, given: Value) -> None:
     if gpu:
         cell.deployment["gpu"] = (gpu_name(gpu) or gpu).lower()
     if {"input", "output", "range_ratio"} & given.raw.keys():
-        cell.workload |= make_lengths(given.get("input"), given.get("output"), given.get("range_ratio"))
+        cell.workload |= make_lengths(
+            given.get("input"), given.get("output"), given.get("range_ratio")
+        )
     cell.workload |= drop_missing({"prefix_tokens": given.whole("prefix")})
     if given.has("prefix_cache"):
         cell.prefix_cache = given.get("prefix_cache") == "on"
@@ -193,4 +224,7 @@ def _add_facts(cell: ResultCell, given: Value) -> None:
         rate = cell.sends_per_s(cell.records) or cell.totals.get("requests_per_s")
         if rate:
             cell.load = Load("rate", rate)
-            cell.say("load_not_told", f"does not state the load; the {rate:.4g} requests/s observed are used instead")
+            cell.say(
+                "load_not_told",
+                f"does not state the load; the {rate:.4g} requests/s observed are used instead",
+            )

@@ -1,7 +1,8 @@
-"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and perf_analyzer
-before it (profile_export_genai_perf.json, profile_export.json).
+"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and
+perf_analyzer before it (profile_export_genai_perf.json, profile_export.json).
 
-Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its gaps between chunks stand for ITL.
+Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its gaps between chunks
+stand for ITL.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from pathlib import Path
 import msgspec
 
 from loadstone.interop.read.cell import ResultCell, ResultRequest, read_failure
-from loadstone.interop.read.values import Value, count_ended, make_lengths, make_load, make_sessions, origin
+from loadstone.interop.read.values import (
+    Value,
+    count_ended,
+    make_lengths,
+    make_load,
+    make_sessions,
+    origin,
+)
 
 # What a document has that is one of these.
 SUMMARY = ("request_latency.avg", "aiperf_version|input_config")
@@ -26,9 +34,11 @@ TOOLS = ("AIPerf", "genai-perf")
 REQUESTS, ACCURACY = "profile_export.jsonl", "accuracy_results.csv"
 _MOST_REQUESTS = 2_000_000
 _LATENCIES = {
-    "ttft_s": "time_to_first_token", "tpot_s": "inter_token_latency", "itl_s": "inter_chunk_latency",
+    "ttft_s": "time_to_first_token",
+    "tpot_s": "inter_token_latency",
+    "itl_s": "inter_chunk_latency",
     "e2e_s": "request_latency",
-}  # fmt: skip
+}
 _MODEL = "models.items.0.name|model_names.0|endpoint.model_names.0|model"
 
 
@@ -40,9 +50,14 @@ def summary(document: Value, where: str) -> ResultCell:
     config = document.at("input_config")
     version = document.text("aiperf_version", limit=40)
     prompts = config.at("datasets.0.prompts")
-    fixed = bool(config.items("datasets")) and not any(prompts.positive(f"{end}.stddev") for end in ("isl", "osl"))
-    turns, pause_ms = (config.positive(f"datasets.0.{name}.mean") for name in ("turns", "turn_delay"))
-    # The measured phase: the last that is not left out of the results; older files have `loadgen` instead.
+    fixed = bool(config.items("datasets")) and not any(
+        prompts.positive(f"{end}.stddev") for end in ("isl", "osl")
+    )
+    turns, pause_ms = (
+        config.positive(f"datasets.0.{name}.mean") for name in ("turns", "turn_delay")
+    )
+    # The measured phase: the last that is not left out of the results; older files have `loadgen`
+    # instead.
     phases = [phase for phase in config.items("phases") if not phase.get("exclude_from_results")]
     phase = phases[-1] if phases else config.at("loadgen")
     constant = phase.get("type") == "constant" or phase.get("request_rate_mode") == "constant"
@@ -52,7 +67,9 @@ def summary(document: Value, where: str) -> ResultCell:
         tool=f"AIPerf {version}" if version else "genai-perf",
         load=make_load(
             rate=phase.get("rate|request_rate") or stimulus.get("request_rate"),
-            concurrency=phase.get("concurrency") or stimulus.get("concurrency") or config.get("concurrency"),
+            concurrency=phase.get("concurrency")
+            or stimulus.get("concurrency")
+            or config.get("concurrency"),
             burstiness=phase.get("arrival_smoothness|smoothness"),
             process="constant" if constant else "",
         ),
@@ -89,12 +106,18 @@ def summary(document: Value, where: str) -> ResultCell:
 
 
 def _find_duration_s(document: Value, ok: int | None) -> float | None:
-    """Find the duration that its rates are over: mostly `benchmark_duration`, from the first send to the last end; in
-    an open loop the whole phase, which begins when the first send begins to be waited for.
+    """Find the duration that its rates are over: mostly `benchmark_duration`, from the first send
+    to the last end; in an open loop the whole phase, which begins when the first send begins to be
+    waited for.
     """
-    span_s, per_s = document.positive("benchmark_duration.avg"), document.positive("request_throughput.avg")
+    span_s, per_s = (
+        document.positive("benchmark_duration.avg"),
+        document.positive("request_throughput.avg"),
+    )
     try:
-        start, end = (datetime.fromisoformat(document.get(f"{which}_time")) for which in ("start", "end"))
+        start, end = (
+            datetime.fromisoformat(document.get(f"{which}_time")) for which in ("start", "end")
+        )
         whole_s = (end - start).total_seconds()
     except (TypeError, ValueError):
         return span_s
@@ -103,7 +126,7 @@ def _find_duration_s(document: Value, ok: int | None) -> float | None:
     return min(span_s, whole_s, key=lambda seconds: abs(per_s * seconds - ok))
 
 
-# --- requests --------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def requests(rows: Sequence[Value], where: str) -> ResultCell:
@@ -117,7 +140,9 @@ def requests(rows: Sequence[Value], where: str) -> ResultCell:
 
 def _read_request(row: Value) -> ResultRequest:
     metrics = row.at("metrics")
-    ttft_ms, latency_ms = (metrics.amount(f"{name}.value") for name in ("time_to_first_token", "request_latency"))
+    ttft_ms, latency_ms = (
+        metrics.amount(f"{name}.value") for name in ("time_to_first_token", "request_latency")
+    )
     gaps_ms = [gap.amount() or 0.0 for gap in metrics.items("inter_chunk_latency.value")]
     offsets_ms = accumulate([ttft_ms, *gaps_ms]) if ttft_ms is not None else ()
     cancelled = row.get("metadata.was_cancelled") is True
@@ -126,7 +151,8 @@ def _read_request(row: Value) -> ResultRequest:
         due=row.whole("metadata.credit_issued_ns"),
         offsets_s=[offset_ms / 1e3 for offset_ms in offsets_ms],
         end_s=latency_ms / 1e3 if latency_ms is not None else None,
-        input_tokens=metrics.whole("usage_prompt_tokens.value") or metrics.whole("input_sequence_length.value"),
+        input_tokens=metrics.whole("usage_prompt_tokens.value")
+        or metrics.whole("input_sequence_length.value"),
         output_tokens=metrics.whole("usage_completion_tokens.value"),
         counted_tokens=metrics.whole("output_sequence_length.value"),
         cached_tokens=metrics.whole("usage_prompt_cache_read_tokens.value"),
@@ -140,9 +166,9 @@ def _read_request(row: Value) -> ResultRequest:
 
 
 def _find_start_ns(metadata: Value) -> int | None:
-    """Find when a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels it, and ends it
-    later by the time that it took: such a begin is put back by as much, where that is not before the request was
-    handed out.
+    """Find when a request was sent. AIPerf 0.13 begins one that it cancels itself when it cancels
+    it, and ends it later by the time that it took: such a begin is put back by as much, where that
+    is not before the request was handed out.
     """
     start, end = metadata.whole("request_start_ns"), metadata.whole("request_end_ns")
     issued = metadata.whole("credit_issued_ns")
@@ -151,12 +177,12 @@ def _find_start_ns(metadata: Value) -> int | None:
     return 2 * start - end if issued <= 2 * start - end <= start else start
 
 
-# --- perf_analyzer ---------------------------------------------------------------------------------------------
+# --- perf_analyzer --------------------------------------------------------------------------------
 
 
 def profile(document: Value, where: str) -> list[ResultCell]:
-    """Read profile_export.json: each request with the times of its responses, which may be chunks or token by
-    token.
+    """Read profile_export.json: each request with the times of its responses, which may be chunks
+    or token by token.
     """
     cells = []
     for count, experiment in enumerate(document.items("experiments"), 1):
@@ -165,12 +191,17 @@ def profile(document: Value, where: str) -> list[ResultCell]:
             where=f"{where}, experiment {count}",
             tool="perf_analyzer",
             load=make_load(
-                rate=value if mode == "request_rate" else None, concurrency=value if mode == "concurrency" else None
+                rate=value if mode == "request_rate" else None,
+                concurrency=value if mode == "concurrency" else None,
             ),
             endpoint=document.text("endpoint|service_kind"),
         )
         rows = experiment.items("requests")[:_MOST_REQUESTS]
-        requests = [_read_answered(row, start) for row in rows if (start := row.whole("timestamp")) is not None]
+        requests = [
+            _read_answered(row, start)
+            for row in rows
+            if (start := row.whole("timestamp")) is not None
+        ]
         cell.add_requests(requests, per_s=1e9)
         if any(record.output_tokens is None and record.arrival_s for record in cell.records):
             cell.say("no_usage", "no token counts; each response is counted as one token")
@@ -192,7 +223,8 @@ def _read_answered(row: Value, start: int) -> ResultRequest:
             if has_output and time_ns is not None and time_ns >= start
         ],
         output_tokens=counts[-1] if counts else None,
-        end_s=max((time_ns for time_ns in times if time_ns is not None), default=start) / 1e9 - start / 1e9,
+        end_s=max((time_ns for time_ns in times if time_ns is not None), default=start) / 1e9
+        - start / 1e9,
     )
 
 
@@ -216,5 +248,11 @@ def _read_output(output: Value) -> tuple[bool, int | None]:
     choice = event.at("choices.0")
     if choice.raw is None:
         return not event.has("choices") and tokens is None, tokens
-    pieces = ("delta.content", "delta.reasoning_content", "delta.tool_calls", "message.content", "text")
+    pieces = (
+        "delta.content",
+        "delta.reasoning_content",
+        "delta.tool_calls",
+        "message.content",
+        "text",
+    )
     return any(choice.get(piece) for piece in pieces), tokens

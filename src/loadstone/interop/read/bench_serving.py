@@ -1,10 +1,12 @@
-"""Reads results of vLLM's clients (`vllm bench serve`, benchmark_serving.py before it, `throughput`, `latency`) and
-of SGLang's (`bench_serving` of any version, `bench_offline_throughput`, `bench_one_batch_server`), and tables made of
-them, as dstack publishes. SGLang's client began as a copy of vLLM's: most keys of the two are the same.
+"""Reads results of vLLM's clients (`vllm bench serve`, benchmark_serving.py before it,
+`throughput`, `latency`) and of SGLang's (`bench_serving` of any version,
+`bench_offline_throughput`, `bench_one_batch_server`), and tables made of them, as dstack publishes.
+SGLang's client began as a copy of vLLM's: most keys of the two are the same.
 
-Keys: vllm/benchmarks/serve.py, throughput.py, latency.py; sglang/benchmark/serving.py. All but the oldest are
-optional. `backend` names the client's way of asking (`openai-chat`), which tells the engine only where it is an
-engine's name. A line of SGLang's has neither model nor version nor failures, unless `server_info` is in it.
+Keys: vllm/benchmarks/serve.py, throughput.py, latency.py; sglang/benchmark/serving.py. All but the
+oldest are optional. `backend` names the client's way of asking (`openai-chat`), which tells the
+engine only where it is an engine's name. A line of SGLang's has neither model nor version nor
+failures, unless `server_info` is in it.
 """
 
 from __future__ import annotations
@@ -24,7 +26,13 @@ from loadstone.interop.read.check import UNDER_WAY_SHARE
 from loadstone.interop.read.values import Value, drop_missing, make_burst, make_lengths
 
 # What a document has that is one of these.
-VLLM = ("duration", "completed", "request_throughput", "output_throughput", "total_token_throughput|model_id")
+VLLM = (
+    "duration",
+    "completed",
+    "request_throughput",
+    "output_throughput",
+    "total_token_throughput|model_id",
+)
 VLLM_THROUGHPUT = ("elapsed_time", "num_requests", "tokens_per_second")
 VLLM_LATENCY = ("avg_latency", "percentiles")
 SGLANG = ("duration", "completed", "random_input_len", "median_e2e_latency_ms|mean_e2e_latency_ms")
@@ -32,10 +40,12 @@ SGLANG_OFFLINE = ("successful_requests", "total_latency", "output_throughput")
 ONE_BATCH = ("batch_size", "input_len", "output_len", "latency")
 
 WAIT_SHARE = 0.05
-"""Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told."""
+"""Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told.
+"""
 _VLLM_BACKENDS = {"vllm", "sglang", "tgi", "tensorrt-llm", "lmdeploy", "deepspeed-mii", "llama.cpp"}
 _DRAWN = ("random", "random-ids")
-# Of vLLM's, what people give as --metadata, which lands between the tool's own keys. Of several the last one counts.
+# Of vLLM's, what people give as --metadata, which lands between the tool's own keys. Of several the
+# last one counts.
 _METADATA = {
     "engine": "engine",
     "engine_version": "vllm_version|engine_version|version",
@@ -71,7 +81,7 @@ def _read_totals(document: Value) -> dict[str, Any]:
     )
 
 
-# --- vLLM --------------------------------------------------------------------------------------------------------
+# --- vLLM -----------------------------------------------------------------------------------------
 
 
 def vllm(document: Value, where: str) -> ResultCell | list[ResultCell]:
@@ -89,13 +99,12 @@ def _read_vllm_serve(document: Value, where: str) -> ResultCell:
         load=_read_vllm_load(document),
         endpoint=backend,
         created=document.when("date"),
-        deployment=drop_missing({"model": document.text("model_id"), "engine": engine}) | {
-            name: value for name, value in metadata.items() if value
-        },
+        deployment=drop_missing({"model": document.text("model_id"), "engine": engine})
+        | {name: value for name, value in metadata.items() if value},
         workload=_read_vllm_workload(document),
         label=_read_swept(document),
         definitions="vllm",
-    )  # fmt: skip
+    )
     completed, failed = document.whole("completed"), document.whole("failed")
     if failed is None and document.has("errors"):
         failed = sum(error.text() is not None for error in document.items("errors"))
@@ -115,18 +124,26 @@ def _read_swept(document: Value) -> str | None:
     """Read what `vllm bench sweep` set for this run: it writes that behind the run's number."""
     keys = list(document.mapping())
     behind = keys[keys.index("run_number") + 1 :] if "run_number" in keys else []
-    return ", ".join(f"{key}={document.raw[key]}" for key in behind if document.raw[key] is not None) or None
+    return (
+        ", ".join(f"{key}={document.raw[key]}" for key in behind if document.raw[key] is not None)
+        or None
+    )
 
 
 def _check_waits(cell: ResultCell, times: Sequence[Value]) -> None:
     """Say how long the requests of an open loop had waited for a slot: sums count from sending."""
     each = [wait for time in times if (wait := time.amount()) is not None]
     e2e_s = cell.mean("e2e_s")
-    if cell.is_open and each and e2e_s is not None and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s:
+    if (
+        cell.is_open
+        and each
+        and e2e_s is not None
+        and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s
+    ):
         cell.say(
             "waits_left_out",
-            f"requests waited {show_seconds(mean_s)} on average to be sent, at most {show_seconds(max(each))}; the "
-            "stated latencies count from sending",
+            f"requests waited {show_seconds(mean_s)} on average to be sent, at most"
+            f" {show_seconds(max(each))}; the stated latencies count from sending",
         )
 
 
@@ -135,7 +152,11 @@ def _read_vllm_load(document: Value) -> Load | None:
         # `request_rate` then says inf.
         start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
         prompts = document.positive("num_prompts")
-        return _make_ramp(start, end, prompts, strategy == "exponential") if start and end and prompts else None
+        return (
+            _make_ramp(start, end, prompts, strategy == "exponential")
+            if start and end and prompts
+            else None
+        )
     return values.make_load(
         rate=document.get("request_rate"),
         concurrency=document.get("max_concurrency"),
@@ -145,16 +166,20 @@ def _read_vllm_load(document: Value) -> Load | None:
 
 
 def _make_ramp(start: float, end: float, prompts: float, exponential: bool) -> Load | None:
-    """Make the load of a ramp, whose rate goes from start to end with the requests that were sent, evenly or by equal
-    factors, not with time:
-    it takes n·∫ dp/r(p) to send n, which is n·ln(e/s)/(e − s), and n·(1/s − 1/e)/ln(e/s).
+    """Make the load of a ramp, whose rate goes from start to end with the requests that were sent,
+    evenly or by equal factors, not with time: it takes n·∫ dp/r(p) to send n, which is n·ln(e/s)/(e
+    − s), and n·(1/s − 1/e)/ln(e/s).
     """
     ratio = math.log(end) - math.log(start)
     if abs(ratio) < 1e-9:
         return Load("rate", start)
     each_s = (1 / start - 1 / end) / ratio if exponential else ratio / (end - start)
     took_s = prompts * each_s
-    return Load("rate", 1 / each_s, profile=((start, end, took_s),)) if each_s > 0 and took_s <= MOST_S else None
+    return (
+        Load("rate", 1 / each_s, profile=((start, end, took_s),))
+        if each_s > 0 and took_s <= MOST_S
+        else None
+    )
 
 
 def _summarise(latencies: Sequence[Value]) -> dict[str, float]:
@@ -173,7 +198,8 @@ def _read_vllm_workload(document: Value) -> dict[str, Any]:
 
 
 def vllm_throughput(document: Value, where: str) -> ResultCell:
-    """Read an offline run: all requests at once, without a server. `tokens_per_second` counts input and output."""
+    """Read an offline run: all requests at once, without a server. `tokens_per_second` counts input
+    and output."""
     return ResultCell(
         where=where,
         tool="vllm bench throughput",
@@ -181,13 +207,15 @@ def vllm_throughput(document: Value, where: str) -> ResultCell:
         workload={"mode": "offline"},
         requests=document.fields(ok="num_requests", sent="num_requests"),
         duration_s=document.positive("elapsed_time"),
-        totals=document.fields(requests_per_s="requests_per_second", total_tokens_per_s="tokens_per_second"),
+        totals=document.fields(
+            requests_per_s="requests_per_second", total_tokens_per_s="tokens_per_second"
+        ),
     )
 
 
 def vllm_latency(document: Value, where: str) -> ResultCell:
-    """Read an offline run: one batch after another, each timed as a whole. How large a batch is, the file does not
-    tell.
+    """Read an offline run: one batch after another, each timed as a whole. How large a batch is,
+    the file does not tell.
     """
     percentiles = {f"p{key}": value for key, value in document.mapping("percentiles").items()}
     spread = _summarise(document.items("latencies"))
@@ -201,12 +229,12 @@ def vllm_latency(document: Value, where: str) -> ResultCell:
     )
 
 
-# --- SGLang ------------------------------------------------------------------------------------------------------
+# --- SGLang ---------------------------------------------------------------------------------------
 
 
 def sglang(document: Value, where: str, *, all_sent: bool = False) -> ResultCell:
-    """Read a line of bench_serving. `all_sent`: an empty rate means an infinite one, as in tables that leave `inf`
-    out."""
+    """Read a line of bench_serving. `all_sent`: an empty rate means an infinite one, as in tables
+    that leave `inf` out."""
     backend = document.text("backend") or ""
     rate = document.get("request_rate")
     cell = ResultCell(
@@ -225,17 +253,27 @@ def sglang(document: Value, where: str, *, all_sent: bool = False) -> ResultCell
     )
     _add_sums(cell, document)
     # The oldest lines leave these out; they are quotients of what is there.
-    input_per_s, output_per_s = document.amount("input_throughput"), document.amount("output_throughput")
+    input_per_s, output_per_s = (
+        document.amount("input_throughput"),
+        document.amount("output_throughput"),
+    )
     if input_per_s is not None and output_per_s is not None:
         cell.totals.setdefault("total_tokens_per_s", input_per_s + output_per_s)
     cell.add_rates("requests_per_s", "total_tokens_per_s")
     cell.workload = _read_sglang_workload(cell, document)
     if rate == "trace":
         cell.workload["name"] = cell.workload.get("name") or "trace"
-    # Its client may take the length it asked for as the length it got; its own count of the text tells.
-    counted, again = cell.totals.get("output_tokens"), document.whole("total_output_tokens_retokenized")
+    # Its client may take the length it asked for as the length it got; its own count of the text
+    # tells.
+    counted, again = (
+        cell.totals.get("output_tokens"),
+        document.whole("total_output_tokens_retokenized"),
+    )
     if counted and again is not None and again < 0.9 * counted:
-        evidence = f"{counted:,} output tokens are counted; the text has {again:,} by the client's tokenizer"
+        evidence = (
+            f"{counted:,} output tokens are counted; the text has {again:,} by the client's"
+            " tokenizer"
+        )
         cell.say("tokens_doubtful", evidence)
     _add_requests(cell, document)
     return cell
@@ -249,12 +287,16 @@ def _read_sglang_workload(cell: ResultCell, document: Value) -> dict[str, Any]:
     if name is None:
         return {}
     means = cell.mean_lengths
-    unused = [tokens for tokens, real in zip(listed, means, strict=True) if tokens and real and tokens != round(real)]
+    unused = [
+        tokens
+        for tokens, real in zip(listed, means, strict=True)
+        if tokens and real and tokens != round(real)
+    ]
     if unused and None not in means:
         cell.say(
             "lengths_not_used",
-            f"lists random lengths {listed[0]}/{listed[1]}, which the data set {name} does not use; its requests "
-            f"average {means[0]:.0f}/{means[1]:.0f} tokens",
+            f"lists random lengths {listed[0]}/{listed[1]}, which the data set {name} does not use;"
+            f" its requests average {means[0]:.0f}/{means[1]:.0f} tokens",
         )
     return {"kind": "synthetic" if name == "generated-shared-prefix" else "dataset", "name": name}
 
@@ -270,7 +312,9 @@ def _read_sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     )
     if server.get("kv_dtype") == "auto":
         del server["kv_dtype"]
-    return drop_missing({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
+    return (
+        drop_missing({"engine": None if backend in ("", "truss", "gserver") else engine}) | server
+    )
 
 
 def sglang_offline(document: Value, where: str) -> ResultCell:
@@ -287,7 +331,8 @@ def sglang_offline(document: Value, where: str) -> ResultCell:
 
 
 def one_batch(document: Value, where: str) -> ResultCell:
-    """Read a burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out; ours does not."""
+    """Read a burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out;
+    ours does not."""
     batch, took_s = document.whole("batch_size"), document.positive("latency")
     inputs, outputs = document.whole("input_len"), document.whole("output_len")
     cell = ResultCell(
@@ -313,14 +358,28 @@ def one_batch(document: Value, where: str) -> ResultCell:
     return cell
 
 
-# --- requests ----------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
-_LISTS = ("ttfts", "input_lens", "output_lens", "itls", "errors", "start_times", "latencies", "queue_times")
+_LISTS = (
+    "ttfts",
+    "input_lens",
+    "output_lens",
+    "itls",
+    "errors",
+    "start_times",
+    "latencies",
+    "queue_times",
+)
 
 
 def _find_last_line(error: Any) -> str | None:
-    """Find an error's own line: vLLM's client keeps whole tracebacks, whose last line says what went wrong."""
-    lines = error.strip().splitlines() if isinstance(error, str) and error.startswith("Traceback ") else []
+    """Find an error's own line: vLLM's client keeps whole tracebacks, whose last line says what
+    went wrong."""
+    lines = (
+        error.strip().splitlines()
+        if isinstance(error, str) and error.startswith("Traceback ")
+        else []
+    )
     return values.text(lines[-1] if lines else error)
 
 
@@ -333,18 +392,27 @@ def _add_requests(cell: ResultCell, document: Value) -> None:
     count = len(columns["ttfts"])
     unlike = [name for name, column in columns.items() if column and len(column) != count]
     if count and unlike:
-        cell.say("lists_differ", f"{', '.join(unlike)} and ttfts differ in length; the requests are left out")
+        cell.say(
+            "lists_differ",
+            f"{', '.join(unlike)} and ttfts differ in length; the requests are left out",
+        )
     if not count or unlike:
         return
 
-    # How long a request waited for its send. In a closed loop all do from the beginning, which says nothing.
+    # How long a request waited for its send. In a closed loop all do from the beginning, which says
+    # nothing.
     starts = [start.number() for start in columns["start_times"]]
     dated = cell.is_open and bool(starts) and None not in starts
     requests = []
     gapless = bundled = 0
     for row in zip(*(column or [Value(None)] * count for column in columns.values()), strict=True):
         ttft, inputs, outputs, gaps, error, start, latency, wait = row
-        ttft_s, end_s, tokens, start_s = ttft.amount(), latency.amount(), outputs.whole(), start.number()
+        ttft_s, end_s, tokens, start_s = (
+            ttft.amount(),
+            latency.amount(),
+            outputs.whole(),
+            start.number(),
+        )
         wait_s = wait.amount() if dated else None
         problem = _find_last_line(error.raw)
         gaps_s = [values.amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
@@ -375,53 +443,73 @@ def _add_requests(cell: ResultCell, document: Value) -> None:
     if bundled:
         cell.say(
             "tokens_bundled",
-            f"{bundled} of {count} requests have fewer gaps than tokens: a chunk brought several, and they count as "
-            "evenly spread",
+            f"{bundled} of {count} requests have fewer gaps than tokens: a chunk brought several,"
+            " and they count as evenly spread",
         )
 
 
-# --- tables ------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 def choose_row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], ResultCell] | None:
-    """Choose the reader of the lines of a CSV with these columns, if they are of one of the two tools."""
+    """Choose the reader of the lines of a CSV with these columns, if they are of one of the two
+    tools."""
     columns = set(header)
-    if {"backend", "max_concurrency", "median_ttft_ms", "mean_e2e_latency_ms", "completed"} <= columns:
+    if {
+        "backend",
+        "max_concurrency",
+        "median_ttft_ms",
+        "mean_e2e_latency_ms",
+        "completed",
+    } <= columns:
         return _read_sglang_row
     if {"duration", "completed", "request_throughput", "output_throughput", "model_id"} <= columns:
         return _read_serve_row
     return (
-        _read_throughput_row if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns else None
+        _read_throughput_row
+        if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns
+        else None
     )
 
 
 def _read_serve_row(row: Mapping[str, str], where: str) -> ResultCell:
     """Read one line of the table that `vllm bench sweep` makes of its results."""
-    return _read_vllm_serve(Value({name: value if value.strip() else None for name, value in row.items()}), where)
+    return _read_vllm_serve(
+        Value({name: value if value.strip() else None for name, value in row.items()}), where
+    )
 
 
 def _read_throughput_row(row: Mapping[str, str], where: str) -> ResultCell:
-    """Read one line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as dstack
-    publishes.
+    """Read one line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as
+    dstack publishes.
     """
     document = Value({name: value for name, value in row.items() if value.strip()})
     cell = vllm_throughput(document, where)
-    cell.deployment = drop_missing({
-        "engine": engine_name(document.text("backend", limit=60)), "gpu": document.text("GPU|gpu", limit=60),
-    })  # fmt: skip
-    cell.workload = make_lengths(document.get("input_len"), document.get("output_len"), mode="offline")
-    cell.totals |= document.fields(input_tokens="total_input_tokens", output_tokens="total_output_tokens")
+    cell.deployment = drop_missing(
+        {
+            "engine": engine_name(document.text("backend", limit=60)),
+            "gpu": document.text("GPU|gpu", limit=60),
+        }
+    )
+    cell.workload = make_lengths(
+        document.get("input_len"), document.get("output_len"), mode="offline"
+    )
+    cell.totals |= document.fields(
+        input_tokens="total_input_tokens", output_tokens="total_output_tokens"
+    )
     cell.add_rates("output_tokens_per_s")
     cell.say_odd(document.odd)
     return cell
 
 
 def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
-    """Read one line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack publishes.
+    """Read one line of a CSV of bench_serving's keys with a column `GPU` before them, as dstack
+    publishes.
 
-    Where the client also wrote p95_itl_ms, for which the table has no column, `p99_itl_ms` holds the p95 and
-    `concurrency` the p99; what `concurrency` should be, Little's law tells: requests under way = Σ E2E/duration. It
-    is put right only where that names another number, and the two ITL values are in order.
+    Where the client also wrote p95_itl_ms, for which the table has no column, `p99_itl_ms` holds
+    the p95 and `concurrency` the p99; what `concurrency` should be, Little's law tells: requests
+    under way = Σ E2E/duration. It is put right only where that names another number, and the two
+    ITL values are in order.
     """
     document = Value({name: value if value.strip() else None for name, value in row.items()})
     cell = sglang(document, where, all_sent=True)
@@ -429,7 +517,13 @@ def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
     cell.say_odd(document.odd)
     stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.mean_under_way
     p99_ms = document.number("p99_itl_ms")
-    if stated is None or cap is None or p99_ms is None or under_way is None or document.has("p95_itl_ms"):
+    if (
+        stated is None
+        or cap is None
+        or p99_ms is None
+        or under_way is None
+        or document.has("p95_itl_ms")
+    ):
         return cell
     agrees = abs(stated - under_way) <= UNDER_WAY_SHARE * under_way
     if agrees or under_way > cap * (1 + UNDER_WAY_SHARE) or p99_ms > stated:
@@ -438,7 +532,8 @@ def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
     cell.under_way = None
     cell.say(
         "columns_shifted",
-        f"column concurrency says {stated:.1f} where Σ E2E/duration is {under_way:.1f}, of {cap:.0f} places: a p95 "
-        f"of ITL moved the columns after it; p95 {p99_ms:.1f} ms, p99 {stated:.1f} ms",
+        f"column concurrency says {stated:.1f} where Σ E2E/duration is {under_way:.1f}, of"
+        f" {cap:.0f} places: a p95 of ITL moved the columns after it; p95 {p99_ms:.1f} ms, p99"
+        f" {stated:.1f} ms",
     )
     return cell

@@ -1,4 +1,5 @@
-"""Defines what an importer makes of a file: cells, each a load and what came of it, perhaps with its requests."""
+"""Defines what an importer makes of a file: cells, each a load and what came of it, perhaps with
+its requests."""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ class ResultRequest:
 class ResultCell:
     """One load of an imported file; what the file does not tell is None or absent.
 
-    where        for findings: `september/results.jsonl, line 3`; in the one folder that was named, from there
+    where        for findings: `september/results.jsonl, line 3`; in the one folder that was named,
+                 from there
     tool         whose client measured it, with its version where the file tells
     load         None: the file does not state it
     url          of the server, where the file tells it
@@ -72,7 +74,8 @@ class ResultCell:
     latencies    metric to statistic to seconds, as stated: {"ttft_s": {"mean": 0.1, "p50": …}}
     totals       metrics.TOTALS, as stated
     under_way    mean number of requests under way, as stated
-    records      the requests, where the file has them; the cell's numbers are then computed from these
+    records      the requests, where the file has them; the cell's numbers are then computed from
+                 these
     relative     each record's times count from its own send: when it was sent is unknown
     unknown      metrics that the records cannot give, though they look as if
     graded       the accuracy of answers, as stated
@@ -108,13 +111,16 @@ class ResultCell:
 
     @property
     def server(self) -> str:
-        """The same for cells that one server answered: its URL, else the folder that results were put in."""
+        """The same for cells that one server answered: its URL, else the folder that results were
+        put in."""
         return self.url or _COMBINATION.sub("", str(PurePath(self.file).parent))
 
     @property
     def content(self) -> str:
         """A digest of all but where it was found and what it is called, the same of a copy."""
-        return hashlib.sha256(msgspec.json.encode(replace(self, where="", label=None, findings=[]))).hexdigest()
+        return hashlib.sha256(
+            msgspec.json.encode(replace(self, where="", label=None, findings=[]))
+        ).hexdigest()
 
     @property
     def completed(self) -> int | None:
@@ -140,7 +146,9 @@ class ResultCell:
     def mean_lengths(self) -> tuple[float | None, float | None]:
         """Input and output tokens per request."""
         done = self.completed
-        inputs, outputs = (tokens / done if tokens is not None and done else None for tokens in self.tokens)
+        inputs, outputs = (
+            tokens / done if tokens is not None and done else None for tokens in self.tokens
+        )
         return inputs, outputs
 
     @property
@@ -148,7 +156,11 @@ class ResultCell:
         """The count behind each rate of `totals`, over the cell's duration."""
         inputs, outputs = self.tokens
         both = inputs + outputs if inputs is not None and outputs is not None else None
-        return {"output_tokens_per_s": outputs, "total_tokens_per_s": both, "requests_per_s": self.completed}
+        return {
+            "output_tokens_per_s": outputs,
+            "total_tokens_per_s": both,
+            "requests_per_s": self.completed,
+        }
 
     def add_rates(self, *names: str) -> None:
         """Compute those of these rates that the file does not state."""
@@ -158,7 +170,8 @@ class ResultCell:
                 self.totals[name] = count / self.duration_s
 
     def sends_per_s(self, records: Sequence[RequestRecord]) -> float | None:
-        """Compute (sends − 1)/(last − first send); None where the cell's requests have no common clock."""
+        """Compute (sends − 1)/(last − first send); None where the cell's requests have no common
+        clock."""
         sent = sorted(record.sent_s for record in records if record.sent_s is not None)
         if self.relative or len(sent) < 2 or sent[-1] <= sent[0]:
             return None
@@ -167,7 +180,9 @@ class ResultCell:
     def mean(self, latency: str) -> float | None:
         return self.latencies.get(latency, {}).get("mean")
 
-    def say(self, kind: str, evidence: str, severity: str | None = None, remedy: str | None = None) -> None:
+    def say(
+        self, kind: str, evidence: str, severity: str | None = None, remedy: str | None = None
+    ) -> None:
         """Add a finding of this kind, see findings.py."""
         self.findings.append(finding(kind, f"{self.where}: {evidence}", severity, remedy))
 
@@ -178,19 +193,23 @@ class ResultCell:
             self.say("impossible_number", f"{numbers}, and cannot be below 0; left out")
 
     def say_recounted(self, recounted: int, of: int | None, remedy: str | None = None) -> None:
-        """Add a finding about a client that counts the answers' text anew beside the server's own count."""
+        """Add a finding about a client that counts the answers' text anew beside the server's own
+        count."""
         if recounted:
-            evidence = f"for {recounted} of {of} requests the server's count of output tokens is not the client's"
+            evidence = (
+                f"for {recounted} of {of} requests the server's count of output tokens is not the"
+                " client's"
+            )
             self.say("counts_differ", f"{evidence}, which counts the text anew", remedy=remedy)
 
     def add_requests(
         self, requests: Sequence[ResultRequest], *, per_s: float = 1.0, origin: float | None = None
     ) -> None:
-        """Add their records, from `origin` on (None: the first send, or when the first was due), in 1/`per_s`
-        seconds.
+        """Add their records, from `origin` on (None: the first send, or when the first was due), in
+        1/`per_s` seconds.
 
-        Where the send of one is unknown, none has a moment. Turns are those of conversations: of single requests
-        there are none.
+        Where the send of one is unknown, none has a moment. Turns are those of conversations: of
+        single requests there are none.
         """
         starts = [request.start for request in requests]
         self.relative = None in starts
@@ -212,21 +231,33 @@ class ResultCell:
             self.records.append(record)
         self.say_recounted(recounted, len(requests))
         if too_long:
-            evidence = f"{too_long} of {len(requests)} requests state more than {MAX_TOKENS:,} tokens; left out"
+            evidence = (
+                f"{too_long} of {len(requests)} requests state more than {MAX_TOKENS:,} tokens;"
+                " left out"
+            )
             self.say("impossible_number", evidence)
 
 
-def _make_record(request: ResultRequest, sent_s: float | None, intended_s: float | None) -> RequestRecord:
-    """Make a record. `sent_s` None: that moment is time 0. A request without any output is an error, whatever the
-    tool says of it.
+def _make_record(
+    request: ResultRequest, sent_s: float | None, intended_s: float | None
+) -> RequestRecord:
+    """Make a record. `sent_s` None: that moment is time 0. A request without any output is an
+    error, whatever the tool says of it.
 
     Its id and its cell it gets when it is written.
     """
-    begin_s, offsets_s, end_s, error = sent_s or 0.0, request.offsets_s, request.end_s, request.error
+    begin_s, offsets_s, end_s, error = (
+        sent_s or 0.0,
+        request.offsets_s,
+        request.end_s,
+        request.error,
+    )
     status: Status = request.status or ("error" if error else "ok")
     if not all(0 <= time <= MOST_S for time in (begin_s, *offsets_s, end_s or 0.0)):
         begin_s, offsets_s, end_s, status, error = 0.0, [], None, "error", NO_TIME
-    output_tokens = request.output_tokens if request.output_tokens is not None else request.counted_tokens
+    output_tokens = (
+        request.output_tokens if request.output_tokens is not None else request.counted_tokens
+    )
     if output_tokens is not None and output_tokens > MAX_TOKENS:
         output_tokens = None
     if status == "ok" and (not offsets_s or output_tokens == 0):

@@ -1,4 +1,5 @@
-"""Checks that a file's own numbers fit together: each rule gives a finding where they cannot all be true."""
+"""Checks that a file's own numbers fit together: each rule gives a finding where they cannot all be
+true."""
 
 from __future__ import annotations
 
@@ -10,23 +11,28 @@ from loadstone.core.units import show_number, show_seconds
 from loadstone.interop.read.cell import NO_TOKENS, ResultCell
 
 SUM_SHARE = 0.02
-"""E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream, TPOT with a token."""
+"""E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream,
+TPOT with a token."""
 QUOTIENT_SHARE = 0.02
-"""A throughput and its count over the duration may differ by this share: some clients stop the clock elsewhere."""
+"""A throughput and its count over the duration may differ by this share: some clients stop the
+clock elsewhere."""
 UNDER_WAY_SHARE = 0.05
 """The share by which requests under way and Σ E2E/duration may differ (Little's law)."""
 UNFILLED_SHARE = 0.5
-"""The share of a closed loop's slots that are filled in the mean: below it the load was another one. Ramps take some.
+"""The share of a closed loop's slots that are filled in the mean: below it the load was another
+one. Ramps take some.
 """
 RATE_SHARE = 0.1
-"""The share by which requests sent per second and the stated rate may differ, beyond RATE_SPREADS standard deviations
-of chance."""
+"""The share by which requests sent per second and the stated rate may differ, beyond RATE_SPREADS
+standard deviations of chance."""
 RATE_SPREADS = 4.0
 RATE_REQUESTS = 20
 LATE_SHARE = 0.25
-"""A run of an open loop lasts longer than its sends by at most this share of them, beyond twice that of chance."""
+"""A run of an open loop lasts longer than its sends by at most this share of them, beyond twice
+that of chance."""
 WAIT_SPREAD = 1.5
-"""The p99 of TTFT over its median: of a growing queue it is 2, and the median half of the time after the sends.
+"""The p99 of TTFT over its median: of a growing queue it is 2, and the median half of the time
+after the sends.
 """
 LONGEST = 3.0
 """The longest E2E over its p99, at most: the last request may take as long."""
@@ -35,9 +41,13 @@ ROUNDING = 1e-3
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 _ORDER = ("min", "p50", "p90", "p95", "p99", "max")
 _LABELS = {
-    "ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "ttft_intended_s": "TTFT",
+    "ttft_s": "TTFT",
+    "tpot_s": "TPOT",
+    "itl_s": "ITL",
+    "e2e_s": "E2E",
+    "ttft_intended_s": "TTFT",
     "e2e_intended_s": "E2E",
-}  # fmt: skip
+}
 _NOUNS = {
     "output_tokens_per_s": "output tokens",
     "total_tokens_per_s": "tokens in and out",
@@ -72,19 +82,29 @@ def _check_impossible(cell: ResultCell) -> None:
 
 
 def _check_unmeasured(cell: ResultCell) -> None:
-    """Leave out latencies that are 0 throughout: vLLM's and SGLang's clients write 0 for the mean and all else of no
-    sample: where every request failed, or none had a second token. A measured latency is never 0 throughout.
+    """Leave out latencies that are 0 throughout: vLLM's and SGLang's clients write 0 for the mean
+    and all else of no sample: where every request failed, or none had a second token. A measured
+    latency is never 0 throughout.
     """
-    cell.latencies = {name: stated for name, stated in cell.latencies.items() if not stated or any(stated.values())}
+    cell.latencies = {
+        name: stated
+        for name, stated in cell.latencies.items()
+        if not stated or any(stated.values())
+    }
     if cell.completed == 0:
         cell.say("none_completed", "no request completed: there is nothing to measure")
     elif not cell.records and not cell.latencies and cell.graded is None:
-        stated = any(cell.totals.get(name) is not None for name in ("output_tokens_per_s", "total_tokens_per_s"))
+        stated = any(
+            cell.totals.get(name) is not None
+            for name in ("output_tokens_per_s", "total_tokens_per_s")
+        )
         if not stated:
             remedy = "Nothing in it can be compared: ask the source."
             cell.say("no_latencies", "states no latency, and no tokens per second", remedy=remedy)
         elif cell.workload.get("mode") != "offline":
-            cell.say("no_latencies", "states no latency", "info", "Only its throughput can be compared.")
+            cell.say(
+                "no_latencies", "states no latency", "info", "Only its throughput can be compared."
+            )
 
 
 def _check_failed(cell: ResultCell) -> None:
@@ -99,21 +119,27 @@ def _check_fewer(cell: ResultCell) -> None:
     """Find a file of requests that ends early, beside sums of all of them."""
     done = sum(record.phase == "measure" for record in cell.records)
     if cell.records and cell.completed is not None and done < cell.completed:
-        cell.say("requests_missing", f"{cell.completed} requests completed by its totals, but the file holds {done}")
+        cell.say(
+            "requests_missing",
+            f"{cell.completed} requests completed by its totals, but the file holds {done}",
+        )
 
 
 def _check_order(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
     shown = [(statistic, stated[statistic]) for statistic in _ORDER if statistic in stated]
     for (low, smaller), (high, larger) in pairwise(shown):
         if smaller > larger * (1 + ROUNDING):
-            evidence = f"{_LABELS[name]} {low} {show_seconds(smaller)} is above {high} {show_seconds(larger)}"
+            evidence = (
+                f"{_LABELS[name]} {low} {show_seconds(smaller)} is above {high}"
+                f" {show_seconds(larger)}"
+            )
             cell.say("percentiles_disordered", evidence)
 
 
 def _check_spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> None:
-    """Check each quantile against Cantelli's bounds: for any sample with mean μ and standard deviation σ (over n), a
-    quantile q lies within μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli 1928); so mean and median are at most σ
-    apart.
+    """Check each quantile against Cantelli's bounds: for any sample with mean μ and standard
+    deviation σ (over n), a quantile q lies within μ − σ√((1 − q)/q) and μ + σ√(q/(1 − q)) (Cantelli
+    1928); so mean and median are at most σ apart.
     """
     if "mean" not in stated or "std" not in stated:
         return
@@ -124,16 +150,16 @@ def _check_spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> N
         if not least - slack <= stated.get(statistic, mean) <= most + slack:
             cell.say(
                 "spread_impossible",
-                f"{_LABELS[name]} {statistic} {show_seconds(stated[statistic])} is impossible with a mean of "
-                f"{show_seconds(mean)} and a standard deviation of {show_seconds(std)}",
+                f"{_LABELS[name]} {statistic} {show_seconds(stated[statistic])} is impossible with"
+                f" a mean of {show_seconds(mean)} and a standard deviation of {show_seconds(std)}",
             )
 
 
 def _check_sum(cell: ResultCell) -> None:
     """Check that mean E2E = mean TTFT + mean TPOT·(n − 1), where all answers have n tokens.
 
-    Where lengths differ, TPOT and n − 1 may go together, which moves the sum by at most σ(TPOT)·σ(n)
-    (Cauchy–Schwarz): such cells are passed over, for σ(n) is not told.
+    Where lengths differ, TPOT and n − 1 may go together, which moves the sum by at most
+    σ(TPOT)·σ(n) (Cauchy–Schwarz): such cells are passed over, for σ(n) is not told.
     """
     length, (_, n) = cell.workload.get("output"), cell.mean_lengths
     ttft, tpot, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "e2e_s"))
@@ -145,8 +171,8 @@ def _check_sum(cell: ResultCell) -> None:
     if abs(total - e2e) > SUM_SHARE * e2e:
         cell.say(
             "times_do_not_add_up",
-            f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} = {show_seconds(total)}, "
-            f"but the mean E2E is {show_seconds(e2e)}",
+            f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} ="
+            f" {show_seconds(total)}, but the mean E2E is {show_seconds(e2e)}",
         )
 
 
@@ -175,54 +201,91 @@ def _check_under_way(cell: ResultCell) -> None:
     if load is None:
         return
     if load.is_closed and little < UNFILLED_SHARE * load.value:
-        evidence = f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}"
+        evidence = (
+            f"{little:.4g} requests were under way on average (Σ E2E/duration), not {load.value:g}"
+        )
         cell.say("places_not_filled", evidence)
     cap = int(load.value) if load.is_closed else load.max_concurrency
     if cap is not None and little > cap * (1 + UNDER_WAY_SHARE):
-        evidence = f"Σ E2E/duration is {little:.4g} requests under way, but at most {cap} are allowed"
+        evidence = (
+            f"Σ E2E/duration is {little:.4g} requests under way, but at most {cap} are allowed"
+        )
         cell.say("concurrency_inconsistent", evidence)
 
 
 def _check_rate(cell: ResultCell) -> None:
-    """Check that requests of an open loop were sent as often as asked for: (n − 1)/(last − first send), which of n
-    arrivals at random is off by 1/√n as a standard deviation. Later turns follow their answers, and a cap holds sends
-    back.
+    """Check that requests of an open loop were sent as often as asked for: (n − 1)/(last − first
+    send), which of n arrivals at random is off by 1/√n as a standard deviation. Later turns follow
+    their answers, and a cap holds sends back.
     """
     load = cell.load
     if load is None or not load.is_open or load.profile or load.max_concurrency is not None:
         return
-    first_turns = [record for record in cell.records if record.phase == "measure" and not record.turn]
+    first_turns = [
+        record for record in cell.records if record.phase == "measure" and not record.turn
+    ]
     sent_per_s = cell.sends_per_s(first_turns)
     if len(first_turns) < RATE_REQUESTS or sent_per_s is None:
         return
-    spread = 0.0 if load.process == "constant" else RATE_SPREADS / math.sqrt(load.burstiness * len(first_turns))
+    spread = (
+        0.0
+        if load.process == "constant"
+        else RATE_SPREADS / math.sqrt(load.burstiness * len(first_turns))
+    )
     if abs(sent_per_s / load.value - 1) > max(RATE_SHARE, spread):
-        cell.say("rate_differs", f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated")
+        cell.say(
+            "rate_differs", f"{sent_per_s:.4g} requests/s were sent, {load.value:.4g} are stated"
+        )
 
 
 def _check_pace(cell: ResultCell) -> None:
-    """Find sums of an open loop whose server did not keep up, so that requests waited ever longer for their first
-    token and the last ended long after all were sent; or that took longer than requests did, as others were sent.
+    """Find sums of an open loop whose server did not keep up, so that requests waited ever longer
+    for their first token and the last ended long after all were sent; or that took longer than
+    requests did, as others were sent.
     """
-    load, sent, ttft = cell.load, cell.requests.get("sent") or cell.completed or 0, cell.latencies.get("ttft_s", {})
-    if load is None or not load.is_open or load.profile or sent < RATE_REQUESTS or not cell.duration_s:
+    load, sent, ttft = (
+        cell.load,
+        cell.requests.get("sent") or cell.completed or 0,
+        cell.latencies.get("ttft_s", {}),
+    )
+    if (
+        load is None
+        or not load.is_open
+        or load.profile
+        or sent < RATE_REQUESTS
+        or not cell.duration_s
+    ):
         return
     sends_s = sent / load.value
-    late_s, wait_s, e2e_s = cell.duration_s - sends_s, ttft.get("p50"), cell.latencies.get("e2e_s", {}).get("p99")
-    if late_s <= (LATE_SHARE + 2 / math.sqrt(sent)) * sends_s or (cell.records and not cell.relative):
+    late_s, wait_s, e2e_s = (
+        cell.duration_s - sends_s,
+        ttft.get("p50"),
+        cell.latencies.get("e2e_s", {}).get("p99"),
+    )
+    if late_s <= (LATE_SHARE + 2 / math.sqrt(sent)) * sends_s or (
+        cell.records and not cell.relative
+    ):
         return
     evidence = f"{sent / cell.duration_s:.4g} requests/s ended, {load.value:.4g} are stated"
     if wait_s and wait_s >= late_s / 4 and ttft.get("p99", math.inf) >= WAIT_SPREAD * wait_s:
-        cell.say("overload", f"{evidence}, and half of them waited {show_seconds(wait_s)} or more for a first token")
+        cell.say(
+            "overload",
+            f"{evidence}, and half of them waited {show_seconds(wait_s)} or more for a first token",
+        )
     elif e2e_s and late_s > LONGEST * e2e_s:
-        cell.say("rate_differs", f"{evidence}, though nearly all took {show_seconds(e2e_s)} or less")
+        cell.say(
+            "rate_differs", f"{evidence}, though nearly all took {show_seconds(e2e_s)} or less"
+        )
 
 
 def _check_empty(cell: ResultCell) -> None:
-    """Find completed requests without a token, which are failures that were counted as successes."""
+    """Find completed requests without a token, which are failures that were counted as
+    successes."""
     empty = sum(record.error == NO_TOKENS for record in cell.records)
     done = cell.completed or len(cell.records)
     if not cell.records and cell.totals.get("output_tokens") == 0:
         empty = done
     if empty:
-        cell.say("empty_completed", f"{empty} of {done} requests counted as completed returned no token")
+        cell.say(
+            "empty_completed", f"{empty} of {done} requests counted as completed returned no token"
+        )

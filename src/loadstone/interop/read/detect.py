@@ -24,12 +24,14 @@ from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value
 
 KNOWN = (
-    "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf, GuideLLM, "
-    "inference-perf, llm-d's benchmark report, InferenceX's aggregates or evaluations, lm-evaluation-harness, "
-    "llmperf, MLPerf's log summary, or CSV"
+    "vLLM's bench serve, throughput or latency, SGLang's bench_serving, AIPerf, genai-perf,"
+    " GuideLLM, inference-perf, llm-d's benchmark report, InferenceX's aggregates or evaluations,"
+    " lm-evaluation-harness, llmperf, MLPerf's log summary, or CSV"
 )
 # What a document has, and its reader. The first counts.
-_READERS: tuple[tuple[tuple[str, ...], Callable[[Value, str], ResultCell | list[ResultCell]]], ...] = (
+_READERS: tuple[
+    tuple[tuple[str, ...], Callable[[Value, str], ResultCell | list[ResultCell]]], ...
+] = (
     (guidellm.REPORT, guidellm.report),
     (aiperf.PROFILE, aiperf.profile),
     (bench_serving.SGLANG, bench_serving.sglang),
@@ -55,14 +57,19 @@ _REQUESTS: tuple[tuple[tuple[str, ...], Callable[[Sequence[Value], str], ResultC
 
 
 def read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
-    """Read the cells of one file, which they call `where`, with what the file beside it has of the same measurement:
-    its requests or its sums. Raises InputError: NoResult where it is of no known kind.
+    """Read the cells of one file, which they call `where`, with what the file beside it has of the
+    same measurement: its requests or its sums. Raises InputError: NoResult where it is of no known
+    kind.
     """
     requests = path.with_name(aiperf.REQUESTS)
     try:
         cells = _read(path, mapped, where)
     except InputError:
-        if path != aiperf.summary_path(path) or not requests.is_file() or not requests.stat().st_size:
+        if (
+            path != aiperf.summary_path(path)
+            or not requests.is_file()
+            or not requests.stat().st_size
+        ):
             raise
         return read(requests, mapped, where)  # which says what the sums lack
     if len(cells) != 1:
@@ -84,14 +91,16 @@ def read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
 
 
 def _join(cell: ResultCell, beside: Path) -> ResultCell:
-    """Join a measurement's sums and its requests, of which `cell` has one and the file `beside` should have the
-    other.
+    """Join a measurement's sums and its requests, of which `cell` has one and the file `beside`
+    should have the other.
     """
     try:
         others = _read(beside, {}, cell.where)
     except InputError as error:
         remedy = "Copy it again, or state what is missing: --set model=…, --set concurrency=…"
-        cell.findings.append(finding("broken", f"{error}; the file beside it was read", remedy=remedy))
+        cell.findings.append(
+            finding("broken", f"{error}; the file beside it was read", remedy=remedy)
+        )
         return cell
     if len(others) != 1 or bool(others[0].records) == bool(cell.records):
         return cell
@@ -99,7 +108,11 @@ def _join(cell: ResultCell, beside: Path) -> ResultCell:
     kinds = {each.kind for each in requests.findings}
     sums.findings = [each for each in sums.findings if each.kind not in kinds] + requests.findings
     sums.deployment |= requests.deployment
-    sums.records, sums.relative, sums.unknown = requests.records, requests.relative, requests.unknown
+    sums.records, sums.relative, sums.unknown = (
+        requests.records,
+        requests.relative,
+        requests.unknown,
+    )
     return sums
 
 
@@ -107,12 +120,16 @@ def _read(path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]
     content = files.read_text(path)
     cells = _parse_cells(content, path, mapped, where)
     if cells and "\ufffd" in content:
-        evidence = f"{where}: holds characters that are not UTF-8; \ufffd replaces them, in names too"
+        evidence = (
+            f"{where}: holds characters that are not UTF-8; \ufffd replaces them, in names too"
+        )
         cells[0].findings.append(finding("unreadable_characters", evidence))
     return cells
 
 
-def _parse_cells(content: str, path: Path, mapped: Mapping[str, str], where: str) -> list[ResultCell]:
+def _parse_cells(
+    content: str, path: Path, mapped: Mapping[str, str], where: str
+) -> list[ResultCell]:
     what = files.printable(path)
     start = content.lstrip()[:1]
     if start in ("{", "["):
@@ -126,14 +143,17 @@ def _parse_cells(content: str, path: Path, mapped: Mapping[str, str], where: str
     header, rows = files.parse_csv(content, what)
     row_of = bench_serving.choose_row_reader(header) if not mapped else None
     if row_of is not None:
-        return [row_of(dict(zip(header, row, strict=False)), f"{where}, line {line}") for line, row in rows]
+        return [
+            row_of(dict(zip(header, row, strict=False)), f"{where}, line {line}")
+            for line, row in rows
+        ]
     names = plain_csv.columns(header, mapped, what)
     return [plain_csv.row(row, names, header, f"{where}, line {line}") for line, row in rows]
 
 
 def _parse_json(content: str, what: str, where: str) -> list[ResultCell]:
-    """Read a document; or several, in a list or a line each: requests of one cell, or cells, as SGLang's and vLLM's
-    clients append them.
+    """Read a document; or several, in a list or a line each: requests of one cell, or cells, as
+    SGLang's and vLLM's clients append them.
     """
     broken: list[int] = []
     try:
@@ -155,10 +175,12 @@ def _parse_json(content: str, what: str, where: str) -> list[ResultCell]:
         for line, row in rows.items():
             cells += _read_document(row, f"{what}, line {line}", f"{where}, line {line}")
     if broken:
-        # The cell that the lines before belong to: its own numbers suffer only where lines are requests.
+        # The cell that the lines before belong to: its own numbers suffer only where lines are
+        # requests.
         are = "is" if len(broken) == 1 else "are"
         evidence = (
-            f"{where}: {len(broken)} of its lines {are} not JSON: line {list_some(broken)}; the others were read"
+            f"{where}: {len(broken)} of its lines {are} not JSON: line {list_some(broken)}; the"
+            " others were read"
         )
         severity = "warning" if cells[-1].records else "info"
         cells[-1].findings.append(finding("lines_left_out", evidence, severity))

@@ -1,5 +1,5 @@
-"""Reads accuracy as it is stated: rows of InferenceX's evaluations, result files of lm-evaluation-harness, and what
-AIPerf writes beside a result.
+"""Reads accuracy as it is stated: rows of InferenceX's evaluations, result files of
+lm-evaluation-harness, and what AIPerf writes beside a result.
 
 They state a share of right answers and no latency; without the answers nothing can be paired.
 """
@@ -24,7 +24,10 @@ INFERENCEX = ("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.sco
 LM_EVAL = ("results", "n-samples|n-shot")
 
 
-_RIGHT = "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none|exact_match,strict-match"
+_RIGHT = (
+    "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none"
+    "|exact_match,strict-match"
+)
 _STRICT = "exact_match,strict-match"
 _MOST_TASKS = 1000
 _CONCURRENT = re.compile(r"\bnum_concurrent\W{1,4}([1-9]\d{0,5})\b")
@@ -33,8 +36,12 @@ _CONCURRENT = re.compile(r"\bnum_concurrent\W{1,4}([1-9]\d{0,5})\b")
 def evaluation(document: Value, where: str) -> ResultCell:
     """Read a row of InferenceX's evaluations, which tells the setup as its aggregates do."""
     metrics, task = document.at("metrics"), document.text("task", 60) or ""
-    graded = _state(task, metrics.whole("n_eff"), metrics, "em_flexible|score|em_strict", "em_strict")
-    return replace(inferencex.aggregate(document, where), graded=graded, label=task, definitions=None)
+    graded = _state(
+        task, metrics.whole("n_eff"), metrics, "em_flexible|score|em_strict", "em_strict"
+    )
+    return replace(
+        inferencex.aggregate(document, where), graded=graded, label=task, definitions=None
+    )
 
 
 def lm_eval(document: Value, where: str) -> list[ResultCell]:
@@ -43,21 +50,33 @@ def lm_eval(document: Value, where: str) -> list[ResultCell]:
     load = Load("concurrency", float(found[1])) if found else None
     counts, told = Value(document.get("n-samples")), document.mapping("results")
     stated = [
-        _state(task, Value(counts.mapping().get(task)).whole("effective"), Value(scores), _RIGHT, _STRICT)
+        _state(
+            task,
+            Value(counts.mapping().get(task)).whole("effective"),
+            Value(scores),
+            _RIGHT,
+            _STRICT,
+        )
         for task, scores in list(told.items())[:_MOST_TASKS]
     ]
     return [
         ResultCell(
-            where=where, tool="lm-evaluation-harness", load=load, created=document.when("date"), graded=each,
-            deployment=document.fields(model="model_name"), label=each.name,
+            where=where,
+            tool="lm-evaluation-harness",
+            load=load,
+            created=document.when("date"),
+            graded=each,
+            deployment=document.fields(model="model_name"),
+            label=each.name,
         )
-        for each in stated if each.accuracy is not None
-    ]  # fmt: skip
+        for each in stated
+        if each.accuracy is not None
+    ]
 
 
 def aiperf(path: Path) -> Accuracy | None:
-    """Read AIPerf's table of right answers, a row for each task and one for all, which counts; None where there is no
-    such row. Raises InputError where it cannot be read.
+    """Read AIPerf's table of right answers, a row for each task and one for all, which counts; None
+    where there is no such row. Raises InputError where it cannot be read.
     """
     header, lines = files.parse_csv(files.read_text(path), files.printable(path))
     rows = {row[0]: Value(dict(zip(header, row, strict=False))) for _, row in lines}
@@ -69,10 +88,20 @@ def aiperf(path: Path) -> Accuracy | None:
 
 
 def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:
-    """Make what is stated of a task: the share of right answers, and that in the form that was asked for."""
-    right, strict = (share if (share := scores.amount(path)) is not None and share <= 1 else None for path in paths)
+    """Make what is stated of a task: the share of right answers, and that in the form that was
+    asked for."""
+    right, strict = (
+        share if (share := scores.amount(path)) is not None and share <= 1 else None
+        for path in paths
+    )
     low, high = wilson((right or 0.0) * (count or 0), count or 0)
     return Accuracy(
-        name=task[:60], asked=count or 0, questions=count or 0, accuracy=right, low=low, high=high, strict=strict,
+        name=task[:60],
+        asked=count or 0,
+        questions=count or 0,
+        accuracy=right,
+        low=low,
+        high=high,
+        strict=strict,
         undecided="a tool states them, without the answers",
-    )  # fmt: skip
+    )

@@ -1,5 +1,5 @@
-"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and CSV with
-bounds.
+"""Reads other people's files: chooses those that are results, and reads JSON, JSON lines, YAML and
+CSV with bounds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SUFFIXES = (".json", ".jsonl", ".csv", ".yaml", ".yml", ".txt")
 def list_files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
     """List (file, what to call it, True if it was named itself), each once.
 
-    Some tools name all their results alike: what a file is called has its folder, from the one folder that was named
-    or that all files are in, else as it was named.
+    Some tools name all their results alike: what a file is called has its folder, from the one
+    folder that was named or that all files are in, else as it was named.
     """
     files: dict[Path, tuple[Path, str, bool]] = {}
     apart = len({path if path.is_dir() else path.parent for path in paths}) > 1
@@ -39,11 +39,16 @@ def list_files(paths: Sequence[Path]) -> list[tuple[Path, str, bool]]:
             raise InputError(f"{path}: {len(inside):,} files; name at most {_MOST_FILES:,}")
         for one in inside:
             if not _repeats_others(one):
-                files.setdefault(_follow_links(one), (one, printable(one if apart else one.relative_to(path)), False))
+                files.setdefault(
+                    _follow_links(one),
+                    (one, printable(one if apart else one.relative_to(path)), False),
+                )
 
     def is_second(resolved: Path, named: bool) -> bool:
         """AIPerf's summary and its requests are one result: reading either reads both."""
-        summary = files.get(aiperf.summary_path(resolved)) if resolved.name == aiperf.REQUESTS else None
+        summary = (
+            files.get(aiperf.summary_path(resolved)) if resolved.name == aiperf.REQUESTS else None
+        )
         return summary is not None and not (named and not summary[2])
 
     return [entry for resolved, entry in files.items() if not is_second(resolved, entry[2])]
@@ -55,8 +60,8 @@ def _follow_links(path: Path) -> Path:
 
 
 def _repeats_others(path: Path) -> bool:
-    """Return True for files that repeat what others in the folder say, or are read with them: AIPerf's phases and
-    accuracy, inference-perf's summary and report.
+    """Return True for files that repeat what others in the folder say, or are read with them:
+    AIPerf's phases and accuracy, inference-perf's summary and report.
     """
     if path.name == aiperf.ACCURACY:
         return aiperf.summary_path(path).exists() or path.with_name(aiperf.REQUESTS).exists()
@@ -72,7 +77,7 @@ def _repeats_others(path: Path) -> bool:
     return path == requests and len(stages) > 1
 
 
-# --- reading -----------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 MOST_BYTES = 1 << 30
 _CHUNK_BYTES = 1 << 24
@@ -92,17 +97,26 @@ class NoResult(InputError):
     """A sound file, but of nothing that is known."""
 
 
-_ARCHIVES = {b"PK\x03\x04": "a ZIP archive", b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2",
-             b"\xfd7zXZ": "xz", b"7z\xbc\xaf": "a 7-Zip archive", b"PAR1": "Parquet"}  # fmt: skip
+_ARCHIVES = {
+    b"PK\x03\x04": "a ZIP archive",
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"7z\xbc\xaf": "a 7-Zip archive",
+    b"PAR1": "Parquet",
+}
 
 
 def printable(path: Path | str) -> str:
-    """Write a path in words. File names are bytes: what of them is no UTF-8 cannot be written to a run's files."""
+    """Write a path in words. File names are bytes: what of them is no UTF-8 cannot be written to a
+    run's files."""
     return "".join(character if character.isprintable() else "\ufffd" for character in str(path))
 
 
 def read_text(path: Path) -> str:
-    """Read a file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it. Raises InputError."""
+    """Read a file as text, without its byte order mark: UTF-8, or UTF-16 as Windows writes it.
+    Raises InputError."""
     content = bytearray()
     what = printable(path)
     with explain_os_error(f"{what}: cannot be read", "check the name"), open_regular(path) as file:
@@ -110,9 +124,13 @@ def read_text(path: Path) -> str:
             content += chunk
             if len(content) > MOST_BYTES:
                 raise InputError(f"{what}: more than {MOST_BYTES >> 20} MiB; split it")
-            kind = next((kind for mark, kind in _ARCHIVES.items() if content.startswith(mark)), None)
+            kind = next(
+                (kind for mark, kind in _ARCHIVES.items() if content.startswith(mark)), None
+            )
             if kind is not None:
-                raise NoResult(f"{what}: {kind}, and only text is read; unpack it and name what is in it")
+                raise NoResult(
+                    f"{what}: {kind}, and only text is read; unpack it and name what is in it"
+                )
             # A file with holes, or of a disk image, is found out before it is all in memory.
             if b"\0" in chunk and not content.startswith(_UTF16):
                 raise NoResult(f"{what}: binary, and only text is read; name a result file")
@@ -120,8 +138,8 @@ def read_text(path: Path) -> str:
 
 
 def parse_json(content: str, what: str) -> Any:
-    """Parse JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are numbers. Raises
-    InputError.
+    """Parse JSON as Python reads it: `Infinity` and `NaN`, which SGLang and vLLM write, are
+    numbers. Raises InputError.
     """
     if sum(map(content.count, ",[{")) > _MOST_VALUES:
         raise InputError(f"{what}: more than {_MOST_VALUES:,} values; split it")
@@ -134,8 +152,8 @@ def parse_json(content: str, what: str) -> Any:
 
 
 def parse_lines(content: str, what: str) -> tuple[list[tuple[int, dict[str, Any]]], list[int]]:
-    """Parse JSON lines into (line number, object), and the numbers of those that are no JSON: a tool that was killed
-    leaves half a line. Raises InputError where a line is JSON, but no object.
+    """Parse JSON lines into (line number, object), and the numbers of those that are no JSON: a
+    tool that was killed leaves half a line. Raises InputError where a line is JSON, but no object.
     """
     if content.count("\n") > MOST_LINES:
         raise InputError(f"{what}: more than {MOST_LINES:,} lines; split it")
@@ -166,7 +184,8 @@ def parse_yaml(content: str, what: str) -> Any:
 
 
 def _guess_delimiter(content: str) -> str:
-    """Guess the delimiter: spreadsheets of some countries write semicolons, and what is copied from one has tabs."""
+    """Guess the delimiter: spreadsheets of some countries write semicolons, and what is copied from
+    one has tabs."""
     first = content.partition("\n")[0]
     return "," if "," in first else max(",;\t", key=first.count)
 
@@ -175,9 +194,12 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 def parse_csv(content: str, what: str) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Parse CSV into its header and (line number, cells) of the rows that have any. Raises InputError."""
+    """Parse CSV into its header and (line number, cells) of the rows that have any. Raises
+    InputError."""
     try:
-        rows = csv.reader((line[0] for line in _LINE.finditer(content)), delimiter=_guess_delimiter(content))
+        rows = csv.reader(
+            (line[0] for line in _LINE.finditer(content)), delimiter=_guess_delimiter(content)
+        )
         header = [name.strip() for name in next(rows, [])]
         lines: list[tuple[int, list[str]]] = []
         for row in rows:

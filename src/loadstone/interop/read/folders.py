@@ -1,4 +1,5 @@
-"""Gives run folders of whatever a user names: runs as they are, other tools' results imported for the moment."""
+"""Gives run folders of whatever a user names: runs as they are, other tools' results imported for
+the moment."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from loadstone.core.files import TemporaryFolder
 
 
 class Folders(NamedTuple):
-    """`runs`: run folders, and folders of them. `passed_over`: results that were not imported, a line each."""
+    """`runs`: run folders, and folders of them. `passed_over`: results that were not imported, a
+    line each."""
 
     runs: list[Path]
     passed_over: list[str]
@@ -22,15 +24,16 @@ class Folders(NamedTuple):
 def run_folders(paths: Sequence[Path], given: Sequence[str] = ()) -> Iterator[Folders]:
     """Yield folders that can be read as runs until the block ends. Raises InputError, one line.
 
-    A file, or a folder of files without a run, is another tool's results; `given` are facts that these do not tell
-    (NAME=VALUE, see import_files).
+    A file, or a folder of files without a run, is another tool's results; `given` are facts that
+    these do not tell (NAME=VALUE, see import_files).
     """
     files = [path for path in paths if _is_results(path)]
     runs = [path for path in paths if path not in files]
     if not files:
         if given:
             raise InputError(
-                "--set: only for other tools' results, and none was named; run folders hold their own facts"
+                "--set: only for other tools' results, and none was named; run folders hold their"
+                " own facts"
             )
         yield Folders(runs, [])
         return
@@ -41,7 +44,9 @@ def run_folders(paths: Sequence[Path], given: Sequence[str] = ()) -> Iterator[Fo
         command = ["loadstone", "import", *map(str, files), *facts]
         imported = import_files(files, scratch, given=given, command=command)
         # The findings of a run stand in its verdict.
-        passed_over = [finding["evidence"] for finding in imported.findings if finding["run"] is None]
+        passed_over = [
+            finding["evidence"] for finding in imported.findings if finding["run"] is None
+        ]
         yield Folders([*runs, *imported.runs], passed_over)
 
 

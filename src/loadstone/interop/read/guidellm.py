@@ -1,8 +1,8 @@
 """Results of GuideLLM (benchmarks.json of 0.2 and later).
 
-Its "inter token latency" is our TPOT, (tT − t1)/(n − 1) per request, weighted by tokens in its sums; what it calls
-TPOT counts the first token's wait and is left out. Requests tell their first and last token, not those between: the
-spread of ITL cannot be known.
+Its "inter token latency" is our TPOT, (tT − t1)/(n − 1) per request, weighted by tokens in its
+sums; what it calls TPOT counts the first token's wait and is left out. Requests tell their first
+and last token, not those between: the spread of ITL cannot be known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ def report(document: Value, where: str) -> list[ResultCell]:
     version = document.text("metadata.guidellm_version", limit=40)
     spec = document.at("config.spec") or document.at("args")
     return [
-        _cell(benchmark, spec, f"GuideLLM {version}" if version else "GuideLLM", f"{where}, benchmark {count}")
+        _cell(
+            benchmark,
+            spec,
+            f"GuideLLM {version}" if version else "GuideLLM",
+            f"{where}, benchmark {count}",
+        )
         for count, benchmark in enumerate(document.items("benchmarks"), 1)
         if isinstance(benchmark.raw, dict)
     ]
@@ -36,7 +41,9 @@ def report(document: Value, where: str) -> list[ResultCell]:
 def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> ResultCell:
     config = benchmark.at("config") or benchmark.at("args")
     # Until 0.6 `backend` of the arguments is a name, and the rest is beside it.
-    backend = Value(spec.mapping("backend") or spec.mapping("backend_kwargs") or config.mapping("backend"))
+    backend = Value(
+        spec.mapping("backend") or spec.mapping("backend_kwargs") or config.mapping("backend")
+    )
     metrics = benchmark.at("metrics")
     window = _find_window(benchmark)
     cell = ResultCell(
@@ -53,7 +60,8 @@ def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> ResultCell:
         requests=metrics.at("request_totals").fields(
             ok="successful", error="errored", cancelled="incomplete", sent="total"
         ),
-        # Sums count what a window cuts in two whole: over its length they are no rates, and its own means are.
+        # Sums count what a window cuts in two whole: over its length they are no rates, and its own
+        # means are.
         duration_s=benchmark.positive("duration") if window is None else None,
         latencies=_read_latencies(metrics),
         totals=metrics.fields(
@@ -77,18 +85,27 @@ def _cell(benchmark: Value, spec: Value, tool: str, where: str) -> ResultCell:
     sent = len(measured) or cell.requests.get("sent")
     if cut and sent:
         severity = "warning" if cut > CUT_SHARE * sent else "info"
-        cell.say(CUT_AT_END, f"{cut} of {sent} requests were cut off when the tool's time was up", severity)
+        cell.say(
+            CUT_AT_END,
+            f"{cut} of {sent} requests were cut off when the tool's time was up",
+            severity,
+        )
     return cell
 
 
 def _read_latencies(metrics: Value) -> dict[str, dict[str, float]]:
     """Read latencies: percentiles stand beside the moments, under a name of their own."""
     flat = {
-        name: metrics.mapping(f"{name}.successful") | metrics.mapping(f"{name}.successful.percentiles")
+        name: (
+            metrics.mapping(f"{name}.successful")
+            | metrics.mapping(f"{name}.successful.percentiles")
+        )
         for name in ("time_to_first_token_ms", "inter_token_latency_ms", "request_latency")
     }
     in_ms = {"ttft_s": "time_to_first_token_ms", "tpot_s": "inter_token_latency_ms"}
-    return Value(flat).latencies(in_ms, 1e-3) | Value(flat).latencies({"e2e_s": "request_latency"}, 1.0)
+    return Value(flat).latencies(in_ms, 1e-3) | Value(flat).latencies(
+        {"e2e_s": "request_latency"}, 1.0
+    )
 
 
 def _read_load(strategy: Value, total: Any) -> Load | None:
@@ -96,7 +113,9 @@ def _read_load(strategy: Value, total: Any) -> Load | None:
     if kind == "synchronous":
         return Load("concurrency", 1)
     if kind in ("concurrent", "throughput"):
-        return make_load(rate="inf", concurrency=strategy.positive("streams|max_concurrency"), prompts=total)
+        return make_load(
+            rate="inf", concurrency=strategy.positive("streams|max_concurrency"), prompts=total
+        )
     if kind in ("constant", "poisson", "async"):
         # max_concurrency of these is what its workers hold at most, far from reached.
         return make_load(rate=strategy.get("rate"), process=kind)
@@ -108,25 +127,39 @@ def _read_workload(data: Value) -> dict[str, Any]:
         return {}
     spread = data.positive("prompt_tokens_stdev|output_tokens_stdev")
     prefix = data.whole("prefix_buckets.0.prefix_tokens") or 0
-    fixed = {} if spread else make_lengths(data.get("prompt_tokens"), data.get("output_tokens"), prefix_tokens=prefix)
+    fixed = (
+        {}
+        if spread
+        else make_lengths(
+            data.get("prompt_tokens"), data.get("output_tokens"), prefix_tokens=prefix
+        )
+    )
     return fixed | make_sessions(data.positive("turns"))
 
 
 def _find_window(benchmark: Value) -> tuple[float, float] | None:
-    """Find where the measurement begins and ends, between a warm-up and a cool-down; None where there was neither."""
+    """Find where the measurement begins and ends, between a warm-up and a cool-down; None where
+    there was neither."""
     if benchmark.positive("warmup_duration|cooldown_duration") is None:
         return None
-    begin, end = (benchmark.positive(f"scheduler_metrics.measure_{name}_time") for name in ("start", "end"))
+    begin, end = (
+        benchmark.positive(f"scheduler_metrics.measure_{name}_time") for name in ("start", "end")
+    )
     return None if begin is None or end is None else (begin, end)
 
 
 def _add_requests(cell: ResultCell, groups: Value, window: tuple[float, float] | None) -> None:
-    rows = [(name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, dict)]
+    rows = [
+        (name, row) for name in _STATUS for row in groups.items(name) if isinstance(row.raw, dict)
+    ]
     if len(rows) < (cell.requests.get("sent") or 0) or not rows:
         return  # a sample of them, or none: the sums say more
     requests = []
     for group, row in rows:
-        start, end = row.number("request_start_time|start_time"), row.number("request_end_time|end_time")
+        start, end = (
+            row.number("request_start_time|start_time"),
+            row.number("request_end_time|end_time"),
+        )
         if start is None:
             return
         tokens = row.whole("output_tokens")
@@ -136,7 +169,8 @@ def _add_requests(cell: ResultCell, groups: Value, window: tuple[float, float] |
             offsets.append(offsets[0] + gap_ms / 1e3 * (tokens - 1))
         # When it was to start is told of an open loop; in a closed one it is when the run began.
         due = row.number("info.timings.targeted_start") if cell.is_open else None
-        # As it counts: all that touch the window. What came after is as little measured as what came before.
+        # As it counts: all that touch the window. What came after is as little measured as what
+        # came before.
         measured = window is None or (end is not None and end >= window[0] and start <= window[1])
         requests.append(
             ResultRequest(

@@ -1,7 +1,7 @@
-"""Reads results of inference-perf (stage_N_lifecycle_metrics.json, per_request_lifecycle_metrics.json), all in
-seconds; and llm-d's benchmark report, 0.1 to 0.2.1: what its harnesses (inference-perf, GuideLLM, vllm bench)
-measured, converted, every figure with its unit beside it, the load and the stack under `scenario`, where it was
-filled in.
+"""Reads results of inference-perf (stage_N_lifecycle_metrics.json,
+per_request_lifecycle_metrics.json), all in seconds; and llm-d's benchmark report, 0.1 to 0.2.1:
+what its harnesses (inference-perf, GuideLLM, vllm bench) measured, converted, every figure with its
+unit beside it, the load and the stack under `scenario`, where it was filled in.
 
 `time_per_output_token` is our TPOT; `normalized_time_per_output_token`, E2E/n, has no counterpart.
 """
@@ -34,9 +34,11 @@ REQUEST = ("start_time", "end_time", "info", "request")
 LLMD = ("version", "results.request_performance.aggregate|metrics.latency")
 
 _LATENCIES = {
-    "ttft_s": "latency.time_to_first_token", "tpot_s": "latency.time_per_output_token",
-    "itl_s": "latency.inter_token_latency", "e2e_s": "latency.request_latency",
-}  # fmt: skip
+    "ttft_s": "latency.time_to_first_token",
+    "tpot_s": "latency.time_per_output_token",
+    "itl_s": "latency.inter_token_latency",
+    "e2e_s": "latency.request_latency",
+}
 TOOL = "inference-perf"
 REQUESTS = "per_request_lifecycle_metrics.json"
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
@@ -52,23 +54,32 @@ def stage(document: Value, where: str) -> ResultCell:
         where=where,
         tool=TOOL,
         # A closed loop's `requested_rate` is its count of requests over one second.
-        load=make_load(concurrency=document.get("load_summary.concurrency|load_summary.concurrency_level"))
+        load=make_load(
+            concurrency=document.get("load_summary.concurrency|load_summary.concurrency_level")
+        )
         or make_load(rate=document.get("load_summary.requested_rate")),
         definitions="inference-perf",
         latencies=done.latencies(_LATENCIES, 1.0),
-        requests=document.fields(ok="successes.count", error="failures.count", sent="load_summary.count"),
+        requests=document.fields(
+            ok="successes.count", error="failures.count", sent="load_summary.count"
+        ),
     )
     ok = cell.completed
     per_s = done.positive("throughput.requests_per_sec")
     # Its window is not named in older files; what it divided by, it did for requests too.
-    cell.duration_s = document.positive("benchmark_time_seconds") or (ok / per_s if ok and per_s else None)
+    cell.duration_s = document.positive("benchmark_time_seconds") or (
+        ok / per_s if ok and per_s else None
+    )
     inputs, outputs = (done.whole(f"{name}_tokens.total") for name in ("prompt", "output"))
-    cell.totals = drop_missing({
-        "input_tokens": inputs or multiply(done.number("prompt_len.mean"), ok),
-        # By the client's count, as its TPOT and rates; the server's, where it has both, is `output_tokens`.
-        "output_tokens": multiply(done.number("output_len.mean"), ok) or outputs,
-        "requests_per_s": per_s,
-    })  # fmt: skip
+    cell.totals = drop_missing(
+        {
+            "input_tokens": inputs or multiply(done.number("prompt_len.mean"), ok),
+            # By the client's count, as its TPOT and rates; the server's, where it has both, is
+            # `output_tokens`.
+            "output_tokens": multiply(done.number("output_len.mean"), ok) or outputs,
+            "requests_per_s": per_s,
+        }
+    )
     cell.totals |= document.fields(
         output_tokens_per_s="successes.throughput.output_tokens_per_sec",
         total_tokens_per_s="successes.throughput.total_tokens_per_sec",
@@ -80,12 +91,23 @@ def stage(document: Value, where: str) -> ResultCell:
 
 
 def requests(rows: Sequence[Value], where: str) -> ResultCell:
-    """Read per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it does not tell."""
+    """Read per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it
+    does not tell."""
     model = next((name for row in rows if (name := _read_model(row.get("request")))), None)
     cell = ResultCell(
-        where=where, tool=TOOL, load=None, definitions="inference-perf", deployment=drop_missing({"model": model})
+        where=where,
+        tool=TOOL,
+        load=None,
+        definitions="inference-perf",
+        deployment=drop_missing({"model": model}),
     )
-    cell.add_requests([_read_request(row, start) for row in rows if (start := row.number("start_time")) is not None])
+    cell.add_requests(
+        [
+            _read_request(row, start)
+            for row in rows
+            if (start := row.number("start_time")) is not None
+        ]
+    )
     return cell
 
 
@@ -94,7 +116,9 @@ def _read_request(row: Value, start: float) -> ResultRequest:
     times = answer.items("chunk_times") or answer.items("output_token_times")
     return ResultRequest(
         start=start,
-        offsets_s=[offset for time in times if (offset := offset_from(start, time.number())) is not None],
+        offsets_s=[
+            offset for time in times if (offset := offset_from(start, time.number())) is not None
+        ],
         end_s=offset_from(start, row.number("end_time")),
         input_tokens=answer.whole("server_usage.prompt_tokens") or row.whole("info.input_tokens"),
         output_tokens=answer.whole("server_usage.completion_tokens"),
@@ -110,7 +134,7 @@ def _read_model(request: Any) -> str | None:
         return None
 
 
-# --- llm-d -------------------------------------------------------------------------------------------------------
+# --- llm-d ----------------------------------------------------------------------------------------
 
 _SPLIT = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
 
@@ -128,23 +152,35 @@ def llmd(document: Value, where: str) -> ResultCell:
         deployment=_read_llmd_deployment(document.at("scenario")),
         workload=_read_llmd_workload(load),
         latencies=results.latencies(_LATENCIES),
-        requests=results.fields(sent="requests.total", error="requests.failures", cancelled="requests.incomplete"),
+        requests=results.fields(
+            sent="requests.total", error="requests.failures", cancelled="requests.incomplete"
+        ),
         totals=results.fields(
             requests_per_s="throughput.request_rate.mean|throughput.requests_per_sec",
-            output_tokens_per_s="throughput.output_token_rate.mean|throughput.output_tokens_per_sec",
+            output_tokens_per_s=(
+                "throughput.output_token_rate.mean|throughput.output_tokens_per_sec"
+            ),
             total_tokens_per_s="throughput.total_token_rate.mean|throughput.total_tokens_per_sec",
         ),
     )
     sent, failed = cell.requests.get("sent"), cell.requests.get("error")
     if sent is None or failed is None or sent < failed:
         return cell
-    ok, per_s = max(0, sent - failed - (cell.requests.get("cancelled") or 0)), cell.totals.get("requests_per_s")
+    ok, per_s = (
+        max(0, sent - failed - (cell.requests.get("cancelled") or 0)),
+        cell.totals.get("requests_per_s"),
+    )
     cell.requests["ok"] = ok
     # run.time is of the whole run, start-up included: the window is what the rates were divided by.
     cell.duration_s = own.positive("duration_s") or (ok / per_s if ok and per_s else None)
-    means = {f"{end}_tokens": results.amount(f"requests.{end}_length.mean") for end in ("input", "output")}
+    means = {
+        f"{end}_tokens": results.amount(f"requests.{end}_length.mean")
+        for end in ("input", "output")
+    }
     cell.totals |= drop_missing({name: multiply(mean, ok) for name, mean in means.items()})
-    cell.totals |= own.at("totals").fields(**{name: name for name in (*means, "cached_input_tokens")})
+    cell.totals |= own.at("totals").fields(
+        **{name: name for name in (*means, "cached_input_tokens")}
+    )
     return cell
 
 
@@ -155,7 +191,9 @@ def _read_llmd_load(load: Value, standardized: Value) -> Load | None:
     if own.get("kind") == "burst":
         return make_burst(own.positive("value"))
     more = {name: own.get(name) for name in ("process", "burstiness")}
-    if stated := make_load(rate=rate, concurrency=concurrency or own.get("max_concurrency"), **more):
+    if stated := make_load(
+        rate=rate, concurrency=concurrency or own.get("max_concurrency"), **more
+    ):
         return stated
     # 0.1 keeps the harness's own arguments, and which of its stages this is.
     which = load.whole("metadata.stage") or 0
@@ -170,8 +208,12 @@ def _read_llmd_workload(load: Value) -> dict[str, Any]:
     spans = {_read_span(end) for end in ends if end}
     if not ends[0] or None in spans or len(spans) != 1:
         return {}
-    first, second = (end.get("max" if end.get("distribution") == "uniform" else "value") for end in ends)
-    return make_lengths(first, second, spans.pop(), prefix_tokens=load.whole("prefix.prefix_len.value"))
+    first, second = (
+        end.get("max" if end.get("distribution") == "uniform" else "value") for end in ends
+    )
+    return make_lengths(
+        first, second, spans.pop(), prefix_tokens=load.whole("prefix.prefix_len.value")
+    )
 
 
 def _read_span(length: Value) -> float | None:
@@ -183,19 +225,26 @@ def _read_span(length: Value) -> float | None:
 
 
 def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
-    """Read the first of the engines in the stack, or of prefill and decode apart the GPUs of both."""
+    """Read the first of the engines in the stack, or of prefill and decode apart the GPUs of
+    both."""
     stack = [part.at("standardized") for part in scenario.items("stack")]
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
-    own = scenario.at("stack.0.native.config.loadstone").fields(**{name: name for name in (*FACTS, *COUNTS)})
+    own = scenario.at("stack.0.native.config.loadstone").fields(
+        **{name: name for name in (*FACTS, *COUNTS)}
+    )
     accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")
     tool = engine.text("tool") or scenario.text("platform.engine.0.name")
     deployment = drop_missing({"model": engine.text("model.name") or scenario.text("model.name")})
     if tool is not None and tool.lower() in _ENGINES:
-        deployment |= drop_missing({"engine": engine_name(tool)}) | engine.fields(engine_version="tool_version")
+        deployment |= drop_missing({"engine": engine_name(tool)}) | engine.fields(
+            engine_version="tool_version"
+        )
     pools = [pool for role in ("prefill", "decode") if (pool := _read_llmd_pool(stack, role))]
     if len(pools) == 2:
         gpus = sum(pool["workers"] * pool["gpus"] for pool in pools)
-        whole = {name: value for name, value in pools[-1].items() if name not in ("role", "workers")}
+        whole = {
+            name: value for name, value in pools[-1].items() if name not in ("role", "workers")
+        }
         return deployment | whole | {"gpus": gpus, "pools": pools} | own
     return deployment | accelerator.fields(gpu="model", gpus="count", **_SPLIT) | own
 
@@ -207,5 +256,9 @@ def _read_llmd_pool(stack: Sequence[Value], role: str) -> dict[str, Any]:
     gpus = sum(part.whole("accelerator.count") or 0 for part in parts)
     if not gpus:
         return {}
-    each = {"workers": workers, "gpus": gpus // workers} if gpus % workers == 0 else {"workers": 1, "gpus": gpus}
+    each = (
+        {"workers": workers, "gpus": gpus // workers}
+        if gpus % workers == 0
+        else {"workers": 1, "gpus": gpus}
+    )
     return {"role": role, **each} | parts[0].at("accelerator").fields(gpu="model", **_SPLIT)

@@ -1,7 +1,8 @@
-"""Reads MLPerf LoadGen's mlperf_log_summary.txt: lines `name : value`, latencies in whole nanoseconds.
+"""Reads MLPerf LoadGen's mlperf_log_summary.txt: lines `name : value`, latencies in whole
+nanoseconds.
 
-Latencies count from the time a query was scheduled, so they are our `_intended` ones; percentiles are order
-statistics without interpolation (loadgen/results.cc).
+Latencies count from the time a query was scheduled, so they are our `_intended` ones; percentiles
+are order statistics without interpolation (loadgen/results.cc).
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def summary(content: str, where: str) -> ResultCell:
     for line in lines:
         name, colon, value = line.partition(":")
         if colon:
-            name = " ".join(name.lower().split()).replace("time per output token", "time to output token")
+            name = " ".join(name.lower().split()).replace(
+                "time per output token", "time to output token"
+            )
             # Dots join the steps of a path.
             values.setdefault(name.replace(".", "-"), value.strip())
     document = Value(values)
@@ -65,7 +68,8 @@ def summary(content: str, where: str) -> ResultCell:
     if result is not None and result.upper() != "VALID":
         missed = [text(line) or "" for line in lines if line.rstrip().upper().endswith(": NO")]
         cell.say(
-            "result_invalid", f"LoadGen calls the result {result}" + (f" ({'; '.join(missed)})" if missed else "")
+            "result_invalid",
+            f"LoadGen calls the result {result}" + (f" ({'; '.join(missed)})" if missed else ""),
         )
     return cell
 

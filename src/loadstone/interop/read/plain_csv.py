@@ -1,7 +1,9 @@
-"""Reads plain CSV: a row per cell, columns by our names or mapped to them (`--map ttft_p50_ms="Median TTFT"`).
+"""Reads plain CSV: a row per cell, columns by our names or mapped to them (`--map
+ttft_p50_ms="Median TTFT"`).
 
-Names are `<metric>_<statistic>_<unit>` of ttft, tpot, itl, e2e (mean, std, min, max, p50 … p99; s, ms, us), and those
-of FACTS, LOADS and TOTALS. Columns of the points table that `loadstone validate` reads are known by their own names.
+Names are `<metric>_<statistic>_<unit>` of ttft, tpot, itl, e2e (mean, std, min, max, p50 … p99; s,
+ms, us), and those of FACTS, LOADS and TOTALS. Columns of the points table that `loadstone validate`
+reads are known by their own names.
 """
 
 from __future__ import annotations
@@ -15,59 +17,106 @@ from loadstone.core.statistics import STATISTICS
 from loadstone.core.summary import TOTALS
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
-from loadstone.interop.read.values import COUNTS, FACTS, SECONDS, Value, amount, make_burst, make_lengths, text
+from loadstone.interop.read.values import (
+    COUNTS,
+    FACTS,
+    SECONDS,
+    Value,
+    amount,
+    make_burst,
+    make_lengths,
+    text,
+)
 
 LOADS = ("concurrency", "rate", "burst")
-OTHERS = ("input", "output", "range_ratio", "prefix", "requests", "failed", "duration_s", "mode", "tool")
+OTHERS = (
+    "input",
+    "output",
+    "range_ratio",
+    "prefix",
+    "requests",
+    "failed",
+    "duration_s",
+    "mode",
+    "tool",
+)
 _LATENCY = re.compile(rf"(ttft|tpot|itl|e2e)_({'|'.join(STATISTICS)})_(s|ms|us)")
 _POINTS = {
-    "num_gpus": "gpus", "precision": "weights_dtype", "input_len": "input", "output_len": "output",
-    "prefix_len": "prefix", "num_prompts": "requests", "output_tok_s": "output_tokens_per_s",
-    "total_tok_s": "total_tokens_per_s", "source": "tool",
+    "num_gpus": "gpus",
+    "precision": "weights_dtype",
+    "input_len": "input",
+    "output_len": "output",
+    "prefix_len": "prefix",
+    "num_prompts": "requests",
+    "output_tok_s": "output_tokens_per_s",
+    "total_tok_s": "total_tokens_per_s",
+    "source": "tool",
     **{f"{name}_ms_median": f"{name}_p50_ms" for name in ("ttft", "tpot", "itl", "e2e")},
-}  # fmt: skip
-_ARRIVALS = {"concurrency": "concurrency", "rate": "rate", "burst": "burst", "batch": "burst", "offline": "burst"}
+}
+_ARRIVALS = {
+    "concurrency": "concurrency",
+    "rate": "rate",
+    "burst": "burst",
+    "batch": "burst",
+    "offline": "burst",
+}
 
 
 def parse_map(pairs: list[str]) -> dict[str, str]:
-    """Parse `--map NAME=COLUMN` into {our name: column}. Raises InputError for a name that is none of ours."""
+    """Parse `--map NAME=COLUMN` into {our name: column}. Raises InputError for a name that is none
+    of ours."""
     names = {}
     for pair in pairs:
         name, sign, column = pair.partition("=")
         if not sign or not is_name(name.strip()):
             raise InputError(
-                f"--map {pair!r}: write NAME=COLUMN, NAME being e.g. concurrency, rate, input, engine, gpu, "
-                "ttft_p50_ms, tpot_mean_s, output_tokens_per_s (docs/import.md has all)"
+                f"--map {pair!r}: write NAME=COLUMN, NAME being e.g. concurrency, rate, input,"
+                " engine, gpu, ttft_p50_ms, tpot_mean_s, output_tokens_per_s (docs/import.md has"
+                " all)"
             )
         names[name.strip()] = column.strip()
     return names
 
 
 def is_name(name: str) -> bool:
-    return name in {*FACTS, *COUNTS, *LOADS, *OTHERS, *TOTALS} or _LATENCY.fullmatch(name) is not None
+    return (
+        name in {*FACTS, *COUNTS, *LOADS, *OTHERS, *TOTALS} or _LATENCY.fullmatch(name) is not None
+    )
 
 
 def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, int]:
-    """Map our names to column numbers. Raises InputError where a mapped column is not there, or nothing is
-    measured.
+    """Map our names to column numbers. Raises InputError where a mapped column is not there, or
+    nothing is measured.
     """
     at = {column: index for index, column in enumerate(header)}
     missing = [column for column in mapped.values() if column not in at]
     if missing:
-        raise InputError(f"{what}: no column {missing[0]!r}; it has {', '.join(map(repr, header[:20]))}")
-    numbers = {name: index for column, index in at.items() if is_name(name := _POINTS.get(column, column))}
+        raise InputError(
+            f"{what}: no column {missing[0]!r}; it has {', '.join(map(repr, header[:20]))}"
+        )
+    numbers = {
+        name: index for column, index in at.items() if is_name(name := _POINTS.get(column, column))
+    }
     numbers |= {name: at[column] for name, column in mapped.items()}
     if not any(_LATENCY.fullmatch(name) or name in TOTALS for name in numbers):
         raise NoResult(
-            f"{what}: not a result of a known tool, and no column has a known name; name the columns, e.g. "
-            '--map concurrency=users --map ttft_p50_ms="Median TTFT"'
+            f"{what}: not a result of a known tool, and no column has a known name; name the"
+            ' columns, e.g. --map concurrency=users --map ttft_p50_ms="Median TTFT"'
         )
     return numbers
 
 
 def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> ResultCell:
-    columns = Value({name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()})
-    stated = Value({name: cells[at].strip() for name, at in names.items() if at < len(cells) and cells[at].strip()})
+    columns = Value(
+        {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
+    )
+    stated = Value(
+        {
+            name: cells[at].strip()
+            for name, at in names.items()
+            if at < len(cells) and cells[at].strip()
+        }
+    )
     cell = ResultCell(
         where=where,
         tool=stated.text("tool", 80) or "CSV",
@@ -90,7 +139,9 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
             if seconds is None:
                 cell.say("no_number", f"{name} is {text(value, 40)!r}")
             else:
-                cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = seconds * SECONDS[match[3]]
+                cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = (
+                    seconds * SECONDS[match[3]]
+                )
     cell.say_odd(stated.odd)
     if reason := columns.text("exclude"):
         cell.say("excluded", f"the table itself excludes the row: {reason}")
@@ -102,7 +153,9 @@ def _read_load(stated: Value, columns: Value) -> Load | None:
         return load
     arrival = _ARRIVALS.get((columns.get("arrival") or "").lower())
     value = columns.positive("arrival_value")
-    if value is None and (arrival == "burst" or (columns.get("arrival_value") or "").lower() == "inf"):
+    if value is None and (
+        arrival == "burst" or (columns.get("arrival_value") or "").lower() == "inf"
+    ):
         return make_burst(stated.positive("requests"))  # all at once
     return Load(arrival, value) if arrival is not None and value is not None else None  # type: ignore[arg-type]
 

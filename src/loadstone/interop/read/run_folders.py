@@ -1,4 +1,5 @@
-"""Writes cells as run folders: those of one deployment and workload are one run, a cell for each load."""
+"""Writes cells as run folders: those of one deployment and workload are one run, a cell for each
+load."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ from loadstone.interop.read.findings import finding
 _STATED = ("requests", "duration_s", "latencies", "totals", "under_way", "graded")
 _MOST_RUNS = 10_000
 SITTING = timedelta(hours=12)
-"""The longest pause between cells of one sweep: another time is another state of the machine, or another release."""
+"""The longest pause between cells of one sweep: another time is another state of the machine, or
+another release."""
 LENGTHS = 0.02
 """The share by which mean lengths of one workload may differ, as in reports."""
 
@@ -39,42 +41,60 @@ LENGTHS = 0.02
 def group_runs(cells: Sequence[ResultCell]) -> list[list[ResultCell]]:
     """Group cells that belong together, in the order they were met; within a run by load.
 
-    Together belong cells of one tool, server, deployment, workload and kind of load, measured in one sitting, all
-    with records or all without; a load that comes again begins another run: a repeat. Raises InputError.
+    Together belong cells of one tool, server, deployment, workload and kind of load, measured in
+    one sitting, all with records or all without; a load that comes again begins another run: a
+    repeat. Raises InputError.
     """
     sittings, alike = _number_sittings(cells), _Alike()
     runs: dict[tuple[Any, ...], list[list[ResultCell]]] = {}
     for cell in cells:
         load = _require_load(cell)
         key = (
-            cell.tool, cell.server, cell.endpoint, bool(cell.records), cell.prefix_cache, cell.label,
-            load.kind, bool(load.profile), sittings.get((cell.tool, cell.created)),
+            cell.tool,
+            cell.server,
+            cell.endpoint,
+            bool(cell.records),
+            cell.prefix_cache,
+            cell.label,
+            load.kind,
+            bool(load.profile),
+            sittings.get((cell.tool, cell.created)),
             msgspec.json.encode([cell.deployment, cell.workload], order="sorted"),
             _mean_lengths(cell, alike),
-        )  # fmt: skip
+        )
         repeats = runs.setdefault(key, [])
-        free = next((run for run in repeats if all(_require_load(one) != load for one in run)), None)
+        free = next(
+            (run for run in repeats if all(_require_load(one) != load for one in run)), None
+        )
         if free is None:
             repeats.append([cell])
         else:
             free.append(cell)
     separate = [
-        sorted(run, key=lambda cell: _require_load(cell).value) for repeats in runs.values() for run in repeats
+        sorted(run, key=lambda cell: _require_load(cell).value)
+        for repeats in runs.values()
+        for run in repeats
     ]
     if len(separate) > _MOST_RUNS:
-        raise InputError(f"{len(separate):,} runs in one import: at most {_MOST_RUNS:,}; import fewer rows at a time")
+        raise InputError(
+            f"{len(separate):,} runs in one import: at most {_MOST_RUNS:,}; import fewer rows at a"
+            " time"
+        )
     return separate
 
 
 def _number_sittings(cells: Sequence[ResultCell]) -> dict[tuple[str, str | None], int]:
-    """Number the sittings: {(tool, when cells were measured, as told): number}; one ends where SITTING passes without
-    any. Times without a zone are somebody's local ones: they are set against those of the same tool alone.
+    """Number the sittings: {(tool, when cells were measured, as told): number}; one ends where
+    SITTING passes without any. Times without a zone are somebody's local ones: they are set against
+    those of the same tool alone.
     """
     times = {}
     for cell in cells:
         if cell.created is not None:
             local = datetime.fromisoformat(cell.created)
-            times[cell.tool, cell.created] = local if local.tzinfo is not None else local.replace(tzinfo=UTC)
+            times[cell.tool, cell.created] = (
+                local if local.tzinfo is not None else local.replace(tzinfo=UTC)
+            )
     numbers: dict[tuple[str, str | None], int] = {}
     number, last = 0, dict[str, datetime]()
     for (tool, created), at in sorted(times.items(), key=lambda item: item[1]):
@@ -84,8 +104,8 @@ def _number_sittings(cells: Sequence[ResultCell]) -> dict[tuple[str, str | None]
 
 
 class _Alike:
-    """Matches mean lengths within LENGTHS of ones that came before: a file that names no workload tells it by these
-    alone.
+    """Matches mean lengths within LENGTHS of ones that came before: a file that names no workload
+    tells it by these alone.
     """
 
     def __init__(self) -> None:
@@ -100,7 +120,8 @@ class _Alike:
             return inputs, outputs
         if self._count == _MOST_RUNS:
             raise InputError(
-                f"requests of more than {_MOST_RUNS:,} mean lengths in one import; import fewer rows at a time"
+                f"requests of more than {_MOST_RUNS:,} mean lengths in one import; import fewer"
+                " rows at a time"
             )
         self._seen[self._count] = lengths
         self._count += 1
@@ -108,9 +129,14 @@ class _Alike:
 
 
 def _mean_lengths(cell: ResultCell, alike: _Alike) -> tuple[float, float] | None:
-    """Return the mean lengths of a cell that names no workload; None where it names one, or tells nothing."""
+    """Return the mean lengths of a cell that names no workload; None where it names one, or tells
+    nothing."""
     inputs, outputs = cell.mean_lengths
-    return None if cell.workload or not cell.completed else alike.match((inputs or 0.0, outputs or 0.0))
+    return (
+        None
+        if cell.workload or not cell.completed
+        else alike.match((inputs or 0.0, outputs or 0.0))
+    )
 
 
 def _require_load(cell: ResultCell) -> Load:
@@ -120,8 +146,9 @@ def _require_load(cell: ResultCell) -> Load:
 
 
 def write(cells: list[ResultCell], out: Path, command: list[str], now: datetime) -> Path:
-    """Write one run folder of one run's cells. `now` is one time for all of an import, so that their order does not
-    follow the clock. Raises InputError where it cannot be written, and leaves none then.
+    """Write one run folder of one run's cells. `now` is one time for all of an import, so that
+    their order does not follow the clock. Raises InputError where it cannot be written, and leaves
+    none then.
     """
     first = cells[0]
     for cell in cells:
@@ -132,7 +159,10 @@ def write(cells: list[ResultCell], out: Path, command: list[str], now: datetime)
         run_id="",
         source="imported",
         status="done",
-        created=min((cell.created for cell in cells if cell.created), default=now.isoformat(timespec="seconds")),
+        created=min(
+            (cell.created for cell in cells if cell.created),
+            default=now.isoformat(timespec="seconds"),
+        ),
         command=[printable(word) for word in command],
         loadstone=__version__,
         host=Host(),
@@ -155,7 +185,9 @@ def write(cells: list[ResultCell], out: Path, command: list[str], now: datetime)
     )
     facts = run_facts(info)
     model = (facts.model or "").rstrip("/").rsplit("/", 1)[-1]
-    folder = run_folder.create(out, run_folder.run_id(now, "imported", facts.engine, model, facts.gpu))
+    folder = run_folder.create(
+        out, run_folder.run_id(now, "imported", facts.engine, model, facts.gpu)
+    )
     info.run_id = folder.name
     try:
         _write(folder, info, plan, cells)
@@ -208,7 +240,7 @@ def _describe_cell(cell: ResultCell) -> dict[str, Any]:
     }
 
 
-# --- with records ----------------------------------------------------------------------------------------------
+# --- with records ---------------------------------------------------------------------------------
 
 
 def _set_times(info: CellInfo, cell: ResultCell) -> None:
@@ -234,7 +266,9 @@ def _make_plan(cells: Sequence[ResultCell]) -> Plan:
         phase=np.array([PHASES.index(record.phase) for _, record in rows], np.uint8),
         intended_s=np.full(count, np.nan),
         input_tokens=np.array([_clip_tokens(record.input_tokens) for _, record in rows], np.int32),
-        output_tokens=np.array([_clip_tokens(record.output_tokens) for _, record in rows], np.int32),
+        output_tokens=np.array(
+            [_clip_tokens(record.output_tokens) for _, record in rows], np.int32
+        ),
         prefix_group=np.full(count, -1, np.int32),
         prefix_tokens=np.zeros(count, np.int32),
         turn=np.array([_clip_tokens(record.turn) for _, record in rows], np.int32),
@@ -260,22 +294,29 @@ def _write_records(folder: Path, cells: Sequence[ResultCell]) -> None:
                 record.request_id, record.cell = f"{number}-{index}", number
                 if record.session_id is not None:
                     record.session_id = begun.setdefault(record.session_id, record.request_id)
-            columns = {name: [getattr(record, name) for record in cell.records] for name in schema.names}
+            columns = {
+                name: [getattr(record, name) for record in cell.records] for name in schema.names
+            }
             journal.write(pa.RecordBatch.from_pydict(columns, schema=schema))
     except (pa.ArrowInvalid, OverflowError) as error:
-        raise InputError(f"{cells[0].where}: a number in it is too large for a record ({error})") from error
+        raise InputError(
+            f"{cells[0].where}: a number in it is too large for a record ({error})"
+        ) from error
     finally:
         journal.close()
     run_folder.assemble(folder)
 
 
-# --- without records -------------------------------------------------------------------------------------------
+# --- without records ------------------------------------------------------------------------------
 
 
 def _summarise(cell: ResultCell) -> CellSummary:
     """Make the summary as stated; what is not told is None."""
     evidence = f"{cell.where}: summary statistics by {cell.tool}, without the requests behind them"
-    metrics: dict[str, Any] = {**cell.totals, **{name: _make_latency(cell, name) for name in cell.latencies}}
+    metrics: dict[str, Any] = {
+        **cell.totals,
+        **{name: _make_latency(cell, name) for name in cell.latencies},
+    }
     return CellSummary(
         load=_require_load(cell),
         requests=Requests(**cell.requests),

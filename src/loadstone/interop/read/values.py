@@ -1,4 +1,5 @@
-"""Reads values of other people's files: of the expected kind and finite, or missing. Nothing is raised over them."""
+"""Reads values of other people's files: of the expected kind and finite, or missing. Nothing is
+raised over them."""
 
 from __future__ import annotations
 
@@ -26,19 +27,48 @@ _REQUESTS = ("ok", "error", "cancelled", "sent")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|\.|\s*$))")
 """The commas of 214,924.09; not that of 12,5, which may stand for a point."""
 _STATISTICS = {
-    "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99", "median": "p50", "avg": "mean", "mean": "mean",
-    "std": "std", "stddev": "std", "std_dev": "std", "min": "min", "max": "max",
-}  # fmt: skip
+    "p50": "p50",
+    "p90": "p90",
+    "p95": "p95",
+    "p99": "p99",
+    "median": "p50",
+    "avg": "mean",
+    "mean": "mean",
+    "std": "std",
+    "stddev": "std",
+    "std_dev": "std",
+    "min": "min",
+    "max": "max",
+}
 """Our names of statistics by any of their usual ones."""
 SECONDS = {
-    "ns": 1e-9, "us": 1e-6, "ms": 1e-3, "ms/token": 1e-3, "s": 1.0, "sec": 1.0, "seconds": 1.0, "s/token": 1.0,
-    "nanoseconds": 1e-9, "microseconds": 1e-6, "milliseconds": 1e-3, "msec": 1e-3, "usec": 1e-6,
-}  # fmt: skip
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "ms/token": 1e-3,
+    "s": 1.0,
+    "sec": 1.0,
+    "seconds": 1.0,
+    "s/token": 1.0,
+    "nanoseconds": 1e-9,
+    "microseconds": 1e-6,
+    "milliseconds": 1e-3,
+    "msec": 1e-3,
+    "usec": 1e-6,
+}
 _METRICS = {
-    "ttft": "ttft_s", "time to first token": "ttft_s", "tpot": "tpot_s", "time per output token": "tpot_s",
-    "itl": "itl_s", "inter token latency": "itl_s", "e2e": "e2e_s", "e2el": "e2e_s", "e2e latency": "e2e_s",
-    "end to end latency": "e2e_s", "request latency": "e2e_s",
-}  # fmt: skip
+    "ttft": "ttft_s",
+    "time to first token": "ttft_s",
+    "tpot": "tpot_s",
+    "time per output token": "tpot_s",
+    "itl": "itl_s",
+    "inter token latency": "itl_s",
+    "e2e": "e2e_s",
+    "e2el": "e2e_s",
+    "e2e latency": "e2e_s",
+    "end to end latency": "e2e_s",
+    "request latency": "e2e_s",
+}
 _HUB = re.compile(r"(?:^|/)models--([^/]+)(?:/|$)")
 """A model's folder in Hugging Face's cache, which has its name with dashes for the slash."""
 _MISSING = object()
@@ -69,7 +99,8 @@ def amount(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """Read a whole number of at least 0, exactly: nanoseconds since 1970 do not fit into a float."""
+    """Read a whole number of at least 0, exactly: nanoseconds since 1970 do not fit into a
+    float."""
     converted = amount(value)
     if isinstance(value, int) and converted is not None:
         return int(value)
@@ -88,12 +119,17 @@ def text(value: Any, limit: int = 200) -> str | None:
 
 
 def when(value: Any) -> str | None:
-    """Read a wall-clock time as ISO 8601, from what tools write: `20241109-150842`, ISO, (nano)seconds since 1970."""
+    """Read a wall-clock time as ISO 8601, from what tools write: `20241109-150842`, ISO,
+    (nano)seconds since 1970."""
     if not isinstance(value, str):
         seconds = number(value) or 0.0
         if seconds > 1e14:
             seconds /= 1e9
-        return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds") if 1e9 < seconds < 4e9 else None
+        return (
+            datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+            if 1e9 < seconds < 4e9
+            else None
+        )
     if match := re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", value):
         value = "{}-{}-{}T{}:{}:{}".format(*match.groups())
     try:
@@ -103,7 +139,8 @@ def when(value: Any) -> str | None:
 
 
 def origin(value: Any) -> str | None:
-    """Read `http://host:8000` of a URL: without what may be secret in it, names, passwords and queries."""
+    """Read `http://host:8000` of a URL: without what may be secret in it, names, passwords and
+    queries."""
     try:
         parts = urlsplit(value if isinstance(value, str) and len(value) <= 2000 else "")
         port = parts.port
@@ -132,10 +169,10 @@ def _split_path(path: str) -> tuple[tuple[str, ...], ...]:
 class Value:
     """A value of a file, with readers of its parts.
 
-    A path is keys and indices of lists, joined by dots, with alternatives between bars: `backend.model|models.0`. The
-    first part that is what is asked for counts; without any the answer is None (of `items`: none). The empty path is
-    the value itself. `odd` collects, of it and its parts, numbers below 0 that were left out
-    as there cannot be so many.
+    A path is keys and indices of lists, joined by dots, with alternatives between bars:
+    `backend.model|models.0`. The first part that is what is asked for counts; without any the
+    answer is None (of `items`: none). The empty path is the value itself. `odd` collects, of it and
+    its parts, numbers below 0 that were left out as there cannot be so many.
     """
 
     __slots__ = ("name", "odd", "raw")
@@ -160,7 +197,9 @@ class Value:
 
     def has(self, *paths: str) -> bool:
         """Return True if there is something at each of these, be it null."""
-        return all(any(self._find(steps) is not _MISSING for steps in _split_path(path)) for path in paths)
+        return all(
+            any(self._find(steps) is not _MISSING for steps in _split_path(path)) for path in paths
+        )
 
     def first(self, convert: Callable[[Any], T | None], path: str) -> T | None:
         """Return the first alternative that `convert` takes."""
@@ -208,17 +247,22 @@ class Value:
         return value if isinstance(value, dict) else {}
 
     def fields(self, **paths: str) -> dict[str, Any]:
-        """Read what is told of a cell's deployment, counts and totals, by our names: facts are text, counts of
-        requests, tokens and GPUs whole, and all others amounts.
+        """Read what is told of a cell's deployment, counts and totals, by our names: facts are
+        text, counts of requests, tokens and GPUs whole, and all others amounts.
         """
         values: dict[str, Any] = {}
         for name, path in paths.items():
             counted = name in COUNTS or name in _REQUESTS or name.endswith("_tokens")
-            values[name] = (self.text if name in FACTS else self.whole if counted else self.amount)(path)
+            values[name] = (self.text if name in FACTS else self.whole if counted else self.amount)(
+                path
+            )
         return drop_missing(values)
 
-    def latencies(self, paths: Mapping[str, str], scale: float | None = None) -> dict[str, dict[str, float]]:
-        """Read statistics of our metrics in seconds; without `scale` each has its unit beside it."""
+    def latencies(
+        self, paths: Mapping[str, str], scale: float | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Read statistics of our metrics in seconds; without `scale` each has its unit beside
+        it."""
         spans = {}
         for name, path in paths.items():
             part = self.at(path)
@@ -226,9 +270,11 @@ class Value:
                 spans[name] = statistics(part.mapping(), factor)
         return drop_missing(spans)
 
-    def read_spelled(self, duration_s: float | None = None, answer_tokens: float | None = None) -> dict[str, Any]:
-        """Read latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`: the words in any
-        order.
+    def read_spelled(
+        self, duration_s: float | None = None, answer_tokens: float | None = None
+    ) -> dict[str, Any]:
+        """Read latencies in seconds by keys such as `mean_ttft_ms`, `p99_e2el` or `TPOT p50 (s)`:
+        the words in any order.
 
         Without a unit they are seconds; milliseconds where one request would then outlast the run.
         """
@@ -238,18 +284,24 @@ class Value:
             if (place := _parse_key(key)) is not None and (time := number(value)) is not None
         ]
         gaps = max(1.0, (answer_tokens or 0.0) - 1)
-        bare = [time * (gaps if metric in ("tpot_s", "itl_s") else 1) for metric, _, unit, time in named if not unit]
+        bare = [
+            time * (gaps if metric in ("tpot_s", "itl_s") else 1)
+            for metric, _, unit, time in named
+            if not unit
+        ]
         bare_s = 1e-3 if duration_s is not None and max(bare, default=0.0) > duration_s else 1.0
         found: dict[str, dict[str, float]] = {}
         for metric, statistic, unit, time in named:
-            found.setdefault(metric, {}).setdefault(statistic, time * (SECONDS[unit] if unit else bare_s))
+            found.setdefault(metric, {}).setdefault(
+                statistic, time * (SECONDS[unit] if unit else bare_s)
+            )
         return found
 
 
 @lru_cache(maxsize=4096)
 def _parse_key(key: str) -> tuple[str, str, str | None] | None:
-    """Parse a key into the metric, statistic and unit that it names; None where it names no latency, or something
-    besides."""
+    """Parse a key into the metric, statistic and unit that it names; None where it names no
+    latency, or something besides."""
     words = [word for word in re.split(r"[^a-z0-9]+", key.lower()[:80]) if word]
     statistic = [word for word in words if word in _STATISTICS]
     unit = [word for word in words if word in SECONDS]
@@ -266,7 +318,9 @@ def model_name(model: str) -> str:
 
 
 def is_infinite(value: Any) -> bool:
-    return value in ("inf", "Infinity") or (isinstance(value, float) and math.isinf(value) and value > 0)
+    return value in ("inf", "Infinity") or (
+        isinstance(value, float) and math.isinf(value) and value > 0
+    )
 
 
 def make_load(
@@ -277,9 +331,11 @@ def make_load(
     burstiness: Any = None,
     process: Any = "poisson",
 ) -> Load | None:
-    """Make the load of a client that has a request rate (number or infinite) and a cap on requests under way.
+    """Make the load of a client that has a request rate (number or infinite) and a cap on requests
+    under way.
 
-    An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where it is not stated.
+    An infinite rate under a cap is a closed loop; without one, a burst of all prompts. None where
+    it is not stated.
     """
     per_s, cap = positive(rate), positive(concurrency)
     if per_s is not None:
@@ -301,8 +357,11 @@ def make_burst(count: float | None) -> Load | None:
     return Load("burst", count) if count else None
 
 
-def make_lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any) -> dict[str, Any]:
-    """Make a synthetic workload as Plan.workload has it, of the lengths that are told (tokens per request)."""
+def make_lengths(
+    input_tokens: Any, output_tokens: Any, range_ratio: Any = None, **more: Any
+) -> dict[str, Any]:
+    """Make a synthetic workload as Plan.workload has it, of the lengths that are told (tokens per
+    request)."""
     ratio = amount(range_ratio)
     spans: dict[str, Any] = {}
     for name, value in (("input", input_tokens), ("output", output_tokens)):
@@ -314,12 +373,14 @@ def make_lengths(input_tokens: Any, output_tokens: Any, range_ratio: Any = None,
 
 
 def make_sessions(turns: float | None, pause_s: float | None = None) -> dict[str, Any]:
-    """Make the part of Plan.workload that says how many turns conversations had, in the mean; {} of single
-    requests.
+    """Make the part of Plan.workload that says how many turns conversations had, in the mean; {} of
+    single requests.
     """
     if turns is None or turns <= 1:
         return {}
-    return {"sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}}
+    return {
+        "sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}
+    }
 
 
 def drop_missing(pairs: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,5 +395,9 @@ def multiply(mean: float | None, count: int | None) -> int | None:
 def count_ended(ok: int | None, failed: int | None) -> dict[str, int | None]:
     """Make counts of requests that completed and failed, as far as they are stated."""
     return drop_missing(
-        {"ok": ok, "error": failed, "sent": ok + failed if ok is not None and failed is not None else None}
+        {
+            "ok": ok,
+            "error": failed,
+            "sent": ok + failed if ok is not None and failed is not None else None,
+        }
     )

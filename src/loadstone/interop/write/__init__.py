@@ -1,5 +1,5 @@
-"""Writes runs for other tools: as vLLM's and SGLang's result files, as llm-d's benchmark report, as CSV with a row
-per cell, as Parquet per request."""
+"""Writes runs for other tools: as vLLM's and SGLang's result files, as llm-d's benchmark report, as
+CSV with a row per cell, as Parquet per request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from loadstone.interop.write import bench_json, llmd, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
 
-FORMATS = {"vllm": "vllm.json", "sglang": "sglang.jsonl", "llm-d": "llm-d.json", "csv": "csv", "parquet": "parquet"}
+FORMATS = {
+    "vllm": "vllm.json",
+    "sglang": "sglang.jsonl",
+    "llm-d": "llm-d.json",
+    "csv": "csv",
+    "parquet": "parquet",
+}
 """The formats, each with the name of its files."""
 _OF_SUMS = ("csv", "llm-d")
 """Those that need no requests."""
@@ -31,14 +37,19 @@ def _check_format(form: str) -> None:
 
 
 def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None:
-    """Export the run in `folder` as `form`, of FORMATS: to `out`, else as bytes (not Parquet, which needs a file).
+    """Export the run in `folder` as `form`, of FORMATS: to `out`, else as bytes (not Parquet, which
+    needs a file).
 
-    Raises InputError, one line, where there is no such form, or the run lacks the requests it needs.
+    Raises InputError, one line, where there is no such form, or the run lacks the requests it
+    needs.
     """
     _check_format(form)
     info = run_folder.read_info(folder)
     if form not in _OF_SUMS and imported_run.is_summary_only(folder, info):
-        raise InputError(f"{folder}: imported without its requests, which {form} needs; use --format csv or llm-d")
+        raise InputError(
+            f"{folder}: imported without its requests, which {form} needs; use --format csv or"
+            " llm-d"
+        )
     if form == "parquet":
         if out is None:
             raise InputError("--format parquet: not text; name a file with -o")
@@ -47,7 +58,11 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
     if form == "llm-d":
         body = llmd.lines(folder)
     else:
-        body = tables.cells_csv(folder, info) if form == "csv" else bench_json.lines(folder, info, form)
+        body = (
+            tables.cells_csv(folder, info)
+            if form == "csv"
+            else bench_json.lines(folder, info, form)
+        )
     if out is None:
         return body
     with explain_os_error(f"{out}: cannot be written", "give another file with -o"):

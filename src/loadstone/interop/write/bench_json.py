@@ -1,5 +1,6 @@
-"""Writes result files with the keys of `vllm bench serve --save-result --save-detailed` and `sglang.bench_serving
---output-details`: a JSON object per cell, one a line (as --append-result and SGLang's own file have them).
+"""Writes result files with the keys of `vllm bench serve --save-result --save-detailed` and
+`sglang.bench_serving --output-details`: a JSON object per cell, one a line (as --append-result and
+SGLang's own file have them).
 
 The numbers are this run's records by those tools' definitions (loadstone.analyse.other_tools).
 """
@@ -25,14 +26,28 @@ from loadstone.core.record import RunInfo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_OVER_DURATION = frozenset({
-    "request_throughput", "input_throughput", "output_throughput", "total_token_throughput", "total_throughput",
-    "concurrency",
-})  # fmt: skip
+_OVER_DURATION = frozenset(
+    {
+        "request_throughput",
+        "input_throughput",
+        "output_throughput",
+        "total_token_throughput",
+        "total_throughput",
+        "concurrency",
+    }
+)
 _COLUMNS = (
-    "phase", "status", "error", "intended_s", "sent_s", "end_s", "arrival_s", "tokens", "input_tokens",
+    "phase",
+    "status",
+    "error",
+    "intended_s",
+    "sent_s",
+    "end_s",
+    "arrival_s",
+    "tokens",
+    "input_tokens",
     "output_tokens",
-)  # fmt: skip
+)
 
 
 def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
@@ -64,8 +79,8 @@ def lines(folder: Path, info: RunInfo, tool: str) -> bytes:
 
 
 def _rescale(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Take rates of requests without a common clock over the duration that their file stated; None where it did
-    not.
+    """Take rates of requests without a common clock over the duration that their file stated; None
+    where it did not.
     """
     seen_s = numbers["duration"]
     factor = seen_s / duration_s if seen_s is not None and duration_s else None
@@ -79,27 +94,47 @@ def _rescale(duration_s: float | None, numbers: Mapping[str, Any]) -> dict[str, 
 
 
 def _list_requests(table: pa.Table) -> dict[str, list[Any]]:
-    """Make one entry per measured request, in the records' order; failed ones have lengths and a TTFT of 0, as there.
+    """Make one entry per measured request, in the records' order; failed ones have lengths and a
+    TTFT of 0, as there.
 
     `queue_times`: from when it should have been sent, None where that is not known.
     """
     detail: dict[str, list[Any]] = {
-        name: [] for name in ("input_lens", "output_lens", "ttfts", "itls", "start_times", "queue_times", "errors")
+        name: []
+        for name in (
+            "input_lens",
+            "output_lens",
+            "ttfts",
+            "itls",
+            "start_times",
+            "queue_times",
+            "errors",
+        )
     }
     for batch in table.to_batches(max_chunksize=4096):
         for row in batch.to_pylist():
             if row["phase"] != "measure":
                 continue
-            done = row["status"] in ("ok", "short") and bool(row["arrival_s"]) and row["sent_s"] is not None
+            done = (
+                row["status"] in ("ok", "short")
+                and bool(row["arrival_s"])
+                and row["sent_s"] is not None
+            )
             arrivals = row["arrival_s"] if done else []
-            tokens = row["output_tokens"] if row["output_tokens"] is not None else (row["tokens"] or [0])[-1]
+            tokens = (
+                row["output_tokens"]
+                if row["output_tokens"] is not None
+                else (row["tokens"] or [0])[-1]
+            )
             detail["input_lens"].append(row["input_tokens"] or 0)
             detail["output_lens"].append(tokens if done else 0)
             detail["ttfts"].append(arrivals[0] - row["sent_s"] if done else 0.0)
             detail["itls"].append([b - a for a, b in pairwise(arrivals)])
             detail["start_times"].append(row["sent_s"])
             dated = row["sent_s"] is not None and row["intended_s"] is not None
-            detail["queue_times"].append(max(0.0, row["sent_s"] - row["intended_s"]) if dated else None)
+            detail["queue_times"].append(
+                max(0.0, row["sent_s"] - row["intended_s"]) if dated else None
+            )
             detail["errors"].append("" if done else row["error"] or row["status"])
     return detail
 
@@ -108,10 +143,14 @@ def _write_date(info: RunInfo) -> str:
     try:
         return datetime.fromisoformat(info.created).strftime("%Y%m%d-%H%M%S")
     except ValueError:
-        raise InputError("run.json: `created` is not a time; correct it, e.g. 2026-01-31T23:59:00+00:00") from None
+        raise InputError(
+            "run.json: `created` is not a time; correct it, e.g. 2026-01-31T23:59:00+00:00"
+        ) from None
 
 
-def _make_vllm_head(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any]]) -> dict[str, Any]:
+def _make_vllm_head(
+    info: RunInfo, facts: RunFacts, load: Load, detail: dict[str, list[Any]]
+) -> dict[str, Any]:
     rate, places = _read_offered(load)
     return {
         "date": _write_date(info),
@@ -126,18 +165,26 @@ def _make_vllm_head(info: RunInfo, facts: RunFacts, load: Load, detail: dict[str
         "max_concurrency": places,
         # What `--metadata` would add, in the names that `loadstone import` knows.
         **_keep_known(
-            engine=facts.engine, engine_version=facts.engine_version, gpu=facts.gpu, gpus=facts.gpus, tp=facts.tp,
-            pp=facts.pp, dp=facts.dp, dtype=facts.weights_dtype, kv_cache_dtype=facts.kv_dtype,
+            engine=facts.engine,
+            engine_version=facts.engine_version,
+            gpu=facts.gpu,
+            gpus=facts.gpus,
+            tp=facts.tp,
+            pp=facts.pp,
+            dp=facts.dp,
+            dtype=facts.weights_dtype,
+            kv_cache_dtype=facts.kv_dtype,
         ),
-    }  # fmt: skip
+    }
 
 
 def _make_sglang_head(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, Any]:
     rate, places = _read_offered(load)
     plain = facts.workload == "synthetic" and facts.range_ratio is not None
-    lengths = [None if tokens is None or not plain else round(_longest(tokens, facts)) for tokens in (
-        facts.input_tokens, facts.output_tokens
-    )]  # fmt: skip
+    lengths = [
+        None if tokens is None or not plain else round(_longest(tokens, facts))
+        for tokens in (facts.input_tokens, facts.output_tokens)
+    ]
     return {
         "tag": info.run_id,
         "backend": _name_backend(info, facts),
@@ -149,11 +196,19 @@ def _make_sglang_head(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, A
         "random_input_len": lengths[0],
         "random_output_len": lengths[1],
         "random_range_ratio": facts.range_ratio if plain else None,
-        "server_info": _keep_known(
-            model_path=facts.model, version=facts.engine_version, tp_size=facts.tp, dp_size=facts.dp,
-            pp_size=facts.pp, quantization=facts.weights_dtype, kv_cache_dtype=facts.kv_dtype,
-        ) or None,
-    }  # fmt: skip
+        "server_info": (
+            _keep_known(
+                model_path=facts.model,
+                version=facts.engine_version,
+                tp_size=facts.tp,
+                dp_size=facts.dp,
+                pp_size=facts.pp,
+                quantization=facts.weights_dtype,
+                kv_cache_dtype=facts.kv_dtype,
+            )
+            or None
+        ),
+    }
 
 
 def _keep_known(**fields: Any) -> dict[str, Any]:
@@ -164,7 +219,9 @@ def _name_backend(info: RunInfo, facts: RunFacts) -> str:
     """Name the backend as the tool's own flag does."""
     if info.target is not None and info.target.endpoint == "sglang":
         return "sglang"
-    return {"vLLM": "vllm", "TensorRT-LLM": "trt", "LMDeploy": "lmdeploy"}.get(facts.engine or "", "sglang-oai")
+    return {"vLLM": "vllm", "TensorRT-LLM": "trt", "LMDeploy": "lmdeploy"}.get(
+        facts.engine or "", "sglang-oai"
+    )
 
 
 def _longest(mean_tokens: float, facts: RunFacts) -> float:

@@ -1,7 +1,9 @@
-"""Writes llm-d's benchmark report 0.2.1: a JSON document for each load, one a line where a run has several.
+"""Writes llm-d's benchmark report 0.2.1: a JSON document for each load, one a line where a run has
+several.
 
-What its schema has no field for (exact counts, GPUs of an engine whose number nobody knows, loads other than a rate
-or a concurrency) stands in `native.config.loadstone`: its readers pass it by, `loadstone import` finds it.
+What its schema has no field for (exact counts, GPUs of an engine whose number nobody knows, loads
+other than a rate or a concurrency) stands in `native.config.loadstone`: its readers pass it by,
+`loadstone import` finds it.
 """
 
 from __future__ import annotations
@@ -20,10 +22,14 @@ from loadstone.core.summary import CellSummary, Latency, finite
 from loadstone.interop.read.values import COUNTS, FACTS, drop_missing
 
 _LATENCIES = {
-    "time_to_first_token": ("ttft_s", "s"), "time_per_output_token": ("tpot_s", "s/token"),
-    "inter_token_latency": ("itl_s", "s/token"), "request_latency": ("e2e_s", "s"),
-}  # fmt: skip
-_STATISTICS = {"std": "stddev"} | {name: name for name in ("mean", "min", "p50", "p90", "p95", "p99", "max")}
+    "time_to_first_token": ("ttft_s", "s"),
+    "time_per_output_token": ("tpot_s", "s/token"),
+    "inter_token_latency": ("itl_s", "s/token"),
+    "request_latency": ("e2e_s", "s"),
+}
+_STATISTICS = {"std": "stddev"} | {
+    name: name for name in ("mean", "min", "p50", "p90", "p95", "p99", "max")
+}
 _TOTALS = ("input_tokens", "output_tokens", "cached_input_tokens")
 
 
@@ -42,9 +48,12 @@ def _make_report(run: StoredRun, number: int, cell: CellSummary) -> dict[str, An
     doubts = [each.evidence for each in cell.verdict.findings if each.severity != "info"]
     lasted = drop_missing({"duration": cell.duration_s and f"PT{cell.duration_s:.6f}S"})
     about = {
-        "uid": f"{info.run_id}-{number}", "eid": info.run_id, "time": {"start": info.created} | lasted,
-        "description": ". ".join([f"{info.source}, {trust}", *doubts]), "keywords": [info.source, trust],
-    }  # fmt: skip
+        "uid": f"{info.run_id}-{number}",
+        "eid": info.run_id,
+        "time": {"start": info.created} | lasted,
+        "description": ". ".join([f"{info.source}, {trust}", *doubts]),
+        "keywords": [info.source, trust],
+    }
     results = {"request_performance": {"aggregate": _make_aggregate(cell)}}
     scenario = {"stack": _make_stack(run), "load": _make_load(run, cell)}
     return {"version": "0.2.1", "run": about, "scenario": scenario, "results": results}
@@ -58,9 +67,10 @@ def _make_stack(run: StoredRun) -> list[dict[str, Any]]:
     stack = []
     for pool, told in zip(facts.pools, run.info.settings.deployment["pools"], strict=True):
         accelerator = {
-            "model": pool.gpu or facts.gpu, "count": pool.gpus,
+            "model": pool.gpu or facts.gpu,
+            "count": pool.gpus,
             "parallelism": {name: told.get(name) or 1 for name in ("tp", "pp", "dp", "ep")},
-        }  # fmt: skip
+        }
         own = {"role": pool.role, "replicas": told["workers"], "accelerator": accelerator}
         about = {"metadata": whole["metadata"] | {"label": pool.role}}
         stack.append(whole | about | {"standardized": whole["standardized"] | own})
@@ -68,8 +78,8 @@ def _make_stack(run: StoredRun) -> list[dict[str, Any]]:
 
 
 def _make_engine(facts: RunFacts) -> dict[str, Any]:
-    """Describe the engine; as a generic component where its model or its GPUs are not known, which the other kind
-    requires.
+    """Describe the engine; as a generic component where its model or its GPUs are not known, which
+    the other kind requires.
     """
     told = drop_missing({name: getattr(facts, name) for name in (*FACTS, *COUNTS)})
     engine: dict[str, Any] = {
@@ -80,10 +90,15 @@ def _make_engine(facts: RunFacts) -> dict[str, Any]:
     if facts.model and facts.gpu and facts.gpus:
         split = {name: getattr(facts, name) or 1 for name in ("tp", "pp", "dp", "ep")}
         engine |= {
-            "kind": "inference_engine", "role": "replica", "replicas": 1, "model": {"name": facts.model},
+            "kind": "inference_engine",
+            "role": "replica",
+            "replicas": 1,
+            "model": {"name": facts.model},
             "accelerator": {"model": facts.gpu, "count": facts.gpus, "parallelism": split},
-        }  # fmt: skip
-    return {"metadata": {"label": "engine"}, "standardized": engine} | _keep(told, {"label": "engine"})
+        }
+    return {"metadata": {"label": "engine"}, "standardized": engine} | _keep(
+        told, {"label": "engine"}
+    )
 
 
 def _make_load(run: StoredRun, cell: CellSummary) -> dict[str, Any]:
@@ -92,21 +107,29 @@ def _make_load(run: StoredRun, cell: CellSummary) -> dict[str, Any]:
     kept = {"source": info.source, "load": load, "duration_s": cell.duration_s, "totals": totals}
     lengths = {"input_seq_len": facts.input_tokens or 0, "output_seq_len": facts.output_tokens}
     described = {
-        "tool": "loadstone simulate" if info.source == "simulated" else cell.measured_by or "loadstone",
+        "tool": (
+            "loadstone simulate" if info.source == "simulated" else cell.measured_by or "loadstone"
+        ),
         "tool_version": info.loadstone if info.source != "imported" else "",
         "source": {"synthetic": "random", None: "unknown"}.get(facts.workload, "sampled"),
-        **{name: _make_length(asked.get(name.partition("_")[0]), mean) for name, mean in lengths.items()},
+        **{
+            name: _make_length(asked.get(name.partition("_")[0]), mean)
+            for name, mean in lengths.items()
+        },
         "rate_qps": load.value or None if load.is_open else None,
         "concurrency": int(load.value) or None if load.is_closed else None,
-    }  # fmt: skip
+    }
     return {"standardized": drop_missing(described)} | _keep(kept, {"description": load.label})
 
 
 def _make_length(length: Any, mean: float | None) -> dict[str, Any] | None:
-    """Describe lengths as the plan drew them; `other` where that is none of the schema's distributions."""
+    """Describe lengths as the plan drew them; `other` where that is none of the schema's
+    distributions."""
     told = length if isinstance(length, dict) else {}
     kind = told.get("kind") if told.get("kind") in ("fixed", "uniform") else "other"
-    ends = drop_missing({"min": told.get("low"), "max": told.get("high")}) if kind == "uniform" else {}
+    ends = (
+        drop_missing({"min": told.get("low"), "max": told.get("high")}) if kind == "uniform" else {}
+    )
     return None if mean is None else {"distribution": kind, "value": mean, **ends}
 
 
@@ -119,22 +142,36 @@ def _keep(content: Any, about: dict[str, str]) -> dict[str, Any]:
 
 def _make_aggregate(cell: CellSummary) -> dict[str, Any]:
     requests, metrics = cell.requests, cell.metrics
-    done, output, total = requests.completed, metrics.output_tokens_per_s, metrics.total_tokens_per_s
+    done, output, total = (
+        requests.completed,
+        metrics.output_tokens_per_s,
+        metrics.total_tokens_per_s,
+    )
     lengths = {
         f"{end}_length": _mean(tokens / done if tokens is not None and done else None, "count")
         for end, tokens in (("input", metrics.input_tokens), ("output", metrics.output_tokens))
     }
     counts = {
         "total": requests.sent if requests.sent is not None else done + requests.failed,
-        "failures": requests.failed if requests.error is not None else None, "incomplete": requests.cancelled,
-    }  # fmt: skip
+        "failures": requests.failed if requests.error is not None else None,
+        "incomplete": requests.cancelled,
+    }
     rates = {
-        "input_token_rate": _mean(total - output if total is not None and output is not None else None, "tokens/s"),
-        "output_token_rate": _mean(output, "tokens/s"), "total_token_rate": _mean(total, "tokens/s"),
+        "input_token_rate": _mean(
+            total - output if total is not None and output is not None else None, "tokens/s"
+        ),
+        "output_token_rate": _mean(output, "tokens/s"),
+        "total_token_rate": _mean(total, "tokens/s"),
         "request_rate": _mean(metrics.requests_per_s, "queries/s"),
-    }  # fmt: skip
-    latencies = {name: _statistics(metrics.latency(of), unit) for name, (of, unit) in _LATENCIES.items()}
-    parts: dict[str, dict[str, Any]] = {"requests": counts | lengths, "latency": latencies, "throughput": rates}
+    }
+    latencies = {
+        name: _statistics(metrics.latency(of), unit) for name, (of, unit) in _LATENCIES.items()
+    }
+    parts: dict[str, dict[str, Any]] = {
+        "requests": counts | lengths,
+        "latency": latencies,
+        "throughput": rates,
+    }
     return {name: drop_missing(part) for name, part in parts.items()}
 
 
@@ -142,7 +179,9 @@ def _statistics(values: Latency | None, unit: str) -> dict[str, Any] | None:
     """Write a latency; None without a mean, which the schema requires."""
     if values is None or finite(values.mean) is None:
         return None
-    return {"units": unit} | drop_missing({theirs: finite(getattr(values, of)) for of, theirs in _STATISTICS.items()})
+    return {"units": unit} | drop_missing(
+        {theirs: finite(getattr(values, of)) for of, theirs in _STATISTICS.items()}
+    )
 
 
 def _mean(value: float | None, unit: str) -> dict[str, Any] | None:

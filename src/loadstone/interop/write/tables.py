@@ -1,5 +1,5 @@
-"""Writes runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet with a row per
-request.
+"""Writes runs as tables: CSV with a row per cell, in names that `loadstone import` reads; Parquet
+with a row per request.
 """
 
 from __future__ import annotations
@@ -17,14 +17,35 @@ from loadstone.core.summary import LATENCIES, TOTALS, CellSummary, Latency, Summ
 from loadstone.core.text import printable, to_csv
 
 _FACTS = (
-    "tool", "engine", "engine_version", "model", "gpu", "gpus", "nodes", "tp", "pp", "dp", "ep", "weights_dtype",
-    "kv_dtype", "mode",
-)  # fmt: skip
-_EACH = ("ttft_s", "tpot_s", "e2e_s", "answer_s", "answer_tokens_per_s", "thinking_tokens", "tool_call_tokens")
+    "tool",
+    "engine",
+    "engine_version",
+    "model",
+    "gpu",
+    "gpus",
+    "nodes",
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "weights_dtype",
+    "kv_dtype",
+    "mode",
+)
+_EACH = (
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+    "answer_s",
+    "answer_tokens_per_s",
+    "thinking_tokens",
+    "tool_call_tokens",
+)
 
 
 def cells_csv(folder: Path, info: RunInfo) -> bytes:
-    """Write one row per cell: what ran, the load, counts, and every statistic as `<metric>_<statistic>_s`.
+    """Write one row per cell: what ran, the load, counts, and every statistic as
+    `<metric>_<statistic>_s`.
 
     Raises InputError.
     """
@@ -33,7 +54,10 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
     rows = [_make_row(summary, facts, cell) for cell in summary.cells]
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
-    shown = ((printable(each) if isinstance(each, str) else each for each in row.values()) for row in rows)
+    shown = (
+        (printable(each) if isinstance(each, str) else each for each in row.values())
+        for row in rows
+    )
     return to_csv(rows[0], shown).encode("utf-8", "replace")
 
 
@@ -48,7 +72,10 @@ def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str,
         "output": facts.output_tokens,
         "range_ratio": facts.range_ratio,
         "prefix": facts.prefix_tokens,
-        **{kind: load.value if load.kind == kind else None for kind in ("concurrency", "rate", "burst")},
+        **{
+            kind: load.value if load.kind == kind else None
+            for kind in ("concurrency", "rate", "burst")
+        },
         "requests": done,
         "failed": None if requests.sent is None or done is None else requests.sent - done,
         "duration_s": cell.duration_s,
@@ -57,13 +84,17 @@ def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str,
     row |= {name: getattr(metrics, name) for name in TOTALS}
     for name in LATENCIES:
         values = metrics.latency(name) or Latency()
-        row |= {f"{name.removesuffix('_s')}_{statistic}_s": values.value(statistic) for statistic in STATISTICS}
+        row |= {
+            f"{name.removesuffix('_s')}_{statistic}_s": values.value(statistic)
+            for statistic in STATISTICS
+        }
     return row
 
 
 def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
-    """Write the records, each with its cell's load and its TTFT, TPOT, E2E and time to the answer in seconds from its
-    send, the answer's tokens per second, and its tokens that are thinking and tool calls.
+    """Write the records, each with its cell's load and its TTFT, TPOT, E2E and time to the answer
+    in seconds from its send, the answer's tokens per second, and its tokens that are thinking and
+    tool calls.
 
     Raises InputError.
     """
@@ -71,7 +102,10 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = run_folder.records_schema()
-    for name, kind in (("load_kind", pa.string()), *((name, pa.float64()) for name in ("load_value", *_EACH))):
+    for name, kind in (
+        ("load_kind", pa.string()),
+        *((name, pa.float64()) for name in ("load_value", *_EACH)),
+    ):
         schema = schema.append(pa.field(name, kind))
     kinds = pa.array([cell.load.kind for cell in info.cells], pa.string())
     values = pa.array([cell.load.value for cell in info.cells], pa.float64())
@@ -81,7 +115,11 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
         with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
             for batch in run_folder.read_records(folder):
                 rows = arrays.rows(batch, arrays.events(batch))
-                times = (rows["first"] - rows["sent"], arrays.tpot_s(rows), rows["last"] - rows["sent"])
+                times = (
+                    rows["first"] - rows["sent"],
+                    arrays.tpot_s(rows),
+                    rows["last"] - rows["sent"],
+                )
                 answer = (rows["answer"] - rows["sent"], arrays.answer_rate_per_s(rows))
                 cells = batch.column("cell")
                 columns = [
@@ -89,10 +127,15 @@ def write_parquet(folder: Path, info: RunInfo, out: Path) -> None:
                     kinds.take(cells),
                     values.take(cells),
                     # NaN is null
-                    *(pa.array(v, from_pandas=True) for v in (*times, *answer, rows["thinking"], rows["tool"])),
+                    *(
+                        pa.array(v, from_pandas=True)
+                        for v in (*times, *answer, rows["thinking"], rows["tool"])
+                    ),
                 ]
                 writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
         partial.replace(out)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise InputError(f"{out}: cannot be written ({error.strerror}); give another file with -o") from error
+        raise InputError(
+            f"{out}: cannot be written ({error.strerror}); give another file with -o"
+        ) from error

@@ -1,8 +1,10 @@
-"""Keeps one clock for a run: seconds since its origin on CLOCK_MONOTONIC, which all processes of a host share.
+"""Keeps one clock for a run: seconds since its origin on CLOCK_MONOTONIC, which all processes of a
+host share.
 
-The kernel stamps arriving data with CLOCK_REALTIME. Both clocks are slewed alike, so the offset between them stays
-the same until somebody sets the time. That is looked for through the run (`RunClock.resample`); a stamp that makes no
-sense in between is told by the reading time. And a Pacer, which wakes an event loop at an absolute time.
+The kernel stamps arriving data with CLOCK_REALTIME. Both clocks are slewed alike, so the offset
+between them stays the same until somebody sets the time. That is looked for through the run
+(`RunClock.resample`); a stamp that makes no sense in between is told by the reading time. And a
+Pacer, which wakes an event loop at an absolute time.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from collections.abc import Callable
 from operator import sub
 
 SO_TIMESTAMPNS = 35
-"""asm-generic/socket.h: the value on x86-64 and arm64; Python 3.11's socket module lacks the name."""
+"""asm-generic/socket.h: the value on x86-64 and arm64; Python 3.11's socket module lacks the name.
+"""
 
 ANCILLARY_BYTES = 64
 
@@ -31,12 +34,13 @@ _STAMP = struct.Struct("@qq")
 _EARLY_NS = 200_000
 _LATE_NS = 50_000_000
 _STEP_NS = 20_000
-"""A difference between two samples of the offset that is no step: they are taken with some hundreds of ns, in user
-space."""
+"""A difference between two samples of the offset that is no step: they are taken with some hundreds
+of ns, in user space."""
 
 
 def ask_for_stamps(sock: socket.socket) -> bool:
-    """Have the kernel stamp what arrives on `sock`. False where the system cannot; reads are timed in user space."""
+    """Have the kernel stamp what arrives on `sock`. False where the system cannot; reads are timed
+    in user space."""
     if not sys.platform.startswith("linux"):
         return False
     try:
@@ -53,10 +57,12 @@ class RunClock:
         self.origin_ns = origin_ns
         self._offset_ns = self._before_ns = measure_offset_ns()[0]
         self._set_ns = 0
-        """CLOCK_MONOTONIC from which `_offset_ns` holds for sure; reads before may belong to `_before_ns`."""
+        """CLOCK_MONOTONIC from which `_offset_ns` holds for sure; reads before may belong to
+        `_before_ns`."""
 
     def resample(self) -> None:
-        """Look whether the host's clock was set since the last look; call it about once a second."""
+        """Look whether the host's clock was set since the last look; call it about once a
+        second."""
         offset_ns, within_ns = measure_offset_ns()
         if abs(offset_ns - self._offset_ns) > _STEP_NS + within_ns:
             self._before_ns, self._offset_ns = self._offset_ns, offset_ns
@@ -66,22 +72,31 @@ class RunClock:
         return (monotonic_ns - self.origin_ns) * 1e-9
 
     def arrivals_ns(self, stamps: list[bytes], reads_ns: list[int]) -> tuple[list[int], int]:
-        """Return when the newest byte of each read arrived, CLOCK_MONOTONIC ns, and the longest that one waited to be
-        read.
+        """Return when the newest byte of each read arrived, CLOCK_MONOTONIC ns, and the longest
+        that one waited to be read.
 
-        `stamps` as the kernel wrote them, a struct timespec, or b"" where there is none: then it is the time of the
-        read, `reads_ns`.
+        `stamps` as the kernel wrote them, a struct timespec, or b"" where there is none: then it is
+        the time of the read, `reads_ns`.
         """
         offset_ns = self._offset_ns
         try:
-            arrivals = [s * 1_000_000_000 + ns + offset_ns for s, ns in _STAMP.iter_unpack(b"".join(stamps))]
+            arrivals = [
+                s * 1_000_000_000 + ns + offset_ns for s, ns in _STAMP.iter_unpack(b"".join(stamps))
+            ]
             lags = list(map(sub, reads_ns, arrivals))
-            sane = len(arrivals) == len(reads_ns) and min(lags) >= 0 and (worst := max(lags)) <= _LATE_NS
+            sane = (
+                len(arrivals) == len(reads_ns)
+                and min(lags) >= 0
+                and (worst := max(lags)) <= _LATE_NS
+            )
             if sane and reads_ns[0] >= self._set_ns:
                 return arrivals, worst
         except struct.error:
             pass
-        arrivals = [self._arrival_ns(stamp, read_ns) for stamp, read_ns in zip(stamps, reads_ns, strict=True)]
+        arrivals = [
+            self._arrival_ns(stamp, read_ns)
+            for stamp, read_ns in zip(stamps, reads_ns, strict=True)
+        ]
         return arrivals, max(map(sub, reads_ns, arrivals))
 
     def _arrival_ns(self, stamp: bytes, read_ns: int) -> int:
@@ -89,22 +104,28 @@ class RunClock:
             return read_ns
         seconds, nanoseconds = _STAMP.unpack(stamp)
         stamp_ns: int = seconds * 1_000_000_000 + nanoseconds
-        offsets = (self._offset_ns,) if read_ns >= self._set_ns else (self._offset_ns, self._before_ns)
-        lags = [lag for offset in offsets if -_EARLY_NS <= (lag := read_ns - stamp_ns - offset) <= _LATE_NS]
+        offsets = (
+            (self._offset_ns,) if read_ns >= self._set_ns else (self._offset_ns, self._before_ns)
+        )
+        lags = [
+            lag
+            for offset in offsets
+            if -_EARLY_NS <= (lag := read_ns - stamp_ns - offset) <= _LATE_NS
+        ]
         # Of two that are possible the shorter: a step hides in a wait, and long waits are rare.
         return read_ns - max(0, min(lags)) if lags else self._doubtful(stamp_ns, read_ns)
 
     def _doubtful(self, stamp_ns: int, read_ns: int) -> int:
-        """Decide about a stamp after its own reading, or long before it: was the host's clock set, or was this
-        process late?"""
+        """Decide about a stamp after its own reading, or long before it: was the host's clock set,
+        or was this process late?"""
         self.resample()
         arrival = stamp_ns + self._offset_ns
         return arrival if arrival <= read_ns and arrival >= self.origin_ns else read_ns
 
 
 def measure_offset_ns() -> tuple[int, int]:
-    """Measure CLOCK_MONOTONIC − CLOCK_REALTIME in ns: of five tries the one in the tightest bracket, and half that
-    bracket."""
+    """Measure CLOCK_MONOTONIC − CLOCK_REALTIME in ns: of five tries the one in the tightest
+    bracket, and half that bracket."""
     tries = []
     for _ in range(5):
         before = time.monotonic_ns()
@@ -118,15 +139,16 @@ def measure_offset_ns() -> tuple[int, int]:
 class _TimerSpec(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_long) for name in ("interval_s", "interval_ns", "value_s", "value_ns")
-    )  # fmt: skip
+    )
 
 
 class Pacer:
-    """Calls `callback` on `loop` at the time set last with `wake_at`, to some tens of µs. Close it when done.
+    """Calls `callback` on `loop` at the time set last with `wake_at`, to some tens of µs. Close it
+    when done.
 
-    Event loop timers count milliseconds (libuv's and asyncio's alike), too coarse for thousands of sends a second. On
-    Linux a timerfd wakes the loop instead; elsewhere the loop's timer does. Python has os.timerfd_create from 3.13
-    on; here libc is called directly.
+    Event loop timers count milliseconds (libuv's and asyncio's alike), too coarse for thousands of
+    sends a second. On Linux a timerfd wakes the loop instead; elsewhere the loop's timer does.
+    Python has os.timerfd_create from 3.13 on; here libc is called directly.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
@@ -145,7 +167,8 @@ class Pacer:
             loop.add_reader(self._fd, self._on_timer)
 
     def wake_at(self, monotonic_ns: int) -> None:
-        """Call back at `monotonic_ns` on CLOCK_MONOTONIC, at once if that is past; forgets an earlier time set."""
+        """Call back at `monotonic_ns` on CLOCK_MONOTONIC, at once if that is past; forgets an
+        earlier time set."""
         if self._fd >= 0:
             # A zero time would disarm the timer.
             self._spec.value_s, self._spec.value_ns = divmod(max(1, monotonic_ns), 1_000_000_000)

@@ -1,9 +1,10 @@
-"""Keeps one TCP (or TLS) connection, one request on it at a time: writes the request, keeps what comes back, and
-when.
+"""Keeps one TCP (or TLS) connection, one request on it at a time: writes the request, keeps what
+comes back, and when.
 
-The hot path is `_on_readable`: one `recvmsg`, whose kernel stamp says when the data arrived, one append, one test.
-HTTP, SSE and JSON are read later (client.http), in `decode`: when the answer ends, when much is held, or at a sweep.
-So a slow decoder never delays the clock, and the memory held for raw bytes stays bounded.
+The hot path is `_on_readable`: one `recvmsg`, whose kernel stamp says when the data arrived, one
+append, one test. HTTP, SSE and JSON are read later (client.http), in `decode`: when the answer
+ends, when much is held, or at a sweep. So a slow decoder never delays the clock, and the memory
+held for raw bytes stays bounded.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ class Owner(Protocol):
 
 
 class Address(NamedTuple):
-    """Says where to connect, resolved once: (family, sockaddr), and the name for TLS where there is any.
+    """Says where to connect, resolved once: (family, sockaddr), and the name for TLS where there is
+    any.
 
     `tunnel`: host:port to ask a proxy at that address to connect to first.
     """
@@ -53,13 +55,31 @@ class Address(NamedTuple):
 
 
 class Connection:
-    """Use: `open(stream)` sends it once connected; after `Owner.on_ended`, `start(stream)` sends the next."""
+    """Use: `open(stream)` sends it once connected; after `Owner.on_ended`, `start(stream)` sends
+    the next."""
 
     __slots__ = (
-        "_fd", "_held", "_held_limit", "_incoming", "_outgoing", "_owner", "_proxy_answer",
-        "_reader", "_reads", "_reads_ns", "_recvmsg", "_sock", "_stamps", "_tls", "_tunnel", "_unsent", "_used",
-        "closed", "connected", "stream",
-    )  # fmt: skip
+        "_fd",
+        "_held",
+        "_held_limit",
+        "_incoming",
+        "_outgoing",
+        "_owner",
+        "_proxy_answer",
+        "_reader",
+        "_reads",
+        "_reads_ns",
+        "_recvmsg",
+        "_sock",
+        "_stamps",
+        "_tls",
+        "_tunnel",
+        "_unsent",
+        "_used",
+        "closed",
+        "connected",
+        "stream",
+    )
 
     def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
         self.stream: Stream | None = None
@@ -74,20 +94,25 @@ class Connection:
         self.connected = False
         self._used = False
         self.closed = False
-        self._sock = socket.socket(address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._sock = socket.socket(
+            address.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         self._fd = self._sock.fileno()
         self._recvmsg = self._sock.recvmsg
         self._tls: ssl.SSLObject | None = None
         if tls is not None:
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            self._tls = tls.wrap_bio(self._incoming, self._outgoing, server_hostname=address.tls_name)
+            self._tls = tls.wrap_bio(
+                self._incoming, self._outgoing, server_hostname=address.tls_name
+            )
         self._tunnel = address.tunnel
         self._proxy_answer = b""
 
-    # --- opening and writing ----------------------------------------------------------------------------------
+    # --- opening and writing ----------------------------------------------------------------------
 
     def open(self, address: Address, stream: Stream | None) -> None:
-        """Begin to connect; `stream` is sent as soon as that is done (None: the connection waits for one)."""
+        """Begin to connect; `stream` is sent as soon as that is done (None: the connection waits
+        for one)."""
         self.stream = stream
         try:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -111,7 +136,9 @@ class Connection:
             self._begin()
         else:
             loop.add_reader(self._fd, self._on_proxy_answer)
-            self._write(f"CONNECT {self._tunnel} HTTP/1.1\r\nHost: {self._tunnel}\r\n\r\n".encode("latin-1"))
+            self._write(
+                f"CONNECT {self._tunnel} HTTP/1.1\r\nHost: {self._tunnel}\r\n\r\n".encode("latin-1")
+            )
 
     def _on_proxy_answer(self) -> None:
         try:
@@ -121,11 +148,16 @@ class Connection:
         except OSError as error:
             self._break(_describe_loss(error))
             return
-        # It says nothing after its answer until we do, and says that in few words, though maybe in several packets.
+        # It says nothing after its answer until we do, and says that in few words, though maybe in
+        # several packets.
         answer = self._proxy_answer = self._proxy_answer + data
         if data and b"\r\n\r\n" not in answer and len(answer) < READ_BYTES:
             return
-        if answer[:8] in (b"HTTP/1.1", b"HTTP/1.0") and answer[9:12] == b"200" and answer.endswith(b"\r\n\r\n"):
+        if (
+            answer[:8] in (b"HTTP/1.1", b"HTTP/1.0")
+            and answer[9:12] == b"200"
+            and answer.endswith(b"\r\n\r\n")
+        ):
             self._begin()
         else:
             reason = excerpt(answer.partition(b"\r")[0]) or "it closed the connection"
@@ -168,9 +200,11 @@ class Connection:
         self._send_request()
 
     def listens(self) -> bool:
-        """Return True if an idle connection can be used: not once the server said something that nobody asked for.
+        """Return True if an idle connection can be used: not once the server said something that
+        nobody asked for.
 
-        The loop may not have come to it yet, and it would be taken for the answer to the next request.
+        The loop may not have come to it yet, and it would be taken for the answer to the next
+        request.
         """
         try:
             spoke = self._sock.recv(1, socket.MSG_PEEK)
@@ -186,7 +220,9 @@ class Connection:
         assert stream is not None  # noqa: S101
         self._used = True
         self._reader.begin()
-        self._held_limit = -1  # each read is looked at as it comes, until the headers have said how the answer ends
+        self._held_limit = (
+            -1
+        )  # each read is looked at as it comes, until the headers have said how the answer ends
         # Just before the write; a request tried again on a fresh connection keeps its first time.
         stream.sent_ns = stream.sent_ns or time.monotonic_ns()
         stream.last_output_ns = stream.sent_ns
@@ -230,7 +266,7 @@ class Connection:
         if not self._unsent:
             self._owner.loop.remove_writer(self._fd)
 
-    # --- reading: the hot path --------------------------------------------------------------------------------
+    # --- reading: the hot path --------------------------------------------------------------------
 
     def _on_readable(self) -> None:
         recvmsg = self._recvmsg
@@ -282,7 +318,9 @@ class Connection:
             ended = True
         self._write_tls()
         plain = b"".join(parts)
-        for part in (plain, b"") if plain and ended else (plain,) if plain else (b"",) if ended else ():
+        for part in (
+            (plain, b"") if plain and ended else (plain,) if plain else (b"",) if ended else ()
+        ):
             self._reads.append(part)
             self._stamps.append(ancillary[0][2] if ancillary else b"")
             self._reads_ns.append(now)
@@ -293,9 +331,11 @@ class Connection:
             self._look(plain)
 
     def _look(self, data: bytes) -> None:
-        """`data` fills what may be held, or is the first of an answer: as a rule that says how it will end.
+        """`data` fills what may be held, or is the first of an answer: as a rule that says how it
+        will end.
 
-        That alone is no reason to decode it now: where a thousand streams begin at once, the others wait.
+        That alone is no reason to decode it now: where a thousand streams begin at once, the others
+        wait.
         """
         if data.startswith(b"HTTP/") and _CHUNKED in data:
             self._held_limit = self._owner.held_limit_bytes
@@ -309,13 +349,13 @@ class Connection:
             self._break(_describe_loss(error), lost=True)
 
     def ask(self) -> None:
-        """Read what the loop may not tell of: uvloop tells once of a socket that was reset, and no more of the reset
-        itself where data lay before it.
+        """Read what the loop may not tell of: uvloop tells once of a socket that was reset, and no
+        more of the reset itself where data lay before it.
         """
         if self.connected and not self.closed:
             (self._on_readable if self._tls is None else self._on_readable_tls)()
 
-    # --- reading: later ---------------------------------------------------------------------------------------
+    # --- reading: later ---------------------------------------------------------------------------
 
     def decode(self) -> None:
         """Read what is held: fills the stream's events; tells the owner when the answer ends."""
@@ -341,7 +381,7 @@ class Connection:
             self.close()
         self._owner.on_ended(self, stream)
 
-    # --- ending -----------------------------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     def _break(self, reason: str, *, lost: bool = False) -> None:
         """The connection is of no more use; `lost`: it was cut, rather than found useless."""
@@ -350,9 +390,12 @@ class Connection:
         if stream is None:
             self._owner.on_dropped(self)
             return
-        # A kept connection that is cut without a word was closed by the server before it saw the request (RFC 9112
-        # §9.3.1): such a request is sent again on a fresh one, its first sending time kept.
-        self._owner.on_broke(self, stream, reason, retry=lost and stream.reused and stream.reads == 0)
+        # A kept connection that is cut without a word was closed by the server before it saw the
+        # request (RFC 9112 §9.3.1): such a request is sent again on a fresh one, its first sending
+        # time kept.
+        self._owner.on_broke(
+            self, stream, reason, retry=lost and stream.reused and stream.reads == 0
+        )
 
     def close(self) -> None:
         """Close the socket. Idempotent; the stream, if any, is the caller's to end."""

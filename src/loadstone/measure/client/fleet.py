@@ -1,4 +1,5 @@
-"""Chooses where requests go: the servers of a fleet, the connections kept to each, and which server is next."""
+"""Chooses where requests go: the servers of a fleet, the connections kept to each, and which server
+is next."""
 
 from __future__ import annotations
 
@@ -18,27 +19,35 @@ from loadstone.workload.routing import SentPrefixes, choose_by_prefix
 AnyConnection = Connection | GrpcConnection
 
 _AVOID_NS = 1_000_000_000
-"""The time for which the least busy server is not chosen after a connection to it failed: it is idle because it is
-dead."""
+"""The time for which the least busy server is not chosen after a connection to it failed: it is
+idle because it is dead."""
 _NEVER_CHOSEN = 1 << 40
 _NEVER_KEPT = 5
-"""So many requests lost with their kept connections, and none ever served on one: the server keeps none. Each would
-lose a write, and have the next connection in its TTFT (llama.cpp promises to keep them, and does not)."""
+"""So many requests lost with their kept connections, and none ever served on one: the server keeps
+none. Each would lose a write, and have the next connection in its TTFT (llama.cpp promises to keep
+them, and does not)."""
 
 
 class ServerFleet:
     """One or more servers. Replicas are numbered as the destinations are."""
 
     def __init__(
-        self, owner: Owner, destinations: list[Destination], route: Route, channels: Channels | None = None
+        self,
+        owner: Owner,
+        destinations: list[Destination],
+        route: Route,
+        channels: Channels | None = None,
     ) -> None:
         """`channels`: over gRPC."""
         self._owner = owner
         self._channels = channels
         self._addresses = [
-            Address(to.address[0], tuple(to.address[1]), to.tls_name, to.tunnel) for to in destinations
+            Address(to.address[0], tuple(to.address[1]), to.tls_name, to.tunnel)
+            for to in destinations
         ]
-        self._tls = ssl.create_default_context() if any(to.tls_name for to in destinations) else None
+        self._tls = (
+            ssl.create_default_context() if any(to.tls_name for to in destinations) else None
+        )
         self._route = route
         self.sticky = route == "sticky"
         self._idle: list[list[AnyConnection]] = [[] for _ in destinations]
@@ -55,8 +64,10 @@ class ServerFleet:
 
         round-robin  by the request's index, so that several workers go round together
         least-busy   the fewest requests of this worker's under way
-        sticky       by prefix group, where there are any; sessions go round as they begin, and then stay
-        prefix       to whom this worker sent most of the prompt before, unless it is far busier than another
+        sticky       by prefix group, where there are any; sessions go round as they begin, and then
+                     stay
+        prefix       to whom this worker sent most of the prompt before, unless it is far busier
+                     than another
         """
         count = len(self._addresses)
         if count == 1:
@@ -82,7 +93,8 @@ class ServerFleet:
         return request.index % count
 
     def launch(self, stream: Stream, *, fresh: bool = False) -> AnyConnection:
-        """Send `stream` to its replica, over a kept connection unless `fresh`. Raises OSError without a socket."""
+        """Send `stream` to its replica, over a kept connection unless `fresh`. Raises OSError
+        without a socket."""
         idle = self._idle[stream.replica]
         while idle and not fresh:
             connection = idle.pop()
@@ -98,7 +110,9 @@ class ServerFleet:
         if self._channels is not None:
             connection = GrpcConnection(self._owner, self._channels)
         else:
-            connection = Connection(self._owner, address, self._tls if address.tls_name is not None else None)
+            connection = Connection(
+                self._owner, address, self._tls if address.tls_name is not None else None
+            )
         self._replica_of[connection] = replica
         if stream is not None:
             self._busy[replica] += 1
@@ -137,7 +151,8 @@ class ServerFleet:
             self._idle[replica].remove(connection)
 
     def preconnect(self, count: int, call_later: Callable[..., Any]) -> None:
-        """Open connections before they are needed, over all replicas, a few at a time for the servers' backlog."""
+        """Open connections before they are needed, over all replicas, a few at a time for the
+        servers' backlog."""
         missing = []
         for replica, idle in enumerate(self._idle):
             share = count // len(self._addresses) + (replica < count % len(self._addresses))

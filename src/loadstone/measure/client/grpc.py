@@ -1,11 +1,14 @@
-"""A stream to Triton's `ModelStreamInfer`: to the worker it is what connection.Connection is, over gRPC.
+"""A stream to Triton's `ModelStreamInfer`: to the worker it is what connection.Connection is, over
+gRPC.
 
-A connection is one bidirectional stream, kept for one request after another; the streams of a worker share the HTTP/2
-channels of `Channels`. gRPC reads the socket itself, so there are no kernel stamps: a response's time is when this
-process got it whole, and how long it waited before is not known (`worst_lag_ns` stays −1, the run's clock is "user").
+A connection is one bidirectional stream, kept for one request after another; the streams of a
+worker share the HTTP/2 channels of `Channels`. gRPC reads the socket itself, so there are no kernel
+stamps: a response's time is when this process got it whole, and how long it waited before is not
+known (`worst_lag_ns` stays −1, the run's clock is "user").
 
-On arrival a response's bytes are kept with the time. They are read as protobuf later, in `decode`: when the answer
-ends, when much is held, or when the worker sweeps. There is no TLS and no proxy: engines.triton_grpc refuses them.
+On arrival a response's bytes are kept with the time. They are read as protobuf later, in `decode`:
+when the answer ends, when much is held, or when the worker sweeps. There is no TLS and no proxy:
+engines.triton_grpc refuses them.
 """
 
 from __future__ import annotations
@@ -39,9 +42,18 @@ OPTIONS = (
     # Else channels to one address would share one TCP connection.
     ("grpc.use_local_subchannel_pool", 1),
 )
-_HTTP_ONLY = frozenset((
-    "host", "user-agent", "content-type", "content-length", "accept", "accept-encoding", "connection", "te",
-))  # fmt: skip
+_HTTP_ONLY = frozenset(
+    (
+        "host",
+        "user-agent",
+        "content-type",
+        "content-length",
+        "accept",
+        "accept-encoding",
+        "connection",
+        "te",
+    )
+)
 """Headers that gRPC writes itself."""
 
 
@@ -53,14 +65,20 @@ class Library(NamedTuple):
 
 
 def load_library() -> Library:
-    """grpc, and the messages of Triton's protocol. Raises InputError where the extra is not installed."""
+    """grpc, and the messages of Triton's protocol. Raises InputError where the extra is not
+    installed."""
     # It logs what it also reports; a worker's errors are for the worker to tell.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import grpc.aio
         from tritonclient.grpc import service_pb2
-    except (ImportError, RuntimeError) as error:  # tritonclient without its grpc extra raises RuntimeError
-        raise InputError("--endpoint triton-grpc needs an extra package: pip install 'loadstone[triton]'") from error
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # tritonclient without its grpc extra raises RuntimeError
+        raise InputError(
+            "--endpoint triton-grpc needs an extra package: pip install 'loadstone[triton]'"
+        ) from error
     return Library(grpc, service_pb2)
 
 
@@ -76,10 +94,11 @@ def write_address(address: Address) -> str:
 
 
 class Channels:
-    """The HTTP/2 connections of one worker, one to each address, made at the first use within the loop.
+    """The HTTP/2 connections of one worker, one to each address, made at the first use within the
+    loop.
 
-    `headers` go with every stream as metadata; `request_tag` begins every request's id. Raises InputError where the
-    `triton` extra is not installed.
+    `headers` go with every stream as metadata; `request_tag` begins every request's id. Raises
+    InputError where the `triton` extra is not installed.
     """
 
     def __init__(self, *, headers: Sequence[tuple[str, str]] = (), request_tag: str = "") -> None:
@@ -100,12 +119,23 @@ class Channels:
 
 
 class GrpcConnection:
-    """Use: `open(stream)` sends it once connected; after `Owner.on_ended`, `start(stream)` sends the next."""
+    """Use: `open(stream)` sends it once connected; after `Owner.on_ended`, `start(stream)` sends
+    the next."""
 
     __slots__ = (
-        "_call", "_channels", "_held", "_held_bytes", "_owner", "_parse", "_reader", "_used",
-        "_writer","closed", "connected", "stream",
-    )  # fmt: skip
+        "_call",
+        "_channels",
+        "_held",
+        "_held_bytes",
+        "_owner",
+        "_parse",
+        "_reader",
+        "_used",
+        "_writer",
+        "closed",
+        "connected",
+        "stream",
+    )
 
     def __init__(self, owner: Owner, channels: Channels) -> None:
         self.stream: Stream | None = None
@@ -121,10 +151,11 @@ class GrpcConnection:
         self._used = False
         self.closed = False
 
-    # --- opening and writing ----------------------------------------------------------------------------------
+    # --- opening and writing ----------------------------------------------------------------------
 
     def open(self, address: Address, stream: Stream | None) -> None:
-        """Begin to connect; `stream` is sent as soon as that is done (None: the connection waits for one)."""
+        """Begin to connect; `stream` is sent as soon as that is done (None: the connection waits
+        for one)."""
         self.stream = stream
         self._call = self._channels.call(address)
         self._reader = self._begin(self._read())
@@ -145,7 +176,11 @@ class GrpcConnection:
     def _send(self, stream: Stream) -> None:
         self._used = True
         channels = self._channels
-        payload = encode(channels.library.messages, stream.payload, channels.request_tag + stream.request.request_id)
+        payload = encode(
+            channels.library.messages,
+            stream.payload,
+            channels.request_tag + stream.request.request_id,
+        )
         if not stream.reused:
             stream.payload = b""  # else it may have to be sent again
         self._writer = self._begin(self._write(stream, payload))
@@ -156,16 +191,21 @@ class GrpcConnection:
         stream.last_output_ns = stream.sent_ns
         try:
             await self._call.write(payload)
-        except (asyncio.CancelledError, asyncio.InvalidStateError, self._channels.library.grpc.aio.AioRpcError):
+        except (
+            asyncio.CancelledError,
+            asyncio.InvalidStateError,
+            self._channels.library.grpc.aio.AioRpcError,
+        ):
             return  # the stream has ended, and the reader hears why
 
     def _begin(self, work: Any) -> asyncio.Task[None]:
-        """A task of the loop, whose failure is one of the program and goes to the loop's exception handler."""
+        """A task of the loop, whose failure is one of the program and goes to the loop's exception
+        handler."""
         task: asyncio.Task[None] = self._owner.loop.create_task(work)
         task.add_done_callback(_tell_failure)
         return task
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         """The life of the stream: connects, takes what arrives, tells why it ended."""
@@ -215,7 +255,8 @@ class GrpcConnection:
                 self.stream = None
                 stream.end_ns = arrival_ns
                 if stream.answer.error is not None or number < len(held):
-                    self.close()  # an error may have a last response after it, which would end the next request
+                    # an error may have a last response after it, which would end the next request
+                    self.close()
                 self._owner.on_ended(self, stream)
                 return
 
@@ -233,7 +274,7 @@ class GrpcConnection:
         stream.reads += 1
         return last
 
-    # --- ending -----------------------------------------------------------------------------------------------
+    # --- ending -----------------------------------------------------------------------------------
 
     def _lost(self, reason: str) -> None:
         """The stream failed or ended: first what arrived before, then that."""
@@ -245,7 +286,8 @@ class GrpcConnection:
         if stream is None:
             self._owner.on_dropped(self)
         else:
-            # As over HTTP: a kept stream that ends without a word was ended before the server saw the request.
+            # As over HTTP: a kept stream that ends without a word was ended before the server saw
+            # the request.
             self._owner.on_broke(self, stream, reason, retry=stream.reused and stream.reads == 0)
 
     def close(self) -> None:
@@ -263,7 +305,9 @@ class GrpcConnection:
 
 def _tell_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        task.get_loop().call_exception_handler({"message": "gRPC stream failed", "exception": error})
+        task.get_loop().call_exception_handler(
+            {"message": "gRPC stream failed", "exception": error}
+        )
 
 
 def shut_down(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,4 +1,5 @@
-"""Keeps to the load of a step: which of its requests may be sent at this moment, and when to ask again."""
+"""Keeps to the load of a step: which of its requests may be sent at this moment, and when to ask
+again."""
 
 from __future__ import annotations
 
@@ -42,12 +43,19 @@ class Due(NamedTuple):
 
 
 class Feed:
-    """Use: `begin(step)`, then look at `starter` and `later`, take them, and `follow` answers, until `ended`."""
+    """Use: `begin(step)`, then look at `starter` and `later`, take them, and `follow` answers,
+    until `ended`."""
 
     def __init__(
-        self, plan: Plan, prompts: PromptWriter, body: RequestBody, graded: RequestBody, soon: Callable[..., object]
+        self,
+        plan: Plan,
+        prompts: PromptWriter,
+        body: RequestBody,
+        graded: RequestBody,
+        soon: Callable[..., object],
     ) -> None:
-        """`graded`: the body of requests whose answers are graded. `soon(callback)`: call back when there is time."""
+        """`graded`: the body of requests whose answers are graded. `soon(callback)`: call back when
+        there is time."""
         self._plan = plan
         self._prompts = prompts
         self._body, self._graded = body, graded
@@ -64,7 +72,8 @@ class Feed:
         self._start_ns = 0
 
     def begin(self, step: Step, at_once: int) -> None:
-        """`at_once`: how many are wanted at the very start; they are written now, as far as memory allows."""
+        """`at_once`: how many are wanted at the very start; they are written now, as far as memory
+        allows."""
         self._cell, self._start_ns = step.cell, step.start_ns
         indices: Iterator[int] = itertools.count(step.first)
         if step.last is not None:
@@ -96,7 +105,11 @@ class Feed:
 
     def next_later(self) -> Due | None:
         """The next later turn."""
-        while self._later and self.sessions is not None and self.sessions.is_given_up(self._later[0].order):
+        while (
+            self._later
+            and self.sessions is not None
+            and self.sessions.is_given_up(self._later[0].order)
+        ):
             heapq.heappop(self._later)
         return self._later[0] if self._later else None
 
@@ -110,7 +123,8 @@ class Feed:
         return heapq.heappop(self._later)
 
     def follow_sent(self, request: PlannedRequest, now_ns: int, replica: int | None) -> None:
-        """Make the calls that follow from the sending of `request`, and keep that its session has begun."""
+        """Make the calls that follow from the sending of `request`, and keep that its session has
+        begun."""
         if self.sessions is not None and request.turn is not None:
             for due_ns, index in self.sessions.sent(request.index, now_ns):
                 self._push(self._plan.request(self._cell, index), b"", round(due_ns), replica)
@@ -121,12 +135,16 @@ class Feed:
         if self.sessions is None:
             return
         if opened and self._plan.graph is not None and request.turn is not None:
-            self._answers.setdefault(request.session_id or "", {})[request.turn] = stream.answer.text
+            self._answers.setdefault(request.session_id or "", {})[request.turn] = (
+                stream.answer.text
+            )
         for due_ns, index in self.sessions.ended(request.index, stream.end_ns or 0):
             following = self._plan.request(self._cell, index)
-            history = b"" if self._plan.graph is not None else self._prompts.answered(
-                opened, stream.answer.text, following
-            )  # fmt: skip
+            history = (
+                b""
+                if self._plan.graph is not None
+                else self._prompts.answered(opened, stream.answer.text, following)
+            )
             self._push(following, history, round(due_ns), replica)
 
     def close(self, request: PlannedRequest) -> bool:
@@ -138,15 +156,21 @@ class Feed:
             self._answers.pop(request.session_id or "", None)
         return over
 
-    def _push(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> None:
+    def _push(
+        self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None
+    ) -> None:
         heapq.heappush(self._later, self._write(request, history, due_ns, replica))
 
-    def _write(self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None) -> Due:
+    def _write(
+        self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None
+    ) -> Due:
         answers = self._answers.get(request.session_id or "") if request.answers else None
         opened = self._prompts.opened(request, history, answers or {})
         of_phase = self._graded if request.phase == "check" else self._body
         body = of_phase.render(self._prompts.closed(opened, request), request.output_tokens)
-        return Due(due_ns, request.index, request, body, opened if self._keeps(request) else b"", replica)
+        return Due(
+            due_ns, request.index, request, body, opened if self._keeps(request) else b"", replica
+        )
 
     def _keeps(self, request: PlannedRequest) -> bool:
         """Tell whether a later turn's prompt holds this one, or its answer."""
@@ -169,8 +193,13 @@ class Feed:
         return made
 
     def _refill(self) -> None:
-        """Keep requests ready, a few at a time between other work, so that none is written when it is due."""
-        if not self._refilling and len(self._ready) < _READY_REQUESTS and self._ready_bytes < _READY_BYTES:
+        """Keep requests ready, a few at a time between other work, so that none is written when it
+        is due."""
+        if (
+            not self._refilling
+            and len(self._ready) < _READY_REQUESTS
+            and self._ready_bytes < _READY_BYTES
+        ):
             self._refilling = True
             self._soon(self._refill_some)
 
@@ -183,7 +212,8 @@ class Feed:
 _NAMES = 20
 """Names of models, and of fields, that are kept apart."""
 _COMPARED = 32
-"""Measured answers of a worker whose text is kept to be compared: such are parsed event by event."""
+"""Measured answers of a worker whose text is kept to be compared: such are parsed event by event.
+"""
 _COMPARED_TOKENS = 8
 """Tokens from which an answer is more than a yes."""
 
@@ -223,9 +253,11 @@ class StepLoad:
         return 8 if self._load.is_open else self._share(int(self._load.value))
 
     def next(self, freed_ns: int, under_way: int) -> tuple[Due, int] | None:
-        """A request to send now, and when that was intended; None: there is none yet, see `wake_ns`.
+        """A request to send now, and when that was intended; None: there is none yet, see
+        `wake_ns`.
 
-        `freed_ns`: when a slot of a closed loop came free, which is when its next request should begin.
+        `freed_ns`: when a slot of a closed loop came free, which is when its next request should
+        begin.
         """
         self.wake_ns = None
         if self._cyclic and self.is_over():
@@ -259,7 +291,8 @@ class StepLoad:
         return True
 
     def note_answer(self, stream: Stream, keys: list[str]) -> None:
-        """Keep what a whole answer tells of the server; of names without end, those after the first few are one."""
+        """Keep what a whole answer tells of the server; of names without end, those after the first
+        few are one."""
         result = self.result
         result.hidden_tokens += stream.hidden_tokens()
         model = [stream.answer.model] if stream.answer.model is not None else []

@@ -1,4 +1,5 @@
-"""Starts the workers for the run's owner, gives them their steps, listens, and survives the loss of any of them."""
+"""Starts the workers for the run's owner, gives them their steps, listens, and survives the loss of
+any of them."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ _CONNECT_S = 150e-6
 
 
 def choose_workers(loads: tuple[Load, ...]) -> int:
-    """Choose how many workers the heaviest cell needs, within the processors it may use; one carries some 80,000
-    events/s."""
+    """Choose how many workers the heaviest cell needs, within the processors it may use; one
+    carries some 80,000 events/s."""
 
     def needed(load: Load) -> float:
         return load.value / (1000 if load.is_open else 4000)
@@ -58,10 +59,14 @@ def choose_workers(loads: tuple[Load, ...]) -> int:
 
 
 class WorkerPool:
-    """Workers of one run. A context manager: however the block ends, they save what they have and go."""
+    """Workers of one run. A context manager: however the block ends, they save what they have and
+    go."""
 
     def __init__(
-        self, jobs: list[Job], log: Path, take_answers: Callable[[list[GradedText]], None] = lambda answers: None
+        self,
+        jobs: list[Job],
+        log: Path,
+        take_answers: Callable[[list[GradedText]], None] = lambda answers: None,
     ) -> None:
         """`take_answers`: is given the answers to be graded, as they come."""
         self._take_answers = take_answers
@@ -83,7 +88,9 @@ class WorkerPool:
 
     def __enter__(self) -> WorkerPool:
         try:
-            apart = needs_own_session({to.address[1][1] for job in self._jobs for to in job.destinations})
+            apart = needs_own_session(
+                {to.address[1][1] for job in self._jobs for to in job.destinations}
+            )
             with self._log.open("ab") as log:
                 for job in self._jobs:
                     self._workers.append(_Worker(job, log.fileno(), apart=apart))
@@ -112,8 +119,11 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run_step(self, cell: int, load: Load, first: int, last: int | None) -> Iterator[Progress | StepDone]:
-        """Run requests `first` … `last` of a cell; yields progress several times a second, then the result."""
+    def run_step(
+        self, cell: int, load: Load, first: int, last: int | None
+    ) -> Iterator[Progress | StepDone]:
+        """Run requests `first` … `last` of a cell; yields progress several times a second, then the
+        result."""
         workers = [worker for worker in self._workers if worker.alive]
         if not load.is_open:
             workers = workers[: max(1, int(load.value))]
@@ -123,7 +133,16 @@ class WorkerPool:
         self.watched = []
         busy = set()
         for part, worker in enumerate(workers):
-            worker.tell(Step(cell=cell, first=first, last=last, part=part, parts=len(workers), start_ns=start_ns))
+            worker.tell(
+                Step(
+                    cell=cell,
+                    first=first,
+                    last=last,
+                    part=part,
+                    parts=len(workers),
+                    start_ns=start_ns,
+                )
+            )
             busy.add(worker)
         while busy:
             for worker, message in self._listen(0.25):
@@ -157,7 +176,9 @@ class WorkerPool:
             if messages is None:
                 self._selector.unregister(worker.stdout)
                 if not worker.failed:
-                    self.failures.append(f"worker {worker.job.worker} died ({worker.how_it_ended()})")
+                    self.failures.append(
+                        f"worker {worker.job.worker} died ({worker.how_it_ended()})"
+                    )
             for message in messages or ():
                 if isinstance(message, Progress):
                     worker.progress = message
@@ -195,7 +216,12 @@ class _Worker:
         self.progress = NOTHING_YET
         self._process = subprocess.Popen(
             # -P: a file called queue.py in the current folder must not be taken for the library's.
-            [sys.executable, "-P", "-m", f"loadstone.measure.client.{'worker' if job.ray is None else 'ray_worker'}"],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                f"loadstone.measure.client.{'worker' if job.ray is None else 'ray_worker'}",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

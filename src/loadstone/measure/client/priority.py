@@ -1,9 +1,11 @@
-"""Sets where Linux's scheduler counts the workers: a client beside a busy engine must get a processor when data come.
+"""Sets where Linux's scheduler counts the workers: a client beside a busy engine must get a
+processor when data come.
 
-Processors are shared among sessions first (autogroups, sched(7)), and only then among the threads of one. In the
-engine's session a worker, which mostly sleeps, runs soon after data wake it. In another session it waits until its
-whole group is due, which beside a busy group took up to 0.2 s on two cores; unless that group has more weight. Too
-much weight keeps a server on the same cores from writing: it rises only while the worker is kept waiting.
+Processors are shared among sessions first (autogroups, sched(7)), and only then among the threads
+of one. In the engine's session a worker, which mostly sleeps, runs soon after data wake it. In
+another session it waits until its whole group is due, which beside a busy group took up to 0.2 s on
+two cores; unless that group has more weight. Too much weight keeps a server on the same cores from
+writing: it rises only while the worker is kept waiting.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 LEVELS = (-5, -10, -15, -20)
-"""Weights of 3, 9, 29 and 87 times that of others. At -20 from the start, a hundred streams that start together on
-two cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the truth; at -5 it is 0.2 ms. At -5
-beside vLLM on two cores, arrivals waited 60 to 220 ms (p99) to be read. Straight to -20 once kept waiting gave 0.4 to
-0.8 ms, and 5 to 120 ms (docs/trust.md)."""
+"""Weights of 3, 9, 29 and 87 times that of others. At -20 from the start, a hundred streams that
+start together on two cores kept the timing server from writing: TTFT p50 was 15 to 25 ms above the
+truth; at -5 it is 0.2 ms. At -5 beside vLLM on two cores, arrivals waited 60 to 220 ms (p99) to be
+read. Straight to -20 once kept waiting gave 0.4 to 0.8 ms, and 5 to 120 ms (docs/trust.md)."""
 _TICK_S = 0.01
 _WINDOW_S = 1.0
 _WAITED = 0.1
-"""The share of a window in which a worker was ready and had no processor: with more, its weight rises."""
+"""The share of a window in which a worker was ready and had no processor: with more, its weight
+rises."""
 _AUTOGROUP = "/proc/self/autogroup"
 _LISTENING = "0A"
 _TRIES = 20
@@ -34,15 +37,16 @@ _RETRY_S = 0.1
 def needs_own_session(ports: Collection[int]) -> bool:
     """Return True if workers are to be started in sessions of their own and call `rise`.
 
-    Not if a server on one of these TCP ports is in this session: its group is theirs. Nor without the right to raise
-    priority (root, CAP_SYS_NICE, RLIMIT_NICE): a further session is then one group more to wait for. Nor under
-    nice(1), which asks for less.
+    Not if a server on one of these TCP ports is in this session: its group is theirs. Nor without
+    the right to raise priority (root, CAP_SYS_NICE, RLIMIT_NICE): a further session is then one
+    group more to wait for. Nor under nice(1), which asks for less.
     """
     return _may_rise() and not _is_listening_here(ports)
 
 
 def rise() -> None:
-    """In a process that leads its session: raise the weight of its group, as far as that is permitted."""
+    """In a process that leads its session: raise the weight of its group, as far as that is
+    permitted."""
     if not leads_session():
         return
     for _ in range(_TRIES):
@@ -56,8 +60,11 @@ def leads_session() -> bool:
 
 
 def set_weight(nice: int) -> bool:
-    """Set the weight of this session's group; returns False if the kernel wants to be asked again later."""
-    with contextlib.suppress(OSError):  # what counts where there are no autogroups, as in a container
+    """Set the weight of this session's group; returns False if the kernel wants to be asked again
+    later."""
+    with contextlib.suppress(
+        OSError
+    ):  # what counts where there are no autogroups, as in a container
         os.setpriority(os.PRIO_PROCESS, 0, nice)
     try:
         Path(_AUTOGROUP).write_text(str(nice), "ascii")
@@ -69,12 +76,15 @@ def set_weight(nice: int) -> bool:
 
 
 class WeightGuard:
-    """Raises the weight of a session that leads its group by a level whenever it was kept waiting for a processor.
+    """Raises the weight of a session that leads its group by a level whenever it was kept waiting
+    for a processor.
 
     A timer that fires late, by more than the process computed meanwhile, tells of that.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, change: Callable[[int], bool] = set_weight) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, change: Callable[[int], bool] = set_weight
+    ) -> None:
         self._loop, self._change = loop, change
         self._levels = list(LEVELS[1:])
         self._waited_s = 0.0

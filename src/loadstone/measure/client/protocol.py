@@ -1,9 +1,12 @@
-"""Defines the messages between the run's owner and its workers: one JSON object a line, over the workers' pipes.
+"""Defines the messages between the run's owner and its workers: one JSON object a line, over the
+workers' pipes.
 
-owner → worker (stdin)    Job once, then Step after Step, EndStep or StopRun to end early; Leave or the pipe's end:
+owner → worker (stdin)    Job once, then Step after Step, EndStep or StopRun to end early; Leave or
+                          the pipe's end:
 save
                           and exit
-worker → owner (stdout)   Ready once, Progress (and EndedRequests) four times a second, StepDone per step, Failed if
+worker → owner (stdout)   Ready once, Progress (and EndedRequests) four times a second, StepDone per
+                          step, Failed if
 it cannot
                           go on
 """
@@ -31,7 +34,8 @@ class Destination(msgspec.Struct, kw_only=True):
     tls_name: str | None
     """Server name for TLS; None: plain HTTP."""
     tunnel: str | None
-    """host:port that the proxy at `address` is asked for; None: no proxy, or one that forwards plain HTTP."""
+    """host:port that the proxy at `address` is asked for; None: no proxy, or one that forwards
+    plain HTTP."""
     request_line: str
     headers: list[tuple[str, str]]
     secrets: list[str] = []
@@ -39,7 +43,8 @@ class Destination(msgspec.Struct, kw_only=True):
 
 
 class Job(msgspec.Struct, kw_only=True, tag="job"):
-    """All a worker needs to know; travels through a pipe, never through a file, for it may hold secrets."""
+    """All a worker needs to know; travels through a pipe, never through a file, for it may hold
+    secrets."""
 
     folder: str
     worker: int
@@ -66,7 +71,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
 
 
 class Step(msgspec.Struct, kw_only=True, tag="step"):
-    """Requests `first` … `last` − 1 of a cell (`last` None: endless), of which this worker sends every `parts`-th."""
+    """Requests `first` … `last` − 1 of a cell (`last` None: endless), of which this worker sends
+    every `parts`-th."""
 
     cell: int
     first: int
@@ -87,7 +93,8 @@ class EndStep(msgspec.Struct, tag="end"):
 
 
 class Leave(msgspec.Struct, tag="leave"):
-    """Save and exit. Said besides closing the pipe, which a process forked off the owner may hold open."""
+    """Save and exit. Said besides closing the pipe, which a process forked off the owner may hold
+    open."""
 
 
 class Ready(msgspec.Struct, tag="ready"):
@@ -129,8 +136,8 @@ NOTHING_YET = Progress(0, 0, 0, 0, 0)
 
 
 class StepDone(msgspec.Struct, tag="done"):
-    """Tells what came of a step, of one worker or of all together. Monotonic ns: when the step was to start, the last
-    request was taken up, and the last one ended.
+    """Tells what came of a step, of one worker or of all together. Monotonic ns: when the step was
+    to start, the last request was taken up, and the last one ended.
     """
 
     start_ns: int
@@ -145,12 +152,14 @@ class StepDone(msgspec.Struct, tag="done"):
     unlisted: dict[str, int] = {}
     """Answers by the unknown fields in which they had output."""
     hidden_tokens: int = 0
-    """Output tokens that the server counts and did not send; below 0: that it sent and counts beside them."""
+    """Output tokens that the server counts and did not send; below 0: that it sent and counts
+    beside them."""
     texts: dict[str, str] = {}
     """The first answers: digest of the request to that of the text."""
 
     clocks_apart_ns: int = 0
-    """The most by which a worker's clock may be off its owner's so far, its drift included; 0: it is the same."""
+    """The most by which a worker's clock may be off its owner's so far, its drift included; 0: it
+    is the same."""
 
     def add(self, other: StepDone) -> None:
         self.issue_end_ns = max(self.issue_end_ns, other.issue_end_ns)
@@ -171,7 +180,8 @@ class EndedRequests(msgspec.Struct, tag="ended"):
 
 
 class GradedText(msgspec.Struct, kw_only=True, frozen=True):
-    """The answer to a question, to be graded by the owner: nothing of it is written to a file on the way.
+    """The answer to a question, to be graded by the owner: nothing of it is written to a file on
+    the way.
 
     ended     it came to its end, and is no error; `cut`: at the limit of its tokens
     thought   reasoning came apart from the text
@@ -212,7 +222,8 @@ class MessageReader(Generic[_Message]):
         self._rest = b""
 
     def read(self) -> list[_Message] | None:
-        """Read once: the messages that came, none if it was less than a line; None at the pipe's end."""
+        """Read once: the messages that came, none if it was less than a line; None at the pipe's
+        end."""
         data = os.read(self._pipe, 1 << 20)
         if not data:
             return None

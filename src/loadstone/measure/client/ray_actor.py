@@ -1,7 +1,8 @@
-"""Runs a load worker on another machine of a Ray cluster: an actor that has the worker as its child.
+"""Runs a load worker on another machine of a Ray cluster: an actor that has the worker as its
+child.
 
-Ray finds this module by its name, so Loadstone has to be installed on every machine of the cluster. What passes is
-bytes: the protocol's lines and the journal as it grows.
+Ray finds this module by its name, so Loadstone has to be installed on every machine of the cluster.
+What passes is bytes: the protocol's lines and the journal as it grows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _PIECE_BYTES = 4 << 20
 
 
 class WorkerHost:
-    """Starts one worker. If the actor ends, however that happens, the worker sees its stdin end, saves and exits."""
+    """Starts one worker. If the actor ends, however that happens, the worker sees its stdin end,
+    saves and exits."""
 
     def __init__(self, plan: bytes) -> None:
         """`plan`: a run's plan.parquet, for the worker's own folder on this machine."""
@@ -57,7 +59,8 @@ class WorkerHost:
             self._stdin.flush()
 
     def read(self) -> tuple[bytes, bytes, bytes, int | None]:
-        """Read what is new of reports, journal and log; the worker's exit code once it has ended and all is read."""
+        """Read what is new of reports, journal and log; the worker's exit code once it has ended
+        and all is read."""
         code = self._process.poll()  # before reading: nothing written before the end is missed
         reports = b""
         with contextlib.suppress(BlockingIOError):
@@ -65,7 +68,12 @@ class WorkerHost:
                 reports += piece
         journals = sorted(self._folder.glob("journal-*.arrow"))
         journal = self._new(journals[0]) if journals else b""
-        return reports, journal, self._new(self._log), None if len(journal) == _PIECE_BYTES else code
+        return (
+            reports,
+            journal,
+            self._new(self._log),
+            None if len(journal) == _PIECE_BYTES else code,
+        )
 
     def _new(self, path: Path) -> bytes:
         with path.open("rb") as file:

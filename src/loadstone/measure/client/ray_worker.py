@@ -1,10 +1,12 @@
-"""A load worker on another machine, as its owner sees it: a process that takes orders on stdin like any worker.
+"""A load worker on another machine, as its owner sees it: a process that takes orders on stdin like
+any worker.
 
-It is run as `python -m loadstone.measure.client.ray_worker`. The worker itself is in a Ray actor (ray_actor.py); this
-process passes orders and reports on, and copies the worker's journal into the run folder as it grows. Times are made
-those of the clock at the other side. The offset is half-way through the quickest of some round trips (as NTP has it,
-RFC 5905, section 8): it is wrong by half that trip at most. It is taken once for all times of the run, so that the
-worker's records are of one clock, and again before each step, to see how far the clocks drift.
+It is run as `python -m loadstone.measure.client.ray_worker`. The worker itself is in a Ray actor
+(ray_actor.py); this process passes orders and reports on, and copies the worker's journal into the
+run folder as it grows. Times are made those of the clock at the other side. The offset is half-way
+through the quickest of some round trips (as NTP has it, RFC 5905, section 8): it is wrong by half
+that trip at most. It is taken once for all times of the run, so that the worker's records are of
+one clock, and again before each step, to see how far the clocks drift.
 """
 
 from __future__ import annotations
@@ -45,11 +47,13 @@ if TYPE_CHECKING:
 _START_S = 60.0
 _ANSWER_S = 30.0
 _POLL_S = 0.5
-"""The interval at which a worker journals. Each answer of Ray takes one to two milliseconds of CPU on either side."""
+"""The interval at which a worker journals. Each answer of Ray takes one to two milliseconds of CPU
+on either side."""
 _OWNER_POLL_S = 0.1
 _TRIPS = 25
 _CLOSE_NS = 500_000
-"""A clock known so well is asked no further: a quarter of what makes a finding of it (clocks_apart)."""
+"""A clock known so well is asked no further: a quarter of what makes a finding of it
+(clocks_apart)."""
 
 
 class RayWorker:
@@ -64,15 +68,22 @@ class RayWorker:
         self._ray, self._job, self._out = ray, job, out
         folder = Path(job.folder)
         options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        self._actor: Any = ray.remote(**options)(WorkerHost).remote((folder / "plan.parquet").read_bytes())
+        self._actor: Any = ray.remote(**options)(WorkerHost).remote(
+            (folder / "plan.parquet").read_bytes()
+        )
         version, there = self._ask("about", within_s=_START_S)
         if version != __version__:
-            raise InputError(f"--ray: a machine has Loadstone {version}, this one {__version__}; install the same")
+            raise InputError(
+                f"--ray: a machine has Loadstone {version}, this one {__version__}; install the"
+                " same"
+            )
         self._offset_ns, self._within_ns = self._measure_offset(_TRIPS)
         self._apart_ns = self._within_ns
         self._journal = JournalWriter(folder, job.worker)
         self._frames = self._lines = b""
-        shifted = msgspec.structs.replace(job, folder=there, origin_ns=job.origin_ns + self._offset_ns, ray=None)
+        shifted = msgspec.structs.replace(
+            job, folder=there, origin_ns=job.origin_ns + self._offset_ns, ray=None
+        )
         self._tell([shifted])
 
     def run(self, orders: MessageReader[ToWorker]) -> int:
@@ -92,7 +103,10 @@ class RayWorker:
                 report(self._here(decode_report(line)), self._out)
             if code is not None:
                 if code < 0:
-                    report(Failed(f"worker {self._job.worker} died on its machine (signal {-code})"), self._out)
+                    report(
+                        Failed(f"worker {self._job.worker} died on its machine (signal {-code})"),
+                        self._out,
+                    )
                 return 1 if code else 0
 
     def close(self) -> None:
@@ -107,7 +121,8 @@ class RayWorker:
             self._ask("tell", b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
 
     def _measure_offset(self, least: int) -> tuple[int, int]:
-        """The clock there − the one here, ns, and by how much that may be wrong, from `least` round trips or more."""
+        """The clock there − the one here, ns, and by how much that may be wrong, from `least` round
+        trips or more."""
         trips = []
         for _ in range(_TRIPS):
             before = time.monotonic_ns()
@@ -147,13 +162,19 @@ class RayWorker:
             if end > len(self._frames):
                 break
             if number:  # 0 is the schema, which the journal here has
-                self._append(pa.ipc.read_record_batch(self._frames[at + HEADER_BYTES : end], journal_schema()))
+                self._append(
+                    pa.ipc.read_record_batch(
+                        self._frames[at + HEADER_BYTES : end], journal_schema()
+                    )
+                )
             at = end
         self._frames = self._frames[at:]
 
     def _append(self, batch: pa.RecordBatch) -> None:
         if not self._journal.write(batch):
-            raise DiskFullError(f"{self._job.folder}: disk full; the run ends early and what was measured is kept")
+            raise DiskFullError(
+                f"{self._job.folder}: disk full; the run ends early and what was measured is kept"
+            )
 
 
 def _connect(address: str) -> None:
@@ -164,19 +185,22 @@ def _connect(address: str) -> None:
     connected = threading.Event()
     threading.Thread(target=_end_with_owner, args=(connected,), daemon=True).start()
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="FATAL", configure_logging=False)
+        ray.init(
+            address=address, log_to_driver=False, logging_level="FATAL", configure_logging=False
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"--ray {address}: no Ray cluster is reached from here ({reason}); give the head's host:port, on a "
-            "machine where ray start joined the cluster"
+            f"--ray {address}: no Ray cluster is reached from here ({reason}); give the head's"
+            " host:port, on a machine where ray start joined the cluster"
         ) from error
     finally:
         connected.set()
 
 
 def _end_with_owner(connected: threading.Event) -> None:
-    """Ray may try for minutes to connect, and hears nothing meanwhile: without an owner, this process just ends."""
+    """Ray may try for minutes to connect, and hears nothing meanwhile: without an owner, this
+    process just ends."""
     poll = select.poll()
     poll.register(0, select.POLLHUP)
     while not connected.wait(_OWNER_POLL_S):
@@ -194,7 +218,9 @@ def main() -> int:
         return 2
     try:
         _connect(job.ray)
-        for number in SIGNALS:  # after Ray, which has handlers of its own: the owner decides when a run ends
+        for (
+            number
+        ) in SIGNALS:  # after Ray, which has handlers of its own: the owner decides when a run ends
             signal.signal(number, signal.SIG_IGN)
         worker = RayWorker(job, out)
         code = worker.run(orders)
@@ -202,10 +228,17 @@ def main() -> int:
     except LoadstoneError as error:
         report(Failed(str(error), isinstance(error, DiskFullError)), out)
         return 1
-    except Exception as error:  # Ray's errors have no common base but this one; the journal has what came before
+    except (
+        Exception
+    ) as error:  # Ray's errors have no common base but this one; the journal has what came before
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         print(f"worker {job.worker}: {error!r}", file=sys.stderr)
-        report(Failed(f"worker {job.worker}: lost in the Ray cluster ({type(error).__name__}: {reason})"), out)
+        report(
+            Failed(
+                f"worker {job.worker}: lost in the Ray cluster ({type(error).__name__}: {reason})"
+            ),
+            out,
+        )
         return 1
     return code
 

@@ -22,7 +22,8 @@ from loadstone.measure.wire.request import RequestBody, new_answer
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02
-_SWEEP_PARTS = 50  # every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s, sooner where a timeout is short
+# every stream is looked at once in _SWEEP_S · _SWEEP_PARTS = 1 s, sooner where a timeout is short
+_SWEEP_PARTS = 50
 _LATENESS = 0.1
 """Share of the shortest timeout by which, and by _SWEEP_S, a request may be cut late."""
 _RECONNECT_S = 0.05
@@ -31,24 +32,31 @@ _QUIET_NS = 500_000_000
 _PROFILE_S = 0.01
 """The interval at which a closed loop that ramps looks how many slots it has."""
 _RACE_NS = 2_000_000_000
-"""A server that closes a kept connection while a request is on its way to it cuts it within a round trip; one that
-takes seconds had the request, and dropped it."""
+"""A server that closes a kept connection while a request is on its way to it cuts it within a round
+trip; one that takes seconds had the request, and dropped it."""
 _GRADED_CHARACTERS = 1 << 20
 _PART_EVENTS = 64
 _PART_NS = 5_000_000_000
-"""A stream that goes on is journaled at its first sweep, then at so many new events, or after so long."""
+"""A stream that goes on is journaled at its first sweep, then at so many new events, or after so
+long."""
 
 
 class Sender:
-    """Use: `begin(step)`, which ends with a call of `settled`; `sweep` from the first moment on; `close` at the end.
+    """Use: `begin(step)`, which ends with a call of `settled`; `sweep` from the first moment on;
+    `close` at the end.
 
     It is the Owner of its connections. `progress` counts; `fragments` gets what is to be journaled.
     """
 
     def __init__(
-        self, job: Job, plan: Plan, loop: asyncio.AbstractEventLoop, clock: RunClock, fragments: Fragments,
+        self,
+        job: Job,
+        plan: Plan,
+        loop: asyncio.AbstractEventLoop,
+        clock: RunClock,
+        fragments: Fragments,
         settled: Callable[[StepLoad], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.loop = loop
         self.clock = clock
         self.held_limit_bytes = job.held_limit_bytes
@@ -62,8 +70,12 @@ class Sender:
         self._plan = plan
         self._fragments = fragments
         self._settled = settled
-        prompts = PromptWriter(job.vocabulary, seed=plan.seed, salt=job.salt, chat=job.endpoint == "chat")
-        self._feed = Feed(plan, prompts, RequestBody(job.body), RequestBody(job.graded_body), loop.call_soon)
+        prompts = PromptWriter(
+            job.vocabulary, seed=plan.seed, salt=job.salt, chat=job.endpoint == "chat"
+        )
+        self._feed = Feed(
+            plan, prompts, RequestBody(job.body), RequestBody(job.graded_body), loop.call_soon
+        )
         self._grpc = (
             Channels(headers=job.destinations[0].headers, request_tag=job.request_tag)
             if job.endpoint == "triton-grpc"
@@ -72,7 +84,9 @@ class Sender:
         self._fleet = ServerFleet(self, job.destinations, job.route, self._grpc)
         tag = f"X-Request-Id: {job.request_tag}"
         self._heads = [
-            "\r\n".join([to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]).encode("latin-1")
+            "\r\n".join(
+                [to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]
+            ).encode("latin-1")
             for to in job.destinations
         ]
         self._pacer = Pacer(loop, self._pump)
@@ -87,7 +101,7 @@ class Sender:
         shortest_s = min(msgspec.structs.astuple(job.timeouts))
         self._sweep_parts = max(1, min(_SWEEP_PARTS, int(shortest_s * _LATENESS / _SWEEP_S)))
 
-    # --- a step -----------------------------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------
 
     def begin(self, step: Step) -> None:
         self._step = load = StepLoad(step, self._plan, self._feed)
@@ -135,9 +149,12 @@ class Sender:
         self.progress.issued += 1
         compared = load.keeps_text(request)
         kept = bool(due.opened) or compared or request.phase == "check"
-        stream = Stream(request, b"", intended_ns, new_answer(
-            self._job.endpoint, stream=self._job.streams, keep_text=kept
-        ))  # fmt: skip
+        stream = Stream(
+            request,
+            b"",
+            intended_ns,
+            new_answer(self._job.endpoint, stream=self._job.streams, keep_text=kept),
+        )
         if compared:
             self._compared[stream] = due.body
         stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
@@ -145,8 +162,11 @@ class Sender:
             stream.payload = due.body
         else:
             stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
-                self._heads[stream.replica], request.request_id.encode(), len(due.body), due.body
-            )  # fmt: skip
+                self._heads[stream.replica],
+                request.request_id.encode(),
+                len(due.body),
+                due.body,
+            )
         if due.opened:
             self._sessions[stream] = due.opened
         self._feed.follow_sent(request, now, stream.replica if self._fleet.sticky else None)
@@ -170,7 +190,9 @@ class Sender:
         except OSError as error:
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
             self.loop.call_soon(
-                self._fail, stream, f"cannot open a socket: {error.strerror} (limit {limit}; see ulimit -n)"
+                self._fail,
+                stream,
+                f"cannot open a socket: {error.strerror} (limit {limit}; see ulimit -n)",
             )
             return
         if connection.stream is stream:  # else it broke at once, and the stream is elsewhere
@@ -183,13 +205,15 @@ class Sender:
             self._step = None
             self._settled(load)
 
-    # --- what connections report ------------------------------------------------------------------------------
+    # --- what connections report ------------------------------------------------------------------
 
     def on_ended(self, connection: AnyConnection, stream: Stream) -> None:
         """An answer came to its end."""
         self._fleet.keep(connection, stream)
         stream.judge(self._plan.exact_output and stream.request.phase != "check")
-        if stream.status in ("ok", "short") and (reason := stream.find_exceeded(self._job.timeouts, self.clock)):
+        if stream.status in ("ok", "short") and (
+            reason := stream.find_exceeded(self._job.timeouts, self.clock)
+        ):
             stream.status, stream.error = "timeout", reason
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
@@ -199,7 +223,9 @@ class Sender:
         self._record(stream)
         self._settle()
 
-    def on_broke(self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool) -> None:
+    def on_broke(
+        self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool
+    ) -> None:
         """A connection failed under its request."""
         self._fleet.drop(connection, stream)
         now_ns = time.monotonic_ns()
@@ -260,7 +286,8 @@ class Sender:
         self._send_due(freed_ns)
 
     def _give_up(self, indices: list[int], failed: Stream) -> None:
-        """Record turns that can no longer be asked, as one of their session failed: nothing is dropped."""
+        """Record turns that can no longer be asked, as one of their session failed: nothing is
+        dropped."""
         now = time.monotonic_ns()
         for index in indices:
             stream = Stream(self._plan.request(failed.request.cell, index), b"", now)
@@ -291,11 +318,21 @@ class Sender:
         """Keep an answer for whoever grades it."""
         answer = stream.answer
         text = blank(_whole(answer.text[:_GRADED_CHARACTERS]), self._keys)
-        calls = [{name: blank(_whole(said), self._keys) for name, said in call.items()} for call in answer.calls]
-        self.answers.append(GradedText(
-            request_id=stream.request.request_id, ended=stream.status == "ok", cut=answer.finish_reason == "length",
-            tokens=stream.output_tokens(), text=text, thought=answer.thought, calls=calls,
-        ))  # fmt: skip
+        calls = [
+            {name: blank(_whole(said), self._keys) for name, said in call.items()}
+            for call in answer.calls
+        ]
+        self.answers.append(
+            GradedText(
+                request_id=stream.request.request_id,
+                ended=stream.status == "ok",
+                cut=answer.finish_reason == "length",
+                tokens=stream.output_tokens(),
+                text=text,
+                thought=answer.thought,
+                calls=calls,
+            )
+        )
 
     def _count_latencies(self, stream: Stream) -> None:
         """For whoever watches; results are computed from the journals."""
@@ -304,7 +341,9 @@ class Sender:
             return
         if stream.request.phase == "measure":
             is_closed = self._plan.cells[stream.request.cell].is_closed
-            begin_ns = stream.sent_ns if is_closed and stream.sent_ns is not None else stream.intended_ns
+            begin_ns = (
+                stream.sent_ns if is_closed and stream.sent_ns is not None else stream.intended_ns
+            )
             begin_s, tpot_s = self.clock.since_origin_s(begin_ns), None
             progress.ttfts += 1
             progress.ttft_s += first_s - begin_s
@@ -314,9 +353,11 @@ class Sender:
                 progress.tpot_s += tpot_s
             if self._job.watched and stream.sent_ns is not None:
                 sent_s = self.clock.since_origin_s(stream.sent_ns)
-                self.watched.append(WatchedRequest(sent_s, last_s, first_s - begin_s, tpot_s, last_s - begin_s))
+                self.watched.append(
+                    WatchedRequest(sent_s, last_s, first_s - begin_s, tpot_s, last_s - begin_s)
+                )
 
-    # --- meanwhile, and at the end ----------------------------------------------------------------------------
+    # --- meanwhile, and at the end ----------------------------------------------------------------
 
     def sweep(self) -> None:
         """Look at a part of the streams: read what they hold, journal it, enforce timeouts."""
@@ -338,7 +379,9 @@ class Sender:
         connection.decode()
         if stream not in self._active:
             return
-        reason = stream.find_overdue(self._job.timeouts, now) or stream.find_exceeded(self._job.timeouts, self.clock)
+        reason = stream.find_overdue(self._job.timeouts, now) or stream.find_exceeded(
+            self._job.timeouts, self.clock
+        )
         if reason is not None:
             connection.stream = None
             connection.close()
@@ -350,7 +393,11 @@ class Sender:
                 if stream.sent_ns is None:
                     self._fleet.note_failure(stream)
                 self._fail(stream, reason, "timeout")
-        elif not stream.part_ns or len(stream.arrival_s) >= _PART_EVENTS or now > stream.part_ns + _PART_NS:
+        elif (
+            not stream.part_ns
+            or len(stream.arrival_s) >= _PART_EVENTS
+            or now > stream.part_ns + _PART_NS
+        ):
             stream.part_ns = now
             self._fragments.add_part(stream)
 

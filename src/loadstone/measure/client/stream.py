@@ -23,14 +23,17 @@ from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.workload.request import Timeouts
 
 _AFTER_DONE_NS = 1_000_000_000
-"""The time after [DONE] that the HTTP message may still take to end before the answer counts as ended."""
+"""The time after [DONE] that the HTTP message may still take to end before the answer counts as
+ended."""
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """A request under way: its plan, its times, and what was heard so far. Becomes a record when it ends.
+    """A request under way: its plan, its times, and what was heard so far. Becomes a record when it
+    ends.
 
-    expected   the body is of the kind that was asked for, an event stream or one JSON object; None: not known yet
+    expected   the body is of the kind that was asked for, an event stream or one JSON object; None:
+               not known yet
     plain      it is, and not compressed: bodies go straight to the answer
     """
 
@@ -62,7 +65,8 @@ class Stream:
     error: str | None = None
 
     def find_overdue(self, limits: Timeouts, now_ns: int) -> str | None:
-        """Say why it should end now, if it should. Measured by output: keep-alive comments do not count."""
+        """Say why it should end now, if it should. Measured by output: keep-alive comments do not
+        count."""
         if self.sent_ns is None:
             waited, limit, what = now_ns - self.started_ns, limits.connect_s, "connecting"
         elif self.answer.done:
@@ -76,8 +80,8 @@ class Stream:
         return self._check_total(limits, now_ns)
 
     def find_exceeded(self, limits: Timeouts, clock: RunClock) -> str | None:
-        """Say which limit was passed between two looks, by the times of what has arrived since: who had waited no
-        longer would not have had the answer."""
+        """Say which limit was passed between two looks, by the times of what has arrived since: who
+        had waited no longer would not have had the answer."""
         if self.sent_ns is None:
             return None
         arrival_s, before_s = self.arrival_s, self.journaled_until_s
@@ -99,7 +103,12 @@ class Stream:
 
     def token_source(self) -> TokenSource:
         answer = self.answer
-        if answer.events and answer.running and 2 * answer.still <= answer.events and not self.hidden_tokens():
+        if (
+            answer.events
+            and answer.running
+            and 2 * answer.still <= answer.events
+            and not self.hidden_tokens()
+        ):
             return "running usage"
         return "final usage" if answer.output_tokens is not None else "pieces"
 
@@ -109,7 +118,8 @@ class Stream:
         return tokens if tokens is not None else self.answer.events - self.answer.voids
 
     def hidden_tokens(self) -> int:
-        """Output tokens that the server counts and did not send; below 0: that it sent and counts beside them."""
+        """Output tokens that the server counts and did not send; below 0: that it sent and counts
+        beside them."""
         made, came = self.answer.tokens
         return (made or 0) - (came or 0) or (self.answer.output_tokens or 0) - (made or 0)
 
@@ -120,7 +130,8 @@ class Stream:
             self.status = "error"
         else:
             requested_tokens = self.request.output_tokens * self.answer.choices
-            # Where the server ended it at the limit, and nothing tells how many tokens its events held, it is whole.
+            # Where the server ended it at the limit, and nothing tells how many tokens its events
+            # held, it is whole.
             full = self.answer.output_tokens is None and self.answer.finish_reason == "length"
             made = self.output_tokens() + max(0, self.hidden_tokens())
             short = exact_output and made < requested_tokens and not full
@@ -149,7 +160,8 @@ def _describe_wait(limit_s: float, what: str) -> str:
 
 
 class _Fragment(RequestRecord, kw_only=True, gc=False):
-    """One row of a journal, fields as journal_schema(); its lists are arrays, each with what came since the last."""
+    """One row of a journal, fields as journal_schema(); its lists are arrays, each with what came
+    since the last."""
 
     earlier_events: int
     voids: int
@@ -166,7 +178,8 @@ class Fragments:
         self.events = 0
 
     def warm_up(self) -> None:
-        """Write a batch and throw it away: what libraries do at their first use, they do before the run."""
+        """Write a batch and throw it away: what libraries do at their first use, they do before the
+        run."""
         request = PlannedRequest(0, 0, "warmup", 0.0, 1, 1, None, 0, None)
         self.add(Stream(request, b"", self._clock.origin_ns))
         batch = self.take()
@@ -178,55 +191,68 @@ class Fragments:
         """Add the last fragment of a stream, which has ended."""
         answered = stream.http_status == 200 and stream.expected
         source = stream.token_source() if answered else None
-        self._add(stream, source, stream.end_ns, stream.output_tokens() if answered else None, stream.status)
+        self._add(
+            stream,
+            source,
+            stream.end_ns,
+            stream.output_tokens() if answered else None,
+            stream.status,
+        )
 
     def add_part(self, stream: Stream) -> None:
         """Add what came since the last fragment of a stream that goes on."""
         self._add(stream, stream.token_source(), None, stream.output_tokens(), None)
 
     def _add(
-        self, stream: Stream, source: TokenSource | None, end_ns: int | None, output: int | None, status: Any
+        self,
+        stream: Stream,
+        source: TokenSource | None,
+        end_ns: int | None,
+        output: int | None,
+        status: Any,
     ) -> None:
         request, answer = stream.request, stream.answer
         drafts = answer.drafts or DraftCounts()
         since = self._clock.since_origin_s
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
         self.events += len(stream.arrival_s)
-        self._rows.append(_Fragment(
-            request_id=request.request_id,
-            cell=request.cell,
-            phase=request.phase,
-            session_id=request.session_id,
-            turn=request.turn,
-            intended_s=since(stream.intended_ns),
-            sent_s=None if stream.sent_ns is None else since(stream.sent_ns),
-            arrival_s=stream.arrival_s,  # type: ignore[arg-type]
-            read=stream.read_index,  # type: ignore[arg-type]
-            tokens=tokens,  # type: ignore[arg-type]
-            token_source=source,
-            end_s=None if end_ns is None else since(end_ns),
-            input_tokens=answer.input_tokens,
-            output_tokens=output,
-            cached_tokens=answer.cached_tokens,
-            reasoning_tokens=answer.reasoning_tokens,
-            finish_reason=answer.finish_reason,
-            status=status,
-            error=stream.error,
-            http_status=stream.http_status,
-            worker=self._worker,
-            replica=stream.replica,
-            reused_connection=stream.reused,
-            receive_lag_s=None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
-            server_prefill_s=answer.server_prefill_s,
-            server_decode_s=answer.server_decode_s,
-            channel=answer.channels,  # type: ignore[arg-type]
-            draft_steps=drafts.steps,
-            draft_tokens=drafts.tokens,
-            draft_accepted=drafts.accepted,
-            accepted_histogram=drafts.histogram,
-            earlier_events=stream.journaled,
-            voids=answer.voids,
-        ))  # fmt: skip
+        self._rows.append(
+            _Fragment(
+                request_id=request.request_id,
+                cell=request.cell,
+                phase=request.phase,
+                session_id=request.session_id,
+                turn=request.turn,
+                intended_s=since(stream.intended_ns),
+                sent_s=None if stream.sent_ns is None else since(stream.sent_ns),
+                arrival_s=stream.arrival_s,  # type: ignore[arg-type]
+                read=stream.read_index,  # type: ignore[arg-type]
+                tokens=tokens,  # type: ignore[arg-type]
+                token_source=source,
+                end_s=None if end_ns is None else since(end_ns),
+                input_tokens=answer.input_tokens,
+                output_tokens=output,
+                cached_tokens=answer.cached_tokens,
+                reasoning_tokens=answer.reasoning_tokens,
+                finish_reason=answer.finish_reason,
+                status=status,
+                error=stream.error,
+                http_status=stream.http_status,
+                worker=self._worker,
+                replica=stream.replica,
+                reused_connection=stream.reused,
+                receive_lag_s=None if stream.worst_lag_ns < 0 else stream.worst_lag_ns * 1e-9,
+                server_prefill_s=answer.server_prefill_s,
+                server_decode_s=answer.server_decode_s,
+                channel=answer.channels,  # type: ignore[arg-type]
+                draft_steps=drafts.steps,
+                draft_tokens=drafts.tokens,
+                draft_accepted=drafts.accepted,
+                accepted_histogram=drafts.histogram,
+                earlier_events=stream.journaled,
+                voids=answer.voids,
+            )
+        )
         stream.journaled += len(stream.arrival_s)
         if stream.arrival_s:
             stream.first_s = stream.arrival_s[0] if stream.first_s is None else stream.first_s
@@ -240,8 +266,14 @@ class Fragments:
             return None
         rows, self._rows = self._rows, []
         columns = [
-            _make_list_column(values, field.type) if field.name in EVENT_LISTS else pa.array(values, field.type)
-            for field, values in zip(self._schema, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True)
+            (
+                _make_list_column(values, field.type)
+                if field.name in EVENT_LISTS
+                else pa.array(values, field.type)
+            )
+            for field, values in zip(
+                self._schema, zip(*map(msgspec.structs.astuple, rows), strict=True), strict=True
+            )
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -250,5 +282,7 @@ def _make_list_column(values: Sequence[array[Any]], kind: pa.ListType) -> pa.Lis
     """Make a column of lists from arrays, without a Python object per element."""
     offsets = np.zeros(len(values) + 1, np.int32)
     np.cumsum([len(value) for value in values], out=offsets[1:])
-    flat = pa.Array.from_buffers(kind.value_type, int(offsets[-1]), [None, pa.py_buffer(b"".join(values))])
+    flat = pa.Array.from_buffers(
+        kind.value_type, int(offsets[-1]), [None, pa.py_buffer(b"".join(values))]
+    )
     return pa.ListArray.from_arrays(pa.array(offsets), flat)

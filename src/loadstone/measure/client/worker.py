@@ -2,8 +2,9 @@
 
 It is run as `python -m loadstone.measure.client.worker`.
 
-It takes orders on stdin (protocol.py), has its Sender send requests at their intended times (sender.py), and journals
-what it saw twice a second. If its owner goes away, however that happens, it saves what it has and exits.
+It takes orders on stdin (protocol.py), has its Sender send requests at their intended times
+(sender.py), and journals what it saw twice a second. If its owner goes away, however that happens,
+it saves what it has and exits.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class Worker:
             WeightGuard(self._loop).watch()
         with socket.socket() as probe:
             stamps = ask_for_stamps(probe)
-            # What lives now lives to the end, and nothing on the hot path makes cycles: no collector's pauses.
+            # What lives now lives to the end, and nothing on the hot path makes cycles: no
+            # collector's pauses.
             gc.collect()
             gc.freeze()
             gc.disable()
@@ -111,7 +113,11 @@ class Worker:
         try:
             if not self._journal.write(batch):
                 report(
-                    Failed(f"{self._job.folder}: disk full; the run ends early and what was measured is kept", True)
+                    Failed(
+                        f"{self._job.folder}: disk full; the run ends early and what was measured"
+                        " is kept",
+                        True,
+                    )
                 )
         except LoadstoneError as error:
             self._die(str(error), disk_full=isinstance(error, DiskFullError))
@@ -145,7 +151,8 @@ class Worker:
 
 
 def main() -> int:
-    # The owner decides when a run ends; a terminal, or what runs jobs, signals every process that there is.
+    # The owner decides when a run ends; a terminal, or what runs jobs, signals every process that
+    # there is.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     rise()

@@ -1,6 +1,7 @@
 """Gets to know a server: who it is, what it takes, and how to write prompts of exact length for it.
 
-Everything here happens before the run, with single small requests, each sent and read as the run's will be.
+Everything here happens before the run, with single small requests, each sent and read as the run's
+will be.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ from loadstone.workload.request import SGLANG, TRITON, TRITON_ENDPOINTS, Endpoin
 
 _NOT_OFFERED = (404, 405, 501)
 _REFUSED = (400, 422, *_NOT_OFFERED)
-"""By this a server without a chat template, or of chat alone, or of another kind of model, may say that it is."""
+"""By this a server without a chat template, or of chat alone, or of another kind of model, may say
+that it is."""
 _MOST_MODELS = 8
-_LENGTHS: tuple[tuple[int, Any], ...] = (*itertools.product((1, 16, 128), ("max_tokens", "max_completion_tokens")),)
+_LENGTHS: tuple[tuple[int, Any], ...] = (
+    *itertools.product((1, 16, 128), ("max_tokens", "max_completion_tokens")),
+)
 """Ways to ask for a short answer: the fewest tokens, and their name."""
 _TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
 """TensorRT-LLM's models that take text, the preferred one first."""
 
 
 class Attached(NamedTuple):
-    """Holds a server that was probed: what it is, how prompts are written for it, and what all requests have in
-    common."""
+    """Holds a server that was probed: what it is, how prompts are written for it, and what all
+    requests have in common."""
 
     target: Target
     vocabulary: Vocabulary
@@ -46,7 +50,10 @@ class Attached(NamedTuple):
 
 
 def connect(
-    url: str, endpoint: Endpoint | None, headers: Sequence[tuple[str, str]] = (), proxy: str | None = None
+    url: str,
+    endpoint: Endpoint | None,
+    headers: Sequence[tuple[str, str]] = (),
+    proxy: str | None = None,
 ) -> Server:
     """Return a server by the protocol of its endpoint; use in a `with`. Raises InputError."""
     return (GrpcServer if endpoint == "triton-grpc" else HttpServer)(url, headers, proxy)
@@ -55,9 +62,12 @@ def connect(
 def attach(server: Server, needs: Requirements) -> Attached:
     """Find out who the server is and what it takes.
 
-    Raises TargetError, one line, where it cannot be measured, and InputError where it does not take what is needed.
+    Raises TargetError, one line, where it cannot be measured, and InputError where it does not take
+    what is needed.
     """
-    plain = RequestSpec(endpoint=needs.endpoint or "completions", model="", stream=needs.stream, extra=needs.extra)
+    plain = RequestSpec(
+        endpoint=needs.endpoint or "completions", model="", stream=needs.stream, extra=needs.extra
+    )
     target, spec = _identify(server, plain, needs)
     target.streams = needs.stream
     spec = negotiate(server, target, spec, needs)
@@ -67,7 +77,8 @@ def attach(server: Server, needs: Requirements) -> Attached:
 
 
 def check_same(server: Server, target: Target, request: RequestSpec) -> str | None:
-    """Another server of a fleet must offer the same model at the same endpoint. Returns its engine, where known.
+    """Another server of a fleet must offer the same model at the same endpoint. Returns its engine,
+    where known.
 
     Raises TargetError, naming the server.
     """
@@ -90,12 +101,16 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
 
 
 def simulated_deployment(target: Target) -> str | None:
-    """Return the shorthand of what a simulated engine simulates, by its own word; None: it does not say so, or is no
-    such engine.
+    """Return the shorthand of what a simulated engine simulates, by its own word; None: it does not
+    say so, or is no such engine.
     """
     if target.engine != SIMULATED:
         return None
-    named = (entry.get("deployment") for entry in objects(target.models, "data") if entry.get("id") == target.model)
+    named = (
+        entry.get("deployment")
+        for entry in objects(target.models, "data")
+        if entry.get("id") == target.model
+    )
     return next((text for text in named if isinstance(text, str)), None)
 
 
@@ -116,11 +131,15 @@ def flush(server: HttpServer) -> str | None:
     return None
 
 
-def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[Target, RequestSpec]:
-    """Return the server, and the plainest request that it answers: `plain`, with its model and endpoint.
+def _identify(
+    server: Server, plain: RequestSpec, needs: Requirements
+) -> tuple[Target, RequestSpec]:
+    """Return the server, and the plainest request that it answers: `plain`, with its model and
+    endpoint.
 
-    Without an endpoint: completions (which take exact prompts), else chat, with `text_only` in the other order; else
-    SGLang's /generate, else Triton. Raises TargetError, one line, where it cannot be measured.
+    Without an endpoint: completions (which take exact prompts), else chat, with `text_only` in the
+    other order; else SGLang's /generate, else Triton. Raises TargetError, one line, where it cannot
+    be measured.
     """
     endpoint, model = needs.endpoint, needs.model
     if endpoint in TRITON_ENDPOINTS:
@@ -130,7 +149,9 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
     if endpoint == SGLANG:
         return _sglang(server, plain, model, models)
     plain = msgspec.structs.replace(plain, query=server.query)
-    openai: tuple[Endpoint, ...] = ("chat", "completions") if needs.text_only else ("completions", "chat")
+    openai: tuple[Endpoint, ...] = (
+        ("chat", "completions") if needs.text_only else ("completions", "chat")
+    )
     if endpoint is None and model is None and not _names(models):
         native = _by_other_dialect(server, plain, model, models)
         if native is not None:
@@ -139,13 +160,17 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
     names = [chosen] if model is not None else _names(models)[:_MOST_MODELS] or [chosen]
     refusals: list[tuple[RequestSpec, Trial]] = []
     for name, choice in itertools.product(names, openai if endpoint is None else (endpoint,)):
-        spec, trial = _send_short(server, msgspec.structs.replace(plain, endpoint=choice, model=name))
+        spec, trial = _send_short(
+            server, msgspec.structs.replace(plain, endpoint=choice, model=name)
+        )
         if trial.status == 200:
             _check(server, spec, trial)
             target = _target(server, name, models)
             target.endpoint = choice
             if name != names[0]:
-                server.missed.append(f"{server.url}: {_safe(names[0])} is refused; measured with {_safe(name)}")
+                server.missed.append(
+                    f"{server.url}: {_safe(names[0])} is refused; measured with {_safe(name)}"
+                )
             return target, spec
         refusals.append((spec, trial))
         if trial.status not in _REFUSED:
@@ -165,10 +190,14 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> tuple[
 
 
 def _send_short(server: HttpServer, spec: RequestSpec) -> tuple[RequestSpec, Trial]:
-    """Return the plainest request, with the length asked for in the first of the ways that is not refused."""
+    """Return the plainest request, with the length asked for in the first of the ways that is not
+    refused."""
     trial = server.send_once(spec)
     for least, name in _LENGTHS[1:]:
-        if trial.status not in (400, 422) or re.search("token|max|length", trial.error or "") is None:
+        if (
+            trial.status not in (400, 422)
+            or re.search("token|max|length", trial.error or "") is None
+        ):
             break
         other = msgspec.structs.replace(spec, length=name, least_tokens=least)
         if (answered := server.send_once(other)).status == 200:
@@ -182,26 +211,38 @@ def _http(server: Server) -> HttpServer:
 
 
 def _check(server: Server, spec: RequestSpec, trial: Trial | None = None) -> None:
-    """Raises TargetError, or InputError about --extra-body, unless the plain request is answered."""
+    """Raises TargetError, or InputError about --extra-body, unless the plain request is
+    answered."""
     _, error, response = trial or server.send_once(spec)
     if error is None:
         return
     check_extra(server, spec, error)
     if response is None:
-        raise TargetError(f"{server.url}: {spec.model} refuses the simplest request: {error}; see the server's log")
+        raise TargetError(
+            f"{server.url}: {spec.model} refuses the simplest request: {error}; see the"
+            " server's log"
+        )
     where = server.url + make_path(spec)
     if response.status_code == 200:
         kind = excerpt(response.headers.get("content-type", "no content type"))
         if "event-stream" in kind and spec.stream:
-            raise TargetError(f"{where}: the simplest request failed ({error}); see the server's log")
+            raise TargetError(
+                f"{where}: the simplest request failed ({error}); see the server's log"
+            )
         if spec.stream and _answers_whole(spec, response.content):
-            raise TargetError(f"{where}: asked for a stream, it answers in one piece; measure that: --no-stream")
+            raise TargetError(
+                f"{where}: asked for a stream, it answers in one piece; measure that: --no-stream"
+            )
         what = "event stream" if spec.stream else "answer"
-        raise TargetError(f"{where}: no {what} of a language model ({kind}: {error}); check the URL")
+        raise TargetError(
+            f"{where}: no {what} of a language model ({kind}: {error}); check the URL"
+        )
     if spec.stream and response.status_code not in (401, 403, *_NOT_OFFERED):
         whole = msgspec.structs.replace(spec, stream=False)
         if server.send_once(whole).error is None:
-            raise TargetError(f"{where}: streaming is refused ({error}); measure without it: --no-stream")
+            raise TargetError(
+                f"{where}: streaming is refused ({error}); measure without it: --no-stream"
+            )
     raise TargetError(refusal(where, response))
 
 
@@ -209,10 +250,12 @@ def _answers_whole(spec: RequestSpec, content: bytes) -> bool:
     whole = new_answer(spec.endpoint, stream=False)
     whole.feed(content)
     whole.finish()
-    return whole.error is None and whole.done and (whole.events > 0 or whole.finish_reason is not None)
+    return (
+        whole.error is None and whole.done and (whole.events > 0 or whole.finish_reason is not None)
+    )
 
 
-# --- the OpenAI endpoints -------------------------------------------------------------------------------------
+# --- the OpenAI endpoints -------------------------------------------------------------------------
 
 
 def _target(server: HttpServer, model: str, models: Any) -> Target:
@@ -247,7 +290,9 @@ def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str
             if answer.status_code not in (200, *_NOT_OFFERED):
                 raise TargetError(refusal(where, answer))
             status = "" if answer.status_code == 200 else f" (HTTP {answer.status_code})"
-            raise TargetError(f"{where} names no model{status}; check the URL, or name the model with --model")
+            raise TargetError(
+                f"{where} names no model{status}; check the URL, or name the model with --model"
+            )
         return names[0]
     if names and requested not in names:
         raise TargetError(f"--model {requested}: the server offers {_join_names(names)}")
@@ -255,7 +300,11 @@ def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str
 
 
 def _names(models: Any) -> list[str]:
-    return [name for entry in objects(models, "data") if isinstance(name := entry.get("id"), str) and name]
+    return [
+        name
+        for entry in objects(models, "data")
+        if isinstance(name := entry.get("id"), str) and name
+    ]
 
 
 def _known_server(models: Any, metrics: httpx.Response | None) -> KnownServer | None:
@@ -274,12 +323,14 @@ def _own_version(server: HttpServer, known: KnownServer) -> dict[str, str] | Non
 
 
 def _context(models: Any, model: str) -> int | None:
-    """Return the longest prompt and answer together, where the server says: vLLM's and SGLang's key, or
-    llama.cpp's."""
+    """Return the longest prompt and answer together, where the server says: vLLM's and SGLang's
+    key, or llama.cpp's."""
     for entry in objects(models, "data"):
         if entry.get("id") == model:
             meta = entry.get("meta")
-            value = entry.get("max_model_len") or (meta.get("n_ctx") if isinstance(meta, dict) else None)
+            value = entry.get("max_model_len") or (
+                meta.get("n_ctx") if isinstance(meta, dict) else None
+            )
             return int(value) if isinstance(value, int | float) and 0 < value < math.inf else None
     return None
 
@@ -288,18 +339,21 @@ def _metric_names(metrics: httpx.Response | None) -> list[str]:
     if metrics is None:
         return []
     names = {
-        line.split()[2] for line in metrics.text.splitlines() if line.startswith("# TYPE ") and line.count(" ") >= 3
+        line.split()[2]
+        for line in metrics.text.splitlines()
+        if line.startswith("# TYPE ") and line.count(" ") >= 3
     }
     return sorted(_safe(name) for name in names)[:500]
 
 
-# --- the others -----------------------------------------------------------------------------------------------
+# --- the others -----------------------------------------------------------------------------------
 
 
 def _by_other_dialect(
     server: HttpServer, plain: RequestSpec, model: str | None, models: Any
 ) -> tuple[Target, RequestSpec] | None:
-    """Return the server by another dialect than OpenAI's; None where it speaks none that is known."""
+    """Return the server by another dialect than OpenAI's; None where it speaks none that is
+    known."""
     native = msgspec.structs.replace(plain, endpoint=SGLANG)
     if server.send_once(native).error is None:
         return _sglang(server, native, model, models)
@@ -309,7 +363,9 @@ def _by_other_dialect(
     return None
 
 
-def _sglang(server: HttpServer, plain: RequestSpec, model: str | None, models: Any) -> tuple[Target, RequestSpec]:
+def _sglang(
+    server: HttpServer, plain: RequestSpec, model: str | None, models: Any
+) -> tuple[Target, RequestSpec]:
     about = server.get_json("/model_info") or server.get_json("/get_model_info")
     own = about.get("model_path") if isinstance(about, dict) else None
     if model is None and not _names(models) and isinstance(own, str):
@@ -342,15 +398,22 @@ def _triton(server: Server, plain: RequestSpec, model: str | None) -> tuple[Targ
         prompt_kind="text",
         models=index,
         version=about,
-        metrics_names=_metric_names(server.get("/metrics")) if isinstance(server, HttpServer) else [],
+        metrics_names=(
+            _metric_names(server.get("/metrics")) if isinstance(server, HttpServer) else []
+        ),
     )
     return target, spec
 
 
 def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
-    """Return the model asked for, else TensorRT-LLM's that takes text, else the only one, of a repository's index."""
+    """Return the model asked for, else TensorRT-LLM's that takes text, else the only one, of a
+    repository's index."""
     entries = objects({"index": index}, "index")
-    ready = [str(entry["name"]) for entry in entries if "name" in entry and entry.get("state", "READY") == "READY"]
+    ready = [
+        str(entry["name"])
+        for entry in entries
+        if "name" in entry and entry.get("state", "READY") == "READY"
+    ]
     if requested is not None:
         if ready and requested not in ready:
             raise TargetError(f"--model {requested}: the server has ready {_join_names(ready)}")
@@ -365,15 +428,16 @@ def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
 
 
 def _of_triton(server: Server, spec: RequestSpec, name: str) -> RequestSpec:
-    """Return a request to a model with its inputs. Raises TargetError where they are not those that a language model
-    has in TensorRT-LLM's backend.
+    """Return a request to a model with its inputs. Raises TargetError where they are not those that
+    a language model has in TensorRT-LLM's backend.
     """
     model = server.triton_model(name)
     missing = [needed for needed in triton.NEEDED if needed not in model.types]
     if missing:
         raise TargetError(
-            f"{model.where}: the model has no input {' and '.join(missing)}: it has "
-            f"{', '.join(map(_safe, list(model.types)[:20])) or 'none'}; name one that has with --model"
+            f"{model.where}: the model has no input {' and '.join(missing)}: it has"
+            f" {', '.join(map(_safe, list(model.types)[:20])) or 'none'}; name one that has with"
+            " --model"
         )
     return msgspec.structs.replace(
         spec, model=name, inputs=tuple(model.types), types=model.types, batched=model.batched

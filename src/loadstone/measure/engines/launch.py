@@ -1,7 +1,8 @@
-"""Runs engines that are started here: their processes, how one knows that they are ready, and why they were not.
+"""Runs engines that are started here: their processes, how one knows that they are ready, and why
+they were not.
 
-The commands come from engines; each rank is a child that cannot outlive this program (process.py). What
-an engine's log says of a failed start is in its table.
+The commands come from engines; each rank is a child that cannot outlive this program (process.py).
+What an engine's log says of a failed start is in its table.
 """
 
 from __future__ import annotations
@@ -33,22 +34,27 @@ _MOST_LOG_BYTES = 4 << 20
 """Of each end of a log."""
 _TAIL_LINES = 3
 _TRACEBACK = "Traceback (most recent call last)"
-_PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]*\) ?|\[[^\]]*\] ?|[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+\] ?)?)+")
+_PREFIX = re.compile(
+    r"^(?:\x1b\[[0-9;]*m|\([^)]*\) ?|\[[^\]]*\] ?|[A-Z]+ \d\d-\d\d \d\d:\d\d:\d\d (?:\[\S+\] ?)?)+"
+)
 """What engines put before a line: colours, process names, times and levels."""
 
 
 class LaunchError(TargetError):
-    """Says that an engine did not start, or ended. `cause`: in a few words; `log`: where all of it is."""
+    """Says that an engine did not start, or ended. `cause`: in a few words; `log`: where all of it
+    is."""
 
     def __init__(self, problem: str, cause: str, log: Path) -> None:
-        super().__init__(f"{problem}: {cause} (log: {log})" if log.suffix else f"{problem}: {cause}")
+        super().__init__(
+            f"{problem}: {cause} (log: {log})" if log.suffix else f"{problem}: {cause}"
+        )
         self.cause = cause
         self.log = log
 
 
 class RankProcess(Protocol):
-    """Runs one node's part of an engine, wherever it runs. `exit_code`: None while it runs, and where it was ended
-    since another had; `log_path`: what it has written so far."""
+    """Runs one node's part of an engine, wherever it runs. `exit_code`: None while it runs, and
+    where it was ended since another had; `log_path`: what it has written so far."""
 
     log_path: Path
 
@@ -58,8 +64,8 @@ class RankProcess(Protocol):
 
 
 class StartedRanks:
-    """Ranks that were started together and end together. `url`: where they are asked whether they are ready;
-    `start_up_s`: how long it took until they were."""
+    """Ranks that were started together and end together. `url`: where they are asked whether they
+    are ready; `start_up_s`: how long it took until they were."""
 
     def __init__(self, launch: Launch, url: str) -> None:
         self.launch = launch
@@ -79,17 +85,27 @@ class StartedRanks:
         for i, rank in enumerate(self.ranks):
             code = rank.exit_code()
             if code is not None:
-                which = f"rank {i} of {self.launch.engine}" if len(self.ranks) > 1 else self.launch.engine
+                which = (
+                    f"rank {i} of {self.launch.engine}"
+                    if len(self.ranks) > 1
+                    else self.launch.engine
+                )
                 how = f"by signal {code - 128}" if code > 128 else f"with exit code {code}"
-                raise LaunchError(f"{which} ended {how}", self._find_cause(rank, code), rank.log_path)
+                raise LaunchError(
+                    f"{which} ended {how}", self._find_cause(rank, code), rank.log_path
+                )
 
     def wait_ready(
-        self, timeout_s: float = READY_S, silent_s: float = SILENT_S, look: Callable[[], None] = lambda: None
+        self,
+        timeout_s: float = READY_S,
+        silent_s: float = SILENT_S,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
-        """Return once the server answers. `look` is called between tries; what it raises ends the wait.
+        """Return once the server answers. `look` is called between tries; what it raises ends the
+        wait.
 
-        Raises LaunchError, with the cause as the log shows it, where a rank ends, nothing is written for `silent_s`,
-        or `timeout_s` are over.
+        Raises LaunchError, with the cause as the log shows it, where a rank ends, nothing is
+        written for `silent_s`, or `timeout_s` are over.
         """
         import httpx
 
@@ -100,7 +116,8 @@ class StartedRanks:
         with httpx.Client(trust_env=False, timeout=_ANSWER_S) as client:
             while True:
                 status = status_of(client, self.url + self.launch.ready, _ANSWER_S)
-                self.check()  # after the answer: on a port that something else holds, it is not this server's
+                # after the answer: on a port that something else holds, it is not this server's
+                self.check()
                 if status == 200:
                     self.start_up_s = round(time.monotonic() - self._begun, 3)
                     return
@@ -111,9 +128,17 @@ class StartedRanks:
                     size, changed = written, now
                 if now - begun > timeout_s or now - changed > silent_s:
                     over = f"not ready after {now - begun:.0f} s"
-                    quiet = f", the last {now - changed:.0f} s without a word" if now - changed > silent_s else ""
+                    quiet = (
+                        f", the last {now - changed:.0f} s without a word"
+                        if now - changed > silent_s
+                        else ""
+                    )
                     first = self.ranks[0]
-                    raise LaunchError(f"{self.launch.engine}: {over}{quiet}", self._find_cause(first), first.log_path)
+                    raise LaunchError(
+                        f"{self.launch.engine}: {over}{quiet}",
+                        self._find_cause(first),
+                        first.log_path,
+                    )
                 time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
 
     def wait(self) -> None:
@@ -132,14 +157,17 @@ class StartedRanks:
 
 
 def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
-    """Return why an engine failed, by its log from byte `start` on, in a line. `code`: with which it ended, if it
-    did."""
+    """Return why an engine failed, by its log from byte `start` on, in a line. `code`: with which
+    it ended, if it did."""
     text = _read_log(log, start)
     known = cause_of(text, engine)
     if known is not None:
         return f"{known.cause}; {known.remedy}"
     if code == 137:
-        return "it was killed, which is what a full memory does (of the machine, or the container's limit)"
+        return (
+            "it was killed, which is what a full memory does (of the machine, or the container's"
+            " limit)"
+        )
     return first_error(text)
 
 
@@ -149,16 +177,20 @@ class RunningEngine(StartedRanks):
     def __init__(self, launch: Launch, folder: Path) -> None:
         """Start every rank, with its log `rank-N.log` and the launch's files in `folder`.
 
-        Raises LaunchError where something listens on its port already, which would answer in its place, and
-        TargetError where a program cannot be started.
+        Raises LaunchError where something listens on its port already, which would answer in its
+        place, and TargetError where a program cannot be started.
         """
         super().__init__(launch, launch.url)
         _check_port(launch, folder)
         for program in {rank.argv[0] for rank in launch.ranks}:
             if shutil.which(program) is None:
-                remedy = "install the engine, give its path with --program, or start it in a container"
+                remedy = (
+                    "install the engine, give its path with --program, or start it in a container"
+                )
                 raise LaunchError(
-                    f"{launch.engine} cannot be started", f"no program {program} here; {remedy}", folder
+                    f"{launch.engine} cannot be started",
+                    f"no program {program} here; {remedy}",
+                    folder,
                 )
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in launch.files.items():
@@ -177,7 +209,8 @@ class RunningEngine(StartedRanks):
 
     @property
     def handle(self) -> dict[str, str | int | list[str | int]]:
-        """Return what tells its processes from others': where it answers, and the process of every rank."""
+        """Return what tells its processes from others': where it answers, and the process of every
+        rank."""
         return {"url": self.url, "processes": list(self.processes)}
 
 
@@ -193,8 +226,8 @@ def serve(
 ) -> ServerProcess:
     """Start a server of `engine` by its command; returns it once GET `url` + `ready` answers 200.
 
-    Raises LaunchError as StartedRanks.wait_ready() does and where its port is taken, and TargetError where it cannot
-    be started; nothing is left then.
+    Raises LaunchError as StartedRanks.wait_ready() does and where its port is taken, and
+    TargetError where it cannot be started; nothing is left then.
     """
     launch = Launch(engine=engine, ranks=(), url=url, container=None, notes=(), ready=ready)
     _check_port(launch, log_path.parent)
@@ -210,9 +243,13 @@ def serve(
 
 
 def _check_port(launch: Launch, folder: Path) -> None:
-    """Raises LaunchError where something listens there already, which would answer in the engine's place."""
+    """Raises LaunchError where something listens there already, which would answer in the engine's
+    place."""
     address = urlsplit(launch.url)
-    with contextlib.suppress(OSError), socket.create_connection((address.hostname, address.port), timeout=1):
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((address.hostname, address.port), timeout=1),
+    ):
         problem = f"{launch.engine} cannot be started at {launch.url}"
         raise LaunchError(problem, "the port is in use; give another one with --port", folder)
 
@@ -245,11 +282,17 @@ class Cause(NamedTuple):
 def cause_of(log: str, engine: str) -> Cause | None:
     """Return the first known cause in a log; None: none is known."""
     known = list(failures(engine))
-    some = re.compile("|".join(each.pattern for each in known))  # one look at each line of a long log
+    some = re.compile(
+        "|".join(each.pattern for each in known)
+    )  # one look at each line of a long log
     lines = [
-        line for line in (_PREFIX.sub("", line) for line in dict.fromkeys(log.splitlines())) if some.search(line)
+        line
+        for line in (_PREFIX.sub("", line) for line in dict.fromkeys(log.splitlines()))
+        if some.search(line)
     ]
-    return _find_first(lines, [each for each in known if not each.vague]) or _find_first(lines, known)
+    return _find_first(lines, [each for each in known if not each.vague]) or _find_first(
+        lines, known
+    )
 
 
 def _find_first(lines: list[str], known: list[Failure]) -> Cause | None:
@@ -258,13 +301,16 @@ def _find_first(lines: list[str], known: list[Failure]) -> Cause | None:
             match = re.search(failure.pattern, text)
             if match is not None:
                 groups = [group for group in match.groups() if group is not None]
-                return Cause(failure.cause.format(*groups, *[""] * 4), failure.remedy.format(*groups, *[""] * 4))
+                return Cause(
+                    failure.cause.format(*groups, *[""] * 4),
+                    failure.remedy.format(*groups, *[""] * 4),
+                )
     return None
 
 
 def first_error(log: str) -> str:
-    """Return what the first traceback in a log ends with; without one, its last lines. Later ones are the
-    parents'."""
+    """Return what the first traceback in a log ends with; without one, its last lines. Later ones
+    are the parents'."""
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     for i, line in enumerate(lines):
         if line.startswith(_TRACEBACK):

@@ -1,8 +1,10 @@
-"""Reads what servers report of themselves while they are measured: their Prometheus /metrics, about once a second;
-and what GPUs do, where they are watched too, through NVML or an exporter beside the servers.
+"""Reads what servers report of themselves while they are measured: their Prometheus /metrics, about
+once a second; and what GPUs do, where they are watched too, through NVML or an exporter beside the
+servers.
 
-A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or does not send, ends
-a run or lengthens it. Samples go to server.arrow as the run goes, and to server.parquet when it is over (store).
+A bystander: threads of the owner's process, never of a worker's; nothing that a server sends, or
+does not send, ends a run or lengthens it. Samples go to server.arrow as the run goes, and to
+server.parquet when it is over (store).
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _LINE_CHARS = 2048
 _NAME_CHARS = 128
 _LABELS_CHARS = 512
 _REST = 4
-"""A server is left in peace for at least so many times as long as it, and the reading of it, took."""
+"""A server is left in peace for at least so many times as long as it, and the reading of it, took.
+"""
 _CLOSE_S = 5.0
 _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)[ \t{]")
 _TYPE = re.compile(r"# TYPE ([A-Za-z_:][A-Za-z0-9_:]*) (counter|gauge|histogram|summary)\s*")
@@ -57,8 +60,8 @@ class MetricSample(NamedTuple):
 
 
 def read_metrics(text: str) -> list[MetricSample]:
-    """Return the samples worth keeping of a /metrics page: counters, gauges, sums and counts of histograms; at most
-    SERIES.
+    """Return the samples worth keeping of a /metrics page: counters, gauges, sums and counts of
+    histograms; at most SERIES.
 
     A line that is none is passed over, so that one does not cost all others.
     """
@@ -83,8 +86,8 @@ def read_metrics(text: str) -> list[MetricSample]:
 
 
 def read_gpu_metrics(text: str) -> list[MetricSample]:
-    """Return the samples of an exporter's page that tell of GPUs, with the labels that tell of which; at most
-    GPU_SERIES."""
+    """Return the samples of an exporter's page that tell of GPUs, with the labels that tell of
+    which; at most GPU_SERIES."""
     lines = [
         line
         for line in text.splitlines()
@@ -111,7 +114,10 @@ def _parse_lines(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], fl
 def _is_recorded(name: str, types: dict[str, str]) -> bool:
     if name.endswith(_PASSED_OVER) or name.startswith(_PASSED_OVER_FAMILIES):
         return False
-    if types.get(name) in ("counter", "gauge") or types.get(name.removesuffix("_total")) == "counter":
+    if (
+        types.get(name) in ("counter", "gauge")
+        or types.get(name.removesuffix("_total")) == "counter"
+    ):
         return True
     base, _, last = name.rpartition("_")
     return last in ("sum", "count") and types.get(base) in ("histogram", "summary")
@@ -122,12 +128,13 @@ def _as_json(labels: dict[str, str]) -> str:
 
 
 class Observer:
-    """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises nothing.
+    """Reads `urls`, each the whole URL of a server's /metrics, while its block lasts. Raises
+    nothing.
 
-    The place of a URL is the server's number, of the target's URLs or of the workers behind a router; None where one
-    has no metrics. `exporters`: pages that tell of GPUs, as exporter() gives them; they get none of the `headers`,
-    which are the servers'. Times count from `origin_ns` (CLOCK_MONOTONIC), the run's. `notes` says, one line each,
-    what could not be had.
+    The place of a URL is the server's number, of the target's URLs or of the workers behind a
+    router; None where one has no metrics. `exporters`: pages that tell of GPUs, as exporter() gives
+    them; they get none of the `headers`, which are the servers'. Times count from `origin_ns`
+    (CLOCK_MONOTONIC), the run's. `notes` says, one line each, what could not be had.
     """
 
     def __init__(
@@ -155,9 +162,14 @@ class Observer:
         self._keeps = True
         self._flushed_s = time.monotonic()
         self._closing = False
-        pages = [*enumerate(urls), *((POOLS.get(role, GPUS), url) for role, url in map(split_pool, exporters))]
+        pages = [
+            *enumerate(urls),
+            *((POOLS.get(role, GPUS), url) for role, url in map(split_pool, exporters)),
+        ]
         self._wake: list[threading.Event] = []
-        self._threads = [self._thread(self._watch, number, url) for number, url in pages if url is not None]
+        self._threads = [
+            self._thread(self._watch, number, url) for number, url in pages if url is not None
+        ]
         if gpus is not None:
             self._threads.append(self._thread(self._watch_gpus, gpus))
 
@@ -202,12 +214,16 @@ class Observer:
                     begun_s = time.monotonic()
                     reason = self._read(http, number, url)
                     if reason is not None and failed is None:
-                        self.notes.append(f"{url}: {reason}; its metrics {_OF[number < 0]} are missing meanwhile")
+                        self.notes.append(
+                            f"{url}: {reason}; its metrics {_OF[number < 0]} are missing meanwhile"
+                        )
                     failed = reason
                     if closing:
                         return
                     took_s = time.monotonic() - begun_s
-                    wake.wait(max(self._interval_s - took_s, _REST * took_s if reason is None else 1.0))
+                    wake.wait(
+                        max(self._interval_s - took_s, _REST * took_s if reason is None else 1.0)
+                    )
         except Exception as error:  # a bystander: whatever it is, the run goes on
             self.notes.append(f"{url}: no longer read ({type(error).__name__})")
 
@@ -218,9 +234,12 @@ class Observer:
                 wake.clear()
                 begun_ns = time.monotonic_ns()
                 samples = [
-                    MetricSample(each.name, _as_json({"gpu": str(each.gpu)}), each.value) for each in gpus.read()
+                    MetricSample(each.name, _as_json({"gpu": str(each.gpu)}), each.value)
+                    for each in gpus.read()
                 ]
-                self._keep(((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9, GPUS, samples)
+                self._keep(
+                    ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9, GPUS, samples
+                )
                 if closing:
                     return
                 wake.wait(self._interval_s)
@@ -256,7 +275,8 @@ class Observer:
             return
         schema = run_folder.server_schema()
         columns = [
-            pa.array(column, field.type) for column, field in zip(zip(*self._rows, strict=True), schema, strict=True)
+            pa.array(column, field.type)
+            for column, field in zip(zip(*self._rows, strict=True), schema, strict=True)
         ]
         self._rows = []
         message = pa.RecordBatch.from_arrays(columns, schema=schema).serialize()
@@ -266,7 +286,9 @@ class Observer:
                 self._file.write(schema.serialize())
             self._file.write(message)
         except OSError as error:
-            self.notes.append(f"{self._folder / 'server.arrow'}: {error.strerror}; the servers' metrics end here")
+            self.notes.append(
+                f"{self._folder / 'server.arrow'}: {error.strerror}; the servers' metrics end here"
+            )
             self._keeps = False
 
 
@@ -276,7 +298,9 @@ _OF = {False: "of the engine", True: "of GPUs"}
 def _page(http: httpx.Client, url: str) -> bytes | str:
     """Return a page's body; a text where there is none of it: why."""
     try:
-        answer, body, whole = send(http, http.build_request("GET", url), limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES)
+        answer, body, whole = send(
+            http, http.build_request("GET", url), limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES
+        )
     except httpx.ReadTimeout:
         return f"no whole answer within {_TIMEOUT_S:g} s"
     except httpx.DecodingError as error:
@@ -289,8 +313,8 @@ def _page(http: httpx.Client, url: str) -> bytes | str:
 
 
 def exporter(named: str, proxy: str | None = None) -> str:
-    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of any; after
-    `prefill=` or `decode=`, where all its GPUs are that pool's.
+    """Return the page of an exporter of GPUs, from `node:9400` or a whole URL, where it tells of
+    any; after `prefill=` or `decode=`, where all its GPUs are that pool's.
 
     Raises InputError where no such page is there, or nothing on it that is known of GPUs.
     """
@@ -311,7 +335,10 @@ def worker_page(url: str, headers: Iterable[tuple[str, str]], proxy: str | None 
     """
     page, text = _named_page("--worker-metrics", url, "node:8101", headers, proxy)
     if not any(sample.name in NAMES for sample in read_metrics(text)):
-        raise InputError(f"--worker-metrics {shown(page)}: no engine's metrics there; name workers, not the router")
+        raise InputError(
+            f"--worker-metrics {shown(page)}: no engine's metrics there; name workers, not the"
+            " router"
+        )
     return page
 
 
@@ -324,8 +351,8 @@ def _named_page(
     except InputError:
         # It might be told with a password.
         raise InputError(
-            f"{flag}: this URL cannot be used; write {example} or http://{example}/metrics, without a name or "
-            "password"
+            f"{flag}: this URL cannot be used; write {example} or http://{example}/metrics, without"
+            " a name or password"
         ) from None
     page = parts.geturl() if parts.path.strip("/") else f"{parts.scheme}://{parts.netloc}/metrics"
     with http_client(page, headers, proxy, _TIMEOUT_S) as http:

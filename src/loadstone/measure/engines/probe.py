@@ -1,5 +1,5 @@
-"""Sends single small requests to a server, sent and read just as in a run: which fields it takes, and how to write
-prompts of exact length for it, as token ids or as words of one token each.
+"""Sends single small requests to a server, sent and read just as in a run: which fields it takes,
+and how to write prompts of exact length for it, as token ids or as words of one token each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,14 @@ from loadstone.measure.engines.server import Server
 from loadstone.measure.wire import triton
 from loadstone.measure.wire.structured import has_shape, list_spellings
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import SGLANG, TRITON_ENDPOINTS, Endpoint, RequestSpec, Sampling, Structured
+from loadstone.workload.request import (
+    SGLANG,
+    TRITON_ENDPOINTS,
+    Endpoint,
+    RequestSpec,
+    Sampling,
+    Structured,
+)
 from loadstone.workload.word_list import WORDS
 
 _SHAPED_TOKENS = 24
@@ -35,10 +42,12 @@ class Requirements(msgspec.Struct, kw_only=True, frozen=True):
     """Says what a run needs of its server.
 
     model, endpoint   None: what the server offers
-    tokenizer         the path of a tokenizer.json, by which prompts are made in place of the server's counts
+    tokenizer         the path of a tokenizer.json, by which prompts are made in place of the
+                      server's counts
     extra             the user's own fields of every request
     exact             lengths of answers are demanded, as far as the server can be told so
-    text_only         prompts must be text (conversations): chat is preferred, and token ids are not used
+    text_only         prompts must be text (conversations): chat is preferred, and token ids are not
+                      used
     """
 
     model: str | None = None
@@ -53,17 +62,20 @@ class Requirements(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def check_extra(server: Server, spec: RequestSpec, error: str) -> None:
-    """Raises InputError where the plain request failed by `error`, and does not without the user's own fields."""
+    """Raises InputError where the plain request failed by `error`, and does not without the user's
+    own fields."""
     if spec.extra and server.send_once(msgspec.structs.replace(spec, extra={})).error is None:
         raise InputError(f"--extra-body: the server does not take it ({error}); correct it")
 
 
-# --- which fields it takes --------------------------------------------------------------------------------------
+# --- which fields it takes ------------------------------------------------------------------------
 
 
-def negotiate(server: Server, target: Target, spec: RequestSpec, needs: Requirements) -> RequestSpec:
-    """Return the request of a run: with token counts, lengths that are exact as far as the server can be told so, and
-    the sampling and shape that are needed.
+def negotiate(
+    server: Server, target: Target, spec: RequestSpec, needs: Requirements
+) -> RequestSpec:
+    """Return the request of a run: with token counts, lengths that are exact as far as the server
+    can be told so, and the sampling and shape that are needed.
 
     Raises InputError, which names the flag, where the server does not take one of these.
     """
@@ -74,26 +86,39 @@ def negotiate(server: Server, target: Target, spec: RequestSpec, needs: Requirem
     else:
         spec = _with_fields(server, target, spec, exact=needs.exact)
     for flag, name, value in _flags(sampling):
-        error = server.send_once(msgspec.structs.replace(spec, sampling=Sampling(**{name: value}))).error
+        error = server.send_once(
+            msgspec.structs.replace(spec, sampling=Sampling(**{name: value}))
+        ).error
         if error is not None:
-            raise InputError(f"{_show_flag(flag, value)}: the server does not take it ({error}); leave it out")
+            raise InputError(
+                f"{_show_flag(flag, value)}: the server does not take it ({error}); leave it out"
+            )
     spec = msgspec.structs.replace(spec, sampling=sampling)
     return spec if structured is None else _with_shape(server, spec, structured)
 
 
 def _with_fields(server: Server, target: Target, spec: RequestSpec, *, exact: bool) -> RequestSpec:
-    """Ask for token counts, and with `exact` for answers of exact length, as far as the server takes the fields.
+    """Ask for token counts, and with `exact` for answers of exact length, as far as the server
+    takes the fields.
 
-    Each is tried alone, on an answer of one token; `target.accepts` says what came of it. And `target.choices`, how
-    many answers a request has by the user's own fields.
+    Each is tried alone, on an answer of one token; `target.accepts` says what came of it. And
+    `target.choices`, how many answers a request has by the user's own fields.
     """
     if spec.extra:
         target.choices = server.send_once(spec).answer.choices
-    trials: dict[str, dict[str, Any]] = {"ignore_eos": {"ignore_eos": True}, "min_tokens": {"min_tokens": True}}
+    trials: dict[str, dict[str, Any]] = {
+        "ignore_eos": {"ignore_eos": True},
+        "min_tokens": {"min_tokens": True},
+    }
     if spec.endpoint in ("completions", "chat") and spec.stream:
-        trials |= {"stream_options": {"usage": "final"}, "continuous_usage_stats": {"usage": "running"}}
+        trials |= {
+            "stream_options": {"usage": "final"},
+            "continuous_usage_stats": {"usage": "running"},
+        }
     for name, change in trials.items():
-        target.accepts[name] = server.send_once(msgspec.structs.replace(spec, **change)).error is None
+        target.accepts[name] = (
+            server.send_once(msgspec.structs.replace(spec, **change)).error is None
+        )
     accepts = target.accepts
     counted = "final" if accepts.get("stream_options") else "none"
     return msgspec.structs.replace(
@@ -105,22 +130,34 @@ def _with_fields(server: Server, target: Target, spec: RequestSpec, *, exact: bo
 
 
 def _with_inputs(target: Target, spec: RequestSpec, *, exact: bool) -> RequestSpec:
-    """Return what the model has inputs for: Triton takes others silently, as parameters that nobody reads."""
+    """Return what the model has inputs for: Triton takes others silently, as parameters that nobody
+    reads."""
     for name in ("min_tokens", "return_num_output_tokens"):
         target.accepts[name] = triton.spell_input(name, spec.inputs) in spec.inputs
     counted = target.accepts["return_num_output_tokens"]
     return msgspec.structs.replace(
-        spec, usage="running" if counted else "none", min_tokens=exact and target.accepts["min_tokens"]
+        spec,
+        usage="running" if counted else "none",
+        min_tokens=exact and target.accepts["min_tokens"],
     )
 
 
 def _check_inputs(spec: RequestSpec, needs: Requirements) -> None:
-    """Raises InputError, which names the flag, where a Triton model has no input for what is wished."""
+    """Raises InputError, which names the flag, where a Triton model has no input for what is
+    wished."""
     for flag, name, value in _flags(needs.sampling):
-        if triton.spell_input("stop_words" if name == "stop" else name, spec.inputs) not in spec.inputs:
-            raise InputError(f"{_show_flag(flag, value)}: the model {spec.model} has no input for it; leave it out")
+        if (
+            triton.spell_input("stop_words" if name == "stop" else name, spec.inputs)
+            not in spec.inputs
+        ):
+            raise InputError(
+                f"{_show_flag(flag, value)}: the model {spec.model} has no input for it; leave"
+                " it out"
+            )
     if needs.structured is not None and "guided_decoding_guide" not in spec.inputs:
-        raise InputError(f"--structured: the model {spec.model} has no input guided_decoding_guide; leave it out")
+        raise InputError(
+            f"--structured: the model {spec.model} has no input guided_decoding_guide; leave it out"
+        )
 
 
 def _show_flag(flag: str, value: Any) -> str:
@@ -129,7 +166,12 @@ def _show_flag(flag: str, value: Any) -> str:
 
 def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
     """Yield flag, field and value of each wish."""
-    flags = {"temperature": "--temperature", "top_p": "--top-p", "seed": "--sampling-seed", "stop": "--stop"}
+    flags = {
+        "temperature": "--temperature",
+        "top_p": "--top-p",
+        "seed": "--sampling-seed",
+        "stop": "--stop",
+    }
     for name, flag in flags.items():
         value = getattr(sampling, name)
         if value is not None and value != ():
@@ -137,12 +179,16 @@ def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
 
 
 def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> RequestSpec:
-    """Ask for answers of a shape, in the first of the known spellings that the server takes and does not ignore.
+    """Ask for answers of a shape, in the first of the known spellings that the server takes and
+    does not ignore.
 
     Raises InputError, which names the flag, where there is none.
     """
-    # Greedy, and free to end: then an answer that differs from the free one differs for the wish's sake.
-    calm = msgspec.structs.replace(spec, sampling=Sampling(temperature=0.0), ignore_eos=False, min_tokens=False)
+    # Greedy, and free to end: then an answer that differs from the free one differs for the wish's
+    # sake.
+    calm = msgspec.structs.replace(
+        spec, sampling=Sampling(temperature=0.0), ignore_eos=False, min_tokens=False
+    )
     free: str | None = None
     tried = []
     for spelling in list_spellings(spec.endpoint, structured.kind):
@@ -166,11 +212,14 @@ def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> Re
     )
 
 
-# --- how to write prompts of exact length -----------------------------------------------------------------------
+# --- how to write prompts of exact length ---------------------------------------------------------
 
 
-def find_vocabulary(server: Server, target: Target, spec: RequestSpec, needs: Requirements) -> Vocabulary:
-    """Return the best vocabulary that the server takes: token ids, else words. Raises InputError."""
+def find_vocabulary(
+    server: Server, target: Target, spec: RequestSpec, needs: Requirements
+) -> Vocabulary:
+    """Return the best vocabulary that the server takes: token ids, else words. Raises
+    InputError."""
     if spec.endpoint in ("completions", SGLANG) and not needs.text_only:
         vocabulary = _ids(server, target, spec, needs.tokenizer)
         if vocabulary is not None:
@@ -191,26 +240,35 @@ def find_words(
     by_usage: Callable[[Sequence[str]], int | None],
     by_tokenize: Callable[[Sequence[str]], int | None] = lambda words: None,
 ) -> Vocabulary:
-    """Return words of one token each, found by counting: with a tokenizer where there is one, else as the server
-    counts.
+    """Return words of one token each, found by counting: with a tokenizer where there is one, else
+    as the server counts.
 
-    by_usage      tokens of a prompt of these words, whatever the server adds to it; None: it does not say
+    by_usage      tokens of a prompt of these words, whatever the server adds to it; None: it does
+                  not say
     by_tokenize   tokens of these words alone, each after a space
     Raises InputError where the tokenizer cannot be read.
     """
     if tokenizer is not None:
         encode = _local_tokenizer(tokenizer)
-        words = [word for word in WORDS if len(encode(f" {word} {word}")) - len(encode(f" {word}")) == 1]
+        words = [
+            word for word in WORDS if len(encode(f" {word} {word}")) - len(encode(f" {word}")) == 1
+        ]
     else:
         words = _single_token_words(by_usage if by_tokenize(["time"]) is None else by_tokenize)
     if len(words) < _MIN_PIECES:
-        # No count to go by, or a tokenizer that knows few English words: lengths are then checked after the run.
+        # No count to go by, or a tokenizer that knows few English words: lengths are then checked
+        # after the run.
         words = list(WORDS)
-    return Vocabulary("text", words=tuple(words), overhead_tokens=_overhead(by_usage, words[0]) or 0)
+    return Vocabulary(
+        "text", words=tuple(words), overhead_tokens=_overhead(by_usage, words[0]) or 0
+    )
 
 
-def token_counter(server: Server, target: Target, tokenizer: str | None) -> Callable[[str], int | None]:
-    """Return what counts the tokens of a text alone, by a tokenizer or by the server; its None: nothing can.
+def token_counter(
+    server: Server, target: Target, tokenizer: str | None
+) -> Callable[[str], int | None]:
+    """Return what counts the tokens of a text alone, by a tokenizer or by the server; its None:
+    nothing can.
 
     Raises InputError where the tokenizer cannot be read.
     """
@@ -237,7 +295,9 @@ def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int
     return server.send_once(spec, prompt).answer.input_tokens
 
 
-def _ids(server: Server, target: Target, spec: RequestSpec, tokenizer: str | None) -> Vocabulary | None:
+def _ids(
+    server: Server, target: Target, spec: RequestSpec, tokenizer: str | None
+) -> Vocabulary | None:
     """Return token ids of ordinary words, if prompts of ids are taken and counted as they are."""
     text = "".join(f" {word}" for word in WORDS)
     if tokenizer is not None:
@@ -254,9 +314,9 @@ def _ids(server: Server, target: Target, spec: RequestSpec, tokenizer: str | Non
 
 
 def _overhead(count: Callable[[Sequence[str]], int | None], word: str) -> int | None:
-    """Return tokens of a prompt of this word again and again that are no words: what is added to every prompt, and
-    what the word costs more at its beginning. None where nothing is counted, or where one more word is not one more
-    token.
+    """Return tokens of a prompt of this word again and again that are no words: what is added to
+    every prompt, and what the word costs more at its beginning. None where nothing is counted, or
+    where one more word is not one more token.
     """
     few = count([word] * _OVERHEAD_WORDS)
     more = count([word] * 2 * _OVERHEAD_WORDS) if few is not None else None
@@ -266,17 +326,22 @@ def _overhead(count: Callable[[Sequence[str]], int | None], word: str) -> int | 
 
 
 def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[str]:
-    """Return words that cost one token each, by counting groups and halving those that cost more."""
+    """Return words that cost one token each, by counting groups and halving those that cost
+    more."""
     # SentencePiece begins a text by a token of its own, even where nothing is asked to be added.
     overheads = ((word, _overhead(count, word)) for word in WORDS[:_OVERHEAD_TRIES])
     first, overhead = next((pair for pair in overheads if pair[1] is not None), ("", None))
     good: list[str] = []
     groups = [list(WORDS[i : i + _GROUP_WORDS]) for i in range(0, len(WORDS), _GROUP_WORDS)]
     tries = 0
-    while overhead is not None and groups and tries < min(_MOST_TRIES, _FEWEST_TRIES + 8 * len(good)):
+    while (
+        overhead is not None and groups and tries < min(_MOST_TRIES, _FEWEST_TRIES + 8 * len(good))
+    ):
         group = groups.pop()
         tries += 1
-        cost = count([first, *group])  # a group's own first word may cost another number without a space before it
+        cost = count(
+            [first, *group]
+        )  # a group's own first word may cost another number without a space before it
         if cost is None:
             return good
         if cost - overhead - 1 == len(group):
@@ -288,11 +353,14 @@ def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[st
 
 
 def _local_tokenizer(path: str) -> Callable[[str], list[int]]:
-    """Return an encoder from a tokenizer.json, or a folder that holds one. Raises InputError, one line."""
+    """Return an encoder from a tokenizer.json, or a folder that holds one. Raises InputError, one
+    line."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise InputError("--tokenizer needs an extra package: pip install 'loadstone[tokenizers]'") from error
+        raise InputError(
+            "--tokenizer needs an extra package: pip install 'loadstone[tokenizers]'"
+        ) from error
     from pathlib import Path
 
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)

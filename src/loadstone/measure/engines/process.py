@@ -1,11 +1,12 @@
 """Runs a server as a child process that cannot outlive the program that started it.
 
-Between the two stands a guard, this module run as a program: it holds the read end of a pipe from the owner and is
-the server's parent. When the pipe closes, or the guard is told to stop, or its own parent changes, the server's
-process group gets SIGTERM and, five seconds later, SIGKILL. So a kill −9 of the owner ends the server too, which no
-`atexit` can do and which Linux's parent-death signal does unreliably where the owner has threads. On Linux, processes
-that the server has sent away from itself become the guard's children, and end as well; a container, which is no
-process of ours, is stopped by its name.
+Between the two stands a guard, this module run as a program: it holds the read end of a pipe from
+the owner and is the server's parent. When the pipe closes, or the guard is told to stop, or its own
+parent changes, the server's process group gets SIGTERM and, five seconds later, SIGKILL. So a kill
+−9 of the owner ends the server too, which no `atexit` can do and which Linux's parent-death signal
+does unreliably where the owner has threads. On Linux, processes that the server has sent away from
+itself become the guard's children, and end as well; a container, which is no process of ours, is
+stopped by its name.
 """
 
 import contextlib
@@ -38,16 +39,24 @@ _SET_CHILD_SUBREAPER = 36
 
 
 class ServerProcess:
-    """Runs a server. It has a process group of its own, so Ctrl-C in the terminal reaches only the owner; the session
-    is the owner's, for its sake and the client's: Linux shares processors among sessions.
+    """Runs a server. It has a process group of its own, so Ctrl-C in the terminal reaches only the
+    owner; the session is the owner's, for its sake and the client's: Linux shares processors among
+    sessions.
 
-    `pid` is the server's own, `url` whatever base address the owner gave, `log_path` its output, both streams.
+    `pid` is the server's own, `url` whatever base address the owner gave, `log_path` its output,
+    both streams.
     """
 
     def __init__(
-        self, command: Sequence[str], *, log_path: Path, url: str = "", env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        log_path: Path,
+        url: str = "",
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start `command`, with `env` as its whole environment (default: this process's). Raises TargetError."""
+        """Start `command`, with `env` as its whole environment (default: this process's). Raises
+        TargetError."""
         self.url = url
         self.log_path = log_path
         self._group = 0
@@ -55,10 +64,17 @@ class ServerProcess:
         log_path.parent.mkdir(parents=True, exist_ok=True)
         # -P: a file called signal.py in the current folder must not be taken for the library's.
         guard = [sys.executable, "-P", "-m", __name__, str(os.getpid()), *command]
-        log_path.unlink(missing_ok=True)  # what an earlier server may have put in its place is not followed
+        log_path.unlink(
+            missing_ok=True
+        )  # what an earlier server may have put in its place is not followed
         with log_path.open("a+b") as log:
             self._guard = subprocess.Popen(
-                guard, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=env, process_group=0
+                guard,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=env,
+                process_group=0,
             )
         with _pipe(self._guard.stdout) as answer:
             line = answer.readline().decode(errors="replace").strip()
@@ -78,8 +94,10 @@ class ServerProcess:
         return self._guard.poll()
 
     def stop(self) -> None:
-        """End the server and everything in its process group; returns when they are gone. May be called again."""
-        # The signal as well as the closed pipe: a process forked off the owner may hold the pipe open.
+        """End the server and everything in its process group; returns when they are gone. May be
+        called again."""
+        # The signal as well as the closed pipe: a process forked off the owner may hold the pipe
+        # open.
         self._guard.terminate()
         self._guard.send_signal(signal.SIGCONT)
         _pipe(self._guard.stdin).close()
@@ -108,8 +126,9 @@ _claims: deque[int] = deque()
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nothing listens on at this moment.
 
-    Not one of those that the kernel gives to outgoing connections: one of these could be taken in the minutes until
-    an engine listens, or the hours until a job starts. Nor one that another process has just been given.
+    Not one of those that the kernel gives to outgoing connections: one of these could be taken in
+    the minutes until an engine listens, or the hours until a job starts. Nor one that another
+    process has just been given.
     """
     while True:
         port = random.randrange(*_PORTS)
@@ -121,7 +140,8 @@ def free_port() -> int:
 
 
 def _claim(name: str) -> None:
-    """Bind a name without a file: once on a machine, until this process ends or has had 16 others."""
+    """Bind a name without a file: once on a machine, until this process ends or has had 16
+    others."""
     with socket.socket(socket.AF_UNIX) as claim:
         claim.bind(name)
         if len(_claims) == 16:
@@ -130,8 +150,13 @@ def _claim(name: str) -> None:
 
 
 def container_stop(command: Sequence[str]) -> tuple[str, ...]:
-    """Return what ends the container that a command runs, also once the command is killed; () where it runs none."""
-    if len(command) < 2 or Path(command[0]).name not in ("docker", "podman") or "--name" not in command[:-1]:
+    """Return what ends the container that a command runs, also once the command is killed; () where
+    it runs none."""
+    if (
+        len(command) < 2
+        or Path(command[0]).name not in ("docker", "podman")
+        or "--name" not in command[:-1]
+    ):
         return ()
     return (command[0], "stop", "-t", f"{KILL_AFTER_S:.0f}", command[command.index("--name") + 1])
 
@@ -140,7 +165,9 @@ def _end_container(command: Sequence[str]) -> None:
     if words := container_stop(command):
         quiet = subprocess.DEVNULL
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_CONTAINER_S, check=False)
+            subprocess.run(
+                words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_CONTAINER_S, check=False
+            )
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
@@ -150,7 +177,8 @@ def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
 
 
 def _guard(owner_pid: int, command: list[str]) -> int:
-    """Run `command` until it ends or must end; standard input is the owner's pipe. Returns the exit code.
+    """Run `command` until it ends or must end; standard input is the owner's pipe. Returns the exit
+    code.
 
     The first line on standard output is the server's pid, or why there is none.
     """
@@ -172,7 +200,9 @@ def _guard(owner_pid: int, command: list[str]) -> int:
     with contextlib.suppress(AttributeError):  # elsewhere than on Linux
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0)
+        server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+        )
     except OSError as error:
         os.write(sys.stdout.fileno(), f"{error.strerror}\n".encode())
         return 127
@@ -180,7 +210,8 @@ def _guard(owner_pid: int, command: list[str]) -> int:
         os.write(sys.stdout.fileno(), f"{server.pid}\n".encode())
 
     owner = sys.stdin.fileno()
-    # The owner's pid is looked at too, once a second: a process that it forked may hold its end of the pipe open.
+    # The owner's pid is looked at too, once a second: a process that it forked may hold its end of
+    # the pipe open.
     while server.poll() is None and not must_stop and os.getppid() == owner_pid:
         readable, _, _ = select.select([owner, wake], [], [], 1.0)
         if owner in readable:  # nothing is ever written to it: this is its end
@@ -194,7 +225,9 @@ def _guard(owner_pid: int, command: list[str]) -> int:
     _signal_group(server.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(KILL_AFTER_S)
-    _signal_group(server.pid, signal.SIGKILL)  # also what a server that ended by itself has left behind
+    _signal_group(
+        server.pid, signal.SIGKILL
+    )  # also what a server that ended by itself has left behind
     code = server.wait()
     _end_container(command)
     while others := _children(set()):
@@ -207,7 +240,9 @@ def _guard(owner_pid: int, command: list[str]) -> int:
 def _children(but: set[int]) -> set[int]:
     """Return this process's children, as Linux tells them."""
     with contextlib.suppress(OSError):
-        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())) - but
+        return (
+            set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())) - but
+        )
     return set()
 
 
@@ -221,7 +256,9 @@ def _bound(log: int) -> None:
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS refuses for a group of zombies
+    with contextlib.suppress(
+        ProcessLookupError, PermissionError
+    ):  # macOS refuses for a group of zombies
         os.killpg(group, number)
 
 

@@ -1,7 +1,8 @@
-"""Is the control plane of a server: single small requests before the run, over HTTP (triton_grpc has those over
-gRPC).
+"""Is the control plane of a server: single small requests before the run, over HTTP (triton_grpc
+has those over gRPC).
 
-Nothing that the server says is believed further than it is used: bodies are cut, names become excerpts.
+Nothing that the server says is believed further than it is used: bodies are cut, names become
+excerpts.
 """
 
 from __future__ import annotations
@@ -34,22 +35,27 @@ from loadstone.workload.word_list import WORDS
 
 PROMPT = " ".join(WORDS[:8])
 IDS = list(range(100, 108))
-"""Such a prompt SGLang takes though it has no tokenizer (--skip-tokenizer-init), and every vocabulary has these."""
+"""Such a prompt SGLang takes though it has no tokenizer (--skip-tokenizer-init), and every
+vocabulary has these."""
 
 _TIMEOUT_S = 60.0
 _CONNECT_S = 10.0
 _PROBE_S = 3.0
 _SPARE_S = 5.0
 _PATIENCE_S = 10.0
-"""For a page that a run can do without, and for all of them; one that comes within _PROMPT_S takes nothing of it."""
+"""For a page that a run can do without, and for all of them; one that comes within _PROMPT_S takes
+nothing of it."""
 _PROMPT_S = 0.1
 _BODY_BYTES = 4 * 1024 * 1024
-_WANTS_CERTIFICATE = "it requires a client certificate, which is not supported; use an address without this"
+_WANTS_CERTIFICATE = (
+    "it requires a client certificate, which is not supported; use an address without this"
+)
 _OF_THE_BODY = (b"content-encoding", b"content-length", b"transfer-encoding")
 _VERSION = re.compile(r"api-version=[\w.-]+")
 """Azure's, which its servers want; other queries may hold keys."""
 _PAUSES_S = (0.1, 0.5, 1.0)
-"""Before a request is sent again whose connection was cut: one that a restart or a gateway cut is soon served."""
+"""Before a request is sent again whose connection was cut: one that a restart or a gateway cut is
+soon served."""
 
 
 class Reply(NamedTuple):
@@ -61,8 +67,8 @@ class Reply(NamedTuple):
 
 
 def send(http: httpx.Client, request: httpx.Request, *, limit_s: float, most_bytes: int) -> Reply:
-    """Return the answer and the beginning of its body. Raises httpx.HTTPError; ReadTimeout where it does not end in
-    time."""
+    """Return the answer and the beginning of its body. Raises httpx.HTTPError; ReadTimeout where it
+    does not end in time."""
     with _limit_time(limit_s, request):
         answer = http.send(request, stream=True)
         with contextlib.closing(answer):
@@ -72,10 +78,12 @@ def send(http: httpx.Client, request: httpx.Request, *, limit_s: float, most_byt
 
 @contextlib.contextmanager
 def _limit_time(limit_s: float, request: httpx.Request) -> Iterator[None]:
-    """Send `request` in this block. httpx.ReadTimeout ends what takes longer, however it is spun out.
+    """Send `request` in this block. httpx.ReadTimeout ends what takes longer, however it is spun
+    out.
 
-    httpx counts from one piece of an answer to the next: headers that drip, or interim answers (1xx) that flood,
-    would last for ever. So the socket is shut when the time is over, which wakes whoever reads it.
+    httpx counts from one piece of an answer to the next: headers that drip, or interim answers
+    (1xx) that flood, would last for ever. So the socket is shut when the time is over, which wakes
+    whoever reads it.
     """
     over = threading.Event()
     sockets: list[socket.socket] = []
@@ -116,7 +124,10 @@ def status_of(http: httpx.Client, url: str, limit_s: float) -> int:
     """Return the status of what answers there, whose body is not read; 0: nothing does in time."""
     request = http.build_request("GET", url)
     try:
-        with _limit_time(limit_s, request), contextlib.closing(http.send(request, stream=True)) as answer:
+        with (
+            _limit_time(limit_s, request),
+            contextlib.closing(http.send(request, stream=True)) as answer,
+        ):
             return answer.status_code
     except httpx.HTTPError:
         return 0
@@ -125,7 +136,8 @@ def status_of(http: httpx.Client, url: str, limit_s: float) -> int:
 def _read(answer: httpx.Response, most_bytes: int) -> bytes:
     """Return the body, or its beginning: then longer than `most_bytes`. Raises httpx.DecodingError.
 
-    httpx would unpack each piece whole, and as many times over as the header says: 7 kB can become gigabytes.
+    httpx would unpack each piece whole, and as many times over as the header says: 7 kB can become
+    gigabytes.
     """
     coding = answer.headers.get("content-encoding", "identity").strip().lower()
     unpacker = Unpacker.choose(coding)
@@ -144,12 +156,12 @@ def _read(answer: httpx.Response, most_bytes: int) -> bytes:
     return bytes(body)
 
 
-# --- a server ---------------------------------------------------------------------------------------------------
+# --- a server -------------------------------------------------------------------------------------
 
 
 class Trial(NamedTuple):
-    """Holds what came of one request. `error`: why it is no answer, one line; None: it is one. `response`: over
-    HTTP."""
+    """Holds what came of one request. `error`: why it is no answer, one line; None: it is one.
+    `response`: over HTTP."""
 
     answer: Answer
     error: str | None
@@ -161,8 +173,8 @@ class Trial(NamedTuple):
 
 
 class TritonModel(NamedTuple):
-    """Holds a model of Triton's by its configuration: `types` are its inputs' names and KServe's datatypes, as far as
-    said.
+    """Holds a model of Triton's by its configuration: `types` are its inputs' names and KServe's
+    datatypes, as far as said.
 
     where     what to name in a message about it
     batched   its tensors have a first dimension for the batch
@@ -210,13 +222,16 @@ class Server:
         tokens: int | None = None,
         keep_text: bool = False,
     ) -> Trial:
-        """Return one request, sent and read as in a run. Raises TargetError where there is no server.
+        """Return one request, sent and read as in a run. Raises TargetError where there is no
+        server.
 
         tokens   the most in its answer; but as many at least as a user's own fields demand
         """
         if prompt is None:
             prompt = IDS if spec.endpoint == SGLANG else PROMPT
-        content: object = [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
+        content: object = (
+            [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
+        )
         # A token of Triton's may have no text, and is not seen where the model does not count.
         tokens = tokens or (4 if spec.endpoint in TRITON_ENDPOINTS else 1)
         tokens = max(tokens, spec.least_tokens, _least_tokens(spec.extra))
@@ -228,11 +243,13 @@ class Server:
         raise NotImplementedError
 
     def tokenize(self, model: str, text: str) -> list[int] | None:
-        """Return the ids of a text's tokens by the server's own tokenizer; None where it offers none."""
+        """Return the ids of a text's tokens by the server's own tokenizer; None where it offers
+        none."""
         return None
 
     def triton_about(self) -> dict[str, Any]:
-        """Return what a Triton server says of itself: `name`, `version`. Raises TargetError where none answers."""
+        """Return what a Triton server says of itself: `name`, `version`. Raises TargetError where
+        none answers."""
         raise NotImplementedError
 
     def triton_index(self) -> Any:
@@ -244,16 +261,20 @@ class Server:
 
 
 class HttpServer(Server):
-    """Talks HTTP; `headers` go with every request; what they hold is blanked where the server repeats it in what is
-    told. Proxies in the environment are not used, only `proxy` is.
+    """Talks HTTP; `headers` go with every request; what they hold is blanked where the server
+    repeats it in what is told. Proxies in the environment are not used, only `proxy` is.
     """
 
-    def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None
+    ) -> None:
         super().__init__()
         self.parts = check_url(url)
         self.query = f"?{self.parts.query}" if self.parts.query else ""
         whole = self.parts.path.rstrip("/")
-        self.base_path = re.sub("(/chat)?/completions$", "", whole) if self.query else whole.removesuffix("/v1")
+        self.base_path = (
+            re.sub("(/chat)?/completions$", "", whole) if self.query else whole.removesuffix("/v1")
+        )
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self._proxy = proxy
         self._keys = keys_in(headers)
@@ -268,8 +289,8 @@ class HttpServer(Server):
     def get(self, path: str, *, must_allow: bool = False) -> httpx.Response | None:
         """Return the answer if it is a 200, else None.
 
-        `must_allow`: raises TargetError where there is no server, or it wants a key, or another one, or sends one
-        elsewhere; else such a page is done without.
+        `must_allow`: raises TargetError where there is no server, or it wants a key, or another
+        one, or sends one elsewhere; else such a page is done without.
         """
         answer = self._ask("GET", path, None) if must_allow else self._ask_spare("GET", path, None)
         if answer is None:
@@ -287,18 +308,26 @@ class HttpServer(Server):
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: bytes) -> httpx.Response:
-        """Return the answer to a JSON body, whatever its status. Raises TargetError where there is no server."""
+        """Return the answer to a JSON body, whatever its status. Raises TargetError where there is
+        no server."""
         return self._ask("POST", path, body)
 
     def post_json(self, path: str, fields: dict[str, Any]) -> Any:
-        """Return the JSON in an answer that is a 200, else None; also where the server gives none in time."""
+        """Return the JSON in an answer that is a 200, else None; also where the server gives none
+        in time."""
         answer = self._ask_spare("POST", path, msgspec.json.encode(fields))
-        return storable(load(answer.content)) if answer is not None and answer.status_code == 200 else None
+        return (
+            storable(load(answer.content))
+            if answer is not None and answer.status_code == 200
+            else None
+        )
 
     def _exchange(self, spec: RequestSpec, rendered: bytes, answer: Answer, tokens: int) -> Trial:
         response = self.post(make_path(spec), rendered)
         if response.status_code != 200:
-            return Trial(answer, f"HTTP {response.status_code}: {error_text(response.content)}", response)
+            return Trial(
+                answer, f"HTTP {response.status_code}: {error_text(response.content)}", response
+            )
         answer.feed(response.content)
         answer.finish()
         error = answer.error
@@ -311,14 +340,18 @@ class HttpServer(Server):
         fields = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
         answer = self.post_json("/tokenize", fields)
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
-        if not isinstance(tokens, list) or not all(isinstance(token, int) and token >= 0 for token in tokens):
+        if not isinstance(tokens, list) or not all(
+            isinstance(token, int) and token >= 0 for token in tokens
+        ):
             return None
         return tokens
 
     def triton_about(self) -> dict[str, Any]:
         about = self.get_json("/v2", must_allow=True)
         if not isinstance(about, dict) or "name" not in about:
-            raise TargetError(f"{self.url}/v2: no Triton server answers there; correct the URL, or --endpoint")
+            raise TargetError(
+                f"{self.url}/v2: no Triton server answers there; correct the URL, or --endpoint"
+            )
         return about
 
     def triton_index(self) -> Any:
@@ -327,11 +360,13 @@ class HttpServer(Server):
     def triton_model(self, name: str) -> TritonModel:
         page = f"/v2/models/{quote(name, safe='')}/config"
         config = self.get_json(page, must_allow=True)
-        return TritonModel(self.url + page, {str(entry.get("name")): "" for entry in objects(config, "input")})
+        return TritonModel(
+            self.url + page, {str(entry.get("name")): "" for entry in objects(config, "input")}
+        )
 
     def _ask_spare(self, method: str, path: str, body: bytes | None) -> httpx.Response | None:
-        """Return the answer of a page that a run can do without, whatever its status; None where none comes in
-        time."""
+        """Return the answer of a page that a run can do without, whatever its status; None where
+        none comes in time."""
         if self._patience_s < _PROMPT_S:
             return None
         begun_s = time.monotonic()
@@ -343,13 +378,17 @@ class HttpServer(Server):
         finally:
             self._patience_s -= max(0.0, time.monotonic() - begun_s - _PROMPT_S)
 
-    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float | None = None) -> httpx.Response:
+    def _ask(
+        self, method: str, path: str, body: bytes | None, limit_s: float | None = None
+    ) -> httpx.Response:
         limit_s = limit_s or _TIMEOUT_S
         headers = {"Content-Type": "application/json"} if body is not None else {}
         for pause_s in (*_PAUSES_S, None):
             try:
                 request = self._http.build_request(method, path, content=body, headers=headers)
-                reply, content, _ = send(self._http, request, limit_s=limit_s, most_bytes=_BODY_BYTES)
+                reply, content, _ = send(
+                    self._http, request, limit_s=limit_s, most_bytes=_BODY_BYTES
+                )
                 break
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 if pause_s is None or not _is_cut(error):
@@ -364,37 +403,57 @@ class HttpServer(Server):
                 raise TargetError(f"{self.origin}: {_WANTS_CERTIFICATE}")
             self._check_scheme()
         # The body is unpacked already, and may have been cut.
-        headers_left = [(name, value) for name, value in reply.headers.raw if name.lower() not in _OF_THE_BODY]
+        headers_left = [
+            (name, value) for name, value in reply.headers.raw if name.lower() not in _OF_THE_BODY
+        ]
         if method == "POST" or reply.status_code != 200:
-            # It is for people; what describes the server must stay as it is until its model is known.
+            # It is for people; what describes the server must stay as it is until its model is
+            # known.
             content = blank_bytes(content, self._keys)
             headers_left = [(name, blank_bytes(value, self._keys)) for name, value in headers_left]
         answer = httpx.Response(reply.status_code, headers=headers_left, content=content)
         answer.encoding = "utf-8"
         return answer
 
-    def _explain_failure(self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float) -> str:
-        """Return why there is no answer, in one line. Raises TargetError where the URL should begin by the other
-        scheme."""
+    def _explain_failure(
+        self, error: httpx.HTTPError | httpx.InvalidURL, path: str, limit_s: float
+    ) -> str:
+        """Return why there is no answer, in one line. Raises TargetError where the URL should begin
+        by the other scheme."""
         text, where = str(error), self.url + path
         reason = excerpt(text) or type(error).__name__
         if self._proxy is not None:
             where += f" through --proxy {self._proxy}"
         match error:
             case httpx.ConnectError() if "CERTIFICATE_VERIFY" in text:
-                return f"{self.origin}: its certificate is not trusted ({reason}); {_explain_certificate(text)}"
+                return (
+                    f"{self.origin}: its certificate is not trusted ({reason});"
+                    f" {_explain_certificate(text)}"
+                )
             case httpx.ConnectError() if not _is_cut(error):
                 self._check_scheme()
                 if "[SSL" in text:
                     return f"{self.origin}: TLS failed ({reason}); {_explain_handshake(text)}"
                 if self._proxy is not None:
-                    return f"--proxy {self._proxy}: no proxy answers there ({reason}); start it, or correct --proxy"
-                return f"{self.origin}: no server answers there ({reason}); start it, or correct the URL"
+                    return (
+                        f"--proxy {self._proxy}: no proxy answers there ({reason}); start it, or"
+                        " correct --proxy"
+                    )
+                return (
+                    f"{self.origin}: no server answers there ({reason}); start it, or correct"
+                    " the URL"
+                )
             case httpx.ConnectTimeout():
                 self._check_scheme()  # a server that waits for the rest of what it takes for HTTP
-                return f"{self.origin}: no connection within {_CONNECT_S:.0f} s; start the server, or correct the URL"
+                return (
+                    f"{self.origin}: no connection within {_CONNECT_S:.0f} s; start the server, or"
+                    " correct the URL"
+                )
             case httpx.TimeoutException():
-                return f"{where}: no whole answer within {limit_s:.2g} s; check that the server is healthy"
+                return (
+                    f"{where}: no whole answer within {limit_s:.2g} s; check that the server is"
+                    " healthy"
+                )
             case httpx.ProxyError():
                 way = f"the proxy does not lead to {self.origin} ({reason})"
                 return f"--proxy {self._proxy}: {way}; correct --proxy or the URL"
@@ -405,8 +464,8 @@ class HttpServer(Server):
         self._check_scheme()
         if _is_cut(error):
             return (
-                f"{where}: the connection was cut before the answer's end, {len(_PAUSES_S) + 1} times ({reason}); "
-                "see the server's log, or correct the URL"
+                f"{where}: the connection was cut before the answer's end, {len(_PAUSES_S) + 1}"
+                f" times ({reason}); see the server's log, or correct the URL"
             )
         return f"{where}: not an HTTP server ({reason}); correct the URL"
 
@@ -420,14 +479,16 @@ class HttpServer(Server):
                     raise TargetError(f"{self.url}{path}: {what}; correct the URL")
 
     def _check_scheme(self) -> None:
-        """Raises TargetError where the server speaks HTTP without TLS though the URL says https, or the reverse."""
+        """Raises TargetError where the server speaks HTTP without TLS though the URL says https, or
+        the reverse."""
         if self._scheme_is_right:
             return
         other = "http" if self.parts.scheme == "https" else "https"
         if self._proxy is None and _speaks(other, self.parts):
             what = "over TLS" if other == "https" else "without TLS"
             raise TargetError(
-                f"{self.origin}: a server answers there, but {what}; write {other}://{self.parts.netloc}"
+                f"{self.origin}: a server answers there, but {what}; write"
+                f" {other}://{self.parts.netloc}"
             )
         self._scheme_is_right = True
 
@@ -437,29 +498,37 @@ def _place(parts: SplitResult) -> tuple[str, int]:
 
 
 def _first_words(parts: SplitResult) -> bytes:
-    """Return what something that listens at a URL's host and port says to a plain GET; nothing where it says nothing.
+    """Return what something that listens at a URL's host and port says to a plain GET; nothing
+    where it says nothing.
 
     Raises OSError.
     """
     with socket.create_connection(_place(parts), timeout=_PROBE_S) as plain:
-        plain.sendall(f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode())
+        plain.sendall(
+            f"GET / HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n".encode()
+        )
         return plain.recv(4096)
 
 
 def _is_cut(error: BaseException | None) -> bool:
-    """Return whether a connection that was made, or almost, was cut: by a restart, an overload, something between."""
-    if isinstance(error, httpx.RemoteProtocolError) and ("disconnected" in str(error) or "closed" in str(error)):
+    """Return whether a connection that was made, or almost, was cut: by a restart, an overload,
+    something between."""
+    if isinstance(error, httpx.RemoteProtocolError) and (
+        "disconnected" in str(error) or "closed" in str(error)
+    ):
         return True
     while error is not None:
-        if isinstance(error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError | ssl.SSLEOFError):
+        if isinstance(
+            error, ConnectionResetError | BrokenPipeError | ConnectionAbortedError | ssl.SSLEOFError
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False
 
 
 def _speaks(scheme: str, parts: SplitResult) -> bool:
-    """Return whether something that speaks this scheme listens at a URL's host and port, whatever the URL's own
-    scheme."""
+    """Return whether something that speaks this scheme listens at a URL's host and port, whatever
+    the URL's own scheme."""
     try:
         if scheme == "https":
             believing = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -469,13 +538,16 @@ def _speaks(scheme: str, parts: SplitResult) -> bool:
             return True
         answer = _first_words(parts)
         # A TLS server may say in plain HTTP that it wants another.
-        return answer.startswith(b"HTTP/") and not _is_of_tls(400 * (answer[9:12] == b"400"), answer)
+        return answer.startswith(b"HTTP/") and not _is_of_tls(
+            400 * (answer[9:12] == b"400"), answer
+        )
     except (OSError, ValueError):
         return False
 
 
 def _is_of_tls(status: int, body: bytes) -> bool:
-    """Return whether an answer is a TLS server's complaint: plain HTTP was spoken to it, or no certificate shown."""
+    """Return whether an answer is a TLS server's complaint: plain HTTP was spoken to it, or no
+    certificate shown."""
     return status == 400 and re.search(rb"HTTPS|\bSSL|\bTLS", body) is not None
 
 
@@ -487,21 +559,30 @@ def _explain_certificate(error: str) -> str:
         return "renew it, or set this machine's clock"
     named = os.environ.get("SSL_CERT_FILE")
     if named is not None:
-        return f"SSL_CERT_FILE={excerpt(named)} does not hold its issuer's certificate; name a file that does, in PEM"
+        return (
+            f"SSL_CERT_FILE={excerpt(named)} does not hold its issuer's certificate; name a file"
+            " that does, in PEM"
+        )
     return "set SSL_CERT_FILE to its issuer's certificate (to its own if it is self-signed)"
 
 
 def _least_tokens(extra: dict[str, Any]) -> int:
-    """Return the least number of tokens that a user's own fields ask for: vLLM and SGLang refuse a shorter limit."""
+    """Return the least number of tokens that a user's own fields ask for: vLLM and SGLang refuse a
+    shorter limit."""
     sampling = extra.get("sampling_params")
-    least = (extra.get("min_tokens"), sampling.get("min_new_tokens") if isinstance(sampling, dict) else None)
+    least = (
+        extra.get("min_tokens"),
+        sampling.get("min_new_tokens") if isinstance(sampling, dict) else None,
+    )
     return max((tokens for tokens in least if isinstance(tokens, int)), default=0)
 
 
 def objects(document: object, name: str) -> list[dict[str, Any]]:
     """Return the objects in a document's list of that name; none where there is no such list."""
     entries = document.get(name) if isinstance(document, dict) else None
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return (
+        [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    )
 
 
 def _explain_handshake(error: str) -> str:
@@ -510,21 +591,27 @@ def _explain_handshake(error: str) -> str:
         return "write the name that its certificate is for"
     if "WRONG_VERSION_NUMBER" in error:
         return "it does not speak TLS; correct the URL"
-    return "the server must offer TLS 1.2 or newer, with a cipher that this machine takes; see its log"
+    return (
+        "the server must offer TLS 1.2 or newer, with a cipher that this machine takes; see its log"
+    )
 
 
 def check_url(url: str) -> SplitResult:
     """Return the parts of a server's URL. Raises InputError, one line, on anything but
     http(s)://host[:port][/path]."""
     if not url.isascii() or not url.isprintable() or " " in url:
-        raise InputError(f"{shown(url)}: not a URL (ASCII, without spaces); write e.g. http://localhost:8000")
+        raise InputError(
+            f"{shown(url)}: not a URL (ASCII, without spaces); write e.g. http://localhost:8000"
+        )
     try:
         parts = urlsplit(url)
         port = parts.port
         _ = (parts.hostname or "").encode("idna"), httpx.URL(url).host
     except (ValueError, httpx.InvalidURL):
         # The reason would repeat a piece, which may be one of a password.
-        raise InputError(f"{shown(url)}: no host and port; write e.g. http://localhost:8000") from None
+        raise InputError(
+            f"{shown(url)}: no host and port; write e.g. http://localhost:8000"
+        ) from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
         raise InputError(f"{shown(url)}: not a URL of a server; write e.g. http://localhost:8000")
     if (parts.query and not _VERSION.fullmatch(parts.query)) or parts.fragment:
@@ -533,7 +620,10 @@ def check_url(url: str) -> SplitResult:
             "?api-version=…); keys are headers, -H"
         )
     if "@" in parts.netloc:
-        raise InputError("the URL holds a user name or password; give keys in LOADSTONE_API_KEY or OPENAI_API_KEY")
+        raise InputError(
+            "the URL holds a user name or password; give keys in LOADSTONE_API_KEY or"
+            " OPENAI_API_KEY"
+        )
     endpoint = re.search(r"/v1/(chat/completions|completions|models)/?$", parts.path)
     if endpoint is not None and not parts.query:
         raise InputError(f"{url}: leave out {endpoint[0]}; --endpoint says what is asked there")
@@ -541,7 +631,8 @@ def check_url(url: str) -> SplitResult:
 
 
 def shown(url: str) -> str:
-    """Return what may be said of a URL, whatever it is: without user, password, and what begins with ? or #."""
+    """Return what may be said of a URL, whatever it is: without user, password, and what begins
+    with ? or #."""
     scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", url)
     begin = scheme[0] if scheme is not None else ""
     _, at, place = url[len(begin) :].rpartition("@")
@@ -555,17 +646,20 @@ def check_proxy(url: str) -> None:
     except InputError:
         parts = None
     if parts is None or parts.scheme != "http" or parts.path.strip("/"):
-        raise InputError("--proxy: this proxy cannot be used; write http://host:port, without a name or password")
+        raise InputError(
+            "--proxy: this proxy cannot be used; write http://host:port, without a name or password"
+        )
 
 
 def http_client(
     url: str, headers: Iterable[tuple[str, str]], proxy: str | None, timeout: httpx.Timeout | float
 ) -> httpx.Client:
-    """Return a client for requests to a URL and what is below it. Proxies in the environment are not used, only
-    `proxy` is."""
+    """Return a client for requests to a URL and what is below it. Proxies in the environment are
+    not used, only `proxy` is."""
     sent = httpx.Headers({"Accept-Encoding": "identity"})
     sent.update(dict(headers))
-    # Over plain HTTP nobody is trusted: reading all certificates takes longer than all requests together.
+    # Over plain HTTP nobody is trusted: reading all certificates takes longer than all requests
+    # together.
     tls = url.startswith("https:")
     return httpx.Client(
         base_url=url,
@@ -573,7 +667,8 @@ def http_client(
         timeout=timeout,
         trust_env=False,
         proxy=proxy,
-        # A kept connection would hold a thread of llama-server's, and some servers and proxies cut it unasked.
+        # A kept connection would hold a thread of llama-server's, and some servers and proxies cut
+        # it unasked.
         limits=httpx.Limits(max_keepalive_connections=0),
         verify=ssl.create_default_context() if tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
     )
@@ -596,5 +691,8 @@ def refusal(where: str, answer: httpx.Response) -> str:
         504: behind,
     }.get(status, "the server refuses the simplest request; see its log")
     if status == 401 and answer.headers.get("www-authenticate", "").lower().startswith("basic"):
-        remedy = "it requires a user name and password: -H 'Authorization: Basic …', the base64 of name:password"
+        remedy = (
+            "it requires a user name and password: -H 'Authorization: Basic …', the base64 of"
+            " name:password"
+        )
     return f"{where}: HTTP {status}: {error_text(answer.content)}; {remedy}"

@@ -1,10 +1,14 @@
-"""Makes a small llama model with random weights and a vocabulary whose token counts are known beforehand.
+"""Makes a small llama model with random weights and a vocabulary whose token counts are known
+beforehand.
 
-It exists to put a real engine (llama.cpp) behind the load client with nothing to download. What it promises:
+It exists to put a real engine (llama.cpp) behind the load client with nothing to download. What it
+promises:
 
-- " word" is exactly one token for each of `WORDS`, so text of k such words, each with its leading space, is k tokens;
-- what it generates are whole words of `WORDS`, never an end of sequence or half a UTF-8 character: the text of a
-  reply is as many tokens as were generated, and each token shows as one piece of plain text;
+- " word" is exactly one token for each of `WORDS`, so text of k such words, each with its leading
+  space, is k tokens;
+- what it generates are whole words of `WORDS`, never an end of sequence or half a UTF-8 character:
+  the text of a reply is as many tokens as were generated, and each token shows as one piece of
+  plain text;
 - the same file, byte for byte, from the same code and libraries.
 
 Any other text is tokenized byte by byte. About 4 million parameters, 18 MB in float32.
@@ -35,14 +39,17 @@ _HEADS = 4
 _KV_HEADS = 2
 _HEAD_DIM = 64
 _FFN = 512
-# Claimed, not trained (nothing here is): it lets the server be started with any context a test may want.
+# Claimed, not trained (nothing here is): it lets the server be started with any context a test may
+# want.
 _CONTEXT_TOKENS = 131072
 
-# Standard deviation of a word's logit. Three makes the likeliest of a thousand words win by a margin that float32
-# rounding in different batch shapes rarely closes, yet leaves sampling at temperature 1 dozens of candidates.
+# Standard deviation of a word's logit. Three makes the likeliest of a thousand words win by a
+# margin that float32 rounding in different batch shapes rarely closes, yet leaves sampling at
+# temperature 1 dozens of candidates.
 _LOGIT_SPREAD = 3.0
-# Hidden dimension 0 is the same constant at every position (no layer writes to it), which turns the output matrix's
-# column 0 into a bias per token: zero for words, this for everything else, after normalisation about −40 in logits.
+# Hidden dimension 0 is the same constant at every position (no layer writes to it), which turns the
+# output matrix's column 0 into a bias per token: zero for words, this for everything else, after
+# normalisation about −40 in logits.
 _CONSTANT = 4.0
 _SILENCE = -10.0
 
@@ -54,11 +61,11 @@ def fingerprint() -> str:
 
 
 def vocabulary() -> tuple[list[str], list[str]]:
-    """Return the tokens in id order, `VOCABULARY_SIZE` of them, and the BPE merges, in GPT-2's byte-to-character
-    spelling.
+    """Return the tokens in id order, `VOCABULARY_SIZE` of them, and the BPE merges, in GPT-2's
+    byte-to-character spelling.
 
-    Each word is reached letter by letter ("Ġ t", "Ġt i", "Ġti m", …). Every merge begins with the space, so no other
-    order of merging exists and a word can come out as nothing but its one token.
+    Each word is reached letter by letter ("Ġ t", "Ġt i", "Ġti m", …). Every merge begins with the
+    space, so no other order of merging exists and a word can come out as nothing but its one token.
     """
     characters = _byte_characters()
     space = characters[ord(" ")]
@@ -74,7 +81,8 @@ def vocabulary() -> tuple[list[str], list[str]]:
                 tokens.append(longer)
                 merges.append(f"{prefix} {letter}")
             prefix = longer
-    # No merge leads to the padding, so no text is ever tokenized to it; its text is printable all the same.
+    # No merge leads to the padding, so no text is ever tokenized to it; its text is printable all
+    # the same.
     tokens.extend(f"[{n}]" for n in range(VOCABULARY_SIZE - len(tokens)))
     return tokens, merges
 
@@ -82,7 +90,8 @@ def vocabulary() -> tuple[list[str], list[str]]:
 def write(path: Path) -> None:
     """Build the model at `path`, replacing what is there; parent folders are made.
 
-    Safe to run from several processes at once: each writes a file of its own and renames it. Raises OSError.
+    Safe to run from several processes at once: each writes a file of its own and renames it. Raises
+    OSError.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryFolder(".tiny-", path.parent) as folder:
@@ -130,7 +139,8 @@ def _write(path: Path) -> None:
 
 
 def _tensors(tokens: list[str]) -> dict[str, NDArray[np.float32]]:
-    """Return weights by GGUF name, rows = outputs. Scaled by 1/√inputs, so that every activation is of order one."""
+    """Return weights by GGUF name, rows = outputs. Scaled by 1/√inputs, so that every activation is
+    of order one."""
     rng = np.random.default_rng(_SEED)
 
     def normal(rows: int, columns: int) -> NDArray[np.float32]:
@@ -142,7 +152,11 @@ def _tensors(tokens: list[str]) -> dict[str, NDArray[np.float32]]:
     output = normal(VOCABULARY_SIZE, _HIDDEN) * np.float32(_LOGIT_SPREAD)
     spoken = {_byte_characters()[ord(" ")] + word for word in WORDS}
     output[:, 0] = [0.0 if token in spoken else _SILENCE for token in tokens]
-    tensors: dict[str, Any] = {"token_embd.weight": embedding, "output_norm.weight": ones, "output.weight": output}
+    tensors: dict[str, Any] = {
+        "token_embd.weight": embedding,
+        "output_norm.weight": ones,
+        "output.weight": output,
+    }
     for layer in range(_LAYERS):
         to_residual = {
             "attn_output": normal(_HIDDEN, _HEADS * _HEAD_DIM),
@@ -165,8 +179,8 @@ def _tensors(tokens: list[str]) -> dict[str, NDArray[np.float32]]:
 
 
 def _byte_characters() -> list[str]:
-    """Return GPT-2's character for each of the 256 bytes: printable bytes stand for themselves, the rest for U+0100
-    and on.
+    """Return GPT-2's character for each of the 256 bytes: printable bytes stand for themselves, the
+    rest for U+0100 and on.
 
     Source: `bytes_to_unicode` in OpenAI's GPT-2 encoder. (A space is "Ġ", U+0120.)
     """

@@ -22,10 +22,13 @@ _RESPONSES = 1000
 class GrpcServer(Server):
     """Triton's gRPC port, for single small requests; use in a `with`, and leave it before the run.
 
-    Raises InputError on a URL of TLS or with a path, on a proxy, and where the `triton` extra is not installed.
+    Raises InputError on a URL of TLS or with a path, on a proxy, and where the `triton` extra is
+    not installed.
     """
 
-    def __init__(self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Sequence[tuple[str, str]], proxy: str | None = None
+    ) -> None:
         super().__init__()
         parts = check_url(url)
         if parts.scheme != "http":
@@ -63,7 +66,9 @@ class GrpcServer(Server):
         assert isinstance(answer, GrpcAnswer)  # noqa: S101
         request = encode(self.messages, rendered, "probe")
         parse = self.messages.ModelStreamInferResponse.FromString
-        responses = self._channel.stream_stream(METHOD)(iter([request]), timeout=_TIMEOUT_S, metadata=self._metadata)
+        responses = self._channel.stream_stream(METHOD)(
+            iter([request]), timeout=_TIMEOUT_S, metadata=self._metadata
+        )
         try:
             for number, data in enumerate(responses):
                 if fold(parse, answer, data)[1]:
@@ -85,13 +90,18 @@ class GrpcServer(Server):
 
     def triton_index(self) -> Any:
         entries = self.call("RepositoryIndex", ready=True).models
-        return [{"name": each.name, "version": each.version, "state": each.state or "READY"} for each in entries]
+        return [
+            {"name": each.name, "version": each.version, "state": each.state or "READY"}
+            for each in entries
+        ]
 
     def triton_model(self, name: str) -> TritonModel:
         config = self.call("ModelConfig", name=name).config
         data_type = config.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
         types = {
-            entry.name: data_type[entry.data_type].name.removeprefix("TYPE_").replace("STRING", "BYTES")
+            entry.name: (
+                data_type[entry.data_type].name.removeprefix("TYPE_").replace("STRING", "BYTES")
+            )
             for entry in config.input
             if entry.data_type in data_type
         }
@@ -101,7 +111,10 @@ class GrpcServer(Server):
         code = error.code().name
         details = blank(excerpt(error.details() or "no further word"), self._keys)
         remedy = {
-            "UNAVAILABLE": "no gRPC server answers there; start it, or give Triton's gRPC port (8001 by default)",
+            "UNAVAILABLE": (
+                "no gRPC server answers there; start it, or give Triton's gRPC port (8001 by"
+                " default)"
+            ),
             "UNIMPLEMENTED": "it is not a Triton server; correct the URL",
             "UNAUTHENTICATED": "set LOADSTONE_API_KEY or OPENAI_API_KEY",
             "PERMISSION_DENIED": "set LOADSTONE_API_KEY or OPENAI_API_KEY",

@@ -1,4 +1,5 @@
-"""Runs an engine's own interface in Python, loaded by its interpreter in a process that cannot outlive this one."""
+"""Runs an engine's own interface in Python, loaded by its interpreter in a process that cannot
+outlive this one."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ class LoadedEngine(msgspec.Struct, frozen=True):
 
 
 class OfflineAnswer(msgspec.Struct, frozen=True):
-    """The answer to one request of a batch. Times of its first and last token in seconds of the monotonic clock; None
-    where the engine does not say."""
+    """The answer to one request of a batch. Times of its first and last token in seconds of the
+    monotonic clock; None where the engine does not say."""
 
     input_tokens: int
     output_tokens: int
@@ -44,7 +45,8 @@ class OfflineAnswer(msgspec.Struct, frozen=True):
 
 
 class OfflineBatch(msgspec.Struct, frozen=True):
-    """Answers in the order of the requests; start and end of the call, seconds of the monotonic clock."""
+    """Answers in the order of the requests; start and end of the call, seconds of the monotonic
+    clock."""
 
     start_s: float
     end_s: float
@@ -55,18 +57,20 @@ Message = TypeVar("Message", LoadedEngine, OfflineBatch)
 
 
 def find_interpreter(keywords: Keywords, given: str | None) -> str:
-    """Find the interpreter that has the engine: `given`, else that beside the engine's program on PATH. Raises
-    InputError."""
+    """Find the interpreter that has the engine: `given`, else that beside the engine's program on
+    PATH. Raises InputError."""
     if given is not None:
         if shutil.which(given) is None:
-            raise InputError(f"--python {given}: no such program; give the path of the engine's interpreter")
+            raise InputError(
+                f"--python {given}: no such program; give the path of the engine's interpreter"
+            )
         return given
     program = shutil.which(keywords.program)
     beside = Path(program).parent / "python3" if program is not None else None
     if beside is None or not beside.exists():
         raise InputError(
-            f"no {keywords.program} with its interpreter on PATH; install {keywords.engine}, or give the path of its "
-            "environment's interpreter with --python"
+            f"no {keywords.program} with its interpreter on PATH; install {keywords.engine}, or"
+            " give the path of its environment's interpreter with --python"
         )
     return str(beside)
 
@@ -75,9 +79,14 @@ class OfflineEngine:
     """The engine, loading from the moment it is made; ends with `stop()`, or with this process."""
 
     def __init__(
-        self, keywords: Keywords, python: str, environment: Mapping[str, str], look: Callable[[], None]
+        self,
+        keywords: Keywords,
+        python: str,
+        environment: Mapping[str, str],
+        look: Callable[[], None],
     ) -> None:
-        """`look` is called several times a second while the engine works; what it raises ends the wait.
+        """`look` is called several times a second while the engine works; what it raises ends the
+        wait.
 
         Raises TargetError where the interpreter cannot be started.
         """
@@ -90,7 +99,10 @@ class OfflineEngine:
         path = str(self._folder.path / "socket")
         if len(os.fsencode(path)) > _MOST_PATH_BYTES:
             self._folder.remove()
-            raise InputError(f"{self._folder.path.parent}: too long a path for a socket; set TMPDIR to a shorter one")
+            raise InputError(
+                f"{self._folder.path.parent}: too long a path for a socket; set TMPDIR to a"
+                " shorter one"
+            )
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(path)
@@ -116,8 +128,8 @@ class OfflineEngine:
         self.stop()
 
     def load(self, timeout_s: float = READY_S) -> LoadedEngine:
-        """Return once the engine is loaded. Raises LaunchError, with the cause as its log shows it, where it ends or
-        `timeout_s` are over."""
+        """Return once the engine is loaded. Raises LaunchError, with the cause as its log shows it,
+        where it ends or `timeout_s` are over."""
         deadline_s = time.monotonic() + timeout_s
         while self._channel is None:
             try:
@@ -129,10 +141,13 @@ class OfflineEngine:
         return self._receive(LoadedEngine, deadline_s)
 
     def generate(self, prompts: Sequence[bytes], lengths: Sequence[int]) -> OfflineBatch:
-        """Answer `prompts`, JSON arrays of token ids, with so many tokens each. Raises LaunchError where the engine
-        ends."""
+        """Answer `prompts`, JSON arrays of token ids, with so many tokens each. Raises LaunchError
+        where the engine ends."""
         self._marked = self.log.stat().st_size
-        self._send(b'{"prompts":[%b],"lengths":%b}' % (b",".join(prompts), msgspec.json.encode(list(lengths))))
+        self._send(
+            b'{"prompts":[%b],"lengths":%b}'
+            % (b",".join(prompts), msgspec.json.encode(list(lengths)))
+        )
         return self._receive(OfflineBatch)
 
     def stop(self) -> None:

@@ -1,4 +1,5 @@
-"""`python -m loadstone.measure.simulated_server SETTINGS`: the process of a timing server; SETTINGS are JSON."""
+"""`python -m loadstone.measure.simulated_server SETTINGS`: the process of a timing server; SETTINGS
+are JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or Ctrl-C; its URL is the one line on stdout. Raises InputError, before it listens."""
+    """Serve until SIGTERM or Ctrl-C; its URL is the one line on stdout. Raises InputError, before
+    it listens."""
     fleet = None
     if settings.deployment:
         from loadstone.catalogue.deployment.shorthand import parse_deployment
@@ -41,7 +43,10 @@ def serve(settings: Settings) -> None:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     # Whoever waited to be told where it listens may have gone.
-    with asyncio.Runner(loop_factory=new_event_loop) as runner, contextlib.suppress(BrokenPipeError):
+    with (
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+        contextlib.suppress(BrokenPipeError),
+    ):
         runner.run(_serve(settings, fleet))
 
 
@@ -51,7 +56,9 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     if settings.with_parent:
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # errors go to a terminal from which a group of its own is kept
+        signal.signal(
+            signal.SIGTTOU, signal.SIG_IGN
+        )  # errors go to a terminal from which a group of its own is kept
         loop.add_reader(0, lambda: None if os.read(0, 4096) else ended.set())
     engine = None
     if fleet is not None:
@@ -65,9 +72,16 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
             lambda: ServerConnection(server), settings.host, settings.port, backlog=4096
         )
     except (OSError, UnicodeError) as error:
-        raise InputError(f"cannot listen on {where}: {error}; give another --host or --port") from error
+        raise InputError(
+            f"cannot listen on {where}: {error}; give another --host or --port"
+        ) from error
     bound = listener.sockets[0].getsockname()
-    print(json.dumps({"url": f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"}), flush=True)
+    print(
+        json.dumps(
+            {"url": f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"}
+        ),
+        flush=True,
+    )
     gc.collect()
     gc.freeze()
     gc.disable()

@@ -11,11 +11,14 @@ from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
 from loadstone.measure.simulated_server.body import Body, read_usage
 from loadstone.measure.simulated_server.settings import Settings
 
-WORDS = [b" w%04d" % number for number in range(1000)]  # all of one length, so the chunk's size is known beforehand
+WORDS = [
+    b" w%04d" % number for number in range(1000)
+]  # all of one length, so the chunk's size is known beforehand
 
 
 class _Shape(NamedTuple):
-    """The bytes in which the two endpoints differ; `before` and `after` stand around the text of a choice."""
+    """The bytes in which the two endpoints differ; `before` and `after` stand around the text of a
+    choice."""
 
     id: bytes
     chunk_object: bytes
@@ -49,27 +52,46 @@ _CHAT = _Shape(
 )
 _CHANNELS = {
     THINKING: (b'{"index":0,"delta":{"reasoning":"', b'"}'),
-    TOOL_CALL: (b'{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"', b'"}}]}'),
+    TOOL_CALL: (
+        b'{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"',
+        b'"}}]}',
+    ),
 }
 """What stands around the text of a chat's events that are no answer."""
 # What follows the head of a plain event, by token: a token then costs one concatenation.
-_TAILS = {shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS] for shape in (_COMPLETION, _CHAT)}
+_TAILS = {
+    shape: [word + shape.chunk_after + b"]}\n\n\r\n" for word in WORDS]
+    for shape in (_COMPLETION, _CHAT)
+}
 
 
 def count_drafts(accepted: list[int]) -> tuple[int, int, int]:
-    """Count steps, guesses and those accepted, where so many steps accepted exactly 0, 1, … of them."""
+    """Count steps, guesses and those accepted, where so many steps accepted exactly 0, 1, … of
+    them."""
     steps = sum(accepted)
-    return steps, steps * (len(accepted) - 1), sum(number * times for number, times in enumerate(accepted))
+    return (
+        steps,
+        steps * (len(accepted) - 1),
+        sum(number * times for number, times in enumerate(accepted)),
+    )
 
 
 class CompletionAnswer:
-    """One generation: the bytes of its parts. `accepted`: how many steps accepted exactly 0, 1, … guesses."""
+    """One generation: the bytes of its parts. `accepted`: how many steps accepted exactly 0, 1, …
+    guesses."""
 
     def __init__(
-        self, body: Body, settings: Settings, lengths: tuple[int, int], *, chat: bool, name: bytes, truth: bool
+        self,
+        body: Body,
+        settings: Settings,
+        lengths: tuple[int, int],
+        *,
+        chat: bool,
+        name: bytes,
+        truth: bool,
     ) -> None:
-        """`lengths`: input and output tokens; `name` is the request's id; `truth` stamps each event with the
-        CLOCK_MONOTONIC ns at which it is made.
+        """`lengths`: input and output tokens; `name` is the request's id; `truth` stamps each event
+        with the CLOCK_MONOTONIC ns at which it is made.
         """
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
@@ -81,7 +103,13 @@ class CompletionAnswer:
         text = msgspec.json.encode(name.decode("latin-1"))[1:-1]
         kind = shape.chunk_object if self.is_stream else shape.whole_object
         start = b'{"id":"%b%b","object":"%b","created":%d,"model":"%b","choices":['
-        self._prefix = start % (shape.id, text, kind, int(time.time()), msgspec.json.encode(settings.model)[1:-1])
+        self._prefix = start % (
+            shape.id,
+            text,
+            kind,
+            int(time.time()),
+            msgspec.json.encode(settings.model)[1:-1],
+        )
         # Of a plain event all but the word is known beforehand, its size too.
         self._tails = _TAILS[shape]
         self._plain_head = b""
@@ -103,11 +131,14 @@ class CompletionAnswer:
         return self._event(self._prefix + first + b"]" + self._running_usage(0) + b"}")
 
     def piece(self, begin: int, end: int) -> bytes:
-        """The event of the tokens from `begin` to before `end`; with the last of them, all that ends the response."""
+        """The event of the tokens from `begin` to before `end`; with the last of them, all that
+        ends the response."""
         if self._plain_head and end < self.output_tokens:
             return self._plain_head + self._tails[begin % len(WORDS)]
         shape = self._shape
-        channel = THINKING if end <= self._thinking else TOOL_CALL if end > self._calls_from else ANSWER
+        channel = (
+            THINKING if end <= self._thinking else TOOL_CALL if end > self._calls_from else ANSWER
+        )
         before, closed = _CHANNELS.get(channel, (shape.chunk_before, b'"}'))
         chunk_after, last_after = (
             each if channel == ANSWER else closed + each.removeprefix(b'"}')
@@ -126,7 +157,9 @@ class CompletionAnswer:
 
     def whole(self) -> bytes:
         """The body of an answer in one piece."""
-        choice = self._shape.whole_before + self._text(0, self.output_tokens) + self._shape.last_after
+        choice = (
+            self._shape.whole_before + self._text(0, self.output_tokens) + self._shape.last_after
+        )
         usage = b"" if self._usage == "none" else self._final_usage()
         return self._prefix + choice + b"]" + usage + b"}"
 
@@ -145,7 +178,11 @@ class CompletionAnswer:
         return b',"usage":{%b}' % self._counts(tokens) if self._usage == "running" else b""
 
     def _final_usage(self) -> bytes:
-        details = b',"completion_tokens_details":{"reasoning_tokens":%d}' % self._thinking if self._thinking else b""
+        details = (
+            b',"completion_tokens_details":{"reasoning_tokens":%d}' % self._thinking
+            if self._thinking
+            else b""
+        )
         return b',"usage":{%b,"prompt_tokens_details":{"cached_tokens":%d}%b}%b' % (
             self._counts(self.output_tokens),
             self.cached_tokens,
@@ -158,15 +195,20 @@ class CompletionAnswer:
         if not steps:
             return b""
         told = {
-            "mean_acceptance_length": 1 + accepted / steps, "draft_acceptance_rate": accepted / drafted,
-            "acceptance_histogram": self.accepted, "num_spec_steps": steps, "num_accepted_draft_tokens": accepted,
-            "num_draft_tokens": drafted, "num_spec_tokens": len(self.accepted) - 1,
-        }  # fmt: skip
+            "mean_acceptance_length": 1 + accepted / steps,
+            "draft_acceptance_rate": accepted / drafted,
+            "acceptance_histogram": self.accepted,
+            "num_spec_steps": steps,
+            "num_accepted_draft_tokens": accepted,
+            "num_draft_tokens": drafted,
+            "num_spec_tokens": len(self.accepted) - 1,
+        }
         return b',"metrics":%b' % msgspec.json.encode({"speculative_decoding": told})
 
 
 def event(payload: bytes, truth: bool) -> bytes:
-    """One HTTP chunk with one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of now."""
+    """One HTTP chunk with one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of
+    now."""
     stamp = b": t=%d\n" % time.monotonic_ns() if truth else b""
     text = b"%bdata: %b\n\n" % (stamp, payload)
     return b"%x\r\n%b\r\n" % (len(text), text)
@@ -175,10 +217,13 @@ def event(payload: bytes, truth: bool) -> bytes:
 class GenerateAnswer:
     """One generation: the bytes of its parts, as `Answer`.
 
-    Each event holds all text and ids so far, as SGLang's do: what a stream costs grows with its length squared.
+    Each event holds all text and ids so far, as SGLang's do: what a stream costs grows with its
+    length squared.
     """
 
-    def __init__(self, body: Body, settings: Settings, lengths: tuple[int, int], *, name: bytes, truth: bool) -> None:
+    def __init__(
+        self, body: Body, settings: Settings, lengths: tuple[int, int], *, name: bytes, truth: bool
+    ) -> None:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0
         self.accepted: list[int] = []
@@ -193,7 +238,8 @@ class GenerateAnswer:
         return b""
 
     def piece(self, begin: int, end: int) -> bytes:
-        """The event of the tokens up to before `end`; with the last of them, all that ends the response."""
+        """The event of the tokens up to before `end`; with the last of them, all that ends the
+        response."""
         data = event(self._document(begin, end), self._truth)
         if end < self.output_tokens:
             return data
@@ -208,18 +254,39 @@ class GenerateAnswer:
         for index in range(begin, end):
             self._text += WORDS[index % len(WORDS)]
             self._ids += b"%d," % (index % len(WORDS))
-        reason = b"null" if end < self.output_tokens else b'{"type":"length","length":%d}' % self.output_tokens
-        meta = b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,"cached_tokens":%d%b}'
-        about = meta % (self._id, reason, self.input_tokens, end, self.cached_tokens, self._drafts(end))
-        return b'{"text":"%b","output_ids":[%b],"meta_info":%b}' % (bytes(self._text), bytes(self._ids[:-1]), about)
+        reason = (
+            b"null"
+            if end < self.output_tokens
+            else b'{"type":"length","length":%d}' % self.output_tokens
+        )
+        meta = (
+            b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,'
+            b'"cached_tokens":%d%b}'
+        )
+        about = meta % (
+            self._id,
+            reason,
+            self.input_tokens,
+            end,
+            self.cached_tokens,
+            self._drafts(end),
+        )
+        return b'{"text":"%b","output_ids":[%b],"meta_info":%b}' % (
+            bytes(self._text),
+            bytes(self._ids[:-1]),
+            about,
+        )
 
     def _drafts(self, end: int) -> bytes:
         steps, drafted, accepted = count_drafts(self.accepted)
         if not steps:
             return b""
         told = {
-            "spec_verify_ct": steps, "spec_accept_rate": accepted / drafted, "spec_accept_length": end / steps,
-            "spec_num_correct_drafts": accepted, "spec_num_proposed_drafts": drafted,
+            "spec_verify_ct": steps,
+            "spec_accept_rate": accepted / drafted,
+            "spec_accept_length": end / steps,
+            "spec_num_correct_drafts": accepted,
+            "spec_num_proposed_drafts": drafted,
             "spec_correct_drafts_histogram": self.accepted,
-        }  # fmt: skip
+        }
         return b"," + msgspec.json.encode(told)[1:-1]

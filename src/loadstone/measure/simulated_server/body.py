@@ -1,4 +1,5 @@
-"""Reads what a request asks for: its JSON body, how many tokens go in and out, and when it is refused."""
+"""Reads what a request asks for: its JSON body, how many tokens go in and out, and when it is
+refused."""
 
 from __future__ import annotations
 
@@ -10,11 +11,12 @@ from loadstone.measure.simulated_server.settings import MODEL, Usage
 
 COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
 _DEFAULT_TOKENS = {COMPLETIONS: 16, GENERATE: 128}
-"""The default length of an answer: the OpenAI API's, kept by vLLM, and SGLang's; a conversation's goes on to the end.
+"""The default length of an answer: the OpenAI API's, kept by vLLM, and SGLang's; a conversation's
+goes on to the end.
 """
 _ROLE_TOKENS, _END = 3, "<end>"
-"""What the pretended chat template puts before a message, the answer's own too, and behind it: so that a later turn
-goes on with the tokens of this one and its answer."""
+"""What the pretended chat template puts before a message, the answer's own too, and behind it: so
+that a later turn goes on with the tokens of this one and its answer."""
 
 
 class RefusalError(Exception):
@@ -45,7 +47,8 @@ class _SamplingParams(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """The fields of a request that matter here; others are accepted and ignored. Lengths are in tokens."""
+    """The fields of a request that matter here; others are accepted and ignored. Lengths are in
+    tokens."""
 
     model: str | None = None
     prompt: Any = None
@@ -79,21 +82,26 @@ def parse_body(data: bytes, model: str = MODEL) -> Body:
     several = {"n": body.n, "best_of": body.best_of, "sampling_params.n": sampling.n}
     for name, value in several.items():
         if value not in (None, 1):
-            raise RefusalError(400, f"{name} {value}: one answer to a request is simulated; ask for 1.")
+            raise RefusalError(
+                400, f"{name} {value}: one answer to a request is simulated; ask for 1."
+            )
     if body.use_beam_search:
         raise RefusalError(400, "use_beam_search: beams are not simulated; ask without.")
     return body
 
 
 def split_prompt(prompt: object) -> list[Any]:
-    """Split a prompt into one token per word of a text; token ids stay as they are. A list of one prompt is that
-    prompt.
+    """Split a prompt into one token per word of a text; token ids stay as they are. A list of one
+    prompt is that prompt.
 
     Raises RefusalError.
     """
     match prompt:
         case [str() | list(), _, *_]:
-            raise RefusalError(400, f"{len(prompt)} prompts: one to a request is simulated; ask for each by itself.")
+            raise RefusalError(
+                400,
+                f"{len(prompt)} prompts: one to a request is simulated; ask for each by itself.",
+            )
         case [str() | list() as only]:
             prompt = only
     if isinstance(prompt, str):
@@ -104,11 +112,11 @@ def split_prompt(prompt: object) -> list[Any]:
 
 
 def read_content(body: Body, path: str) -> list[Any]:
-    """Return the prompt's tokens at this endpoint, for what they have in common with other prompts'. Raises
-    RefusalError.
+    """Return the prompt's tokens at this endpoint, for what they have in common with other
+    prompts'. Raises RefusalError.
 
-    Of a conversation, texts with roles, and what an answer begins with; parts of a message that are no text count
-    nothing.
+    Of a conversation, texts with roles, and what an answer begins with; parts of a message that are
+    no text count nothing.
     """
     if path == GENERATE:
         return split_prompt(body.text if body.input_ids is None else body.input_ids)
@@ -128,21 +136,27 @@ def read_content(body: Body, path: str) -> list[Any]:
 
 
 def count_tokens(body: Body, path: str, input_tokens: int, max_model_len: int) -> tuple[int, int]:
-    """Count input and output tokens of a request whose prompt has so many. Raises RefusalError if they are more than
-    `max_model_len` together.
+    """Count input and output tokens of a request whose prompt has so many. Raises RefusalError if
+    they are more than `max_model_len` together.
     """
     room = max_model_len - input_tokens
     if path == GENERATE:
         output_tokens = (body.sampling_params or _SamplingParams()).max_new_tokens
     else:
-        output_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        output_tokens = (
+            body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        )
     if output_tokens is None:
         output_tokens = max(1, min(room, _DEFAULT_TOKENS.get(path, room)))
     if output_tokens < 1:
         raise RefusalError(400, f"max_tokens must be at least 1, got {output_tokens}.")
     if output_tokens > room:
-        limit = f"This model's maximum context length is {max_model_len} tokens. However, you requested"
-        raise RefusalError(400, f"{limit} {output_tokens} output tokens and {input_tokens} input tokens.")
+        limit = (
+            f"This model's maximum context length is {max_model_len} tokens. However, you requested"
+        )
+        raise RefusalError(
+            400, f"{limit} {output_tokens} output tokens and {input_tokens} input tokens."
+        )
     return input_tokens, output_tokens
 
 

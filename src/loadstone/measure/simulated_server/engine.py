@@ -1,8 +1,9 @@
 """A deployment's engine in real time: the simulator's replicas, with a clock on the wall.
 
-Every event has a nominal time: a request reaches the scheduler `request_s` after it was read, a step ends when the
-one before did plus what it takes, a token leaves `stream_s` after its step. Events happen in that order and at those
-times as far as the engine knows; a process that wakes late writes late, and its clock does not slip.
+Every event has a nominal time: a request reaches the scheduler `request_s` after it was read, a
+step ends when the one before did plus what it takes, a token leaves `stream_s` after its step.
+Events happen in that order and at those times as far as the engine knows; a process that wakes late
+writes late, and its clock does not slip.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _WAKE_GAP_S = 0.0002
 class RealTimeEngine:
     """Takes streams with `submit`, and has them write as the deployment would.
 
-    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none. `pools`: both, where there are two.
-    `accepted`: by engine, how many steps accepted exactly 0, 1, … guesses; none where nothing is guessed.
+    `block_tokens`: of the prefix cache, for the streams' keys; 0: there is none. `pools`: both,
+    where there are two. `accepted`: by engine, how many steps accepted exactly 0, 1, … guesses;
+    none where nothing is guessed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fleet: Fleet) -> None:
@@ -57,7 +59,9 @@ class RealTimeEngine:
         else:
             self._replicas, engines = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
             self._units = [*engines]
-        self._engines = {each.scheduler: number // policy.pipeline for number, each in enumerate(self._replicas)}
+        self._engines = {
+            each.scheduler: number // policy.pipeline for number, each in enumerate(self._replicas)
+        }
         self._serial = itertools.count()
         self._turn = 0
         self._arrivals: list[tuple[float, int, AnswerWriter]] = []
@@ -73,10 +77,16 @@ class RealTimeEngine:
         """A request was read. Raises InputError where it would never fit."""
         most = stream.input_tokens + stream.output_tokens
         if most > self._longest_tokens:
-            raise InputError(f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens")
+            raise InputError(
+                f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens"
+            )
         if self.pools is not None:
             self.pools.check(stream.input_tokens, stream.output_tokens)
-        due_s = arrival_ns * 1e-9 + self._model.request_s + self._model.request_token_s * stream.input_tokens
+        due_s = (
+            arrival_ns * 1e-9
+            + self._model.request_s
+            + self._model.request_token_s * stream.input_tokens
+        )
         stream.serial = next(self._serial)
         if self.accepted:
             stream.answer.accepted = [0 for _ in self.accepted[0]]
@@ -97,7 +107,7 @@ class RealTimeEngine:
         """The engines as they stand."""
         return states_of(self._replicas)
 
-    # --- events ------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         now_s = time.monotonic()
@@ -148,9 +158,16 @@ class RealTimeEngine:
         unit.finish()
         if self.accepted:
             self._count_accepted(wrote)
-        wrote += [(sequence, member.scheduler) for member in members for sequence in member.scheduler.begun]
+        wrote += [
+            (sequence, member.scheduler)
+            for member in members
+            for sequence in member.scheduler.begun
+        ]
         due = deque(
-            (sequence.row, scheduler.written_by(sequence) if sequence.end_tick else sequence.emitted + 1)
+            (
+                sequence.row,
+                scheduler.written_by(sequence) if sequence.end_tick else sequence.emitted + 1,
+            )
             for sequence, scheduler in wrote
         )
         if due:
@@ -162,18 +179,23 @@ class RealTimeEngine:
             if runs_in and runs_in[0] not in members:
                 continue  # its batch is still on its way through the pipeline
             there = [
-                each.scheduler for each in members if sequence in (*each.scheduler.running, *each.scheduler.waiting)
+                each.scheduler
+                for each in members
+                if sequence in (*each.scheduler.running, *each.scheduler.waiting)
             ]
             for scheduler in there:
                 scheduler.abort(sequence)
             if self.pools is not None:
                 if not there:
-                    continue  # it is on its way to the decode pool, or its worker's step is under way
+                    # it is on its way to the decode pool, or its worker's step is under way
+                    continue
                 self.pools.drop(sequence)
             self._forget(serial)
         unit.go_on()
         if self.pools is not None and self.pools.shown:
-            self._writes.append((at_s + self._model.stream_s, deque((each.row, 1) for each in self.pools.shown)))
+            self._writes.append(
+                (at_s + self._model.stream_s, deque((each.row, 1) for each in self.pools.shown))
+            )
             self.pools.shown.clear()
 
     def _count_accepted(self, wrote: list[tuple[Sequence, Scheduler]]) -> None:

@@ -30,7 +30,12 @@ from loadstone.measure.simulated_server.body import (
     split_prompt,
 )
 from loadstone.measure.simulated_server.settings import FixedLatency, Settings
-from loadstone.measure.simulated_server.stream import AnswerWriter, HttpRequest, Keys, WriteScheduler
+from loadstone.measure.simulated_server.stream import (
+    AnswerWriter,
+    HttpRequest,
+    Keys,
+    WriteScheduler,
+)
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import RealTimeEngine
@@ -38,7 +43,9 @@ if TYPE_CHECKING:
 
 
 _PAGES = ("/health", "/metrics", "/version", "/truth", "/v1/models")
-_METHODS = dict.fromkeys(_PAGES, "GET") | dict.fromkeys(("/tokenize", COMPLETIONS, CHAT, GENERATE), "POST")
+_METHODS = dict.fromkeys(_PAGES, "GET") | dict.fromkeys(
+    ("/tokenize", COMPLETIONS, CHAT, GENERATE), "POST"
+)
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -66,9 +73,13 @@ class ServerCounters:
         self.ended: Counter[str] = Counter()  # requests by finished_reason
 
     def text(self, scheduler: WriteScheduler, engine: RealTimeEngine | None = None) -> bytes:
-        """Return the answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM numbers them."""
+        """Return the answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM
+        numbers them."""
         model = f'engine="0",model_name="{self._model}"'
-        ended = {f'{model},finished_reason="{reason}"': self.ended[reason] for reason in ("stop", "length", "abort")}
+        ended = {
+            f'{model},finished_reason="{reason}"': self.ended[reason]
+            for reason in ("stop", "length", "abort")
+        }
         families: list[tuple[str, str, dict[str, float]]] = [
             ("prompt_tokens_total", "counter", {model: self.prompt_tokens}),
             ("generation_tokens_total", "counter", {model: self.generated_tokens}),
@@ -82,26 +93,40 @@ class ServerCounters:
         lines = []
         for name, kind, samples in families:
             lines.append(f"# TYPE vllm:{name} {kind}\n")
-            lines += [f"vllm:{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()]
+            lines += [
+                f"vllm:{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()
+            ]
         if engine is not None and engine.pools is not None:
             lines.append("# TYPE loadstone:kv_transfers_total counter\n")
             lines.append(f"loadstone:kv_transfers_total {engine.pools.times.transfers}\n")
         if engine is None:  # an engine's own steps have no times that were promised
-            lines.append(f"# TYPE loadstone:writes_total counter\nloadstone:writes_total {scheduler.writes}\n")
+            lines.append(
+                "# TYPE loadstone:writes_total counter\nloadstone:writes_total"
+                f" {scheduler.writes}\n"
+            )
             lines.append("# TYPE loadstone:write_late_seconds_total counter\n")
             lines.append(f"loadstone:write_late_seconds_total {scheduler.late_ns / 1e9!r}\n")
         return "".join(lines).encode()
 
-    def _list_engine_metrics(self, engine: RealTimeEngine) -> list[tuple[str, str, dict[str, float]]]:
+    def _list_engine_metrics(
+        self, engine: RealTimeEngine
+    ) -> list[tuple[str, str, dict[str, float]]]:
         states = engine.states()
 
         def each(of: Callable[[State], float]) -> dict[str, float]:
-            return {f'engine="{number}",model_name="{self._model}"': of(state) for number, state in enumerate(states)}
+            return {
+                f'engine="{number}",model_name="{self._model}"': of(state)
+                for number, state in enumerate(states)
+            }
 
         families: list[tuple[str, str, dict[str, float]]] = [
             ("num_requests_running", "gauge", each(lambda state: state.running)),
             ("num_requests_waiting", "gauge", each(lambda state: state.waiting)),
-            ("kv_cache_usage_perc", "gauge", each(lambda state: state.used_tokens / engine.kv_tokens)),
+            (
+                "kv_cache_usage_perc",
+                "gauge",
+                each(lambda state: state.used_tokens / engine.kv_tokens),
+            ),
             ("num_preemptions_total", "counter", each(lambda state: state.preemptions)),
             ("prefix_cache_queries_total", "counter", each(lambda state: state.cache_queries)),
             ("prefix_cache_hits_total", "counter", each(lambda state: state.cache_hits)),
@@ -116,21 +141,25 @@ class ServerCounters:
             for place in range(len(histogram) - 1):
                 of_place = f'{labels},position="{place}"'
                 drafts["num_accepted_tokens_per_pos"][of_place] = sum(histogram[place + 1 :])
-        return families + [(f"spec_decode_{name}_total", "counter", samples) for name, samples in drafts.items()]
+        return families + [
+            (f"spec_decode_{name}_total", "counter", samples) for name, samples in drafts.items()
+        ]
 
 
 class ServerState(NamedTuple):
     """The state that all connections share.
 
     scheduler  writes tokens by the settings' fixed latency
-    engine     writes them as a deployment's scheduler has it; None: there is none, and the fixed latency holds
+    engine     writes them as a deployment's scheduler has it; None: there is none, and the fixed
+               latency holds
     """
 
     settings: Settings
     scheduler: WriteScheduler
     metrics: ServerCounters
     truth: dict[str, array[int]]
-    """Times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with text was written."""
+    """Times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with
+    text was written."""
     engine: RealTimeEngine | None = None
 
 
@@ -143,7 +172,9 @@ class ServerConnection(asyncio.Protocol):
         self._head_bytes = 0  # read of a head that has not ended
         self._in_head = True
         self._expects = False  # the client holds its body back until it is told to go on
-        self._waiting: list[HttpRequest] = []  # asked before the answer to an earlier request has ended
+        self._waiting: list[
+            HttpRequest
+        ] = []  # asked before the answer to an earlier request has ended
         self._stream: AnswerWriter | None = None  # the answer that is being written
         self._is_behind = False  # the client reads more slowly than is written
         self._is_deaf = False  # nothing is read
@@ -151,7 +182,8 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
         self._fd: int = transport.get_extra_info("socket").fileno()
-        # Nothing more can be written. Also keeps writes from a descriptor that has passed to a newer connection.
+        # Nothing more can be written. Also keeps writes from a descriptor that has passed to a
+        # newer connection.
         self.gone: Callable[[], bool] = transport.is_closing
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -170,11 +202,14 @@ class ServerConnection(asyncio.Protocol):
             self._waiting.append(HttpRequest(fault=(400, "not understood as HTTP/1.1")))
         else:
             if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
-                self._waiting.append(HttpRequest(fault=(431, f"a head of more than {MOST_HEAD_BYTES} bytes")))
+                self._waiting.append(
+                    HttpRequest(fault=(431, f"a head of more than {MOST_HEAD_BYTES} bytes"))
+                )
         self._serve_next()
 
     def _feed(self, data: bytes) -> None:
-        """Feed the parser. It ends with a head that offers another protocol, h2c say: that is read again, without."""
+        """Feed the parser. It ends with a head that offers another protocol, h2c say: that is read
+        again, without."""
         while data:
             try:
                 self._parser.feed_data(data)
@@ -184,7 +219,9 @@ class ServerConnection(asyncio.Protocol):
                     raise httptools.HttpParserError from None
                 version = self._parser.get_http_version().encode()
                 head = [b"%b %b HTTP/%b" % (request.method.encode(), self._url, version)]
-                head += [b"%b: %b" % each for each in self._headers.items() if each[0] != b"upgrade"]
+                head += [
+                    b"%b: %b" % each for each in self._headers.items() if each[0] != b"upgrade"
+                ]
                 data = b"\r\n".join([*head, b"", data[offer.args[0] :]])
                 self._parser = httptools.HttpRequestParser(self)
             else:
@@ -199,7 +236,8 @@ class ServerConnection(asyncio.Protocol):
         self._listen()
 
     def _listen(self) -> None:
-        """Read no more while there is more to answer than the client takes: what it asks meanwhile stays with it."""
+        """Read no more while there is more to answer than the client takes: what it asks meanwhile
+        stays with it."""
         is_deaf = self._is_behind or bool(self._waiting)
         if is_deaf is self._is_deaf or self.gone():
             return
@@ -273,7 +311,9 @@ class ServerConnection(asyncio.Protocol):
         if request.method != method:
             raise RefusalError(405, f"{request.path} takes no {request.method}")
         if request.body_bytes > MOST_BODY_BYTES:
-            raise RefusalError(413, f"a body of {request.body_bytes} bytes; {MOST_BODY_BYTES} are taken")
+            raise RefusalError(
+                413, f"a body of {request.body_bytes} bytes; {MOST_BODY_BYTES} are taken"
+            )
         match request.path:
             case "/health":
                 self.respond(request, b"")
@@ -293,10 +333,14 @@ class ServerConnection(asyncio.Protocol):
                     "max_model_len": self._server.settings.max_model_len,
                 }
                 if self._server.engine is not None:
-                    card["deployment"] = self._server.settings.deployment  # not OpenAI's: bench keeps it with the run
+                    card["deployment"] = (
+                        self._server.settings.deployment
+                    )  # not OpenAI's: bench keeps it with the run
                 self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
             case "/truth":
-                self.respond(request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist))
+                self.respond(
+                    request, msgspec.json.encode(self._server.truth, enc_hook=array.tolist)
+                )
                 self._server.truth.clear()
             case "/tokenize":
                 self._tokenize(request, parse_body(request.body, self._server.settings.model))
@@ -305,8 +349,15 @@ class ServerConnection(asyncio.Protocol):
 
     def _tokenize(self, request: HttpRequest, body: Body) -> None:
         tokens = split_prompt(body.content if body.prompt is None else body.prompt)
-        ids = [zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token for token in tokens]
-        document = {"tokens": ids, "count": len(ids), "max_model_len": self._server.settings.max_model_len}
+        ids = [
+            zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token
+            for token in tokens
+        ]
+        document = {
+            "tokens": ids,
+            "count": len(ids),
+            "max_model_len": self._server.settings.max_model_len,
+        }
         self.respond(request, msgspec.json.encode(document))
 
     def _generate(self, request: HttpRequest, body: Body) -> None:
@@ -318,7 +369,9 @@ class ServerConnection(asyncio.Protocol):
         if request.path == GENERATE:
             answer = GenerateAnswer(body, settings, tokens, name=name, truth=truth)
         else:
-            answer = CompletionAnswer(body, settings, tokens, chat=request.path == CHAT, name=name, truth=truth)
+            answer = CompletionAnswer(
+                body, settings, tokens, chat=request.path == CHAT, name=name, truth=truth
+            )
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
         stream = AnswerWriter(self, request, answer, settings.tokens_per_event, times)
         if self._server.engine is not None:
@@ -330,14 +383,19 @@ class ServerConnection(asyncio.Protocol):
         self._stream = stream
         self._server.metrics.running += 1
         if answer.is_stream:  # like vLLM's, long before the first token
-            self.write(_make_head(200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"))
+            self.write(
+                _make_head(
+                    200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"
+                )
+            )
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
         if self._server.engine is None:
             self._server.scheduler.add(self._write_on_time(settings.latency, stream))
 
     def _write_on_time(self, latency: FixedLatency, stream: AnswerWriter) -> Iterator[int]:
-        """Have an answer written at fixed times. Yields when, in CLOCK_MONOTONIC ns, and is resumed then."""
+        """Have an answer written at fixed times. Yields when, in CLOCK_MONOTONIC ns, and is resumed
+        then."""
         for end in stream.ends():
             yield stream.request.arrival_ns + latency.due_ns(stream.input_tokens, end - 1)
             if not stream.write(end):
@@ -353,7 +411,9 @@ class ServerConnection(asyncio.Protocol):
             self.ended("length")
             if not stream.request.keep_alive:
                 self._transport.close()
-            asyncio.get_running_loop().call_soon(self._serve_next)  # later, for the scheduler is at work
+            asyncio.get_running_loop().call_soon(
+                self._serve_next
+            )  # later, for the scheduler is at work
 
     def ended(self, reason: str) -> None:
         self._stream = None
@@ -363,7 +423,12 @@ class ServerConnection(asyncio.Protocol):
     # What is answered.
 
     def respond(
-        self, request: HttpRequest, body: bytes, *more: str, status: int = 200, content_type: str = "application/json"
+        self,
+        request: HttpRequest,
+        body: bytes,
+        *more: str,
+        status: int = 200,
+        content_type: str = "application/json",
     ) -> None:
         """A response in one piece; `more` are header lines."""
         head = _make_head(status, request, content_type, f"content-length: {len(body)}", *more)
@@ -377,7 +442,8 @@ class ServerConnection(asyncio.Protocol):
         self.respond(request, msgspec.json.encode({"error": error}), *more, status=status)
 
     def write(self, data: bytes) -> None:
-        """Straight to the socket, so that the bytes leave now; by way of the transport while the client is behind."""
+        """Straight to the socket, so that the bytes leave now; by way of the transport while the
+        client is behind."""
         if self._transport.get_write_buffer_size():
             self._transport.write(data)
             return
@@ -394,7 +460,12 @@ class ServerConnection(asyncio.Protocol):
 
 def _make_head(status: int, request: HttpRequest, content_type: str, *more: str) -> bytes:
     """The head of a response; `more` are header lines."""
-    lines = [f"HTTP/1.1 {status} {_REASONS[status]}", "server: loadstone", f"content-type: {content_type}", *more]
+    lines = [
+        f"HTTP/1.1 {status} {_REASONS[status]}",
+        "server: loadstone",
+        f"content-type: {content_type}",
+        *more,
+    ]
     if request.id:
         lines.append(f"x-request-id: {request.id.decode('latin-1')}")
     if not request.keep_alive:

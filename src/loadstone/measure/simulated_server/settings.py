@@ -1,4 +1,5 @@
-"""Defines what the timing server is started with: when tokens are due, and in what form it sends them."""
+"""Defines what the timing server is started with: when tokens are due, and in what form it sends
+them."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ def parse_share(text: str, what: str) -> float:
 
 
 class FixedLatency(msgspec.Struct, frozen=True):
-    """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a + b·input_tokens, ITL
-    = c.
+    """A latency model of fixed times, in seconds from the arrival of the request: TTFT = a +
+    b·input_tokens, ITL = c.
 
     thinking, tool_calls: shares of a chat's answer, at its beginning and its end.
     """
@@ -41,9 +42,8 @@ class FixedLatency(msgspec.Struct, frozen=True):
     def parse(cls, text: str, what: str = "--sim", or_else: str = "") -> FixedLatency:
         """Parse `ttft=50ms,itl=10ms[,per_input_token=20us]`; what is left out keeps its default.
 
-        A number without a unit is seconds. `what` names the flag in the InputError for anything else, `or_else` what
-        may stand there too.
-        Raises InputError.
+        A number without a unit is seconds. `what` names the flag in the InputError for anything
+        else, `or_else` what may stand there too. Raises InputError.
         """
         seconds: dict[str, float] = {}
         for part in text.split(","):
@@ -54,7 +54,8 @@ class FixedLatency(msgspec.Struct, frozen=True):
             name = f"{key.strip()}_s"
             if name not in cls.__struct_fields__ or name in seconds:
                 raise InputError(
-                    f"{what}: {part.strip()!r} in {text!r} is not a fixed latency; write {or_else}ttft=50ms,itl=10ms"
+                    f"{what}: {part.strip()!r} in {text!r} is not a fixed latency; write"
+                    f" {or_else}ttft=50ms,itl=10ms"
                 )
             seconds[name] = parse_seconds(value, f"{what} {key.strip()}")
         return cls(**seconds)
@@ -62,7 +63,8 @@ class FixedLatency(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Write it as `parse` reads it, all in seconds."""
         shares = "".join(f",{name}={value}" for name in _SHARES if (value := getattr(self, name)))
-        return f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s{shares}"
+        times = f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s"
+        return times + shares
 
     def due_ns(self, input_tokens: int, index: int) -> int:
         """Return nanoseconds from arrival to the output token `index` (from 0)."""
@@ -70,17 +72,20 @@ class FixedLatency(msgspec.Struct, frozen=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings that a timing server is started with; as JSON they are the argument of its process.
+    """The settings that a timing server is started with; as JSON they are the argument of its
+    process.
 
-    deployment         whose scheduler decides when tokens are due, e.g. `llama-3.1-70b@8xh200`; "": `latency`
+    deployment         whose scheduler decides when tokens are due, e.g. `llama-3.1-70b@8xh200`; "":
+                       `latency`
     acceptance         of a deployment's guessed tokens
     profile            performance profile of a deployment; None: the one that is shipped for it
     port               to listen on; 0: any, and the line on stdout says which
     with_parent        ends when stdin does
-    tokens_per_event   the first event carries one token, each later one up to so many, and is sent when the last of
-                       them is due (vLLM's `--stream-interval`)
-    usage              `asked`: as `stream_options` asks; `none`; `final`: in an event of its own before the end;
-                       `running`: on every event too; `unasked`: on the last event with text (llama.cpp)
+    tokens_per_event   the first event carries one token, each later one up to so many, and is sent
+                       when the last of them is due (vLLM's `--stream-interval`)
+    usage              `asked`: as `stream_options` asks; `none`; `final`: in an event of its own
+                       before the end; `running`: on every event too; `unasked`: on the last event
+                       with text (llama.cpp)
     done               ends streams with `[DONE]`
     model              the name under which it serves
     max_model_len      the most tokens of input and output together

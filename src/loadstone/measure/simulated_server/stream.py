@@ -1,5 +1,5 @@
-"""Writes answers over connections when they are due, and makes the keys by which a prefix cache knows their
-tokens.
+"""Writes answers over connections when they are due, and makes the keys by which a prefix cache
+knows their tokens.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from loadstone.measure.client.clock import Pacer
 from loadstone.measure.simulated_server.answer import WORDS, CompletionAnswer, GenerateAnswer
 
 _WRITES_PER_TURN = 256  # then sockets are read again: about 2 ms
-# A wake costs 20 to 30 µs of CPU on a virtual machine, as much as five writes. Where many tokens are due, wakes thus
-# come no closer than this, and a token may be that much late.
+# A wake costs 20 to 30 µs of CPU on a virtual machine, as much as five writes. Where many tokens
+# are due, wakes thus come no closer than this, and a token may be that much late.
 _WAKE_GAP_NS = 200_000
 _WORDS = [word.decode().strip() for word in WORDS]
 
@@ -25,7 +25,8 @@ _WORDS = [word.decode().strip() for word in WORDS]
 class WriteScheduler:
     """Resumes each stream when it is due, never earlier.
 
-    A stream is a generator: it yields the CLOCK_MONOTONIC ns at which it is due next, and is resumed to write.
+    A stream is a generator: it yields the CLOCK_MONOTONIC ns at which it is due next, and is
+    resumed to write.
 
     writes   times that a stream was resumed
     late_ns  sum over these of how long after the due time
@@ -76,7 +77,9 @@ class HttpRequest(NamedTuple):
     keep_alive: bool = False
     body: bytes = b""
     body_bytes: int = 0  # of which no more than http.MOST_BODY_BYTES are kept
-    fault: tuple[int, str] | None = None  # status and message, of bytes that are no request; what follows is not read
+    fault: tuple[int, str] | None = (
+        None  # status and message, of bytes that are no request; what follows is not read
+    )
 
 
 class ResponseConnection(Protocol):
@@ -92,8 +95,8 @@ class ResponseConnection(Protocol):
 class AnswerWriter:
     """An answer that is being written over a connection, when its scheduler says so.
 
-    `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for it, −1 before it is
-    submitted to one.
+    `times`: gets when each event was written, CLOCK_MONOTONIC ns. `serial`: an engine's name for
+    it, −1 before it is submitted to one.
     """
 
     def __init__(
@@ -116,8 +119,11 @@ class AnswerWriter:
         self._times = times
 
     def ends(self) -> Iterable[int]:
-        """List how many tokens are sent after each write: one, then up to so many more at a time, then all."""
-        first = range(1, self.output_tokens, self._tokens_per_event) if self.answer.is_stream else ()
+        """List how many tokens are sent after each write: one, then up to so many more at a time,
+        then all."""
+        first = (
+            range(1, self.output_tokens, self._tokens_per_event) if self.answer.is_stream else ()
+        )
         return itertools.chain(first, (self.output_tokens,))
 
     def write(self, written: int) -> bool:
@@ -129,7 +135,9 @@ class AnswerWriter:
         if connection.gone():
             return False
         last = written == self.output_tokens
-        if not last and (not answer.is_stream or 0 < written - sent < min(self._tokens_per_event, sent + 1)):
+        if not last and (
+            not answer.is_stream or 0 < written - sent < min(self._tokens_per_event, sent + 1)
+        ):
             return True
         answer.cached_tokens = self.cached_tokens
         if sent == 0 and (role := answer.role()):
@@ -147,9 +155,11 @@ class AnswerWriter:
 
 
 class Keys(Sequence[int]):
-    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a prefix cache.
+    """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a
+    prefix cache.
 
-    Those of the answer are made as they are asked for: an answer that may take up the whole context seldom does.
+    Those of the answer are made as they are asked for: an answer that may take up the whole context
+    seldom does.
     """
 
     def __init__(self, tokens: list[Any], output_tokens: int, block_tokens: int) -> None:
@@ -170,9 +180,16 @@ class Keys(Sequence[int]):
         for block in range(len(self._made), last + 1):
             before = self._made[-1] if block else 0
             self._made.append(hash((before, *self._block(block * self._block_tokens))))
-        return list(map(self._made.__getitem__, places)) if isinstance(places, range) else self._made[places]
+        return (
+            list(map(self._made.__getitem__, places))
+            if isinstance(places, range)
+            else self._made[places]
+        )
 
     def _block(self, start: int) -> list[Any]:
         end, prompt = start + self._block_tokens, len(self._tokens)
-        answer = [_WORDS[index % len(_WORDS)] for index in range(max(start - prompt, 0), max(end - prompt, 0))]
+        answer = [
+            _WORDS[index % len(_WORDS)]
+            for index in range(max(start - prompt, 0), max(end - prompt, 0))
+        ]
         return self._tokens[start:end] + answer

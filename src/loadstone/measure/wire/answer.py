@@ -17,7 +17,8 @@ from loadstone.measure.wire.template import Template
 from loadstone.measure.wire.tolerant import convert, count, load_object
 
 MAX_TEXT = 4 * 1024 * 1024
-"""Characters of an answer's text that are kept, where it is asked for; the rest is counted and forgotten."""
+"""Characters of an answer's text that are kept, where it is asked for; the rest is counted and
+forgotten."""
 
 CHOICES = 1024
 """Answers to a request that are kept apart. `n` is a handful: a number beyond is no answer's."""
@@ -33,7 +34,8 @@ def read_index(index: float | None) -> int:
 
 
 class Whole:
-    """Takes an answer in one piece as SseDecoder takes a stream: its only payload is the whole body, at the end."""
+    """Takes an answer in one piece as SseDecoder takes a stream: its only payload is the whole
+    body, at the end."""
 
     __slots__ = ("_body", "_endless")
 
@@ -61,26 +63,32 @@ class Whole:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Answer:
-    """Everything one answer says, folded event by event: feed it the body's bytes, in pieces of any size.
+    """Everything one answer says, folded event by event: feed it the body's bytes, in pieces of any
+    size.
 
-    `feed` returns how many output events the piece completed; the caller knows when the piece arrived.
-    `streams` False: the answer is one JSON object, hence one event, completed by `finish`.
+    `feed` returns how many output events the piece completed; the caller knows when the piece
+    arrived. `streams` False: the answer is one JSON object, hence one event, completed by `finish`.
     What follows the end of a stream ([DONE]) is no part of it and is passed over.
     running          each output event so far came with the server's count of output tokens
-    still            of those, events whose count had not grown. Where most had not it is none of theirs: gateways
-                     write zeros until the end, mocks the total from the beginning
+    still            of those, events whose count had not grown. Where most had not it is none of
+                     theirs: gateways write zeros until the end, mocks the total from the beginning
     running_tokens   that count at each output event; emptied by who writes it away
-    channels         a byte for each output event, see RequestRecord.channel; emptied by who writes it away
+    channels         a byte for each output event, see RequestRecord.channel; emptied by who writes
+                     it away
     drafts           what the server says of the answer's speculative decoding
-    finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot be read),
-    input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s, server_decode_s (llama.cpp).
-    voids            the first so many output events were none, as later ones show; they are counted and have times
+    finish_reason, done (the answer said that it is complete), error (the server's, or why it cannot
+    be read), input_tokens, output_tokens, cached_tokens, reasoning_tokens; server_prefill_s,
+    server_decode_s (llama.cpp).
+    voids            the first so many output events were none, as later ones show; they are counted
+                     and have times
     model            whose answer it is, as it first says (OpenAI's dialect)
-    choices          how many answers have ended, at least 1: with `n` a request has several side by side, and events
-                     and counts are of all of them together
+    choices          how many answers have ended, at least 1: with `n` a request has several side by
+                     side, and events and counts are of all of them together
     thought          reasoning came apart from the text (OpenAI's dialect)
-    calls            with `keep_text`: the tools called, each with its `name` and `arguments` as text (OpenAI's)
-    text             with `keep_text`: what was said, without reasoning and tool calls, at most MAX_TEXT characters
+    calls            with `keep_text`: the tools called, each with its `name` and `arguments` as
+                     text (OpenAI's)
+    text             with `keep_text`: what was said, without reasoning and tool calls, at most
+                     MAX_TEXT characters
     A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
     """
 
@@ -127,7 +135,8 @@ class Answer:
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """Output tokens that the server made, by its counts, and those of them that came; None: it counts none."""
+        """Output tokens that the server made, by its counts, and those of them that came; None: it
+        counts none."""
         return self.output_tokens, self.output_tokens
 
     @property
@@ -179,7 +188,8 @@ class Answer:
         return self.events - before
 
     def template(self, body: bytes) -> Template | None:
-        """A template for the chunks to come, if this dialect has such, `body` was one, and whole, and plain."""
+        """A template for the chunks to come, if this dialect has such, `body` was one, and whole,
+        and plain."""
         return None
 
     def take_plain(self, events: int, counts: list[int]) -> None:
@@ -189,8 +199,11 @@ class Answer:
     def _fold(self, payload: bytes) -> None:
         raise NotImplementedError
 
-    def _take_counts(self, input_tokens: float | None, cached: float | None, reasoning: float | None) -> None:
-        """The newest of each that is a count; of cached tokens one that is not more than the prompt's."""
+    def _take_counts(
+        self, input_tokens: float | None, cached: float | None, reasoning: float | None
+    ) -> None:
+        """The newest of each that is a count; of cached tokens one that is not more than the
+        prompt's."""
         self.input_tokens = (
             count(input_tokens) or self.input_tokens
         )  # no prompt has 0: it was counted before, or never
@@ -201,16 +214,16 @@ class Answer:
             self.reasoning_tokens = tokens
 
     def _read_leniently(self, payload: bytes, kind: type[_T]) -> _T | None:
-        """A payload that the strict decoder of its dialect refused, as far as its fields can be read: one has an odd
-        type, or the text is no valid UTF-8. None where it is no object.
+        """A payload that the strict decoder of its dialect refused, as far as its fields can be
+        read: one has an odd type, or the text is no valid UTF-8. None where it is no object.
         """
         return convert(self._read_object(payload), kind)
 
     def _read_object(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
         """Such a payload as an object; None where it is none.
 
-        It may be `done`, which says that the answer is complete, or nothing, which keeps a connection alive.
-        All else is an error.
+        It may be `done`, which says that the answer is complete, or nothing, which keeps a
+        connection alive. All else is an error.
         """
         text = payload.strip()
         if text == done:

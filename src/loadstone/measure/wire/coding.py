@@ -9,7 +9,8 @@ _WINDOWS = {"gzip": 47, "x-gzip": 47, "deflate": 15}
 
 
 class Unpacker:
-    """A body's content coding. A gzip body may have several members one after another (RFC 1952, section 2.2).
+    """A body's content coding. A gzip body may have several members one after another (RFC 1952,
+    section 2.2).
 
     overflowed   the last piece unpacks to more than was allowed
     whole        no member is cut

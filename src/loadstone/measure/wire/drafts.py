@@ -1,6 +1,7 @@
 """Reads what an answer says of its speculative decoding, where each engine says it. No I/O.
 
-vLLM        at the root `metrics.speculative_decoding`; before, `speculative_decoding_stats` of a choice
+vLLM        at the root `metrics.speculative_decoding`; before, `speculative_decoding_stats` of a
+            choice
 SGLang      `meta_info` of /generate; within `sglext` at the root of OpenAI's dialect
 llama.cpp   `timings`, which counts no steps
 """
@@ -21,8 +22,8 @@ _MOST_POSITIONS = 64
 
 
 class DraftCounts(NamedTuple):
-    """Counts of one answer: steps that verified drafts, tokens drafted, of these accepted, and how many steps
-    accepted exactly 0, 1, … tokens; None: not said."""
+    """Counts of one answer: steps that verified drafts, tokens drafted, of these accepted, and how
+    many steps accepted exactly 0, 1, … tokens; None: not said."""
 
     steps: int | None = None
     tokens: int | None = None
@@ -30,9 +31,12 @@ class DraftCounts(NamedTuple):
     histogram: list[int] | None = None
 
 
-def read_drafts(document: Mapping[str, Any], output_tokens: int | None = None) -> DraftCounts | None:
-    """Read the counts of a decoded answer, or of one of its events; None where it says nothing of drafts, or what
-    cannot be. `output_tokens`: of the answer, as SGLang had nothing else beside its steps at first.
+def read_drafts(
+    document: Mapping[str, Any], output_tokens: int | None = None
+) -> DraftCounts | None:
+    """Read the counts of a decoded answer, or of one of its events; None where it says nothing of
+    drafts, or what cannot be. `output_tokens`: of the answer, as SGLang had nothing else beside its
+    steps at first.
     """
     for place in _places(document):
         steps, tokens, accepted = (_read(place, names) for names in (_STEPS, _TOKENS, _ACCEPTED))
@@ -43,7 +47,11 @@ def read_drafts(document: Mapping[str, Any], output_tokens: int | None = None) -
             accepted = told if accepted is None else accepted
         if accepted is None and steps and output_tokens is not None:
             accepted = max(0, output_tokens - steps)
-        if accepted is not None and (steps or tokens) and not (tokens is not None and accepted > tokens):
+        if (
+            accepted is not None
+            and (steps or tokens)
+            and not (tokens is not None and accepted > tokens)
+        ):
             return DraftCounts(steps, tokens, accepted, histogram)
     return None
 
@@ -51,9 +59,13 @@ def read_drafts(document: Mapping[str, Any], output_tokens: int | None = None) -
 def _places(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the objects that may have the counts, the preferred ones first."""
     metrics, choices, extra = (document.get(name) for name in ("metrics", "choices", "sglext"))
-    candidates: list[Any] = [metrics.get("speculative_decoding") if isinstance(metrics, dict) else None]
+    candidates: list[Any] = [
+        metrics.get("speculative_decoding") if isinstance(metrics, dict) else None
+    ]
     if isinstance(choices, list):
-        candidates += [each.get("speculative_decoding_stats") for each in choices[:1] if isinstance(each, dict)]
+        candidates += [
+            each.get("speculative_decoding_stats") for each in choices[:1] if isinstance(each, dict)
+        ]
     for parent in (extra, document.get("meta_info")):
         candidates += [parent, *parent.values()] if isinstance(parent, dict) else []
     yield from (each for each in (*candidates, document.get("timings")) if isinstance(each, dict))

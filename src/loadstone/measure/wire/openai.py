@@ -1,11 +1,12 @@
-"""Reads answers of the OpenAI dialect, `/v1/completions` and `/v1/chat/completions`, streamed or in one piece. No
-I/O.
+"""Reads answers of the OpenAI dialect, `/v1/completions` and `/v1/chat/completions`, streamed or in
+one piece. No I/O.
 
-What engines really send differs from the specification; the differences seen (recorded bytes of vLLM, llama.cpp,
-llama-cpp-python, transformers, mlx-lm, MAX) decide what is tolerated here:
-usage on every event, on the last choice, in an event without choices, or never; `[DONE]` or none; role-only first
-deltas, with or without the first token; empty deltas that stand for a token (vLLM: special tokens, half a
-character) or for none; an `error` object after a 200; `choices: null`; numbers as `1.0`; invalid UTF-8.
+What engines really send differs from the specification; the differences seen (recorded bytes of
+vLLM, llama.cpp, llama-cpp-python, transformers, mlx-lm, MAX) decide what is tolerated here: usage
+on every event, on the last choice, in an event without choices, or never; `[DONE]` or none;
+role-only first deltas, with or without the first token; empty deltas that stand for a token (vLLM:
+special tokens, half a character) or for none; an `error` object after a 200; `choices: null`;
+numbers as `1.0`; invalid UTF-8.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answ
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, count, is_present, load, load_object
+from loadstone.measure.wire.tolerant import (
+    MAX_COUNT,
+    NO_RAW,
+    UNREADABLE,
+    count,
+    is_present,
+    load,
+    load_object,
+)
 from loadstone.measure.wire.unlisted import find_text, find_usage
 
 
@@ -52,8 +61,8 @@ class Delta(msgspec.Struct):
     function_call: msgspec.Raw = NO_RAW
 
     def channel(self) -> int:
-        """The last of its channels: reasoning, tool calls and refusals are output as much as content is; 0: a role
-        alone, which is none.
+        """The last of its channels: reasoning, tool calls and refusals are output as much as
+        content is; 0: a role alone, which is none.
         """
         if is_present(self.tool_calls) or is_present(self.function_call):
             return TOOL_CALL
@@ -67,7 +76,8 @@ class Delta(msgspec.Struct):
 _BLANK = -1
 """White space alone: it goes with what came before, as line breaks that end the thinking do."""
 _TAGS = {"<think>": "</think>", "<|channel|>analysis<|message|>": "<|end|>"}
-"""Tags around thinking that a server without a reasoning parser leaves in the content, which begins with it."""
+"""Tags around thinking that a server without a reasoning parser leaves in the content, which begins
+with it."""
 _THINKING_FIELD = re.compile("reason|think|thought", re.IGNORECASE)
 
 
@@ -120,26 +130,50 @@ class OpenAIAnswer(Answer):
     """An answer of /v1/completions or /v1/chat/completions."""
 
     __slots__ = (
-        "_apart", "_began_at", "_called", "_channel", "_closing", "_decode", "_doubted", "_fields", "_held",
-        "_plain_channel", "_plain_in_tag", "_plain_number", "_plain_usage", "_tag", "_thought", "_total",
-    )  # fmt: skip
+        "_apart",
+        "_began_at",
+        "_called",
+        "_channel",
+        "_closing",
+        "_decode",
+        "_doubted",
+        "_fields",
+        "_held",
+        "_plain_channel",
+        "_plain_in_tag",
+        "_plain_number",
+        "_plain_usage",
+        "_tag",
+        "_thought",
+        "_total",
+    )
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
         super().__init__(stream=stream, keep_text=keep_text)
         self._decode = decode_chunk if stream else decode_whole
-        self._plain_usage: Usage | None = None  # of the event that the template in use was made from
+        self._plain_usage: Usage | None = (
+            None  # of the event that the template in use was made from
+        )
         self._plain_number = 0  # which of several answers that event is of
         self._apart = 0  # of several answers, tokens stated in events without choices
-        self._doubted: str | None = None  # by what alone the first event is output: "" by its count, or an odd field
-        self._fields: dict[str, str | None] = {}  # odd fields and their last text; None: it differed, they are output
+        self._doubted: str | None = (
+            None  # by what alone the first event is output: "" by its count, or an odd field
+        )
+        self._fields: dict[
+            str, str | None
+        ] = {}  # odd fields and their last text; None: it differed, they are output
         self._began_at = 0  # the running count at the first event
         self._thought = False  # reasoning came
         self._channel = 0  # of the newest event that had one
         self._plain_channel = ANSWER  # of the events that the template in use recognises
         self._plain_in_tag = False  # it was learned between tags, where content is thinking
-        self._closing: str | None = None  # the tag that ends thinking within the content; None: it may begin yet
+        self._closing: str | None = (
+            None  # the tag that ends thinking within the content; None: it may begin yet
+        )
         self._tag = ""  # what of the content may be the beginning of a tag
-        self._held = False  # the next event's text decides of what channel it is: no template takes it
+        self._held = (
+            False  # the next event's text decides of what channel it is: no template takes it
+        )
         self._total: int | None = None  # tokens of prompt and answer together
         self._called: list[bytes] = []  # what came of calls of tools, piece by piece
 
@@ -157,11 +191,20 @@ class OpenAIAnswer(Answer):
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """The counts as they are to be read: with reasoning in the server's count or beside it, as it came or not."""
-        tokens, thinking, events = self.output_tokens, self.reasoning_tokens, self.events - self.voids
+        """The counts as they are to be read: with reasoning in the server's count or beside it, as
+        it came or not."""
+        tokens, thinking, events = (
+            self.output_tokens,
+            self.reasoning_tokens,
+            self.events - self.voids,
+        )
         if not (tokens and thinking and events and self.streams) or self._counts:
             return tokens, tokens
-        came = self._thought or bool(self.unlisted) or (self.running and 0 < self._began_at <= thinking)
+        came = (
+            self._thought
+            or bool(self.unlisted)
+            or (self.running and 0 < self._began_at <= thinking)
+        )
         beside = thinking > tokens or self._total == (self.input_tokens or 0) + tokens + thinking
         made = tokens + thinking if beside or (came and events >= tokens + thinking) else tokens
         return made, made if came or events > made - thinking + 1 else max(events, made - thinking)
@@ -179,7 +222,8 @@ class OpenAIAnswer(Answer):
         return events
 
     def template(self, body: bytes) -> Template | None:
-        """A template for the chunks to come, if `body` was one, held one whole event, and that a plain one."""
+        """A template for the chunks to come, if `body` was one, held one whole event, and that a
+        plain one."""
         if not self._sse.at_rest or self._keeps or not isinstance(self._sse, SseDecoder):
             return None
         try:
@@ -187,21 +231,28 @@ class OpenAIAnswer(Answer):
         except UNREADABLE:
             return None
         choices, usage = chunk.choices, chunk.usage
-        if choices is None or len(choices) != 1 or choices[0].finish_reason or chunk.timings is not None:
+        if (
+            choices is None
+            or len(choices) != 1
+            or choices[0].finish_reason
+            or chunk.timings is not None
+        ):
             return None
         if chunk.error is not NO_RAW or chunk.message is not NO_RAW:
             return None
         delta = choices[0].delta or Delta()
         text = choices[0].text or delta.content or delta.reasoning_content or delta.reasoning
         counted = usage is not None
-        # Counted events where others were not, or the reverse, change what counts mean: those are read in full. With
-        # usage that has no count nothing is running.
+        # Counted events where others were not, or the reverse, change what counts mean: those are
+        # read in full. With usage that has no count nothing is running.
         if not text or text.isspace() or counted != self.running:
             return None
         is_content = bool(choices[0].text or delta.content) and not self._closing
         if self._channel != (ANSWER if is_content else THINKING):
             return None
-        if chunk.model and self.model is None:  # an event before it that was never ended has swallowed it unread
+        if (
+            chunk.model and self.model is None
+        ):  # an event before it that was never ended has swallowed it unread
             return None
         template = learn(body, text, counted=counted, sse=self._sse, stop=bool(self._closing))
         if template is not None:
@@ -213,7 +264,8 @@ class OpenAIAnswer(Answer):
     def take_plain(self, events: int, counts: list[int]) -> None:
         counted = self._plain_usage is not None and bool(counts)
         if self._plain_usage is not None and counts:
-            # What an event between said of the rest of usage, these say again as the template has it.
+            # What an event between said of the rest of usage, these say again as the template has
+            # it.
             self._take_details(self._plain_usage)
             if self._counts:
                 counts = [self._sum_answers(tokens, self._plain_number) for tokens in counts]
@@ -262,7 +314,9 @@ class OpenAIAnswer(Answer):
                 channel = THINKING if _THINKING_FIELD.search(field) else ANSWER
             usage = self._read_rest(document) or usage
         if usage is not None:
-            output = self._take_usage(usage, output, read_index(choices[0].index) if choices else None)
+            output = self._take_usage(
+                usage, output, read_index(choices[0].index) if choices else None
+            )
         elif output:
             self.running = False
         if output:
@@ -286,7 +340,8 @@ class OpenAIAnswer(Answer):
             self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
 
     def _read_rest(self, document: dict[str, Any]) -> Usage | None:
-        """Take from a whole event what only some of them have: usage wherever it stands, counts of drafts."""
+        """Take from a whole event what only some of them have: usage wherever it stands, counts of
+        drafts."""
         found = find_usage(document)
         self.drafts = read_drafts(document, count((found or {}).get("output"))) or self.drafts
         if not found:
@@ -296,7 +351,8 @@ class OpenAIAnswer(Answer):
         return Usage(found.get("input"), found["output"], *details)
 
     def _find_channel(self, choice: Choice) -> int | None:
-        """The channel of a choice's output; 0: of what came before, as is white space; None: it has no output."""
+        """The channel of a choice's output; 0: of what came before, as is white space; None: it has
+        no output."""
         delta, text = choice.delta, choice.text
         if text:
             channel = _BLANK if text.isspace() else ANSWER
@@ -314,7 +370,8 @@ class OpenAIAnswer(Answer):
         return 0
 
     def _find_tag(self, text: str, channel: int) -> int:
-        """The channel of content that may begin with thinking between tags: `channel` where it does not."""
+        """The channel of content that may begin with thinking between tags: `channel` where it does
+        not."""
         self._tag += text
         if self._closing is None:
             begun = self._tag.lstrip()
@@ -340,8 +397,8 @@ class OpenAIAnswer(Answer):
             self._texts_length += len(self._called[-1])
 
     def _take_unlisted(self, document: Any) -> str | None:
-        """The unknown field by which a chunk is output: what it says differed from chunk to chunk, or it is the first
-        to say anything, of which the next output tells.
+        """The unknown field by which a chunk is output: what it says differed from chunk to chunk,
+        or it is the first to say anything, of which the next output tells.
         """
         found = None
         for name, said in find_text(document):
@@ -358,11 +415,11 @@ class OpenAIAnswer(Answer):
         return found
 
     def _take_first(self, alone: str | None, running: int) -> None:
-        """Output is about to be counted; `alone`: by what it is, where it has no text that is known, as `_doubted`.
-        `running`: the count at it.
+        """Output is about to be counted; `alone`: by what it is, where it has no text that is
+        known, as `_doubted`. `running`: the count at it.
 
-        The one before was none where its count is not passed, or its field's text stays what it was; then this is the
-        first.
+        The one before was none where its count is not passed, or its field's text stays what it
+        was; then this is the first.
         """
         if self.events and self._doubted is None:
             return
@@ -374,7 +431,8 @@ class OpenAIAnswer(Answer):
         self._doubted, self._began_at = alone, running
 
     def _take_usage(self, usage: Usage, output: bool, number: int | None) -> bool:
-        """Keep the newest counts. True if the event stands for output: text, or a running count that grew.
+        """Keep the newest counts. True if the event stands for output: text, or a running count
+        that grew.
 
         `number`: which of several answers the event is of; None: it has no choices.
         """
@@ -387,18 +445,22 @@ class OpenAIAnswer(Answer):
         tokens = int(reported)
         if self._counts:
             tokens = self._sum_answers(tokens, number)
-        self.output_tokens = tokens or self.output_tokens  # output came: 0 is not counted yet, or never
+        self.output_tokens = (
+            tokens or self.output_tokens
+        )  # output came: 0 is not counted yet, or never
         grew = tokens > self._last_running
         if grew:
             self._last_running = tokens
         if grew and self.running and not output and number is not None:
-            # A token without text. A first count above one, without text, is a total that comes at the end.
+            # A token without text. A first count above one, without text, is a total that comes at
+            # the end.
             output = self.events > 0 or tokens == 1
         return output
 
     def _sum_answers(self, tokens: int, number: int | None) -> int:
-        """The tokens of all answers side by side, where an event states those of answer `number`; None: it has no
-        choices, and states those of all (vLLM, SGLang), or of the one that ended (llama.cpp's chat).
+        """The tokens of all answers side by side, where an event states those of answer `number`;
+        None: it has no choices, and states those of all (vLLM, SGLang), or of the one that ended
+        (llama.cpp's chat).
         """
         if number is None:
             self._apart += tokens
@@ -430,9 +492,15 @@ def join_calls(pieces: Iterable[bytes]) -> list[dict[str, str]]:
         for at, part in enumerate(listed if isinstance(listed, list) else ()):
             function = part.get("function") if isinstance(part, dict) else None
             if isinstance(function, dict):
-                number = count(part["index"]) if isinstance(part.get("index"), float | int) else None
-                call = calls.setdefault(at if number is None else number, {"name": "", "arguments": ""})
+                number = (
+                    count(part["index"]) if isinstance(part.get("index"), float | int) else None
+                )
+                call = calls.setdefault(
+                    at if number is None else number, {"name": "", "arguments": ""}
+                )
                 for name in call:
                     said = function.get(name)
-                    call[name] += said if isinstance(said, str) else "" if said is None else json.dumps(said)
+                    call[name] += (
+                        said if isinstance(said, str) else "" if said is None else json.dumps(said)
+                    )
     return list(calls.values())[:CHOICES]

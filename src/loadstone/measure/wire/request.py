@@ -1,6 +1,8 @@
-"""Writes what a run asks of the server: everything that all its requests say beside their prompt and length. No I/O.
+"""Writes what a run asks of the server: everything that all its requests say beside their prompt
+and length. No I/O.
 
-`body` writes it in the endpoint's own words with markers, which RequestBody replaces by prompts and lengths.
+`body` writes it in the endpoint's own words with markers, which RequestBody replaces by prompts and
+lengths.
 """
 
 from __future__ import annotations
@@ -22,20 +24,22 @@ from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, Re
 
 
 def make_path(spec: RequestSpec) -> str:
-    """Return the path of the requests, from the server's root on. Raises InputError where the endpoint is not
-    HTTP.
+    """Return the path of the requests, from the server's root on. Raises InputError where the
+    endpoint is not HTTP.
     """
     match spec.endpoint:
         case "completions" | "chat":
-            return (
-                f"{'' if spec.query else '/v1'}{'/chat' if spec.endpoint == 'chat' else ''}/completions{spec.query}"
-            )
+            version = "" if spec.query else "/v1"
+            chat = "/chat" if spec.endpoint == "chat" else ""
+            return f"{version}{chat}/completions{spec.query}"
         case "sglang":
             return "/generate"
         case "triton":
-            return f"/v2/models/{quote(spec.model, safe='')}/generate{'_stream' if spec.stream else ''}"
+            model = quote(spec.model, safe="")
+            return f"/v2/models/{model}/generate{'_stream' if spec.stream else ''}"
     raise InputError(
-        f"--endpoint {spec.endpoint}: is not reached over HTTP; give the gRPC port, or --endpoint triton"
+        f"--endpoint {spec.endpoint}: is not reached over HTTP; give the gRPC port, or --endpoint"
+        " triton"
     )
 
 
@@ -80,7 +84,9 @@ def _merge(fields: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
     merged = dict(fields)
     for name, value in extra.items():
         before = merged.get(name)
-        merged[name] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        merged[name] = (
+            _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        )
     return merged
 
 
@@ -89,13 +95,16 @@ class RequestBody:
 
     def __init__(self, template: dict[str, Any]) -> None:
         marks = [msgspec.json.encode(mark) for mark in (PROMPT, LENGTH, TEXT_OR_IDS)]
-        self._pieces = re.split(b"(%b)" % b"|".join(map(re.escape, marks)), msgspec.json.encode(template))
+        self._pieces = re.split(
+            b"(%b)" % b"|".join(map(re.escape, marks)), msgspec.json.encode(template)
+        )
         self._prompts, self._lengths, self._names = (
             [i for i, piece in enumerate(self._pieces) if piece == mark] for mark in marks
         )
 
     def render(self, prompt: bytes, output_tokens: int) -> bytes:
-        """Write the body for a prompt already in JSON (a string, an array of token ids, or an array of messages)."""
+        """Write the body for a prompt already in JSON (a string, an array of token ids, or an array
+        of messages)."""
         pieces = self._pieces.copy()
         for place in self._prompts:
             pieces[place] = prompt

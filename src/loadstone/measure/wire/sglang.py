@@ -1,10 +1,11 @@
 """Writes requests and reads answers of SGLang's own dialect, `POST /generate`. No I/O.
 
-Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`generate_request`), managers/io_struct.py
-(`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`), sampling/sampling_params.py.
-Each event states the whole text so far (with --incremental-streaming-output: what is new of it) and, in `meta_info`,
-the number of tokens so far: that count tells what is output, so the text is not even decoded unless it is wanted.
-A stream that is refused is answered by 200 and an `error` event (0.5.23: a prompt too long) or by 400 (an unknown
+Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`generate_request`),
+managers/io_struct.py (`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`),
+sampling/sampling_params.py. Each event states the whole text so far (with
+--incremental-streaming-output: what is new of it) and, in `meta_info`, the number of tokens so far:
+that count tells what is output, so the text is not even decoded unless it is wanted. A stream that
+is refused is answered by 200 and an `error` event (0.5.23: a prompt too long) or by 400 (an unknown
 field); a request that the server gave up has the finish reason `abort`.
 """
 
@@ -19,13 +20,22 @@ from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.structured import make_shape_fields
-from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, convert, count, is_present, load, load_object, raw
+from loadstone.measure.wire.tolerant import (
+    NO_RAW,
+    UNREADABLE,
+    convert,
+    count,
+    is_present,
+    load,
+    load_object,
+    raw,
+)
 from loadstone.workload.request import RequestSpec
 
 
 def make_fields(spec: RequestSpec, length: str) -> dict[str, Any]:
-    """Make the body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a number of
-    tokens.
+    """Make the body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a
+    number of tokens.
     """
     params: dict[str, Any] = {"max_new_tokens": length}
     if spec.min_tokens:
@@ -33,7 +43,11 @@ def make_fields(spec: RequestSpec, length: str) -> dict[str, Any]:
     if spec.ignore_eos:
         params["ignore_eos"] = True
     sampling = spec.sampling
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "sampling_seed": sampling.seed}
+    drawn = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "sampling_seed": sampling.seed,
+    }
     params |= {name: value for name, value in drawn.items() if value is not None}
     if sampling.stop:
         params["stop"] = list(sampling.stop)
@@ -98,7 +112,9 @@ class SglangAnswer(Answer):
                 self._take_uncounted(event, number)
         elif tokens > self._counts.get(number, 0):
             thought = (count(meta.reasoning_tokens) or 0) - (self.reasoning_tokens or 0)
-            self.channels.append(THINKING if 0 < thought <= tokens - self._counts.get(number, 0) else ANSWER)
+            self.channels.append(
+                THINKING if 0 < thought <= tokens - self._counts.get(number, 0) else ANSWER
+            )
             self._counts[number] = tokens
             self._last_running = self.output_tokens = sum(self._counts.values())
             self.events += 1
@@ -126,7 +142,8 @@ class SglangAnswer(Answer):
             self._take_text(event.text)
 
     def _take_text(self, field: msgspec.Raw) -> None:
-        """The whole text so far, or what is new of it: the whole begins with what was said before."""
+        """The whole text so far, or what is new of it: the whole begins with what was said
+        before."""
         text = load(bytes(field))
         if isinstance(text, str):
             before = self.text
@@ -147,5 +164,7 @@ class SglangAnswer(Answer):
 def _read_several(payload: bytes) -> list[_Event]:
     """The answers to a request with `n`, in one piece: a list."""
     answers = load(payload)
-    events = [convert(each, _Event) for each in answers[:CHOICES]] if isinstance(answers, list) else []
+    events = (
+        [convert(each, _Event) for each in answers[:CHOICES]] if isinstance(answers, list) else []
+    )
     return [event for event in events if event is not None]

@@ -1,7 +1,8 @@
 """Server-sent events: bytes in, event payloads out. No I/O.
 
-Source: WHATWG HTML, "Server-sent events", section "Parsing an event stream". Tolerated beyond it: a last event
-whose closing blank line never came (`finish`), since some servers close right after the data line.
+Source: WHATWG HTML, "Server-sent events", section "Parsing an event stream". Tolerated beyond it: a
+last event whose closing blank line never came (`finish`), since some servers close right after the
+data line.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class SseDecoder:
     def feed(self, piece: bytes) -> list[bytes]:
         """Payloads of the events that `piece` completes, in order.
 
-        Raises SseError from an endless event on (after the call that gave what was complete before it).
+        Raises SseError from an endless event on (after the call that gave what was complete before
+        it).
         """
         # What nearly every server sends: one piece, one event, one data line.
         end = len(piece) - 2
@@ -103,7 +105,8 @@ class SseDecoder:
         raise _endless_event()
 
     def finish(self) -> list[bytes]:
-        """The last payload, if the stream ended without its blank line. Raises SseError after an endless event."""
+        """The last payload, if the stream ended without its blank line. Raises SseError after an
+        endless event."""
         if self._endless:
             raise _endless_event()
         if self._tail:

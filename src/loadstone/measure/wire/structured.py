@@ -1,4 +1,5 @@
-"""Asks for structured output: a shape that answers must have, in each engine's own fields. No I/O."""
+"""Asks for structured output: a shape that answers must have, in each engine's own fields. No
+I/O."""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ def list_spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
 
 
 def make_shape_fields(spec: RequestSpec) -> dict[str, Any]:
-    """Make the fields of a request body that ask for its shape, if any; those of `sampling_params` go into that
-    object.
+    """Make the fields of a request body that ask for its shape, if any; those of `sampling_params`
+    go into that object.
     """
     if spec.structured is None or spec.spelling is None:
         return {}
@@ -60,8 +61,8 @@ def make_shape_fields(spec: RequestSpec) -> dict[str, Any]:
 
 
 def has_shape(structured: Structured, text: str, *, ended: bool) -> bool | None:
-    """Return True if an answer, or its beginning where it has not `ended` by itself, has the shape; None: cannot be
-    told."""
+    """Return True if an answer, or its beginning where it has not `ended` by itself, has the shape;
+    None: cannot be told."""
     begun = text.lstrip()
     if not begun:
         return None
@@ -74,6 +75,8 @@ def has_shape(structured: Structured, text: str, *, ended: bool) -> bool | None:
     if structured.kind == "json_schema" and isinstance(structured.value, dict):
         kind = structured.value.get("type")
         known = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
-        beginnings = "".join(_JSON_BEGINNINGS.get(name, "") for name in known if isinstance(name, str))
+        beginnings = "".join(
+            _JSON_BEGINNINGS.get(name, "") for name in known if isinstance(name, str)
+        )
         return begun[0] in (beginnings or "".join(_JSON_BEGINNINGS.values()))
     return None

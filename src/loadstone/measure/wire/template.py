@@ -1,9 +1,11 @@
-"""Recognises stream events that differ from an earlier one in nothing but their text and token counts. No I/O.
+"""Recognises stream events that differ from an earlier one in nothing but their text and token
+counts. No I/O.
 
-Most reads of a stream are such: one HTTP chunk, one event, one choice with text. A batch of them is told by a few
-passes that compare bytes, at a fraction of the cost of parsing HTTP, SSE and JSON for each; and it means the same by
-construction: what stands before and after the text is, but for the counts, what stood there in an event that was
-parsed, the text is the inside of a JSON string, the counts are JSON numbers, and the chunk is as long as it says.
+Most reads of a stream are such: one HTTP chunk, one event, one choice with text. A batch of them is
+told by a few passes that compare bytes, at a fraction of the cost of parsing HTTP, SSE and JSON for
+each; and it means the same by construction: what stands before and after the text is, but for the
+counts, what stood there in an event that was parsed, the text is the inside of a JSON string, the
+counts are JSON numbers, and the chunk is as long as it says.
 """
 
 from __future__ import annotations
@@ -27,15 +29,18 @@ _TEXT = re.compile(rb'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
 
 
 class Template:
-    """Recognises plain reads of one form: chunk size, CR LF, head, text, tail, CR LF. Made by `learn`.
+    """Recognises plain reads of one form: chunk size, CR LF, head, text, tail, CR LF. Made by
+    `learn`.
 
-    `counted`: the tail states the running token count. `stop`: a tag in the text is not plain. It recognises nothing
-    while `sse` holds part of an event.
+    `counted`: the tail states the running token count. `stop`: a tag in the text is not plain. It
+    recognises nothing while `sse` holds part of an event.
     """
 
     __slots__ = ("_count_at", "_head", "_sse", "_stop", "_tails")
 
-    def __init__(self, head: bytes, tail: bytes, *, counted: bool, sse: SseDecoder, stop: bool = False) -> None:
+    def __init__(
+        self, head: bytes, tail: bytes, *, counted: bool, sse: SseDecoder, stop: bool = False
+    ) -> None:
         pieces = _COUNT_KEY.split(tail) if counted else [tail]
         # split() gives constant, key, constant, key, …: a number follows each key.
         keys = pieces[1::2]
@@ -46,7 +51,8 @@ class Template:
         self._count_at = [key.startswith(_COUNT) for key in keys].index(True) if counted else -1
 
     def run(self, reads: Sequence[bytes]) -> tuple[int, list[int]]:
-        """Return how many of `reads`, from the first on, are one plain event each; and their counts, if `counted`."""
+        """Return how many of `reads`, from the first on, are one plain event each; and their
+        counts, if `counted`."""
         if not reads or not self._sse.at_rest:
             return 0, []
         counts = self._all(reads)
@@ -73,16 +79,24 @@ class Template:
         counts: list[int] = []
         for gap in range(len(self._tails) - 1, -1, -1):
             tail = self._tails[gap]
-            # Each piece is cut off where it stands and nowhere else: the sum of lengths tells whether all had it.
+            # Each piece is cut off where it stands and nowhere else: the sum of lengths tells
+            # whether all had it.
             left -= len(tail) * len(reads)
             rests = [rest.removesuffix(tail) for rest in rests]
             if sum(map(len, rests)) != left:
                 return None
             if gap:
                 without_digits = [rest.rstrip(_DIGITS) for rest in rests]
-                numbers = [rest[len(keep) :] for rest, keep in zip(rests, without_digits, strict=True)]
-                # No number, one with a leading zero (or zero: read in full), or one that nobody counts to.
-                if not all(numbers) or b" 0" in b" " + b" ".join(numbers) or max(map(len, numbers)) > 10:
+                numbers = [
+                    rest[len(keep) :] for rest, keep in zip(rests, without_digits, strict=True)
+                ]
+                # No number, one with a leading zero (or zero: read in full), or one that nobody
+                # counts to.
+                if (
+                    not all(numbers)
+                    or b" 0" in b" " + b" ".join(numbers)
+                    or max(map(len, numbers)) > 10
+                ):
                     return None
                 if gap - 1 == self._count_at:
                     counts = list(map(int, numbers))
@@ -113,14 +127,21 @@ def _unframe(reads: Sequence[bytes]) -> list[bytes] | None:
     return [read[end:] for read, end in zip(reads, ends, strict=True)]
 
 
-def learn(body: bytes, text: str, *, counted: bool, sse: SseDecoder, stop: bool = False) -> Template | None:
-    """Make a template from an HTTP chunk's `body` that is one plain event with `text`; None where it would be
-    ambiguous.
+def learn(
+    body: bytes, text: str, *, counted: bool, sse: SseDecoder, stop: bool = False
+) -> Template | None:
+    """Make a template from an HTTP chunk's `body` that is one plain event with `text`; None where
+    it would be ambiguous.
 
-    Plain: one choice, with text and without a finish reason, no error. `counted`: its usage gave completion_tokens.
-    `sse`: the decoder that read it, and reads what the template does not recognise.
+    Plain: one choice, with text and without a finish reason, no error. `counted`: its usage gave
+    completion_tokens. `sse`: the decoder that read it, and reads what the template does not
+    recognise.
     """
-    if not body.startswith(b"data: ") or body.find(b"\n") != len(body) - 2 or not body.endswith(b"\n\n"):
+    if (
+        not body.startswith(b"data: ")
+        or body.find(b"\n") != len(body) - 2
+        or not body.endswith(b"\n\n")
+    ):
         return None
     if b"\\" in body or b"\r" in body:
         return None
@@ -133,7 +154,10 @@ def learn(body: bytes, text: str, *, counted: bool, sse: SseDecoder, stop: bool 
             continue
         tail = body[end:]
         # A count stated twice, or not where it can be told, cannot be read from its place.
-        if counted and (body.count(_COUNT) != 1 or not any(k.startswith(_COUNT) for k in _COUNT_KEY.findall(tail))):
+        if counted and (
+            body.count(_COUNT) != 1
+            or not any(k.startswith(_COUNT) for k in _COUNT_KEY.findall(tail))
+        ):
             return None
         template = Template(body[:start], tail, counted=counted, sse=sse, stop=stop)
         return template if template.run([b"%x\r\n%b\r\n" % (len(body), body)])[0] == 1 else None

@@ -1,4 +1,5 @@
-"""Reads JSON that is not quite as it should be: an odd type, an impossible number, invalid UTF-8. No I/O.
+"""Reads JSON that is not quite as it should be: an odd type, an impossible number, invalid UTF-8.
+No I/O.
 
 Nothing here raises on what a server sent: what cannot be used is missing.
 """
@@ -11,7 +12,8 @@ from typing import Any, TypeVar, get_args
 import msgspec
 
 MAX_COUNT = 1 << 24
-"""Token counts above this are no counts: nothing longer can be asked for, and each token costs memory later."""
+"""Token counts above this are no counts: nothing longer can be asked for, and each token costs
+memory later."""
 
 MAX_LEVELS = 32
 """Levels of JSON that is kept as it came: engines need 5, and DuckDB reads 128."""
@@ -34,10 +36,14 @@ def is_present(field: msgspec.Raw) -> bool:
 
 
 def count(value: float | None) -> int | None:
-    """Read a count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which compares to
-    nothing).
+    """Read a count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which
+    compares to nothing).
     """
-    return int(value) if value is not None and 0 <= value <= MAX_COUNT and value == int(value) else None
+    return (
+        int(value)
+        if value is not None and 0 <= value <= MAX_COUNT and value == int(value)
+        else None
+    )
 
 
 def load_object(payload: bytes) -> dict[str, Any] | None:
@@ -47,7 +53,8 @@ def load_object(payload: bytes) -> dict[str, Any] | None:
 
 
 def load(payload: bytes) -> Any:
-    """Read a JSON document, invalid UTF-8 replaced, a byte order mark passed over; None where it cannot be read.
+    """Read a JSON document, invalid UTF-8 replaced, a byte order mark passed over; None where it
+    cannot be read.
 
     Numbers of any length are read, and so are NaN and Infinity, which some engines print.
     """
@@ -58,12 +65,14 @@ def load(payload: bytes) -> Any:
 
 
 def _parse_number(digits: str) -> float:
-    """Read an integer; Python refuses those of thousands of digits, which are as good as infinite."""
+    """Read an integer; Python refuses those of thousands of digits, which are as good as
+    infinite."""
     return int(digits) if len(digits) < 400 else float(digits)
 
 
 def raw(value: Any) -> msgspec.Raw:
-    """Encode a decoded value again; one nested deeper than can be written becomes a word that says so."""
+    """Encode a decoded value again; one nested deeper than can be written becomes a word that says
+    so."""
     try:
         return msgspec.Raw(json.dumps(value, separators=(",", ":")).encode())
     except RecursionError:
@@ -71,8 +80,8 @@ def raw(value: Any) -> msgspec.Raw:
 
 
 def storable(value: Any, levels: int = MAX_LEVELS) -> Any:
-    """Make a decoded value one that every reader of JSON takes: what is nested deeper is null, and so is a number
-    beyond float64; half a UTF-16 pair is a replacement character.
+    """Make a decoded value one that every reader of JSON takes: what is nested deeper is null, and
+    so is a number beyond float64; half a UTF-16 pair is a replacement character.
     """
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode() if not value.isascii() else value
@@ -108,8 +117,14 @@ def convert(value: Any, kind: type[_T]) -> _T | None:
     for field in msgspec.structs.fields(kind):
         try:
             each = value.get(field.encode_name)
-            if field.name == "finish_reason" and field.type is not msgspec.Raw and isinstance(each, dict):
-                each = each.get("type")  # SGLang's older servers send an object, {"type": "length", …}
+            if (
+                field.name == "finish_reason"
+                and field.type is not msgspec.Raw
+                and isinstance(each, dict)
+            ):
+                each = each.get(
+                    "type"
+                )  # SGLang's older servers send an object, {"type": "length", …}
             fields[field.name] = _convert_field(each, field.type)
         except (msgspec.ValidationError, ValueError, OverflowError):
             continue

@@ -1,18 +1,21 @@
-"""Triton Inference Server in front of TensorRT-LLM: `POST /v2/models/MODEL/generate_stream` and `/generate`. No I/O.
+"""Triton Inference Server in front of TensorRT-LLM: `POST /v2/models/MODEL/generate_stream` and
+`/generate`. No I/O.
 
-Source: triton-inference-server/server, docs/protocol/extension_generate.md; NVIDIA/TensorRT-LLM, triton_backend:
-all_models/inflight_batcher_llm/ensemble/config.pbtxt (the names of inputs and outputs; older releases say
-`min_length` and `random_seed` for `min_tokens` and `seed`), inflight_batcher_llm/src/model_instance_state.cc (token
-counts).
+Source: triton-inference-server/server, docs/protocol/extension_generate.md; NVIDIA/TensorRT-LLM,
+triton_backend: all_models/inflight_batcher_llm/ensemble/config.pbtxt (the names of inputs and
+outputs; older releases say `min_length` and `random_seed` for `min_tokens` and `seed`),
+inflight_batcher_llm/src/model_instance_state.cc (token counts).
 
-A stream's event is one response of the model: `{"model_name", "model_version", "text_output", …}`. It has no usage,
-no finish reason and no [DONE]: the answer is complete when its HTTP message is. With `return_num_output_tokens` each
-response says how many tokens came with it, so those are summed; without, a response with text is taken for a piece,
-and one without is not: the last, which only closes the answer, cannot be told from a token without text.
+A stream's event is one response of the model: `{"model_name", "model_version", "text_output", …}`.
+It has no usage, no finish reason and no [DONE]: the answer is complete when its HTTP message is.
+With `return_num_output_tokens` each response says how many tokens came with it, so those are
+summed; without, a response with text is taken for a piece, and one without is not: the last, which
+only closes the answer, cannot be told from a token without text.
 
-Over gRPC, `ModelStreamInfer`, tensors go out and come in. A request is written as JSON first, so that it is rendered
-like every other dialect's; `encode` turns that into what gRPC carries. Token counts come where they were asked for
-and the model has them (`num_output_tokens`): of each response its own, which add up to a running count.
+Over gRPC, `ModelStreamInfer`, tensors go out and come in. A request is written as JSON first, so
+that it is rendered like every other dialect's; `encode` turns that into what gRPC carries. Token
+counts come where they were asked for and the model has them (`num_output_tokens`): of each response
+its own, which add up to a running count.
 """
 
 from __future__ import annotations
@@ -28,7 +31,14 @@ from loadstone.core.record import ANSWER
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.structured import make_shape_fields
-from loadstone.measure.wire.tolerant import MAX_COUNT, NO_RAW, UNREADABLE, convert, count, is_present
+from loadstone.measure.wire.tolerant import (
+    MAX_COUNT,
+    NO_RAW,
+    UNREADABLE,
+    convert,
+    count,
+    is_present,
+)
 from loadstone.workload.request import RequestSpec
 
 NEEDED = ("text_input", "max_tokens")
@@ -36,19 +46,32 @@ NEEDED = ("text_input", "max_tokens")
 
 
 EMPTY_FINAL = "triton_enable_empty_final_response"
-"""Asks for a last response, empty where need be, that says it is the last. Triton knows it from 23.05 on."""
+"""Asks for a last response, empty where need be, that says it is the last. Triton knows it from
+23.05 on."""
 FINAL = "triton_final_response"
 _LAST = b"\n\x15" + FINAL.encode() + b"\x12\x02\x08\x01"
-"""A map entry, key and value, in protobuf: how the last response of an answer looks from outside."""
+"""A map entry, key and value, in protobuf: how the last response of an answer looks from outside.
+"""
 _ERROR_TAG = b"\n"
-"""Field 1 of ModelStreamInferResponse, `error_message`, which precedes the response where there is one."""
+"""Field 1 of ModelStreamInferResponse, `error_message`, which precedes the response where there is
+one."""
 
 _CODES = {
-    "BOOL": "B", "INT8": "b", "INT16": "h", "INT32": "i", "INT64": "q", "UINT8": "B", "UINT16": "H", "UINT32": "I",
-    "UINT64": "Q", "FP16": "e", "FP32": "f", "FP64": "d",
-}  # fmt: skip
-"""struct's code for each datatype of fixed size; tensors are little-endian. BYTES elements carry their length. That
-for truth values, "?", would take anything for one: "false" too.
+    "BOOL": "B",
+    "INT8": "b",
+    "INT16": "h",
+    "INT32": "i",
+    "INT64": "q",
+    "UINT8": "B",
+    "UINT16": "H",
+    "UINT32": "I",
+    "UINT64": "Q",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+}
+"""struct's code for each datatype of fixed size; tensors are little-endian. BYTES elements carry
+their length. That for truth values, "?", would take anything for one: "false" too.
 """
 
 
@@ -61,11 +84,15 @@ class Tensor(msgspec.Struct):
     data: list[Any]
 
     def raw(self) -> bytes:
-        """The values as gRPC carries them. Raises InputError on one that is not of the input's datatype."""
+        """The values as gRPC carries them. Raises InputError on one that is not of the input's
+        datatype."""
         try:
             if self.datatype == "BYTES":
                 return b"".join(
-                    [struct.pack("<I", len(raw)) + raw for raw in (value.encode() for value in self.data)]
+                    [
+                        struct.pack("<I", len(raw)) + raw
+                        for raw in (value.encode() for value in self.data)
+                    ]
                 )
             return struct.pack(f"<{len(self.data)}{_CODES[self.datatype]}", *self.data)
         except (AttributeError, KeyError, struct.error, OverflowError) as error:
@@ -170,11 +197,14 @@ class TritonAnswer(Answer):
             self._complain(error_text(bytes(response.error)))
             return
         text = response.text_output
-        self.take("".join(text) if isinstance(text, list) else text, _first(response.num_output_tokens))
+        self.take(
+            "".join(text) if isinstance(text, list) else text, _first(response.num_output_tokens)
+        )
         self._take_counts(_first(response.num_input_tokens), None, None)
 
     def take(self, text: str | None, tokens: int | None) -> None:
-        """One response of the model: its text, and how many tokens came with it where it says so."""
+        """One response of the model: its text, and how many tokens came with it where it says
+        so."""
         if tokens is not None:
             self.output_tokens = min(MAX_COUNT, (self.output_tokens or 0) + tokens)
         if not (text or tokens):
@@ -200,25 +230,33 @@ def _tolerated(fields: dict[str, Any]) -> _Response:
     """A response where a field has an odd type, or the text is no valid UTF-8."""
     response = convert(fields, _Response) or _Response()
     text = fields.get("text_output")
-    response.text_output = [part for part in (text if isinstance(text, list) else [text]) if isinstance(part, str)]
+    response.text_output = [
+        part for part in (text if isinstance(text, list) else [text]) if isinstance(part, str)
+    ]
     return response
 
 
 class GrpcAnswer(TritonAnswer):
-    """One answer: `receive` what each response holds, `finish` after the last, `fail` on an error."""
+    """One answer: `receive` what each response holds, `finish` after the last, `fail` on an
+    error."""
 
     __slots__ = ()
 
     def receive(self, outputs: Mapping[str, tuple[str, bytes]]) -> int:
-        """One response's outputs, name → (datatype, raw): how many output events it is, none or one."""
+        """One response's outputs, name → (datatype, raw): how many output events it is, none or
+        one."""
         before = self.events
         text = _first_bytes(outputs.get("text_output"))
-        self.take(None if text is None else text.decode("utf-8", "replace"), _count(outputs.get("num_output_tokens")))
+        self.take(
+            None if text is None else text.decode("utf-8", "replace"),
+            _count(outputs.get("num_output_tokens")),
+        )
         self._take_counts(_count(outputs.get("num_input_tokens")), None, None)
         return self.events - before if self.streams else 0
 
     def finish(self) -> int:
-        """That was the last response: output events completed by that, which is the one of an answer in one piece."""
+        """That was the last response: output events completed by that, which is the one of an
+        answer in one piece."""
         super().finish()
         return 0 if self.streams else self.events
 
@@ -228,7 +266,8 @@ class GrpcAnswer(TritonAnswer):
 
 
 def encode(messages: Any, rendered: bytes, request_id: str) -> bytes:
-    """A ModelInferRequest from its JSON form, which `grpc_body` began; `messages` are those of Triton's protocol."""
+    """A ModelInferRequest from its JSON form, which `grpc_body` began; `messages` are those of
+    Triton's protocol."""
     body = _decode_grpc_body(rendered)
     request = messages.ModelInferRequest(model_name=body.model_name, id=request_id)
     request.parameters[EMPTY_FINAL].bool_param = True
@@ -240,12 +279,14 @@ def encode(messages: Any, rendered: bytes, request_id: str) -> bytes:
 
 
 def may_be_last(data: bytes) -> bool:
-    """Return True if a response still in bytes says that it is the last, or begins with an error."""
+    """Return True if a response still in bytes says that it is the last, or begins with an
+    error."""
     return _LAST in data or data[:1] == _ERROR_TAG
 
 
 def fold(parse: Callable[[bytes], Any], answer: GrpcAnswer, data: bytes) -> tuple[int, bool]:
-    """One response into its answer: output events that it is, and whether it is the last. Never raises."""
+    """One response into its answer: output events that it is, and whether it is the last. Never
+    raises."""
     try:
         message = parse(data)
     except Exception as error:  # DecodeError of whichever protobuf implementation there is

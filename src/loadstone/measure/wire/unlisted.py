@@ -1,7 +1,8 @@
-"""Finds what a chunk of OpenAI's dialect says under names that the specification lacks: counts of tokens, output. No
-I/O.
+"""Finds what a chunk of OpenAI's dialect says under names that the specification lacks: counts of
+tokens, output. No I/O.
 
-It is looked for where a chunk says nothing that is known, which is twice or three times in an answer.
+It is looked for where a chunk says nothing that is known, which is twice or three times in an
+answer.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ _NO_TEXT = re.compile(
     re.IGNORECASE,
 )
 """Endings of the names of fields whose strings are about the output, and not of it."""
-_ENCODED = re.compile(r"[A-Za-z0-9+/_=-]{48,}|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|data:\w+/.*", re.DOTALL)
+_ENCODED = re.compile(
+    r"[A-Za-z0-9+/_=-]{48,}|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|data:\w+/.*", re.DOTALL
+)
 """Base64 and its like; identifiers."""
 
 
 def find_usage(chunk: Any) -> dict[str, float] | None:
-    """Find the counts of the first object in a decoded chunk that counts output: input, output, total, cached,
-    reasoning, as far as they are there. None where there is no such object.
+    """Find the counts of the first object in a decoded chunk that counts output: input, output,
+    total, cached, reasoning, as far as they are there. None where there is no such object.
     """
     waiting = [(chunk, _LEVELS)]
     for value, levels in waiting:  # which grows: those that are further in come later
@@ -65,7 +68,8 @@ def _read_counts(usage: dict[str, Any]) -> dict[str, float]:
 
 
 def find_text(chunk: Any) -> Iterator[tuple[str, str]]:
-    """Yield the names of the unknown fields of a decoded chunk's deltas, each with what it says in words."""
+    """Yield the names of the unknown fields of a decoded chunk's deltas, each with what it says in
+    words."""
     choices = chunk.get("choices") if isinstance(chunk, dict) else None
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
@@ -79,5 +83,7 @@ def _collect_text(name: str, value: Any, levels: int) -> Iterator[str]:
         if not _NO_TEXT.search(name) and not _ENCODED.fullmatch(value):
             yield value
     elif levels and isinstance(value, dict | list):
-        for inner_name, inner in value.items() if isinstance(value, dict) else ((name, each) for each in value):
+        for inner_name, inner in (
+            value.items() if isinstance(value, dict) else ((name, each) for each in value)
+        ):
             yield from _collect_text(inner_name, inner, levels - 1)

@@ -1,4 +1,5 @@
-"""An engine's scheduler: queues, paged KV blocks, chunked prefill, preemption, prefix cache. No clock."""
+"""An engine's scheduler: queues, paged KV blocks, chunked prefill, preemption, prefix cache. No
+clock."""
 
 from loadstone.predict.scheduler.policy import EnginePolicy, Speculative, policy_of
 from loadstone.predict.scheduler.scheduler import Scheduler, batches_of

@@ -1,8 +1,10 @@
-"""The paged KV cache where requests share what is in it: which full blocks are kept, and who uses them.
+"""The paged KV cache where requests share what is in it: which full blocks are kept, and who uses
+them.
 
-What a request shares is a path of segments, each with a key that stands for its content and all before it, and its
-end in blocks from the first of the request. Every user of a segment, and of what is kept of it, has it from its first
-block on, so that two numbers tell all: a session of 200,000 tokens is a few dozen segments, not 12,500 blocks.
+What a request shares is a path of segments, each with a key that stands for its content and all
+before it, and its end in blocks from the first of the request. Every user of a segment, and of what
+is kept of it, has it from its first block on, so that two numbers tell all: a session of 200,000
+tokens is a few dozen segments, not 12,500 blocks.
 """
 
 from __future__ import annotations
@@ -26,9 +28,10 @@ class SingleBlocks:
 class PrefixCache:
     """Full blocks by segment.
 
-    A block that nobody uses is kept until its room is needed: the least recently used goes first, and of one request
-    the last block first (vLLM's free queue; SGLang's tree gives up leaves first, which comes to the same).
-    `idle_blocks` of them are kept, `evicted` have gone so far; what is in use, the scheduler counts.
+    A block that nobody uses is kept until its room is needed: the least recently used goes first,
+    and of one request the last block first (vLLM's free queue; SGLang's tree gives up leaves first,
+    which comes to the same). `idle_blocks` of them are kept, `evicted` have gone so far; what is in
+    use, the scheduler counts.
     """
 
     def __init__(self) -> None:
@@ -58,7 +61,8 @@ class PrefixCache:
         return min(start, most)
 
     def unused(self, segments: Iterable[Segment], blocks: int) -> int:
-        """Count those of the first `blocks` that nobody uses now: taking them brings so many into use."""
+        """Count those of the first `blocks` that nobody uses now: taking them brings so many into
+        use."""
         runs = self._runs
         unused = 0
         for key, size, _ in _pieces(segments, 0, blocks):
@@ -69,8 +73,8 @@ class PrefixCache:
         return unused
 
     def take(self, segments: Iterable[Segment], held: int, blocks: int) -> int:
-        """Use the blocks up to `blocks`, there or not, the first `held` of which it uses already; returns how many
-        nobody used before."""
+        """Use the blocks up to `blocks`, there or not, the first `held` of which it uses already;
+        returns how many nobody used before."""
         runs = self._runs
         fresh = 0
         for key, size, before in _pieces(segments, held, blocks):
@@ -100,7 +104,8 @@ class PrefixCache:
         run.kept = max(run.kept, size)
 
     def own_blocks_left(self, owner: Hashable) -> int:
-        """Count its own blocks, from the first on, that are still there: of one that gave them back for a while."""
+        """Count its own blocks, from the first on, that are still there: of one that gave them back
+        for a while."""
         piece = self._own.get(owner)
         return piece.end if piece is not None else 0
 
@@ -114,8 +119,8 @@ class PrefixCache:
     def give_back(
         self, segments: Iterable[Segment], held: int, own_blocks: int, owner: Hashable | None = None
     ) -> int:
-        """No longer use the first `held`, nor `own_blocks` full blocks behind them that no other request can ask for,
-        and its `owner` only if it is to go on.
+        """No longer use the first `held`, nor `own_blocks` full blocks behind them that no other
+        request can ask for, and its `owner` only if it is to go on.
 
         Returns how many of the first nobody uses any more.
         """
@@ -166,8 +171,10 @@ class PrefixCache:
 
 
 class _Run:
-    """Holds what is there of one segment: `kept` blocks, the first `used` of them by somebody; `users`: how many use
-    so many of them; `pieces`: those that nobody uses, as they were given back, the first blocks last."""
+    """Holds what is there of one segment: `kept` blocks, the first `used` of them by somebody;
+    `users`: how many use so many of them; `pieces`: those that nobody uses, as they were given
+    back, the first blocks last.
+    """
 
     __slots__ = ("kept", "pieces", "used", "users")
 
@@ -193,13 +200,20 @@ class _Piece:
 
 
 def _pieces(segments: Iterable[Segment], held: int, blocks: int) -> list[tuple[Hashable, int, int]]:
-    """List, of segments with blocks from `held` to `blocks`, the key, its blocks up to there and up to `held`."""
+    """List, of segments with blocks from `held` to `blocks`, the key, its blocks up to there and up
+    to `held`."""
     pieces: list[tuple[Hashable, int, int]] = []
     start = 0
     for key, end in segments:
         if start >= blocks:
             break
         if end > held:
-            pieces.append((key, (end if end < blocks else blocks) - start, held - start if held > start else 0))
+            pieces.append(
+                (
+                    key,
+                    (end if end < blocks else blocks) - start,
+                    held - start if held > start else 0,
+                )
+            )
         start = end
     return pieces

@@ -1,24 +1,29 @@
-"""The policy of an engine's scheduler, as numbers and names; and that of a deployment by default, in its release:
-limits from its sizing, habits from its engine's rules.
+"""The policy of an engine's scheduler, as numbers and names; and that of a deployment by default,
+in its release: limits from its sizing, habits from its engine's rules.
 
 What the engines do by default, from their own code and documents:
 
-vLLM from 0.8 (V1)       decodes first, prompts in chunks with what is left of the token budget, in one step; a prompt
-                         is let in where all of it fits into the free blocks (`scheduler_reserve_full_isl`); where a
-                         decode finds no block the newest request loses its KV and is computed again later, and
-                         nothing new is let in during that step
-vLLM before (V0)         prompts whole, alone and first, as many as the budget holds; with chunked prefill (by default
-                         in long contexts) as V1. No prefix caching unless asked for
-SGLang                   a step is either prompts or decodes, prompts first (no `--enable-mixed-chunk`); a prompt is
-                         let in where it, its whole answer, and a share of what the running may still write fit
-                         (`new_token_ratio`: 0.7 falling to 0.098 within 600 steps; its floor is taken here). With
-                         `--enable-dp-attention` that share is 0.3 times as much, and each rank has its part of
-                         `--chunked-prefill-size`. From 0.5.23 on it is all, where lengths are fixed, as here. Ranks
-                         go in step, each with prompts or decodes of its own, or empty
-TensorRT-LLM             prompts and decodes in one step (in-flight batching, fused), whole prompts; a request is let
-                         in where prompt and answer are sure to fit (capacity policy GUARANTEED_NO_EVICT). Ranks of
-                         attention-DP with `enable_balance`: see hold_steps (PyExecutor._balance_adp_requests). One
-                         rank alone, with `batch_wait_timeout_iters`: see gather_steps (PyExecutor._waiting_requests)
+vLLM from 0.8 (V1)       decodes first, prompts in chunks with what is left of the token budget, in
+                         one step; a prompt is let in where all of it fits into the free blocks
+                         (`scheduler_reserve_full_isl`); where a decode finds no block the newest
+                         request loses its KV and is computed again later, and nothing new is let in
+                         during that step
+vLLM before (V0)         prompts whole, alone and first, as many as the budget holds; with chunked
+                         prefill (by default in long contexts) as V1. No prefix caching unless asked
+                         for
+SGLang                   a step is either prompts or decodes, prompts first (no
+                         `--enable-mixed-chunk`); a prompt is let in where it, its whole answer, and
+                         a share of what the running may still write fit (`new_token_ratio`: 0.7
+                         falling to 0.098 within 600 steps; its floor is taken here). With
+                         `--enable-dp-attention` that share is 0.3 times as much, and each rank has
+                         its part of `--chunked-prefill-size`. From 0.5.23 on it is all, where
+                         lengths are fixed, as here. Ranks go in step, each with prompts or decodes
+                         of its own, or empty
+TensorRT-LLM             prompts and decodes in one step (in-flight batching, fused), whole prompts;
+                         a request is let in where prompt and answer are sure to fit (capacity
+                         policy GUARANTEED_NO_EVICT). Ranks of attention-DP with `enable_balance`:
+                         see hold_steps (PyExecutor._balance_adp_requests). One rank alone, with
+                         `batch_wait_timeout_iters`: see gather_steps (PyExecutor._waiting_requests)
 """
 
 from __future__ import annotations
@@ -36,8 +41,9 @@ from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved
 
 
 class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Speculative decoding: `draft_tokens` are guessed per step, each accepted with probability `acceptance` if all
-    before it were. A step then gives 1 to draft_tokens + 1 tokens, (1 − αᵏ⁺¹)/(1 − α) on average (Leviathan 2023).
+    """Speculative decoding: `draft_tokens` are guessed per step, each accepted with probability
+    `acceptance` if all before it were. A step then gives 1 to draft_tokens + 1 tokens, (1 −
+    αᵏ⁺¹)/(1 − α) on average (Leviathan 2023).
     """
 
     draft_tokens: int
@@ -45,7 +51,9 @@ class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.draft_tokens < 1 or not 0 <= self.acceptance <= 1:
-            raise InputError("speculative decoding: needs draft tokens, and an acceptance between 0 and 1")
+            raise InputError(
+                "speculative decoding: needs draft tokens, and an acceptance between 0 and 1"
+            )
 
     @property
     def tokens_per_step(self) -> float:
@@ -54,11 +62,13 @@ class Speculative(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tiers below one scheduler's KV cache (tiers.py), in tokens, and the seconds that a token's load takes over
-    the link to each.
+    """The tiers below one scheduler's KV cache (tiers.py), in tokens, and the seconds that a
+    token's load takes over the link to each.
 
-    load          async: requests wait for it; overlap: beside the step's layers; blocking: the step waits
-    write         through: blocks are copied down as they are computed; evicted: when their room is wanted
+    load          async: requests wait for it; overlap: beside the step's layers; blocking: the step
+                  waits
+    write         through: blocks are copied down as they are computed; evicted: when their room is
+                  wanted
     chunk_tokens  that are found or not found together
     """
 
@@ -77,24 +87,29 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kv_blocks, block_tokens  the paged KV cache
     max_batched_tokens       tokens of one step, decodes included
     max_seqs                 requests that run at once
-    order                    mixed: prompts and decodes share a step; prefill-first: prompts go alone and first;
-                             static: a batch is let in when the one before has ended, and keeps its size to the end
+    order                    mixed: prompts and decodes share a step; prefill-first: prompts go
+                             alone and first; static: a batch is let in when the one before has
+                             ended, and keeps its size to the end
     chunked                  a prompt may be cut where the budget ends
-    prefix_cache             full blocks are kept after use, and found again by what is in them and before them
-    keep_free                share of what running requests may still write that letting in another leaves free:
-                             0 vLLM; 1 TensorRT-LLM and SGLang. Above 0 the whole answer of the newcomer must fit too
-    reserved_tokens          unpaged, for contrast: each request takes room for so many tokens (the longest context)
-                             from the first to the last; None: paged
+    prefix_cache             full blocks are kept after use, and found again by what is in them and
+                             before them
+    keep_free                share of what running requests may still write that letting in another
+                             leaves free: 0 vLLM; 1 TensorRT-LLM and SGLang. Above 0 the whole
+                             answer of the newcomer must fit too
+    reserved_tokens          unpaged, for contrast: each request takes room for so many tokens (the
+                             longest context) from the first to the last; None: paged
     speculative              None: one token per step
-    poll_steps               new requests are looked for after a step with prompts, and every so many decode steps; 0:
-                             after every step (SGLang's --scheduler-recv-interval, scheduler_recv_skipper.py)
-    hold_steps               of ranks that go in step: prompts wait until every rank has some, or one has nothing to
-                             decode, at most so many steps; 0: they do not wait (TensorRT-LLM's timeout_iters)
-    gather_steps             while others decode, prompts wait until they and the decodes are gather_tokens, or for so
-                             many steps; 0: they do not wait
+    poll_steps               new requests are looked for after a step with prompts, and every so
+                             many decode steps; 0: after every step (SGLang's
+                             --scheduler-recv-interval, scheduler_recv_skipper.py)
+    hold_steps               of ranks that go in step: prompts wait until every rank has some, or
+                             one has nothing to decode, at most so many steps; 0: they do not wait
+                             (TensorRT-LLM's timeout_iters)
+    gather_steps             while others decode, prompts wait until they and the decodes are
+                             gather_tokens, or for so many steps; 0: they do not wait
     gather_tokens            of one step
-    pipeline                 batches under way at once, each on its way through the stages of a pipeline; they share
-                             the cache, the queue and the slots
+    pipeline                 batches under way at once, each on its way through the stages of a
+                             pipeline; they share the cache, the queue and the slots
     batch_seqs               requests that run in one of them; None: as many as in all
     tiers                    below the cache; None: there are none
     """
@@ -121,7 +136,9 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} {getattr(self, name)}: an engine without any cannot serve")
+                raise InputError(
+                    f"{name} {getattr(self, name)}: an engine without any cannot serve"
+                )
         for name in ("poll_steps", "hold_steps", "gather_steps", "gather_tokens"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} {getattr(self, name)}: is a number, 0 or more")
@@ -129,10 +146,12 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise InputError(f"keep_free {self.keep_free:g}: is a share, between 0 and 1")
         seqs = self.batch_seqs or self.max_seqs
         if self.order == "mixed" and seqs * self.decode_tokens > self.max_batched_tokens:
-            # Every running request decodes in every step: that is what the engines ask of these two as well.
+            # Every running request decodes in every step: that is what the engines ask of these two
+            # as well.
             raise InputError(
-                f"max_seqs {seqs}: {self.decode_tokens} tokens each are more than the "
-                f"{self.max_batched_tokens} that a step has room for; lower it, or raise max_batched_tokens"
+                f"max_seqs {seqs}: {self.decode_tokens} tokens each are more than the"
+                f" {self.max_batched_tokens} that a step has room for; lower it, or raise"
+                " max_batched_tokens"
             )
 
     @property
@@ -146,14 +165,15 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def longest_tokens(self) -> int:
-        """Prompt and answer of one request that the cache can hold, the guesses beyond its last token besides."""
+        """Prompt and answer of one request that the cache can hold, the guesses beyond its last
+        token besides."""
         return self.kv_tokens - max(0, self.decode_tokens - 2)
 
 
 ACCEPTANCE = 0.7
-"""Of a guessed token: an assumption, for it depends on the draft and on the text. With it the TPOT of 111 published
-runs of DeepSeek with multi-token prediction is met within 11 % (research/calibration/facts.md). `--acceptance`
-overrides it."""
+"""Of a guessed token: an assumption, for it depends on the draft and on the text. With it the TPOT
+of 111 published runs of DeepSeek with multi-token prediction is met within 11 %
+(research/calibration/facts.md). `--acceptance` overrides it."""
 
 
 def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) -> Speculative | None:
@@ -163,7 +183,10 @@ def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) ->
     if not drafts.isdigit():
         raise InputError(f"num_speculative_tokens={drafts}: not a number of tokens; write e.g. 3")
     if int(drafts) >= most_tokens:
-        raise InputError(f"num_speculative_tokens={drafts}: a step has room for {most_tokens} tokens; write e.g. 3")
+        raise InputError(
+            f"num_speculative_tokens={drafts}: a step has room for {most_tokens} tokens; write"
+            " e.g. 3"
+        )
     return Speculative(int(drafts), acceptance)
 
 
@@ -172,33 +195,45 @@ def _tiers_of(deployment: Deployment, possible: bool) -> Tiers | None:
     if not below or offload is None:
         return None
     if not possible:
-        raise InputError(f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache")
+        raise InputError(
+            f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache"
+        )
     how = offload._asdict()
     del how["disk"]  # it is in what there is of it
     return msgspec.convert({**below, **how}, Tiers)
 
 
 def policy_of(
-    deployment: Deployment, *, acceptance: float | None = None, lengths: NDArray[np.int64] | None = None
+    deployment: Deployment,
+    *,
+    acceptance: float | None = None,
+    lengths: NDArray[np.int64] | None = None,
 ) -> EnginePolicy:
-    """Return the policy of one scheduler of a deployment. Raises InputError where the model does not fit.
+    """Return the policy of one scheduler of a deployment. Raises InputError where the model does
+    not fit.
 
-    `lengths`: tokens of the requests to come, prompts and answers: a cache of windows or states is as large as it is
-    for requests of their mean, and holds the longest. None: as it is for the longest there may be.
+    `lengths`: tokens of the requests to come, prompts and answers: a cache of windows or states is
+    as large as it is for requests of their mean, and holds the longest. None: as it is for the
+    longest there may be.
 
-    Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache, queue and slots;
-    SGLang gives each a pp-th of the slots (pp_max_micro_batch_size), TensorRT-LLM all that max_batch_size says. vLLM
-    before 0.8 had an engine for each (virtual engines), and it is the policy of one: a pp-th of cache and slots.
+    Of a pipeline, whose stages work on `pp` batches at a time: of all of these, which share cache,
+    queue and slots; SGLang gives each a pp-th of the slots (pp_max_micro_batch_size), TensorRT-LLM
+    all that max_batch_size says. vLLM before 0.8 had an engine for each (virtual engines), and it
+    is the policy of one: a pp-th of cache and slots.
 
-    For contrast with what engines do, `batching=static` lets a batch in when the one before has ended, and with
-    `kv_cache=reserved` each request takes room for the longest that there may be.
+    For contrast with what engines do, `batching=static` lets a batch in when the one before has
+    ended, and with `kv_cache=reserved` each request takes room for the longest that there may be.
 
     `acceptance`: of a guessed token; None: ACCEPTANCE.
     """
     if not 0 <= (acceptance := ACCEPTANCE if acceptance is None else acceptance) <= 1:
-        raise InputError(f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1")
+        raise InputError(
+            f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1"
+        )
     reserved = reserved_tokens(deployment)
-    limits = engine_limits(deployment, None if lengths is None or reserved else max(1, round(lengths.mean())))
+    limits = engine_limits(
+        deployment, None if lengths is None or reserved else max(1, round(lengths.mean()))
+    )
     rules = rules_of(deployment)
     pipeline = rules.batches_under_way
     share = deployment.pp // pipeline
@@ -215,7 +250,9 @@ def policy_of(
         kv_blocks = max(kv_blocks, min(longest, engine_limits(deployment).kv_blocks // share))
     if deployment.argument("batching") == "static":
         if pipeline > 1:
-            raise InputError(f"{deployment.name}: static batches do not share a pipeline's stages; leave pp out")
+            raise InputError(
+                f"{deployment.name}: static batches do not share a pipeline's stages; leave pp out"
+            )
         habits = Scheduling("static", route=habits.route)
     if habits.order == "mixed":
         # All that runs may come to decode in one step; of a pipeline, all in a batch.
@@ -231,7 +268,9 @@ def policy_of(
         block_tokens=limits.block_tokens,
         max_batched_tokens=budget,
         max_seqs=max_seqs,
-        reserved_tokens=None if reserved is None else min(reserved, kv_blocks * limits.block_tokens),
+        reserved_tokens=(
+            None if reserved is None else min(reserved, kv_blocks * limits.block_tokens)
+        ),
         speculative=speculative,
         pipeline=pipeline,
         batch_seqs=batch_seqs,

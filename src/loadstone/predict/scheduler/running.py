@@ -1,10 +1,11 @@
-"""The account of what runs in a scheduler: who decodes, which step ends each, and the KV blocks that they hold.
+"""The account of what runs in a scheduler: who decodes, which step ends each, and the KV blocks
+that they hold.
 
-Here is only the account of it; scheduler.py decides. It is the base of the scheduler and no part of it, because every
-look from one object into another would cost in loops that run a million times.
+Here is only the account of it; scheduler.py decides. It is the base of the scheduler and no part of
+it, because every look from one object into another would cost in loops that run a million times.
 
-Blocks are counted exactly. While all that runs could come to hold fits into the cache at once, no step can want for
-a block, and nothing needs counting; `_tight` says when that is no longer so.
+Blocks are counted exactly. While all that runs could come to hold fits into the cache at once, no
+step can want for a block, and nothing needs counting; `_tight` says when that is no longer so.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from loadstone.predict.scheduler.tiers import LowerTiers
 
 
 def gains(speculative: Speculative, seed: int, row: int, written: int, left: int) -> list[int]:
-    """Draw how many tokens are written after each step until `left` of them are, for a request that has written some
-    already. The last step may give more."""
+    """Draw how many tokens are written after each step until `left` of them are, for a request that
+    has written some already. The last step may give more."""
     luck = np.random.default_rng([seed, row, written]).random((left, speculative.draft_tokens))
     # A guess counts where all before it did; each step writes one token besides.
     gained = 1 + np.cumprod(luck < speculative.acceptance, axis=1).sum(axis=1)
@@ -61,27 +62,35 @@ class Running:
         self._paged = policy.reserved_tokens is None and not self._static
         self._shares = shared and policy.prefix_cache and self._paged
         self._cache = PrefixCache() if self._shares else None
-        self.tiers = LowerTiers(policy.tiers, policy) if self._shares and policy.tiers is not None else None
+        self.tiers = (
+            LowerTiers(policy.tiers, policy) if self._shares and policy.tiers is not None else None
+        )
         self._most = 0  # blocks that all running may come to hold
         self._tight = self._cache is not None
         self._used = 0  # blocks in use; known while tight
-        self._phases = [0] * self._block  # decodes by what is left of `base` over whole blocks; known while tight
+        self._phases = [
+            0
+        ] * self._block  # decodes by what is left of `base` over whole blocks; known while tight
 
     @property
     def cache(self) -> PrefixCache | None:
         """The blocks that requests share; None where they do not."""
         return self._cache
 
-    # --- who decodes ------------------------------------------------------------------------------------------------
+    # --- who decodes ------------------------------------------------------------------------------
 
     def written_by(self, sequence: Sequence, steps: int = 0) -> int:
-        """Tokens it has written; `steps` more decode steps may be over of which advance() was not told yet."""
+        """Tokens it has written; `steps` more decode steps may be over of which advance() was not
+        told yet."""
         if not sequence.end_tick:
             return sequence.emitted
         left = max(0, sequence.end_tick - self.tick - steps)
         if sequence.gains is not None:
             done = len(sequence.gains) - left
-            return min(sequence.output_tokens, sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0))
+            return min(
+                sequence.output_tokens,
+                sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0),
+            )
         return sequence.output_tokens - left
 
     def accepted_by(self, sequence: Sequence) -> int | None:
@@ -106,7 +115,9 @@ class Running:
                 later = gains(self._luck, self._seed, sequence.row, 0, left - 1) if left > 1 else []
                 sequence.gains = steps = [1, *(1 + written for written in later)]
             else:
-                sequence.gains = steps = gains(self._luck, self._seed, sequence.row, sequence.emitted, left)
+                sequence.gains = steps = gains(
+                    self._luck, self._seed, sequence.row, sequence.emitted, left
+                )
             sequence.growth = left / len(steps)
             left = len(steps)
             sequence.base = sequence.target - tick * sequence.growth
@@ -134,7 +145,9 @@ class Running:
             self.growth -= sequence.growth
             self.context_tokens -= sequence.base + self.tick * sequence.growth + 1
         else:
-            self.growth = self.context_tokens = 0  # of fractions that were added and taken away, nothing is left
+            self.growth = self.context_tokens = (
+                0  # of fractions that were added and taken away, nothing is left
+            )
         if self._tight:
             self._phases[int(sequence.base) % self._block] -= 1
 
@@ -157,7 +170,8 @@ class Running:
             self._find_next_end()
 
     def _find_next_end(self) -> None:
-        # Nearly every tick ends something where many decode: looking from tick to tick costs less than a heap.
+        # Nearly every tick ends something where many decode: looking from tick to tick costs less
+        # than a heap.
         ends = self._ends
         if len(ends) < _FEW:
             self._next_end = min(ends, default=0)
@@ -167,7 +181,7 @@ class Running:
                 tick += 1
             self._next_end = tick
 
-    # --- blocks -----------------------------------------------------------------------------------------------------
+    # --- blocks -----------------------------------------------------------------------------------
 
     def blocks_for(self, tokens: float) -> int:
         """Blocks that hold so many tokens."""
@@ -199,7 +213,7 @@ class Running:
             if self._cache is None and self._most <= self._blocks:
                 self._tight = False
 
-    # --- blocks, where they may run short ---------------------------------------------------------------------------
+    # --- blocks, where they may run short ---------------------------------------------------------
 
     def _tokens_of(self, sequence: Sequence) -> float:
         """Tokens of a running sequence that are in the KV cache."""
@@ -226,7 +240,8 @@ class Running:
                 self._phases[int(sequence.base) % self._block] += 1
 
     def _free(self) -> int:
-        """Blocks that prompts may take: those in nobody's use, less what the decodes of the same step will need."""
+        """Blocks that prompts may take: those in nobody's use, less what the decodes of the same
+        step will need."""
         free = self._blocks - self._used
         return free - self._needed() if self._mixed and self.decodes else free
 
@@ -248,7 +263,9 @@ class Running:
         if cache is not None and not goes_on:
             cache.take_own(sequence)
         if cache is None or not sequence.shared_blocks:
-            self._used += self.blocks_for(after) - (self.blocks_for(sequence.computed) if goes_on else 0)
+            self._used += self.blocks_for(after) - (
+                self.blocks_for(sequence.computed) if goes_on else 0
+            )
         else:
             full = min(after // self._block, sequence.shared_blocks)
             shared = cache.take(sequence.segments, sequence.held, full)
@@ -266,7 +283,9 @@ class Running:
         else:
             phases, block, tick = self._phases, self._block, self.tick
             whole, rest = divmod(steps, block)
-            self._used += whole * self.decodes + sum(phases[-(tick + step) % block] for step in range(rest))
+            self._used += whole * self.decodes + sum(
+                phases[-(tick + step) % block] for step in range(rest)
+            )
         if self._cache is not None:
             self._cache.shrink(self._blocks - self._used)
 
@@ -280,7 +299,9 @@ class Running:
         # What it wrote may be asked for too: later turns of its session begin with it.
         full = int(self._tokens_of(sequence)) // self._block
         if preempted and self.policy.order == "prefill-first":
-            full = min(full, sequence.prompt_tokens // self._block)  # SGLang frees the answers of those it retracts
+            full = min(
+                full, sequence.prompt_tokens // self._block
+            )  # SGLang frees the answers of those it retracts
         shared = min(full, sequence.shared_blocks)
         if shared > held:
             self._used += cache.take(sequence.segments, held, shared) - (shared - held)

@@ -1,20 +1,23 @@
-"""The decisions of an engine's scheduler between two steps. It never reads a clock: whoever drives it says when a
-step is over, and how many steps went by where nothing but decode happened.
+"""The decisions of an engine's scheduler between two steps. It never reads a clock: whoever drives
+it says when a step is over, and how many steps went by where nothing but decode happened.
 
     scheduler.add(sequence)         a request arrives
-    steps = scheduler.schedule()    decide the next step: `chunks` of prompts, and whether the decodes take part;
-                                    without chunks, for how many steps the same decodes go on if nothing arrives
-    scheduler.advance(steps)        the step, or some of those, are over: who wrote a first token, who ended
+    steps = scheduler.schedule()    decide the next step: `chunks` of prompts, and whether the
+                                    decodes take part; without chunks, for how many steps the same
+                                    decodes go on if nothing arrives
+    scheduler.advance(steps)        the step, or some of those, are over: who wrote a first token,
+                                    who ended
 
-What it decides: whose prompts a step computes, who is let in, who gives way where blocks run short. The account of
-what runs, and of its blocks, is in running.py.
+What it decides: whose prompts a step computes, who is let in, who gives way where blocks run short.
+The account of what runs, and of its blocks, is in running.py.
 
-A pipeline has as many schedulers as stages, with one queue, one cache and one set of slots (`Batch`). vLLM V1,
-SGLang and TensorRT-LLM have one pool of blocks and one queue, and a batch under way for each stage. What decodes
-stays with its batch, for it cannot be in two at once. Of a prompt in chunks the next one goes with the next batch,
-while the one before is still on its way. (vLLM: EngineCore.step_with_batch_queue; SGLang: event_loop_pp and its
-running_mbs; TensorRT-LLM: PyExecutor._executor_loop_pp and its inflight_req_ids. Each of vLLM's virtual engines
-before 0.8 had its part of the cache, RFC 11945: those are schedulers of their own.)
+A pipeline has as many schedulers as stages, with one queue, one cache and one set of slots
+(`Batch`). vLLM V1, SGLang and TensorRT-LLM have one pool of blocks and one queue, and a batch under
+way for each stage. What decodes stays with its batch, for it cannot be in two at once. Of a prompt
+in chunks the next one goes with the next batch, while the one before is still on its way. (vLLM:
+EngineCore.step_with_batch_queue; SGLang: event_loop_pp and its running_mbs; TensorRT-LLM:
+PyExecutor._executor_loop_pp and its inflight_req_ids. Each of vLLM's virtual engines before 0.8 had
+its part of the cache, RFC 11945: those are schedulers of their own.)
 """
 
 from __future__ import annotations
@@ -40,14 +43,14 @@ class Scheduler(Running):
     context_tokens  what their attention reads in this step: KV tokens of all, the new ones included
     growth          what that grows by from one decode step to the next
 
-    After `advance()`: `begun`, those whose prompt was completed and who wrote a token with it. `joined` has those who
-    were let in with a cache that was computed elsewhere (`computed` = `target`), until its reader empties it.
-    `tick` counts the steps in which decodes took part.
+    After `advance()`: `begun`, those whose prompt was completed and who wrote a token with it.
+    `joined` has those who were let in with a cache that was computed elsewhere (`computed` =
+    `target`), until its reader empties it. `tick` counts the steps in which decodes took part.
     """
 
     def __init__(self, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
-        """Make an idle scheduler. `shared`: some requests ask for the same blocks (they have segments); `seed` is of
-        speculation's luck."""
+        """Make an idle scheduler. `shared`: some requests ask for the same blocks (they have
+        segments); `seed` is of speculation's luck."""
         super().__init__(policy, shared=shared, seed=seed)
         self.waiting: deque[Sequence] = deque()
         self.begun: list[Sequence] = []
@@ -55,13 +58,17 @@ class Scheduler(Running):
         self.decoding = False
         self.preemptions = 0
         self.cache_queries = self.cache_hits = 0  # prompt tokens looked for, and found
-        self.prompt_tokens = self.written_tokens = 0  # of prompts that were computed, of answers that ended
+        self.prompt_tokens = self.written_tokens = (
+            0  # of prompts that were computed, of answers that ended
+        )
         self.held_back = False  # whether anybody ever waited for blocks
         self._budget = policy.max_batched_tokens
         self._max_seqs = policy.max_seqs
         self._chunked = policy.chunked
         self._decode_tokens = policy.decode_tokens
-        self._beyond = self._decode_tokens - 2  # KV tokens beyond prompt and answer: guesses, less the last token
+        self._beyond = (
+            self._decode_tokens - 2
+        )  # KV tokens beyond prompt and answer: guesses, less the last token
         self._sure = policy.keep_free >= 1 or not self._paged
         self._poll = policy.poll_steps
         self._unseen = 0  # of those waiting the last, for whom the engine has not looked yet
@@ -69,10 +76,14 @@ class Scheduler(Running):
         self._looked = 0  # the tick at which that ended
         self._gather = policy.gather_steps
         self._since: int | None = None  # the tick from which prompts have waited for company
-        self._resume = False  # a preemption kept those waiting out of this step, and only of this one
-        self._padding: list[Sequence] = []  # of a static batch: those that ended, whose slots stay taken
+        self._resume = (
+            False  # a preemption kept those waiting out of this step, and only of this one
+        )
+        self._padding: list[
+            Sequence
+        ] = []  # of a static batch: those that ended, whose slots stay taken
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
@@ -88,7 +99,8 @@ class Scheduler(Running):
 
     @property
     def open(self) -> bool:
-        """One more that arrives might get into the very next step, or be looked for before others end."""
+        """One more that arrives might get into the very next step, or be looked for before others
+        end."""
         if self._poll:
             return True
         if self._static:
@@ -99,7 +111,7 @@ class Scheduler(Running):
             return len(self.running) < self._max_seqs
         return not self.waiting and len(self.running) < self._max_seqs
 
-    # --- a step -----------------------------------------------------------------------------------------------------
+    # --- a step -----------------------------------------------------------------------------------
 
     def add(self, sequence: Sequence) -> None:
         """A request arrives. Raises InputError where it would never fit."""
@@ -109,15 +121,17 @@ class Scheduler(Running):
         sequence.most_blocks = most = -(-tokens // self._block)
         if most > self._blocks:
             raise InputError(
-                f"a request of {sequence.prompt_tokens} + {sequence.output_tokens} tokens does not fit into the KV "
-                f"cache, which holds {self.policy.kv_tokens}; ask for less, or deploy on more memory"
+                f"a request of {sequence.prompt_tokens} + {sequence.output_tokens} tokens does not"
+                f" fit into the KV cache, which holds {self.policy.kv_tokens}; ask for less, or"
+                " deploy on more memory"
             )
         self.waiting.append(sequence)
         if self._poll:
             self._unseen += 1
 
     def schedule(self, hold: bool = False) -> int:
-        """Decide the next step; returns how many like it follow one another, 1 with chunks, 0 where nothing runs.
+        """Decide the next step; returns how many like it follow one another, 1 with chunks, 0 where
+        nothing runs.
 
         `hold`: prompts have to wait, as there are decodes.
         """
@@ -143,7 +157,8 @@ class Scheduler(Running):
         return min(steps, gathering) if gathering else steps
 
     def _schedule_mixed(self, hold: bool) -> int:
-        """Decide a step of prompts and decodes; returns for how many steps prompts wait for company."""
+        """Decide a step of prompts and decodes; returns for how many steps prompts wait for
+        company."""
         if self._tight and self.decodes:
             self._make_room()
         gathering = self._steps_to_gather() if self._gather else 0
@@ -153,7 +168,8 @@ class Scheduler(Running):
         return gathering
 
     def _schedule_apart(self, hold: bool) -> None:
-        """Decide a step of prompts or decodes, prompts first; of static batches when the one before has ended."""
+        """Decide a step of prompts or decodes, prompts first; of static batches when the one before
+        has ended."""
         if self._static:
             if not self.running:
                 self._fill(1 << 62)
@@ -167,8 +183,8 @@ class Scheduler(Running):
     def _steps_to_gather(self) -> int:
         """Count the decode steps for which those waiting wait for company, at most; 0: they do not.
 
-        While the first does not fit into the cache no step counts: TensorRT-LLM counts those in which a prompt that
-        could be computed is held back (`_apply_batch_waiting`).
+        While the first does not fit into the cache no step counts: TensorRT-LLM counts those in
+        which a prompt that could be computed is held back (`_apply_batch_waiting`).
         """
         free_slots = self._max_seqs - len(self.running)
         if self.decodes and self.waiting and free_slots > 0 and not self._prefilling:
@@ -186,7 +202,8 @@ class Scheduler(Running):
         return 0
 
     def _steps_unchanged(self) -> int:
-        """Count the steps in a row in which the decodes of this one go on unchanged, if nothing arrives."""
+        """Count the steps in a row in which the decodes of this one go on unchanged, if nothing
+        arrives."""
         steps = self._next_end - self.tick
         if self._unseen:
             steps = min(steps, self._until_look())
@@ -206,14 +223,20 @@ class Scheduler(Running):
             free -= phases[-(tick + step) % block]
             if free < 0:
                 return max(1, step)
-            if first is not None and step and self._wanted(first, step) <= (free if self._mixed else before):
+            if (
+                first is not None
+                and step
+                and self._wanted(first, step) <= (free if self._mixed else before)
+            ):
                 return step
         return steps
 
     def _find_fitting(self, steps: int, free: int) -> Sequence | None:
-        """The first of those waiting, where it may be let in within so many decode steps though nobody ends.
+        """The first of those waiting, where it may be let in within so many decode steps though
+        nobody ends.
 
-        What is left free for the running shrinks with every token that they write; their blocks grow one by one.
+        What is left free for the running shrinks with every token that they write; their blocks
+        grow one by one.
         """
         if not self.policy.keep_free or not self.has_prompts or not self.waiting:
             return None
@@ -228,7 +251,8 @@ class Scheduler(Running):
         return (-since) % self._poll if since else self._poll
 
     def advance(self, steps: int = 1) -> list[Sequence]:
-        """The step is over, or `steps` of those that schedule() counted; who ended, in the order they began."""
+        """The step is over, or `steps` of those that schedule() counted; who ended, in the order
+        they began."""
         ended: list[Sequence] = []
         if self.decoding:
             if self._tight:
@@ -285,10 +309,11 @@ class Scheduler(Running):
             self._stop_early(sequence)
             self._leave(sequence)
 
-    # --- who is let in ----------------------------------------------------------------------------------------------
+    # --- who is let in ----------------------------------------------------------------------------
 
     def _fill(self, budget: int) -> None:
-        """Cut chunks for the step: of prompts under way first, then of those waiting, as far as they are let in."""
+        """Cut chunks for the step: of prompts under way first, then of those waiting, as far as
+        they are let in."""
         chunks = self.chunks
         if self._prefilling:
             budget = self._go_on_with_prompts(budget)
@@ -312,7 +337,8 @@ class Scheduler(Running):
                 if self._chunked:
                     new = budget
                 elif chunks or budget < self._budget:
-                    break  # whole prompts: it waits for a step of its own, which is as long as it needs
+                    # whole prompts: it waits for a step of its own, which is as long as it needs
+                    break
             if not self._let_in(sequence, new):
                 if tiers is not None and not running and not aside and self._drop_fetched(sequence):
                     continue
@@ -339,7 +365,11 @@ class Scheduler(Running):
         """Cut the next chunks of prompts under way; returns what is left of the budget."""
         for sequence in list(self._prefilling):
             new = min(sequence.target - sequence.computed, budget)
-            if new <= 0 or sequence not in self.running or (self._tight and not self._take_for(sequence, new)):
+            if (
+                new <= 0
+                or sequence not in self.running
+                or (self._tight and not self._take_for(sequence, new))
+            ):
                 continue
             self.chunks.append((sequence, new, sequence.computed))
             sequence.computed += new
@@ -349,8 +379,8 @@ class Scheduler(Running):
         return budget
 
     def _look_up(self, sequence: Sequence) -> None:
-        """Find what the prefix cache has of a prompt: its first full blocks, but for the last token, which is
-        computed; and what lower tiers have, where the step itself loads it."""
+        """Find what the prefix cache has of a prompt: its first full blocks, but for the last
+        token, which is computed; and what lower tiers have, where the step itself loads it."""
         cache, tiers = self._cache, self.tiers
         assert cache is not None  # noqa: S101
         most = (sequence.target - 1) // self._block
@@ -364,14 +394,18 @@ class Scheduler(Running):
         sequence.computed = hits * self._block
 
     def cached_blocks(self, sequence: Sequence) -> int:
-        """Count the blocks of a request, from the first on, that the KV cache or a tier below it has."""
+        """Count the blocks of a request, from the first on, that the KV cache or a tier below it
+        has."""
         caches = [] if self._cache is None else [self._cache]
         caches += [] if self.tiers is None else self.tiers.levels
-        return max((cache.match(sequence.segments, sequence.shared_blocks) for cache in caches), default=0)
+        return max(
+            (cache.match(sequence.segments, sequence.shared_blocks) for cache in caches), default=0
+        )
 
     def _waits_for_load(self, tiers: LowerTiers, sequence: Sequence) -> bool:
-        """Tell whether a request waits beside the queue for blocks of a lower tier, where it does not run meanwhile;
-        its load may begin here (vLLM's Scheduler.schedule and get_num_new_matched_tokens)."""
+        """Tell whether a request waits beside the queue for blocks of a lower tier, where it does
+        not run meanwhile; its load may begin here (vLLM's Scheduler.schedule and
+        get_num_new_matched_tokens)."""
         if tiers.is_loading(sequence):
             return True
         if sequence.fetched:
@@ -390,8 +424,8 @@ class Scheduler(Running):
         return True
 
     def _drop_fetched(self, first: Sequence) -> bool:
-        """Nothing runs, and the first of the queue lacks what those behind it had loaded: they give it back. False:
-        they have nothing."""
+        """Nothing runs, and the first of the queue lacks what those behind it had loaded: they give
+        it back. False: they have nothing."""
         dropped = False
         for sequence in self.waiting:
             if sequence.fetched and sequence is not first:
@@ -445,10 +479,11 @@ class Scheduler(Running):
             wanted -= hits - self._cache.unused(sequence.segments, hits)
         return wanted
 
-    # --- who gives way ----------------------------------------------------------------------------------------------
+    # --- who gives way ----------------------------------------------------------------------------
 
     def _take_for(self, sequence: Sequence, new: int) -> bool:
-        """Blocks for the next chunk of a prompt under way, the newest others giving way; False: it had to itself."""
+        """Blocks for the next chunk of a prompt under way, the newest others giving way; False: it
+        had to itself."""
         wanted = self.blocks_for(sequence.computed + new) - self.blocks_for(sequence.computed)
         while wanted > self._free():
             self._resume = True
@@ -496,13 +531,18 @@ class PipelinePool:
 
 def _pool_field(name: str) -> Any:
     """A field of a batch that is its pool's."""
-    return property(lambda batch: getattr(batch._pool, name), lambda batch, value: setattr(batch._pool, name, value))
+    return property(
+        lambda batch: getattr(batch._pool, name),
+        lambda batch, value: setattr(batch._pool, name, value),
+    )
 
 
 class Batch(Scheduler):
     """One batch under way: a scheduler for what runs in it."""
 
-    def __init__(self, pool: PipelinePool, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
+    def __init__(
+        self, pool: PipelinePool, policy: EnginePolicy, *, shared: bool = False, seed: int = 0
+    ) -> None:
         self._pool = pool
         self._taken = 0  # blocks, for the step under way
         super().__init__(policy, shared=shared, seed=seed)
@@ -572,7 +612,8 @@ class Batch(Scheduler):
 
 
 def batches_of(policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> list[Scheduler]:
-    """The schedulers of one engine of this policy: one, or as many as batches are under way in its pipeline."""
+    """The schedulers of one engine of this policy: one, or as many as batches are under way in its
+    pipeline."""
     if policy.pipeline == 1:
         return [Scheduler(policy, shared=shared, seed=seed)]
     pool = PipelinePool()

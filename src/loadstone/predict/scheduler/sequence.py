@@ -14,12 +14,14 @@ class Sequence:
     prompt_tokens  as sent, whatever a prefix cache may have of it
     output_tokens  that it will have written when it ends
     session        the row of its session's first request, or its own
-    segments       of the blocks, from the first on, that other requests may ask for as well: `shared_blocks` of them
+    segments       of the blocks, from the first on, that other requests may ask for as well:
+                   `shared_blocks` of them
 
-    target         tokens to compute before it decodes: the prompt; after a preemption also what it had written
+    target         tokens to compute before it decodes: the prompt; after a preemption also what it
+                   had written
     computed       of those, what is done, the step under way included
-    emitted        tokens written before the present run of it began; -1: even the first is a decode step's, of one
-                   whose cache came from elsewhere
+    emitted        tokens written before the present run of it began; -1: even the first is a decode
+                   step's, of one whose cache came from elsewhere
     base           tokens in the KV cache less the scheduler's tick, while it decodes
     growth         tokens written per step while it decodes: 1, more with speculation
     end_tick       the decode step that writes its last token
@@ -27,12 +29,15 @@ class Sequence:
     most_blocks    that it can come to hold
     held           how many of these it uses
     preempted      how many times
-    fetched        it holds the blocks of what is computed, though it does not run: they are or were loaded into them
+    fetched        it holds the blocks of what is computed, though it does not run: they are or were
+                   loaded into them
     found          what each tier has of it, where the step loads it (LowerTiers.find)
     """
 
     # Defaults of the class: a million of these are made, and most fields are set only once it runs.
-    emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = shared_blocks = session = 0
+    emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = (
+        shared_blocks
+    ) = session = 0
     base: float = 0
     growth: float = 1
     fetched = False

@@ -1,24 +1,29 @@
-"""The tiers below the KV cache: which blocks host memory and disk have, and when a request has them back.
+"""The tiers below the KV cache: which blocks host memory and disk have, and when a request has them
+back.
 
 As the engines do it today, from their own code:
 
-vLLM        (OffloadingConnector; Scheduler, WAITING_FOR_REMOTE_KVS) blocks are copied to the host as they are
-            computed, and touched whenever a request that has them is looked at; the host's least recently used go
-            first. A waiting request is looked up in HBM first, then in the host from there on. What is found is
-            loaded whatever it would cost to compute: the request takes the blocks of what it has, waits beside the
-            queue while others pass, and is let in at a step after its load; where that was all of it, its last token
-            is computed. Loads follow one another over the link. A request that would find blocks on their way for
-            another waits for them
+vLLM        (OffloadingConnector; Scheduler, WAITING_FOR_REMOTE_KVS) blocks are copied to the host
+            as they are computed, and touched whenever a request that has them is looked at; the
+            host's least recently used go first. A waiting request is looked up in HBM first, then
+            in the host from there on. What is found is loaded whatever it would cost to compute:
+            the request takes the blocks of what it has, waits beside the queue while others pass,
+            and is let in at a step after its load; where that was all of it, its last token is
+            computed. Loads follow one another over the link. A request that would find blocks on
+            their way for another waits for them
 KVBM        the same
-LMCache     the same copies, in chunks of 256 tokens; the step that lets the request in waits for the load
-SGLang      (HiRadixCache) copies as they are computed (`write_through`), or when HBM wants their room (`write_back`).
-            The load goes layer by layer beside the prompts' step, which takes the longer of the two
-TensorRT-LLM  (KVCacheManager) blocks go to the host when HBM wants their room, and leave it when they are used
+LMCache     the same copies, in chunks of 256 tokens; the step that lets the request in waits for
+            the load
+SGLang      (HiRadixCache) copies as they are computed (`write_through`), or when HBM wants their
+            room (`write_back`). The load goes layer by layer beside the prompts' step, which takes
+            the longer of the two
+TensorRT-LLM  (KVCacheManager) blocks go to the host when HBM wants their room, and leave it when
+              they are used
             again; a step waits for the copies of both ways
 
-Two levels, each giving up its least recently used, of which one takes what leaves the other, hold what one of the
-size of both would: so what is written late is kept in a host that is larger by HBM. A copy to the host is over when
-the request ends: its blocks are in HBM until long after that.
+Two levels, each giving up its least recently used, of which one takes what leaves the other, hold
+what one of the size of both would: so what is written late is kept in a host that is larger by HBM.
+A copy to the host is over when the request ends: its blocks are in HBM until long after that.
 """
 
 from __future__ import annotations
@@ -33,7 +38,8 @@ NEVER = float("inf")
 
 
 class LowerTiers:
-    """Whoever drives the scheduler sets `now_s` before each step, and adds to it what `lengthen` says.
+    """Whoever drives the scheduler sets `now_s` before each step, and adds to it what `lengthen`
+    says.
 
     asynchronous   requests wait for their loads, not the steps
     loaded_tokens  so far
@@ -61,10 +67,13 @@ class LowerTiers:
     @property
     def wake_s(self) -> float:
         """When the next request has its blocks."""
-        return min((until_s for until_s, _ in self._loads.values() if until_s > self.now_s), default=NEVER)
+        return min(
+            (until_s for until_s, _ in self._loads.values() if until_s > self.now_s), default=NEVER
+        )
 
     def keep(self, sequence: Sequence, shared: int, own: int, owner: Hashable | None) -> None:
-        """Have the blocks of a request that leaves the KV cache, of which nobody but its `owner` asks for `own`."""
+        """Have the blocks of a request that leaves the KV cache, of which nobody but its `owner`
+        asks for `own`."""
         for cache, blocks in zip(self.levels, self._blocks, strict=False):
             cache.take_own(sequence)
             cache.take(sequence.segments, 0, shared)
@@ -72,7 +81,8 @@ class LowerTiers:
             cache.shrink(blocks)
 
     def find(self, sequence: Sequence, hits: int, most: int) -> list[int]:
-        """Count the blocks, from the first on, that the KV cache with `hits` of them and each lower tier have."""
+        """Count the blocks, from the first on, that the KV cache with `hits` of them and each lower
+        tier have."""
         found = [hits]
         shared = min(most, sequence.shared_blocks)
         for cache in self.levels:
@@ -84,7 +94,7 @@ class LowerTiers:
             found.append(max(found[-1], there // self._chunk * self._chunk))
         return found
 
-    # --- loads for which a request waits --------------------------------------------------------------------------
+    # --- loads for which a request waits ----------------------------------------------------------
 
     def is_loading(self, sequence: Sequence) -> bool:
         """Tell whether its blocks are still on their way; if they have come, that is over."""
@@ -128,7 +138,7 @@ class LowerTiers:
                 break
         return frozenset(keys)
 
-    # --- loads for which a step waits -----------------------------------------------------------------------------
+    # --- loads for which a step waits -------------------------------------------------------------
 
     def load_in_step(self, found: list[int]) -> None:
         """Load it within the step that is being scheduled."""
@@ -138,7 +148,8 @@ class LowerTiers:
         self.loaded_tokens += (found[-1] - found[0]) * self._block
 
     def lengthen(self, step_s: float, cache: PrefixCache | None) -> float:
-        """Return the seconds of a step with its loads, and with what was written out of the KV cache for it."""
+        """Return the seconds of a step with its loads, and with what was written out of the KV
+        cache for it."""
         load_s, self._step_s = self._step_s, 0.0
         if self._late and cache is not None:
             written, self._evicted = cache.evicted - self._evicted, cache.evicted

@@ -1,10 +1,12 @@
-"""How far predicted TTFT and TPOT may be off together, and what that does to bounded figures under one load.
+"""How far predicted TTFT and TPOT may be off together, and what that does to bounded figures under
+one load.
 
-This is the rule by which `simulate --slo`, reports and `recommend` state probabilities. ln(measured/predicted) of
-TTFT and TPOT is one vector. Its covariance has that of the profile's coefficients, J·C·Jᵀ, what remained when the
-profile was fitted, and of an assumed acceptance its spread; of loads that no measurement covers it is wider. Its
-tails are Student's. In a draw in which steps take m times as long, the load is simulated m times as fast on the
-engine's clock, and times are multiplied by m; so a queue grows as it would.
+This is the rule by which `simulate --slo`, reports and `recommend` state probabilities.
+ln(measured/predicted) of TTFT and TPOT is one vector. Its covariance has that of the profile's
+coefficients, J·C·Jᵀ, what remained when the profile was fitted, and of an assumed acceptance its
+spread; of loads that no measurement covers it is wider. Its tails are Student's. In a draw in which
+steps take m times as long, the load is simulated m times as fast on the engine's clock, and times
+are multiplied by m; so a queue grows as it would.
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from loadstone.core.summary import TASK, latency_field
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.latencies import Floats, answered_rows, latencies_s, simulated_pace, task_times
+from loadstone.predict.simulator.latencies import (
+    Floats,
+    answered_rows,
+    latencies_s,
+    simulated_pace,
+    task_times,
+)
 from loadstone.predict.simulator.parts import hasten
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import Lengths, steady_state
@@ -31,10 +39,12 @@ from loadstone.predict.step_time.profile import Quantity, is_own, remaining
 
 QUANTITIES: tuple[Quantity, Quantity] = ("ttft", "tpot")
 TAILS = 3.0
-"""Degrees of freedom of the errors: held-out rows are far off more often than normal ones would be. Of 2, 3 and 4 all
-state probabilities better than normal errors do (benchmarks/planner_choice.py)."""
+"""Degrees of freedom of the errors: held-out rows are far off more often than normal ones would be.
+Of 2, 3 and 4 all state probabilities better than normal errors do (benchmarks/planner_choice.py).
+"""
 AS_WIDE = Z80 / 1.637744
-"""So that the 80 % interval is that of the normal: the 0.9-quantile of it over that of t with 3 degrees."""
+"""So that the 80 % interval is that of the normal: the 0.9-quantile of it over that of t with 3
+degrees."""
 UNKNOWN = 0.3
 """Spread of a quantity that the profile says nothing of."""
 _ACCEPTANCE_SPREAD = 0.1
@@ -42,7 +52,8 @@ _ACCEPTANCE_SPREAD = 0.1
 _DRAWS = 256
 _MOVE = 1e-3
 _DEVIATIONS = (-1.5, 0.6, 1.2, 2.0, 3.0)
-"""How slow engines are that are simulated, in standard deviations of ln TPOT; between these it is interpolated."""
+"""How slow engines are that are simulated, in standard deviations of ln TPOT; between these it is
+interpolated."""
 _BROKEN = 1e6
 """A factor that breaks any bound, of a draw that does not keep up."""
 
@@ -54,8 +65,11 @@ class PredictionError(NamedTuple):
     covariance: Floats
 
 
-def predict_slopes(model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, lengths: Lengths) -> Floats:
-    """Return d ln (TTFT, TPOT) / d ln coefficient where so many requests decode, 2 × coefficients."""
+def predict_slopes(
+    model: StepModel, policy: EnginePolicy, in_step: int, decoding: float, lengths: Lengths
+) -> Floats:
+    """Return d ln (TTFT, TPOT) / d ln coefficient where so many requests decode, 2 ×
+    coefficients."""
 
     def logarithms(moved: StepModel) -> Floats:
         level = steady_state(moved, policy, in_step, decoding, lengths)
@@ -71,7 +85,8 @@ def predict_slopes(model: StepModel, policy: EnginePolicy, in_step: int, decodin
 
 
 def fleet_slopes(fleet: Fleet, decoding: float, lengths: Lengths) -> Floats:
-    """Return predict_slopes() of a fleet: of pools TTFT is the prefill pool's, TPOT the decode pool's."""
+    """Return predict_slopes() of a fleet: of pools TTFT is the prefill pool's, TPOT the decode
+    pool's."""
     model, policy = cast(StepModel, fleet.model), fleet.policy
     ranks = fleet.replicas // fleet.workers if fleet.in_step else 1
     if (pool := fleet.prefill) is None:
@@ -83,7 +98,8 @@ def fleet_slopes(fleet: Fleet, decoding: float, lengths: Lengths) -> Floats:
 
 
 def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -> dict[str, Floats]:
-    """Return the covariance of the error of a run by its cause, at the batch in which its requests were.
+    """Return the covariance of the error of a run by its cause, at the batch in which its requests
+    were.
 
     The fleet's steps are those of a StepModel."""
     model, policy = cast(StepModel, fleet.model), fleet.policy
@@ -109,7 +125,9 @@ def find_uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
         return []
     at_once = int(load.value) if load.is_burst else load.slots
     burst = at_once if load.is_burst and plan.workload.get("mode") != "offline" else 0
-    return uncovered_load(model.deployment, burst, min(at_once // fleet.replicas, fleet.policy.max_seqs))
+    return uncovered_load(
+        model.deployment, burst, min(at_once // fleet.replicas, fleet.policy.max_seqs)
+    )
 
 
 def acceptance_spread(policy: EnginePolicy) -> float:
@@ -123,7 +141,8 @@ def acceptance_spread(policy: EnginePolicy) -> float:
 
 
 def draw_factors(error: PredictionError) -> Floats:
-    """Return equally likely factors of TTFT and TPOT, draws × 2: the same draws for every deployment."""
+    """Return equally likely factors of TTFT and TPOT, draws × 2: the same draws for every
+    deployment."""
     from scipy.special import gammaincinv, ndtri
 
     golden = 1.2207440846057596  # the root of x⁴ = x + 1: its powers fill three dimensions evenly
@@ -134,7 +153,9 @@ def draw_factors(error: PredictionError) -> Floats:
     return np.asarray(np.exp(error.mean + normal @ axes.T))
 
 
-def estimate_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -> PredictionError:
+def estimate_error(
+    run: CellRun, fleet: Fleet, *, acceptance_known: bool = False
+) -> PredictionError:
     """Return how far predictions of this run may be off."""
     return sum_causes(split_error(run, fleet, acceptance_known=acceptance_known))
 
@@ -145,7 +166,8 @@ def sum_causes(causes: Mapping[str, Floats]) -> PredictionError:
 
 
 def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
-    """Return how many requests of a scheduler decode while one of them does, on average; and the mean lengths."""
+    """Return how many requests of a scheduler decode while one of them does, on average; and the
+    mean lengths."""
     rows, requests = answered_rows(run), run.requests
     first, last = np.sort(rows["first"]), np.sort(rows["last"])
     at_s = (rows["first"] + rows["last"]) / 2
@@ -171,7 +193,8 @@ def bound_factors(
     slower = np.log(factors[:, 1])
     spread = math.sqrt(max(0.0, float(error.covariance[1, 1])))
     known, logs = [0.0], {name: [0.0] for name in best}
-    # A closed loop, and requests that come at once, wait for a slow engine: their times are all as much longer.
+    # A closed loop, and requests that come at once, wait for a slow engine: their times are all as
+    # much longer.
     deviations = _DEVIATIONS if load.is_open and spread > 0 and not load.is_burst else ()
     keeps_up = simulated_pace(run, load).keeps_up is not False if load.is_open else True
     broken_from = math.inf
@@ -189,17 +212,23 @@ def bound_factors(
     order = np.argsort(known)
     found = {}
     for name, values in logs.items():
-        risen = np.maximum.accumulate(np.array(values)[order])  # a slower engine is not faster: that is noise
+        risen = np.maximum.accumulate(
+            np.array(values)[order]
+        )  # a slower engine is not faster: that is noise
         ends = np.array(known)[order]
-        queued = np.interp(slower, ends, risen) + 4 * np.maximum(0.0, slower - ends[-1]) * (len(ends) > 1)
+        queued = np.interp(slower, ends, risen) + 4 * np.maximum(0.0, slower - ends[-1]) * (
+            len(ends) > 1
+        )
         own = _mix_factors(name, run, factors)
-        found[name] = np.where(slower >= broken_from, _BROKEN, np.minimum(own * np.exp(queued), _BROKEN)).tolist()
+        found[name] = np.where(
+            slower >= broken_from, _BROKEN, np.minimum(own * np.exp(queued), _BROKEN)
+        ).tolist()
     return found
 
 
 def _mix_factors(name: str, run: CellRun, factors: Floats) -> Floats:
-    """Return a bounded figure's own factor by draw: of E2E by the shares of TTFT and of what comes then; of a task so
-    for its calls, and tools take as long as they take."""
+    """Return a bounded figure's own factor by draw: of E2E by the shares of TTFT and of what comes
+    then; of a task so for its calls, and tools take as long as they take."""
     base = name.partition("_")[0]
     if base == TASK:
         first, rest = split_tasks(run)
@@ -212,17 +241,20 @@ def _mix_factors(name: str, run: CellRun, factors: Floats) -> Floats:
 
 
 def split_tasks(run: CellRun) -> tuple[float, float]:
-    """Return which share of the time of sessions is up to first tokens, and which from there to the last ones."""
+    """Return which share of the time of sessions is up to first tokens, and which from there to the
+    last ones."""
     spans, busy = task_times(run)
     rows = answered_rows(run)
     model = float(busy.sum() / max(1e-9, spans.sum()))
-    first = float((rows["first"] - rows["sent"]).sum() / max(1e-9, (rows["end"] - rows["sent"]).sum()))
+    first = float(
+        (rows["first"] - rows["sent"]).sum() / max(1e-9, (rows["end"] - rows["sent"]).sum())
+    )
     return model * first, model * (1 - first)
 
 
 def bounded_figures(run: CellRun, part: Plan, slo: Collection[str]) -> dict[str, float]:
-    """Return by bound the figure that it bounds, in seconds: a percentile, or of a bound on every request the
-    slowest; of requests that ended."""
+    """Return by bound the figure that it bounds, in seconds: a percentile, or of a bound on every
+    request the slowest; of requests that ended."""
     rows, load = answered_rows(run), part.cells[0]
     latencies = latencies_s(rows)
     found = {}

@@ -29,7 +29,8 @@ def run_cell(
     *,
     quick: bool = True,
 ) -> CellRun:
-    """Simulate one cell from rest. Raises InputError where a request would never fit into the KV cache.
+    """Simulate one cell from rest. Raises InputError where a request would never fit into the KV
+    cache.
 
     `quick`: by the faster loop (fast.py) where that gives the same.
     """
@@ -45,17 +46,24 @@ def run_cell(
     units: list[Unit]
     if fleet.prefill is not None:
         pools = Pools(fleet, run.journal, shared=shared, seed=plan.seed)
-        run.replicas, run.prefill_replicas, run.pool_times = [*pools.replicas], pools.prefill_replicas, pools.times
+        run.replicas, run.prefill_replicas, run.pool_times = (
+            [*pools.replicas],
+            pools.prefill_replicas,
+            pools.times,
+        )
         units = [pools]
     else:
         run.replicas, engines = engines_of(fleet, run.journal, shared=shared, seed=plan.seed)
         units = [*engines]
     collecting = gc.isenabled()
-    gc.disable()  # nothing here makes cycles, and the collector would look at a million rows again and again
+    # nothing here makes cycles, and the collector would look at a million rows again and again
+    gc.disable()
     try:
         if quick and fleet.prefill is None and applies(plan, cell, policy, fleet.replicas, shared):
             buffer = LookBuffer()
-            if run_fast(run, plan.cells[cell], policy, model, buffer.look if look is not None else None):
+            if run_fast(
+                run, plan.cells[cell], policy, model, buffer.look if look is not None else None
+            ):
                 if look is not None:
                     buffer.show(look)
                 return run

@@ -1,7 +1,9 @@
-"""The client of a simulated run: what a cell asks for, sent by the rules of the real client (measure/client/).
+"""The client of a simulated run: what a cell asks for, sent by the rules of the real client
+(measure/client/).
 
-What follows from an answer is sent a moment after it (TURNAROUND_S), with a spread. The spread matters: without it
-all slots of a closed loop stay in lock-step with the engine's steps, and miss steps that a real client meets.
+What follows from an answer is sent a moment after it (TURNAROUND_S), with a spread. The spread
+matters: without it all slots of a closed loop stay in lock-step with the engine's steps, and miss
+steps that a real client meets.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from loadstone.workload.arrivals import level
 from loadstone.workload.prompts import count_text_tokens
 
 TURNAROUND_S = 0.001
-"""Mean of the exponential time that a client takes from an answer's end to the request that follows from it."""
+"""Mean of the exponential time that a client takes from an answer's end to the request that follows
+from it."""
 _TURNAROUND = 7
 
 
 class CellRequests:
-    """The requests of one cell. An index counts within the cell; in a cell that goes round by time, past its end.
+    """The requests of one cell. An index counts within the cell; in a cell that goes round by time,
+    past its end.
 
     input_tokens    of each request whole: later turns of a session bring all that was said before
     request_s       from being sent to the scheduler
@@ -42,7 +46,9 @@ class CellRequests:
         self.warm = plan.warmup_count(cell)
         self.cyclic = plan.cyclic(cell)
         tokens = whole_prompts(plan, cell)
-        turnaround = np.random.default_rng([plan.seed, _TURNAROUND, cell]).exponential(TURNAROUND_S, len(rows))
+        turnaround = np.random.default_rng([plan.seed, _TURNAROUND, cell]).exponential(
+            TURNAROUND_S, len(rows)
+        )
         self.input_tokens: list[int] = tokens.tolist()
         self.output_tokens: list[int] = plan.output_tokens[here].tolist()
         self.intended_s: list[float] = plan.intended_s[here].tolist()
@@ -92,11 +98,14 @@ _PROFILE_S = 0.01
 class SimulatedClient:
     """One step of a cell: requests `first` to before `last` by index; `last` None: round and round.
 
-    `arrivals` has (s when it reaches the scheduler, index), the earliest first; `pop(arrivals)` takes that. `act()`
-    wants to be called at `timer_s`, `ended(index, s)` where an answer ends at the client.
+    `arrivals` has (s when it reaches the scheduler, index), the earliest first; `pop(arrivals)`
+    takes that. `act()` wants to be called at `timer_s`, `ended(index, s)` where an answer ends at
+    the client.
     """
 
-    def __init__(self, requests: CellRequests, load: Load, first: int, last: int | None, start_s: float) -> None:
+    def __init__(
+        self, requests: CellRequests, load: Load, first: int, last: int | None, start_s: float
+    ) -> None:
         self._heap: list[tuple[float, int]] = []
         self.arrivals: list[tuple[float, int]] | deque[tuple[float, int]] = self._heap
         self.pop: Callable[[Any], tuple[float, int]] = heappop
@@ -112,7 +121,11 @@ class SimulatedClient:
         self._later: list[tuple[float, int]] = []  # later turns: due, index
         self._first = self._next = first
         self._last = (1 << 62) if last is None else last
-        self._sessions = OpenSessions(requests.plan, requests.cell) if any(t >= 0 for t in requests.turn) else None
+        self._sessions = (
+            OpenSessions(requests.plan, requests.cell)
+            if any(t >= 0 for t in requests.turn)
+            else None
+        )
         # The commonest cases: the end of an answer starts the next request, or nothing.
         plain = not self._sessions and load.duration_s is None
         self.ended: Callable[[int, float], None] = self._note_end
@@ -134,9 +147,13 @@ class SimulatedClient:
         """Send everything at its own time, whatever is answered."""
         requests, here = self._requests, range(self._next, self._last)
         times_s = [self._start_s + requests.intended_s[index] for index in here]
-        requests.intended_s_of[here.start : here.stop] = requests.sent_s_of[here.start : here.stop] = times_s
+        requests.intended_s_of[here.start : here.stop] = requests.sent_s_of[
+            here.start : here.stop
+        ] = times_s
         ways = zip(times_s, requests.request_s[here.start : here.stop], here, strict=True)
-        self.arrivals = deque(sorted((sent_s + request_s, index) for sent_s, request_s, index in ways))
+        self.arrivals = deque(
+            sorted((sent_s + request_s, index) for sent_s, request_s, index in ways)
+        )
         self.pop = deque.popleft
 
     def _start_next(self, _: int, at_s: float) -> None:
@@ -196,13 +213,20 @@ class SimulatedClient:
         else:
             later_s = later[0][0] if later else NEVER
             if later and cyclic:
-                later_s = min(later_s, self._time_up_s())  # nobody waits for pauses that end after that
+                later_s = min(
+                    later_s, self._time_up_s()
+                )  # nobody waits for pauses that end after that
             self.timer_s = min(ending_s, later_s, self._next_start_s())
 
     def _next_start_s(self) -> float:
-        """Find when the next request that begins something may be sent; of sessions those are the first turns."""
+        """Find when the next request that begins something may be sent; of sessions those are the
+        first turns."""
         requests = self._requests
-        while self._next < self._last and self._sessions is not None and requests.turn[requests.row(self._next)] > 0:
+        while (
+            self._next < self._last
+            and self._sessions is not None
+            and requests.turn[requests.row(self._next)] > 0
+        ):
             self._next += 1
         if self._next >= self._last:
             return NEVER
@@ -232,7 +256,8 @@ class SimulatedClient:
         return now_s >= self._time_up_s()
 
     def _send(self, index: int, intended_s: float, now_s: float, *, at_once: bool) -> None:
-        """Send a request. `at_once`: the clock says when, and the client was ready, unless it is late already."""
+        """Send a request. `at_once`: the clock says when, and the client was ready, unless it is
+        late already."""
         requests = self._requests
         if index >= len(requests.sent_s_of):
             more = [math.nan] * requests.count

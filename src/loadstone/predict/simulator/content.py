@@ -1,7 +1,7 @@
 """The segments by which a prefix cache finds the blocks that prompts have in common.
 
-A prompt is made of a group's prefix, a trace's blocks, what a session said. A segment's key is a number for the path
-of these up to the one that its blocks end in.
+A prompt is made of a group's prefix, a trace's blocks, what a session said. A segment's key is a
+number for the path of these up to the one that its blocks end in.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def shares(plan: Plan, cell: int) -> bool:
 
 
 class _Path(NamedTuple):
-    """Holds the part of a prompt walked over: segments; name, number and tokens of the last; the tokens of all."""
+    """Holds the part of a prompt walked over: segments; name, number and tokens of the last; the
+    tokens of all."""
 
     segments: list[Segment] = []  # noqa: RUF012  (is never changed)
     name: Hashable = None
@@ -41,7 +42,8 @@ class _Path(NamedTuple):
 
 
 class Contents:
-    """The segments of a cell's requests, `block_tokens` to a block. The warm-up shares nothing but prefixes."""
+    """The segments of a cell's requests, `block_tokens` to a block. The warm-up shares nothing but
+    prefixes."""
 
     def __init__(self, plan: Plan, cell: int, requests: CellRequests, block_tokens: int) -> None:
         self._plan = plan
@@ -54,7 +56,8 @@ class Contents:
         self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
     def segments(self, index: int) -> list[Segment]:
-        """Return the segments of the full blocks, from the first on, that another request may ask for too."""
+        """Return the segments of the full blocks, from the first on, that another request may ask
+        for too."""
         requests = self._requests
         row = requests.row(index)
         turn = requests.turn[row]
@@ -76,16 +79,26 @@ class Contents:
         return said.segments
 
     def _walk(self, begun: _Path, parts: Iterator[tuple[Hashable, int]]) -> _Path:
-        """Go on with a path. Parts of one name that follow one another are one segment, wherever requests end in
-        it."""
-        segments, name, number, tokens, end = list(begun.segments), begun.name, begun.number, begun.tokens, begun.end
+        """Go on with a path. Parts of one name that follow one another are one segment, wherever
+        requests end in it."""
+        segments, name, number, tokens, end = (
+            list(begun.segments),
+            begun.name,
+            begun.number,
+            begun.tokens,
+            begun.end,
+        )
         paths, block = self._paths, self._block
         blocks = end // block
         for next_name, more in parts:
             if next_name != name:
                 # The same part cut elsewhere is another path from there on.
                 path = paths.setdefault((number, tokens), len(paths) + 1)
-                number, name, tokens = paths.setdefault((path, next_name), len(paths) + 1), next_name, 0
+                number, name, tokens = (
+                    paths.setdefault((path, next_name), len(paths) + 1),
+                    next_name,
+                    0,
+                )
             tokens += more
             end += more
             if end // block > blocks:
@@ -116,15 +129,22 @@ class Contents:
             yield ("text", int(plan.prompt[at])), requests.input_tokens[row]
 
     def _call(self, index: int, row: int) -> Iterator[tuple[Hashable, int]]:
-        """List (name, tokens) of a request that brings its whole prompt: blocks, or messages and answers."""
+        """List (name, tokens) of a request that brings its whole prompt: blocks, or messages and
+        answers."""
         requests, plan, graph = self._requests, self._plan, self._plan.graph
         left, blocks = requests.input_tokens[row], plan.blocks
         if blocks is None:
             return
-        at, copy, live = self._start + row, plan.copy(self._cell, index), graph is not None and graph.live
+        at, copy, live = (
+            self._start + row,
+            plan.copy(self._cell, index),
+            graph is not None and graph.live,
+        )
         if blocks.tokens and not live:
             if self._tree is None:
-                self._tree = BlockTree(blocks, plan.rows(self._cell), None if graph is None else graph.copy)
+                self._tree = BlockTree(
+                    blocks, plan.rows(self._cell), None if graph is None else graph.copy
+                )
             parts: Iterator[tuple[Hashable, int]] = (
                 (node, (end - begin) * blocks.tokens) for node, begin, end in self._tree.path(row)
             )
@@ -156,4 +176,6 @@ class Contents:
         if requests.turn[row] <= 0:
             return requests.input_tokens[row]
         past = requests.row(index - 1)
-        return requests.input_tokens[row] - requests.input_tokens[past] - requests.output_tokens[past]
+        return (
+            requests.input_tokens[row] - requests.input_tokens[past] - requests.output_tokens[past]
+        )

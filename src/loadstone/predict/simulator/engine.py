@@ -1,9 +1,10 @@
 """One data-parallel replica: a scheduler, and the clock of its steps.
 
 Stretches of steps in which nothing but decode happens are walked over at once. A decode step takes
-base + slope·(KV tokens read), and each step of a stretch reads `growth` tokens more than the one before, so the j-th
-of them ends at t0 + a·j + b·j·(j − 1)/2, with a the first step's seconds and b = slope·growth. An arrival in the
-middle of a stretch ends it at the next step's boundary, as it would in the engine.
+base + slope·(KV tokens read), and each step of a stretch reads `growth` tokens more than the one
+before, so the j-th of them ends at t0 + a·j + b·j·(j − 1)/2, with a the first step's seconds and b
+= slope·growth. An arrival in the middle of a stretch ends it at the next step's boundary, as it
+would in the engine.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ NEVER = math.inf
 
 
 class StepTimes(Protocol):
-    """Seconds of an engine's steps and of its host: perfmodel.StepModel, or what a test puts in its place."""
+    """Seconds of an engine's steps and of its host: perfmodel.StepModel, or what a test puts in its
+    place."""
 
     request_s: float
     """From a request's sending to the scheduler."""
@@ -40,30 +42,39 @@ class StepTimes(Protocol):
     """How much less a decode step takes per KV token that its windows lack; 0 without windows."""
 
     def step_s(
-        self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None, /
+        self,
+        decodes: int,
+        decode_context_tokens: float,
+        chunks: Chunks,
+        met_tokens: int | None = None,
+        /,
     ) -> float:
-        """Time one step: `decodes` sequences that read so many KV tokens together, and (new, cached) tokens of
-        prompts.
+        """Time one step: `decodes` sequences that read so many KV tokens together, and (new,
+        cached) tokens of prompts.
 
-        `met_tokens`: what the ranks of a group bring to its experts, on average; None: as many as this one.
+        `met_tokens`: what the ranks of a group bring to its experts, on average; None: as many as
+        this one.
         """
         ...
 
     def decode_line(self, decodes: int, /) -> tuple[float, float]:
-        """Time a step of decodes alone whose windows are full: seconds, and seconds more per KV token that they read
-        together."""
+        """Time a step of decodes alone whose windows are full: seconds, and seconds more per KV
+        token that they read together."""
         ...
 
 
 class DecodeTimes:
-    """Seconds of stretches of steps in which nothing but decode happens, by the module's formula."""
+    """Seconds of stretches of steps in which nothing but decode happens, by the module's
+    formula."""
 
     def __init__(self, model: StepTimes) -> None:
         self._line = model.decode_line
         self._window_tokens, self._window_s = model.window_tokens, model.window_s
         self._lines: dict[int, tuple[float, float]] = {}
 
-    def stretch(self, decodes: int, context_tokens: float, growth: float, steps: int) -> tuple[float, float, int]:
+    def stretch(
+        self, decodes: int, context_tokens: float, growth: float, steps: int
+    ) -> tuple[float, float, int]:
         """Return a and b of the formula, and how many of at most `steps` it holds for."""
         line = self._lines.get(decodes)
         if line is None:
@@ -79,13 +90,15 @@ class DecodeTimes:
 
 
 class Clock:
-    """The end of each decode step of a replica, kept by stretches: first tick, t0, a, b of the module's formula."""
+    """The end of each decode step of a replica, kept by stretches: first tick, t0, a, b of the
+    module's formula."""
 
     def __init__(self) -> None:
         self.stretches: list[tuple[int, float, float, float]] = []
 
     def times(self, last_tick: int) -> NDArray[np.float64]:
-        """Return the end of each decode step, f8 seconds, by the tick that it makes; entry 0 is before the first."""
+        """Return the end of each decode step, f8 seconds, by the tick that it makes; entry 0 is
+        before the first."""
         ticks, *seconds = np.array(self.stretches, np.float64).reshape(-1, 4).T
         steps = np.diff(np.append(ticks, last_tick)).astype(np.int64)
         j = np.arange(1, last_tick + 1) - np.repeat(ticks, steps)
@@ -99,8 +112,8 @@ class RequestLog:
     first_s     end of the step that wrote the first token
     first_tick  of its replica, after that step
     replica     which one
-    pieces      of requests that were preempted: (index, end_s, replica, tick, tokens written before) each time they
-                go on
+    pieces      of requests that were preempted: (index, end_s, replica, tick, tokens written
+                before) each time they go on
     """
 
     def __init__(self, count: int) -> None:
@@ -117,7 +130,8 @@ class RequestLog:
 
 
 class Replica:
-    """Drive it so: `add` an arrival when `next_s` lies behind it, else `complete` (pipeline.py) what ends then.
+    """Drive it so: `add` an arrival when `next_s` lies behind it, else `complete` (pipeline.py)
+    what ends then.
 
     next_s  end of the step or stretch under way; NEVER while idle
     pauses  until then nothing is computed: all that is there waits for its blocks
@@ -131,8 +145,8 @@ class Replica:
         number: int = 0,
         at_once: int = 1 << 30,
     ) -> None:
-        """Make an idle replica. `journal` None: nothing is noted, nor the steps' clock. `at_once`: the most steps
-        walked over at once."""
+        """Make an idle replica. `journal` None: nothing is noted, nor the steps' clock. `at_once`:
+        the most steps walked over at once."""
         self.scheduler = scheduler
         self.tiers = scheduler.tiers
         self.pauses = False
@@ -144,14 +158,17 @@ class Replica:
         self._number = number
         self._at_once = at_once
         self._journal = journal
-        self._draft_tokens = policy.speculative.draft_tokens if policy.speculative is not None else 0
+        self._draft_tokens = (
+            policy.speculative.draft_tokens if policy.speculative is not None else 0
+        )
         self._step_s = model.step_s
         self._stretch = DecodeTimes(model).stretch
         self._a = self._b = 0.0
 
     @property
     def load(self) -> int:
-        """Count requests here; those that wait count four times, as for vLLM's data-parallel router."""
+        """Count requests here; those that wait count four times, as for vLLM's data-parallel
+        router."""
         return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
 
     @property
@@ -224,14 +241,20 @@ class Replica:
         return decodes * (1 + self._draft_tokens) + sum(new for _, new, _ in scheduler.chunks)
 
     def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
-        """Time what was scheduled, as `plan` does; `met_tokens` as step_s has them, for a group with prompts in its
-        step."""
+        """Time what was scheduled, as `plan` does; `met_tokens` as step_s has them, for a group
+        with prompts in its step."""
         scheduler = self.scheduler
         decodes = scheduler.decodes if scheduler.decoding else 0
         if scheduler.chunks or (met_tokens is not None and decodes):
             chunks = [(new, done) for _, new, done in scheduler.chunks]
-            step_s = self._step_s(decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens)
-            return step_s if self.tiers is None else self.tiers.lengthen(step_s, scheduler.cache), 0.0, 1
+            step_s = self._step_s(
+                decodes, scheduler.context_tokens if decodes else 0, chunks, met_tokens
+            )
+            return (
+                step_s if self.tiers is None else self.tiers.lengthen(step_s, scheduler.cache),
+                0.0,
+                1,
+            )
         if not decodes:
             return 0.0, 0.0, 0
         a, b, steps = self._stretch(decodes, scheduler.context_tokens, scheduler.growth, steps)
@@ -252,7 +275,8 @@ class Replica:
             self.steps, self.next_s = steps, end_s
 
     def steps_over(self, at_s: float) -> int:
-        """Count the steps of the stretch under way that are over at `at_s`, which lies before its end."""
+        """Count the steps of the stretch under way that are over at `at_s`, which lies before its
+        end."""
         if self.steps == 1 or self.next_s == NEVER or not self.scheduler.decoding:
             return 0
         return steps_over(self.now_s, self._a, self._b, self.steps, at_s)
@@ -265,7 +289,8 @@ def steps_over(start_s: float, a: float, b: float, most: int, at_s: float) -> in
 
 
 def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple[int, float]:
-    """Find the first step of a stretch that does not end before `at_s`, or the last of `most`; and its end."""
+    """Find the first step of a stretch that does not end before `at_s`, or the last of `most`; and
+    its end."""
     if b > 0:
         # From a·j + b·j(j − 1)/2 = elapsed; what rounding makes of it is set right below.
         half = a - b / 2
@@ -280,8 +305,11 @@ def step_at(start_s: float, a: float, b: float, most: int, at_s: float) -> tuple
     return steps, end_s
 
 
-def until_load(replicas: list[Replica], now_s: float, plan: tuple[float, float, int]) -> tuple[float, float, int]:
-    """Return the steps of a plan up to the one in which a load ends; where there are none, a pause until then."""
+def until_load(
+    replicas: list[Replica], now_s: float, plan: tuple[float, float, int]
+) -> tuple[float, float, int]:
+    """Return the steps of a plan up to the one in which a load ends; where there are none, a pause
+    until then."""
     wake_s = min(each.tiers.wake_s for each in replicas if each.tiers is not None)
     a, b, steps = plan
     if wake_s == NEVER:
@@ -294,14 +322,20 @@ def until_load(replicas: list[Replica], now_s: float, plan: tuple[float, float, 
 
 
 def choose_replica(
-    loads: list[int], turn: int, how: Route, sequence: Sequence | None = None, of: list[Replica] | None = None
+    loads: list[int],
+    turn: int,
+    how: Route,
+    sequence: Sequence | None = None,
+    of: list[Replica] | None = None,
 ) -> int:
-    """Choose which of those with these loads takes the `turn`-th request: the next in turn, the least busy, who `of`
-    the replicas has most of the prompt in its caches, or whom a hash gives its session, as the ring of a router that
-    hashes consistently does."""
+    """Choose which of those with these loads takes the `turn`-th request: the next in turn, the
+    least busy, who `of` the replicas has most of the prompt in its caches, or whom a hash gives its
+    session, as the ring of a router that hashes consistently does."""
     count = len(loads)
     if how == "prefix" and sequence is not None and of is not None:
-        return choose_by_prefix([each.scheduler.cached_blocks(sequence) for each in of], loads, turn)
+        return choose_by_prefix(
+            [each.scheduler.cached_blocks(sequence) for each in of], loads, turn
+        )
     if how == "hashed" and sequence is not None:
         return crc32(b"%d" % sequence.session) % count
     if how == "round-robin":
@@ -311,9 +345,11 @@ def choose_replica(
 
 
 class LockstepGroup:
-    """Replicas that go in step, because they share a model's experts: each step takes as long as its slowest needs.
+    """Replicas that go in step, because they share a model's experts: each step takes as long as
+    its slowest needs.
 
-    To its driver it is one Replica. Where the policy says so (hold_steps), prompts wait for those of other members.
+    To its driver it is one Replica. Where the policy says so (hold_steps), prompts wait for those
+    of other members.
     """
 
     def __init__(self, members: list[Replica]) -> None:
@@ -357,7 +393,9 @@ class LockstepGroup:
     def finish(self) -> list[Sequence]:
         self.now_s = self.next_s
         if self._hold_steps:
-            self._held = (self._held + self.members[0].steps) % self._hold_steps if self._waits else 0
+            self._held = (
+                (self._held + self.members[0].steps) % self._hold_steps if self._waits else 0
+            )
         return [sequence for member in self.members for sequence in member.finish()]
 
     def go_on(self) -> None:
@@ -369,8 +407,8 @@ class LockstepGroup:
             self.begin(*self.plan())
 
     def _longest_wait(self) -> int:
-        """Return for how many steps at most those with prompts wait for those without; 0: they do not, or none has
-        any."""
+        """Return for how many steps at most those with prompts wait for those without; 0: they do
+        not, or none has any."""
         if not self._hold_steps:
             return 0
         schedulers = [member.scheduler for member in self.members]
@@ -392,7 +430,9 @@ class LockstepGroup:
         if any(member.scheduler.chunks for member in self.members):
             # Each rank's attention waits for its own prompts; the experts take what all bring.
             met = -(-sum(member.tokens for member in self.members) // len(self.members))
-        plans = [member.timed(steps, met) for member, steps in zip(self.members, steps_of, strict=True)]
+        plans = [
+            member.timed(steps, met) for member, steps in zip(self.members, steps_of, strict=True)
+        ]
         # Those without work go along with empty steps.
         steps = min((steps for _, _, steps in plans if steps), default=0)
         if steps and most:

@@ -23,19 +23,21 @@ from loadstone.predict.step_time.exchange import is_wide
 from loadstone.predict.step_time.profile import profile_of
 
 DECODE_FLOORS = 0.6
-"""Of the floors of layers and kernels of engines whose steps hold prompts too, the share of workers that decode
-alone, on NVIDIA's GPUs where experts are not wide; fitted on B200, B300 and GB200, confirmed with each held out. Why
-it is so is not known (docs/accuracy.md)."""
+"""Of the floors of layers and kernels of engines whose steps hold prompts too, the share of workers
+that decode alone, on NVIDIA's GPUs where experts are not wide; fitted on B200, B300 and GB200,
+confirmed with each held out. Why it is so is not known (docs/accuracy.md)."""
 _CACHE = "its whole KV cache"
 _LEAST_BLOCK = 16
-"""Tokens of a block where requests share them. An engine whose tree shares single tokens finds up to 15 more."""
+"""Tokens of a block where requests share them. An engine whose tree shares single tokens finds up
+to 15 more."""
 
 
 @dataclass(frozen=True)
 class Fleet:
     """The deployment that is simulated: `replicas` engines behind one address.
 
-    in_step  those of a worker share a model's experts: every step of all takes as long as the slowest of them needs
+    in_step  those of a worker share a model's experts: every step of all takes as long as the
+             slowest of them needs
     workers  among which the replicas are dealt out
     prefill  where prompts are computed by workers of their own: these, the others decode
     """
@@ -53,7 +55,8 @@ class Fleet:
         return [self] if self.prefill is None else [self, self.prefill.fleet]
 
     def draws(self, n: int, seed: int) -> list[Fleet]:
-        """Return the fleet with coefficients drawn from its profiles' uncertainty, the same for all pools."""
+        """Return the fleet with coefficients drawn from its profiles' uncertainty, the same for all
+        pools."""
         if not isinstance(self.model, StepModel):
             return []
         drawn = [replace(self, model=each) for each in self.model.draws(n, seed)]
@@ -61,13 +64,16 @@ class Fleet:
             return drawn
         prefills = pool.fleet.draws(n, seed)
         return [
-            replace(each, prefill=pool._replace(fleet=other)) for each, other in zip(drawn, prefills, strict=True)
+            replace(each, prefill=pool._replace(fleet=other))
+            for each, other in zip(drawn, prefills, strict=True)
         ]
 
 
 class PrefillPool(NamedTuple):
-    """The engines that compute prompts for a fleet that decodes, the way of KV caches between them, and how the
-    router chooses workers. `context_limit`: of a prefill worker, with the first token; None: there is none."""
+    """The engines that compute prompts for a fleet that decodes, the way of KV caches between them,
+    and how the router chooses workers. `context_limit`: of a prefill worker, with the first token;
+    None: there is none.
+    """
 
     fleet: Fleet
     rules: Handover
@@ -89,16 +95,23 @@ def fleet_of(
     offline: bool = False,
     route: Route | None = None,
 ) -> Fleet:
-    """Make the engines of a deployment, and the times of their steps; by the user's `profile`, None: the one that is
-    shipped for it. `offline`: as their own interfaces answer batches, without server and client. Of pools: those that
-    decode, with those that prefill. Raises InputError where these cannot hand caches over."""
+    """Make the engines of a deployment, and the times of their steps; by the user's `profile`,
+    None: the one that is shipped for it. `offline`: as their own interfaces answer batches, without
+    server and client. Of pools: those that decode, with those that prefill. Raises InputError where
+    these cannot hand caches over."""
     if deployment.pools:
         rules = handover_of(deployment)
         prefill, decode = (
             fleet_of(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
             for pool in deployment.pools
         )
-        return _join(deployment, rules, prefill, ease_floors(decode, deployment.pools[-1].worker), route=route)
+        return _join(
+            deployment,
+            rules,
+            prefill,
+            ease_floors(decode, deployment.pools[-1].worker),
+            route=route,
+        )
     coefficients = profile_of(deployment, profile)
     accepted = coefficients.acceptance if acceptance is None else acceptance
     policy = routed(policy_of(deployment, acceptance=accepted), route)
@@ -112,38 +125,53 @@ def fleet_of(
 
 
 def ease_floors(fleet: Fleet, worker: Deployment) -> Fleet:
-    """Return the fleet of a worker that decodes alone: with the floors of its steps as they are there."""
+    """Return the fleet of a worker that decodes alone: with the floors of its steps as they are
+    there."""
     if isinstance(fleet.model, StepModel) and worker.gpu.vendor == "nvidia" and not is_wide(worker):
         return replace(fleet, model=fleet.model.eased(DECODE_FLOORS))
     return fleet
 
 
 def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
-    """Make as many engines of this policy as the deployment has: one for each replica, of vLLM before 0.8 also for
-    each batch in its pipeline (see policy_of())."""
+    """Make as many engines of this policy as the deployment has: one for each replica, of vLLM
+    before 0.8 also for each batch in its pipeline (see policy_of())."""
     if told := encoder((deployment.model.given or {}).get("config") or {}):
         raise InputError(
-            f"{deployment.model.name}: is an encoder ({told}), which writes no text: nothing to simulate"
+            f"{deployment.model.name}: is an encoder ({told}), which writes no text: nothing to"
+            " simulate"
         )
     virtual = deployment.pp // policy.pipeline
     return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
 
 
-def _join(deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet, *, route: Route | None) -> Fleet:
-    """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and when, is the
-    handover's, not the decode scheduler's own."""
+def _join(
+    deployment: Deployment, rules: Handover, prefill: Fleet, decode: Fleet, *, route: Route | None
+) -> Fleet:
+    """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and
+    when, is the handover's, not the decode scheduler's own."""
     before, after = deployment.pools
     policy = msgspec.structs.replace(
         decode.policy,
-        keep_free=0.0, poll_steps=0, hold_steps=0, gather_steps=0, prefix_cache=prefill.policy.prefix_cache,
-    )  # fmt: skip
+        keep_free=0.0,
+        poll_steps=0,
+        hold_steps=0,
+        gather_steps=0,
+        prefix_cache=prefill.policy.prefix_cache,
+    )
     link = link_of(before.worker, after.worker, rules)
     pool = PrefillPool(
         replace(prefill, replicas=prefill.replicas * before.workers, workers=before.workers),
-        rules, link, route or "least-busy", rules_of(before.worker).context_limit,
-    )  # fmt: skip
+        rules,
+        link,
+        route or "least-busy",
+        rules_of(before.worker).context_limit,
+    )
     return replace(
-        decode, policy=policy, replicas=decode.replicas * after.workers, workers=after.workers, prefill=pool
+        decode,
+        policy=policy,
+        replicas=decode.replicas * after.workers,
+        workers=after.workers,
+        prefill=pool,
     )
 
 
@@ -155,21 +183,24 @@ def fleet_for(
     acceptance: float | None = None,
     route: Route | None = None,
 ) -> Fleet:
-    """Return a deployment's fleet with caches as large as they are for requests of these lengths."""
+    """Return a deployment's fleet with caches as large as they are for requests of these
+    lengths."""
     if (pool := fleet.prefill) is None:
         policy = routed(policy_of(deployment, acceptance=acceptance, lengths=lengths), route)
         return fleet_with(deployment, policy, fleet.model)
     models = (pool.fleet.model, fleet.model)
     made = [
-        fleet_with(each.worker, policy_of(each.worker, acceptance=acceptance, lengths=lengths), model)
+        fleet_with(
+            each.worker, policy_of(each.worker, acceptance=acceptance, lengths=lengths), model
+        )
         for each, model in zip(deployment.pools, models, strict=True)
     ]
     return _join(deployment, pool.rules, *made, route=route)
 
 
 def sharing(policy: EnginePolicy) -> EnginePolicy:
-    """Return the policy where requests share blocks: blocks of 16 tokens at least, so that there are not too many
-    keys."""
+    """Return the policy where requests share blocks: blocks of 16 tokens at least, so that there
+    are not too many keys."""
     if policy.block_tokens >= _LEAST_BLOCK:
         return policy
     blocks = -(-policy.kv_tokens // _LEAST_BLOCK)  # what fits as single tokens has to fit here
@@ -177,7 +208,8 @@ def sharing(policy: EnginePolicy) -> EnginePolicy:
 
 
 def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
-    """Return the tokens, prompt and answer together, that one request may have at most; and what ends there."""
+    """Return the tokens, prompt and answer together, that one request may have at most; and what
+    ends there."""
     if deployment.pools:
         deployment = deployment.pools[-1].worker  # which holds prompt and answer
     limit, longest = rules_of(deployment).context_limit, max_context(deployment)

@@ -1,4 +1,5 @@
-"""Latencies of the requests of a simulated cell, by the definitions that measured ones have (core/arrays.py)."""
+"""Latencies of the requests of a simulated cell, by the definitions that measured ones have
+(core/arrays.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Floats = NDArray[np.float64]
 
 
 def request_rows(run: CellRun) -> NDArray[Any]:
-    """Return an arrays.ROW for each request of the cell, as its client sees it; NaN: it did not happen."""
+    """Return an arrays.ROW for each request of the cell, as its client sees it; NaN: it did not
+    happen."""
     requests = run.requests
     count = requests.count
     rows = np.zeros(count, arrays.ROW)
@@ -37,23 +39,30 @@ def answered_rows(run: CellRun) -> NDArray[Any]:
 
 
 def task_times(run: CellRun) -> tuple[Floats, Floats]:
-    """Return the times of measured sessions that ended, and how much of each calls were under way."""
+    """Return the times of measured sessions that ended, and how much of each calls were under
+    way."""
     rows, turn = request_rows(run), np.array(run.requests.turn)
-    whole = np.logical_and.reduceat(rows["measured"] & ~np.isnan(rows["end"]), np.flatnonzero(turn <= 0))
+    whole = np.logical_and.reduceat(
+        rows["measured"] & ~np.isnan(rows["end"]), np.flatnonzero(turn <= 0)
+    )
     spans, busy = time_tasks(turn, rows["sent"], rows["end"], whole)
     return np.array(spans), np.array(busy)
 
 
 def latencies_s(rows: NDArray[Any]) -> dict[str, Floats]:
-    """Return the latencies of requests that ended, by metric; answers of one token have no TPOT and no ITL."""
+    """Return the latencies of requests that ended, by metric; answers of one token have no TPOT and
+    no ITL."""
     tpot = arrays.tpot_s(rows)[rows["tokens"] > 1]
     return {
-        "ttft_s": rows["first"] - rows["sent"], "ttft_intended_s": rows["first"] - rows["intended"],
+        "ttft_s": rows["first"] - rows["sent"],
+        "ttft_intended_s": rows["first"] - rows["intended"],
         "answer_s": rows["first"] - rows["sent"],  # nobody thinks
         "answer_intended_s": rows["first"] - rows["intended"],
-        "tpot_s": tpot, "itl_s": tpot,
-        "e2e_s": rows["end"] - rows["sent"], "e2e_intended_s": rows["end"] - rows["intended"],
-    }  # fmt: skip
+        "tpot_s": tpot,
+        "itl_s": tpot,
+        "e2e_s": rows["end"] - rows["sent"],
+        "e2e_intended_s": rows["end"] - rows["intended"],
+    }
 
 
 def simulated_pace(run: CellRun, load: Load) -> Pace:

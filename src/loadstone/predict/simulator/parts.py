@@ -1,4 +1,5 @@
-"""Parts of a plan of one cell: some of its requests, a replica's share of a trace, faster arrivals."""
+"""Parts of a plan of one cell: some of its requests, a replica's share of a trace, faster
+arrivals."""
 
 from __future__ import annotations
 
@@ -14,26 +15,33 @@ Rows = NDArray[np.int64]
 
 
 def take_requests(plan: Plan, rows: Rows, start_s: float = 0.0, rate: float | None = None) -> Plan:
-    """Return a plan of these requests alone, with times from `start_s` on. `rate`: of its load; None: as it was."""
+    """Return a plan of these requests alone, with times from `start_s` on. `rate`: of its load;
+    None: as it was."""
     cell = plan.cells[0] if rate is None else msgspec.structs.replace(plan.cells[0], value=rate)
     intended_s = plan.intended_s[rows] - start_s
     return plan.take(rows, cells=(cell,), intended_s=intended_s, cell=np.zeros(len(rows), np.int32))
 
 
 def hasten(plan: Plan, factor: float) -> Plan:
-    """Return the plan with arrivals `factor` times as fast: what it is on the clock of an engine that is so many
-    times slower."""
+    """Return the plan with arrivals `factor` times as fast: what it is on the clock of an engine
+    that is so many times slower."""
     cells = tuple(
-        msgspec.structs.replace(each, value=each.value * factor, time_scale=each.time_scale / factor)
+        msgspec.structs.replace(
+            each, value=each.value * factor, time_scale=each.time_scale / factor
+        )
         for each in plan.cells
     )
-    return replace(plan, cells=cells, intended_s=plan.intended_s / factor, think_s=plan.think_s / factor)
+    return replace(
+        plan, cells=cells, intended_s=plan.intended_s / factor, think_s=plan.think_s / factor
+    )
 
 
 def thin(plan: Plan, share: float) -> Plan:
-    """Return what a router sends to a part of a fleet: that share of the requests, evenly, at their own times.
+    """Return what a router sends to a part of a fleet: that share of the requests, evenly, at their
+    own times.
 
-    A share above 1 is of several such crowds: each sends the same lengths, a moment later and with its own prompts.
+    A share above 1 is of several such crowds: each sends the same lengths, a moment later and with
+    its own prompts.
     """
     crowds = max(1, int(np.ceil(share - 1e-9)))
     if crowds > 1:
@@ -64,8 +72,9 @@ def _multiply(plan: Plan, crowds: int) -> Plan:
 
 
 def find_busiest(plan: Plan, work: NDArray[np.float64], count: int, windows: int) -> list[Rows]:
-    """Return the windows of equal length, apart from one another, in which requests ask for most `work`: each of
-    some `count` requests, the busiest first. The whole plan where it has no more."""
+    """Return the windows of equal length, apart from one another, in which requests ask for most
+    `work`: each of some `count` requests, the busiest first. The whole plan where it has no more.
+    """
     if len(plan) <= count:
         return [np.arange(len(plan))]
     times_s = plan.intended_s
@@ -73,7 +82,9 @@ def find_busiest(plan: Plan, work: NDArray[np.float64], count: int, windows: int
     ends = np.searchsorted(times_s, times_s + span_s, side="right")
     total = np.concatenate([[0.0], np.cumsum(work)])
     asked = total[ends] - total[:-1]
-    asked[times_s > times_s[-1] - span_s] *= 0.999  # a window that the trace's end cuts off is none to prefer
+    asked[times_s > times_s[-1] - span_s] *= (
+        0.999  # a window that the trace's end cuts off is none to prefer
+    )
     found: list[Rows] = []
     for _ in range(windows):
         first = int(np.argmax(asked))

@@ -1,12 +1,14 @@
-"""One engine as its driver sees it, and a pipeline: one whose stages work on several batches at a time.
+"""One engine as its driver sees it, and a pipeline: one whose stages work on several batches at a
+time.
 
-A step of a batch takes what StepTimes says, in equal parts on the stages; a stage takes one batch after the other, in
-the order in which they were scheduled. So one batch alone takes the sum of the stages, with the others idle, and many
-take turns at the pace of the longest of them.
+A step of a batch takes what StepTimes says, in equal parts on the stages; a stage takes one batch
+after the other, in the order in which they were scheduled. So one batch alone takes the sum of the
+stages, with the others idle, and many take turns at the pace of the longest of them.
 
-A batch is scheduled when one has ended or the pipeline is empty, and takes all that it may. Who arrives meanwhile
-waits for that, though a stage be idle: so do the engines, which block until the oldest batch has ended. Few requests
-may all go with one batch, then, and stay with it (vLLM issue 41682, pull requests 39165 and 19873 complain of it).
+A batch is scheduled when one has ended or the pipeline is empty, and takes all that it may. Who
+arrives meanwhile waits for that, though a stage be idle: so do the engines, which block until the
+oldest batch has ended. Few requests may all go with one batch, then, and stay with it (vLLM issue
+41682, pull requests 39165 and 19873 complain of it).
 """
 
 from __future__ import annotations
@@ -17,14 +19,21 @@ from typing import Protocol
 
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Sequence, batches_of
-from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
+from loadstone.predict.simulator.engine import (
+    NEVER,
+    LockstepGroup,
+    Replica,
+    RequestLog,
+    choose_replica,
+)
 from loadstone.predict.simulator.fleet import Fleet
 
 
 class Pipeline:
     """To its driver it is one Replica.
 
-    slots  a Replica for each batch under way; or a LockstepGroup of them, one for each of the ranks that go in step
+    slots  a Replica for each batch under way; or a LockstepGroup of them, one for each of the ranks
+           that go in step
     """
 
     def __init__(self, slots: list[Replica] | list[LockstepGroup]) -> None:
@@ -48,12 +57,16 @@ class Pipeline:
     def _loads(self) -> list[int]:
         """Return Replica.load of each rank: its batches have one queue."""
         ranks = zip(*map(_members, self._slots), strict=True)
-        return [rank[0].load + sum(len(each.scheduler.running) for each in rank[1:]) for rank in ranks]
+        return [
+            rank[0].load + sum(len(each.scheduler.running) for each in rank[1:]) for rank in ranks
+        ]
 
     def add(self, sequence: Sequence, at_s: float) -> None:
         ranks = _members(self._slots[0])
         self._turn += 1
-        rank = choose_replica(self._loads(), self._turn, ranks[0].scheduler.policy.route, sequence, ranks)
+        rank = choose_replica(
+            self._loads(), self._turn, ranks[0].scheduler.policy.route, sequence, ranks
+        )
         ranks[rank].scheduler.add(sequence)
         if not self._under_way:
             self.now_s = at_s
@@ -74,7 +87,8 @@ class Pipeline:
         return ended
 
     def go_on(self) -> None:
-        """Schedule a batch for every slot that is idle, of the one that has ended first, as far as there is work."""
+        """Schedule a batch for every slot that is idle, of the one that has ended first, as far as
+        there is work."""
         self._alone = False
         for slot in sorted(self._slots, key=lambda each: each is not self._ended):
             if slot in self._under_way or not _has_work(slot):
@@ -108,7 +122,9 @@ def _members(slot: Replica | LockstepGroup) -> list[Replica]:
 
 def _has_work(slot: Replica | LockstepGroup) -> bool:
     """Tell whether something runs in it, or prompts wait that might go with it."""
-    return any(member.scheduler.running or member.scheduler.has_prompts for member in _members(slot))
+    return any(
+        member.scheduler.running or member.scheduler.has_prompts for member in _members(slot)
+    )
 
 
 Unit = Replica | LockstepGroup | Pipeline
@@ -143,10 +159,13 @@ def complete(unit: _Driven) -> list[Sequence]:
 def engines_of(
     fleet: Fleet, journal: RequestLog | None, *, shared: bool, seed: int = 0, at_once: int = 1 << 30
 ) -> tuple[list[Replica], list[Unit]]:
-    """Make the replicas of a fleet, the batches of one engine after another; and the units that a driver sees."""
+    """Make the replicas of a fleet, the batches of one engine after another; and the units that a
+    driver sees."""
     policy, each = fleet.policy, fleet.policy.pipeline
     schedulers = [
-        scheduler for _ in range(fleet.replicas) for scheduler in batches_of(policy, shared=shared, seed=seed)
+        scheduler
+        for _ in range(fleet.replicas)
+        for scheduler in batches_of(policy, shared=shared, seed=seed)
     ]
     replicas = [
         Replica(scheduler, fleet.model, journal, number=number, at_once=at_once)
@@ -158,8 +177,11 @@ def engines_of(
         if each == 1:
             return replicas, [LockstepGroup(worker) for worker in workers]
         return replicas, [
-            Pipeline([LockstepGroup(worker[batch::each]) for batch in range(each)]) for worker in workers
+            Pipeline([LockstepGroup(worker[batch::each]) for batch in range(each)])
+            for worker in workers
         ]
     if each == 1:
         return replicas, [*replicas]
-    return replicas, [Pipeline(replicas[first : first + each]) for first in range(0, len(replicas), each)]
+    return replicas, [
+        Pipeline(replicas[first : first + each]) for first in range(0, len(replicas), each)
+    ]

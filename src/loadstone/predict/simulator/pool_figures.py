@@ -11,7 +11,8 @@ from loadstone.predict.simulator.latencies import answered_rows
 from loadstone.predict.simulator.run import CellRun, PoolTimes
 
 _FULL_BUSY = 0.85
-"""Share of the time from which on prefill workers count as full: beyond it the queue before them grows fast."""
+"""Share of the time from which on prefill workers count as full: beyond it the queue before them
+grows fast."""
 _FULL_WAIT = 0.1
 """Share of E2E that a wait takes where what is waited for counts as full."""
 
@@ -24,7 +25,9 @@ def describe_pools(run: CellRun, times: PoolTimes) -> PooledCell:
     each = max(1, times.transfers)
     room_s, waited_s = times.room_s / each, times.waited_s / each
     busy = times.busy_s / (times.workers * length_s)
-    if busy > _FULL_BUSY:  # first: who waits for it may have room in the decode pool already, and keep others out
+    if (
+        busy > _FULL_BUSY
+    ):  # first: who waits for it may have room in the decode pool already, and keep others out
         limit = "prefill"
     elif room_s > _FULL_WAIT * e2e_s:
         limit = "decode"

@@ -1,16 +1,19 @@
-"""Prefill and decode in pools of workers of their own: a router, two fleets of schedulers, and the way between them.
+"""Prefill and decode in pools of workers of their own: a router, two fleets of schedulers, and the
+way between them.
 
-A request goes to a prefill worker, which computes its prompt and no more; its KV cache goes over a link to a decode
-worker, where it decodes without a step of prompts. In which order room is kept, who holds which blocks until when,
-and who makes the first token is the engine's (`Handover`, engines/rules.py, with sources):
+A request goes to a prefill worker, which computes its prompt and no more; its KV cache goes over a
+link to a decode worker, where it decodes without a step of prompts. In which order room is kept,
+who holds which blocks until when, and who makes the first token is the engine's (`Handover`,
+engines/rules.py, with sources):
 
-reserves first   (SGLang) the decode rank is chosen on arrival, and the prompt waits until that has room. So a full
-                 decode pool stops prefill, and shows in TTFT
-else             (vLLM, TensorRT-LLM) the prompt is computed, and its blocks stay on the prefill rank until a decode
-                 rank has room and has read them. So a full decode pool fills the prefill pool's caches, then stops it
+reserves first   (SGLang) the decode rank is chosen on arrival, and the prompt waits until that has
+                 room. So a full decode pool stops prefill, and shows in TTFT
+else             (vLLM, TensorRT-LLM) the prompt is computed, and its blocks stay on the prefill
+                 rank until a decode rank has room and has read them. So a full decode pool fills
+                 the prefill pool's caches, then stops it
 
-A prefill rank takes prompts as far as its cache has room beside those that still wait to be read. A link is one
-prefill rank's and one decode rank's: transfers of either follow one another.
+A prefill rank takes prompts as far as its cache has room beside those that still wait to be read. A
+link is one prefill rank's and one decode rank's: transfers of either follow one another.
 """
 
 from __future__ import annotations
@@ -25,7 +28,13 @@ from typing import Generic, Protocol, TypeVar, cast
 from loadstone.core.errors import InputError
 from loadstone.engines.rules import Handover, Route
 from loadstone.predict.scheduler import Scheduler, Sequence, batches_of
-from loadstone.predict.simulator.engine import NEVER, LockstepGroup, Replica, RequestLog, choose_replica
+from loadstone.predict.simulator.engine import (
+    NEVER,
+    LockstepGroup,
+    Replica,
+    RequestLog,
+    choose_replica,
+)
 from loadstone.predict.simulator.fleet import Fleet, sharing
 from loadstone.predict.simulator.pipeline import Unit as _Engine
 from loadstone.predict.simulator.pipeline import engines_of, first_of, next_s_of
@@ -48,12 +57,17 @@ class DecodeReplica(Replica):
     promised_tokens  of prompts for which it keeps room, but which do not decode yet
     whole_tokens     of prompts and answers of all that it has or awaits, `there` of them
     queue            who waits for room here
-    shown            whose first token, made by the prefill side, was shown as a step began; a driver in real time
-                     writes and empties it
+    shown            whose first token, made by the prefill side, was shown as a step began; a
+                     driver in real time writes and empties it
     """
 
     def __init__(
-        self, fleet: Fleet, scheduler: Scheduler, journal: RequestLog | None, number: int, at_once: int
+        self,
+        fleet: Fleet,
+        scheduler: Scheduler,
+        journal: RequestLog | None,
+        number: int,
+        at_once: int,
     ) -> None:
         super().__init__(scheduler, fleet.model, journal, number, at_once)
         self.promised_tokens = self.whole_tokens = self.there = 0
@@ -117,7 +131,8 @@ class _Worker(Generic[_Rank]):
 
 
 class _PrefillRank:
-    """A scheduler of the prefill pool: `replica` of a group that goes in step, or (None) the whole unit.
+    """A scheduler of the prefill pool: `replica` of a group that goes in step, or (None) the whole
+    unit.
 
     held_tokens  of prompts that it has or computes and that were not read yet
     """
@@ -133,7 +148,8 @@ class _PrefillRank:
 
 
 class _Request:
-    """A request on its way, and the ranks that have it; `since_s`: when the stage that it is in began."""
+    """A request on its way, and the ranks that have it; `since_s`: when the stage that it is in
+    began."""
 
     __slots__ = ("decode", "decoder", "prefill", "prefiller", "sequence", "since_s")
     prefiller: _Worker[_PrefillRank]
@@ -149,7 +165,13 @@ class Pools:
     """Both pools; to their driver they are one Replica."""
 
     def __init__(
-        self, fleet: Fleet, journal: RequestLog | None, *, shared: bool, seed: int = 0, at_once: int = 1 << 30
+        self,
+        fleet: Fleet,
+        journal: RequestLog | None,
+        *,
+        shared: bool,
+        seed: int = 0,
+        at_once: int = 1 << 30,
     ) -> None:
         pool = fleet.prefill
         assert pool is not None  # noqa: S101
@@ -173,7 +195,9 @@ class Pools:
         units: list[_Engine] = []
         for first in range(0, fleet.replicas, size):
             members = self.replicas[first : first + size]
-            grouped: list[_Engine] = [LockstepGroup([*members])] * size if fleet.in_step and size > 1 else [*members]
+            grouped: list[_Engine] = (
+                [LockstepGroup([*members])] * size if fleet.in_step and size > 1 else [*members]
+            )
             self._decode.append(_Worker(list(map(_DecodeRank, grouped, members))))
             units += dict.fromkeys(grouped)
         computing = replace(pool.fleet, policy=sharing(pool.fleet.policy)) if shared else pool.fleet
@@ -192,12 +216,14 @@ class Pools:
         self._finished: _Engine | None = None
         self._freed: dict[DecodeReplica, _DecodeRank] = {}
 
-    # --- as its driver sees it ------------------------------------------------------------------------------------
+    # --- as its driver sees it --------------------------------------------------------------------
 
     @property
     def ending(self) -> list[Replica]:
         """The decode replicas whose step is the next event, if it is one."""
-        if (self._coming and self._coming[0][0] <= self.next_s) or id(self._next) in self._is_prefill:
+        if (self._coming and self._coming[0][0] <= self.next_s) or id(
+            self._next
+        ) in self._is_prefill:
             return []
         return self._next.ending
 
@@ -208,18 +234,20 @@ class Pools:
         if held > most or prompt_tokens + answer_tokens > most:
             kept = f", with {spare} kept free" if spare else ""
             raise InputError(
-                f"a decode worker's KV cache of {most} tokens has no room for one request of {prompt_tokens} + "
-                f"{answer_tokens} tokens{kept}; ask for less, or give the decode pool more memory"
+                f"a decode worker's KV cache of {most} tokens has no room for one request of"
+                f" {prompt_tokens} + {answer_tokens} tokens{kept}; ask for less, or give the decode"
+                " pool more memory"
             )
         if self._prompt_limit is not None and prompt_tokens >= self._prompt_limit:
             raise InputError(
-                f"a prefill worker's context of {self._prompt_limit} tokens has no room for {prompt_tokens} and the "
-                "first of the answer; ask for less"
+                f"a prefill worker's context of {self._prompt_limit} tokens has no room for"
+                f" {prompt_tokens} and the first of the answer; ask for less"
             )
         if prompt_tokens > self._prefill[0].ranks[0].kv_tokens:
             most = self._prefill[0].ranks[0].kv_tokens
             raise InputError(
-                f"a prefill worker's KV cache of {most} tokens has no room for {prompt_tokens}; ask for less"
+                f"a prefill worker's KV cache of {most} tokens has no room for {prompt_tokens}; ask"
+                " for less"
             )
 
     def drop(self, sequence: Sequence) -> None:
@@ -281,7 +309,7 @@ class Pools:
         next_s, coming = self._next.next_s, self._coming
         self.next_s = coming[0][0] if coming and coming[0][0] < next_s else next_s
 
-    # --- the way of a request -------------------------------------------------------------------------------------
+    # --- the way of a request ---------------------------------------------------------------------
 
     def _ask_for_room(self, request: _Request, at_s: float) -> None:
         """Choose its decode rank, and take room there, or wait for it."""
@@ -294,10 +322,15 @@ class Pools:
         self._let_in(rank, at_s)
 
     def _choose(
-        self, those: list[_Chosen], how: Route, turn: int, request: _Request, found: list[int] | None = None
+        self,
+        those: list[_Chosen],
+        how: Route,
+        turn: int,
+        request: _Request,
+        found: list[int] | None = None,
     ) -> _Chosen:
-        """Choose among workers or ranks for the `turn`-th request. `found`: blocks of the prompt in the cache of
-        each."""
+        """Choose among workers or ranks for the `turn`-th request. `found`: blocks of the prompt in
+        the cache of each."""
         if len(those) == 1:
             return those[0]
         loads = [each.load for each in those]
@@ -325,7 +358,11 @@ class Pools:
         if spare is None:
             tokens += replica.whole_tokens + sequence.output_tokens
         else:
-            tokens += int(replica.scheduler.context_tokens) + replica.promised_tokens + spare * (replica.there + 1)
+            tokens += (
+                int(replica.scheduler.context_tokens)
+                + replica.promised_tokens
+                + spare * (replica.there + 1)
+            )
         if tokens > self._kv_tokens:
             return False
         if self._rules.takes_slot:
@@ -336,8 +373,13 @@ class Pools:
         request.since_s = at_s
         found: list[int] | None = None
         if self._route == "prefix":
-            found = [max(rank.cached_blocks(request.sequence) for rank in each.ranks) for each in self._prefill]
-        worker = request.prefiller = self._choose(self._prefill, self._route, self._turn, request, found)
+            found = [
+                max(rank.cached_blocks(request.sequence) for rank in each.ranks)
+                for each in self._prefill
+            ]
+        worker = request.prefiller = self._choose(
+            self._prefill, self._route, self._turn, request, found
+        )
         ranks = worker.ranks
         if self._rules.by_room and len(ranks) > 1:
             rank = ranks[int(self._room() * len(ranks))]
@@ -374,10 +416,18 @@ class Pools:
 
     def _send(self, request: _Request, at_s: float) -> None:
         """Put its cache on the link."""
-        prefill, replica, tokens = request.prefill, request.decode.replica, request.sequence.prompt_tokens
+        prefill, replica, tokens = (
+            request.prefill,
+            request.decode.replica,
+            request.sequence.prompt_tokens,
+        )
         request.since_s = at_s
         takes_s = self._takes_s(tokens)
-        sooner_s = takes_s - self._takes_s(tokens % self._chunk or self._chunk) if tokens > self._chunk else 0.0
+        sooner_s = (
+            takes_s - self._takes_s(tokens % self._chunk or self._chunk)
+            if tokens > self._chunk
+            else 0.0
+        )
         start_s = at_s - sooner_s
         if prefill.link_free_s > start_s or replica.link_free_s > start_s:
             start_s = max(prefill.link_free_s, replica.link_free_s)
@@ -393,7 +443,8 @@ class Pools:
         return takes_s
 
     def _arrive(self, request: _Request, at_s: float) -> list[Sequence]:
-        """Its cache is there, and the prefill side's is free; return it where nothing is left to decode."""
+        """Its cache is there, and the prefill side's is free; return it where nothing is left to
+        decode."""
         prefill, rank, sequence = request.prefill, request.decode, request.sequence
         times = self.times
         times.transfers += 1
@@ -436,7 +487,9 @@ def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_Prefil
             members = unit.members if isinstance(unit, LockstepGroup) else None
             each = tokens * (fleet.replicas // fleet.workers)
             alone = [_PrefillRank(unit, None, each)]
-            grouped.append(_Worker([_PrefillRank(unit, one, tokens) for one in members] if members else alone))
+            grouped.append(
+                _Worker([_PrefillRank(unit, one, tokens) for one in members] if members else alone)
+            )
         return grouped
     size = len(units) // fleet.workers
     ranks = [_PrefillRank(unit, None, tokens) for unit in units]

@@ -1,4 +1,5 @@
-"""The record that a simulated cell leaves behind, its state on the way, and what its engines report.
+"""The record that a simulated cell leaves behind, its state on the way, and what its engines
+report.
 
 The latter has vLLM's names, as measure/engines/observe.py keeps it of real ones.
 """
@@ -30,9 +31,11 @@ _TELLING_REQUESTS = 5_000
 
 
 class State(NamedTuple):
-    """An engine at one moment, as its /metrics would have it. Counters count from the cell's beginning.
+    """An engine at one moment, as its /metrics would have it. Counters count from the cell's
+    beginning.
 
-    used_tokens  of the KV cache, in whole blocks (of a cell with shared prompts, those of fleet.sharing())
+    used_tokens  of the KV cache, in whole blocks (of a cell with shared prompts, those of
+                 fleet.sharing())
     """
 
     running: int
@@ -72,12 +75,14 @@ class LookBuffer:
 
 
 class PoolTimes(msgspec.Struct):
-    """How long requests of a cell took on each part of their way, in seconds of all together; `transfers`: how many.
+    """How long requests of a cell took on each part of their way, in seconds of all together;
+    `transfers`: how many.
 
     workers    that prefill
     room_s     wait for room in the decode pool
     prefill_s  in the prefill pool: its queue and its steps
-    link_s     until the cache was there: hand-over, link and the wait for it; `waited_s`: that alone
+    link_s     until the cache was there: hand-over, link and the wait for it; `waited_s`: that
+               alone
     busy_s     steps of the prefill workers
     """
 
@@ -97,8 +102,10 @@ class CellRun:
     end_s    end of the step that wrote the last token; the client has it `stream_s` later
     stop_s   when all that was still under way was cancelled; NEVER where nothing was
     over_s   when the last answer was at the client
-    prefill_replicas, pool_times   where prefill and decode are apart; `replicas` are then those that decode
-    paused   of those that were preempted and did not go on before `stop_s`, the tokens written by then
+    prefill_replicas, pool_times   where prefill and decode are apart; `replicas` are then those
+                                   that decode
+    paused   of those that were preempted and did not go on before `stop_s`, the tokens written by
+             then
     """
 
     def __init__(self, requests: CellRequests, start_s: float, stream_s: float) -> None:
@@ -115,15 +122,18 @@ class CellRun:
         self.cached_tokens: list[int] = [0] * requests.count
 
     def grow(self, share: float) -> None:
-        """Room for another round of a cell that runs by time, of which that share is over. Raises InputError where
-        it will take too many requests, as soon as that can be told.
+        """Room for another round of a cell that runs by time, of which that share is over. Raises
+        InputError where it will take too many requests, as soon as that can be told.
         """
         count = self.requests.count
-        will_be = len(self.end_s) / share if share > 0 and len(self.end_s) > _TELLING_REQUESTS else 0.0
+        will_be = (
+            len(self.end_s) / share if share > 0 and len(self.end_s) > _TELLING_REQUESTS else 0.0
+        )
         if max(will_be / 2, len(self.end_s) + count) > _MOST_REQUESTS:
             more = f"about {will_be:.1e}" if will_be else f"more than {_MOST_REQUESTS:,}"
             raise InputError(
-                f"--duration: {more} requests in one cell, and {_MOST_REQUESTS:,} can be simulated; shorten it"
+                f"--duration: {more} requests in one cell, and {_MOST_REQUESTS:,} can be simulated;"
+                " shorten it"
             )
         self.journal.grow(count)
         self.end_s += [math.nan] * count
@@ -141,10 +151,13 @@ class CellRun:
         }
 
     def states(self, at_s: float | None = None) -> list[State]:
-        """Return the engines as they stand at `at_s`, before the end of what is under way; None: at its beginning."""
+        """Return the engines as they stand at `at_s`, before the end of what is under way; None: at
+        its beginning."""
         states = states_of(self.replicas, at_s)
         if self.prefill_replicas:  # whose first tokens count where they are shown
-            states += [each._replace(written_tokens=0) for each in states_of(self.prefill_replicas, at_s)]
+            states += [
+                each._replace(written_tokens=0) for each in states_of(self.prefill_replicas, at_s)
+            ]
         return states
 
 
@@ -158,7 +171,9 @@ def _state(replicas: Sequence[Replica], at_s: float | None) -> State:
     """Return the state of one engine: queue and blocks are those of all batches together."""
     batches = [replica.scheduler for replica in replicas]
     over = [0 if at_s is None else replica.steps_over(at_s) for replica in replicas]
-    grown = sum(batch.growth_blocks(steps) for batch, steps in zip(batches, over, strict=True) if steps)
+    grown = sum(
+        batch.growth_blocks(steps) for batch, steps in zip(batches, over, strict=True) if steps
+    )
     return State(
         running=sum(len(batch.running) for batch in batches),
         waiting=len(batches[0].waiting),
@@ -189,15 +204,19 @@ _MOST_SAMPLES = 20_000
 """Samples of a run; beyond it every other one is dropped, and the next are taken half as often."""
 _GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 _COUNTERS = (
-    "vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_preemptions_total",
-    "vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total",
-)  # fmt: skip
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:num_preemptions_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+)
 
 Sample = tuple[float, list[tuple[float, ...]]]
 
 
 class Counters:
-    """Samples of all replicas over a run. `look` is what run_cell calls; counters go on from cell to cell."""
+    """Samples of all replicas over a run. `look` is what run_cell calls; counters go on from cell
+    to cell."""
 
     def __init__(self, model: str, replicas: int, kv_tokens: int | Sequence[int]) -> None:
         self._kv_tokens = [kv_tokens] * replicas if isinstance(kv_tokens, int) else kv_tokens
@@ -220,11 +239,18 @@ class Counters:
         rows = []
         for number, state in enumerate(states):
             counts = (
-                state.prompt_tokens, state.written_tokens, state.preemptions, state.cache_queries, state.cache_hits,
-            )  # fmt: skip
-            total = tuple(before + more for before, more in zip(self._before[number], counts, strict=True))
+                state.prompt_tokens,
+                state.written_tokens,
+                state.preemptions,
+                state.cache_queries,
+                state.cache_hits,
+            )
+            total = tuple(
+                before + more for before, more in zip(self._before[number], counts, strict=True)
+            )
             self._last[number] = total
-            # Blocks of shared prompts may be larger than the engine's, and their last one not whole; see sharing().
+            # Blocks of shared prompts may be larger than the engine's, and their last one not
+            # whole; see sharing().
             usage = min(1.0, state.used_tokens / self._kv_tokens[number])
             rows.append((state.running, state.waiting, usage, *total))
         self._keep(at_s, rows)

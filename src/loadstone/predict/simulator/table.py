@@ -1,4 +1,5 @@
-"""From what replicas noted to records: the steps' clock expanded into a time for each token, table by table."""
+"""From what replicas noted to records: the steps' clock expanded into a time for each token, table
+by table."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ Ints = NDArray[np.int64]
 def tables(plan: Plan, cell: int, run: CellRun, policy: EnginePolicy) -> Iterator[pa.Table]:
     """The cell's records, as tables of store.records_schema(), in the order of their index.
 
-    Every token is an event of its own, and with speculation every step. There are no socket reads: `read` is null.
+    Every token is an event of its own, and with speculation every step. There are no socket reads:
+    `read` is null.
     """
     return _Records(plan, cell, run, policy).tables()
 
@@ -39,7 +41,9 @@ class _Records:
         sent = np.array(requests.sent_s_of)
         self._index = index = np.flatnonzero(~np.isnan(sent))
         count, warm = requests.count, requests.warm
-        self._row = row = np.where(index < count, index, warm + (index - warm) % max(1, count - warm))
+        self._row = row = np.where(
+            index < count, index, warm + (index - warm) % max(1, count - warm)
+        )
         self._sent = sent[index]
         self._intended = np.array(requests.intended_s_of)[index]
         self._first = np.array(journal.first_s)[index]
@@ -70,10 +74,11 @@ class _Records:
             yield self._table(start, stop)
             start = stop
 
-    # --- those that are not simply a first token and one more with each step ------------------------------------
+    # --- those that are not simply a first token and one more with each step ----------------------
 
     def _odd_ones(self) -> dict[int, tuple[Floats, Ints]]:
-        """Times and cumulative tokens of those that were cut off, preempted, or written several tokens at a time."""
+        """Times and cumulative tokens of those that were cut off, preempted, or written several
+        tokens at a time."""
         run = self._run
         again: dict[int, list[tuple[float, int, int, int]]] = {}
         for index, at_s, replica, tick, written in run.journal.pieces:
@@ -82,17 +87,27 @@ class _Records:
         odd = cut | np.isin(self._index, list(again))
         if self._policy.speculative is not None:
             odd |= ~np.isnan(self._first)
-        return {int(at): self._pieces(int(at), again.get(int(self._index[at]), [])) for at in np.flatnonzero(odd)}
+        return {
+            int(at): self._pieces(int(at), again.get(int(self._index[at]), []))
+            for at in np.flatnonzero(odd)
+        }
 
     def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints]:
         index, output = int(self._index[at]), int(self._output[at])
         replica = int(self._replica[at])
-        begun = [(float(self._first[at]), replica, int(self._tick[at]) - int(self._starts[replica]), 0), *again]
+        begun = [
+            (float(self._first[at]), replica, int(self._tick[at]) - int(self._starts[replica]), 0),
+            *again,
+        ]
         times: list[Floats] = []
         tokens: list[Ints] = []
         for number, (at_s, replica, tick, written) in enumerate(begun):
             start, stop = int(self._starts[replica]), int(self._clock_ends[replica])
-            until = begun[number + 1][3] if number + 1 < len(begun) else self._run.paused.get(index, output)
+            until = (
+                begun[number + 1][3]
+                if number + 1 < len(begun)
+                else self._run.paused.get(index, output)
+            )
             counts = self._counts(index, written, output)
             counts = counts[counts <= until]
             steps = self._clock[start + tick + 1 : min(stop, start + tick + len(counts))]
@@ -105,14 +120,15 @@ class _Records:
         return all_times, all_tokens
 
     def _counts(self, index: int, written: int, output: int) -> Ints:
-        """Tokens written after each event, from the one that ends the prompt (or its being computed again) on."""
+        """Tokens written after each event, from the one that ends the prompt (or its being computed
+        again) on."""
         speculative = self._policy.speculative
         if speculative is None:
             return np.arange(written + 1, output + 1)
         steps = gains(speculative, self._plan.seed, index, written, output - written - 1)
         return np.minimum(written + 1 + np.array([0, *steps], np.int64), output)
 
-    # --- tables -------------------------------------------------------------------------------------------------
+    # --- tables -----------------------------------------------------------------------------------
 
     def _table(self, start: int, stop: int) -> pa.Table:
         import pyarrow as pa
@@ -124,10 +140,14 @@ class _Records:
         offsets = np.concatenate([[0], np.cumsum(events)])
         total = int(offsets[-1])
         steps = np.arange(total) + np.repeat(self._tick[here] - offsets[:-1], events)
-        arrival = self._clock.take(steps, mode="clip")  # beyond the end are only odd ones, which follow below
+        arrival = self._clock.take(
+            steps, mode="clip"
+        )  # beyond the end are only odd ones, which follow below
         some = events > 0
         arrival[offsets[:-1][some]] = self._first[here][some]
-        tokens = np.arange(1, total + 1, dtype=np.int32) - np.repeat(offsets[:-1].astype(np.int32), events)
+        tokens = np.arange(1, total + 1, dtype=np.int32) - np.repeat(
+            offsets[:-1].astype(np.int32), events
+        )
         low, high = np.searchsorted(self._odd_at, (start, stop)).tolist()
         for at in self._odd_at[low:high].tolist():
             span = slice(offsets[at - start], offsets[at - start + 1])
@@ -143,7 +163,10 @@ class _Records:
         schema = records_schema()
         count = stop - start
         return pa.table(
-            [columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in schema],
+            [
+                columns[field.name] if field.name in columns else pa.nulls(count, field.type)
+                for field in schema
+            ],
             schema=schema,
         )
 
@@ -157,7 +180,9 @@ class _Records:
         end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
 
         def named(numbers: NDArray[Any]) -> pa.Array:
-            return pc.binary_join_element_wise(str(self._cell), pa.array(numbers).cast(pa.string()), "-")
+            return pc.binary_join_element_wise(
+                str(self._cell), pa.array(numbers).cast(pa.string()), "-"
+            )
 
         def one_of(chosen: NDArray[Any], *words: str | None) -> pa.Array:
             return pa.array(words, pa.string()).take(pa.array(chosen.astype(np.int64)))
@@ -176,7 +201,9 @@ class _Records:
             "status": one_of(done, "cancelled", "ok"),
         }
         if not done.all():
-            columns["error"] = one_of(done, "not ended within the grace period after the duration", None)
+            columns["error"] = one_of(
+                done, "not ended within the grace period after the duration", None
+            )
         if self._policy.prefix_cache:
             columns["cached_tokens"] = pa.array(self._cached[here], mask=~done)  # told with the end
         if plan.has_sessions:

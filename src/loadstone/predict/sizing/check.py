@@ -1,5 +1,5 @@
-"""Contradictions of a deployment: parallelism that does not divide the model, contexts beyond its limit; with what
-would work."""
+"""Contradictions of a deployment: parallelism that does not divide the model, contexts beyond its
+limit; with what would work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from loadstone.catalogue.architecture.model import Experts, FullAttention, Layers, LinearAttention, Model
+from loadstone.catalogue.architecture.model import (
+    Experts,
+    FullAttention,
+    Layers,
+    LinearAttention,
+    Model,
+)
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.find import published_in
 from loadstone.engines import ENGINES, rules_of
@@ -25,8 +31,9 @@ def contradictions(deployment: Deployment, context_tokens: int | None = None) ->
     own, length = rules.model_context, count(deployment, "max_model_len", "max_seq_len")
     if length is not None and own is not None and length > own and rules.refuses_longer:
         problems.append(
-            f"max_model_len {length:,} is beyond the {own:,} that {model.name} was made for, and {deployment.engine} "
-            f"will not start; ask for at most {own:,}, or scale its positions: {rules.longer_context(length)}"
+            f"max_model_len {length:,} is beyond the {own:,} that {model.name} was made for, and"
+            f" {deployment.engine} will not start; ask for at most {own:,}, or scale its positions:"
+            f" {rules.longer_context(length)}"
         )
     too_long = beyond_context(deployment, context_tokens)
     return problems if too_long is None else [*problems, too_long]
@@ -36,7 +43,13 @@ def find_misfits(deployment: Deployment) -> list[str]:
     """Find what of a deployment cannot be, whatever the context; a line each."""
     rules = rules_of(deployment)
     refusals = (_with_others(deployment, rules.hardware_refusal()), rules.cache_refusal())
-    lines = [*_shape(deployment), *_published(deployment), *refusals, *_draft(deployment), rules.draft_refusal()]
+    lines = [
+        *_shape(deployment),
+        *_published(deployment),
+        *refusals,
+        *_draft(deployment),
+        rules.draft_refusal(),
+    ]
     lines.append(rules.offload_refusal())
     return list(dict.fromkeys(line for line in lines if line is not None))
 
@@ -49,8 +62,9 @@ def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | 
         return None
     if limit == rules.model_context:
         return (
-            f"context {context_tokens:,} is beyond the {limit:,} that {model.name} was made for; ask for at most "
-            f"{limit:,}, or scale its positions (YaRN): {rules.longer_context(context_tokens)}"
+            f"context {context_tokens:,} is beyond the {limit:,} that {model.name} was made for;"
+            f" ask for at most {limit:,}, or scale its positions (YaRN):"
+            f" {rules.longer_context(context_tokens)}"
         )
     return (
         f"context {context_tokens:,} is beyond the {limit:,} that the engine was given; "
@@ -59,7 +73,8 @@ def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | 
 
 
 def _published(deployment: Deployment) -> Iterator[str]:
-    """List what stands against the checkpoint that is published in the precision of `MODEL:weights`."""
+    """List what stands against the checkpoint that is published in the precision of
+    `MODEL:weights`."""
     model, dtype = deployment.model, deployment.weights_dtype
     checkpoint = None if dtype == model.weights_dtype else published_in(model, dtype)
     if checkpoint is not None:
@@ -68,7 +83,8 @@ def _published(deployment: Deployment) -> Iterator[str]:
 
 
 def _with_others(deployment: Deployment, refusal: str | None) -> str | None:
-    """A refusal of the engine with the other engines that would run the model on this GPU, if there are any."""
+    """A refusal of the engine with the other engines that would run the model on this GPU, if there
+    are any."""
     if refusal is None:
         return None
     others = [
@@ -76,9 +92,16 @@ def _with_others(deployment: Deployment, refusal: str | None) -> str | None:
         for engine in ENGINES
         if engine != deployment.engine
         and deployment.weights_dtype not in ENGINES[engine].unreadable_weights
-        and rules_of(msgspec.structs.replace(deployment, engine=engine, arguments=())).hardware_refusal() is None
+        and rules_of(
+            msgspec.structs.replace(deployment, engine=engine, arguments=())
+        ).hardware_refusal()
+        is None
     ]
-    return f"{refusal}; {' or '.join(f'engine={engine}' for engine in others)} would run it" if others else refusal
+    return (
+        f"{refusal}; {' or '.join(f'engine={engine}' for engine in others)} would run it"
+        if others
+        else refusal
+    )
 
 
 def _draft(deployment: Deployment) -> Iterator[str]:
@@ -88,18 +111,28 @@ def _draft(deployment: Deployment) -> Iterator[str]:
     draft, tp = deployment.draft.model, deployment.tp
     if uncut := _uncut_parts(draft, tp):
         ways = ", ".join(map(str, _tp_ways(draft)))
-        yield f"tp{tp} does not divide the {', the '.join(uncut)} of the draft {draft.name}; tp {ways} would"
+        yield (
+            f"tp{tp} does not divide the {', the '.join(uncut)} of the draft {draft.name}; tp"
+            f" {ways} would"
+        )
 
 
 def _shape(deployment: Deployment) -> Iterator[str]:
     shape, model = shape_of(deployment), deployment.model
     if shape.pp > model.layer_count:
-        yield f"pp{shape.pp} is more stages than the {model.layer_count} layers; pp up to {model.layer_count} works"
+        yield (
+            f"pp{shape.pp} is more stages than the {model.layer_count} layers; pp up to"
+            f" {model.layer_count} works"
+        )
     if uncut := _uncut_parts(model, shape.tp):
         ways = _tp_ways(model)
         most = max((n for n in ways if deployment.gpus % n == 0), default=1)
         rest = deployment.gpus // most
-        would = f"would: of {deployment.gpus} GPUs tp{most} with dp{rest} or pp{rest}" if rest > 1 else "would"
+        would = (
+            f"would: of {deployment.gpus} GPUs tp{most} with dp{rest} or pp{rest}"
+            if rest > 1
+            else "would"
+        )
         things = ", the ".join(uncut[:-1]) + (" and the " if uncut[1:] else "") + uncut[-1]
         yield f"tp{shape.tp} does not divide the {things}; tp {', '.join(map(str, ways))} {would}"
     for run in model.kinds:
@@ -116,7 +149,8 @@ def _tp_ways(model: Model) -> list[int]:
 
 
 def _uncut(run: Layers, tp: int) -> Iterator[str]:
-    """List what `tp` ranks cannot share evenly. KV heads and groups may also be copied, each to as many ranks."""
+    """List what `tp` ranks cannot share evenly. KV heads and groups may also be copied, each to as
+    many ranks."""
     attention, mlp = run.attention, run.mlp
     if attention is not None and attention.heads % tp:
         yield f"{attention.heads} attention heads"
@@ -136,21 +170,27 @@ def _mlp(run: Layers, expert_tp: int, expert_ep: int) -> Iterator[str]:
     if not isinstance(mlp, Experts):
         return
     if expert_ep > mlp.experts:
-        yield f"ep{expert_ep} is more ranks than the {mlp.experts} experts; ep up to {mlp.experts} works"
+        yield (
+            f"ep{expert_ep} is more ranks than the {mlp.experts} experts; ep up to {mlp.experts}"
+            " works"
+        )
     if mlp.intermediate % expert_tp:
         ways = ", ".join(str(n) for n in _WAYS if mlp.intermediate % n == 0)
         yield (
-            f"experts cut {expert_tp} ways: that does not divide the {mlp.intermediate} numbers of an expert's "
-            f"width; {ways} ways would, the rest by ep"
+            f"experts cut {expert_tp} ways: that does not divide the {mlp.intermediate} numbers of"
+            f" an expert's width; {ways} ways would, the rest by ep"
         )
     elif _blocked(run) and mlp.intermediate // expert_tp % 128:
         most = math.gcd(mlp.intermediate // 128, expert_tp)
         ep = expert_ep * expert_tp // most
         yield (
-            f"tp{expert_tp} cuts an expert's {mlp.intermediate} to {mlp.intermediate // expert_tp}, which the "
-            f"checkpoint's blocks of 128 do not divide; experts cut {most} ways work, the rest by ep (ep{ep})"
+            f"tp{expert_tp} cuts an expert's {mlp.intermediate} to {mlp.intermediate // expert_tp},"
+            f" which the checkpoint's blocks of 128 do not divide; experts cut {most} ways work,"
+            f" the rest by ep (ep{ep})"
         )
 
 
 def _blocked(run: Layers) -> bool:
-    return any(name.startswith("mlp.experts") and shared.group == 128 * 128 for name, shared in run.formats)
+    return any(
+        name.startswith("mlp.experts") and shared.group == 128 * 128 for name, shared in run.formats
+    )

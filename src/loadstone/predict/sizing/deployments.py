@@ -24,15 +24,30 @@ _OPTION = re.compile(
     re.IGNORECASE,
 )
 _COUNTED = re.compile(r"([0-9]+)\s*[x×*]\s*(.+)", re.IGNORECASE)
-_OF_A_DEPLOYMENT = ("gpu", "gpus", "tp", "pp", "dp", "ep", "attention_dp", "weights_dtype", "kv_dtype")
+_OF_A_DEPLOYMENT = (
+    "gpu",
+    "gpus",
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "attention_dp",
+    "weights_dtype",
+    "kv_dtype",
+)
 """Options that a model with an `@` says itself."""
 
 
 def split_models(text: str) -> list[str]:
-    """Models from a list with commas; those in a deployment's options (`@8xh200/tp4,engine=sglang`) part nothing."""
+    """Models from a list with commas; those in a deployment's options (`@8xh200/tp4,engine=sglang`)
+    part nothing."""
     models: list[str] = []
     for part in split_commas(text):
-        goes_on = _OPTION.fullmatch(part) or _in_pool(models[-1], part) if models and "@" in models[-1] else None
+        goes_on = (
+            _OPTION.fullmatch(part) or _in_pool(models[-1], part)
+            if models and "@" in models[-1]
+            else None
+        )
         if goes_on:
             models[-1] += "," + part
         else:
@@ -41,13 +56,19 @@ def split_models(text: str) -> list[str]:
 
 
 def _in_pool(text: str, part: str) -> bool:
-    """Tell whether a part is still of the pools before it: within their parentheses, or with the next one in it."""
-    return text.count("(") > text.count(")") or re.search(r"\+\s*(prefill|decode)\s*=", part) is not None
+    """Tell whether a part is still of the pools before it: within their parentheses, or with the
+    next one in it."""
+    return (
+        text.count("(") > text.count(")")
+        or re.search(r"\+\s*(prefill|decode)\s*=", part) is not None
+    )
 
 
 def deployments(options: SizeOptions) -> Iterator[Deployment]:
     """All of them, in order. Raises InputError: unknown names, and what no deployment can be."""
-    models = [model for text in options.models for part in split_models(text) for model in expand(part)]
+    models = [
+        model for text in options.models for part in split_models(text) for model in expand(part)
+    ]
     if not models:
         raise InputError("MODEL: none given; write e.g. llama-3.1-70b, or llama-3.1-70b@8xh200")
     for model in models:
@@ -57,10 +78,15 @@ def deployments(options: SizeOptions) -> Iterator[Deployment]:
 def _read_deployment(model: str, options: SizeOptions) -> Iterator[Deployment]:
     for flag in _OF_A_DEPLOYMENT:
         if getattr(options, flag):
-            raise InputError(f"--{flag.replace('_', '-')}: {model!r} is a whole deployment; leave one of them out")
+            raise InputError(
+                f"--{flag.replace('_', '-')}: {model!r} is a whole deployment; leave one of"
+                " them out"
+            )
     if has_pools(model):
         if options.engine or options.arguments:
-            raise InputError(f"--engine: {model!r} has pools, whose engine is said there; leave --engine out")
+            raise InputError(
+                f"--engine: {model!r} has pools, whose engine is said there; leave --engine out"
+            )
         yield parse_deployment(model)
         return
     name, where, rest = split_deployment(model)
@@ -76,17 +102,31 @@ def _check_gpus(model: str, options: SizeOptions) -> None:
             remedy = f"write --gpu {counted[2]} --gpus {counted[1]}, or {model}@{gpu}"
             raise InputError(f"--gpu: {gpu!r} is a number of GPUs, not the name of one; {remedy}")
     if not options.gpu:
-        raise InputError(f"--gpu: none given for {model!r}; write e.g. --gpu h200, or {suggest(model) or EXAMPLE}")
+        raise InputError(
+            f"--gpu: none given for {model!r}; write e.g. --gpu h200, or"
+            f" {suggest(model) or EXAMPLE}"
+        )
 
 
 def _combine(model: str, options: SizeOptions) -> Iterator[Deployment]:
     _check_gpus(model, options)
     counts = options.gpus or (1,)
-    splits = list(product(options.tp or (None,), options.pp or (None,), options.dp or (None,), options.ep or (None,)))
+    splits = list(
+        product(
+            options.tp or (None,),
+            options.pp or (None,),
+            options.dp or (None,),
+            options.ep or (None,),
+        )
+    )
     several = len(counts) * len(splits) > 1
     none_yet = True
     for weights, gpu, count, kv, engine in product(
-        options.weights_dtype or (None,), options.gpu, counts, options.kv_dtype or (None,), options.engine or (None,)
+        options.weights_dtype or (None,),
+        options.gpu,
+        counts,
+        options.kv_dtype or (None,),
+        options.engine or (None,),
     ):
         for split in splits:
             if several and not _is_possible(count, *split, options.attention_dp):
@@ -99,14 +139,22 @@ def _combine(model: str, options: SizeOptions) -> Iterator[Deployment]:
             name = f"{model}:{weights}" if weights else model
             yield _parse(f"{name}@{count}x{gpu}", [*parts, *_engine(options, engine)])
     if none_yet:
-        raise InputError("--gpus: no count is tp · pp · dp for any of those given; leave one of --tp, --pp, --dp out")
+        raise InputError(
+            "--gpus: no count is tp · pp · dp for any of those given; leave one of --tp, --pp,"
+            " --dp out"
+        )
 
 
 def _engine(options: SizeOptions, engine: str | None) -> list[str]:
     parts = [f"engine={engine}"] if engine else []
     parts += [f"version={options.engine_version}"] if options.engine_version else []
-    shares = {name: getattr(options, name) for name in ("gpu_memory_utilization", "mem_fraction_static")}
-    arguments = [*(f"{name}={value}" for name, value in shares.items() if value is not None), *options.arguments]
+    shares = {
+        name: getattr(options, name) for name in ("gpu_memory_utilization", "mem_fraction_static")
+    }
+    arguments = [
+        *(f"{name}={value}" for name, value in shares.items() if value is not None),
+        *options.arguments,
+    ]
     # Of several engines, each takes what it alone has, under its name here or under its own.
     own = {engine_of(engine)} if engine else set()
     others = {engine_of(other) for other in options.engine} - own
@@ -122,7 +170,9 @@ def _parse(where: str, options: Sequence[str]) -> Deployment:
     return parse_deployment(f"{where}/{','.join(options)}" if options else where)
 
 
-def _is_possible(gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: int | None, sharing: bool) -> bool:
+def _is_possible(
+    gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: int | None, sharing: bool
+) -> bool:
     ways = (tp or 1) * (pp or 1) * (dp or 1)
     whole = None not in (tp, pp, dp)
     if sharing and (dp or (gpus // ways if tp else 1)) < 2:
@@ -131,8 +181,8 @@ def _is_possible(gpus: int, tp: int | None, pp: int | None, dp: int | None, ep: 
 
 
 def sizes(options: SizeOptions) -> list[Row]:
-    """A row for each deployment × context × batch; one that cannot be says why. Raises InputError: names and numbers
-    that mean nothing, too many rows.
+    """A row for each deployment × context × batch; one that cannot be says why. Raises InputError:
+    names and numbers that mean nothing, too many rows.
     """
     rows: list[Row] = []
     for deployment in deployments(options):

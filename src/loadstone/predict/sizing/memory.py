@@ -1,4 +1,5 @@
-"""A deployment's memory under its engine's rules: the pieces of each rank, the cache, and what it holds."""
+"""A deployment's memory under its engine's rules: the pieces of each rank, the cache, and what it
+holds."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ _MOST_DOUBLED = 9
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """limits; a (rank, budget, cache) per pipeline stage; `binding`: the stage whose cache has the fewest blocks,
-    which all of them then have."""
+    """limits; a (rank, budget, cache) per pipeline stage; `binding`: the stage whose cache has the
+    fewest blocks, which all of them then have."""
 
     limits: BatchLimits
     stages: tuple[tuple[Rank, Budget, Cache], ...]
@@ -40,19 +41,23 @@ class Memory(msgspec.Struct, frozen=True):
 
     @property
     def has_room(self) -> bool:
-        """Something is left for a cache. A rank that keeps nothing but states, in a pool, needs nothing."""
+        """Something is left for a cache. A rank that keeps nothing but states, in a pool, needs
+        nothing."""
         return not _lacks(self.budget, self.cache)
 
     @property
     def grows_evenly(self) -> bool:
         """Each token of a request takes as much as any other, and nothing else does."""
         states = any(layer.state_bytes for rank, _, _ in self.stages for layer in rank.cache)
-        return not states and all(group.kind == "full" for _, _, cache in self.stages for group in cache.groups)
+        return not states and all(
+            group.kind == "full" for _, _, cache in self.stages for group in cache.groups
+        )
 
     def requests(self, context_tokens: int) -> float:
         """That one replica holds at once, with a fraction; inf where nothing grows with them.
 
-        States come out of their own pool, or out of the cache's blocks (vLLM), else out of the same room as it.
+        States come out of their own pool, or out of the cache's blocks (vLLM), else out of the same
+        room as it.
         """
         held = math.inf
         for rank, budget, cache in self.stages:
@@ -72,7 +77,9 @@ class Memory(msgspec.Struct, frozen=True):
         if not self.has_room:
             return False
         return self.requests(context_tokens) >= requests and all(
-            cache.holds(self.blocks, context_tokens, requests) for _, _, cache in self.stages if cache.block_bytes
+            cache.holds(self.blocks, context_tokens, requests)
+            for _, _, cache in self.stages
+            if cache.block_bytes
         )
 
     def whole_requests(self, context_tokens: int) -> float:
@@ -86,13 +93,18 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memory:
-    """Divide the memory of each stage. `context_tokens` matters to old vLLM alone, whose steps took whole prompts.
-    Raises InputError: an engine without rules, an argument that is no number."""
+    """Divide the memory of each stage. `context_tokens` matters to old vLLM alone, whose steps took
+    whole prompts. Raises InputError: an engine without rules, an argument that is no number."""
     if deployment.engine not in ENGINES:
-        raise InputError(f"engine {deployment.engine!r} has no sizing rules here; write one of {', '.join(ENGINES)}")
+        raise InputError(
+            f"engine {deployment.engine!r} has no sizing rules here; write one of"
+            f" {', '.join(ENGINES)}"
+        )
     rules = rules_of(deployment)
     limits = rules.limits(context_tokens)
-    stages = tuple((rank, rules.budget(rank, limits), rules.cache(rank, limits)) for rank in ranks(deployment))
+    stages = tuple(
+        (rank, rules.budget(rank, limits), rules.cache(rank, limits)) for rank in ranks(deployment)
+    )
     rooms = [budget.kv_bytes for _, budget, _ in stages]
     lacking = [i for i, (_, budget, cache) in enumerate(stages) if _lacks(budget, cache)]
     if lacking:
@@ -107,12 +119,14 @@ def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memo
 
 
 def _lacks(budget: Budget, cache: Cache) -> bool:
-    # Rounding: what is left of a rank without a growing cache may come out a fraction of a byte below nothing.
+    # Rounding: what is left of a rank without a growing cache may come out a fraction of a byte
+    # below nothing.
     return budget.kv_bytes <= 0 if cache.block_bytes else budget.kv_bytes < -1
 
 
 def max_context(deployment: Deployment, requests: int = 1) -> int:
-    """The longest context at which a replica holds `requests` at once, up to the model's limit; 0 where none fits."""
+    """The longest context at which a replica holds `requests` at once, up to the model's limit; 0
+    where none fits."""
     rules = rules_of(deployment)
     limit = rules.context_limit or NO_LIMIT_TOKENS
     whole = rules.whole_prompts(limit)
@@ -124,8 +138,8 @@ def max_context(deployment: Deployment, requests: int = 1) -> int:
 
 
 def reserved_tokens(deployment: Deployment) -> int | None:
-    """Return the tokens that each request takes room for where the cache is not paged: the longest that is held at
-    all; else None."""
+    """Return the tokens that each request takes room for where the cache is not paged: the longest
+    that is held at all; else None."""
     return max_context(deployment) if deployment.argument("kv_cache") == "reserved" else None
 
 
@@ -133,12 +147,18 @@ def _longest(memory: Memory, limit: int, requests: int) -> int:
     if not memory.holds(1, requests):
         return 0
     longest = min(
-        (cache.max_context(memory.blocks, limit, requests) for _, _, cache in memory.stages if cache.block_bytes),
+        (
+            cache.max_context(memory.blocks, limit, requests)
+            for _, _, cache in memory.stages
+            if cache.block_bytes
+        ),
         default=limit,
     )
     if memory.holds(longest, requests):
         return longest
-    return largest(1, longest, lambda context: memory.holds(context, requests))  # states share the room
+    return largest(
+        1, longest, lambda context: memory.holds(context, requests)
+    )  # states share the room
 
 
 def max_seqs(deployment: Deployment, memory: Memory) -> int:
@@ -148,15 +168,17 @@ def max_seqs(deployment: Deployment, memory: Memory) -> int:
 
 def _tokens(deployment: Deployment, memory: Memory) -> int:
     context = rules_of(deployment).context_limit or NO_LIMIT_TOKENS
-    return memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
+    return (
+        memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
+    )
 
 
 def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> EngineLimits:
-    """Return the limits that a scheduler of this deployment works under. Raises InputError where it does not fit, and
-    says why.
+    """Return the limits that a scheduler of this deployment works under. Raises InputError where it
+    does not fit, and says why.
 
-    A cache of windows or states holds more tokens of long requests than of short ones: it is that of requests of
-    `context_tokens`; None: of the longest there may be.
+    A cache of windows or states holds more tokens of long requests than of short ones: it is that
+    of requests of `context_tokens`; None: of the longest there may be.
     """
     wrong = contradictions(deployment)
     if wrong:
@@ -167,7 +189,9 @@ def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> 
         raise InputError(f"{deployment.name}: {no_room(deployment, memory)}")
     block = memory.limits.block_tokens
     if context_tokens is not None and not memory.grows_evenly:
-        tokens = max(block, int(min(memory.requests(context_tokens), NO_LIMIT_TOKENS) * context_tokens))
+        tokens = max(
+            block, int(min(memory.requests(context_tokens), NO_LIMIT_TOKENS) * context_tokens)
+        )
     blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
     # However short they are, each takes its states.
     most = max(1, int(min(max_seqs(deployment, memory), memory.whole_requests(1))))
@@ -179,11 +203,12 @@ DISK_BYTES_PER_S = 7e9
 
 
 def lower_tiers(deployment: Deployment) -> dict[str, float]:
-    """Return what the tiers below one replica's KV cache hold, in tokens, and the seconds that a token takes over the
-    link to each, as Tiers has them; nothing where the deployment names none. Raises InputError.
+    """Return what the tiers below one replica's KV cache hold, in tokens, and the seconds that a
+    token takes over the link to each, as Tiers has them; nothing where the deployment names none.
+    Raises InputError.
 
-    A rank keeps the blocks of its own layout: copies of a latent cache are kept as often as there are ranks. Memory
-    and disk are the deployment's, dealt evenly over its ranks.
+    A rank keeps the blocks of its own layout: copies of a latent cache are kept as often as there
+    are ranks. Memory and disk are the deployment's, dealt evenly over its ranks.
     """
     host, disk = (memory_size(deployment, name) for name in ("kv_host", "kv_disk"))
     if host is None:
@@ -201,24 +226,41 @@ def lower_tiers(deployment: Deployment) -> dict[str, float]:
 
 
 def no_room(
-    deployment: Deployment, memory: Memory, context_tokens: int = 1, requests: int = 1, narrower: str | None = None
+    deployment: Deployment,
+    memory: Memory,
+    context_tokens: int = 1,
+    requests: int = 1,
+    narrower: str | None = None,
 ) -> str:
-    """Why nothing is left for a KV cache, and how many GPUs would hold `requests` of `context_tokens` in all.
+    """Why nothing is left for a KV cache, and how many GPUs would hold `requests` of
+    `context_tokens` in all.
 
     `narrower`: a precision of weights in which these GPUs do, where one was looked for and found.
     """
     budget = memory.budget
     have = budget.total_bytes - budget.outside_bytes
     room = budget.kv_bytes + budget.weights_bytes + budget.state_bytes
-    per_gpu = f"{_gib(budget.weights_bytes)} GiB of weights per GPU and {_gib(have - room)} of everything else"
-    text = f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of each {deployment.gpu.name}"
+    per_gpu = (
+        f"{_gib(budget.weights_bytes)} GiB of weights per GPU and {_gib(have - room)} of everything"
+        " else"
+    )
+    text = (
+        f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of each"
+        f" {deployment.gpu.name}"
+    )
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
     if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
         return f"{text}; replicas that share one set of experts would ({_cut(shared)})"
     if (freed := _keeping_less_free(deployment)) is not None:
-        return f"{text}; {freed} would: by itself the engine keeps more free, the larger its chunks of prompts"
-    larger = more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room) or "larger GPUs would"
+        return (
+            f"{text}; {freed} would: by itself the engine keeps more free, the larger its chunks of"
+            " prompts"
+        )
+    larger = (
+        more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room)
+        or "larger GPUs would"
+    )
     # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
     wide = deployment.weights_dtype in ("bf16", "fp16", "fp32")
     half = msgspec.structs.replace(deployment, weights_dtype="fp8")
@@ -230,31 +272,39 @@ def no_room(
 
 
 def can_hold(deployment: Deployment, context_tokens: int, requests: int) -> bool:
-    """Tell whether such a deployment can be, and holds `requests` of `context_tokens` at once, over all its
-    replicas."""
+    """Tell whether such a deployment can be, and holds `requests` of `context_tokens` at once, over
+    all its replicas."""
     if contradictions(deployment, context_tokens):
         return False
-    return memory_of(deployment, context_tokens).holds(context_tokens, -(-requests // deployment.dp))
+    return memory_of(deployment, context_tokens).holds(
+        context_tokens, -(-requests // deployment.dp)
+    )
 
 
-def more_gpus(deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0) -> str | None:
-    """Name the GPUs, at least so many `times` as many, that hold `requests` of `context_tokens`: `4 GPUs would
-    (tp4)`."""
+def more_gpus(
+    deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0
+) -> str | None:
+    """Name the GPUs, at least so many `times` as many, that hold `requests` of `context_tokens`: `4
+    GPUs would (tp4)`."""
     found = _enough(deployment, context_tokens, requests, times)
     return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
 
 
 def _keeping_less_free(deployment: Deployment) -> str | None:
-    """The argument for the usual share of static memory, if the engine's own is smaller and with this there is
-    room."""
+    """The argument for the usual share of static memory, if the engine's own is smaller and with
+    this there is room."""
     name = rules_of(deployment).static_argument
     if not name or deployment.argument(name) is not None:
         return None
-    told = msgspec.structs.replace(deployment, arguments=(*deployment.arguments, (name, _USUAL_FRACTION)))
+    told = msgspec.structs.replace(
+        deployment, arguments=(*deployment.arguments, (name, _USUAL_FRACTION))
+    )
     return f"{name}={_USUAL_FRACTION}" if memory_of(told).has_room else None
 
 
-def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int) -> Deployment | None:
+def _sharing_experts(
+    deployment: Deployment, context_tokens: int, requests: int
+) -> Deployment | None:
     """The same with attention data-parallel, where it has replicas whole and that holds it."""
     if deployment.dp == 1 or deployment.attention_dp or not deployment.model.has_experts:
         return None
@@ -265,8 +315,11 @@ def _sharing_experts(deployment: Deployment, context_tokens: int, requests: int)
     return None
 
 
-def _enough(deployment: Deployment, context_tokens: int, requests: int, times: float) -> Deployment | None:
-    """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a node allows."""
+def _enough(
+    deployment: Deployment, context_tokens: int, requests: int, times: float
+) -> Deployment | None:
+    """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a
+    node allows."""
     ranks_now = deployment.tp * deployment.pp
     first = max(1, math.ceil(math.log2(times)))
     for doubled in range(first, _MOST_DOUBLED):
@@ -287,8 +340,15 @@ def _enough(deployment: Deployment, context_tokens: int, requests: int, times: f
 
 def _cut(deployment: Deployment) -> str:
     """The parallelism in words, `tp8 pp2`; empty on one GPU."""
-    named = (("tp", deployment.tp), ("pp", deployment.pp), ("dp", deployment.dp), ("ep", deployment.ep))
-    words = ["attention-dp"] * deployment.attention_dp + [f"{name}{value}" for name, value in named if value > 1]
+    named = (
+        ("tp", deployment.tp),
+        ("pp", deployment.pp),
+        ("dp", deployment.dp),
+        ("ep", deployment.ep),
+    )
+    words = ["attention-dp"] * deployment.attention_dp + [
+        f"{name}{value}" for name, value in named if value > 1
+    ]
     return " ".join(words)
 
 

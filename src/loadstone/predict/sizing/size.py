@@ -34,32 +34,37 @@ _SAME = ("gpus", "tp", "pp", "dp", "ep", "weights_dtype", "kv_dtype", "engine", 
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of one deployment, a row of `loadstone size --json`. Bytes are of all its GPUs together, copies
-    included, unless said otherwise; whole numbers of them are integers.
+    """The size of one deployment, a row of `loadstone size --json`. Bytes are of all its GPUs
+    together, copies included, unless said otherwise; whole numbers of them are integers.
 
-    kv_bytes_per_token       of the model, all ranks together, nothing counted twice; loaded draft layers too, or
-                             the draft model
-    kv_replication           bytes stored per token / kv_bytes_per_token, in one replica: above 1 where tensor
-                             parallelism exceeds the KV heads, or with MLA
+    kv_bytes_per_token       of the model, all ranks together, nothing counted twice; loaded draft
+                             layers too, or the draft model
+    kv_replication           bytes stored per token / kv_bytes_per_token, in one replica: above 1
+                             where tensor parallelism exceeds the KV heads, or with MLA
     context_tokens, batch    the request; without a context, the longest that the model allows
-    kv_bytes                 of batch × context_tokens, copies included; windows and states as they are
-    activation_bytes         peak of a step, runtime and CUDA graphs; SGLang: all it keeps beside weights and KV
+    kv_bytes                 of batch × context_tokens, copies included; windows and states as they
+                             are
+    activation_bytes         peak of a step, runtime and CUDA graphs; SGLang: all it keeps beside
+                             weights and KV
     reserve_bytes            what the engine leaves alone
     free_bytes               room for KV that batch × context_tokens leaves; negative: it lacks
     fits                     whether batch requests of context_tokens are held at once
-    max_context_tokens       at which `batch` requests are held at once, up to the model's limit; where each reserves
-                             the longest (kv_cache=reserved), that or none
+    max_context_tokens       at which `batch` requests are held at once, up to the model's limit;
+                             where each reserves the longest (kv_cache=reserved), that or none
     max_concurrent_requests  of context_tokens, held and run at once, over all replicas
     kv_capacity_tokens       that the KV caches of all replicas hold, of requests of context_tokens
-    warm_sessions            of context_tokens, whose blocks all of the KV caches hold at once, over all replicas
-    warm_sessions_host       with those that the host's memory has, where it keeps blocks too (kv_host); None: it does
-                             not
-    why                      what stands against it and what would work, or what else limits it; empty: nothing
-    pool, workers            of a deployment with pools: the row is one of so many workers of `prefill` or `decode`
-    staging_bytes            of such a worker, room that caches on their way take: buffers beside the cache, and what
-                             is kept free in it for each request
-    assumed                  what the model's config left open and was assumed, and fields not understood; a draft
-                             that is not counted
+    warm_sessions            of context_tokens, whose blocks all of the KV caches hold at once, over
+                             all replicas
+    warm_sessions_host       with those that the host's memory has, where it keeps blocks too
+                             (kv_host); None: it does not
+    why                      what stands against it and what would work, or what else limits it;
+                             empty: nothing
+    pool, workers            of a deployment with pools: the row is one of so many workers of
+                             `prefill` or `decode`
+    staging_bytes            of such a worker, room that caches on their way take: buffers beside
+                             the cache, and what is kept free in it for each request
+    assumed                  what the model's config left open and was assumed, and fields not
+                             understood; a draft that is not counted
     """
 
     model: str
@@ -103,8 +108,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def size(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> Row:
-    """The row of one deployment, under its engine's rules. Raises InputError: an engine without rules, an argument
-    that is no number.
+    """The row of one deployment, under its engine's rules. Raises InputError: an engine without
+    rules, an argument that is no number.
     """
     model, dp, rules = deployment.model, deployment.dp, rules_of(deployment)
     context = context_tokens or rules.context_limit or NO_LIMIT_TOKENS
@@ -120,7 +125,11 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
     seqs = max_seqs(deployment, memory) if memory.has_room else 0
     ways = deployment.tp * dp
-    kv_bytes = batch * deployment.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
+    kv_bytes = (
+        batch
+        * deployment.tp
+        * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
+    )
     budgets = [budget for _, budget, _ in memory.stages]
     room = ways * sum(one.kv_bytes + one.state_bytes for one in budgets)
     capacity = memory.cache.held_tokens(memory.blocks, context) if memory.cache.block_bytes else 0
@@ -130,12 +139,15 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         **{name: getattr(deployment, name) for name in _SAME},
         weights_bytes=_as_integer(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
         kv_bytes_per_token=_as_integer(_kv_bytes_per_token(deployment), above=math.inf),
-        kv_replication=_as_integer(kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf),
+        kv_replication=_as_integer(
+            kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf
+        ),
         context_tokens=context,
         batch=batch,
         kv_bytes=_as_integer(kv_bytes),
         activation_bytes=_as_integer(
-            ways * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets)
+            ways
+            * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets)
         ),
         reserve_bytes=_as_integer(ways * sum(one.outside_bytes for one in budgets)),
         free_bytes=_as_integer(room - kv_bytes),
@@ -150,14 +162,20 @@ def size(deployment: Deployment, context_tokens: int | None = None, batch: int =
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
         why=_why(deployment, memory, _Request(taken, batch, longest, seqs), fits, wrong),
         assumed="; ".join(
-            [*model.assumed, *_draft_assumed(deployment), *not_simulated(deployment.engine, deployment.arguments)]
+            [
+                *model.assumed,
+                *_draft_assumed(deployment),
+                *not_simulated(deployment.engine, deployment.arguments),
+            ]
         ),
     )
 
 
-def pool_sizes(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> list[Row]:
-    """Return a row for each pool, of one of its workers: of those that prefill with one request, of those that decode
-    with their part of `batch`, and what caches on their way leave of the room."""
+def pool_sizes(
+    deployment: Deployment, context_tokens: int | None = None, batch: int = 1
+) -> list[Row]:
+    """Return a row for each pool, of one of its workers: of those that prefill with one request, of
+    those that decode with their part of `batch`, and what caches on their way leave of the room."""
     problem, rows = handover_problem(deployment), []
     for pool in deployment.pools:
         worker, rules = pool.worker, rules_of(pool.worker).handover
@@ -169,36 +187,50 @@ def pool_sizes(deployment: Deployment, context_tokens: int | None = None, batch:
         spare = (rules.spare_tokens or 0) if pool.role == "decode" else 0
         buffer = row.context_tokens if rules.buffers else 0
         room = row.kv_capacity_tokens // worker.dp - buffer
-        held = min(row.max_concurrent_requests, worker.dp * max(0, room // (row.context_tokens + spare)))
+        held = min(
+            row.max_concurrent_requests, worker.dp * max(0, room // (row.context_tokens + spare))
+        )
         token = row.kv_bytes_per_token * row.kv_replication
         rows.append(_of_pool(row, pool, token * (worker.dp * buffer + held * spare), held, problem))
     return rows
 
 
-def _of_pool(row: Row, pool: DeployedPool, staging_bytes: float, held: int, problem: str | None) -> Row:
+def _of_pool(
+    row: Row, pool: DeployedPool, staging_bytes: float, held: int, problem: str | None
+) -> Row:
     fits, why = row.fits and problem is None and held >= row.batch, row.why
     if problem is not None:
         why = problem
     elif row.fits and not fits:
         why = (
-            f"beside caches on their way a {pool.role} worker has room for {held:,} requests of "
-            f"{row.context_tokens:,} tokens, {row.batch:,} asked; more workers, or a shorter context, would do"
+            f"beside caches on their way a {pool.role} worker has room for {held:,} requests of"
+            f" {row.context_tokens:,} tokens, {row.batch:,} asked; more workers, or a shorter"
+            " context, would do"
         )
     return msgspec.structs.replace(
         row,
-        pool=pool.role, workers=pool.workers, staging_bytes=_as_integer(staging_bytes), max_concurrent_requests=held,
-        free_bytes=_as_integer(row.free_bytes - staging_bytes), fits=fits, why=why,
-    )  # fmt: skip
+        pool=pool.role,
+        workers=pool.workers,
+        staging_bytes=_as_integer(staging_bytes),
+        max_concurrent_requests=held,
+        free_bytes=_as_integer(row.free_bytes - staging_bytes),
+        fits=fits,
+        why=why,
+    )
 
 
 def _warm_with_host(deployment: Deployment, context: int, capacity: int) -> int | None:
-    """Count the sessions that stay warm in the KV caches or the host: what is copied when it is computed is in both,
-    what is copied when its room is wanted in one of them."""
+    """Count the sessions that stay warm in the KV caches or the host: what is copied when it is
+    computed is in both, what is copied when its room is wanted in one of them."""
     offload, below = rules_of(deployment).offload, lower_tiers(deployment)
     if offload is None or not below:
         return None
     host = int(below["host_tokens"])
-    return deployment.dp * (capacity + host if offload.write == "evicted" else max(capacity, host)) // context
+    return (
+        deployment.dp
+        * (capacity + host if offload.write == "evicted" else max(capacity, host))
+        // context
+    )
 
 
 def _kv_bytes_per_token(deployment: Deployment) -> float:
@@ -219,13 +251,20 @@ def _as_integer(value: float, above: float = 1e6) -> float:
 def _draft_assumed(deployment: Deployment) -> Iterator[str]:
     """List what the draft's config left open, or say that nothing is counted of what guesses."""
     if deployment.draft is not None:
-        yield from (f"draft {deployment.draft.model.name}: {each}" for each in deployment.draft.model.assumed)
+        yield from (
+            f"draft {deployment.draft.model.name}: {each}"
+            for each in deployment.draft.model.assumed
+        )
     elif is_speculative(deployment) and not deployment.model.draft_layers:
-        yield "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has none of its own"
+        yield (
+            "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has"
+            " none of its own"
+        )
 
 
 class _Request(NamedTuple):
-    """The tokens and the number of requests asked for, and the most tokens and requests that there can be."""
+    """The tokens and the number of requests asked for, and the most tokens and requests that there
+    can be."""
 
     context: int
     batch: int
@@ -233,7 +272,9 @@ class _Request(NamedTuple):
     seqs: int
 
 
-def _why(deployment: Deployment, memory: Memory, request: _Request, fits: bool, wrong: list[str]) -> str:
+def _why(
+    deployment: Deployment, memory: Memory, request: _Request, fits: bool, wrong: list[str]
+) -> str:
     context, batch, longest, seqs = request
     if wrong:
         if wrong == [beyond_context(deployment, context)] and memory.has_room:
@@ -250,7 +291,11 @@ def _why(deployment: Deployment, memory: Memory, request: _Request, fits: bool, 
         whose = f"the KV cache of each of {dp} replicas" if dp > 1 else "the KV cache"
         asked = f"{-(-batch // dp):,} of {batch:,} asked" if dp > 1 else f"{batch:,} asked"
         text = f"{whose} holds {requests:.2f} requests of {context:,} tokens, {asked}"
-        remedies = ["a shorter max_model_len reserves less"] if reserved_tokens(deployment) is not None else []
+        remedies = (
+            ["a shorter max_model_len reserves less"]
+            if reserved_tokens(deployment) is not None
+            else []
+        )
         if longest:
             remedies.append(f"a context of {longest:,} fits")
         if batch > 1 and held:
@@ -258,7 +303,10 @@ def _why(deployment: Deployment, memory: Memory, request: _Request, fits: bool, 
         remedies += _larger_caches(deployment, context, batch)
         return "; ".join([text, *(remedies or ["larger GPUs would"])])
     if batch > seqs * deployment.dp:
-        return f"held, but {deployment.engine} runs {seqs * deployment.dp} requests at once at its defaults"
+        return (
+            f"held, but {deployment.engine} runs {seqs * deployment.dp} requests at once at its"
+            " defaults"
+        )
     per_node = min(deployment.gpu.per_node, -(-deployment.gpus // deployment.nodes))
     if deployment.tp > per_node:
         return f"tp{deployment.tp} reaches beyond the {per_node} GPUs of a node: slow links"
@@ -266,11 +314,15 @@ def _why(deployment: Deployment, memory: Memory, request: _Request, fits: bool, 
 
 
 def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
-    """Find the widest precision of weights in which the same GPUs hold it; None where none of those looked at will
-    do."""
+    """Find the widest precision of weights in which the same GPUs hold it; None where none of those
+    looked at will do."""
     four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
     now = deployment.weights_dtype
-    for dtype in (name for name in ("fp8", four) if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes):
+    for dtype in (
+        name
+        for name in ("fp8", four)
+        if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes
+    ):
         narrower = msgspec.structs.replace(deployment, weights_dtype=dtype)
         if can_hold(narrower, context, batch):
             return dtype
@@ -288,4 +340,7 @@ def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str
         return []
     more = more_gpus(deployment, context, batch)
     half = deployment.kv_dtype in ("bf16", "fp16", "fp32")
-    return [*(["an fp8 KV cache (--kv-dtype fp8) takes half"] if half else []), *([more] if more else [])]
+    return [
+        *(["an fp8 KV cache (--kv-dtype fp8) takes half"] if half else []),
+        *([more] if more else []),
+    ]

@@ -1,10 +1,11 @@
-"""Differences between GPUs: which ones share coefficients, and how boards, caches and links differ from those that
-the coefficients were fitted on, which are data centres' GPUs with NVLink and 16-bit caches for the most part.
+"""Differences between GPUs: which ones share coefficients, and how boards, caches and links differ
+from those that the coefficients were fitted on, which are data centres' GPUs with NVLink and 16-bit
+caches for the most part.
 
-The latter is by kernel tables, for the points of the fit tell little or nothing of it: those of PyPI's
-aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM. `benchmarks/reaches.py` prints what each
-reaches there; what is here of matrix products are ratios of L40S and RTX PRO 6000 to H100, H200 and B200, within 4 %
-of what it prints.
+The latter is by kernel tables, for the points of the fit tell little or nothing of it: those of
+PyPI's aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM.
+`benchmarks/reaches.py` prints what each reaches there; what is here of matrix products are ratios
+of L40S and RTX PRO 6000 to H100, H200 and B200, within 4 % of what it prints.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from loadstone.catalogue.hardware import Gpu
 from loadstone.engines.rules import EngineRules
 
 _CUT = frozenset({"h20"})
-"""GPUs that were sold with a seventh of their architecture's products, by the first word of their names."""
+"""GPUs that were sold with a seventh of their architecture's products, by the first word of their
+names."""
 
 
 def architecture_of(gpu: Gpu) -> str:
     """GPUs whose kernels are the same code: `hopper`, `blackwell`, `cdna 3` …
 
-    Blackwell Ultra and the Grace boards run Blackwell's; cards without a scale-up network are a kind of their own, as
-    their memory and clocks are other ones, and so is a GPU with most of its products cut off, which reaches other
-    shares of its peak.
+    Blackwell Ultra and the Grace boards run Blackwell's; cards without a scale-up network are a
+    kind of their own, as their memory and clocks are other ones, and so is a GPU with most of its
+    products cut off, which reaches other shares of its peak.
     """
     name = (gpu.architecture or gpu.name).lower().replace("grace ", "").replace(" ultra", "")
     if gpu.link == "pcie":
@@ -41,7 +43,9 @@ def is_amd(architecture: str) -> bool:
 
 def kind_of(model: Model) -> str:
     """Name the kind of its layers, as engines had to learn them one after the other."""
-    if any(isinstance(run.attention, LatentAttention | CompressedAttention) for run in model.layers):
+    if any(
+        isinstance(run.attention, LatentAttention | CompressedAttention) for run in model.layers
+    ):
         return "latent-attention"
     return "mixture-of-experts" if model.has_experts else "dense"
 
@@ -52,8 +56,8 @@ def shapes_of(model: Model) -> str:
 
 
 class BoardEfficiency(NamedTuple):
-    """The shares that a board reaches of what the fitted ones do, in products on 16-, 8- and 4-bit numbers (the
-    classes of coefficients `gemm_compute_…`, `gemm_memory_…`)."""
+    """The shares that a board reaches of what the fitted ones do, in products on 16-, 8- and 4-bit
+    numbers (the classes of coefficients `gemm_compute_…`, `gemm_memory_…`)."""
 
     compute: tuple[float, float, float]
     memory: tuple[float, float, float]
@@ -68,18 +72,20 @@ _BOARDS = {
     "rtx-pro-6000": BoardEfficiency((1.07, 1.22, 1.63), (0.96, 0.99, 1.13)),
 }
 _FLOORS = {"ada pcie": 0.75, "blackwell pcie": 0.75}
-"""A product's floor there, of the 4 µs in data centres: 2 to 5 µs in 16 bits on RTX PRO 6000, 0 to 5 on L40S, by
-products of 32 MB of weights and more. Smaller ones stay in these boards' caches (128 and 96 MB) while a table is
-made, and would put it at 1 and 0 µs."""
+"""A product's floor there, of the 4 µs in data centres: 2 to 5 µs in 16 bits on RTX PRO 6000, 0 to
+5 on L40S, by products of 32 MB of weights and more. Smaller ones stay in these boards' caches (128
+and 96 MB) while a table is made, and would put it at 1 and 0 µs."""
 _MARLIN = {"a100": 0.6, "a800": 0.6}
-"""Of what 16-bit products reach, those on weights that vLLM and SGLang widen within the kernel. Marlin's experts, the
-only ones that a table has, reach 150 of A100's 312 TFLOP/s, cuBLAS 245. On Hopper engines have Machete for it; on Ada
-Marlin reaches as much as cuBLAS, and TensorRT-LLM's own kernels do on A100."""
+"""Of what 16-bit products reach, those on weights that vLLM and SGLang widen within the kernel.
+Marlin's experts, the only ones that a table has, reach 150 of A100's 312 TFLOP/s, cuBLAS 245. On
+Hopper engines have Machete for it; on Ada Marlin reaches as much as cuBLAS, and TensorRT-LLM's own
+kernels do on A100."""
 _WIDENED = frozenset({"hopper", "hopper pcie", "blackwell"})
 
 
 class Ring(NamedTuple):
-    """The collectives of a node, beside their coefficients: seconds on top of the floor, share of the link."""
+    """The collectives of a node, beside their coefficients: seconds on top of the floor, share of
+    the link."""
 
     floor_s: float
     link: float
@@ -88,14 +94,16 @@ class Ring(NamedTuple):
 ALIKE = Ring(0.0, 1.0)
 _FOURTH = {2: Ring(0.7e-6, 1.28), 4: Ring(7e-6, 0.60), 8: Ring(17e-6, 0.42)}
 _FIFTH = {2: Ring(0.7e-6, 1.30), 4: Ring(7e-6, 0.95), 8: Ring(18e-6, 0.80)}
-"""By ranks, over PCIe of the fourth and the fifth generation, beside coefficients that are those of NVLink (0.47 of
-the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0.38 of the link and take 5, 13 and 24
-µs at least, with all three engines. L40S' take as long at least; on one node they reach 0.60, 0.12 and 0.06 of the
-link, on another 0.57, 0.67 and 0.65, for how a node is laid out decides: here is the geometric mean of the two."""
+"""By ranks, over PCIe of the fourth and the fifth generation, beside coefficients that are those of
+NVLink (0.47 of the link, 7 µs among eight). All-reduces of RTX PRO 6000 reach 0.62, 0.45 and 0.38
+of the link and take 5, 13 and 24 µs at least, with all three engines. L40S' take as long at least;
+on one node they reach 0.60, 0.12 and 0.06 of the link, on another 0.57, 0.67 and 0.65, for how a
+node is laid out decides: here is the geometric mean of the two."""
 _FIFTH_BYTES_PER_S = 60e9
 _ONE_LINK = Ring(0.0, 1.6)
-"""Between two GPUs of AMD's meshes: their one link carries 48 of its 64 GB/s, 0.75 of it (AMD's own measurement on
-MI300X: ROCm blog, RCCL and xGMI, March 2025), where NVLink's coefficient is 0.47. Points have four GPUs or eight."""
+"""Between two GPUs of AMD's meshes: their one link carries 48 of its 64 GB/s, 0.75 of it (AMD's own
+measurement on MI300X: ROCm blog, RCCL and xGMI, March 2025), where NVLink's coefficient is 0.47.
+Points have four GPUs or eight."""
 
 
 def board_efficiency(gpu: Gpu) -> BoardEfficiency:
@@ -113,12 +121,12 @@ def widened(gpu: Gpu, rules: EngineRules | type[EngineRules]) -> float:
 
 
 def widening_of(gpu: Gpu, rules: EngineRules | type[EngineRules]) -> float:
-    """Return the 16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table tells it apart from
-    reading.
+    """Return the 16-bit FLOPs whose time a byte of an FP8 cache takes to widen; 0 where no table
+    tells it apart from reading.
 
-    With it and the time of the bandwidth the tables of attention are met: whatever the heads, vLLM reads FP8 at 2.4
-    and 2.65 TB/s on H100 and H200 (2.9 and 3.9 in 16 bits), SGLang at 1.9 and 2.2 (2.9 and 4.0), and on B200 at 5.4
-    and 4.8 (6.3 and 6.5).
+    With it and the time of the bandwidth the tables of attention are met: whatever the heads, vLLM
+    reads FP8 at 2.4 and 2.65 TB/s on H100 and H200 (2.9 and 3.9 in 16 bits), SGLang at 1.9 and 2.2
+    (2.9 and 4.0), and on B200 at 5.4 and 4.8 (6.3 and 6.5).
     """
     return rules.fp8_widening if architecture_of(gpu) in _WIDENED else 0.0
 

@@ -1,8 +1,8 @@
-"""Classes of deployments and loads that no measurement behind the shipped coefficients covers, and how much wider
-their intervals are.
+"""Classes of deployments and loads that no measurement behind the shipped coefficients covers, and
+how much wider their intervals are.
 
-Each was found by errors of rows that no fit has seen; docs/accuracy.md has what other rows say of them. A calibration
-on measurements of one's own removes the widening.
+Each was found by errors of rows that no fit has seen; docs/accuracy.md has what other rows say of
+them. A calibration on measurements of one's own removes the widening.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Uncovered(NamedTuple):
 
 
 def uncovered(deployment: Deployment, measured: Collection[str], family: str) -> list[Uncovered]:
-    """List the classes that a deployment is in. `measured`: the families with measurements on its architecture."""
+    """List the classes that a deployment is in. `measured`: the families with measurements on its
+    architecture."""
     gpu, model, weights = deployment.gpu, deployment.model, deployment.weights_dtype
     found = [Uncovered(what) for what in rules_of(deployment).uncovered()]
     if gpu.vendor == "amd":
@@ -40,8 +41,8 @@ def uncovered(deployment: Deployment, measured: Collection[str], family: str) ->
 
 
 def uncovered_load(deployment: Deployment, burst: int, running: int) -> list[Uncovered]:
-    """List the classes that a load is in. `burst`: the requests of a burst, 0 where it is none; `running`: those that
-    one scheduler decodes at once, at most."""
+    """List the classes that a load is in. `burst`: the requests of a burst, 0 where it is none;
+    `running`: those that one scheduler decodes at once, at most."""
     found = []
     if burst >= _LARGE_BURST:
         found.append(Uncovered(f"bursts of {_LARGE_BURST} requests and more"))

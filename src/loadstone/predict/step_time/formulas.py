@@ -2,28 +2,33 @@
 
 `values` is d × K, the coefficients in the order of `coefficients.NAMES`, not their logarithms.
 
-    step    = kernels + pp·(step_s + sequence_s·S + (prefill_step_s where the step holds prompt tokens))
+    step    = kernels + pp·(step_s + sequence_s·S + (prefill_step_s where the step holds prompt
+            tokens))
     kernels = Σ products(n tokens) + Σ experts(n) + head(S) + Σ collectives(n) + floors + attention
-    where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their number ‖
+    where no CUDA graph holds the step, the host launches each kernel: ‖ kernels, launch_s·their
+    number ‖
 
     product     ‖ n·FLOPs/(eC·peak), (weights + n·activations)/(eM·bandwidth) ‖
     experts     floor + pairs·FLOPs/(eC·share·peak) + touched·weights/(eM·share·bandwidth) +
-                pairs·activations/(share·bandwidth), the floor and the shares as measured of the engine's kernel
-                (expert_kernels.py); tokens T of all schedulers; touched = E/ep·(1 − (1 + a/s)^−s),
-                a = −T·ln(1 − k/E), where experts are asked for at gamma-distributed rates of shape s (s → ∞:
-                uniform routing, 1 − ((E − k)/E)^T). All ranks wait for the fullest: by z(ep) standard deviations it
-                has more of both than the mean, the largest of ep normal numbers; of a rank's touched experts the
-                variance is E/ep·p·(1 − p), p the share touched, of its pairs m + m²·ep/(s·E), m = T·k/ep. Kernels
-                that are not told which pairs are their own move the activations of all, T·k
-    collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the tensor, and between
-                nodes that of each GPU's part of it
-    decode      ‖ context·cache/(eA·bandwidth), context·(FLOPs/eP + cache·widening)/peak ‖ + S·state/(eA·bandwidth)
+                pairs·activations/(share·bandwidth), the floor and the shares as measured of the
+                engine's kernel (expert_kernels.py); tokens T of all schedulers; touched = E/ep·(1 −
+                (1 + a/s)^−s), a = −T·ln(1 − k/E), where experts are asked for at gamma-distributed
+                rates of shape s (s → ∞: uniform routing, 1 − ((E − k)/E)^T). All ranks wait for the
+                fullest: by z(ep) standard deviations it has more of both than the mean, the largest
+                of ep normal numbers; of a rank's touched experts the variance is E/ep·p·(1 − p), p
+                the share touched, of its pairs m + m²·ep/(s·E), m = T·k/ep. Kernels that are not
+                told which pairs are their own move the activations of all, T·k
+    collective  floor·(1/2 + log₂(ranks)/6) + n·message/(eL·link); ring volume: 2(r − 1)/r of the
+                tensor, and between nodes that of each GPU's part of it
+    decode      ‖ context·cache/(eA·bandwidth), context·(FLOPs/eP + cache·widening)/peak ‖ +
+                S·state/(eA·bandwidth)
     prompt      pairs·FLOPs/(eP·peak), pairs = Σ new·(cached + new/2)
 
-‖a, b‖ = (a³ + b³)^⅓: a kernel near its ridge overlaps the two imperfectly. A grouped kernel of experts does not
-overlap them at all: with the sum its measured times are met as well as with any norm (docs/perfmodel.md).
-Sources: the roofline is Williams et al. 2009; experts touched under uniform routing as in BLIS; ring volume as in
-NCCL's tests; exponents and shapes of the floors are ours, judged on the points (docs/perfmodel.md).
+‖a, b‖ = (a³ + b³)^⅓: a kernel near its ridge overlaps the two imperfectly. A grouped kernel of
+experts does not overlap them at all: with the sum its measured times are met as well as with any
+norm (docs/perfmodel.md). Sources: the roofline is Williams et al. 2009; experts touched under
+uniform routing as in BLIS; ring volume as in NCCL's tests; exponents and shapes of the floors are
+ours, judged on the points (docs/perfmodel.md).
 """
 
 from __future__ import annotations
@@ -42,28 +47,39 @@ from loadstone.predict.step_time.work import COLLECTIVE, EXCHANGE, EXPERTS, GEMM
 Seconds = TypeVar("Seconds", float, Array)
 """Of one deployment, or of several at once."""
 
-_GEMM_COMPUTE = np.array([INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]])
-_GEMM_MEMORY = np.array([INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]])
+_GEMM_COMPUTE = np.array(
+    [INDEX["gemm_compute_bf16"], INDEX["gemm_compute_fp8"], INDEX["gemm_compute_fp4"]]
+)
+_GEMM_MEMORY = np.array(
+    [INDEX["gemm_memory_bf16"], INDEX["gemm_memory_fp8"], INDEX["gemm_memory_fp4"]]
+)
 
 _EXPERTS = np.array([INDEX["expert_compute"], INDEX["expert_memory"]])
 
 _FLOORS = {
-    "layers": "layer_s", "products": "product_s", "quantised": "quantised_s", "expert_layers": "expert_layer_s",
-    "latent_layers": "latent_layer_s", "linear_layers": "linear_layer_s",
-}  # fmt: skip
+    "layers": "layer_s",
+    "products": "product_s",
+    "quantised": "quantised_s",
+    "expert_layers": "expert_layer_s",
+    "latent_layers": "latent_layer_s",
+    "linear_layers": "linear_layer_s",
+}
 """By number of layers or kernels (of Work), the coefficient that each takes."""
 
 
 def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
-    """Return the seconds that depend on the number of tokens alone: products, experts, collectives, layers'
-    floors."""
+    """Return the seconds that depend on the number of tokens alone: products, experts, collectives,
+    layers' floors."""
     row = work.row
     each = np.zeros(len(row))
     met = tokens[row] * np.maximum(work.group, 1.0)
 
     at = np.flatnonzero(work.kind == GEMM)
     compute, memory = _rates(work, values, at)
-    each[at] = both(met[at] * work.flops[at] / compute, (work.weights[at] + met[at] * work.activations[at]) / memory)
+    each[at] = both(
+        met[at] * work.flops[at] / compute,
+        (work.weights[at] + met[at] * work.activations[at]) / memory,
+    )
 
     at = np.flatnonzero(work.kind == EXPERTS)
     if len(at):
@@ -77,7 +93,9 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         uneven = np.where(work.uneven[at] < 0, 1 / (shape * local), work.uneven[at] ** 2)
         pairs = mean + fullest * np.sqrt(mean + mean**2 * uneven)
         moved = np.where(work.all_pairs[at] > 0, mean * ep, pairs)
-        demand = -met[at] * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))  # uniform: 1 − e^−demand are touched
+        demand = -met[at] * np.log1p(
+            -np.minimum(per_token / experts, 1 - 1e-9)
+        )  # uniform: 1 − e^−demand are touched
         share = -np.expm1(-shape * np.log1p(demand / shape))
         touched = np.minimum(local, local * share + fullest * np.sqrt(local * share * (1 - share)))
         each[at] = (
@@ -108,8 +126,9 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
 
 
 def met_part(work: Work) -> Work:
-    """Keep of the work behind body_seconds what is done on the tokens of all ranks of an attention-DP group together:
-    experts and collectives, or the exchange. Zero without such a group."""
+    """Keep of the work behind body_seconds what is done on the tokens of all ranks of an
+    attention-DP group together: experts and collectives, or the exchange. Zero without such a
+    group."""
     none = dict.fromkeys(_FLOORS, np.zeros_like(work.layers))
     together = (work.group > 1) | (work.kind == EXCHANGE)
     return replace(work, count=np.where(together, work.count, 0.0), **none)  # type: ignore[arg-type]
@@ -120,18 +139,24 @@ def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
     at = np.flatnonzero(work.kind == HEAD)
     compute, memory = _rates(work, values, at)
     rows = sequences[work.row[at]]
-    each = both(rows * work.flops[at] / compute, (work.weights[at] + rows * work.activations[at]) / memory)
+    each = both(
+        rows * work.flops[at] / compute, (work.weights[at] + rows * work.activations[at]) / memory
+    )
     return np.asarray(np.bincount(work.row[at], each, minlength=len(work.hbm)).astype(np.float64))
 
 
 def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
-    """Decode attention is linear: (s per context token, s per context token within windows, s per sequence)."""
+    """Decode attention is linear: (s per context token, s per context token within windows, s per
+    sequence)."""
     read = values[:, INDEX["attention_decode"]] * work.hbm
     latent = np.where(work.latent > 0, values[:, INDEX["latent_decode"]], 1.0)
     products = values[:, INDEX["attention_prefill"]] * work.peak16
     widened = work.widening / work.peak16
     full = both(work.cache / (read * latent), work.context_flops / products + work.cache * widened)
-    windowed = both(work.window_cache / (read * latent), work.window_flops / products + work.window_cache * widened)
+    windowed = both(
+        work.window_cache / (read * latent),
+        work.window_flops / products + work.window_cache * widened,
+    )
     return full, windowed, work.state / read
 
 
@@ -149,13 +174,16 @@ def launch_seconds(work: Work, values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Seconds of a step but for those of its tokens: numbers of one deployment, or arrays over several.
+    """Seconds of a step but for those of its tokens: numbers of one deployment, or arrays over
+    several.
 
     context, window      decode attention per context token, and per context token within windows
     state                per sequence whose state is read and written
-    pair, window_pair    attention of prompts, per pair of a new and an earlier token, and the same within windows
+    pair, window_pair    attention of prompts, per pair of a new and an earlier token, and the same
+                         within windows
     launch               launching the kernels of a step one by one
-    step, sequence       host time of a step that its kernels do not hide, and more for each sequence
+    step, sequence       host time of a step that its kernels do not hide, and more for each
+                         sequence
     prompts              more of it where the step holds prompt tokens
     """
 
@@ -193,7 +221,8 @@ def attention_seconds(
     pairs: Seconds,
     window_pairs: Seconds,
 ) -> Seconds:
-    """Return the seconds of one pass over so many context tokens of decodes, and pairs of prompts."""
+    """Return the seconds of one pass over so many context tokens of decodes, and pairs of
+    prompts."""
     seconds: Seconds = (
         terms.context * context_tokens
         + terms.window * window_tokens
@@ -235,5 +264,10 @@ def window_pairs(new: Seconds, cached: Seconds, window: Seconds) -> Seconds:
 def _rates(work: Work, values: Array, at: NDArray[np.int64]) -> tuple[Array, Array]:
     """FLOP/s and bytes/s that products reach, per operator."""
     row = work.row[at]
-    compute = values[row, _GEMM_COMPUTE[work.compute[at]]] * work.efficiency_compute[at] * work.peak[at]
-    return compute, values[row, _GEMM_MEMORY[work.memory[at]]] * work.efficiency_memory[at] * work.hbm[row]
+    compute = (
+        values[row, _GEMM_COMPUTE[work.compute[at]]] * work.efficiency_compute[at] * work.peak[at]
+    )
+    return (
+        compute,
+        values[row, _GEMM_MEMORY[work.memory[at]]] * work.efficiency_memory[at] * work.hbm[row],
+    )

@@ -1,12 +1,15 @@
-"""Profiles: the coefficients of an engine (and its version) on a kind of GPU, how sure they are, and where from.
+"""Profiles: the coefficients of an engine (and its version) on a kind of GPU, how sure they are,
+and where from.
 
-A profile is a small JSON file. Shipped ones are packed into one, `profiles.json.gz`; a user's own, written by
-`loadstone calibrate`, lies in the configuration folder. `covariance` is of the logarithms, `residual` the spread of
-ln(measured/predicted) that remains with the best coefficients, by quantity. `held_out` has, for each model family
-that the fit has seen, the logarithms of a fit without it: what its own points are scored with. The widest profile
-has the `families` of models, and what each adds to the logarithms of all profiles: kernels fit one model better than
-another. `held_out_spread` has how many times as uncertain each coefficient is without a family's rows; `wider`: how
-much wider intervals are, in ln, than the fit says, because no measurement covers the deployment (coverage.py).
+A profile is a small JSON file. Shipped ones are packed into one, `profiles.json.gz`; a user's own,
+written by `loadstone calibrate`, lies in the configuration folder. `covariance` is of the
+logarithms, `residual` the spread of ln(measured/predicted) that remains with the best coefficients,
+by quantity. `held_out` has, for each model family that the fit has seen, the logarithms of a fit
+without it: what its own points are scored with. The widest profile has the `families` of models,
+and what each adds to the logarithms of all profiles: kernels fit one model better than another.
+`held_out_spread` has how many times as uncertain each coefficient is without a family's rows;
+`wider`: how much wider intervals are, in ln, than the fit says, because no measurement covers the
+deployment (coverage.py).
 """
 
 from __future__ import annotations
@@ -44,17 +47,20 @@ Quantity = Literal["ttft", "tpot", "throughput"]
 """What is predicted of a point, and scored."""
 
 FEW_ROWS = 5
-"""Rows: with fewer, boards of an architecture that differ threefold in power and products rest on one of them."""
+"""Rows: with fewer, boards of an architecture that differ threefold in power and products rest on
+one of them."""
 MEASURED_VENDORS = ("nvidia", "any")
-"""On whose GPUs present releases of engines were measured with every kind of model (docs/accuracy.md)."""
+"""On whose GPUs present releases of engines were measured with every kind of model
+(docs/accuracy.md)."""
 ELSEWHERE: dict[Quantity, float] = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
-"""What remains, at least, on machines and with launches that a fit has not seen, in ln: with it four in five of
-benchmarks/public_points.csv lie inside, where nothing is suspect in them (docs/accuracy.md)."""
+"""What remains, at least, on machines and with launches that a fit has not seen, in ln: with it
+four in five of benchmarks/public_points.csv lie inside, where nothing is suspect in them
+(docs/accuracy.md)."""
 
 
 class FitProvenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The points that a profile was fitted on; `kinds`, `families`: how many of its rows are of which kind of model
-    (boards.kind_of), and of which family."""
+    """The points that a profile was fitted on; `kinds`, `families`: how many of its rows are of
+    which kind of model (boards.kind_of), and of which family."""
 
     script: str
     date: str
@@ -70,8 +76,10 @@ class OtherArchitecture(InputError):
 
 
 class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model (boards.shapes_of),
-    the family that its rows are held out with. `acceptance`: of guessed tokens, as measured engines counted it."""
+    """Coefficients in the order of `names`, as logarithms. `families`: by the shapes of a model
+    (boards.shapes_of), the family that its rows are held out with. `acceptance`: of guessed tokens,
+    as measured engines counted it.
+    """
 
     name: str
     engine: str
@@ -91,7 +99,8 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: int = 1
 
     def values(self, without: str | None = None) -> Array:
-        """The coefficients; `without` a model family: as fitted without it, where it was in the fit."""
+        """The coefficients; `without` a model family: as fitted without it, where it was in the
+        fit."""
         return np.exp(self.held_out.get(without or "", self.logarithms))
 
     def rows_without(self, family: str) -> int:
@@ -137,9 +146,10 @@ def processor_profile() -> Profile:
 
 
 def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
-    """Return the user's profile in that file or of that name, else the shipped one for this engine and GPU, else the
-    nearest: the same engine on any GPU, any engine on the same kind of GPU, any on any. A GPU of the user's own has
-    the coefficients of its kind, and the uncertainty of a GPU that nobody has measured."""
+    """Return the user's profile in that file or of that name, else the shipped one for this engine
+    and GPU, else the nearest: the same engine on any GPU, any engine on the same kind of GPU, any
+    on any. A GPU of the user's own has the coefficients of its kind, and the uncertainty of a GPU
+    that nobody has measured."""
     engine, era = deployment.engine, rules_of(deployment).era
     architecture = architecture_of(deployment.gpu)
     if name:
@@ -147,19 +157,21 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
         if profile.architecture not in ("*", architecture):
             here = f"{deployment.gpu.name} is {architecture}"
             raise OtherArchitecture(
-                f"--profile {name}: it is of {profile.architecture}, {here}; leave it out, or make one there with "
-                "`loadstone calibrate`"
+                f"--profile {name}: it is of {profile.architecture}, {here}; leave it out, or make"
+                " one there with `loadstone calibrate`"
             )
         return profile
     if architecture == PROCESSOR:
         return processor_profile()
     shipped = shipped_profiles()
-    # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on another.
+    # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on
+    # another.
     known = any(
         each.architecture == architecture and (each.engine == engine or not is_amd(architecture))
         for each in shipped.values()
     )
-    # AMD's libraries are one code: most like an unmeasured one's kernels are those of the measured one.
+    # AMD's libraries are one code: most like an unmeasured one's kernels are those of the measured
+    # one.
     nearest = "cdna 3" if not known and is_amd(architecture) else architecture
     own = ((engine, era, nearest), (engine, "*", nearest), (engine, era, "*"), (engine, "*", "*"))
     for key in (*own, ("*", "*", nearest), ("*", "*", "*")):
@@ -172,16 +184,17 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
 
 
 def uncovered_classes(deployment: Deployment) -> list[Uncovered]:
-    """List the classes without measurements that a deployment is in, by the families that were measured on its
-    architecture."""
+    """List the classes without measurements that a deployment is in, by the families that were
+    measured on its architecture."""
     mine = shipped_profiles().get(("*", "*", architecture_of(deployment.gpu)))
     families = () if mine is None else mine.provenance.families
     return uncovered(deployment, families, family_of(deployment.model))
 
 
 def leave_out(profile: Profile, family: str) -> Profile:
-    """Return the profile of the fit without a model family, with that fit's uncertainty; the same where the family is
-    not in the fit. With no rows left it is as uncertain as a GPU that nobody has measured."""
+    """Return the profile of the fit without a model family, with that fit's uncertainty; the same
+    where the family is not in the fit. With no rows left it is as uncertain as a GPU that nobody
+    has measured."""
     if family not in profile.held_out:
         return profile
     times = np.array(profile.held_out_spread.get(family, np.ones(len(NAMES))))
@@ -207,8 +220,8 @@ def _stretch(profile: Profile, times: float) -> Profile:
 
 
 def unmeasured(deployment: Deployment, profile: Profile) -> str:
-    """Name what there is no measurement of in `profile`, as profile_of() found it; "" where there are some, or where
-    it is the user's own."""
+    """Name what there is no measurement of in `profile`, as profile_of() found it; "" where there
+    are some, or where it is the user's own."""
     if is_own(profile):
         return ""
     architecture, shipped = architecture_of(deployment.gpu), shipped_profiles()
@@ -219,8 +232,13 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     release = f"{deployment.engine} {deployment.engine_version or 'of today'}"
     if profile.era != rules_of(deployment).era or not profile.provenance.rows:
         return f"{release} on {architecture}"
-    # Later eras differ little from one another: what one of them tells of a kind of model holds for the next.
-    evidence = profile if profile.era in OLD_ERAS else shipped.get((profile.engine, "*", architecture), profile)
+    # Later eras differ little from one another: what one of them tells of a kind of model holds for
+    # the next.
+    evidence = (
+        profile
+        if profile.era in OLD_ERAS
+        else shipped.get((profile.engine, "*", architecture), profile)
+    )
     kind = kind_of(deployment.model)
     if kind not in evidence.provenance.kinds:
         return f"{release} with {kind} models on {architecture}"
@@ -234,8 +252,8 @@ def engine_measured(deployment: Deployment) -> bool:
 
 
 def vendor_measured(deployment: Deployment) -> bool:
-    """Tell whether a present release of its engine was measured with its kind of model on its vendor's GPUs: on AMD's
-    that is known for each architecture."""
+    """Tell whether a present release of its engine was measured with its kind of model on its
+    vendor's GPUs: on AMD's that is known for each architecture."""
     if deployment.gpu.vendor in MEASURED_VENDORS:
         return True
     mine = deployment.engine, architecture_of(deployment.gpu)
@@ -248,21 +266,28 @@ def vendor_measured(deployment: Deployment) -> bool:
 
 
 def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, float]:
-    """Return what remains of ln(measured/predicted), by quantity, for a point of that `source`; None: on a user's
-    machine.
+    """Return what remains of ln(measured/predicted), by quantity, for a point of that `source`;
+    None: on a user's machine.
 
     No less than ELSEWHERE, but where the fit has seen the source, or the profile is the user's own.
     """
     seen = is_own(profile) or source in _sources() or profile.architecture == PROCESSOR
     least: dict[Quantity, float] = {} if seen else ELSEWHERE
-    return {name: profile.wider * max(value, least.get(name, 0.0)) for name, value in profile.residual.items()}
+    return {
+        name: profile.wider * max(value, least.get(name, 0.0))
+        for name, value in profile.residual.items()
+    }
 
 
-def spreads(profile: Profile, slopes: Array, quantity: Quantity, source: str | None = None) -> Array:
-    """Return standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s from remaining().
+def spreads(
+    profile: Profile, slopes: Array, quantity: Quantity, source: str | None = None
+) -> Array:
+    """Return standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s
+    from remaining().
 
-    `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is exp(±Z80·that), of scores
-    and of what a calibration gains; that of a simulation has the same C and s, and draws in place of slopes.
+    `slopes`: d ln(predicted)/d ln(coefficient), a row for each point. An 80 % interval is
+    exp(±Z80·that), of scores and of what a calibration gains; that of a simulation has the same C
+    and s, and draws in place of slopes.
     """
     known = np.einsum("ij,jk,ik->i", slopes, np.array(profile.covariance), slopes)
     return np.asarray(np.sqrt(known + remaining(profile, source).get(quantity, 0.3) ** 2))
@@ -270,24 +295,32 @@ def spreads(profile: Profile, slopes: Array, quantity: Quantity, source: str | N
 
 @cache
 def _sources() -> frozenset[str]:
-    return frozenset(name for profile in shipped_profiles().values() for name in profile.provenance.sources)
+    return frozenset(
+        name for profile in shipped_profiles().values() for name in profile.provenance.sources
+    )
 
 
 def is_own(profile: Profile) -> bool:
     """Tell whether it was made of a user's own measurements."""
-    return bool(profile.provenance.rows) and profile.name not in {each.name for each in shipped_profiles().values()}
+    return bool(profile.provenance.rows) and profile.name not in {
+        each.name for each in shipped_profiles().values()
+    }
 
 
 def family_of(model: Model, family: str = "") -> str:
-    """Name the family of the shipped fit that a point of this model belongs to: the one it is declared to, else
-    that of the models of its shapes; "" where the fit has seen none."""
+    """Name the family of the shipped fit that a point of this model belongs to: the one it is
+    declared to, else that of the models of its shapes; "" where the fit has seen none."""
     widest = shipped_profiles().get(("*", "*", "*"), prior_profile())
     return family if family in widest.held_out else widest.families.get(shapes_of(model), "")
 
 
-def _adapt_to_kind(profile: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
-    """Return the profile for a kind of model. In an old era whose only experts were those of models with latent
-    attention, others have the experts of the engine's releases together: those had kernels of their own."""
+def _adapt_to_kind(
+    profile: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]
+) -> Profile:
+    """Return the profile for a kind of model. In an old era whose only experts were those of models
+    with latent attention, others have the experts of the engine's releases together: those had
+    kernels of their own.
+    """
     era = shipped.get((profile.engine, profile.era, "*"), profile)
     wide = shipped.get((profile.engine, "*", profile.architecture), profile)
     if kind != "mixture-of-experts" or profile.era not in OLD_ERAS or kind in era.provenance.kinds:
@@ -302,35 +335,42 @@ def _adapt_to_kind(profile: Profile, kind: str, shipped: dict[tuple[str, str, st
     )
 
 
-def _adapt_to_family(profile: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+def _adapt_to_family(
+    profile: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]
+) -> Profile:
     """Add what the fit has learned of a model's family; nothing of a family that was in no fit."""
     widest = shipped.get(("*", "*", "*"))
     added = widest.family_shares.get(family) if widest is not None else None
     if added is None:
         return profile
-    return msgspec.structs.replace(profile, logarithms=tuple((np.array(profile.logarithms) + added).tolist()))
+    return msgspec.structs.replace(
+        profile, logarithms=tuple((np.array(profile.logarithms) + added).tolist())
+    )
 
 
 def _widen(profile: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
-    """Widen a profile that was fitted without any of a kind's rows: it is as uncertain as a GPU with no rows at all,
-    and at least as the kind that it is taken for."""
+    """Widen a profile that was fitted without any of a kind's rows: it is as uncertain as a GPU
+    with no rows at all, and at least as the kind that it is taken for."""
     for key in ((profile.engine, profile.era, "*"), (profile.engine, "*", "*"), ("*", "*", "*")):
         if key in shipped:
             wide = shipped[key]
             vaguer = max(profile, wide, key=lambda each: float(np.trace(each.covariance)))
-            return msgspec.structs.replace(profile, covariance=vaguer.covariance, residual=wide.residual)
+            return msgspec.structs.replace(
+                profile, covariance=vaguer.covariance, residual=wide.residual
+            )
     return profile
 
 
 def _find_file(name: str) -> Path:
-    """Find a file of that path, or of that name among the user's profiles. Raises InputError where there is
-    neither."""
+    """Find a file of that path, or of that name among the user's profiles. Raises InputError where
+    there is neither."""
     stored = user_folder() / f"{name}.json"
     for path in (Path(name), stored):
         if path.is_file():
             return path
     raise InputError(
-        f"--profile {name}: neither a file nor a profile kept as {stored}; `loadstone calibrate` writes one"
+        f"--profile {name}: neither a file nor a profile kept as {stored}; `loadstone calibrate`"
+        " writes one"
     )
 
 
@@ -378,7 +418,9 @@ def _check(profile: Profile, where: str) -> Profile:
     size = len(NAMES)
     if len(profile.logarithms) != size or any(len(row) != size for row in profile.covariance):
         raise InputError(f"profile {where}: {size} coefficients expected")
-    numbers = np.concatenate([profile.logarithms, np.ravel(profile.covariance), list(profile.residual.values())])
+    numbers = np.concatenate(
+        [profile.logarithms, np.ravel(profile.covariance), list(profile.residual.values())]
+    )
     if not (np.abs(numbers) < _FAR).all() or min(profile.residual.values(), default=0.0) < 0:
         raise InputError(f"profile {where}: numbers that cannot be; write it anew")
     return profile

@@ -1,4 +1,5 @@
-"""The seconds of one engine step, which is what the simulator asks for; and what a predicted time consists of."""
+"""The seconds of one engine step, which is what the simulator asks for; and what a predicted time
+consists of."""
 
 from __future__ import annotations
 
@@ -27,27 +28,32 @@ from loadstone.predict.step_time.formulas import (
 from loadstone.predict.step_time.profile import Profile, profile_of
 from loadstone.predict.step_time.work import Work, ease, ideal, repeat, work_of
 
-_GRID = np.unique(np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)).astype(float)
+_GRID = np.unique(
+    np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)
+).astype(float)
 
 
 OFFLINE_SEQUENCE_S = 3e-6
-"""The host's time per sequence of a step where no server streams tokens to clients: what would fit NVIDIA's batches
-of near 1,000 through TensorRT-LLM's own interface (docs/accuracy.md, Llama 8B in FP8; 22 µs in fits of servers)."""
+"""The host's time per sequence of a step where no server streams tokens to clients: what would fit
+NVIDIA's batches of near 1,000 through TensorRT-LLM's own interface (docs/accuracy.md, Llama 8B in
+FP8; 22 µs in fits of servers)."""
 Chunks = Sequence[tuple[int, int]]
 _OF_SERVERS = ("request_s", "request_token_s", "stream_s")
 
 
 class StepModel:
-    """Seconds of a step of one scheduler: a data-parallel replica, or one attention rank of an attention-DP group
-    (whose experts then see as many tokens from each of the others).
+    """Seconds of a step of one scheduler: a data-parallel replica, or one attention rank of an
+    attention-DP group (whose experts then see as many tokens from each of the others).
 
-    A pipeline of pp stages runs pp batches at a time; `step_s` is the way of one of them through all stages, and the
-    requests of a scheduler are shared among these.
+    A pipeline of pp stages runs pp batches at a time; `step_s` is the way of one of them through
+    all stages, and the requests of a scheduler are shared among these.
 
-    request_s        seconds of the host per request before the scheduler sees it, of an average prompt
+    request_s        seconds of the host per request before the scheduler sees it, of an average
+                     prompt
     request_token_s  the same per prompt token (request_s leaves them out)
     stream_s         seconds from the end of a step until its token is at the client
-    window_tokens    of layers that see a window, how wide it is (the mean, by bytes, where they differ)
+    window_tokens    of layers that see a window, how wide it is (the mean, by bytes, where they
+                     differ)
     window_s         of such layers, seconds per context token of a decode step, up to the window
     """
 
@@ -62,8 +68,10 @@ class StepModel:
         drafter: StepModel | None = None,
         offline: bool = False,
     ) -> None:
-        """Tabulate the times of a deployment. `drafter`: the time of the deployment's draft model, where it is not
-        that of these values. `offline`: the engine has batches from its own interface, without server and client."""
+        """Tabulate the times of a deployment. `drafter`: the time of the deployment's draft model,
+        where it is not that of these values. `offline`: the engine has batches from its own
+        interface, without server and client.
+        """
         self.deployment = deployment
         self._profile = profile
         self.draft_tokens = draft_tokens
@@ -95,7 +103,9 @@ class StepModel:
         # All 1 + k tokens of a sequence attend to the context that is read once for them.
         rows = 1 + self.draft_tokens
         verifying = replace(
-            self.work, context_flops=rows * self.work.context_flops, window_flops=rows * self.work.window_flops
+            self.work,
+            context_flops=rows * self.work.context_flops,
+            window_flops=rows * self.work.window_flops,
         )
         arrays = step_terms(verifying, one)
         self._terms = terms = Terms(*(float(getattr(arrays, each)[0]) for each in Terms.__slots__))
@@ -109,7 +119,8 @@ class StepModel:
         drafts = sum(run.count for run in model.draft_layers) or 1
         self._draft = drafts / model.layer_count if self.draft_tokens else 0.0
         if (drafter := self._drafter) is not None:
-            # Where steps with prompts alone run without graphs, its passes after the first still do.
+            # Where steps with prompts alone run without graphs, its passes after the first still
+            # do.
             launch = terms.launch + drafter._terms.launch * (self.draft_tokens if self.eager else 1)
             self._terms = replace(terms, launch=launch)
             theirs = self.draft_tokens * drafter._terms.window
@@ -126,10 +137,11 @@ class StepModel:
         return self._profile
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """Return (base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ context tokens.
+        """Return (base_s, s_per_context_token) of a step of `decodes` sequences: base + slope·Σ
+        context tokens.
 
-        Layers that see a window are taken as full of it: where Σ context tokens are fewer than the windows of all
-        together, it takes window_s less for each that they lack.
+        Layers that see a window are taken as full of it: where Σ context tokens are fewer than the
+        windows of all together, it takes window_s less for each that they lack.
         """
         line = self._lines.get(decodes)
         if line is None:
@@ -145,13 +157,17 @@ class StepModel:
         return line
 
     def step_s(
-        self, decodes: int, decode_context_tokens: float, chunks: Chunks, met_tokens: int | None = None
+        self,
+        decodes: int,
+        decode_context_tokens: float,
+        chunks: Chunks,
+        met_tokens: int | None = None,
     ) -> float:
-        """Return the seconds of one step: `decodes` sequences of so many context tokens in all, and chunks of
-        prompts, each (new tokens, tokens already cached).
+        """Return the seconds of one step: `decodes` sequences of so many context tokens in all, and
+        chunks of prompts, each (new tokens, tokens already cached).
 
-        `met_tokens`: of an attention-DP group, how many tokens its ranks bring to the experts in this step, on
-        average; None: as many as this one.
+        `met_tokens`: of an attention-DP group, how many tokens its ranks bring to the experts in
+        this step, on average; None: as many as this one.
         """
         if not chunks and met_tokens is None:
             base, slope = self.decode_line(decodes)
@@ -172,27 +188,40 @@ class StepModel:
         return step_seconds(self._terms, kernels, sequences, prompts=True)
 
     def _attention_s(self, decodes: int, decode_context_tokens: float, chunks: Chunks) -> float:
-        """Return the seconds of attention in one pass: what its decodes read, and the pairs in its prompts."""
+        """Return the seconds of attention in one pass: what its decodes read, and the pairs in its
+        prompts."""
         terms, pairs, within = self._terms, 0.0, 0.0
         for new, cached in chunks:
             pairs += attended_pairs(new, cached)
             if terms.window_pair:
                 within += window_pairs(new, cached, self._window)
         read = min(decode_context_tokens, decodes * self._window)
-        return attention_seconds(terms, decode_context_tokens, read, decodes + len(chunks), pairs, within)
+        return attention_seconds(
+            terms, decode_context_tokens, read, decodes + len(chunks), pairs, within
+        )
 
     def _tokens_s(
-        self, decodes: int, new_tokens: int, attention: float, chunks: int = 0, met_tokens: int | None = None
+        self,
+        decodes: int,
+        new_tokens: int,
+        attention: float,
+        chunks: int = 0,
+        met_tokens: int | None = None,
     ) -> float:
         tokens = decodes * (1 + self.draft_tokens)
         drafting = 0.0
         if (drafter := self._drafter) is not None:
-            # A draft model reads what the large one did, prompts too, then writes its guesses one by one.
-            first = drafter._tokens_s(decodes, decodes * self.draft_tokens + new_tokens, 0.0, chunks)
+            # A draft model reads what the large one did, prompts too, then writes its guesses one
+            # by one.
+            first = drafter._tokens_s(
+                decodes, decodes * self.draft_tokens + new_tokens, 0.0, chunks
+            )
             drafting = first + (self.draft_tokens - 1) * drafter._tokens_s(decodes + chunks, 0, 0.0)
         elif self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
-            each = self._draft * self._body_s(decodes, decodes) + self._interpolate(self._head, decodes)
+            each = self._draft * self._body_s(decodes, decodes) + self._interpolate(
+                self._head, decodes
+            )
             drafting = self.draft_tokens * each
         met = tokens + new_tokens if met_tokens is None else met_tokens
         rows = tokens
@@ -222,20 +251,38 @@ class StepModel:
     def at(self, values: Array) -> StepModel:
         """Return the deployment with other coefficients."""
         own, drafts, work = self._profile, self.draft_tokens, self.work
-        return StepModel(self.deployment, own, draft_tokens=drafts, values=values, work=work, offline=self.offline)
+        return StepModel(
+            self.deployment,
+            own,
+            draft_tokens=drafts,
+            values=values,
+            work=work,
+            offline=self.offline,
+        )
 
     def eased(self, share: float) -> StepModel:
         """Return the model with a share of the floors of its layers and kernels."""
         own, drafts, work = self._profile, self.draft_tokens, ease(self.work, share)
         return StepModel(
-            self.deployment, own, draft_tokens=drafts, values=self.values, work=work, offline=self.offline
+            self.deployment,
+            own,
+            draft_tokens=drafts,
+            values=self.values,
+            work=work,
+            offline=self.offline,
         )
 
     def light(self) -> StepModel:
         """Return the model at the speed of light: all efficiencies 1, all overheads 0."""
         work = ideal(self.work)
         drafter = self._drafter.light() if self._drafter is not None else None
-        return StepModel(self.deployment, draft_tokens=self.draft_tokens, values=LIGHT, work=work, drafter=drafter)
+        return StepModel(
+            self.deployment,
+            draft_tokens=self.draft_tokens,
+            values=LIGHT,
+            work=work,
+            drafter=drafter,
+        )
 
 
 def _without_server(values: Array) -> Array:
@@ -267,7 +314,8 @@ _MOVE = 1e-3
 
 
 def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> float:
-    """Return the TTFT of one prompt in an idle engine whose steps take at most `step_tokens` of it."""
+    """Return the TTFT of one prompt in an idle engine whose steps take at most `step_tokens` of
+    it."""
     seconds, cached = model.request_s + model.request_token_s * prompt_tokens + model.stream_s, 0
     while cached < prompt_tokens:
         new = min(prompt_tokens - cached, step_tokens)
@@ -282,12 +330,14 @@ class TimePart(NamedTuple):
 
 
 def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[TimePart]:
-    """Split `seconds` of a model into its parts, largest first; they add up to it, parts of nothing left out.
+    """Split `seconds` of a model into its parts, largest first; they add up to it, parts of nothing
+    left out.
 
-    A step's time grows in proportion where all its terms do (formulas.py), so it is Σ x·∂t/∂x over these terms x
-    (Euler's theorem): by how much it grows, to first order, where a coefficient's term does. Terms that meet in a
-    norm share its time by that. What no coefficient scales, the floors and token moves of experts' kernels, floors of
-    PCIe, the widening of FP8 caches, is the rest.
+    A step's time grows in proportion where all its terms do (formulas.py), so it is Σ x·∂t/∂x over
+    these terms x (Euler's theorem): by how much it grows, to first order, where a coefficient's
+    term does. Terms that meet in a norm share its time by that. What no coefficient scales, the
+    floors and token moves of experts' kernels, floors of PCIe, the widening of FP8 caches, is the
+    rest.
     """
     total, parts = seconds(model), []
     for name, names in _PARTS.items():
@@ -297,4 +347,6 @@ def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[Ti
         values[[INDEX[each] for each in names]] *= np.exp(_MOVE * np.array(signs))
         parts.append(TimePart(name, (seconds(model.at(values)) - total) / _MOVE))
     parts.append(TimePart(REST, total - sum(part.seconds for part in parts)))
-    return sorted((part for part in parts if part.seconds > 1e-3 * total), key=lambda part: -part.seconds)
+    return sorted(
+        (part for part in parts if part.seconds > 1e-3 * total), key=lambda part: -part.seconds
+    )

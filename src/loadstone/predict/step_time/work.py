@@ -1,13 +1,15 @@
-"""The work of one rank in one engine step: products, reads and messages, counted from the model's shapes.
+"""The work of one rank in one engine step: products, reads and messages, counted from the model's
+shapes.
 
-A `Work` holds operators, one entry an operator, each belonging to a deployment (`row`); a deployment has its own
-arrays. So the same formulas (`formulas.py`) serve one deployment over many batch sizes and, in a fit,
-thousands of deployments at once.
+A `Work` holds operators, one entry an operator, each belonging to a deployment (`row`); a
+deployment has its own arrays. So the same formulas (`formulas.py`) serve one deployment over many
+batch sizes and, in a fit, thousands of deployments at once.
 
-A rank's share follows the parallelism. With attention data-parallel, attention and its projections are whole on each
-attention rank (tp ranks wide) and the MLP or the experts are spread over the tp·dp ranks of a stage, which see the
-tokens of all dp schedulers. Without, a replica's tp ranks share everything. Pipeline stages follow one another, so
-that their times add up: a work holds all layers whatever pp is, and each stage's host takes its time.
+A rank's share follows the parallelism. With attention data-parallel, attention and its projections
+are whole on each attention rank (tp ranks wide) and the MLP or the experts are spread over the
+tp·dp ranks of a stage, which see the tokens of all dp schedulers. Without, a replica's tp ranks
+share everything. Pipeline stages follow one another, so that their times add up: a work holds all
+layers whatever pp is, and each stage's host takes its time.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.catalogue.architecture.attention import Attention, CompressedAttention, FullAttention, LatentAttention
+from loadstone.catalogue.architecture.attention import (
+    Attention,
+    CompressedAttention,
+    FullAttention,
+    LatentAttention,
+)
 from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.matrix import Matrix
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
@@ -40,7 +47,13 @@ from loadstone.predict.step_time.boards import (
     widening_of,
 )
 from loadstone.predict.step_time.coefficients import Array
-from loadstone.predict.step_time.exchange import DEALT_COMPUTE, DEALT_MEMORY, FLOOR_S, exchange_of, is_wide
+from loadstone.predict.step_time.exchange import (
+    DEALT_COMPUTE,
+    DEALT_MEMORY,
+    FLOOR_S,
+    exchange_of,
+    is_wide,
+)
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 
 GEMM, EXPERTS, HEAD, COLLECTIVE, EXCHANGE = range(5)
@@ -48,24 +61,27 @@ GEMM, EXPERTS, HEAD, COLLECTIVE, EXCHANGE = range(5)
 
 @dataclass(frozen=True)
 class Work:
-    """Operators (n of them) of d deployments. Bytes and FLOPs are one rank's, per layer; `count` layers are alike.
+    """Operators (n of them) of d deployments. Bytes and FLOPs are one rank's, per layer; `count`
+    layers are alike.
 
     n: row (which deployment), kind, count, flops (per token; of experts: per token and expert it
-    goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak (FLOP/s), compute
-    and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so many standard deviations the fullest
-    rank is above the mean), uneven (the standard deviation of ranks' shares; below 0: by routing_shape), dealt (0 or
-    1: of wide experts, whose kernels no fit has seen: as measured alone), group (tokens of so many schedulers meet),
-    ranks, link (bytes/s), message (bytes per token; of an exchange, activations are those of a token of many);
-    efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of other products and
-    of a collective's link, times the coefficients', boards.py); floor (s, of experts and collectives); of experts:
-    efficiency_moving (of peak), all_pairs (0 or 1: it moves the activations of all ranks' pairs, not its own alone).
-    d: hbm (bytes/s), peak16 (16-bit FLOP/s), cache (bytes per context token, all layers), window, window_cache (the
-    same of windowed layers), context_flops, window_flops (per context token of a decode), pair_flops,
-    window_pair_flops (per pair of a new and an earlier token in a prompt), widening (of an FP8 cache: the time of so
-    many 16-bit FLOPs per byte that is read), state (bytes per sequence), latent (0 or 1), layers, products, quantised
-    (products with 8- or 4-bit weights), expert_layers, latent_layers, linear_layers, launches (kernels of a step),
-    stages (of a pipeline: each has a host), overlapped (0 or 1: a batch's halves take turns in products and
-    exchange).
+    goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak
+    (FLOP/s), compute and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so
+    many standard deviations the fullest rank is above the mean), uneven (the standard deviation of
+    ranks' shares; below 0: by routing_shape), dealt (0 or 1: of wide experts, whose kernels no fit
+    has seen: as measured alone), group (tokens of so many schedulers meet), ranks, link (bytes/s),
+    message (bytes per token; of an exchange, activations are those of a token of many);
+    efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of
+    other products and of a collective's link, times the coefficients', boards.py); floor (s, of
+    experts and collectives); of experts: efficiency_moving (of peak), all_pairs (0 or 1: it moves
+    the activations of all ranks' pairs, not its own alone). d: hbm (bytes/s), peak16 (16-bit
+    FLOP/s), cache (bytes per context token, all layers), window, window_cache (the same of windowed
+    layers), context_flops, window_flops (per context token of a decode), pair_flops,
+    window_pair_flops (per pair of a new and an earlier token in a prompt), widening (of an FP8
+    cache: the time of so many 16-bit FLOPs per byte that is read), state (bytes per sequence),
+    latent (0 or 1), layers, products, quantised (products with 8- or 4-bit weights), expert_layers,
+    latent_layers, linear_layers, launches (kernels of a step), stages (of a pipeline: each has a
+    host), overlapped (0 or 1: a batch's halves take turns in products and exchange).
     """
 
     row: NDArray[np.int64]
@@ -134,9 +150,12 @@ def stack(works: list[Work]) -> Work:
 
 
 def ideal(work: Work) -> Work:
-    """Return the work with products, experts and caches at the speed of light, experts evenly spread."""
+    """Return the work with products, experts and caches at the speed of light, experts evenly
+    spread."""
     ones, none = np.ones_like(work.floor), np.zeros_like(work.floor)
-    even = replace(work, floor=none, fullest=none, all_pairs=none, widening=np.zeros_like(work.widening))
+    even = replace(
+        work, floor=none, fullest=none, all_pairs=none, widening=np.zeros_like(work.widening)
+    )
     return replace(even, efficiency_compute=ones, efficiency_memory=ones, efficiency_moving=ones)
 
 
@@ -147,37 +166,49 @@ def ease(work: Work, share: float) -> Work:
 
 
 def repeat(work: Work, count: int) -> Work:
-    """Return the work of a deployment so many times over: for evaluating it at several batch sizes at once."""
+    """Return the work of a deployment so many times over: for evaluating it at several batch sizes
+    at once."""
     columns = {name: np.tile(getattr(work, name), count) for name in _FIELDS}
     columns["row"] += np.repeat(np.arange(count) * len(work.hbm), len(work.row))
     return Work(**columns)
 
 
 _LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
-"""Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the quantising before
-them: norms, rotary, cache write and attention of a layer; routing and experts; splits and joins of latent attention;
-its indexer. Round numbers."""
-_LINEAR_LAUNCHES = {"gated-delta": 48, "kda": 48, "mamba2": 28, "mamba1": 12, "lightning": 16, "short-conv": 4}
-"""The same of linear attention. The gated delta rule's thirteen kernels are Triton's, whose launches take several
-times as long; the others by how many theirs are: Mamba-2's scan has five, with convolution and norm seven."""
+"""Kernels that a host launches one by one where no CUDA graph holds a step, beside products and the
+quantising before them: norms, rotary, cache write and attention of a layer; routing and experts;
+splits and joins of latent attention; its indexer. Round numbers."""
+_LINEAR_LAUNCHES = {
+    "gated-delta": 48,
+    "kda": 48,
+    "mamba2": 28,
+    "mamba1": 12,
+    "lightning": 16,
+    "short-conv": 4,
+}
+"""The same of linear attention. The gated delta rule's thirteen kernels are Triton's, whose
+launches take several times as long; the others by how many theirs are: Mamba-2's scan has five,
+with convolution and norm seven."""
 _INDEXER_FLOORS = 3
-"""An indexer's projections, norms, logits and choice, in floors of latent attention's small kernels. With it those
-come out at 17 µs; whole attention modules of vLLM and TensorRT-LLM, their products taken off, leave 16."""
+"""An indexer's projections, norms, logits and choice, in floors of latent attention's small
+kernels. With it those come out at 17 µs; whole attention modules of vLLM and TensorRT-LLM, their
+products taken off, leave 16."""
 _ALL_PAIRS = frozenset({"ampere", "ada", "hopper"})
-"""Architectures whose kernels for whole experts, in vLLM and SGLang (of Triton, DeepGEMM, Marlin), skip the products
-of other ranks' experts and nothing else: the activation between products, its quantising, zeros for what was skipped,
-and the sum over a token's experts go over the pairs of all ranks (vLLM's `expert_map`, SGLang's `filter_expert`). On
-Blackwell they take FlashInfer's, which see a rank's own pairs alone."""
+"""Architectures whose kernels for whole experts, in vLLM and SGLang (of Triton, DeepGEMM, Marlin),
+skip the products of other ranks' experts and nothing else: the activation between products, its
+quantising, zeros for what was skipped, and the sum over a token's experts go over the pairs of all
+ranks (vLLM's `expert_map`, SGLang's `filter_expert`). On Blackwell they take FlashInfer's, which
+see a rank's own pairs alone."""
 ACTIVATION_BYTES = 2.0
 NETWORK_FLOORS = 3
-"""A collective between nodes has a floor so many times that of one within a node: a guess, for none of the points
-that are fitted on crosses nodes."""
+"""A collective between nodes has a floor so many times that of one within a node: a guess, for none
+of the points that are fitted on crosses nodes."""
 LOGIT_BYTES = 12.0
 """A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
 
 
 def work_of(deployment: Deployment) -> Work:
-    """Count the work of one rank of one scheduler (a data-parallel replica, or an attention rank) of `deployment`."""
+    """Count the work of one rank of one scheduler (a data-parallel replica, or an attention rank)
+    of `deployment`."""
     return _Counter(deployment).work()
 
 
@@ -193,7 +224,9 @@ class _Counter:
         self.ep = max(1, min(deployment.ep, self.ranks))
         self.wide = is_wide(deployment)
         self.rows: list[dict[str, float]] = []
-        self.sums = dict.fromkeys((each.name for each in fields(Work) if each.name not in _OPERATOR), 0.0)
+        self.sums = dict.fromkeys(
+            (each.name for each in fields(Work) if each.name not in _OPERATOR), 0.0
+        )
         self.windows: list[tuple[float, float]] = []
 
     def work(self) -> Work:
@@ -211,41 +244,53 @@ class _Counter:
         sums["overlapped"] = float(self.wide and self.rules.overlaps_halves)
         sums["peak16"] = self.gpu.peak_flops_per_s("bf16")
         weight = sum(size for _, size in self.windows)
-        sums["window"] = sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
+        sums["window"] = (
+            sum(tokens * size for tokens, size in self.windows) / weight if weight else 1.0
+        )
         columns = {
-            name: np.array([row.get(name, 0.0) for row in self.rows], np.int64 if name in _INTEGERS else np.float64)
+            name: np.array(
+                [row.get(name, 0.0) for row in self.rows],
+                np.int64 if name in _INTEGERS else np.float64,
+            )
             for name in _OPERATOR
         }
         return Work(**columns, **{name: np.array([value]) for name, value in sums.items()})  # type: ignore[arg-type]
 
     @property
     def _per_node(self) -> int:
-        return max(1, self.deployment.gpus // max(1, self.deployment.nodes), self.deployment.rack_gpus)
+        return max(
+            1, self.deployment.gpus // max(1, self.deployment.nodes), self.deployment.rack_gpus
+        )
 
     def _link(self, ranks: int) -> float:
-        """Bytes/s of the slowest link that a collective over so many ranks crosses; in a mesh, of a GPU's links to
-        the others that take part."""
+        """Bytes/s of the slowest link that a collective over so many ranks crosses; in a mesh, of a
+        GPU's links to the others that take part."""
         if ranks > self._per_node and self.gpu.nic_bytes_per_s:
             return self.gpu.nic_bytes_per_s
         return min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s * max(1, ranks - 1))
 
-    # --- layers -------------------------------------------------------------------------------------------------
+    # --- layers -----------------------------------------------------------------------------------
 
     def _layers(self, run: Layers) -> None:
         count = run.count
         # Norms of queries and keys are two more of a layer's four or five small kernels.
         normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
-        # Where products and norms have biases, engines add those, and the residual, in kernels of their own.
+        # Where products and norms have biases, engines add those, and the residual, in kernels of
+        # their own.
         biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
         self._small("layers", count * (1.5 if normed or biased else 1.0), _LAUNCHES["layer"])
         if run.attention is not None:
             self._attention_layers(run, run.attention)
-        self._products(run, [each for each in run.extra if each.active], self.tp, 1, 1)  # what is looked up is none
+        self._products(
+            run, [each for each in run.extra if each.active], self.tp, 1, 1
+        )  # what is looked up is none
         if run.mlp is not None:
             matrices = list(run.mlp.weights(self.model.hidden))
             dense = [matrix for matrix in matrices if matrix.kind != "experts" and matrix.active]
             # Where experts are wide, each rank computes what all tokens pass for its own.
-            self._products(run, dense, self.tp if self.wide else self.ranks, 1 if self.wide else self.group, 1)
+            self._products(
+                run, dense, self.tp if self.wide else self.ranks, 1 if self.wide else self.group, 1
+            )
             if isinstance(run.mlp, Experts):
                 self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
             if self.wide and isinstance(run.mlp, Experts):
@@ -254,7 +299,8 @@ class _Counter:
             elif self.wide and self.tp > 1:
                 self._all_reduce(count, self.tp, 1.0)
             elif self.ranks > 1 and not self.wide:
-                # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same volume.
+                # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the
+                # same volume.
                 self._all_reduce(count, self.ranks, float(self.group))
 
     def _attention_layers(self, run: Layers, attention: Attention) -> None:
@@ -269,22 +315,32 @@ class _Counter:
             self._all_reduce(count, self.tp, 1.0)
             if isinstance(attention, FullAttention) and attention.qk_norm == "whole":
                 # A norm over the heads of all ranks: they reduce its sums of squares first.
-                self._collective(count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp))
+                self._collective(
+                    count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp)
+                )
 
-    def _products(self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int) -> None:
-        """One product for each set of matrices that engines fuse: those with the same input and format."""
+    def _products(
+        self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int
+    ) -> None:
+        """One product for each set of matrices that engines fuse: those with the same input and
+        format."""
         fused: dict[tuple[str, int, Format], list[float]] = {}
         for matrix in matrices:
             if matrix.inputs == 1:
                 continue  # norms and biases: in the layer's floor
-            share = {"column": ranks, "row": ranks, "vocab": ranks, "kv": min(ranks, kv_heads)}.get(matrix.split, 1)
+            share = {"column": ranks, "row": ranks, "vocab": ranks, "kv": min(ranks, kv_heads)}.get(
+                matrix.split, 1
+            )
             inputs = matrix.inputs / (share if matrix.split == "row" else 1)
             outputs = matrix.active * matrix.outputs / (1 if matrix.split == "row" else share)
             stem = matrix.name if matrix.split == "row" else matrix.name.rsplit(".", 1)[0]
-            total = fused.setdefault((stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0])
+            total = fused.setdefault(
+                (stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0]
+            )
             total[0] += inputs * outputs
             total[2] += outputs
-        # Shared experts run beside the others, or within their kernel; but for those with a gate of their own.
+        # Shared experts run beside the others, or within their kernel; but for those with a gate of
+        # their own.
         gated = isinstance(run.mlp, Experts) and run.mlp.shared_gate
         for (stem, _, form), (parameters, inputs, outputs) in fused.items():
             if "shared" not in stem or gated:
@@ -307,7 +363,9 @@ class _Counter:
         width = mlp.latent or self.model.hidden
         self._small("expert_layers", run.count, _LAUNCHES["experts"])
         engine, architecture = self.deployment.engine, architecture_of(self.gpu)
-        kernel = expert_kernel(engine, architecture, PER_TENSOR if form == FORMATS["fp8"] else form.dtype)
+        kernel = expert_kernel(
+            engine, architecture, PER_TENSOR if form == FORMATS["fp8"] else form.dtype
+        )
         dealt = self.wide and self.gpu.vendor == "nvidia"
         if dealt and form.dtype == "fp8":
             kernel = msgspec.structs.replace(kernel, compute=DEALT_COMPUTE, memory=DEALT_MEMORY)
@@ -337,7 +395,8 @@ class _Counter:
         )
 
     def _exchange(self, run: Layers, mlp: Experts, form: Format) -> None:
-        """Tokens go to the ranks of their experts, in the precision of the products there, and come back."""
+        """Tokens go to the ranks of their experts, in the precision of the products there, and come
+        back."""
         sent = form.bytes if self._precision(form)["compute"] else ACTIVATION_BYTES
         way = exchange_of(self.deployment, mlp.latent or self.model.hidden, mlp.per_token, sent)
         self._add(
@@ -351,7 +410,7 @@ class _Counter:
             floor=FLOOR_S,
         )
 
-    # --- attention ----------------------------------------------------------------------------------------------
+    # --- attention --------------------------------------------------------------------------------
 
     def _attention(self, attention: Attention, count: float) -> None:
         cache_bytes = KV_BYTES.get(self.deployment.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
@@ -365,7 +424,9 @@ class _Counter:
             kv_heads = max(1.0, attention.kv_heads / self.tp)
             width = attention.head_dim + attention.v_head_dim
             seen = attention.window_tokens or attention.top_tokens
-            self._attend(count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen)
+            self._attend(
+                count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen
+            )
         elif isinstance(attention, LatentAttention):
             # Decode in the latent space (absorbed); prompts with keys and values expanded.
             compressed = attention.kv_rank + attention.rope_dim
@@ -383,9 +444,17 @@ class _Counter:
             cache = attention.head_dim * cache_bytes
             self.sums["latent"] = 1.0
             self._small("latent_layers", count, _LAUNCHES["latent"])
-            self._attend(count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0))
+            self._attend(
+                count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0)
+            )
             if attention.ratio and not attention.top_tokens:
-                self._attend(count, cache / attention.ratio, flops / attention.ratio, flops / attention.ratio, None)
+                self._attend(
+                    count,
+                    cache / attention.ratio,
+                    flops / attention.ratio,
+                    flops / attention.ratio,
+                    None,
+                )
         if attention.index_heads:
             # The indexer looks at every token, in FP8: at twice the 16-bit rate.
             self._small("latent_layers", count, _LAUNCHES["indexer"], _INDEXER_FLOORS)
@@ -399,8 +468,11 @@ class _Counter:
         self.sums["state"] += count * 2 * each / min(self.tp, state.heads)
         self._small("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
 
-    def _attend(self, count: float, cache: float, flops: float, pair_flops: float, seen: int | None) -> None:
-        """cache, flops: per context token of a decode; pair_flops: per pair in a prompt; `seen`: tokens at most."""
+    def _attend(
+        self, count: float, cache: float, flops: float, pair_flops: float, seen: int | None
+    ) -> None:
+        """cache, flops: per context token of a decode; pair_flops: per pair in a prompt; `seen`:
+        tokens at most."""
         windowed = "window_" if seen else ""
         self.sums[f"{windowed}cache"] += count * cache
         self.sums["window_flops" if seen else "context_flops"] += count * flops
@@ -408,12 +480,13 @@ class _Counter:
         if seen:
             self.windows.append((float(seen), count * cache))
 
-    # --- the rest -----------------------------------------------------------------------------------------------
+    # --- the rest ---------------------------------------------------------------------------------
 
     def _head(self) -> None:
         model = self.model
         form = FORMATS[model.dtype]
-        # Products outside the layers: of the embeddings of every layer, and between streams or widths.
+        # Products outside the layers: of the embeddings of every layer, and between streams or
+        # widths.
         extra = [
             msgspec.structs.replace(each, outputs=each.outputs * each.active)
             for each in model.extra
@@ -432,12 +505,14 @@ class _Counter:
         )
 
     def _all_reduce(self, count: float, ranks: int, group: float) -> None:
-        """Within nodes; then every GPU reduces its own part of the tensor with its like on the other nodes, over its
-        own share of the network."""
+        """Within nodes; then every GPU reduces its own part of the tensor with its like on the
+        other nodes, over its own share of the network."""
         within = min(ranks, self._per_node)
         if within > 1:
             ring = ring_of(self.gpu, within)
-            self._collective(count, within, self._link(within), 2 * (within - 1) / within, group, ring)
+            self._collective(
+                count, within, self._link(within), 2 * (within - 1) / within, group, ring
+            )
         nodes = ranks / within
         if nodes > 1:
             volume = 2 * (nodes - 1) / nodes / within
@@ -445,7 +520,13 @@ class _Counter:
             self._collective(count * (NETWORK_FLOORS - 1), nodes, self._link(ranks), 0.0, group)
 
     def _collective(
-        self, count: float, ranks: float, link: float, volume: float, group: float, ring: Ring = ALIKE
+        self,
+        count: float,
+        ranks: float,
+        link: float,
+        volume: float,
+        group: float,
+        ring: Ring = ALIKE,
     ) -> None:
         self._add(
             kind=COLLECTIVE,
@@ -462,10 +543,13 @@ class _Counter:
     def _floor(self, count: float, form: Format) -> None:
         self._small("products", count, 1, floor_of(self.gpu))
         if self._precision(form)["compute"]:  # else the activations stay in 16 bits
-            self._small("quantised", count, 0)  # by the kernel before it: norm, attention, activation
+            self._small(
+                "quantised", count, 0
+            )  # by the kernel before it: norm, attention, activation
 
     def _small(self, name: str, count: float, launches: int, floors: float = 1) -> None:
-        """Count the floor `name` so many times over, and so many launches where no CUDA graph holds it."""
+        """Count the floor `name` so many times over, and so many launches where no CUDA graph holds
+        it."""
         self.sums[name] += count * floors
         self.sums["launches"] += count * launches
 
@@ -475,18 +559,24 @@ class _Counter:
     def _format(self, run: Layers, matrix: Matrix) -> Format:
         """Return the format that a matrix is kept in.
 
-        Four-bit checkpoints of models with experts quantise the experts alone (NVFP4 of DeepSeek, Kimi, MiniMax and
-        Qwen, MXFP4 of gpt-oss, INT4 of Kimi), dense ones every product but the head; for a checkpoint that is the
-        model's own, the catalogue knows.
+        Four-bit checkpoints of models with experts quantise the experts alone (NVFP4 of DeepSeek,
+        Kimi, MiniMax and Qwen, MXFP4 of gpt-oss, INT4 of Kimi), dense ones every product but the
+        head; for a checkpoint that is the model's own, the catalogue knows.
         """
         dtype = self.deployment.weights_dtype
-        if dtype and dtype != self.model.weights_dtype and FORMATS[dtype].bits == 4 and self.model.has_experts:
+        if (
+            dtype
+            and dtype != self.model.weights_dtype
+            and FORMATS[dtype].bits == 4
+            and self.model.has_experts
+        ):
             return FORMATS[dtype] if matrix.kind == "experts" else FORMATS[self.model.dtype]
         return self.model.format_of(run, matrix, dtype or None)
 
     def _precision(self, form: Format) -> dict[str, float]:
-        """Return the peak and the efficiencies of products in a format. Where the hardware has none of a type, or
-        fewer than of 16 bits (INT8 on B300), weights are widened and multiplied in 16 bits."""
+        """Return the peak and the efficiencies of products in a format. Where the hardware has none
+        of a type, or fewer than of 16 bits (INT8 on B300), weights are widened and multiplied in 16
+        bits."""
         name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
         widened = self.gpu.peak_flops_per_s("bf16")
         native = self.gpu.flops_per_s.get(name, 0.0) >= widened

@@ -1,1 +1,2 @@
-"""Pictures: from points and samples to Vega-Lite specifications, one for HTML, SVG and PNG alike."""
+"""Pictures: from points and samples to Vega-Lite specifications, one for HTML, SVG and PNG
+alike."""

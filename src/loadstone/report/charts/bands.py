@@ -45,9 +45,21 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     rows: list[Row] = []
     for point in frame.points:
         stat, at = measure.stat(point), frame.x(point)
-        if stat is None or at is None or stat.which != "median" or stat.p90 is None or stat.p99 is None:
+        if (
+            stat is None
+            or at is None
+            or stat.which != "median"
+            or stat.p90 is None
+            or stat.p99 is None
+        ):
             continue
-        row: Row = {"x": at, "n": stat.n, "p50": stat.value * scale, "p90": stat.p90 * scale, "p99": stat.p99 * scale}
+        row: Row = {
+            "x": at,
+            "n": stat.n,
+            "p50": stat.value * scale,
+            "p90": stat.p90 * scale,
+            "p99": stat.p99 * scale,
+        }
         p99 = {"low": stat.p99_low, "high": stat.p99_high}
         rows.append(row | {name: bound * scale for name, bound in p99.items() if bound is not None})
     if len(rows) < 2:
@@ -62,7 +74,9 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         base.mark_area(opacity=0.22, color=GREY).encode(
             y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2=alt.Y2("p99:Q")
         ),
-        base.mark_area(opacity=0.45, color=GREY).encode(y=alt.Y("p50:Q", title=y_title), y2=alt.Y2("p90:Q")),
+        base.mark_area(opacity=0.45, color=GREY).encode(
+            y=alt.Y("p50:Q", title=y_title), y2=alt.Y2("p90:Q")
+        ),
         base.mark_line(color=INK, point=alt.OverlayMarkDef(color=INK, size=60)).encode(
             y=alt.Y("p50:Q", title=y_title),
             tooltip=tooltips(("x:Q", frame.x_title), *shown, ("n:Q", "requests")),
@@ -73,7 +87,9 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         bars = bounded.mark_rule(color=INK, strokeWidth=1.2)
         chart.append(bars.encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q")))
     bounded_above = any("high" in row for row in rows)
-    bar_text = "bars: 95% bounds of the p99" if bounded_above else "too few requests to bound the p99"
+    bar_text = (
+        "bars: 95% bounds of the p99" if bounded_above else "too few requests to bound the p99"
+    )
     sizes = requests_a("load", (row["n"] for row in rows))
     return figure(
         key,
@@ -83,24 +99,35 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
         section="run",
         summary=f"{measure.name} percentiles, {frame.words}: "
         + "; ".join(
-            f"at {row['x']:g}: {', '.join(show_number(row[name], 4) for name in ('p50', 'p90', 'p99'))} {unit}"
+            f"at {row['x']:g}:"
+            f" {', '.join(show_number(row[name], 4) for name in ('p50', 'p90', 'p99'))} {unit}"
             for row in rows
         ),
     )
 
 
-def pair_predictions(points: Sequence[CellPoint]) -> Iterator[tuple[list[CellPoint], list[CellPoint]]]:
-    """Yield (simulated, measured or imported) points of the same deployment under the same work, where both are
-    there.
+def pair_predictions(
+    points: Sequence[CellPoint],
+) -> Iterator[tuple[list[CellPoint], list[CellPoint]]]:
+    """Yield (simulated, measured or imported) points of the same deployment under the same work,
+    where both are there.
 
-    Of several settings each is laid under what was measured with it, and where nobody said with which.
+    Of several settings each is laid under what was measured with it, and where nobody said with
+    which.
     """
     groups: dict[Any, tuple[list[CellPoint], list[CellPoint]]] = defaultdict(lambda: ([], []))
     for point in points:
         key = (
-            point.architecture or point.model, point.engine, point.gpu, point.gpus, point.parallel, point.kind,
-            point.prefix, point.near_input, point.near_output,
-        )  # fmt: skip
+            point.architecture or point.model,
+            point.engine,
+            point.gpu,
+            point.gpus,
+            point.parallel,
+            point.kind,
+            point.prefix,
+            point.near_input,
+            point.near_output,
+        )
         groups[key][0 if point.source == "simulated" else 1].append(point)
     for simulated, others in groups.values():
         for settings in dict.fromkeys(point.settings for point in simulated):
@@ -110,8 +137,11 @@ def pair_predictions(points: Sequence[CellPoint]) -> Iterator[tuple[list[CellPoi
                 yield own, alike
 
 
-def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Measure) -> Figure | None:
-    """Draw measurements laid over the prediction with its interval, and over the roofline where it is known."""
+def draw_prediction(
+    pair: tuple[list[CellPoint], list[CellPoint]], measure: Measure
+) -> Figure | None:
+    """Draw measurements laid over the prediction with its interval, and over the roofline where it
+    is known."""
     simulated, measured = pair
     unit, scale = unit_of(measure, [*simulated, *measured])
     lines, dots = _rows(simulated, measure, scale), _rows(measured, measure, scale)
@@ -122,7 +152,10 @@ def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Meas
     light: list[Row] = [
         {"x": point.load, "y": value * scale, "what": "roofline"}
         for point in sorted(simulated, key=lambda each: each.load)
-        if (value := {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}.get(measure.key)) is not None
+        if (
+            value := {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}.get(measure.key)
+        )
+        is not None
     ]
     log = wide([row["y"] for row in (*lines, *dots, *light)], FAR)
     for row in (*lines, *dots) if log else ():
@@ -140,22 +173,37 @@ def draw_prediction(pair: tuple[list[CellPoint], list[CellPoint]], measure: Meas
     explained = []
     if any("low" in row for row in lines):
         explained.append("band: 80% interval of the prediction")
-        band = alt.Chart(data(lines)).transform_filter("isValid(datum.low)").mark_area(opacity=0.25, color=GREY)
+        band = (
+            alt.Chart(data(lines))
+            .transform_filter("isValid(datum.low)")
+            .mark_area(opacity=0.25, color=GREY)
+        )
         layers.insert(0, band.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     if any("low" in row for row in dots):
         explained.append("bars: 95% interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=INK)
         layers.append(bars.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ",.4~r"))
-    marks = alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    marks = (
+        alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    )
     layers += cross_out(marks, dots, x, y)
     if any("warned" in row for row in dots):
         explained.append(CROSSED)
     if light:
-        layers.append(alt.Chart(data(light)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes))
+        layers.append(
+            alt.Chart(data(light)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes)
+        )
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
     first = measured[0]
-    words = join(first.model, first.engine, first.hardware, lengths_label(first), simulated[0].settings, by=" · ")
+    words = join(
+        first.model,
+        first.engine,
+        first.hardware,
+        lengths_label(first),
+        simulated[0].settings,
+        by=" · ",
+    )
     agreement = (
         f"measured / simulated: {_times(min(off))} to {_times(max(off))} over {len(off)} loads"
         if off
@@ -187,21 +235,34 @@ def _rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> list[R
     ]
 
 
-def trend_figure(series: TrendSeries, metric: str, changes: Sequence[ChangePoint], key: str) -> Figure:
+def trend_figure(
+    series: TrendSeries, metric: str, changes: Sequence[ChangePoint], key: str
+) -> Figure:
     """Draw one metric of a series: a point for each run, a line at the median between steps."""
     values = [point.values[metric] or 0.0 for point in series.points]
     unit, scale = ("tok/s", 1.0) if metric.endswith("per_s") else seconds_unit(max(values))
     names = [point.run for point in series.points]
     places = [names.index(change.run) for change in changes]
     rows = [
-        {"n": at, "value": value * scale, "run": run.run, "date": run.created[:16], "release": run.release or "?"}
+        {
+            "n": at,
+            "value": value * scale,
+            "run": run.run,
+            "date": run.created[:16],
+            "release": run.release or "?",
+        }
         for at, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
     ]
     levels = [
         {"from": begin + 0.6, "to": end + 0.4, "level": median(values[begin:end]) * scale}
         for begin, end in pairwise([0, *places, len(values)])
     ]
-    x = alt.X("n:Q", title="runs, by date", axis=alt.Axis(tickMinStep=1, grid=False), scale=alt.Scale(nice=False))
+    x = alt.X(
+        "n:Q",
+        title="runs, by date",
+        axis=alt.Axis(tickMinStep=1, grid=False),
+        scale=alt.Scale(nice=False),
+    )
     y = alt.Y("value:Q", title=f"{metric.replace('_', ' ')}, {unit}", scale=alt.Scale(zero=False))
     told = tooltips(("run:N",), ("date:N",), ("release:N",), ("value:Q", unit, ".4~g"))
     points = alt.Chart(data(rows)).mark_point(color=BLUE).encode(x=x, y=y, tooltip=told)

@@ -11,9 +11,26 @@ from loadstone.analyse.compare.result import MetricRow
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.charts.lines import CROSSED, bounds, cross_out, unit_of, warning
-from loadstone.report.charts.theme import GREY, INK, WIDTH, Figure, Row, data, figure, stack_layers, tooltips
+from loadstone.report.charts.theme import (
+    GREY,
+    INK,
+    WIDTH,
+    Figure,
+    Row,
+    data,
+    figure,
+    stack_layers,
+    tooltips,
+)
 from loadstone.report.data.frames import Measure, load_label
-from loadstone.report.data.pairs import UNSETTLED, Fact, Ratio, has_unsettled, heaviest, interval_words
+from loadstone.report.data.pairs import (
+    UNSETTLED,
+    Fact,
+    Ratio,
+    has_unsettled,
+    heaviest,
+    interval_words,
+)
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import lengths_label, list_common, series_of
 from loadstone.report.data.wording import join, requests_a
@@ -65,7 +82,9 @@ def side_by_side(
     )
 
 
-def _bar_rows(every: Sequence[CellPoint], measure: Measure, fact: Fact, none: str, scale: float) -> list[Row]:
+def _bar_rows(
+    every: Sequence[CellPoint], measure: Measure, fact: Fact, none: str, scale: float
+) -> list[Row]:
     names = [series.label for series in series_of(every, without=(fact,))]
     loads = {(point.kind, point.load) for point in every}
     rows: list[Row] = []
@@ -74,7 +93,14 @@ def _bar_rows(every: Sequence[CellPoint], measure: Measure, fact: Fact, none: st
             named = join(name, load_label(point) if len(loads) > 1 else "", by=" · ")
             value = getattr(point, fact) or none
             text = f"{show_number(y * scale, 4)} {value}"
-            row = {"set": named, "value": value, "y": y * scale, "order": point.load, "n": point.ok, "said": text}
+            row = {
+                "set": named,
+                "value": value,
+                "y": y * scale,
+                "order": point.load,
+                "n": point.ok,
+                "said": text,
+            }
             rows.append(row | warning(point))
     return rows[: 2 * ROWS]
 
@@ -99,14 +125,19 @@ def _bars(rows: Sequence[Row], title: str, none: str) -> dict[str, Any]:
         tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ",.4~r"), ("n:Q", "requests")),
     )
     texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x=alt.X("y:Q"), text="said:N")
-    return stack_layers([bars, texts], width=WIDTH - 60, height=max(120, len(order) * (18 * len(values) + 12)))
+    return stack_layers(
+        [bars, texts], width=WIDTH - 60, height=max(120, len(order) * (18 * len(values) + 12))
+    )
 
 
 def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
-    """Draw a picture for each pair of GPUs: a row for each model, number of GPUs and length, a mark per measure."""
+    """Draw a picture for each pair of GPUs: a row for each model, number of GPUs and length, a mark
+    per measure."""
     pairs = by_key(((ratio.over.gpu, ratio.under.gpu), ratio) for ratio in heaviest(ratios))
     for (over, under), own in pairs.items():
-        names = [series.label for series in series_of([ratio.over for ratio in own], without=("gpu",))]
+        names = [
+            series.label for series in series_of([ratio.over for ratio in own], without=("gpu",))
+        ]
         loads, lengths = ({of(ratio.over) for ratio in own} for of in (load_label, lengths_label))
         placed: list[tuple[Any, Row]] = []
         for ratio, name in zip(own, names, strict=True):
@@ -118,14 +149,24 @@ def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
                 by=" · ",
             )
             place = (name, point.kind, point.load, point.near_output or 0)
-            shown_as: Row = {"row": row or over, "measure": ratio.measure.name, "times": ratio.times}
+            shown_as: Row = {
+                "row": row or over,
+                "measure": ratio.measure.name,
+                "times": ratio.times,
+            }
             placed.append((place, shown_as | bounds(ratio.effect) | warning(point, ratio.under)))
-        order = list(dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0])))
+        order = list(
+            dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0]))
+        )
         shown = [row for _, row in placed if row["row"] in order[:ROWS]]
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
         words = list_common([ratio.over for ratio in own], without=("gpu",))
         words = [
-            f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each" if part == ratio.over.hardware else part
+            (
+                f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each"
+                if part == ratio.over.hardware
+                else part
+            )
             for part in words
             if ratio.over.gpus or part != ratio.over.hardware
         ]
@@ -134,12 +175,18 @@ def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
             f"{over} against {under}",
             [
                 " · ".join(words),
-                f"Right of 1 {over} is better, whatever the measure: latencies are inverted" + beyond,
-                "At the highest load that both keep up with; model, engine, GPU count and lengths are the same",
+                f"Right of 1 {over} is better, whatever the measure: latencies are inverted"
+                + beyond,
+                (
+                    "At the highest load that both keep up with; model, engine, GPU count and"
+                    " lengths are the same"
+                ),
                 join(
-                    f"bars: {interval_words(own)}, and how much repeats differ"
-                    if any("low" in row for row in shown)
-                    else "no interval: too few generations of requests",
+                    (
+                        f"bars: {interval_words(own)}, and how much repeats differ"
+                        if any("low" in row for row in shown)
+                        else "no interval: too few generations of requests"
+                    ),
                     CROSSED if any("warned" in row for row in shown) else "",
                     UNSETTLED if has_unsettled(own) else "",
                     by="; ",
@@ -160,8 +207,8 @@ _CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughpu
 
 
 def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | None:
-    """Draw B against A, a row for each load, a mark for each of the metrics that are asked for first; right of 1 B is
-    better. None where they have no ratio.
+    """Draw B against A, a row for each load, a mark for each of the metrics that are asked for
+    first; right of 1 B is better. None where they have no ratio.
     """
     shown: list[Row] = []
     for load, metrics in cells:
@@ -184,17 +231,23 @@ def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | 
         "B against A, in ratios",
         [
             "Right of 1 B is better, whatever the metric: latencies are inverted",
-            "bars: 95% interval" if any("low" in row for row in shown) else "no interval: too little data",
+            (
+                "bars: 95% interval"
+                if any("low" in row for row in shown)
+                else "no interval: too little data"
+            ),
         ],
         _forest(shown, order, "times better in B than in A (1: the same)"),
         section="change",
-        summary="; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
+        summary="; ".join(
+            f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]
+        ),
     )
 
 
 def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, Any]:
-    """Draw ratios with their intervals around a line at 1, which is in the middle: as far to the right is as good
-    as to the left is bad.
+    """Draw ratios with their intervals around a line at 1, which is in the middle: as far to the
+    right is as good as to the left is bad.
     """
     measures = list(dict.fromkeys(row["measure"] for row in rows))
     values = [row[name] for row in rows for name in ("times", "low", "high") if row.get(name)]
@@ -205,7 +258,10 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
         title=title,
         scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
         axis=alt.Axis(
-            values=[1 / each for each in ticks[:0:-1]] + list(ticks), format=".2~r", tickCount=20, labelOverlap=False
+            values=[1 / each for each in ticks[:0:-1]] + list(ticks),
+            format=".2~r",
+            tickCount=20,
+            labelOverlap=False,
         ),
     )
     y = alt.Y("row:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=400, grid=True))
@@ -214,13 +270,21 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     known = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
     marks = base.mark_point(size=110, opacity=0.95).encode(
         x=x,
-        shape=alt.Shape("measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)),
+        shape=alt.Shape(
+            "measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)
+        ),
         tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "times better", ".3~r")),
     )
-    even = alt.Chart(data([{"times": 1}])).mark_rule(color=GREY, strokeWidth=2).encode(x=alt.X("times:Q"))
+    even = (
+        alt.Chart(data([{"times": 1}]))
+        .mark_rule(color=GREY, strokeWidth=2)
+        .encode(x=alt.X("times:Q"))
+    )
     layers = [
         even,
         known.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
         *cross_out(marks, rows, x, y, yOffset=lane),
     ]
-    return stack_layers(layers, width=WIDTH - 100, height=max(100, _LANE * len(measures) * len(order)))
+    return stack_layers(
+        layers, width=WIDTH - 100, height=max(100, _LANE * len(measures) * len(order))
+    )

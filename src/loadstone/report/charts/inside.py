@@ -55,8 +55,12 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
             x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type=kind, nice=False)),
             y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
             color=colour_by("load", names, (INK, GREY), least=2),
-            strokeDash=alt.StrokeDash("load:N", scale=alt.Scale(domain=names, range=_pairs(len(names)))),
-            tooltip=tooltips(("load:N",), ("x:Q", f"{metric} ({unit})", ",.4~r"), ("y:Q", "% below", ".4~g")),
+            strokeDash=alt.StrokeDash(
+                "load:N", scale=alt.Scale(domain=names, range=_pairs(len(names)))
+            ),
+            tooltip=tooltips(
+                ("load:N",), ("x:Q", f"{metric} ({unit})", ",.4~r"), ("y:Q", "% below", ".4~g")
+            ),
         )
     )
     sizes = requests_a("line", (cdf.n for cdf in cdfs))
@@ -64,7 +68,8 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         sizes += f", {len(cdfs)} of {len(sample.cells)} loads"
     definition = "(last − first token) / (tokens − 1)" if metric == "TPOT" else f"from {since}"
     spoken = "; ".join(
-        f"{cdf.label}: median {show_number(cdf.p50_s * scale, 4)} {unit}, p99 {show_number(cdf.p99_s * scale, 4)}"
+        f"{cdf.label}: median {show_number(cdf.p50_s * scale, 4)} {unit}, p99"
+        f" {show_number(cdf.p99_s * scale, 4)}"
         for cdf in cdfs
     )
     return figure(
@@ -83,7 +88,8 @@ def _pairs(many: int) -> list[list[float]]:
 
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
-    """Draw the run's course: a panel for each kind of thing that was counted, all over the same seconds."""
+    """Draw the run's course: a panel for each kind of thing that was counted, all over the same
+    seconds."""
     panels = by_key((track.panel, track) for track in sample.tracks)
     if not panels:
         return None
@@ -108,23 +114,43 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
                 x=x,
                 y=alt.Y("y:Q", title=panel, axis=alt.Axis(tickCount=4)),
                 color=colour_by("what", names, _SHADES, least=2, columns=2),
-                strokeDash=alt.StrokeDash("what:N", scale=alt.Scale(domain=names, range=list(_STROKES)), legend=None),
+                strokeDash=alt.StrokeDash(
+                    "what:N", scale=alt.Scale(domain=names, range=list(_STROKES)), legend=None
+                ),
                 tooltip=tooltips(("what:N",), ("x:Q", "s", ",.4~r"), ("y:Q", "", ",.4~r")),
             )
         )
-        edges = alt.Chart(data(spans)).mark_rule(color="#999999", strokeDash=[2, 3], strokeWidth=1.2)
-        layers = [edges.encode(x=alt.X("start:Q", scale=x_scale, title=x_title))] if len(spans) > 1 else []
-        charts.append(alt.layer(*layers, lines).properties(width=WIDTH, height=120 if len(tracks) > 1 else 90))
+        edges = alt.Chart(data(spans)).mark_rule(
+            color="#999999", strokeDash=[2, 3], strokeWidth=1.2
+        )
+        layers = (
+            [edges.encode(x=alt.X("start:Q", scale=x_scale, title=x_title))]
+            if len(spans) > 1
+            else []
+        )
+        charts.append(
+            alt.layer(*layers, lines).properties(width=WIDTH, height=120 if len(tracks) > 1 else 90)
+        )
     chart = alt.vconcat(*charts, spacing=14).resolve_scale(color="independent")
     dotted = "dotted: a new cell begins" if len(spans) > 1 else ""
     return figure(
         key,
         "The run over time",
-        [name, join("under way: sent, not ended", f"means over {TIME_BINS} intervals of the run", dotted, by="; ")],
+        [
+            name,
+            join(
+                "under way: sent, not ended",
+                f"means over {TIME_BINS} intervals of the run",
+                dotted,
+                by="; ",
+            ),
+        ],
         chart,
         section="run",
         summary=f"Timeline of {name}: "
-        + "; ".join(f"{track.name} up to {show_number(max(track.values), 4)}" for track in sample.tracks),
+        + "; ".join(
+            f"{track.name} up to {show_number(max(track.values), 4)}" for track in sample.tracks
+        ),
     )
 
 
@@ -149,7 +175,10 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
         .mark_rect()
         .encode(
             x=alt.X(
-                "x:Q", title="seconds of the run", scale=alt.Scale(nice=False, zero=False), axis=alt.Axis(grid=False)
+                "x:Q",
+                title="seconds of the run",
+                scale=alt.Scale(nice=False, zero=False),
+                axis=alt.Axis(grid=False),
             ),
             x2=alt.X2("x2:Q"),
             y=alt.Y(
@@ -162,13 +191,20 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
             color=alt.Color(
                 "n:Q",
                 scale=alt.Scale(type="log", scheme="cividis"),
-                legend=alt.Legend(title="tokens", orient="right", gradientLength=180, tickCount=4, format="~s"),
+                legend=alt.Legend(
+                    title="tokens", orient="right", gradientLength=180, tickCount=4, format="~s"
+                ),
             ),
-            tooltip=tooltips(("x:Q", "from (s)", ".4~g"), ("y:Q", "ITL from (ms)", ".4~g"), ("n:Q", "tokens")),
+            tooltip=tooltips(
+                ("x:Q", "from (s)", ".4~g"), ("y:Q", "ITL from (ms)", ".4~g"), ("n:Q", "tokens")
+            ),
         )
     )
     together = int(heat.counts[:, 0].sum())
-    lowest = f"Lowest row: below {1e3 * heat.gap_edges_s[1]:.2g} ms or 0: {together:,} that came with another"
+    lowest = (
+        f"Lowest row: below {1e3 * heat.gap_edges_s[1]:.2g} ms or 0: {together:,} that came with"
+        " another"
+    )
     return figure(
         key,
         "Every gap between tokens",
@@ -179,6 +215,8 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
         ],
         chart,
         section="run",
-        summary=f"Heat map of inter-token latency over time, {name}: {total:,} gaps between "
-        f"{edges_ms[0]:.3g} and {edges_ms[1]:.3g} ms",
+        summary=(
+            f"Heat map of inter-token latency over time, {name}: {total:,} gaps between "
+            f"{edges_ms[0]:.3g} and {edges_ms[1]:.3g} ms"
+        ),
     )

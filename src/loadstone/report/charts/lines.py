@@ -1,5 +1,5 @@
-"""Lines: a measure against load or length, throughput against latency, what one gives for another (fronts); what they
-are drawn of, and what pictures say of their points.
+"""Lines: a measure against load or length, throughput against latency, what one gives for another
+(fronts); what they are drawn of, and what pictures say of their points.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ from loadstone.report.charts.theme import (
     tooltips,
     wide,
 )
-from loadstone.report.data.frames import E2E, PER_USER, Frame, Measure, cliff, is_bunched, knee, load_label
+from loadstone.report.data.frames import (
+    E2E,
+    PER_USER,
+    Frame,
+    Measure,
+    cliff,
+    is_bunched,
+    knee,
+    load_label,
+)
 from loadstone.report.data.pairs import Effect
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import ChartSeries
@@ -60,8 +69,11 @@ _SHOWN = "shown === '' || datum.who === shown"
 _NEAR = 10
 """Points that are nearer than so many units lie together."""
 _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
-    ("left", 7, -8), ("right", -7, -8), ("left", 7, 9), ("right", -7, 9),
-)  # fmt: skip
+    ("left", 7, -8),
+    ("right", -7, -8),
+    ("left", 7, 9),
+    ("right", -7, 9),
+)
 """Where a text may stand beside its point: its alignment, and the way there, right and down."""
 
 
@@ -69,7 +81,11 @@ def row_facts(point: CellPoint, series: ChartSeries) -> Row:
     """Make the facts of a row: its series, and a warning if its cell carries one."""
     hue = PALETTE[point.hue % len(PALETTE)]
     shape = {} if point.shape is None else {MARK: point.shape}
-    return {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue} | shape | warning(point)
+    return (
+        {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue}
+        | shape
+        | warning(point)
+    )
 
 
 def warning(*points: CellPoint) -> Row:
@@ -84,16 +100,26 @@ def bounds(known: Estimate | Effect | None, scale: float = 1.0) -> dict[str, flo
 
 
 def panels(layers: list[alt.Chart], rows: Sequence[Row]) -> list[alt.Chart] | dict[str, Any]:
-    """Draw a small picture for each thing compared, on the same axes, if lines are too many to be named beside them.
+    """Draw a small picture for each thing compared, on the same axes, if lines are too many to be
+    named beside them.
 
     `layers`: all of the same `rows`.
     """
-    if directly(rows) or not len({row["label"] for row in rows}) > DIRECT or len({row["who"] for row in rows}) < 2:
+    if (
+        directly(rows)
+        or not len({row["label"] for row in rows}) > DIRECT
+        or len({row["who"] for row in rows}) < 2
+    ):
         return layers
     spec = stack_layers(layers, width=WIDTH // 2 - 30, height=HEIGHT // 2 + 30)
     (name,) = {layer.pop("data")["name"] for layer in spec["layer"]}
     whole = {key: spec.pop(key) for key in ("$schema", "datasets")}
-    by = {"field": "who", "type": "nominal", "title": None, "sort": list(dict.fromkeys(row["who"] for row in rows))}
+    by = {
+        "field": "who",
+        "type": "nominal",
+        "title": None,
+        "sort": list(dict.fromkeys(row["who"] for row in rows)),
+    }
     return whole | {"data": {"name": name}, "facet": by, "columns": 2, "spec": spec}
 
 
@@ -114,14 +140,17 @@ def lines(
     bars: Direction = "y",
     order: str = "",
 ) -> list[alt.Chart]:
-    """Draw a line with points for each series; rows with `low` and `high` have a bar between them, along `bars`.
+    """Draw a line with points for each series; rows with `low` and `high` have a bar between them,
+    along `bars`.
 
     known: as in looks(). order: the column that a line follows, where it is not x.
     """
     encode, base = looks(rows, known), alt.Chart(data(rows))
     along = {"order": alt.Order(f"{order}:Q")} if order else {}
     drawn = [base.mark_line().encode(x=x, y=y, **along, **encode("line"))]
-    drawn += cross_out(base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y)
+    drawn += cross_out(
+        base.mark_point().encode(x=x, y=y, tooltip=tooltip, **encode("point")), rows, x, y
+    )
     drawn += names_beside(rows, known, y, order or "x")
     if not any("low" in row for row in rows):
         return drawn
@@ -137,9 +166,11 @@ def lines(
     return [bounded.encode(**ends, **encode("rule")), *drawn]
 
 
-def cross_out(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any) -> list[alt.Chart]:
-    """Cross out the marks of cells with a warning. `more`: channels that place the marks beside x and
-    y.
+def cross_out(
+    marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more: Any
+) -> list[alt.Chart]:
+    """Cross out the marks of cells with a warning. `more`: channels that place the marks beside x
+    and y.
     """
     if not any("warned" in row for row in rows):
         return [marks]
@@ -148,9 +179,9 @@ def cross_out(marks: alt.Chart, rows: Sequence[Row], x: alt.X, y: alt.Y, **more:
 
 
 def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
-    """Return encodings of a mark: the colour of whose it is in the whole report; dashes and shapes by the rest where
-    several share a colour, else shapes by colour. All are of one field, so that the legend is one. That of dashes,
-    in another order, is none of it: they would tear its shapes.
+    """Return encodings of a mark: the colour of whose it is in the whole report; dashes and shapes
+    by the rest where several share a colour, else shapes by colour. All are of one field, so that
+    the legend is one. That of dashes, in another order, is none of it: they would tear its shapes.
 
     `known`: variants of the whole report, see Frame.
     """
@@ -162,7 +193,10 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
     def channel(kind: Any, looks: Sequence[Any]) -> Any:
         return kind("label:N", scale=alt.Scale(domain=names, range=list(looks)), legend=legend)
 
-    colour, shapes = channel(alt.Color, hues), channel(alt.Shape, [SHAPES[place] for place in places])
+    colour, shapes = (
+        channel(alt.Color, hues),
+        channel(alt.Shape, [SHAPES[place] for place in places]),
+    )
     dashed = alt.Scale(domain=names[::-1], range=[list(DASHES[place]) for place in places[::-1]])
     dashes = alt.StrokeDash("label:N", scale=dashed, legend=None)
     aside = alt.condition(_SHOWN, alt.value(1), alt.value(0.12))
@@ -179,7 +213,8 @@ def looks(rows: Sequence[Row], known: Sequence[str]) -> Any:
 
 
 def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], bool, list[int]]:
-    """Return a row of each line, whether several share a colour, and the number of the shape, and dash, of each."""
+    """Return a row of each line, whether several share a colour, and the number of the shape, and
+    dash, of each."""
     of = {row["label"]: row for row in rows}
     shared = len({row["hue"] for row in of.values()}) < len(of)
     order = sorted(dict.fromkeys((*known, *(row["variant"] for row in rows))), key=bool)
@@ -189,7 +224,9 @@ def _places(rows: Sequence[Row], known: Sequence[str]) -> tuple[dict[str, Row], 
         place = order.index(row["variant"]) % len(SHAPES) if shared else PALETTE.index(row["hue"])
         place = row.get(MARK, place)
         free = (
-            place + step for step in range(len(SHAPES)) if (row["hue"], (place + step) % len(SHAPES)) not in taken
+            place + step
+            for step in range(len(SHAPES))
+            if (row["hue"], (place + step) % len(SHAPES)) not in taken
         )
         places.append(next(free, place) % len(SHAPES))
         taken.add((row["hue"], places[-1]))
@@ -202,8 +239,11 @@ def directly(rows: Sequence[Row]) -> bool:
     return 1 < len(names) <= DIRECT and max(map(len, names)) <= LONGEST
 
 
-def names_beside(rows: Sequence[Row], known: Sequence[str], y: alt.Y, order: str) -> list[alt.Chart]:
-    """Draw the name of each line right of the picture, at the height of its end, none over another."""
+def names_beside(
+    rows: Sequence[Row], known: Sequence[str], y: alt.Y, order: str
+) -> list[alt.Chart]:
+    """Draw the name of each line right of the picture, at the height of its end, none over
+    another."""
     if not directly(rows):
         return []
     last = {row["label"]: row for row in sorted(rows, key=lambda row: float(row[order]))}
@@ -222,12 +262,17 @@ def names_beside(rows: Sequence[Row], known: Sequence[str], y: alt.Y, order: str
     raw = alt.Y("top:Q", scale=None, axis=None)
     base = alt.Chart(data(texts)).encode(x=alt.value("width"), y=raw)
     shapes = base.mark_text(align="left", baseline="middle", dx=8, fontSize=13)
-    names = base.mark_text(align="left", baseline="middle", dx=24, fontSize=12).encode(text="name:N")
+    names = base.mark_text(align="left", baseline="middle", dx=24, fontSize=12).encode(
+        text="name:N"
+    )
     return [shapes.encode(color=alt.Color("hue:N", scale=None), text="mark:N"), names]
 
 
-def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False, log: bool | None = None) -> alt.Scale:
-    """Make a scale from 0 with some room above; or logarithmic, by `log` or where values span over LOGARITHMIC times.
+def axis_scale(
+    rows: Sequence[Row], column: Direction, *, bars: bool = False, log: bool | None = None
+) -> alt.Scale:
+    """Make a scale from 0 with some room above; or logarithmic, by `log` or where values span over
+    LOGARITHMIC times.
 
     `bars`: they lie along this axis, and their ends have to be seen too.
     """
@@ -235,7 +280,9 @@ def axis_scale(rows: Sequence[Row], column: Direction, *, bars: bool = False, lo
     return alt.Scale(type="log" if low else "linear", domain=[low or 0, high], nice=False)
 
 
-def _ends(rows: Sequence[Row], column: Direction, bars: bool, log: bool | None = None) -> tuple[float, float]:
+def _ends(
+    rows: Sequence[Row], column: Direction, bars: bool, log: bool | None = None
+) -> tuple[float, float]:
     """Give the ends of the axis: it begins at 0 unless it is logarithmic."""
     values = [row[column] for row in rows]
     ends_of_bars = [row[end] for row in rows for end in ("low", "high") if bars and end in row]
@@ -247,11 +294,14 @@ def _ends(rows: Sequence[Row], column: Direction, bars: bool, log: bool | None =
 
 
 def alike_scales(rows: Sequence[Row], bars: Direction) -> tuple[alt.Scale, alt.Scale]:
-    """Make the scales of x and y: both logarithmic where either needs to be, so that a power law is a line."""
+    """Make the scales of x and y: both logarithmic where either needs to be, so that a power law is
+    a line."""
     log = all(min(row[column] for row in rows) > 0 for column in "xy") and any(
         wide([row[column] for row in rows], LOGARITHMIC) for column in "xy"
     )
-    return axis_scale(rows, "x", bars=bars == "x", log=log), axis_scale(rows, "y", bars=bars == "y", log=log)
+    return axis_scale(rows, "x", bars=bars == "x", log=log), axis_scale(
+        rows, "y", bars=bars == "y", log=log
+    )
 
 
 def _domain(channel: alt.X | alt.Y) -> tuple[float, float]:
@@ -261,20 +311,28 @@ def _domain(channel: alt.X | alt.Y) -> tuple[float, float]:
 
 
 def loads_beside(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """Draw loads, each written beside its point, on that side of it where it lies on nothing else."""
-    base = alt.Chart(data(_place_names(rows, x, y))).encode(x=x, y=y, text=alt.Text("load:Q", format="~g"))
+    """Draw loads, each written beside its point, on that side of it where it lies on nothing
+    else."""
+    base = alt.Chart(data(_place_names(rows, x, y))).encode(
+        x=x, y=y, text=alt.Text("load:Q", format="~g")
+    )
     return [
-        base.transform_filter(f"datum.side == {n}").mark_text(align=align, dx=dx, dy=dy, fontSize=12)
+        base.transform_filter(f"datum.side == {n}").mark_text(
+            align=align, dx=dx, dy=dy, fontSize=12
+        )
         for n, (align, dx, dy) in enumerate(_SIDES)
     ]
 
 
 def _place_names(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]:
-    """Return the loads that can be written, heaviest first, each with its side: none lies on a line, a point or
-    another; of points that lie together under the same load one says it.
+    """Return the loads that can be written, heaviest first, each with its side: none lies on a
+    line, a point or another; of points that lie together under the same load one says it.
     """
     ends = {"x": _domain(x_axis), "y": _domain(y_axis)}
-    at = {id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT) for row in rows}
+    at = {
+        id(row): (_part(row["x"], *ends["x"]) * WIDTH, -_part(row["y"], *ends["y"]) * HEIGHT)
+        for row in rows
+    }
     lines = by_key((row["label"], at[id(row)]) for row in sorted(rows, key=lambda row: row["load"]))
     taken = np.array(
         [
@@ -288,13 +346,20 @@ def _place_names(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]
     written: list[Row] = []
     for row in sorted(rows, key=lambda row: -row["load"]):
         x, y = at[id(row)]
-        if any(other["load"] == row["load"] and math.dist(at[id(other)], (x, y)) < _NEAR for other in written):
+        if any(
+            other["load"] == row["load"] and math.dist(at[id(other)], (x, y)) < _NEAR
+            for other in written
+        ):
             continue
         wide_px = 7 * len(f"{row['load']:g}")
         for side, (align, dx, dy) in enumerate(_SIDES):
             middle = x + dx + (wide_px / 2 if align == "left" else -wide_px / 2), y + dy
             if not (np.abs(taken - middle) < (wide_px / 2 + 2, 7)).all(axis=1).any():
-                box = [(part * wide_px, high) for part in np.linspace(-0.5, 0.5, 12) for high in (-2, 2)]
+                box = [
+                    (part * wide_px, high)
+                    for part in np.linspace(-0.5, 0.5, 12)
+                    for high in (-2, 2)
+                ]
                 taken = np.concatenate([taken, np.add(middle, box)])
                 placed.append({"x": row["x"], "y": row["y"], "load": row["load"], "side": side})
                 written.append(row)
@@ -314,7 +379,11 @@ def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     for point, series in frame.pairs:
         at, value = frame.x(point), measure.of(point)
         if at is not None and value is not None:
-            row = {"x": at, "y": value * scale} | row_facts(point, series) | bounds(measure.stat(point), scale)
+            row = (
+                {"x": at, "y": value * scale}
+                | row_facts(point, series)
+                | bounds(measure.stat(point), scale)
+            )
             row |= quantiles(measure.stat(point), scale)
             rows.append(row | {"n": _n(measure, point), "is": load_label(point)})
     if not rows:
@@ -324,21 +393,37 @@ def against(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     x = load_axis(frame.x_title, sorted({row["x"] for row in rows}))
     y = alt.Y("y:Q", title=title, scale=axis_scale(rows, "y", bars=True))
     tooltip = tooltips(*WHOSE, ("x:Q", frame.x_title), ("y:Q", title, ",.4~r"), ("n:Q", "requests"))
-    falls = _marked(frame, rows, cliff) if frame.of_sessions and measure.key in ("output_tok_s", "gpu_tok_s") else []
+    falls = (
+        _marked(frame, rows, cliff)
+        if frame.of_sessions and measure.key in ("output_tok_s", "gpu_tok_s")
+        else []
+    )
     drawn = panels(lines(rows, frame.variants, x, y, tooltip), rows)
-    said = "ringed: the last load before throughput falls" if falls and isinstance(drawn, list) else ""
+    said = (
+        "ringed: the last load before throughput falls" if falls and isinstance(drawn, list) else ""
+    )
     return figure(
         key,
         f"{measure.name} by {frame.axis_word}",
-        [whose(frame, rows), join(definition(frame.points, measure), said), sample_words(frame.points, measure)],
+        [
+            whose(frame, rows),
+            join(definition(frame.points, measure), said),
+            sample_words(frame.points, measure),
+        ],
         drawn + _ring(falls, x, y) if isinstance(drawn, list) else drawn,
         section=frame.section,
-        summary=f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {frame.words}. {_spoken(rows, unit)}",
+        summary=(
+            f"{measure.name}{stat_name} in {unit} by {frame.axis_word}; {frame.words}."
+            f" {_spoken(rows, unit)}"
+        ),
     )
 
 
-def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: str, key: str) -> Figure | None:
-    """Draw throughput over latency: each line a series, from its lightest load to its heaviest, with loads named."""
+def trade_off(
+    frame: Frame, latency: Measure, throughput: Measure, *, section: str, key: str
+) -> Figure | None:
+    """Draw throughput over latency: each line a series, from its lightest load to its heaviest,
+    with loads named."""
     unit, scale = unit_of(latency, frame.points)
     rows: list[Row] = []
     for point, series in frame.pairs:
@@ -352,7 +437,11 @@ def trade_off(frame: Frame, latency: Measure, throughput: Measure, *, section: s
     x_title = f"{latency.name}{_choose(frame.points, latency)} ({unit})"
     x_scale, y_scale = alike_scales(rows, bars="x")
     x, y = alt.X("x:Q", title=x_title, scale=x_scale), alt.Y("y:Q", title=title, scale=y_scale)
-    shown = ("x:Q", f"{latency.name} ({unit})", ",.4~r"), ("y:Q", title, ",.5~r"), ("n:Q", "requests")
+    shown = (
+        ("x:Q", f"{latency.name} ({unit})", ",.4~r"),
+        ("y:Q", title, ",.5~r"),
+        ("n:Q", "requests"),
+    )
     tooltip = tooltips(*WHOSE, ("load:Q", frame.x_title), *shown)
     better = "up and right" if latency.better == "higher" else "up and left"
     bends = _marked(frame, rows, knee) if latency is E2E else []
@@ -379,21 +468,33 @@ _PACE = "Output tok/s per user (1 / median TPOT)"
 
 
 def _ring(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    ring = alt.Chart(data(rows)).mark_point(size=300, filled=False, color=GREY, strokeWidth=2).encode(x=x, y=y)
+    ring = (
+        alt.Chart(data(rows))
+        .mark_point(size=300, filled=False, color=GREY, strokeWidth=2)
+        .encode(x=x, y=y)
+    )
     return [ring] if rows else []
 
 
-def _marked(frame: Frame, rows: Sequence[Row], find: Callable[[Sequence[CellPoint]], CellPoint | None]) -> list[Row]:
+def _marked(
+    frame: Frame, rows: Sequence[Row], find: Callable[[Sequence[CellPoint]], CellPoint | None]
+) -> list[Row]:
     """Return the rows of the points that `find` finds in their series."""
     of = by_key((series.label, point) for point, series in frame.pairs if point.output_tokens_per_s)
-    bends = {(name, bend.load) for name, own in of.items() if (bend := find(sorted(own, key=lambda p: p.load)))}
+    bends = {
+        (name, bend.load)
+        for name, own in of.items()
+        if (bend := find(sorted(own, key=lambda p: p.load)))
+    }
     return [row for row in rows if (row["label"], row.get("load", row["x"])) in bends]
 
 
 def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure | None:
-    """Draw what a pace per user costs: tokens per GPU, or dollars per million, over tokens per second per user.
+    """Draw what a pace per user costs: tokens per GPU, or dollars per million, over tokens per
+    second per user.
 
-    Each series has a line through its loads; a step goes through the points that none beats in both.
+    Each series has a line through its loads; a step goes through the points that none beats in
+    both.
     """
     rows = _rows(frame, measure)
     if len(rows) < 2:
@@ -412,8 +513,8 @@ def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure |
         f"{measure.name} against pace per user",
         [
             whose(frame, rows),
-            f"A point per load, {BESIDE}: {frame.x_title}; better is {'down' if costs else 'up'} and right. "
-            + (step if several else ""),
+            f"A point per load, {BESIDE}: {frame.x_title}; better is {'down' if costs else 'up'}"
+            " and right. " + (step if several else ""),
             f"{definition(frame.points, measure)}; {definition(frame.points, PER_USER)}",
             sample_words(frame.points, measure),
         ],
@@ -423,17 +524,20 @@ def front(frame: Frame, measure: Measure, *, section: str, key: str) -> Figure |
             *loads_beside(rows, x, y),
         ],
         section=section,
-        summary=f"{measure.name} over tokens per second per user; {frame.words}. {len(best)} of {len(rows)} points "
-        "are on the front: "
+        summary=(
+            f"{measure.name} over tokens per second per user; {frame.words}. {len(best)} of"
+            f" {len(rows)} points are on the front: "
+        )
         + "; ".join(
-            f"{show_number(row['y'])} {measure.unit} at {show_number(row['x'])} tok/s per user" for row in best[:12]
+            f"{show_number(row['y'])} {measure.unit} at {show_number(row['x'])} tok/s per user"
+            for row in best[:12]
         ),
     )
 
 
 def _candidates(frame: Frame) -> Frame:
-    """Return the points that a front is of: not what was predicted, where anything was measured; none with a warning,
-    where others are there.
+    """Return the points that a front is of: not what was predicted, where anything was measured;
+    none with a warning, where others are there.
     """
     measured = frame.only(lambda point, _: point.source != "simulated")
     measured = measured if measured.points else frame
@@ -445,12 +549,20 @@ def _aside(frame: Frame) -> str:
     candidates = _candidates(frame).points
     rest = [point for point in frame.points if not any(point is other for other in candidates)]
     aside = [
-        "predictions"
-        if any(point.source == "simulated" and point.source != candidates[0].source for point in rest)
-        else "",
-        "points with a warning"
-        if any(not point.trusted for point in rest) and all(point.trusted for point in candidates)
-        else "",
+        (
+            "predictions"
+            if any(
+                point.source == "simulated" and point.source != candidates[0].source
+                for point in rest
+            )
+            else ""
+        ),
+        (
+            "points with a warning"
+            if any(not point.trusted for point in rest)
+            and all(point.trusted for point in candidates)
+            else ""
+        ),
     ]
     words = join(*aside, by=" and ")
     return f", without {words}" if words else ""
@@ -492,7 +604,8 @@ def _tooltips(frame: Frame, *more: tuple[str, ...]) -> list[alt.Tooltip]:
 
 
 def whose(frame: Frame, rows: Sequence[Row]) -> str:
-    """Write the frame's words, and the rows' series where no legend names it, since only one is left."""
+    """Write the frame's words, and the rows' series where no legend names it, since only one is
+    left."""
     series = dict.fromkeys(row["label"] for row in rows)
     parts = [*frame.words.split(" · "), *next(iter(series)).replace("not stated", "").split(" · ")]
     return join(*dict.fromkeys(parts), by=" · ") if len(series) == 1 else frame.words
@@ -513,7 +626,11 @@ def _n(measure: Measure, point: CellPoint) -> int | None:
 
 
 def _choose(points: Sequence[CellPoint], measure: Measure) -> str:
-    kinds = {stat.which for point in points if (stat := measure.stat(point)) is not None and stat.which != "rate"}
+    kinds = {
+        stat.which
+        for point in points
+        if (stat := measure.stat(point)) is not None and stat.which != "rate"
+    }
     return f", {' or '.join(sorted(kinds, reverse=True))}" if kinds else ""
 
 
@@ -528,17 +645,30 @@ def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
     stats = [stat for point in points if (stat := measure.stat(point)) is not None]
     sources = sorted({point.source for point in points})
     levels = sorted({stat.level for stat in stats if stat.level is not None})
-    bare = [point for point in points if (stat := measure.stat(point)) is not None and stat.level is None]
+    bare = [
+        point
+        for point in points
+        if (stat := measure.stat(point)) is not None and stat.level is None
+    ]
     why = join(
         "tokens of all requests are pooled" if measure.pooled and bare else "",
-        "other tools' summaries have none" if not measure.pooled and any(point.sums for point in bare) else "",
-        "too few generations of requests" if not measure.pooled and not all(point.sums for point in bare) else "",
+        (
+            "other tools' summaries have none"
+            if not measure.pooled and any(point.sums for point in bare)
+            else ""
+        ),
+        (
+            "too few generations of requests"
+            if not measure.pooled and not all(point.sums for point in bare)
+            else ""
+        ),
         by="; ",
     )
     if not stats:
         bars = "no interval: one number per cell"
     elif levels:
-        bars = f"bars: {' or '.join(level if level == REPEATS else f'{level} interval' for level in levels)}" + (
+        kinds = (level if level == REPEATS else f"{level} interval" for level in levels)
+        bars = f"bars: {' or '.join(kinds)}" + (
             f", none at {len(bare)} of {len(stats)} points: {why}" if bare else ""
         )
     else:
@@ -549,9 +679,12 @@ def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
         bars,
         " and ".join(sources),
         CROSSED if not all(point.trusted for point in points) else "",
-        f"left out: {left_out} {'points' if left_out > 1 else 'point'} whose tokens arrived together"
-        if left_out
-        else "",
+        (
+            f"left out: {left_out} {'points' if left_out > 1 else 'point'} whose tokens arrived"
+            " together"
+            if left_out
+            else ""
+        ),
         by="; ",
     )
 

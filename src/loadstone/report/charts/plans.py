@@ -1,4 +1,5 @@
-"""Pictures of a recommendation: what each kind of GPU costs, how surely it holds, and finalists under more load."""
+"""Pictures of a recommendation: what each kind of GPU costs, how surely it holds, and finalists
+under more load."""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ _ROW = 46
 
 
 class Finalist(NamedTuple):
-    """`words` say its deployment, `name` is its shorthand; `cost`: dollars a month, or GPUs; `loads` of one replica,
-    `worst` the largest of bounded latency over bound there; `share`: of the asked load, a replica's."""
+    """`words` say its deployment, `name` is its shorthand; `cost`: dollars a month, or GPUs;
+    `loads` of one replica, `worst` the largest of bounded latency over bound there; `share`: of the
+    asked load, a replica's.
+    """
 
     name: str
     words: str
@@ -35,27 +38,42 @@ class Finalist(NamedTuple):
 
 
 def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finalist]) -> Figure:
-    """Draw a row for each plan, the cheapest first: and what it costs with more or fewer replicas. `every`: those of
-    the other chart too, which share their colours."""
+    """Draw a row for each plan, the cheapest first: and what it costs with more or fewer replicas.
+    `every`: those of the other chart too, which share their colours."""
     ordered = sorted(best, key=lambda each: each.cost)
     kinds = [(each.gpu, each.engine) for each in ordered]
-    many = [f", plan {best.index(each) + 1}" * (kinds.count((each.gpu, each.engine)) > 1) for each in ordered]
+    many = [
+        f", plan {best.index(each) + 1}" * (kinds.count((each.gpu, each.engine)) > 1)
+        for each in ordered
+    ]
     rows = [
         {
-            "row": f"{each.gpu}\n{each.engine}{more}", "cost": each.cost, "low": each.low, "high": each.high,
-            "p": each.p_slo, "gpu": each.gpu, "engine": each.engine, "plan": each.words,
+            "row": f"{each.gpu}\n{each.engine}{more}",
+            "cost": each.cost,
+            "low": each.low,
+            "high": each.high,
+            "p": each.p_slo,
+            "gpu": each.gpu,
+            "engine": each.engine,
+            "plan": each.words,
             "label": f"{each.cost:,.0f}, {show_share(each.p_slo)} sure",
         }
         for each, more in zip(ordered, many, strict=True)
-    ]  # fmt: skip
+    ]
     base = alt.Chart(data(rows))
     names = [str(row["row"]) for row in rows]
-    axis = alt.Axis(labelExpr="split(datum.value, '\\n')", labelLimit=180, ticks=False, domain=False)
+    axis = alt.Axis(
+        labelExpr="split(datum.value, '\\n')", labelLimit=180, ticks=False, domain=False
+    )
     y = alt.Y("row:N", title=None, sort=names, axis=axis, scale=alt.Scale(domain=names))
     most = max(each.high for each in ordered)
     ticks = alt.Axis(format=",d")
-    x = alt.X("cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * most], nice=False))
-    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(x=alt.X("low:Q"), x2="high:Q", y=y)
+    x = alt.X(
+        "cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * most], nice=False)
+    )
+    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(
+        x=alt.X("low:Q"), x2="high:Q", y=y
+    )
     told = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
     looks = _looks(every, legend=False)
     dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=told, **looks)
@@ -65,47 +83,73 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finali
         "plans-cost",
         "What certainty costs on each GPU",
         ["dot: the plan; bar: as many replicas as 80% of the model's errors ask for"],
-        (reach.encode(color=looks["color"]) + dots + texts).properties(width=460, height=max(290, _ROW * len(rows))),
+        (reach.encode(color=looks["color"]) + dots + texts).properties(
+            width=460, height=max(290, _ROW * len(rows))
+        ),
         section="plans",
-        summary=f"{len(rows)} plans; the cheapest, {first.words}, costs {first.cost:,.0f} {cost_unit}",
+        summary=(
+            f"{len(rows)} plans; the cheapest, {first.words}, costs {first.cost:,.0f} {cost_unit}"
+        ),
     )
 
 
 def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
-    """Draw how near the tightest bound comes as a replica's load grows: its capacity is where it reaches 1. The share
-    of the asked load that each plan gives a replica is marked on its curve."""
+    """Draw how near the tightest bound comes as a replica's load grows: its capacity is where it
+    reaches 1. The share of the asked load that each plan gives a replica is marked on its curve."""
     rows = [
-        {"gpu": each.gpu, "engine": each.engine, "plan": each.words, "who": each.name, "load": load, "worst": worst}
+        {
+            "gpu": each.gpu,
+            "engine": each.engine,
+            "plan": each.words,
+            "who": each.name,
+            "load": load,
+            "worst": worst,
+        }
         for each in finalists
         for load, worst in [
-            *((each.share, value) for value in each.worst[:1] if each.share < each.loads[0]),  # it is no longer there
+            *(
+                (each.share, value) for value in each.worst[:1] if each.share < each.loads[0]
+            ),  # it is no longer there
             *zip(each.loads, each.worst, strict=True),
         ]
         if worst < 20
     ]
     asked = [
         {
-            "gpu": each.gpu, "plan": f"{each.words}: its share of the asked load", "load": each.share,
+            "gpu": each.gpu,
+            "plan": f"{each.words}: its share of the asked load",
+            "load": each.share,
             "worst": float(np.interp(np.log(each.share), np.log(each.loads), each.worst)),
         }
         for each in finalists
         if each.loads
-    ]  # fmt: skip
+    ]
     x = alt.X(
-        "load:Q", title=f"load of one replica, {load_unit}", scale=alt.Scale(type="log", nice=False, padding=12)
+        "load:Q",
+        title=f"load of one replica, {load_unit}",
+        scale=alt.Scale(type="log", nice=False, padding=12),
     )
     y = alt.Y("worst:Q", title="tightest latency / its bound", scale=alt.Scale(domain=[0, 2]))
-    told = tooltips(("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f"))
+    told = tooltips(
+        ("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f")
+    )
     looks = _looks(finalists, legend=True)
     base = alt.Chart(data(rows)).encode(x=x, y=y, detail="who:N", tooltip=told)
     line = base.mark_line(clip=True).encode(color=looks["color"])
     points = base.mark_point(filled=True, size=45, clip=True).encode(**looks)
-    marks = alt.Chart(data(asked)).mark_point(filled=False, size=260, strokeWidth=2, shape="circle", color="#222222")
-    bound = alt.Chart(data([{"bound": 1}])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="bound:Q")
+    marks = alt.Chart(data(asked)).mark_point(
+        filled=False, size=260, strokeWidth=2, shape="circle", color="#222222"
+    )
+    bound = (
+        alt.Chart(data([{"bound": 1}])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="bound:Q")
+    )
     return figure(
         "plans-load",
         "How far one replica carries, and what it is asked for",
-        ["rings: a replica's share of the asked load; dashed: the bound, where a curve crosses it is the capacity"],
+        [
+            "rings: a replica's share of the asked load; dashed: the bound, where a curve crosses"
+            " it is the capacity"
+        ],
         bound + line + points + marks.encode(x=x, y=y, tooltip=told),
         section="plans",
         summary=f"{len(finalists)} finalists under more and more load, with the asked load marked",
@@ -116,10 +160,18 @@ def _looks(plans: Sequence[Finalist], *, legend: bool) -> dict[str, alt.Color | 
     """Give each engine its hue, and each GPU its shape."""
     engines = number_engines(sorted({each.engine for each in plans}))
     gpus = sorted({each.gpu for each in plans})
-    shown = alt.Legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY) if legend else None
-    hues = alt.Scale(domain=list(engines), range=[PALETTE[at % len(PALETTE)] for at in engines.values()])
+    shown = (
+        alt.Legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY)
+        if legend
+        else None
+    )
+    hues = alt.Scale(
+        domain=list(engines), range=[PALETTE[at % len(PALETTE)] for at in engines.values()]
+    )
     shapes = alt.Scale(domain=gpus, range=[SHAPES[at % len(SHAPES)] for at in range(len(gpus))])
     return {
-        "color": alt.Color("engine:N", scale=hues, legend=alt.Legend(title=None, columns=3) if legend else None),
+        "color": alt.Color(
+            "engine:N", scale=hues, legend=alt.Legend(title=None, columns=3) if legend else None
+        ),
         "shape": alt.Shape("gpu:N", scale=shapes, legend=shown),
     }

@@ -40,19 +40,20 @@ from loadstone.report.data.wording import join
 
 MAX_FIGURES = 80
 MAX_LINES = 24
-"""Series in one picture; a frame with more, or with more variants than there are looks for, is cut to those with the
-most points, of these the fastest."""
+"""Series in one picture; a frame with more, or with more variants than there are looks for, is cut
+to those with the most points, of these the fastest."""
 
 _SWITCHED: tuple[tuple[Literal["prefix", "parallel"], str, str, tuple[Measure, ...]], ...] = (
     ("prefix", "shared prefix or not", "no prefix shared", (OUTPUT, TTFT, TPOT, E2E)),
     ("parallel", "by parallelism", "not stated", (OUTPUT, TTFT, TPOT, ITL)),
 )
-"""What may differ alone, in a title, what it is called where there is none, and the measures that are drawn."""
+"""What may differ alone, in a title, what it is called where there is none, and the measures that
+are drawn."""
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """`hero`: the picture of the answer, if there is any to draw; `left_out`: how many of each section are not drawn,
-    being of the fewest cells.
+    """`hero`: the picture of the answer, if there is any to draw; `left_out`: how many of each
+    section are not drawn, being of the fewest cells.
     """
 
     hero: Figure | None
@@ -70,12 +71,13 @@ class _Wanted(NamedTuple):
 
 
 HEROES = ("sessions-", "price-price", "throughput-pareto", "throughput-throughput-e2e", "offline-")
-"""Kinds of pictures that show an answer, the first that can be drawn: what a pace per user costs, then gives."""
+"""Kinds of pictures that show an answer, the first that can be drawn: what a pace per user costs,
+then gives."""
 
 
 def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Drawn:
-    """Return the pictures of these points in the order of a report, at most MAX_FIGURES: of each kind in turn those
-    of the most cells, so that no kind is missing. `main`: the cells of the hero.
+    """Return the pictures of these points in the order of a report, at most MAX_FIGURES: of each
+    kind in turn those of the most cells, so that no kind is missing. `main`: the cells of the hero.
     """
     points = assign_hues(points)
     wanted = list(_all(points))
@@ -100,34 +102,46 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
 def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
     by_kind = by_key((one.kind, one) for one in sorted(wanted, key=lambda each: -len(each.points)))
     turns = zip_longest(*by_kind.values())
-    return {id(one) for one in islice((one for turn in turns for one in turn if one is not None), MAX_FIGURES)}
+    return {
+        id(one)
+        for one in islice((one for turn in turns for one in turn if one is not None), MAX_FIGURES)
+    }
 
 
 def _hero(
     points: Sequence[CellPoint], wanted: Sequence[_Wanted], main: Frame | None
 ) -> tuple[_Wanted | None, Figure | None]:
-    """Draw the picture of the answer's cells, which stands in no section; for setups with one load each, a front."""
+    """Draw the picture of the answer's cells, which stands in no section; for setups with one load
+    each, a front."""
     if main is None:
         return None, None
     places = {(point.number, point.cell) for point in main.points}
     for kind in HEROES:
         for one in wanted:
-            if one.kind.startswith(kind) and {(each.number, each.cell) for each in one.points} <= places:
+            if (
+                one.kind.startswith(kind)
+                and {(each.number, each.cell) for each in one.points} <= places
+            ):
                 figure = one.make()
                 if figure is not None:
                     return one, figure
     own = [point for point in points if (point.number, point.cell) in places]
     for frame in frames(own, main.axis, single=True):
         priced = any(point.dollars_output for point in frame.points)
-        return None, front(_cut(frame), DOLLARS if priced else _per_gpu(frame), section="hero", key="hero")
+        return None, front(
+            _cut(frame), DOLLARS if priced else _per_gpu(frame), section="hero", key="hero"
+        )
     return None, None
 
 
 def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
-    """Return every picture that these points may give; one that has too little in it is None when it is made."""
+    """Return every picture that these points may give; one that has too little in it is None when
+    it is made."""
     sweeps, by_length, by_model = _make_frames(points)
 
-    def of(frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any) -> _Wanted:
+    def of(
+        frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any
+    ) -> _Wanted:
         return _Wanted(f"{section}-{kind}", section, frame.points, partial(make, frame, *given))
 
     def line(frame: Frame, measure: Measure) -> _Wanted:
@@ -135,36 +149,54 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
         return of(frame, key, frame.section, partial(against, key=key), measure)
 
     def trade(frame: Frame, latency: Measure, measure: Measure, section: str, key: str) -> _Wanted:
-        return of(frame, key, section, partial(trade_off, section=section, key=key), latency, measure)
+        return of(
+            frame, key, section, partial(trade_off, section=section, key=key), latency, measure
+        )
 
     served = [frame for frame in sweeps if not frame.offline]
     for frame in served:
         if frame.of_sessions:
-            yield of(frame, "throughput", "sessions", partial(against, key="sessions"), _per_gpu(frame))
+            yield of(
+                frame, "throughput", "sessions", partial(against, key="sessions"), _per_gpu(frame)
+            )
             yield line(frame, HIT)
         for latency, much in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
             yield trade(frame, latency, much, "throughput", f"throughput-{latency.key}")
-        yield of(frame, "pareto", "throughput", partial(front, section="throughput", key="pareto"), _per_gpu(frame))
+        yield of(
+            frame,
+            "pareto",
+            "throughput",
+            partial(front, section="throughput", key="pareto"),
+            _per_gpu(frame),
+        )
         yield of(frame, "price", "price", partial(front, section="price", key="price"), DOLLARS)
     for frame in served:
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, GOODPUT, ENERGY):
             yield line(frame, measure)
     for frame in sweeps:
         if frame.mode != "online":
-            yield trade(frame, BATCH_S, _widest(frame), "offline", f"{frame.mode}-throughput-latency")
+            yield trade(
+                frame, BATCH_S, _widest(frame), "offline", f"{frame.mode}-throughput-latency"
+            )
             for measure in (_widest(frame), BATCH_S):
                 if frame.offline or measure is not OUTPUT:
                     yield line(frame, measure)
     for frame in by_length:
         if frame.offline and not _full(frame):
             continue
-        for measure in (_widest(frame), BATCH_S) if frame.offline else (TTFT, TPOT, E2E, _widest(frame), BATCH_S):
+        for measure in (
+            (_widest(frame), BATCH_S)
+            if frame.offline
+            else (TTFT, TPOT, E2E, _widest(frame), BATCH_S)
+        ):
             yield line(frame, measure)
     for fact, what, none, shown in _SWITCHED:
         sets = switches(points, fact)
         for measure in shown:
             make = partial(side_by_side, sets, measure, fact, what, none=none)
-            yield _Wanted(f"{fact}-{measure.key}", fact, [point for each in sets for point in each], make)
+            yield _Wanted(
+                f"{fact}-{measure.key}", fact, [point for each in sets for point in each], make
+            )
     for picture in ratio_figures(gpu_ratios(points)):
         yield _Wanted("gpus", "gpus", points, partial(_as_is, picture))
     for frame in by_model:
@@ -180,8 +212,8 @@ def _as_is(figure: Figure) -> Figure:
 
 
 def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
-    """Return all frames: sweeps, by length, by model. They know one another's variants, where there are several to
-    tell.
+    """Return all frames: sweeps, by length, by model. They know one another's variants, where there
+    are several to tell.
     """
     framed = [
         [_cut(frame) for frame in group]
@@ -191,13 +223,22 @@ def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
             frames(points, "load", by="model"),
         )
     ]
-    variants_of = [dict.fromkeys(series.variant for series in frame.series) for group in framed for frame in group]
-    variants = tuple(dict.fromkeys(variant for own in variants_of if len(own) > 1 for variant in own))
-    return [[msgspec.structs.replace(frame, variants=variants) for frame in group] for group in framed]
+    variants_of = [
+        dict.fromkeys(series.variant for series in frame.series)
+        for group in framed
+        for frame in group
+    ]
+    variants = tuple(
+        dict.fromkeys(variant for own in variants_of if len(own) > 1 for variant in own)
+    )
+    return [
+        [msgspec.structs.replace(frame, variants=variants) for frame in group] for group in framed
+    ]
 
 
 def _per_gpu(frame: Frame) -> Measure:
-    """Return tokens of a GPU where it is known how many there are, so that setups of any size can be compared."""
+    """Return tokens of a GPU where it is known how many there are, so that setups of any size can
+    be compared."""
     return PER_GPU if all(point.gpus for point in frame.points) else OUTPUT
 
 

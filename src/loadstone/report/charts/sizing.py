@@ -1,4 +1,5 @@
-"""Sizing as pictures: where a GPU's memory goes, and the longest context of each model on each machine."""
+"""Sizing as pictures: where a GPU's memory goes, and the longest context of each model on each
+machine."""
 
 from __future__ import annotations
 
@@ -8,11 +9,26 @@ from collections.abc import Collection, Sequence
 from loadstone.analyse.run_facts import gpu_name
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.size import Row
-from loadstone.report.charts.theme import BLUE, CYAN, GREEN, GREY, VERMILION, Figure, data, figure, tooltips
+from loadstone.report.charts.theme import (
+    BLUE,
+    CYAN,
+    GREEN,
+    GREY,
+    VERMILION,
+    Figure,
+    data,
+    figure,
+    tooltips,
+)
 from loadstone.report.data.wording import clean
 
-PARTS = (("weights", BLUE), ("activations, runtime", VERMILION), ("KV asked for", GREEN), ("KV room left", CYAN),
-         ("left by the engine", GREY))  # fmt: skip
+PARTS = (
+    ("weights", BLUE),
+    ("activations, runtime", VERMILION),
+    ("KV asked for", GREEN),
+    ("KV room left", CYAN),
+    ("left by the engine", GREY),
+)
 """In the order they are stacked."""
 _MOST = 40
 """Bars, rows or columns that can still be read."""
@@ -20,28 +36,39 @@ _GIB = 1 << 30
 
 
 def memory_picture(rows: Sequence[Row]) -> Figure:
-    """Draw one bar per row, in GiB per GPU (mean over a pipeline's stages), with a line where the GPU ends; what lies
-    beyond it does not fit. Raises InputError where there is nothing, or too much, to draw.
+    """Draw one bar per row, in GiB per GPU (mean over a pipeline's stages), with a line where the
+    GPU ends; what lies beyond it does not fit. Raises InputError where there is nothing, or too
+    much, to draw.
     """
     import altair as alt
 
     if not rows:
         raise InputError("--picture: no rows to draw")
     if len(rows) > _MOST:
-        raise InputError(f"--picture: {len(rows)} bars are too many to read; ask for at most {_MOST} deployments")
+        raise InputError(
+            f"--picture: {len(rows)} bars are too many to read; ask for at most {_MOST} deployments"
+        )
     names = _names(rows)
     values = [
-        {"deployment": name, "part": part, "order": order, "gib": gib, "why": clean(row.why, 200),
-         "ends": row.usable_bytes / row.gpus / _GIB}
+        {
+            "deployment": name,
+            "part": part,
+            "order": order,
+            "gib": gib,
+            "why": clean(row.why, 200),
+            "ends": row.usable_bytes / row.gpus / _GIB,
+        }
         for name, row in zip(names, rows, strict=True)
         for order, (part, gib) in enumerate(_parts(row).items())
-    ]  # fmt: skip
+    ]
     parts, colours = zip(*PARTS, strict=True)
     bars = (
         alt.Chart(data(values))
         .mark_bar(size=20)
         .encode(
-            y=alt.Y("deployment:N", title=None, sort=names, axis=alt.Axis(labelLimit=420, ticks=False)),
+            y=alt.Y(
+                "deployment:N", title=None, sort=names, axis=alt.Axis(labelLimit=420, ticks=False)
+            ),
             x=alt.X("gib:Q", title="GiB per GPU", stack="zero"),
             color=alt.Color("part:N", title=None, scale=alt.Scale(domain=parts, range=colours)),
             order="order:Q",
@@ -54,19 +81,25 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
         .encode(y=alt.Y("deployment:N", sort=names), x="ends:Q")
     )
     rules = ", ".join(dict.fromkeys(row.engine for row in rows))
-    batches = ", ".join(dict.fromkeys(f"{row.batch} × {row.context_tokens:,} tokens" for row in rows))
+    batches = ", ".join(
+        dict.fromkeys(f"{row.batch} × {row.context_tokens:,} tokens" for row in rows)
+    )
     chart = (bars + ends).properties(width=520, height={"step": 34})
     return figure(
         "memory",
         "Memory of each GPU",
         [
             f"Memory rules of {rules}. KV asked for: {batches}.",
-            "Black: the end of the GPU's memory, as its driver reports it; bars beyond it do not fit.",
+            (
+                "Black: the end of the GPU's memory, as its driver reports it; bars beyond it do"
+                " not fit."
+            ),
         ],
         chart,
         section="sizing",
         summary="; ".join(
-            f"{name}: {'fits' if row.fits else 'does not fit'}, longest context {row.max_context_tokens:,}"
+            f"{name}: {'fits' if row.fits else 'does not fit'}, longest context"
+            f" {row.max_context_tokens:,}"
             for name, row in zip(names, rows, strict=True)
         ),
     )
@@ -75,15 +108,25 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
 def _parts(row: Row) -> dict[str, float]:
     """Return GiB per GPU, none negative: what lacks shows as a bar that is too long."""
     gpus = row.gpus * _GIB
-    sizes = (row.weights_bytes, row.activation_bytes, row.kv_bytes, row.free_bytes, row.reserve_bytes)
+    sizes = (
+        row.weights_bytes,
+        row.activation_bytes,
+        row.kv_bytes,
+        row.free_bytes,
+        row.reserve_bytes,
+    )
     return {part: max(0.0, value) / gpus for (part, _), value in zip(PARTS, sizes, strict=True)}
 
 
 def _names(rows: Sequence[Row]) -> list[str]:
-    """Write `llama-3.1-70b fp8 on 2×h100 tp2`, with more of what tells two apart where that is needed."""
+    """Write `llama-3.1-70b fp8 on 2×h100 tp2`, with more of what tells two apart where that is
+    needed."""
     named = [f"{row.model.rpartition('/')[2]} {row.weights_dtype} on {row.machine}" for row in rows]
     for fact in ("tp", "pp", "dp", "ep", "engine", "kv_dtype", "context_tokens", "batch"):
-        more = [f"{name} {_fact(fact, getattr(row, fact))}" for name, row in zip(named, rows, strict=True)]
+        more = [
+            f"{name} {_fact(fact, getattr(row, fact))}"
+            for name, row in zip(named, rows, strict=True)
+        ]
         if len(set(more)) > len(set(named)):
             named = more
     # Rows that are equal in all that is shown would share a bar.
@@ -96,8 +139,8 @@ def _fact(fact: str, value: str | int) -> str:
 
 
 def contexts_picture(rows: Sequence[Row]) -> Figure:
-    """Draw the longest context of each model on each number of GPUs, whatever else differs, which the notes say.
-    Raises InputError where they are too many to read.
+    """Draw the longest context of each model on each number of GPUs, whatever else differs, which
+    the notes say. Raises InputError where they are too many to read.
     """
     import altair as alt
 
@@ -114,7 +157,8 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
     models, machines = (list(dict.fromkeys(names)) for names in zip(*boxes, strict=True))
     if len(models) > _MOST or len(machines) > _MOST:
         raise InputError(
-            f"--context-map: {len(models)} models on {len(machines)} machines; ask for at most {_MOST} each"
+            f"--context-map: {len(models)} models on {len(machines)} machines; ask for at most"
+            f" {_MOST} each"
         )
     fitting = [tokens for tokens in longest.values() if tokens]
     edge = (min(fitting) * max(fitting)) ** 0.5 if fitting else 1
@@ -129,23 +173,34 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
     )
     colour = alt.Color("tokens:Q", scale=alt.Scale(type="log", scheme="viridis"), legend=None)
     chart = (
-        base.transform_filter("datum.tokens > 0").mark_rect(stroke="white", strokeWidth=2).encode(color=colour)
-        + base.transform_filter("datum.tokens == 0").mark_rect(stroke="white", strokeWidth=2, color="#bbbbbb")
+        base.transform_filter("datum.tokens > 0")
+        .mark_rect(stroke="white", strokeWidth=2)
+        .encode(color=colour)
+        + base.transform_filter("datum.tokens == 0").mark_rect(
+            stroke="white", strokeWidth=2, color="#bbbbbb"
+        )
         + base.mark_text(fontSize=14, fontWeight=600).encode(
             text="text:N",
             color=alt.condition(
-                f"datum.tokens > {edge} || datum.tokens == 0", alt.value("#111111"), alt.value("white")
+                f"datum.tokens > {edge} || datum.tokens == 0",
+                alt.value("#111111"),
+                alt.value("white"),
             ),
         )
     )
     batches = sorted({row.batch for row in rows})
     many = " or ".join(map(str, batches))
-    held = "tokens of one request" if batches == [1] else f"tokens of each of {many} requests at once"
+    held = (
+        "tokens of one request" if batches == [1] else f"tokens of each of {many} requests at once"
+    )
     size = {"width": max(240, 74 * len(machines)), "height": 44 * len(models)}
     return figure(
         "contexts",
         "Longest context that fits",
-        [f"{held}, beside weights and activations; grey: the model does not fit", _best_of(boxes.values())],
+        [
+            f"{held}, beside weights and activations; grey: the model does not fit",
+            _best_of(boxes.values()),
+        ],
         chart.properties(**size),
         section="sizing",
         summary="; ".join(f"{v['model']} on {v['where']}: {v['text']}" for v in values[:40]),
@@ -154,12 +209,24 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
 
 def _best_of(boxes: Collection[Sequence[Row]]) -> str:
     """Say what differs among the rows of a box, which has the longest of them."""
-    facts = {"engine": "engines", "weights_dtype": "precisions", "kv_dtype": "KV precisions", "batch": "batches"}
+    facts = {
+        "engine": "engines",
+        "weights_dtype": "precisions",
+        "kv_dtype": "KV precisions",
+        "batch": "batches",
+    }
     facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
     differing = [
-        many for fact, many in facts.items() for rows in boxes if len({getattr(row, fact) for row in rows}) > 1
+        many
+        for fact, many in facts.items()
+        for rows in boxes
+        if len({getattr(row, fact) for row in rows}) > 1
     ]
-    return f"each is the longest over several {' and '.join(dict.fromkeys(differing))}" if differing else ""
+    return (
+        f"each is the longest over several {' and '.join(dict.fromkeys(differing))}"
+        if differing
+        else ""
+    )
 
 
 def _short(tokens: int) -> str:

@@ -1,9 +1,11 @@
-"""Give all pictures the same looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made offline.
+"""Give all pictures the same looks, data, axes, tooltips, and their files (SVG, PNG, HTML), made
+offline.
 
-They are small with large letters, so that they can be read at a third of their size. A colour means one thing in all
-pictures of a report: what is compared (data/series.py, assign_hues). The first three are of Okabe and Ito, Color
-Universal Design (2008); all have a contrast of at least 3 on white and on the dark page, are told apart by the
-colour-blind (tests/report/test_charts.py has the measure), and have a shape beside them.
+They are small with large letters, so that they can be read at a third of their size. A colour means
+one thing in all pictures of a report: what is compared (data/series.py, assign_hues). The first
+three are of Okabe and Ito, Color Universal Design (2008); all have a contrast of at least 3 on
+white and on the dark page, are told apart by the colour-blind (tests/report/test_charts.py has the
+measure), and have a shape beside them.
 """
 
 from __future__ import annotations
@@ -33,10 +35,20 @@ _LINE_CHARS = 80
 
 BLUE, VERMILION, GREEN, CYAN, GREY = "#0072B2", "#D55E00", "#009E73", "#0E8FA8", "#777777"
 PALETTE = (BLUE, VERMILION, GREEN, "#8F1FFF", "#E00043", "#8D70FF", "#A55083", "#FF3370")
-"""What is compared, and nothing else: all else is INK or GREY, and told apart by dashes, shapes and words."""
+"""What is compared, and nothing else: all else is INK or GREY, and told apart by dashes, shapes and
+words."""
 
 DASHES = ((1, 0), (7, 4), (2, 3), (9, 3, 2, 3), (4, 2), (12, 4), (1, 2), (6, 2, 1, 2, 1, 2))
-SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
+SHAPES = (
+    "circle",
+    "square",
+    "triangle-up",
+    "diamond",
+    "triangle-down",
+    "cross",
+    "triangle-right",
+    "triangle-left",
+)
 
 
 class Figure(msgspec.Struct, kw_only=True):
@@ -56,7 +68,9 @@ class Figure(msgspec.Struct, kw_only=True):
     spec: dict[str, Any]
 
 
-def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str) -> Figure:
+def figure(
+    key: str, title: str, notes: Iterable[str], chart: Any, *, section: str, summary: str
+) -> Figure:
     """Make a figure of an Altair chart, or of charts in layers: add title, notes and looks."""
     shown_notes = [note for note in notes if note]
     lines = [line for note in shown_notes for line in textwrap.wrap(note, _LINE_CHARS)]
@@ -66,24 +80,33 @@ def figure(key: str, title: str, notes: Iterable[str], chart: Any, *, section: s
     spec["title"] = {"text": textwrap.wrap(title, 52) or "", "subtitle": lines}
     spec["config"] = CONFIG
     if "datum.who" in str(spec):
-        spec["params"] = [*spec.get("params", []), {"name": "shown", "value": ""}]  # whom a reader picked on the page
+        spec["params"] = [
+            *spec.get("params", []),
+            {"name": "shown", "value": ""},
+        ]  # whom a reader picked on the page
     if "width" not in spec and not {"hconcat", "vconcat", "facet", "repeat"} & set(spec):
         spec |= {"width": WIDTH, "height": HEIGHT}
-    return Figure(key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec)
+    return Figure(
+        key=key, title=title, notes=shown_notes, summary=summary, section=section, spec=spec
+    )
 
 
 def stack_layers(charts: Sequence[alt.Chart], **more: Any) -> dict[str, Any]:
-    """Return the specification of charts over one another. Altair's own way copies all of them for each that is
-    added.
+    """Return the specification of charts over one another. Altair's own way copies all of them for
+    each that is added.
     """
     parts = [chart.to_dict(validate=schemapi.DEBUG_MODE) for chart in charts]
     datasets = {name: rows for part in parts for name, rows in part.pop("datasets", {}).items()}
-    layers = [{name: value for name, value in part.items() if name not in ("$schema", "config")} for part in parts]
+    layers = [
+        {name: value for name, value in part.items() if name not in ("$schema", "config")}
+        for part in parts
+    ]
     return {"$schema": parts[0]["$schema"], "layer": layers, "datasets": datasets} | more
 
 
 def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
-    """Make tooltips of columns, each with its title and number format where these are not its name and Vega's own."""
+    """Make tooltips of columns, each with its title and number format where these are not its name
+    and Vega's own."""
 
     def tooltip(column: str, title: str = "", format: str = "") -> alt.Tooltip:
         return alt.Tooltip(column, title=title or alt.Undefined, format=format or alt.Undefined)
@@ -92,14 +115,16 @@ def tooltips(*columns: tuple[str, ...]) -> list[alt.Tooltip]:
 
 
 class _Rows(alt.InlineData):
-    """Rows that stay the same object: Altair copies all that a chart has each time that a part of it is set."""
+    """Rows that stay the same object: Altair copies all that a chart has each time that a part of
+    it is set."""
 
     def __deepcopy__(self, memo: object) -> _Rows:
         return self
 
 
 def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
-    """Make data of rows, floats cut to five digits: a picture shows no more, and a report of 100 runs stays small."""
+    """Make data of rows, floats cut to five digits: a picture shows no more, and a report of 100
+    runs stays small."""
     rounded = [
         {
             name: float(f"{value:.5g}") if isinstance(value, float) else value
@@ -112,14 +137,21 @@ def data(rows: Iterable[Mapping[str, Any]]) -> alt.InlineData:
 
 
 def wide(values: Sequence[float], times: float) -> bool:
-    """Tell whether values span more than a factor of `times`, so that a linear axis would hide the small ones."""
+    """Tell whether values span more than a factor of `times`, so that a linear axis would hide the
+    small ones."""
     return min(values) > 0 and max(values) / min(values) > times
 
 
 def colour_by(
-    column: str, names: Sequence[str], shades: Sequence[str] = PALETTE, *, least: int = 1, **options: Any
+    column: str,
+    names: Sequence[str],
+    shades: Sequence[str] = PALETTE,
+    *,
+    least: int = 1,
+    **options: Any,
 ) -> alt.Color:
-    """Give each name a colour, in their order. `options`: of its legend, which fewer names than `least` have not."""
+    """Give each name a colour, in their order. `options`: of its legend, which fewer names than
+    `least` have not."""
     scale = alt.Scale(domain=names, range=[shades[at % len(shades)] for at in range(len(names))])
     legend = alt.Legend(title=None, **options) if len(names) >= least else None
     return alt.Color(f"{column}:N", scale=scale, legend=legend)
@@ -131,7 +163,8 @@ def seconds_unit(longest_s: float) -> tuple[str, float]:
 
 
 def load_axis(title: str, values: Sequence[float]) -> alt.X:
-    """Make an axis of loads, which double from cell to cell: a log scale where they span a factor of four or more.
+    """Make an axis of loads, which double from cell to cell: a log scale where they span a factor
+    of four or more.
 
     A tick for each load, in full: left to itself, Vega rounds 128 to 1.3e+2 beside 32 and 64.
     """
@@ -152,7 +185,8 @@ def to_svg(figure: Figure) -> str:
 
 
 def save_picture(picture: Figure, path: Path) -> None:
-    """Write HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError for any other."""
+    """Write HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError
+    for any other."""
     kind = path.suffix.lower()
     if kind == ".png":
         path.write_bytes(to_png(picture))
@@ -160,7 +194,9 @@ def save_picture(picture: Figure, path: Path) -> None:
         path.write_text(to_svg(picture), encoding="utf-8")
     elif kind in (".html", ".htm"):
         # It writes strings into a script element as they are: a model's name must not end that.
-        harmless = msgspec.json.decode(msgspec.json.encode(picture.spec).replace(b"<", "‹".encode()))
+        harmless = msgspec.json.decode(
+            msgspec.json.encode(picture.spec).replace(b"<", "‹".encode())
+        )
         path.write_text(vl_convert.vegalite_to_html(harmless, bundle=True), encoding="utf-8")
     else:
         raise InputError(f"{path}: a picture's name ends in .png, .svg or .html")
@@ -172,18 +208,40 @@ CONFIG: dict[str, Any] = {
     "padding": 8,
     "view": {"stroke": None},
     "title": {
-        "anchor": "start", "fontSize": 17, "fontWeight": 600, "color": INK, "offset": 10,
-        "subtitleFontSize": 12, "subtitleColor": "#555555", "subtitlePadding": 4,
+        "anchor": "start",
+        "fontSize": 17,
+        "fontWeight": 600,
+        "color": INK,
+        "offset": 10,
+        "subtitleFontSize": 12,
+        "subtitleColor": "#555555",
+        "subtitlePadding": 4,
     },
     "axis": {
-        "labelFontSize": 14, "titleFontSize": 14, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
-        "gridColor": "#e6e6e6", "domainColor": "#888888", "tickColor": "#888888", "labelOverlap": True,
+        "labelFontSize": 14,
+        "titleFontSize": 14,
+        "titleFontWeight": "normal",
+        "labelColor": INK,
+        "titleColor": INK,
+        "gridColor": "#e6e6e6",
+        "domainColor": "#888888",
+        "tickColor": "#888888",
+        "labelOverlap": True,
         "tickCount": 6,
     },
     "legend": {
-        "orient": "bottom", "labelFontSize": 14, "titleFontSize": 13, "labelColor": INK, "titleColor": INK,
-        "symbolSize": 130, "symbolOpacity": 1, "symbolStrokeWidth": 2.5, "labelLimit": 300, "columns": 3,
-        "titleFontWeight": "normal", "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
+        "orient": "bottom",
+        "labelFontSize": 14,
+        "titleFontSize": 13,
+        "labelColor": INK,
+        "titleColor": INK,
+        "symbolSize": 130,
+        "symbolOpacity": 1,
+        "symbolStrokeWidth": 2.5,
+        "labelLimit": 300,
+        "columns": 3,
+        "titleFontWeight": "normal",
+        "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
     },
     "header": {"labelFontSize": 14, "titleFontSize": 14, "labelColor": INK, "titleColor": INK},
     "line": {"strokeWidth": 2.8},
@@ -192,5 +250,5 @@ CONFIG: dict[str, Any] = {
     "bar": {"cornerRadiusEnd": 2},
     "text": {"fontSize": 13, "color": INK},
     "locale": {"number": {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""]}},
-}  # fmt: skip
+}
 """One look for all; a dark page exchanges its colours (assets/page.js)."""

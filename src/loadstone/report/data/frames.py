@@ -1,4 +1,5 @@
-"""Choose the points of one picture: they differ by what is compared and by one thing more, the x axis."""
+"""Choose the points of one picture: they differ by what is compared and by one thing more, the x
+axis."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 def _drop_bunched(stat: Estimate | None) -> Estimate | None:
-    """Drop a time where most tokens arrived together: no time between them was seen, and 0 is not the best of all."""
+    """Drop a time where most tokens arrived together: no time between them was seen, and 0 is not
+    the best of all."""
     return stat if stat is not None and stat.value > BUNCHED_S else None
 
 
@@ -68,60 +70,105 @@ def is_unsettled(point: CellPoint, measure: Measure) -> bool:
 
 TTFT = Measure("ttft", "TTFT", "s", "TTFT = first token − {since}", lambda p: p.ttft)
 TPOT = Measure(
-    "tpot", "TPOT", "s", "TPOT = (last − first token) / (tokens − 1) of a request", lambda p: _drop_bunched(p.tpot)
+    "tpot",
+    "TPOT",
+    "s",
+    "TPOT = (last − first token) / (tokens − 1) of a request",
+    lambda p: _drop_bunched(p.tpot),
 )
 ITL = Measure(
-    "itl", "ITL", "s", "ITL = time between neighbouring tokens, all requests pooled", lambda p: _drop_bunched(p.itl),
+    "itl",
+    "ITL",
+    "s",
+    "ITL = time between neighbouring tokens, all requests pooled",
+    lambda p: _drop_bunched(p.itl),
     pooled=True,
-)  # fmt: skip
+)
 E2E = Measure("e2e", "E2E latency", "s", "E2E = last token − {since}", lambda p: p.e2e)
 OUTPUT = Measure(
-    "output_tok_s", "Output throughput", "tok/s", "output tokens of all requests per second, {window}",
-    lambda p: p.output, better="higher",
-)  # fmt: skip
+    "output_tok_s",
+    "Output throughput",
+    "tok/s",
+    "output tokens of all requests per second, {window}",
+    lambda p: p.output,
+    better="higher",
+)
 TOTAL = Measure(
-    "total_tok_s", "Total throughput", "tok/s", "input and output tokens of all requests per second, {window}",
-    lambda p: p.total, better="higher",
-)  # fmt: skip
+    "total_tok_s",
+    "Total throughput",
+    "tok/s",
+    "input and output tokens of all requests per second, {window}",
+    lambda p: p.total,
+    better="higher",
+)
 PER_USER = Measure(
-    "user_tok_s", "Pace per user", "tok/s", "pace per user = 1 / TPOT: how fast one user receives tokens",
-    lambda p: p.tokens_per_s_per_user if _drop_bunched(p.tpot) else None, better="higher",
-)  # fmt: skip
+    "user_tok_s",
+    "Pace per user",
+    "tok/s",
+    "pace per user = 1 / TPOT: how fast one user receives tokens",
+    lambda p: p.tokens_per_s_per_user if _drop_bunched(p.tpot) else None,
+    better="higher",
+)
 PER_GPU = Measure(
-    "gpu_tok_s", "Output throughput per GPU", "tok/s", "output tok/s / GPUs, {window}",
-    lambda p: p.tokens_per_s_per_gpu, better="higher",
-)  # fmt: skip
+    "gpu_tok_s",
+    "Output throughput per GPU",
+    "tok/s",
+    "output tok/s / GPUs, {window}",
+    lambda p: p.tokens_per_s_per_gpu,
+    better="higher",
+)
 DOLLARS = Measure(
-    "dollars_output", "Price per million output tokens", "$", "$ per hour of all its GPUs / output tok/s, {window}",
+    "dollars_output",
+    "Price per million output tokens",
+    "$",
+    "$ per hour of all its GPUs / output tok/s, {window}",
     lambda p: p.dollars_output,
-)  # fmt: skip
+)
 ENERGY = Measure(
-    "j_output", "Energy per output token", "J", "energy of all GPUs that were read / output tokens, {window}",
+    "j_output",
+    "Energy per output token",
+    "J",
+    "energy of all GPUs that were read / output tokens, {window}",
     lambda p: p.j_output,
-)  # fmt: skip
+)
 GOODPUT = Measure(
-    "goodput", "Goodput", "requests/s", "requests that meet every bound of the SLO, per second of the whole cell",
-    lambda p: p.goodput_per_s, better="higher",
-)  # fmt: skip
+    "goodput",
+    "Goodput",
+    "requests/s",
+    "requests that meet every bound of the SLO, per second of the whole cell",
+    lambda p: p.goodput_per_s,
+    better="higher",
+)
 HIT = Measure(
-    "hit_share", "Prompts found in the cache", "%", "tokens of prompts that were in a prefix cache / all of them",
-    lambda p: 100 * p.hit_share if p.hit_share is not None else None, better="higher",
-)  # fmt: skip
+    "hit_share",
+    "Prompts found in the cache",
+    "%",
+    "tokens of prompts that were in a prefix cache / all of them",
+    lambda p: 100 * p.hit_share if p.hit_share is not None else None,
+    better="higher",
+)
 BATCH_S = Measure(
-    "batch_s", "Batch latency", "s", "from the batch's start to its last token",
+    "batch_s",
+    "Batch latency",
+    "s",
+    "from the batch's start to its last token",
     lambda p: p.duration_s if p.kind == "burst" else None,
-)  # fmt: skip
+)
 
 
 def pace(points: Iterable[CellPoint]) -> Measure:
-    """Choose the time between tokens that most points have: TPOT, or ITL where more of them have that."""
+    """Choose the time between tokens that most points have: TPOT, or ITL where more of them have
+    that."""
     points = list(points)
-    return max((TPOT, ITL), key=lambda measure: sum(measure.of(point) is not None for point in points))
+    return max(
+        (TPOT, ITL), key=lambda measure: sum(measure.of(point) is not None for point in points)
+    )
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """The points of one picture, each with its series, x by `axis`. `words`: what they have in common, in a line.
-    `variants`: of all pictures of a report, so that each has the same dashes and points in all.
+    """The points of one picture, each with its series, x by `axis`. `words`: what they have in
+    common, in a line. `variants`: of all pictures of a report, so that each has the same dashes and
+    points in all.
     """
 
     axis: Axis
@@ -131,7 +178,9 @@ class Frame(msgspec.Struct, frozen=True):
     variants: tuple[str, ...] = ()
 
     def x(self, point: CellPoint) -> float | None:
-        return {"load": point.load, "output": point.near_output, "input": point.near_input}[self.axis]
+        return {"load": point.load, "output": point.near_output, "input": point.near_input}[
+            self.axis
+        ]
 
     @property
     def pairs(self) -> Iterator[tuple[CellPoint, ChartSeries]]:
@@ -157,8 +206,11 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def mode(self) -> Literal["online", "burst", "offline"]:
-        """Names how the requests came: those of a burst come at once, as in an offline batch, but to a server."""
-        return "offline" if self.offline else "burst" if self.points[0].kind == "burst" else "online"
+        """Names how the requests came: those of a burst come at once, as in an offline batch, but
+        to a server."""
+        return (
+            "offline" if self.offline else "burst" if self.points[0].kind == "burst" else "online"
+        )
 
     @property
     def section(self) -> str:
@@ -175,25 +227,38 @@ class Frame(msgspec.Struct, frozen=True):
 
     def only(self, keep: Callable[[CellPoint, ChartSeries], bool]) -> Frame:
         chosen = [(p, s) for p, s in self.pairs if keep(p, s)]
-        return msgspec.structs.replace(self, points=tuple(p for p, _ in chosen), series=tuple(s for _, s in chosen))
+        return msgspec.structs.replace(
+            self, points=tuple(p for p, _ in chosen), series=tuple(s for _, s in chosen)
+        )
 
 
 def frames(
-    points: Sequence[CellPoint], axis: Axis, *, by: Literal["setup", "model"] = "setup", single: bool = False
+    points: Sequence[CellPoint],
+    axis: Axis,
+    *,
+    by: Literal["setup", "model"] = "setup",
+    single: bool = False,
 ) -> list[Frame]:
-    """Return all groups of points that are comparable but for their series and x, where at least one series has two
-    x.
+    """Return all groups of points that are comparable but for their series and x, where at least
+    one series has two x.
 
-    by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it runs. `single`: also
-    where several series have one x each: no line can be drawn of them, but they can be compared.
+    by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it
+    runs. `single`: also where several series have one x each: no line can be drawn of them, but
+    they can be compared.
     """
     groups: dict[Any, list[CellPoint]] = defaultdict(list)
     for point in points:
-        if axis == "output" and (point.near_output is None or (not point.offline and point.kind == "rate")):
+        if axis == "output" and (
+            point.near_output is None or (not point.offline and point.kind == "rate")
+        ):
             continue
         key: list[Any] = [point.kind, point.offline, point.work, point.prefix]
         key += [point.model] if by == "setup" else [point.engine, point.hardware]
-        for name, value in (("load", point.load), ("input", point.near_input), ("output", point.near_output)):
+        for name, value in (
+            ("load", point.load),
+            ("input", point.near_input),
+            ("output", point.near_output),
+        ):
             key.append(None if name == axis else value)
         groups[tuple(key)].append(point)
     result = []
@@ -208,7 +273,8 @@ def frames(
 
 
 def _frame(group: Sequence[CellPoint], axis: Axis) -> Frame:
-    """Make a frame; its words are the title's second half: model, lengths and loads that all points share."""
+    """Make a frame; its words are the title's second half: model, lengths and loads that all points
+    share."""
     first = group[0]
     lengths = {(point.near_input, point.near_output) for point in group}
     words = list_common(group, without=("prefix",))
@@ -249,27 +315,41 @@ def load_title(point: CellPoint) -> str:
 
 def load_label(point: CellPoint) -> str:
     shown = show_load(point.load)
-    return _load_words(point)[2].format(shown).replace("requests", "request" if point.load == 1 else "requests")
+    return (
+        _load_words(point)[2]
+        .format(shown)
+        .replace("requests", "request" if point.load == 1 else "requests")
+    )
 
 
-def best_cells(points: Sequence[CellPoint], names: Sequence[str], measure: Measure) -> dict[str, CellPoint]:
-    """Find each name's best cell by a measure, the best of all first; cells with errors are left out."""
+def best_cells(
+    points: Sequence[CellPoint], names: Sequence[str], measure: Measure
+) -> dict[str, CellPoint]:
+    """Find each name's best cell by a measure, the best of all first; cells with errors are left
+    out."""
     sign = 1 if measure.better == "lower" else -1
     best: dict[str, tuple[float, CellPoint]] = {}
     for name, point in merge_repeats(points, names):
         much = None if point.failed else measure.of(point)
         # Nobody is best with nothing: 0 tok/s is where every request failed.
-        if much is not None and (much or sign > 0) and (name not in best or sign * much < best[name][0]):
+        if (
+            much is not None
+            and (much or sign > 0)
+            and (name not in best or sign * much < best[name][0])
+        ):
             best[name] = sign * much, point
     return {name: point for name, (_, point) in sorted(best.items(), key=lambda entry: entry[1][0])}
 
 
 def knee(points: Sequence[CellPoint]) -> CellPoint | None:
-    """Return the load of the most throughput for its latency (E2E): Kleinrock's power ("Power and deterministic rules
-    of thumb for probabilistic problems in computer communications", ICC 1979); None at an end of the sweep.
+    """Return the load of the most throughput for its latency (E2E): Kleinrock's power ("Power and
+    deterministic rules of thumb for probabilistic problems in computer communications", ICC 1979);
+    None at an end of the sweep.
     """
     power = {
-        at: (point.output_tokens_per_s or 0.0) / e2e for at, point in enumerate(points) if (e2e := E2E.of(point))
+        at: (point.output_tokens_per_s or 0.0) / e2e
+        for at, point in enumerate(points)
+        if (e2e := E2E.of(point))
     }
     best = max(power, key=power.__getitem__, default=0)
     return points[best] if 0 < best < len(points) - 1 else None
@@ -280,7 +360,8 @@ FALL = 0.8
 
 
 def cliff(points: Sequence[CellPoint]) -> CellPoint | None:
-    """Return the last load before throughput falls, as it does where sessions no longer fit into the cache."""
+    """Return the last load before throughput falls, as it does where sessions no longer fit into
+    the cache."""
     best = 0.0
     for before, point in itertools.pairwise(points):
         best = max(best, before.output_tokens_per_s or 0.0)

@@ -1,5 +1,5 @@
-"""Cells that differ in one thing alone, in a fact, in how many GPUs there are, in the GPU; and how large a difference
-is, and how sure: the ratio of two points of a measure, with its interval.
+"""Cells that differ in one thing alone, in a fact, in how many GPUs there are, in the GPU; and how
+large a difference is, and how sure: the ratio of two points of a measure, with its interval.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from loadstone.report.data.wording import join
 
 NEAR = 0.1
 """Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
-UNSETTLED = "TTFT and E2E of cells whose queue grew are left out: they grow with the length of the cell"
+UNSETTLED = (
+    "TTFT and E2E of cells whose queue grew are left out: they grow with the length of the cell"
+)
 
 _SPLIT = re.compile(r"(tp|pp|dp|ep|fleet of )(\d+)")
 
@@ -30,7 +32,8 @@ Fact = Literal["prefix", "parallel", "context", "settings"]
 
 
 def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
-    """Return all sets of points that differ in `fact` alone, each of its values once, by their values.
+    """Return all sets of points that differ in `fact` alone, each of its values once, by their
+    values.
 
     Of prefixes, input lengths that nearly are the same are taken to be.
     """
@@ -45,8 +48,8 @@ def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
 
 
 def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
-    """Return (fewer, more): cells that differ in their number of GPUs alone and in what follows from it, one kind of
-    split that goes further; the next larger number of each kind.
+    """Return (fewer, more): cells that differ in their number of GPUs alone and in what follows
+    from it, one kind of split that goes further; the next larger number of each kind.
     """
     groups: dict[Any, dict[tuple[int, str], CellPoint]] = defaultdict(dict)
     for point in points:
@@ -65,15 +68,17 @@ def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
 
 
 def _further(split: str, other: str) -> str | None:
-    """Return the kind of split in which `other` differs; "" where nothing is told of either, None where they differ
-    in more. Experts are dealt out as the rest is.
+    """Return the kind of split in which `other` differs; "" where nothing is told of either, None
+    where they differ in more. Experts are dealt out as the rest is.
     """
     splits, other_splits = (dict(_SPLIT.findall(text)) for text in (split, other))
     if bool(splits) != bool(other_splits):
         return None
-    kinds = {kind for kind in (*splits, *other_splits) if splits.get(kind, "1") != other_splits.get(kind, "1")} - {
-        "ep"
-    }
+    kinds = {
+        kind
+        for kind in (*splits, *other_splits)
+        if splits.get(kind, "1") != other_splits.get(kind, "1")
+    } - {"ep"}
     return "".join(kinds) if len(kinds) < 2 else None
 
 
@@ -98,7 +103,8 @@ def _near(a: int | None, b: int | None, exactly: bool) -> bool:
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """Says how many times better `over` does than `under`: throughput divided, latency the other way round."""
+    """Says how many times better `over` does than `under`: throughput divided, latency the other
+    way round."""
 
     over: CellPoint
     under: CellPoint
@@ -113,8 +119,8 @@ class Ratio(msgspec.Struct, frozen=True):
 
 
 def gpu_ratios(points: Sequence[CellPoint]) -> list[Ratio]:
-    """Return all pairs of cells that differ in their GPU alone, the better GPU (by its throughputs) over the other;
-    without the ratios of queues that may have grown.
+    """Return all pairs of cells that differ in their GPU alone, the better GPU (by its throughputs)
+    over the other; without the ratios of queues that may have grown.
     """
     groups: dict[Any, dict[str, CellPoint]] = defaultdict(dict)
     for point in points:
@@ -129,7 +135,12 @@ def gpu_ratios(points: Sequence[CellPoint]) -> list[Ratio]:
     result = []
     for group in groups.values():
         for (over, under), sum_log in wins.items():
-            if sum_log < 0 or over not in group or under not in group or (sum_log == 0 and over > under):
+            if (
+                sum_log < 0
+                or over not in group
+                or under not in group
+                or (sum_log == 0 and over > under)
+            ):
                 continue
             for measure in (OUTPUT, TTFT, pace((group[over], group[under])), E2E):
                 if is_unsettled(group[over], measure) or is_unsettled(group[under], measure):
@@ -172,7 +183,9 @@ def _take_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
 
 def interval_words(ratios: Iterable[Ratio]) -> str:
     """Say where the intervals of these ratios come from."""
-    predicted = {point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)}
+    predicted = {
+        point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)
+    }
     return join(
         "sampling where the spread is known" if False in predicted else "",
         "for predictions the model's own, 80%" if True in predicted else "",
@@ -182,12 +195,14 @@ def interval_words(ratios: Iterable[Ratio]) -> str:
 
 SUMS = {"tpot": 4.0, "itl": 4.0}
 OTHER_SUMS = 2.0
-"""Nobody can see in sums how requests depend on one another: their standard errors are taken as so many times those
-of independent requests. So large they are in closed loops whose requests share their steps (docs/statistics.md)."""
+"""Nobody can see in sums how requests depend on one another: their standard errors are taken as so
+many times those of independent requests. So large they are in closed loops whose requests share
+their steps (docs/statistics.md)."""
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """`ratio` of two values, and the interval in which it lies, sampling and repetition considered."""
+    """`ratio` of two values, and the interval in which it lies, sampling and repetition
+    considered."""
 
     ratio: float
     low: float
@@ -229,9 +244,10 @@ def _two(percent: float) -> str:
 def effect(a: CellPoint, b: CellPoint, measure: Measure) -> Effect | None:
     """Divide a by b, with the interval that a comparison has (ratio.contrast).
 
-    None where a value is missing, or depends on how long the cell lasted, where not all of a cell was measured, or
-    where its requests were too few generations to tell how sure it is. A comparison asks twice, whether sampling
-    leaves 1 in the ratio and whether the performance model does: the interval here is what either leaves open.
+    None where a value is missing, or depends on how long the cell lasted, where not all of a cell
+    was measured, or where its requests were too few generations to tell how sure it is. A
+    comparison asks twice, whether sampling leaves 1 in the ratio and whether the performance model
+    does: the interval here is what either leaves open.
     """
     if is_unsettled(a, measure) or is_unsettled(b, measure) or a.failed or b.failed:
         return None
@@ -239,7 +255,8 @@ def effect(a: CellPoint, b: CellPoint, measure: Measure) -> Effect | None:
     if not of_a or not of_b or of_a <= 0 or of_b <= 0:
         return None
     known = contrast(_side(b, measure), _side(a, measure), measure.key)
-    # Of two simulations that were asked the same, drawn by one seed, no chance is in what they differ by.
+    # Of two simulations that were asked the same, drawn by one seed, no chance is in what they
+    # differ by.
     draws = [point.basis.draw for point in (a, b) if point.basis is not None]
     simulated, alike = len(draws) == 2, len(draws) == 2 and draws[0] == draws[1]
     if known.model is not None and (alike or (simulated and known.sampling is None)):
@@ -253,10 +270,11 @@ def effect(a: CellPoint, b: CellPoint, measure: Measure) -> Effect | None:
 
 
 def _side(point: CellPoint, measure: Measure) -> Side:
-    """Give one side's margins. Gaps between tokens have those of TPOT: both are steps of the engine.
+    """Give one side's margins. Gaps between tokens have those of TPOT: both are steps of the
+    engine.
 
-    In a run of sums, without requests, they follow from the spread, made larger; in a closed loop a throughput varies
-    as the mean E2E does (concurrency over mean E2E).
+    In a run of sums, without requests, they follow from the spread, made larger; in a closed loop a
+    throughput varies as the mean E2E does (concurrency over mean E2E).
     """
     bases = (point.basis,)
     stat = point.tpot if measure.pooled and point.tpot is not None else measure.stat(point)

@@ -1,5 +1,6 @@
-"""Makes one row for each cell of each run: what was deployed, what was asked, what came of it. Charts, tables and
-findings are made of these, and tell a measured run from a simulated or an imported one by `source` alone.
+"""Makes one row for each cell of each run: what was deployed, what was asked, what came of it.
+Charts, tables and findings are made of these, and tell a measured run from a simulated or an
+imported one by `source` alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,23 @@ from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
 from loadstone.core.plan import Load, LoadKind
-from loadstone.core.summary import Accuracy, CellSummary, Roofline, ServerFigures, SessionNumbers, Window
+from loadstone.core.summary import (
+    Accuracy,
+    CellSummary,
+    Roofline,
+    ServerFigures,
+    SessionNumbers,
+    Window,
+)
 from loadstone.core.units import show_seconds, show_share
-from loadstone.report.data.statistic import Estimate, energy, latency, price, round_count, throughput
+from loadstone.report.data.statistic import (
+    Estimate,
+    energy,
+    latency,
+    price,
+    round_count,
+    throughput,
+)
 from loadstone.report.data.wording import clean, join
 
 _Value = TypeVar("_Value")
@@ -33,32 +48,40 @@ LENGTHS = 0.02
 
 
 class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
-    """A cell, or repeats of one. Facts as in RunFacts, in words; numbers in SI units; None where nobody reported
-    them.
+    """A cell, or repeats of one. Facts as in RunFacts, in words; numbers in SI units; None where
+    nobody reported them.
 
     number      of the run, from 1, in the order of the report
     cells       the cells' numbers as their summaries have them: one cell, or all repeats
-    prefix      the tokens that prompts share, and whether a cache was off; work: other wishes, without lengths
+    prefix      the tokens that prompts share, and whether a cache was off; work: other wishes,
+                without lengths
     how         a part of the load that `load` does not tell: a ramp, sessions; it is in `work` too
     parallel    how one server is split, and how many of them there were, if several
-    label       the user's name for the setup; it is in `settings` where nothing else tells setups apart (_add_labels)
-    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same (_unify_lengths)
-    ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more is told (`since`)
+    label       the user's name for the setup; it is in `settings` where nothing else tells setups
+                apart (_add_labels)
+    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same
+                (_unify_lengths)
+    ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more
+                is told (`since`)
     sums        True where only another tool's figures are known, without the requests they are of
-    output, total  tok/s: of a rate that is kept up with, that of the long run (LONG_RUN); else over the
-                steady window if all of the runs shown have one, or over whole cells (`window`); those of bursts, and
-                of cells that were never steady, always over whole cells
+    output, total  tok/s: of a rate that is kept up with, that of the long run (LONG_RUN); else over
+                   the
+                steady window if all of the runs shown have one, or over whole cells (`window`);
+                those of bursts, and of cells that were never steady, always over whole cells
     requests_per_s  over the same window
     slo         the bounds that were asked for
     dollars_per_hour  of all its GPUs, where prices are given and its own is known
     dollars_*   for a million tokens
-    j_output    joules for an output token, of all GPUs that were watched; j_total: for an input or output token
+    j_output    joules for an output token, of all GPUs that were watched; j_total: for an input or
+                output token
     dollars_input  what a million input tokens must be sold for, see price.weigh_tokens()
-    architecture  the catalogue's name for the model, where the user declared it and the server has another
+    architecture  the catalogue's name for the model, where the user declared it and the server has
+                  another
     basis       of a prediction, what it rests on: see ratio.basis()
     study       a study's name for its setup
     who         its name in all pictures of a report
-    hue, shape  the numbers of its colour, and of its shape where that is the GPU's: see series.assign_hues()
+    hue, shape  the numbers of its colour, and of its shape where that is the GPU's: see
+                series.assign_hues()
     """
 
     run: str
@@ -186,12 +209,19 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def could_share(self) -> float | None:
-        """The share that the plan has in common with earlier calls: the most that a cache could give."""
+        """The share that the plan has in common with earlier calls: the most that a cache could
+        give."""
         return self._share_of_prompts("shared_input_tokens")
 
     def _share_of_prompts(self, name: str) -> float | None:
-        pairs = [(getattr(cell.metrics, name), cell.metrics.input_tokens) for cell in self.cells if cell.sessions]
-        return reduce_known(median, (part / whole if part is not None and whole else None for part, whole in pairs))
+        pairs = [
+            (getattr(cell.metrics, name), cell.metrics.input_tokens)
+            for cell in self.cells
+            if cell.sessions
+        ]
+        return reduce_known(
+            median, (part / whole if part is not None and whole else None for part, whole in pairs)
+        )
 
     @property
     def thinking_share(self) -> float | None:
@@ -207,7 +237,9 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def accepted_length(self) -> float | None:
         """Tokens that a step with drafts gives."""
-        return reduce_known(median, (cell.drafts.accepted_length for cell in self.cells if cell.drafts is not None))
+        return reduce_known(
+            median, (cell.drafts.accepted_length for cell in self.cells if cell.drafts is not None)
+        )
 
     @property
     def server(self) -> ServerFigures | None:
@@ -228,10 +260,16 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def tokens_per_s_per_gpu(self) -> float | None:
-        return self.output_tokens_per_s / self.gpus if self.output_tokens_per_s is not None and self.gpus else None
+        return (
+            self.output_tokens_per_s / self.gpus
+            if self.output_tokens_per_s is not None and self.gpus
+            else None
+        )
 
 
-def reduce_known(reduce: Callable[[list[_Value]], _Value], values: Iterable[_Value | None]) -> _Value | None:
+def reduce_known(
+    reduce: Callable[[list[_Value]], _Value], values: Iterable[_Value | None]
+) -> _Value | None:
     """Reduce the values that are known to one; None where none is."""
     known = [value for value in values if value is not None]
     return reduce(known) if known else None
@@ -244,8 +282,15 @@ def _count_completed(cell: CellSummary) -> int | None:
 
 
 def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[CellPoint]:
-    """Make the points of all cells, in the order of the runs. `prices`: dollars per GPU and hour."""
-    served = [c for run in runs if run.facts.mode != "offline" for c in run.summary.cells if not c.load.is_burst]
+    """Make the points of all cells, in the order of the runs. `prices`: dollars per GPU and
+    hour."""
+    served = [
+        c
+        for run in runs
+        if run.facts.mode != "offline"
+        for c in run.summary.cells
+        if not c.load.is_burst
+    ]
     lasting = [cell for cell in served if not cell.queue_grows]
     steady = bool(lasting) and all(cell.steady is not None for cell in lasting)
     points = [
@@ -259,17 +304,19 @@ def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[C
 def _add_labels(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Put labels among the settings of points where labels alone tell cells apart.
 
-    Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that differ in their
-    prefix are alike in all else.
+    Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that
+    differ in their prefix are alike in all else.
     """
     names = by_key((alike(point), point.label) for point in points)
     telling = {label for labels in names.values() if len(set(labels)) > 1 for label in labels}
     if len({point.label for point in points}) == 1:
         telling = {point.label for point in points}  # of all: it stands in titles
     return [
-        msgspec.structs.replace(point, settings=join(point.label, point.settings))
-        if point.label in telling
-        else point
+        (
+            msgspec.structs.replace(point, settings=join(point.label, point.settings))
+            if point.label in telling
+            else point
+        )
         for point in points
     ]
 
@@ -277,7 +324,9 @@ def _add_labels(points: Sequence[CellPoint]) -> list[CellPoint]:
 def _unify_lengths(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Give points of nearly the same length the length that most of them have."""
     inputs, outputs = (
-        _representatives([length for point in points if (length := getattr(point, name)) is not None])
+        _representatives(
+            [length for point in points if (length := getattr(point, name)) is not None]
+        )
         for name in ("input_tokens", "output_tokens")
     )
     return [
@@ -299,12 +348,17 @@ def _representatives(lengths: Sequence[int]) -> dict[int, int]:
     return chosen
 
 
-def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices) -> CellPoint:
+def _point(
+    number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices
+) -> CellPoint:
     kind, metrics, facts, ok = cell.load.kind, cell.metrics, run.facts, _count_completed(cell)
     window: Window = (cell.steady if steady and kind != "burst" else None) or metrics
     longer = cell.lasting(steady=window is not metrics)
     closed = kind == "concurrency"
-    ttft, e2e = (None if closed else latency(each, ok) for each in (metrics.ttft_intended_s, metrics.e2e_intended_s))
+    ttft, e2e = (
+        None if closed else latency(each, ok)
+        for each in (metrics.ttft_intended_s, metrics.e2e_intended_s)
+    )
     intended = ttft is not None or e2e is not None
     output = throughput(metrics, longer, "output_tokens_per_s", kind)
     total = throughput(metrics, longer, "total_tokens_per_s", kind)
@@ -322,7 +376,9 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         version=clean(facts.engine_version or ""),
         gpu=clean(facts.gpu or ""),
         gpus=facts.gpus,
-        hardware=clean(f"{facts.gpus}×{facts.gpu}" if facts.gpu and facts.gpus else facts.gpu or ""),
+        hardware=clean(
+            f"{facts.gpus}×{facts.gpu}" if facts.gpu and facts.gpus else facts.gpu or ""
+        ),
         parallel=clean(join(_parallel(facts), _fleet(run), by=" ")),
         precision=clean(_precision(facts)),
         context=_context(run),
@@ -341,7 +397,13 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         e2e=e2e or latency(metrics.e2e_s, ok),
         requests_per_s=longer.requests_per_s,
         since="the intended time" if intended else "sending",
-        window=LONG_RUN if longer is not window else "steady window" if window is not metrics else "whole cell",
+        window=(
+            LONG_RUN
+            if longer is not window
+            else "steady window"
+            if window is not metrics
+            else "whole cell"
+        ),
         sums=not run.has_records,
         output=output,
         total=total,
@@ -354,14 +416,31 @@ def _point(number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool
         basis=basis(run.info, facts, [kind, cell.load.value, how]),
         architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
         how=how,
-        slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()),
+        slo=", ".join(
+            f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()
+        ),
     )
 
 
 FACTS = (
-    "engine", "model", "gpu", "gpus", "parallel", "version", "precision", "context", "settings", "source",
-    "kind", "load", "offline", "near_input", "near_output", "prefix", "work",
-)  # fmt: skip
+    "engine",
+    "model",
+    "gpu",
+    "gpus",
+    "parallel",
+    "version",
+    "precision",
+    "context",
+    "settings",
+    "source",
+    "kind",
+    "load",
+    "offline",
+    "near_input",
+    "near_output",
+    "prefix",
+    "work",
+)
 
 
 def alike(point: CellPoint, *but: str) -> tuple[Any, ...]:
@@ -386,7 +465,9 @@ def _describe_load(run: StoredRun, load: Load) -> str:
     sessions = mapping(run.info.settings.workload.get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
     conversations = f"sessions of {turns:.3g} turns" if turns else "sessions"
-    talks = bool(sessions) or load.unit == "sessions"  # imported loads may count requests of conversations
+    talks = (
+        bool(sessions) or load.unit == "sessions"
+    )  # imported loads may count requests of conversations
     return join(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
 
 
@@ -396,7 +477,9 @@ def _chat(run: StoredRun) -> str:
 
 
 def _precision(facts: RunFacts) -> str:
-    kv = f"KV {facts.kv_dtype}" if facts.kv_dtype and facts.kv_dtype != facts.weights_dtype else None
+    kv = (
+        f"KV {facts.kv_dtype}" if facts.kv_dtype and facts.kv_dtype != facts.weights_dtype else None
+    )
     return join(facts.weights_dtype, kv)
 
 
@@ -409,7 +492,8 @@ def _context(run: StoredRun) -> str:
 
 
 def _prefix(facts: RunFacts) -> str:
-    """Show the prefix that prompts share, and if the engine's cache was off, where that is known."""
+    """Show the prefix that prompts share, and if the engine's cache was off, where that is
+    known."""
     shared = f"{facts.prefix_tokens:,} tokens shared" if facts.prefix_tokens else ""
     if not shared and _SHARED in (facts.workload or ""):
         shared = "a prefix shared"  # how much of it is not told
@@ -418,11 +502,21 @@ def _prefix(facts: RunFacts) -> str:
 
 def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
     ratio, kind = facts.range_ratio, facts.workload or ""
-    spread = f"lengths down to {show_share(ratio)} of the longest" if ratio is not None and ratio < 1 else ""
+    spread = (
+        f"lengths down to {show_share(ratio)} of the longest"
+        if ratio is not None and ratio < 1
+        else ""
+    )
     name = workload.get("name") or workload.get("file")
     if name and _SHARED in str(name):
         name = None  # the prefix tells it
-    name_of_data = str(name) if name else kind if kind not in ("synthetic", "random", workload.get("name")) else ""
+    name_of_data = (
+        str(name)
+        if name
+        else kind
+        if kind not in ("synthetic", "random", workload.get("name"))
+        else ""
+    )
     if not name and (sha256 := workload.get("sha256")):
         name_of_data = f"{name_of_data} {str(sha256)[:8]}"
     return join(spread, name_of_data)

@@ -1,4 +1,5 @@
-"""Reading runs for a report: their papers, their summaries, whether measured, simulated or imported."""
+"""Reading runs for a report: their papers, their summaries, whether measured, simulated or
+imported."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ from loadstone.core.errors import InputError
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[StoredRun], list[str]]:
-    """Return the runs in these folders, each a run or a folder of runs, by their start; and what could not be read.
+    """Return the runs in these folders, each a run or a folder of runs, by their start; and what
+    could not be read.
 
-    Raises InputError where a run that was named itself cannot be read, and where there is none at all.
+    Raises InputError where a run that was named itself cannot be read, and where there is none at
+    all.
     """
     runs: list[StoredRun] = []
     passed_over: list[str] = []
@@ -31,7 +34,9 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[StoredRun], list[str]]:
                 passed_over.append(str(error))
     if not runs:
         why = f" ({passed_over[0]})" if passed_over else ""
-        raise InputError(f"{paths[0] if paths else 'runs'}: no run that can be read{why}; name run folders")
+        raise InputError(
+            f"{paths[0] if paths else 'runs'}: no run that can be read{why}; name run folders"
+        )
     return sorted(runs, key=lambda run: (run.info.created, run.info.run_id)), passed_over
 
 
@@ -40,6 +45,7 @@ def _folders(path: Path) -> Iterable[Path]:
     folders = sorted(each.parent for each in files)  # of a study's cells, each has a folder of runs
     if not folders:
         raise InputError(
-            f"{path}: neither a run folder nor a folder of run folders; give one, or other tools' result files"
+            f"{path}: neither a run folder nor a folder of run folders; give one, or other tools'"
+            " result files"
         )
     return folders

@@ -1,6 +1,8 @@
-"""Reduce the records of a run to what pictures of it need: quantiles, counts over time. One pass, bounded memory.
+"""Reduce the records of a run to what pictures of it need: quantiles, counts over time. One pass,
+bounded memory.
 
-A million requests with a hundred million tokens become a few thousand numbers here; nothing later sees a record.
+A million requests with a hundred million tokens become a few thousand numbers here; nothing later
+sees a record.
 """
 
 from __future__ import annotations
@@ -25,16 +27,20 @@ TIME_BINS = 160
 HEAT_TIMES, HEAT_GAPS = 80, 48
 GAP_LOW_S, GAP_HIGH_S = 1e-5, 1e2
 """ITL outside of these is counted at the edge."""
-LEVELS = np.unique(np.concatenate([np.linspace(0, 0.9, 37), np.linspace(0.9, 0.99, 10), [0.995, 0.999, 1.0]]))
+LEVELS = np.unique(
+    np.concatenate([np.linspace(0, 0.9, 37), np.linspace(0.9, 0.99, 10), [0.995, 0.999, 1.0]])
+)
 LONGEST_S = 1e8
 MAX_CELLS = 7
 """As many lines have colours that nobody takes for one another."""
 
 
 class Cdf(msgspec.Struct, frozen=True):
-    """A distribution of a cell's n ok and short requests: the share levels[i] took values[i] s or less.
+    """A distribution of a cell's n ok and short requests: the share levels[i] took values[i] s or
+    less.
 
-    Of few requests every step is there, up at each one's value; of more than LEVELS has entries, their quantiles.
+    Of few requests every step is there, up at each one's value; of more than LEVELS has entries,
+    their quantiles.
     """
 
     label: str
@@ -56,7 +62,8 @@ class Track(msgspec.Struct, frozen=True):
 
 
 class Heat(msgspec.Struct, frozen=True):
-    """Counts the inter-token gaps in each box: counts[t, g], edges as given; gaps are over all requests."""
+    """Counts the inter-token gaps in each box: counts[t, g], edges as given; gaps are over all
+    requests."""
 
     time_edges_s: Floats
     gap_edges_s: Floats
@@ -95,7 +102,9 @@ def sample(run: StoredRun) -> RunSample | None:
             _count(events, heat, tokens, edges)
         requests.append(np.concatenate(parts))
     cdfs = [
-        result for number in _reduce(len(requests)) for result in _cdfs(run.info.cells[number].load, requests[number])
+        result
+        for number in _reduce(len(requests))
+        for result in _cdfs(run.info.cells[number].load, requests[number])
     ]
     streams = run.info.streams
     return RunSample(
@@ -107,12 +116,17 @@ def sample(run: StoredRun) -> RunSample | None:
 
 
 def _edges(run: StoredRun) -> Floats | None:
-    """Return TIME_BINS bins from the first send to the last end; None without a send. These columns cost little to
-    read.
+    """Return TIME_BINS bins from the first send to the last end; None without a send. These columns
+    cost little to read.
     """
     columns = ("sent_s", "end_s")
-    tables = [run_folder.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))]
-    sent, end = (np.concatenate([table[name].to_numpy() for table in tables] or [np.empty(0)]) for name in columns)
+    tables = [
+        run_folder.read_columns(run.folder, columns, cell) for cell in range(len(run.info.cells))
+    ]
+    sent, end = (
+        np.concatenate([table[name].to_numpy() for table in tables] or [np.empty(0)])
+        for name in columns
+    )
     if not len(sent) or np.isnan(sent).all():
         return None
     first = float(np.nanmin(sent))
@@ -123,29 +137,36 @@ def _edges(run: StoredRun) -> Floats | None:
 
 
 def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: Floats) -> None:
-    """Add the events to the heat map and to the tokens per time bin. A gap counts once for each token that
-    ended it, divided by them: ITL, as arrays.token_gaps() has it.
+    """Add the events to the heat map and to the tokens per time bin. A gap counts once for each
+    token that ended it, divided by them: ITL, as arrays.token_gaps() has it.
     """
     gained = np.maximum(arrays.count_gained(events), 0)
-    tokens += np.bincount(_bin(events.arrival, edges), weights=gained, minlength=len(tokens)).astype(np.int64)
+    tokens += np.bincount(
+        _bin(events.arrival, edges), weights=gained, minlength=len(tokens)
+    ).astype(np.int64)
     at_s, gap_s, brought = arrays.spread_gaps(events.arrival, gained, events.lengths)
     low, high = np.log(GAP_LOW_S), np.log(GAP_HIGH_S)
     position = (np.log(np.maximum(gap_s, GAP_LOW_S)) - low) * (HEAT_GAPS / (high - low))
     row = np.clip(position.astype(np.int64), 0, HEAT_GAPS - 1)
     box = _bin(at_s, heat.time_edges_s) * HEAT_GAPS + row
     heat.counts[...] += (
-        np.bincount(box, weights=brought, minlength=heat.counts.size).astype(np.int64).reshape(heat.counts.shape)
+        np.bincount(box, weights=brought, minlength=heat.counts.size)
+        .astype(np.int64)
+        .reshape(heat.counts.shape)
     )
 
 
 def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
     width = (edges[-1] - edges[0]) / (len(edges) - 1)
-    result: NDArray[np.int64] = np.clip(((times - edges[0]) / width).astype(np.int64), 0, len(edges) - 2)
+    result: NDArray[np.int64] = np.clip(
+        ((times - edges[0]) / width).astype(np.int64), 0, len(edges) - 2
+    )
     return result
 
 
 def _reduce(cells: int) -> list[int]:
-    """Return cells whose distributions are drawn: all, or some spread evenly over the sweep, its ends among them."""
+    """Return cells whose distributions are drawn: all, or some spread evenly over the sweep, its
+    ends among them."""
     return [int(at) for at in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()]
 
 
@@ -153,7 +174,11 @@ def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
     done = rows[rows["measured"] & arrays.is_completed(rows)]
     unknown = bool(np.isnan(done["intended"]).all())  # as other tools' files have it
     begin = done["sent"] if load.is_closed or unknown else done["intended"]
-    values = {"TTFT": done["first"] - begin, "TPOT": arrays.tpot_s(done), "E2E": done["last"] - begin}
+    values = {
+        "TTFT": done["first"] - begin,
+        "TPOT": arrays.tpot_s(done),
+        "E2E": done["last"] - begin,
+    }
     for metric, each in values.items():
         present = np.sort(arrays.drop_missing(each))
         n = len(present)
@@ -177,12 +202,14 @@ def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float
 
 
 def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Iterable[Track]:
-    """Return requests under way and those of them without a first token, tokens/s: each the mean over a bin."""
+    """Return requests under way and those of them without a first token, tokens/s: each the mean
+    over a bin."""
     over = np.where(np.isnan(rows["end"]), rows["last"], rows["end"])
     width_s = float(edges[1] - edges[0])
 
     def up_to(times: Floats) -> Floats:
-        """Count the times that were past, as the mean over each bin: from its integral up to every edge."""
+        """Count the times that were past, as the mean over each bin: from its integral up to every
+        edge."""
         known = np.sort(arrays.drop_missing(times))
         past = np.searchsorted(known, edges, side="right")
         integral = past * edges - np.concatenate([[0.0], np.cumsum(known)])[past]
@@ -193,18 +220,23 @@ def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Ite
     yield Track("requests", "under way", at, (sent - ended).clip(0).tolist())
     if not np.isnan(rows["first"]).all():
         never = up_to(np.where(np.isnan(rows["first"]), over, np.nan))
-        yield Track("requests", "before their first token", at, (sent - begun - never).clip(0).tolist())
+        yield Track(
+            "requests", "before their first token", at, (sent - begun - never).clip(0).tolist()
+        )
     yield Track("output tok/s", "arrived", at, (tokens / width_s).tolist())
 
 
 def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
-    """Read what the servers reported: running, waiting, KV use; and power where something else reported it."""
+    """Read what the servers reported: running, waiting, KV use; and power where something else
+    reported it."""
     table = run_folder.read_server(run.folder)
     if table is None:
         return
     names = np.asarray(table["name"].to_pylist(), dtype=object)
     times, values = table["time_s"].to_numpy(), table["value"].to_numpy()
-    fine = np.isfinite(values) & (np.abs(values) < 1e12) & (times >= edges[0]) & (times <= edges[-1])
+    fine = (
+        np.isfinite(values) & (np.abs(values) < 1e12) & (times >= edges[0]) & (times <= edges[-1])
+    )
     shown = {
         "running": ("requests", "running, says the server", 1.0),
         "waiting": ("requests", "waiting, says the server", 1.0),
@@ -216,13 +248,16 @@ def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
             panel, spoken, scale = shown[key]
             yield from _series(panel, spoken, times, values * scale, fine & (names == plain), edges)
     moments, power = Readings(table).interpolate("power_w", edges[0], edges[-1])
-    yield from _series("power (W)", "all GPUs", moments, power.sum(axis=0), np.isfinite(moments), edges)
+    yield from _series(
+        "power (W)", "all GPUs", moments, power.sum(axis=0), np.isfinite(moments), edges
+    )
 
 
 def _series(
     panel: str, name: str, times: Floats, values: Floats, wanted: NDArray[np.bool_], edges: Floats
 ) -> Iterable[Track]:
-    """Return sums over what was said at one time (ranks, GPUs), then means per bin, so that long runs stay small."""
+    """Return sums over what was said at one time (ranks, GPUs), then means per bin, so that long
+    runs stay small."""
     if not wanted.any():
         return
     at, inverse = np.unique(times[wanted], return_inverse=True)

@@ -27,12 +27,13 @@ SETUP: tuple[tuple[str, Callable[[CellPoint], str]], ...] = (
 )
 """What tells one series from another, in the order in which it is told."""
 ALWAYS_TOLD = ("precision", "source")
-"""Told wherever they differ, also where another fact would do: one changes the answers, not their speed alone; the
-other says whether anything was measured."""
+"""Told wherever they differ, also where another fact would do: one changes the answers, not their
+speed alone; the other says whether anything was measured."""
 
 
 class ChartSeries(msgspec.Struct, frozen=True):
-    """A line of a chart: `colour` is said by colour, `variant` by dashes and shapes; "" where there is one only.
+    """A line of a chart: `colour` is said by colour, `variant` by dashes and shapes; "" where there
+    is one only.
 
     run  which of the repeats of a setup, where there are several
     """
@@ -55,8 +56,8 @@ class ChartSeries(msgspec.Struct, frozen=True):
 
 
 def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[ChartSeries]:
-    """Return a series for each point, named by what differs among them; by their runs where nothing else tells them
-    apart.
+    """Return a series for each point, named by what differs among them; by their runs where nothing
+    else tells them apart.
 
     `without`: what the chart shows in another way, on an axis or as panels.
     """
@@ -67,14 +68,19 @@ def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> 
     telling: list[Callable[[CellPoint], str]] = []
     known = 1
     for name, of in facts:
-        # A fact that goes with others (the model, where each engine has its own) tells nothing more.
+        # A fact that goes with others (the model, where each engine has its own) tells nothing
+        # more.
         distinct = len({tuple(each(point) for each in (*telling, of)) for point in points})
         if distinct > known or (name in ALWAYS_TOLD and len({of(point) for point in points}) > 1):
             telling.append(of)
             known = distinct
     first, *rest = telling or [facts[0][1]]
-    keys = [(first(point) or "not stated", join(*(of(point) for of in rest), by=" · ")) for point in points]
-    # Two points of one series under the same load cannot be told apart: then the run is part of the name.
+    keys = [
+        (first(point) or "not stated", join(*(of(point) for of in rest), by=" · "))
+        for point in points
+    ]
+    # Two points of one series under the same load cannot be told apart: then the run is part of the
+    # name.
     places: dict[tuple[Any, ...], set[str]] = {}
     for key, point in zip(keys, points, strict=True):
         place = (
@@ -97,10 +103,13 @@ def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> 
     def which(key: tuple[str, str], number: int) -> str:
         if key not in ambiguous:
             return ""
-        # Of several setups, repeats are counted: a dash for each run of all would be more than anybody tells apart.
+        # Of several setups, repeats are counted: a dash for each run of all would be more than
+        # anybody tells apart.
         return f"repeat {repeats[key].index(number) + 1}" if len(ambiguous) > 1 else f"run {number}"
 
-    return [ChartSeries(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)]
+    return [
+        ChartSeries(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)
+    ]
 
 
 HUES = 8
@@ -109,7 +118,9 @@ HUES = 8
 
 def number_engines(names: Iterable[str]) -> dict[str, int]:
     """Number engines for their colours, so that a known one has the same on all pages."""
-    places = {name: [at for at, each in enumerate(ALL_ENGINES) if each in name.lower()] for name in names}
+    places = {
+        name: [at for at, each in enumerate(ALL_ENGINES) if each in name.lower()] for name in names
+    }
     numbers: dict[str, int] = {}
     for name, at in places.items():
         if at and at[0] not in numbers.values():
@@ -122,16 +133,22 @@ def number_engines(names: Iterable[str]) -> dict[str, int]:
 
 
 def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
-    """Return the points, each with whose it is in all pictures of a report, and the numbers of its colour and shape.
+    """Return the points, each with whose it is in all pictures of a report, and the numbers of its
+    colour and shape.
 
-    Where engines and GPUs differ, the colour is the engine's and the shape the GPU's, so that pages can be laid side
-    by side; else a setup has a colour where there are HUES of them at most, or the first thing in which all differ.
+    Where engines and GPUs differ, the colour is the engine's and the shape the GPU's, so that pages
+    can be laid side by side; else a setup has a colour where there are HUES of them at most, or the
+    first thing in which all differ.
     """
     series = series_of(points)
     measured = [point for point in points if point.source != "simulated"] or points
     engines = number_engines(point.engine for point in (*measured, *points))
     gpus = list(dict.fromkeys(point.gpu for point in points))
-    by_engine = len({point.engine for point in measured}) > 1 and len(engines) <= HUES and 1 < len(gpus) <= HUES
+    by_engine = (
+        len({point.engine for point in measured}) > 1
+        and len(engines) <= HUES
+        and 1 < len(gpus) <= HUES
+    )
     for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):
         numbers = {name: at for at, name in enumerate(dict.fromkeys(names))}
         if len(numbers) <= HUES:
@@ -148,7 +165,8 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
 
 
 def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
-    """List in words what all points are known to have in common: it stands in the title instead of the legend."""
+    """List in words what all points are known to have in common: it stands in the title instead of
+    the legend."""
     shared = []
     for name, of in SETUP:
         values = {of(point) for point in points}
@@ -157,7 +175,10 @@ def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -
     if len({point.hardware for point in points}) == 1:
         shared = [part for part in shared if part not in (points[0].gpu, f"{points[0].gpus}×")]
         shared.insert(0, points[0].hardware)
-    shared = [f"{part[:-1]} GPU{'s' * (part != '1×')} each" if part.endswith("×") else part for part in shared]
+    shared = [
+        f"{part[:-1]} GPU{'s' * (part != '1×')} each" if part.endswith("×") else part
+        for part in shared
+    ]
     return [part for part in shared if part]
 
 

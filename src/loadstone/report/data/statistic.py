@@ -21,13 +21,17 @@ _MOST = 1e100
 
 
 class Estimate(msgspec.Struct, kw_only=True, frozen=True):
-    """A number of one cell with its interval: a latency in seconds, a throughput per second, dollars or joules.
+    """A number of one cell with its interval: a latency in seconds, a throughput per second,
+    dollars or joules.
 
-    value      the median, or the mean where no median is known; a rate is one number per cell (`which`)
+    value      the median, or the mean where no median is known; a rate is one number per cell
+               (`which`)
     low, high  the interval of `value`; None where it is not known
-    level      the kind of interval: 95 % confidence (statistics.Dependence), 80 % of a prediction, range of repeats
+    level      the kind of interval: 95 % confidence (statistics.Dependence), 80 % of a prediction,
+               range of repeats
     sampling_margin  for a prediction and for repeats, the 95 % margin of sampling, on a log scale
-    model_margin     for a prediction, the 80 % margin of the model, where `low` and `high` include sampling too
+    model_margin     for a prediction, the 80 % margin of the model, where `low` and `high` include
+                     sampling too
     p99_*      95 % bounds of the p99
     """
 
@@ -62,14 +66,16 @@ class Estimate(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def by_spread(self) -> float:
-        """Half the width of a 95 % interval on a log scale, if the requests were independent; 0 without a spread."""
+        """Half the width of a 95 % interval on a log scale, if the requests were independent; 0
+        without a spread."""
         if not self.mean or self.std is None or not self.n:
             return 0.0
         return Z95 * self.std / math.sqrt(self.n) / self.mean
 
 
 def latency(values: Latency | None, ok: int | None) -> Estimate | None:
-    """Read a latency of a summary's distribution; `ok`: the number of requests, where it has none."""
+    """Read a latency of a summary's distribution; `ok`: the number of requests, where it has
+    none."""
     if values is None:
         return None
     which: Literal["median", "mean"] = "median" if values.p50 is not None else "mean"
@@ -100,8 +106,8 @@ def latency(values: Latency | None, ok: int | None) -> Estimate | None:
 
 
 def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind) -> Estimate | None:
-    """Read `name` of a cell with this kind of load, in the window that is shown. A prediction may be off by what the
-    performance model is, and by sampling, as if independent.
+    """Read `name` of a cell with this kind of load, in the window that is shown. A prediction may
+    be off by what the performance model is, and by sampling, as if independent.
     """
     value: float | None = getattr(window, name)
     if not _is_possible(value):
@@ -116,10 +122,16 @@ def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind)
     return msgspec.structs.replace(made, sampling_margin=sampling, model_margin=model)
 
 
-def price(dollars: float | None, rate: Estimate | None, weight: float | None = 1.0) -> Estimate | None:
-    """Price a million tokens of what costs `dollars` per hour: the more at the rate's low end. `weight`: tokens that
-    are paid for, for each of the rate's."""
-    value = per_million(dollars, rate.value * weight) if rate is not None and weight is not None else None
+def price(
+    dollars: float | None, rate: Estimate | None, weight: float | None = 1.0
+) -> Estimate | None:
+    """Price a million tokens of what costs `dollars` per hour: the more at the rate's low end.
+    `weight`: tokens that are paid for, for each of the rate's."""
+    value = (
+        per_million(dollars, rate.value * weight)
+        if rate is not None and weight is not None
+        else None
+    )
     return None if value is None or rate is None else _inverse(value, rate)
 
 
@@ -133,14 +145,23 @@ def _inverse(value: float, rate: Estimate | None) -> Estimate:
     if rate is None or rate.reach is None:
         return Estimate(value=value, which="rate")
     low, high = bounds(value, rate.reach[::-1])
-    sampling, model = (margin and margin[::-1] for margin in (rate.sampling_margin, rate.model_margin))
+    sampling, model = (
+        margin and margin[::-1] for margin in (rate.sampling_margin, rate.model_margin)
+    )
     return Estimate(
-        value=value, which="rate", low=low, high=high, level=rate.level, sampling_margin=sampling, model_margin=model
+        value=value,
+        which="rate",
+        low=low,
+        high=high,
+        level=rate.level,
+        sampling_margin=sampling,
+        model_margin=model,
     )
 
 
 def _is_possible(value: float | None) -> TypeGuard[float]:
-    """Tell whether a number can be used: files of others may have some below 0, or so far from 1 that ratios fail."""
+    """Tell whether a number can be used: files of others may have some below 0, or so far from 1
+    that ratios fail."""
     return value is not None and (value == 0 or 1 / _MOST < value < _MOST)
 
 

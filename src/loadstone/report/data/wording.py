@@ -22,13 +22,19 @@ def join(*parts: str | None, by: str = ", ") -> str:
     return by.join(part for part in parts if part)
 
 
-_LONG = {"ttft": "time to first token (TTFT)", "tpot": "time per token (TPOT)", "e2e": "time of a request (E2E)"}
+_LONG = {
+    "ttft": "time to first token (TTFT)",
+    "tpot": "time per token (TPOT)",
+    "e2e": "time of a request (E2E)",
+}
 
 
 def spell(text: str, *, long: bool = False) -> str:
     """Write `TPOT p99` for `tpot_p99`; `long`: `time per token (TPOT) p99`."""
     names = _LONG if long else {}
-    return re.sub(r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda it: f"{names.get(it[1], it[1].upper())} ", text)
+    return re.sub(
+        r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda it: f"{names.get(it[1], it[1].upper())} ", text
+    )
 
 
 def clean(text: str, limit: int = 80) -> str:

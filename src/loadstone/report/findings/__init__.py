@@ -1,4 +1,5 @@
-"""Findings in words: what the points show beyond doubt, each with its size and interval; silent about the rest."""
+"""Findings in words: what the points show beyond doubt, each with its size and interval; silent
+about the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from loadstone.report.data.pairs import Fact, gpu_ratios, more_gpus, switches
 from loadstone.report.data.points import CellPoint
 from loadstone.report.findings.answer import Headline, answer, explain_intervals
 from loadstone.report.findings.bottleneck import bottlenecks
-from loadstone.report.findings.changes import find_scaling, find_switches, follow_length, gpu_against_gpu
+from loadstone.report.findings.changes import (
+    find_scaling,
+    find_switches,
+    follow_length,
+    gpu_against_gpu,
+)
 from loadstone.report.findings.leaders import cheapest, leaders, peaks
 from loadstone.report.findings.sentence import Sentence
 
@@ -19,18 +25,21 @@ __all__ = ["Headline", "Sentence", "answer", "explain_intervals", "find_silent",
 
 
 def observations(points: Sequence[CellPoint]) -> list[Sentence]:
-    """Return all findings of these points, those about the most of them first within each kind; of simulated ones
-    apart, and only of those that are not find_silent(), marked as predictions.
+    """Return all findings of these points, those about the most of them first within each kind; of
+    simulated ones apart, and only of those that are not find_silent(), marked as predictions.
     """
     quiet = {id(point) for point in find_silent(points)}
-    simulated = [point for point in points if point.source == "simulated" and id(point) not in quiet]
+    simulated = [
+        point for point in points if point.source == "simulated" and id(point) not in quiet
+    ]
     sentences = _observe([point for point in points if point.source != "simulated"])
     sentences += [replace(each, predicted=True) for each in _observe(simulated)]
     return list({sentence.whole: sentence for sentence in sentences}.values())
 
 
 def find_silent(points: Sequence[CellPoint]) -> list[CellPoint]:
-    """Return simulated points beside which others of the same model and workload stand: nothing is said of these."""
+    """Return simulated points beside which others of the same model and workload stand: nothing is
+    said of these."""
     known = {_question(point) for point in points if point.source != "simulated"}
     return [point for point in points if point.source == "simulated" and _question(point) in known]
 
@@ -43,7 +52,11 @@ def _observe(real: Sequence[CellPoint]) -> list[Sentence]:
     sentences: list[Sentence] = []
     for frame in frames(real, "load", single=True):
         sentences += cheapest(frame)
-    sweeps, by_output, by_input = frames(real, "load"), frames(real, "output"), frames(real, "input")
+    sweeps, by_output, by_input = (
+        frames(real, "load"),
+        frames(real, "output"),
+        frames(real, "input"),
+    )
     for frame in sweeps:
         sentences += peaks(frame)
     for frame in sweeps:
@@ -68,5 +81,7 @@ def _alone(points: Sequence[CellPoint], others: Sequence[Frame]) -> list[Frame]:
     """Return setups that were compared at one load and one length, which are in no other frame."""
     seen = {id(point) for frame in others for point in frame.points}
     return [
-        frame for frame in frames(points, "load", single=True) if not any(id(point) in seen for point in frame.points)
+        frame
+        for frame in frames(points, "load", single=True)
+        if not any(id(point) in seen for point in frame.points)
     ]

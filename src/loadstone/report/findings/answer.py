@@ -1,5 +1,6 @@
-"""The answer at the head of a report, in at most five sentences: who is best for which goal, by how much, how sure,
-and where the lead changes hands; of one setup alone what it carries, and what limits it.
+"""The answer at the head of a report, in at most five sentences: who is best for which goal, by how
+much, how sure, and where the lead changes hands; of one setup alone what it carries, and what
+limits it.
 """
 
 from __future__ import annotations
@@ -30,15 +31,24 @@ from loadstone.report.data.series import series_of
 from loadstone.report.data.wording import join, spell
 from loadstone.report.findings.bottleneck import capacity
 from loadstone.report.findings.leaders import contests
-from loadstone.report.findings.sentence import Sentence, doubt, setups, spans, value, warn, within_slo, work
+from loadstone.report.findings.sentence import (
+    Sentence,
+    doubt,
+    setups,
+    spans,
+    value,
+    warn,
+    within_slo,
+    work,
+)
 
 MOST = 5
 """Sentences of an answer."""
 
 
 class Headline(msgspec.Struct, frozen=True):
-    """`context`: the model and workload that it is of; `predicted`: nothing of it was measured; `others`: workloads
-    of the report beside this one; `frame`: the cells that it is of.
+    """`context`: the model and workload that it is of; `predicted`: nothing of it was measured;
+    `others`: workloads of the report beside this one; `frame`: the cells that it is of.
     """
 
     sentences: list[str]
@@ -49,17 +59,25 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 def answer(points: Sequence[CellPoint]) -> Headline | None:
-    """Answer for the workload with the most setups, then cells; measured ones first; None without cells."""
+    """Answer for the workload with the most setups, then cells; measured ones first; None without
+    cells."""
     measured = [point for point in points if point.source != "simulated"]
     groups = frames(measured or points, "load", single=True) or frames(measured or points, "load")
     groups += [frame for frame in frames(measured or points, "output", single=True) if not groups]
     if not groups:
         return None
-    frame = max(groups, key=lambda each: (each.mode == "online", len(set(_names(each.points))), len(each.points)))
+    frame = max(
+        groups,
+        key=lambda each: (each.mode == "online", len(set(_names(each.points))), len(each.points)),
+    )
     sentences = list(islice(_sentences(frame), MOST)) or list(_describe_alone(frame))
     sentences = [spell(each, long=True) for each in sentences]
     return Headline(
-        sentences, work(frame.points[0]), not measured, len({work(each.points[0]) for each in groups}) - 1, frame
+        sentences,
+        work(frame.points[0]),
+        not measured,
+        len({work(each.points[0]) for each in groups}) - 1,
+        frame,
     )
 
 
@@ -77,7 +95,9 @@ def _sentences(frame: Frame) -> Iterator[str]:
     if meets and not met:
         yield f"No cell meets its SLO ({next(point.slo for point in points if point.slo)})."
     throughput = (
-        PER_GPU if len({point.gpus for point in points}) > 1 and all(point.gpus for point in points) else OUTPUT
+        PER_GPU
+        if len({point.gpus for point in points}) > 1 and all(point.gpus for point in points)
+        else OUTPUT
     )
     if any(DOLLARS.of(point) for point in met):
         yield from _best(met, DOLLARS, f"Cheapest output tokens{within}")
@@ -89,8 +109,8 @@ def _sentences(frame: Frame) -> Iterator[str]:
 
 
 def _describe_alone(frame: Frame) -> Iterator[str]:
-    """Return one setup: what each of its runs carries; the rest is among the findings. Of several that nothing
-    compares, what each carries.
+    """Return one setup: what each of its runs carries; the rest is among the findings. Of several
+    that nothing compares, what each carries.
     """
     alone = len(set(_names(frame.points))) == 1
     lines = by_key((series.run if alone else series.label, point) for point, series in frame.pairs)
@@ -99,7 +119,11 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
         parts = capacity(points)
         if not parts:
             first = points[0]
-            shown = [f"{measure.name} {value(first, measure)}" for measure in (TTFT, TPOT) if measure.of(first)]
+            shown = [
+                f"{measure.name} {value(first, measure)}"
+                for measure in (TTFT, TPOT)
+                if measure.of(first)
+            ]
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
             parts = [f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"]
@@ -117,8 +141,14 @@ def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[
     first, *rest = ranked
     names = setups(ranked)
     gaps = [effect(first, other, measure) for other in rest]
-    level = [name for name, gap in zip(names[1:], gaps, strict=True) if gap is None or not gap.clear]
-    amount = f"${show_number(measure.of(first))} a million" if measure is DOLLARS else value(first, measure)
+    level = [
+        name for name, gap in zip(names[1:], gaps, strict=True) if gap is None or not gap.clear
+    ]
+    amount = (
+        f"${show_number(measure.of(first))} a million"
+        if measure is DOLLARS
+        else value(first, measure)
+    )
     text = f"{goal}: {names[0]}, {amount} at {load_label(first)}"
     if not level and gaps[0] is not None:
         text += f", {gaps[0].words} {'below' if sign > 0 else 'above'} {names[1]}"
@@ -136,7 +166,11 @@ def _crossover(frame: Frame) -> Iterator[str]:
     if 1 < len(held) < MOST and len(dict.fromkeys(name for name, _ in held)) == len(held):
         parts = [f"{name} at {spans(own)}" for name, own in held]
         gaps = [b[0] / a[-1] for (_, a), (_, b) in pairwise(held) if a[-1]]
-        near = f" (nobody clearly between {held[0][1][-1]:g} and {held[1][1][0]:g})" if gaps and gaps[0] > 4 else ""
+        near = (
+            f" (nobody clearly between {held[0][1][-1]:g} and {held[1][1][0]:g})"
+            if gaps and gaps[0] > 4
+            else ""
+        )
         yield f"Most throughput by {frame.axis_word}: {', then '.join(parts)}{near}."
 
 
@@ -145,13 +179,27 @@ def explain_intervals(sentences: Sequence[Sentence], points: Sequence[CellPoint]
     sources = {point.source for point in points}
     sums = any(point.sums for point in points)
     kinds = [
-        "of what was measured: 95%, from the requests' spread, and that of repeats" if "measured" in sources else "",
-        "of imported rows: 95%, from the spread that they state, widened as no request is there "
-        "(docs/statistics.md)" if "imported" in sources and sums else "of imported requests: 95%, from their spread"
-        if "imported" in sources else "",
-        "of predictions: 80%, the model's error" if any(each.predicted for each in sentences) else "",
-    ]  # fmt: skip
+        (
+            "of what was measured: 95%, from the requests' spread, and that of repeats"
+            if "measured" in sources
+            else ""
+        ),
+        (
+            "of imported rows: 95%, from the spread that they state, widened as no request is there"
+            " (docs/statistics.md)"
+            if "imported" in sources and sums
+            else "of imported requests: 95%, from their spread"
+            if "imported" in sources
+            else ""
+        ),
+        (
+            "of predictions: 80%, the model's error"
+            if any(each.predicted for each in sentences)
+            else ""
+        ),
+    ]
     return (
-        f"In brackets is the interval of the effect {'; '.join(kind for kind in kinds if kind)}; each with how much "
-        "repeats of one configuration differ (TTFT 8.8%, all else 3.4%). Smaller differences are not mentioned."
+        f"In brackets is the interval of the effect {'; '.join(kind for kind in kinds if kind)};"
+        " each with how much repeats of one configuration differ (TTFT 8.8%, all else 3.4%)."
+        " Smaller differences are not mentioned."
     )

@@ -1,5 +1,6 @@
-"""Say what one sweep shows: its knee, its capacity, the load that its SLO allows, where it stops gaining, and which
-resource it lacks there: KV room, slots, prefill compute, decode bandwidth, the host; unknown where nothing tells.
+"""Say what one sweep shows: its knee, its capacity, the load that its SLO allows, where it stops
+gaining, and which resource it lacks there: KV room, slots, prefill compute, decode bandwidth, the
+host; unknown where nothing tells.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from loadstone.report.data.wording import join
 from loadstone.report.findings.sentence import Sentence, doubt, setups, warn, work
 
 GAIN = 0.07
-"""Throughput grows by less than load to this power, 5 % for twice the load: it has stopped growing …"""
+"""Throughput grows by less than load to this power, 5 % for twice the load: it has stopped growing
+…"""
 REST = 1.15
 """… if nothing later in the sweep is more than this above it."""
 FREE = 0.85
@@ -27,12 +29,13 @@ STILL = 1.02
 FULL = 0.95
 """Share of the KV cache in use from which there is no room."""
 WAITING = 0.1
-"""Mean requests that wait, of those that run, from which something other than the first moments makes them wait."""
+"""Mean requests that wait, of those that run, from which something other than the first moments
+makes them wait."""
 HOST = 0.33
 """Share of the roofline below which the steps of the lightest load are bound by something else."""
 BOUND = 0.35
-"""Share of the peak FLOP/s, or of twice it of the bandwidth, from which that is the resource: engines reach some 50 %
-of the one and 80 % of the other at best (docs/perfmodel.md).
+"""Share of the peak FLOP/s, or of twice it of the bandwidth, from which that is the resource:
+engines reach some 50 % of the one and 80 % of the other at best (docs/perfmodel.md).
 """
 FLAT = 0.25
 """A latency that grows by less than load to this power does not follow it."""
@@ -40,8 +43,8 @@ FOLLOWS = 0.7
 
 
 def bottlenecks(frame: Frame) -> Iterable[Sentence]:
-    """Say for each series of a sweep its knee, capacity and SLO; where it stops growing, and why; and how near its
-    lightest load is to the roofline.
+    """Say for each series of a sweep its knee, capacity and SLO; where it stops growing, and why;
+    and how near its lightest load is to the roofline.
     """
     if frame.axis != "load":
         return
@@ -64,32 +67,40 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
             before, after = stop
             grows = (after.output_tokens_per_s or 0.0) > STILL * (before.output_tokens_per_s or 0.0)
             text = (
-                f"{name}: output throughput {'hardly grows beyond' if grows else 'stops growing at'} "
+                f"{name}: output throughput"
+                f" {'hardly grows beyond' if grows else 'stops growing at'} "
                 f"{load_label(before)} ({show_number(before.output_tokens_per_s, 4)} tok/s; "
                 f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}), limited by "
-                f"{limit(before, after)}{warn(point for point in points if point.load >= before.load)}."
+                f"{limit(before, after)}"
+                f"{warn(point for point in points if point.load >= before.load)}."
             )
             yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
         first = points[0]
         if first.roofline.tpot_s and first.tpot is not None:
-            text = f"{name}: {_compare_roofline(first, first.roofline.tpot_s, first.tpot.value)}{doubt([first])}."
+            text = (
+                f"{name}:"
+                f" {_compare_roofline(first, first.roofline.tpot_s, first.tpot.value)}"
+                f"{doubt([first])}."
+            )
             yield Sentence(text=text, kind="light", about=frame.section, context=context)
         gains = [gain for _, _, gain in _gains(points)]
         if stop is None and len(gains) > 1 and min(gains) > FREE:
             last = points[-1]
             text = (
-                f"{name}: output throughput grows with the load all the way "
-                f"({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to "
-                f"{show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about as long with more "
-                "requests in them, so they are not bound by compute but by a fixed cost of each step: reading the "
-                f"weights (memory bandwidth), or host time{warn(points)}."
+                f"{name}: output throughput grows with the load all the way"
+                f" ({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to"
+                f" {show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about"
+                " as long with more requests in them, so they are not bound by compute but by a"
+                " fixed cost of each step: reading the weights (memory bandwidth), or host"
+                f" time{warn(points)}."
             )
             yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
 
 
 def capacity(points: Sequence[CellPoint]) -> list[str]:
-    """Say up to where every request of one series meets its SLO, with the share that does beyond, its most throughput
-    and its knee; nothing where no throughput is known. `points`: lightest load first.
+    """Say up to where every request of one series meets its SLO, with the share that does beyond,
+    its most throughput and its knee; nothing where no throughput is known. `points`: lightest load
+    first.
     """
     known = [point for point in points if point.output_tokens_per_s and not point.failed]
     if len(known) < 2:
@@ -99,9 +110,12 @@ def capacity(points: Sequence[CellPoint]) -> list[str]:
     parts = [
         _describe_slo(points),
         f"most throughput at {load_label(most)} ({_describe(most)})",
-        f"knee, from where latency grows faster than throughput, at {load_label(bend)} ({_describe(bend)})"
-        if bend is not None and bend is not most
-        else "",
+        (
+            f"knee, from where latency grows faster than throughput, at {load_label(bend)}"
+            f" ({_describe(bend)})"
+            if bend is not None and bend is not most
+            else ""
+        ),
     ]
     return [part for part in parts if part]
 
@@ -109,7 +123,8 @@ def capacity(points: Sequence[CellPoint]) -> list[str]:
 def _describe(point: CellPoint) -> str:
     e2e = E2E.of(point)
     return join(
-        f"{show_number(point.output_tokens_per_s, 4)} output tok/s", f"{show_seconds(e2e)} a request" if e2e else ""
+        f"{show_number(point.output_tokens_per_s, 4)} output tok/s",
+        f"{show_seconds(e2e)} a request" if e2e else "",
     )
 
 
@@ -119,10 +134,18 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
         return ""
     holds = list(itertools.takewhile(lambda point: point.slo_met, judged))
     fails = judged[len(holds)] if len(holds) < len(judged) else None
-    where = f"meets {judged[0].slo} up to {load_label(holds[-1])}" if holds else f"meets {judged[0].slo} nowhere"
+    where = (
+        f"meets {judged[0].slo} up to {load_label(holds[-1])}"
+        if holds
+        else f"meets {judged[0].slo} nowhere"
+    )
     if fails is None:
         return f"{where}, the highest load"
-    share = f" ({show_share(fails.attainment, 1)} of requests do)" if fails.attainment is not None else ""
+    share = (
+        f" ({show_share(fails.attainment, 1)} of requests do)"
+        if fails.attainment is not None
+        else ""
+    )
     return f"{where}, not at {fails.load:g}{share}"
 
 
@@ -132,7 +155,8 @@ def _gains(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint, floa
 
 
 def _stop(points: Sequence[CellPoint]) -> tuple[CellPoint, CellPoint] | None:
-    """Find the last load up to which throughput grew, and the next; a pause in growth is not its end."""
+    """Find the last load up to which throughput grew, and the next; a pause in growth is not its
+    end."""
     for before, after, gain in _gains(points):
         level = REST * (before.output_tokens_per_s or 0.0)
         later = (point.output_tokens_per_s or 0.0 for point in points if point.load > before.load)
@@ -142,26 +166,31 @@ def _stop(points: Sequence[CellPoint]) -> tuple[CellPoint, CellPoint] | None:
 
 
 def _compare_roofline(point: CellPoint, light_s: float, tpot_s: float) -> str:
-    """Hold the lightest load against the roofline: there a decode step reads weights and does little else."""
+    """Hold the lightest load against the roofline: there a decode step reads weights and does
+    little else."""
     share = light_s / tpot_s
     comparison = (
-        f"at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth allows "
-        f"{show_seconds(light_s)} ({share:.0%} of the roofline)"
+        f"at {load_label(point)} TPOT is {show_seconds(tpot_s)}, where the memory's bandwidth"
+        f" allows {show_seconds(light_s)} ({share:.0%} of the roofline)"
     )
     others_s = _prefills_s(point)
     if others_s is not None and light_s < HOST * (tpot_s - others_s):
-        return f"{comparison}: most of a step goes not to weights or KV cache, but to the host, launches or links"
+        return (
+            f"{comparison}: most of a step goes not to weights or KV cache, but to the host,"
+            " launches or links"
+        )
     if share > 1:
         comparison += (
-            ": faster than possible with one token a step, so it uses speculative decoding without stating it, or "
-            "its stated deployment is wrong"
+            ": faster than possible with one token a step, so it uses speculative decoding without"
+            " stating it, or its stated deployment is wrong"
         )
     return comparison
 
 
 def _prefills_s(point: CellPoint) -> float | None:
-    """Bound by how much the prompts of others can have lengthened TPOT: while one request gets its tokens, each of
-    the others under way begins once, and that takes a TTFT at most; None where it is not known.
+    """Bound by how much the prompts of others can have lengthened TPOT: while one request gets its
+    tokens, each of the others under way begins once, and that takes a TTFT at most; None where it
+    is not known.
     """
     if point.load <= 1:
         return 0.0
@@ -171,8 +200,8 @@ def _prefills_s(point: CellPoint) -> float | None:
 
 
 def limit(before: CellPoint, after: CellPoint) -> str:
-    """Name the resource that is lacking, with the evidence: the engine's metrics first, then the hardware's use; if
-    only latencies are known, what they leave open.
+    """Name the resource that is lacking, with the evidence: the engine's metrics first, then the
+    hardware's use; if only latencies are known, what they leave open.
     """
     server, light = after.server, after.roofline
     running = server.running.mean if server is not None and server.running is not None else None
@@ -186,8 +215,9 @@ def limit(before: CellPoint, after: CellPoint) -> str:
         return f"KV room: {preempted:,.0f} requests were preempted"
     if queued and usage is not None and after.load > 1.1 * ((running or 0.0) + 1):
         return (
-            f"slots: {waiting:,.0f} requests wait and {running or 0:,.0f} run though the KV cache is at "
-            f"most {show_share(usage)} full; see the engine's limit on sequences (or its budget for prompts)"
+            f"slots: {waiting:,.0f} requests wait and {running or 0:,.0f} run though the KV cache"
+            f" is at most {show_share(usage)} full; see the engine's limit on sequences (or its"
+            " budget for prompts)"
         )
     mfu, mbu = light.mfu or 0.0, light.mbu or 0.0
     if max(mfu, mbu / 2) >= BOUND:
@@ -198,14 +228,20 @@ def limit(before: CellPoint, after: CellPoint) -> str:
     if ttft is not None and tpot is not None:
         if tpot < FLAT and ttft > FOLLOWS:
             times = (
-                after.ttft.value / before.ttft.value if before.ttft is not None and after.ttft is not None else 1.0
+                after.ttft.value / before.ttft.value
+                if before.ttft is not None and after.ttft is not None
+                else 1.0
             )
-            waits = f"requests wait before their first token (TTFT {times:.3g}×, TPOT hardly changed)"
-            return f"an unknown resource: {waits}, for a slot, for KV room or for prompts before them"
+            waits = (
+                f"requests wait before their first token (TTFT {times:.3g}×, TPOT hardly changed)"
+            )
+            return (
+                f"an unknown resource: {waits}, for a slot, for KV room or for prompts before them"
+            )
         if tpot > FOLLOWS:
             return (
-                "an unknown resource: steps take longer in proportion to the requests in them (TPOT follows the "
-                "load), by compute or by KV reads"
+                "an unknown resource: steps take longer in proportion to the requests in them (TPOT"
+                " follows the load), by compute or by KV reads"
             )
     return "an unknown resource: neither metrics nor latencies tell"
 

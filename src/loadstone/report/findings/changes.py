@@ -9,7 +9,18 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from loadstone.core.groups import by_key
-from loadstone.report.data.frames import E2E, ITL, OUTPUT, PER_GPU, TPOT, TTFT, Frame, Measure, load_label, load_word
+from loadstone.report.data.frames import (
+    E2E,
+    ITL,
+    OUTPUT,
+    PER_GPU,
+    TPOT,
+    TTFT,
+    Frame,
+    Measure,
+    load_label,
+    load_word,
+)
 from loadstone.report.data.pairs import Effect, Fact, Ratio, effect
 from loadstone.report.data.points import CellPoint, alike
 from loadstone.report.data.series import lengths_label
@@ -17,7 +28,8 @@ from loadstone.report.data.wording import join
 from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warn
 
 STABLE = 1.15
-"""Largest over smallest value, up to which a measure is called steady: twice the repeats' spread of TTFT."""
+"""Largest over smallest value, up to which a measure is called steady: twice the repeats' spread of
+TTFT."""
 SUDDEN = 0.7
 """Share of a rise (in the log) that falls into one step, from which the step is named."""
 Pair = tuple[CellPoint, CellPoint]
@@ -30,7 +42,11 @@ def follow_length(frame: Frame) -> Iterable[Sentence]:
     for measure in (TTFT, TPOT):
         steady, changing = [], []
         for name, points in lines.items():
-            measured = ((x, y, point) for point in points if (x := frame.x(point)) and (y := measure.of(point)))
+            measured = (
+                (x, y, point)
+                for point in points
+                if (x := frame.x(point)) and (y := measure.of(point))
+            )
             known = sorted(measured, key=lambda entry: entry[0])
             if not 2 <= len(known) == len({x for x, _, _ in known}):
                 continue
@@ -43,7 +59,10 @@ def follow_length(frame: Frame) -> Iterable[Sentence]:
             if change is None or not change.clear:
                 continue
             rise = abs(math.log(last_y / first_y))
-            steps = [(abs(math.log(b[1] / a[1])), a[0], b[0], b[1] / a[1]) for a, b in itertools.pairwise(known)]
+            steps = [
+                (abs(math.log(b[1] / a[1])), a[0], b[0], b[1] / a[1])
+                for a, b in itertools.pairwise(known)
+            ]
             step = max(steps)
             where = (
                 f", most of it from {int(step[1]):,} to {int(step[2]):,} ({step[3]:.3g}×)"
@@ -61,43 +80,61 @@ def follow_length(frame: Frame) -> Iterable[Sentence]:
         first_of = frame.points[0]
         workload = join(first_of.model, first_of.prefix, first_of.work)
         text = f"{measure.name} at {load_label(first_of)} {span}: {'; '.join([*parts, *changing])}"
-        yield Sentence(text=f"{text}{warn(frame.points)}.", kind="trend", about=frame.axis, context=workload)
+        yield Sentence(
+            text=f"{text}{warn(frame.points)}.", kind="trend", about=frame.axis, context=workload
+        )
 
 
 def find_switches(sets: Sequence[Sequence[CellPoint]], what: Fact) -> Iterable[Sentence]:
-    """Say what a switch of one fact changes beyond doubt, setup by setup and measure by measure, over the loads."""
+    """Say what a switch of one fact changes beyond doubt, setup by setup and measure by measure,
+    over the loads."""
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
     every = [point for switch in sets for point in switch]
-    names = {id(point): name for point, name in zip(every, setups(every, without=(what,)), strict=True)}
+    names = {
+        id(point): name for point, name in zip(every, setups(every, without=(what,)), strict=True)
+    }
     for base, *others in sets:
         for point in others:
             workload = _workload_label(base, "" if what == "prefix" else base.prefix)
-            named = f" ({point.label} instead of {base.label})" if _is_renamed(base, point, what) else ""
+            named = (
+                f" ({point.label} instead of {base.label})"
+                if _is_renamed(base, point, what)
+                else ""
+            )
             change = getattr(base, what), getattr(point, what), named
             groups[names[id(point)], workload, point.kind, *change].append((base, point))
     for (name, workload, _, before, after, named), pairs in groups.items():
         other = (f"{what} {after} instead of {before}" if before else after) + named
         for measure in (OUTPUT, TTFT, TPOT, E2E):
             if clauses := _clauses(pairs, measure):
-                text = f"{name} with {other}, at {_loads(pairs)}: {'; '.join(clauses)}{_warned(pairs)}."
+                text = (
+                    f"{name} with {other}, at {_loads(pairs)}:"
+                    f" {'; '.join(clauses)}{_warned(pairs)}."
+                )
                 yield Sentence(text=text, kind="switch", about=what, context=workload)
 
 
 def _is_renamed(base: CellPoint, point: CellPoint, what: Fact) -> bool:
-    """Tell whether the user has another name for it, which may stand for more than what was switched."""
+    """Tell whether the user has another name for it, which may stand for more than what was
+    switched."""
     return what != "settings" and bool(base.label and point.label) and base.label != point.label
 
 
 def find_scaling(scalings: Sequence[Pair]) -> Iterable[Sentence]:
-    """Say what more GPUs give at the same loads, and how much of it each of them: see pairs.more_gpus()."""
+    """Say what more GPUs give at the same loads, and how much of it each of them: see
+    pairs.more_gpus()."""
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
     names = setups([point for pair in scalings for point in pair], without=("parallel",))
     for (few, many), name in zip(scalings, names[1::2], strict=True):
         split = [f" ({point.parallel})" if point.parallel else "" for point in (few, many)]
         workload = _workload_label(few, few.prefix)
-        groups[f"{name}{split[1]} instead of {few.hardware}{split[0]}", workload, few.kind].append((few, many))
+        groups[f"{name}{split[1]} instead of {few.hardware}{split[0]}", workload, few.kind].append(
+            (few, many)
+        )
     for (change, workload, _), pairs in groups.items():
-        of_all = [clause for measure in (OUTPUT, TTFT, TPOT, E2E) for clause in _clauses(pairs, measure)]
+        of_all = [
+            clause for measure in (OUTPUT, TTFT, TPOT, E2E) for clause in _clauses(pairs, measure)
+        ]
         if of_all:
             clauses = [*of_all, *_clauses(pairs, PER_GPU)]
             text = f"{change}, at {_loads(pairs)}: {'; '.join(clauses)}{_warned(pairs)}."
@@ -120,13 +157,17 @@ def _clauses(pairs: Sequence[Pair], measure: Measure) -> list[str]:
         change = effect(point, base, OUTPUT if measure is PER_GPU else measure)
         if change is not None:
             share = (base.gpus or 1) / (point.gpus or 1) if measure is PER_GPU else 1.0
-            effects.append((base.load, Effect(share * change.ratio, share * change.low, share * change.high)))
+            effects.append(
+                (base.load, Effect(share * change.ratio, share * change.low, share * change.high))
+            )
     texts = []
     for word, up in (("higher", True), ("lower", False)):
         own = [(load, each) for load, each in effects if each.clear and (each.ratio > 1) == up]
         if own:
             every = [load for load, _ in effects]
-            at = f" at {ranges([load for load, _ in own], every)}" if len(own) < len(effects) else ""
+            at = (
+                f" at {ranges([load for load, _ in own], every)}" if len(own) < len(effects) else ""
+            )
             sized = sorted((each for _, each in own), key=lambda each: abs(math.log(each.ratio)))
             sizes = " to ".join(dict.fromkeys(each.words for each in (sized[0], sized[-1])))
             texts.append(f"{measure.noun} {sizes} {word}{at}")
@@ -138,11 +179,13 @@ def _warned(pairs: Iterable[Pair]) -> str:
 
 
 def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
-    """Return each pair of GPUs under each engine: geometric mean and range of the ratios, where they point one way,
-    and most of them beyond their intervals; of a measure of which that cannot be said, at which loads of a sweep one
-    is ahead.
+    """Return each pair of GPUs under each engine: geometric mean and range of the ratios, where
+    they point one way, and most of them beyond their intervals; of a measure of which that cannot
+    be said, at which loads of a sweep one is ahead.
     """
-    pairs = by_key(((ratio.over.gpu, ratio.under.gpu, ratio.over.engine), ratio) for ratio in ratios)
+    pairs = by_key(
+        ((ratio.over.gpu, ratio.under.gpu, ratio.over.engine), ratio) for ratio in ratios
+    )
     for (over, under, engine), own in pairs.items():
         head = f"{over} against {under} with {engine}, all else equal"
         clauses_of = {measure: _ratio(own, measure) for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)}
@@ -157,13 +200,21 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
             clauses = [
                 clause
                 for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)
-                for clause in _clauses(_pairs(ratio for ratio in sweep if ratio.measure is measure), measure)
+                for clause in _clauses(
+                    _pairs(ratio for ratio in sweep if ratio.measure is measure), measure
+                )
             ]
             if clauses:
                 first = sweep[0].over
                 of = join(first.precision, first.parallel, first.settings)
-                head = f"{first.hardware} against {sweep[0].under.hardware} with {engine}{f' ({of})' if of else ''}"
-                text = f"{head}, at {_loads(_pairs(sweep))}: {'; '.join(clauses)}{_warned(_pairs(sweep))}."
+                head = (
+                    f"{first.hardware} against {sweep[0].under.hardware} with"
+                    f" {engine}{f' ({of})' if of else ''}"
+                )
+                text = (
+                    f"{head}, at {_loads(_pairs(sweep))}:"
+                    f" {'; '.join(clauses)}{_warned(_pairs(sweep))}."
+                )
                 context = _workload_label(first, first.prefix)
                 yield Sentence(text=text, kind="ratio", about="gpus", context=context)
 
@@ -173,9 +224,14 @@ def _pairs(ratios: Iterable[Ratio]) -> list[Pair]:
 
 
 def _ratio(ratios: Sequence[Ratio], measure: Measure) -> str | None:
-    """Say the one direction, or how many pairs go in which; None if a single sweep goes both ways."""
+    """Say the one direction, or how many pairs go in which; None if a single sweep goes both
+    ways."""
     own = [ratio for ratio in ratios if ratio.measure is measure]
-    effects = [each for ratio in own if (each := effect(ratio.over, ratio.under, measure)) is not None and each.clear]
+    effects = [
+        each
+        for ratio in own
+        if (each := effect(ratio.over, ratio.under, measure)) is not None and each.clear
+    ]
     if len(effects) <= len(own) / 2:
         return None
     better = sum((each.ratio > 1) == (measure.better == "higher") for each in effects)
@@ -193,5 +249,8 @@ def _ratio(ratios: Sequence[Ratio], measure: Measure) -> str | None:
         mean, least, most = 1 / mean, 1 / most, 1 / least
     pairs = f"{least:.3g}× to {most:.3g}× over {len(own)} pairs of cells"
     if own[0].over.source == own[0].under.source == "simulated":
-        pairs += f", each certain to a factor of {median(each.high / each.ratio for each in effects):.2g}"
+        pairs += (
+            ", each certain to a factor of"
+            f" {median(each.high / each.ratio for each in effects):.2g}"
+        )
     return f"{measure.noun} {mean:.3g}× {side} on average ({pairs})"

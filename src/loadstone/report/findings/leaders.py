@@ -1,5 +1,5 @@
-"""Say who is ahead: in each measure, at each load or length, on the same hardware; the highest throughput; and,
-where prices are given, who is cheapest, and whether that is sure.
+"""Say who is ahead: in each measure, at each load or length, on the same hardware; the highest
+throughput; and, where prices are given, who is cheapest, and whether that is sure.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ from loadstone.report.findings.sentence import (
 
 
 def leaders(frame: Frame) -> Iterable[Sentence]:
-    """Say for each hardware who leads at which x. Contests that the data does not decide are left out."""
+    """Say for each hardware who leads at which x. Contests that the data does not decide are left
+    out."""
     measures = (OUTPUT,) if frame.offline else (OUTPUT, TTFT, TPOT, E2E)
     groups = by_key((point.hardware, point) for point in frame.points)
     if len(groups) > 1 and all(len(_names(own)) == 1 for own in groups.values()):
@@ -56,7 +57,9 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
             if contest is not None:
                 where = f"On {hardware}" if hardware else "Here"
                 text, workload = contest
-                yield Sentence(text=f"{where}, {text}.", kind="leader", about=frame.section, context=workload)
+                yield Sentence(
+                    text=f"{where}, {text}.", kind="leader", about=frame.section, context=workload
+                )
 
 
 def _names(group: Sequence[CellPoint]) -> set[str]:
@@ -97,19 +100,30 @@ def _contest(frame: Frame, group: Sequence[CellPoint], measure: Measure) -> tupl
     if left:
         clauses.append(f"the first two cannot be told apart at {ranges(left, xs)}")
     first = group[0]
-    workload = work(first) if frame.axis == "load" else join(first.model, load_label(first), first.prefix, first.work)
+    workload = (
+        work(first)
+        if frame.axis == "load"
+        else join(first.model, load_label(first), first.prefix, first.work)
+    )
     contested = [point for win in wins for point in (win.first, win.second)]
     return f"{'; '.join(clauses)}{warn(contested)}", workload
 
 
 def contests(
-    frame: Frame, group: Sequence[CellPoint], measure: Measure, without: Collection[str] = ("gpu", "gpus")
+    frame: Frame,
+    group: Sequence[CellPoint],
+    measure: Measure,
+    without: Collection[str] = ("gpu", "gpus"),
 ) -> tuple[list[float], list[Win]]:
-    """Return the x at which several setups compete, and who is ahead where, beyond the interval. `without`: facts in
-    which the group does not differ.
+    """Return the x at which several setups compete, and who is ahead where, beyond the interval.
+    `without`: facts in which the group does not differ.
     """
     sign = 1 if measure.better == "lower" else -1
-    at = {x: each for x, each in sorted(entries(frame, group, measure, without).items()) if len(each) > 1}
+    at = {
+        x: each
+        for x, each in sorted(entries(frame, group, measure, without).items())
+        if len(each) > 1
+    }
     wins: list[Win] = []
     for x, each in at.items():
         (_, name, first), (_, other, second), *_ = sorted(each, key=lambda entry: sign * entry[0])
@@ -120,10 +134,16 @@ def contests(
 
 
 def entries(
-    frame: Frame, group: Sequence[CellPoint], measure: Measure, without: Collection[str] = ("gpu", "gpus")
+    frame: Frame,
+    group: Sequence[CellPoint],
+    measure: Measure,
+    without: Collection[str] = ("gpu", "gpus"),
 ) -> dict[float, list[tuple[float, str, CellPoint]]]:
-    """List (value, name, point) of each setup at each x, where all was measured; of repeats the middle one."""
-    by_x: dict[float, dict[str, list[tuple[float, CellPoint]]]] = defaultdict(lambda: defaultdict(list))
+    """List (value, name, point) of each setup at each x, where all was measured; of repeats the
+    middle one."""
+    by_x: dict[float, dict[str, list[tuple[float, CellPoint]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for point, series in zip(group, series_of(group, without=without), strict=True):
         x, y = frame.x(point), measure.of(point)
         if x is not None and y is not None and not point.failed:
@@ -149,8 +169,8 @@ def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
 
 
 def peaks(frame: Frame) -> Iterable[Sentence]:
-    """Return the highest throughput of a sweep, on all hardware and on each; by total tokens where all points have
-    them.
+    """Return the highest throughput of a sweep, on all hardware and on each; by total tokens where
+    all points have them.
     """
     rank = TOTAL if all(point.total_tokens_per_s is not None for point in frame.points) else OUTPUT
     met, meets = within_slo(frame.points)
@@ -165,31 +185,43 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
     for where, entered in contests:
         head = f"Highest {frame.mode} throughput{where}{f' ({meets})' if meets else ''}"
         context = work(frame.points[0])
-        yield Sentence(text=_peak(head, entered, rank), kind="peak", about=frame.section, context=context)
+        yield Sentence(
+            text=_peak(head, entered, rank), kind="peak", about=frame.section, context=context
+        )
 
 
 def _peak(head: str, ranked: Sequence[CellPoint], rank: Measure) -> str:
     first, second, *_ = ranked
     names = setups(ranked)
     gap = effect(first, second, rank)
-    lead = f", {gap.words} above the next," if gap is not None and gap.clear else "; not clearly above the next,"
+    lead = (
+        f", {gap.words} above the next,"
+        if gap is not None and gap.clear
+        else "; not clearly above the next,"
+    )
     text = f"{head}: {names[0]} with {throughput(first)} at {load_label(first)}{lead}"
     return f"{text} {names[1]} ({throughput(second)} at {load_label(second)}){doubt(ranked[:2])}."
 
 
 def cheapest(frame: Frame) -> Iterable[Sentence]:
-    """Name the cheapest setup of one model and workload, each at the load at which its output tokens cost least and
-    its bounds are met: if it is so beyond the intervals of all others, if its bounds are met with SURE or more, and
-    if none that may meet them is cheaper; else say which cannot be told apart, and how likely each qualifies.
+    """Name the cheapest setup of one model and workload, each at the load at which its output
+    tokens cost least and its bounds are met: if it is so beyond the intervals of all others, if its
+    bounds are met with SURE or more, and if none that may meet them is cheaper; else say which
+    cannot be told apart, and how likely each qualifies.
     """
     priced = [point for point in frame.points if point.dollars_output is not None]
     met, meets = within_slo(priced)
     least = _least(frame, met)
     where = "in bursts" if frame.mode == "burst" else frame.mode
-    head, context = f"Cheapest output tokens {where}{f' ({meets})' if meets else ''}: ", work(frame.points[0])
+    head, context = (
+        f"Cheapest output tokens {where}{f' ({meets})' if meets else ''}: ",
+        work(frame.points[0]),
+    )
     if len(least) < 2:
         if meets and len(set(setups(frame.points))) > 1:
-            only = [f"only {setup(point)}, at {load_label(point)}, {_price(point)}" for point in least]
+            only = [
+                f"only {setup(point)}, at {load_label(point)}, {_price(point)}" for point in least
+            ]
             text = f"{head}{join(*only) or 'none'}{_maybe(frame, least)}."
             yield Sentence(text=text, kind="price", about="price", context=context)
         return
@@ -204,7 +236,10 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     maybe, text = _maybe(frame, least), head
     if not unclear and effects[0] is not None:
         sure = "" if not maybe else "probably "
-        text += f"{sure}{names[0]} at {load_label(first)}, {_price(first)}; {effects[0].words} below the next, "
+        text += (
+            f"{sure}{names[0]} at {load_label(first)}, {_price(first)}; {effects[0].words} below"
+            " the next, "
+        )
         text += f"{names[1]} ({_dollars(second.dollars_output)} at {load_label(second)})"
     else:
         alternatives = [
@@ -213,9 +248,12 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
         ]
         alternatives += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
         text += (
-            f"no clear winner. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but not clearly below "
+            f"no clear winner. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but"
+            " not clearly below "
         )
-        text += f"{', '.join(alternatives[:-1])}{' and ' if alternatives[1:] else ''}{alternatives[-1]}"
+        text += (
+            f"{', '.join(alternatives[:-1])}{' and ' if alternatives[1:] else ''}{alternatives[-1]}"
+        )
     text = f"{text}{maybe}{doubt([first, *(unclear or [second])])}."
     yield Sentence(text=text, kind="price", about="price", context=context)
 
@@ -231,8 +269,8 @@ def _least(frame: Frame, points: Sequence[CellPoint]) -> list[CellPoint]:
 
 
 def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
-    """Say what is unsure about the ranking: whether the first meets its bounds, which is the first that does with
-    SURE or more, and which cheaper cell may meet them after all.
+    """Say what is unsure about the ranking: whether the first meets its bounds, which is the first
+    that does with SURE or more, and which cheaper cell may meet them after all.
     """
     alternatives = []
     if least and not is_surely_met(least[0]):
@@ -241,19 +279,26 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
             f"{setup(first)} at {load_label(first)} meets its bounds with probability "
             f"{show_share(first.p_met or 0.0)}"
         )
-        likely = _least(frame, [point for point in frame.points if point.slo_met and is_surely_met(point)])
+        likely = _least(
+            frame, [point for point in frame.points if point.slo_met and is_surely_met(point)]
+        )
         alternatives += [
-            f"the cheapest that does with {SURE:.0%} or more is {setup(point)} at {load_label(point)} "
-            f"({_dollars(point.dollars_output)})"
+            f"the cheapest that does with {SURE:.0%} or more is {setup(point)} at"
+            f" {load_label(point)} ({_dollars(point.dollars_output)})"
             for point in likely[:1]
         ] or [f"none does with {SURE:.0%} or more"]
     top = DOLLARS.of(least[0]) if least else None
-    others = [point for point in frame.points if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE]
+    others = [
+        point
+        for point in frame.points
+        if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE
+    ]
     for point in _least(frame, others):
         if top is None or (DOLLARS.of(point) or 0.0) < top:
             alternatives.append(
-                f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars_output)}) would be cheaper, and may "
-                f"meet them after all (probability {show_share(point.p_met or 0.0)})"
+                f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars_output)}) would be"
+                " cheaper, and may meet them after all (probability"
+                f" {show_share(point.p_met or 0.0)})"
             )
             break
     return "".join(f"; {each}" for each in alternatives)
@@ -263,11 +308,17 @@ def _price(point: CellPoint) -> str:
     """Write `$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
     cost, pace = point.dollars_output, point.tokens_per_s_per_user
     sure = (
-        f" ({show_number(cost.low)}–{show_number(cost.high)})" if cost is not None and cost.reach is not None else ""
+        f" ({show_number(cost.low)}–{show_number(cost.high)})"
+        if cost is not None and cost.reach is not None
+        else ""
     )
     return join(
         f"{_dollars(cost)}{sure} a million",
-        f"or {_dollars(point.dollars_total)} with input counted" if point.dollars_total is not None else "",
+        (
+            f"or {_dollars(point.dollars_total)} with input counted"
+            if point.dollars_total is not None
+            else ""
+        ),
         f"{show_number(pace)} tok/s per user" if pace is not None else "",
     )
 

@@ -15,9 +15,11 @@ from loadstone.report.data.wording import join
 
 
 class Sentence(msgspec.Struct, kw_only=True, frozen=True):
-    """One observation. `about`: the pictures' section it belongs to; `kind`: what sort of observation.
+    """One observation. `about`: the pictures' section it belongs to; `kind`: what sort of
+    observation.
 
-    context    the model and the workload that it is of, said once for all that share it; "" where it is of several
+    context    the model and the workload that it is of, said once for all that share it; "" where
+               it is of several
     predicted  of simulated cells: its intervals are the model's, 80 %
     """
 
@@ -39,29 +41,42 @@ def setup(point: CellPoint) -> str:
 
 
 def setups(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
-    """Write `vLLM on 8×H200`, the precision where they differ in it, and what else tells them apart where that does
-    not: `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the sentence says in another place.
+    """Write `vLLM on 8×H200`, the precision where they differ in it, and what else tells them apart
+    where that does not: `vLLM on 8×H200, fp8`, `vLLM on 8×H200, fp8, tp4`. `without`: what the
+    sentence says in another place.
     """
     names = [setup(point) for point in points]
     if all(point.study for point in points):
         return names
     if len({point.precision for point in points}) > 1:
         names = [
-            f"{name}, {point.precision or 'precision not stated'}" for name, point in zip(names, points, strict=True)
+            f"{name}, {point.precision or 'precision not stated'}"
+            for name, point in zip(names, points, strict=True)
         ]
     more = [
         series.setup
-        for series in series_of(points, without=("engine", "gpu", "gpus", "model", "precision", *without))
+        for series in series_of(
+            points, without=("engine", "gpu", "gpus", "model", "precision", *without)
+        )
     ]
-    times = {name: len({rest for other, rest in zip(names, more, strict=True) if other == name}) for name in names}
-    return [f"{name}, {rest}" if times[name] > 1 else name for name, rest in zip(names, more, strict=True)]
+    times = {
+        name: len({rest for other, rest in zip(names, more, strict=True) if other == name})
+        for name in names
+    }
+    return [
+        f"{name}, {rest}" if times[name] > 1 else name
+        for name, rest in zip(names, more, strict=True)
+    ]
 
 
 def throughput(point: CellPoint) -> str:
     """Write both, where both are known: nobody can take output for total tokens then."""
     output, total = point.output_tokens_per_s, point.total_tokens_per_s
     if total is not None and output is not None:
-        return f"{show_number(total, 4)} tok/s of input and output ({show_number(output, 4)} of output)"
+        return (
+            f"{show_number(total, 4)} tok/s of input and output ({show_number(output, 4)} of"
+            " output)"
+        )
     if output is not None:
         return f"{show_number(output, 4)} output tok/s"
     return f"{show_number(total, 4)} tok/s of input and output"
@@ -87,7 +102,11 @@ def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
             runs[-1].append(x)
         else:
             runs.append([x])
-    parts = [part for run in runs for part in ([spans(run)] if len(run) > 2 else map(spans, zip(run, strict=True)))]
+    parts = [
+        part
+        for run in runs
+        for part in ([spans(run)] if len(run) > 2 else map(spans, zip(run, strict=True)))
+    ]
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
 
 
@@ -97,10 +116,13 @@ def work(point: CellPoint) -> str:
 
 
 def within_slo(points: Sequence[CellPoint]) -> tuple[list[CellPoint], str]:
-    """Take the points that meet the bounds asked for (all, if none were), and say how many of how many do."""
+    """Take the points that meet the bounds asked for (all, if none were), and say how many of how
+    many do."""
     if all(point.slo_met is None for point in points):
         return list(points), ""
-    missed = {(point.study, alike(point)) for point in points if point.slo_met is False}  # by one repeat, or more
+    missed = {
+        (point.study, alike(point)) for point in points if point.slo_met is False
+    }  # by one repeat, or more
     met = [point for point in points if point.slo_met and (point.study, alike(point)) not in missed]
     asked_for = " or ".join(dict.fromkeys(point.slo for point in points if point.slo))
     unsure = sum(not is_surely_met(point) for point in met)
@@ -109,7 +131,8 @@ def within_slo(points: Sequence[CellPoint]) -> tuple[list[CellPoint], str]:
 
 
 def is_surely_met(point: CellPoint) -> bool:
-    """Tell whether a cell meets its bounds with a probability of slo.SURE or more; True if none is known."""
+    """Tell whether a cell meets its bounds with a probability of slo.SURE or more; True if none is
+    known."""
     return point.p_met is None or point.p_met >= SURE
 
 
@@ -121,14 +144,21 @@ def doubt(points: Sequence[CellPoint]) -> str:
     if doubtful == len(points) == 2:
         return f"; both of these cells carry a warning{_name_unmeasured(points)}"
     verb = "carries" if doubtful == 1 else "carry"
-    return f"; {doubtful} of these {len(points)} cells {verb} a warning{_name_unmeasured(points)}" if doubtful else ""
+    return (
+        f"; {doubtful} of these {len(points)} cells {verb} a warning{_name_unmeasured(points)}"
+        if doubtful
+        else ""
+    )
 
 
 def _name_unmeasured(points: Iterable[CellPoint]) -> str:
-    """Name GPUs of whose vendor nothing was measured: what is predicted of them comes from data sheets."""
+    """Name GPUs of whose vendor nothing was measured: what is predicted of them comes from data
+    sheets."""
     gpus = dict.fromkeys(point.gpu for point in points if "unmeasured" in point.warnings)
     return (
-        f" ({' and '.join(gpus)}: from the data sheet, without a measurement of that vendor's GPUs)" if gpus else ""
+        f" ({' and '.join(gpus)}: from the data sheet, without a measurement of that vendor's GPUs)"
+        if gpus
+        else ""
     )
 
 

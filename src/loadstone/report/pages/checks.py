@@ -14,8 +14,8 @@ _TITLE = _TEXT | str.maketrans({":": "%3A", ",": "%2C"})
 
 
 def github(comparison: Comparison) -> str:
-    """Write an annotation a line: an error for each bound that fails, a notice for each that holds and for each
-    difference that is shown, a warning for each finding that is one.
+    """Write an annotation a line: an error for each bound that fails, a notice for each that holds
+    and for each difference that is shown, a warning for each finding that is one.
     """
     notes = []
     for bound in comparison.fail_on or ():
@@ -26,25 +26,38 @@ def github(comparison: Comparison) -> str:
     findings = (each for each in comparison.findings if each.severity != "info")
     notes += [("warning", each.kind, f"{each.evidence}. {each.remedy}") for each in findings]
     shown = (
-        (level, printable(title).translate(_TITLE), printable(text).translate(_TEXT)) for level, title, text in notes
+        (level, printable(title).translate(_TITLE), printable(text).translate(_TEXT))
+        for level, title, text in notes
     )
-    return "".join(f"::{level} title=Loadstone%3A {title}::{text}\n" for level, title, text in shown)
+    return "".join(
+        f"::{level} title=Loadstone%3A {title}::{text}\n" for level, title, text in shown
+    )
 
 
 def junit(comparison: Comparison) -> str:
-    """Write a test case for each bound, and for each metric of each load: skipped where nothing is concluded."""
+    """Write a test case for each bound, and for each metric of each load: skipped where nothing is
+    concluded."""
     suite = ElementTree.Element("testsuite", name="loadstone compare")
 
     def add(group: str, name: str, tag: str, told: str) -> None:
         text = printable(told)
-        case = ElementTree.SubElement(suite, "testcase", classname=printable(group), name=printable(name))
-        ElementTree.SubElement(case, tag, {} if tag == "system-out" else {"message": text}).text = text
+        case = ElementTree.SubElement(
+            suite, "testcase", classname=printable(group), name=printable(name)
+        )
+        ElementTree.SubElement(
+            case, tag, {} if tag == "system-out" else {"message": text}
+        ).text = text
 
     for bound in comparison.fail_on or ():
         text = "; ".join([explain_bound(bound), *_rows_of(comparison, bound)])
         add("bounds", bound.bound, "failure" if bound.fails else "system-out", text)
     for where, row in _rows(comparison):
-        add(where, row.name, "skipped" if row.conclusion in (None, "too_little") else "system-out", _describe(row))
+        add(
+            where,
+            row.name,
+            "skipped" if row.conclusion in (None, "too_little") else "system-out",
+            _describe(row),
+        )
     counts = {"failures": "failure", "skipped": "skipped"}
     suite.attrib |= {"tests": str(len(suite))} | {
         name: str(len(suite.findall(f"*/{tag}"))) for name, tag in counts.items()
@@ -55,7 +68,9 @@ def junit(comparison: Comparison) -> str:
 
 def _rows(comparison: Comparison) -> Iterator[tuple[str, MetricRow]]:
     for cell in comparison.cells:
-        yield from ((cell.load.label, row) for row in cell.metrics if row.a is not None or row.b is not None)
+        yield from (
+            (cell.load.label, row) for row in cell.metrics if row.a is not None or row.b is not None
+        )
 
 
 def _rows_of(comparison: Comparison, bound: BoundResult) -> list[str]:

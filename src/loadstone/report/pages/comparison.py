@@ -1,4 +1,5 @@
-"""A comparison as people read it: what differs in the setup, a table for each load, what its words mean."""
+"""A comparison as people read it: what differs in the setup, a table for each load, what its words
+mean."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def render(comparison: Comparison) -> list[Shown]:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
         parts.append(f"{name}  {plain(side.label)}  ({plain(runs, 200)})")
-    known = "" if comparison.flags_known is UNSET else ", as far as it is known: how engines were started is not"
+    known = (
+        ""
+        if comparison.flags_known is UNSET
+        else ", as far as it is known: how engines were started is not"
+    )
     parts.append("Setup:" if comparison.setup else f"Setup: the same{known}")
     parts += [f"  {line}" for line in setup_lines(comparison.setup)]
     parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
@@ -60,7 +65,11 @@ def answer_lines(comparison: Comparison) -> Iterator[str]:
         if (answers := cell.answers) is UNSET:
             continue
         yield f"answers at {cell.load.label}: {tell_answers(answers)}"
-        again = "" if answers.identical_again is None else f" (A against A {show_share(answers.identical_again)})"
+        again = (
+            ""
+            if answers.identical_again is None
+            else f" (A against A {show_share(answers.identical_again)})"
+        )
         parts = [f"{show_share(answers.identical)} identical{again}"]
         if answers.first_difference is not None:
             parts.append(f"others part at token {answers.first_difference:.0f} or so")
@@ -91,8 +100,8 @@ def metric_tables(comparison: Comparison) -> list[Table]:
 def explain_heads(comparison: Comparison) -> str:
     """Say what the two heads mean that are not a comparison's own."""
     return (
-        f"p adjusted: for testing all metrics of all loads together, {100 * comparison.level:.0f}% false alarms · "
-        "detectable: the smallest difference that these data can show"
+        f"p adjusted: for testing all metrics of all loads together, {100 * comparison.level:.0f}%"
+        " false alarms · detectable: the smallest difference that these data can show"
     )
 
 
@@ -112,11 +121,17 @@ def explain_bound(bound: BoundResult) -> str:
     how = " (by point values, untested)" if bound.untested else ""
     result = f"MET{where}{how}" if bound.met else "not met"
     if bound.failing:
-        result += f"; NOT PASSED at {', '.join(bound.failing)}: B has an error there; --allow-errors lets it pass"
+        result += (
+            f"; NOT PASSED at {', '.join(bound.failing)}: B has an error there; --allow-errors lets"
+            " it pass"
+        )
     if bound.missing:
         result = "UNKNOWN: no load has the metric on both sides"
     if bound.one_run:
-        result += f"; exceeded at {', '.join(bound.one_run)}, but by one run a side, which decides nothing"
+        result += (
+            f"; exceeded at {', '.join(bound.one_run)}, but by one run a side, which decides"
+            " nothing"
+        )
     if bound.not_shown:
         result += f"; exceeded at {', '.join(bound.not_shown)}, but that may be chance"
     if bound.repeats_needed:
@@ -128,22 +143,38 @@ def explain_conclusions(comparison: Comparison) -> list[str]:
     """Say what those conclusions mean that do not explain themselves."""
     conclusions = {row.conclusion for cell in comparison.cells for row in cell.metrics}
     meaning = {
-        "same": f"the same: to within {100 * comparison.resolution:g}%; less counts as no difference",
-        "may_be_chance": "may be chance: only one of the test (over all metrics together) and the interval (of this "
-        "metric alone) finds a difference",
-        "not_all_measured": "not all of the better side was measured: its cell has an error finding, and what failed "
-        "or is lost is not in the number",
-        "within_model": "within the model's uncertainty: the simulations differ, but by less than the performance "
-        "model may be off in their ratio (80%)",
+        "same": (
+            f"the same: to within {100 * comparison.resolution:g}%; less counts as no difference"
+        ),
+        "may_be_chance": (
+            "may be chance: only one of the test (over all metrics together) and the interval (of"
+            " this metric alone) finds a difference"
+        ),
+        "not_all_measured": (
+            "not all of the better side was measured: its cell has an error finding, and what"
+            " failed or is lost is not in the number"
+        ),
+        "within_model": (
+            "within the model's uncertainty: the simulations differ, but by less than the"
+            " performance model may be off in their ratio (80%)"
+        ),
     }
     return [text for conclusion, text in meaning.items() if conclusion in conclusions]
 
 
 def setup_lines(setup: Sequence[Difference]) -> list[str]:
     """Write a line for each difference, and one for all that one side alone tells."""
-    lines = [f"{one.what}: {plain(one.a)} → {plain(one.b)}" for one in setup if None not in (one.a, one.b)]
+    lines = [
+        f"{one.what}: {plain(one.a)} → {plain(one.b)}"
+        for one in setup
+        if None not in (one.a, one.b)
+    ]
     for side, other in ("ab", "ba"):
-        if alone := [f"{one.what} {plain(getattr(one, side))}" for one in setup if getattr(one, other) is None]:
+        if alone := [
+            f"{one.what} {plain(getattr(one, side))}"
+            for one in setup
+            if getattr(one, other) is None
+        ]:
             lines.append(f"only {side.upper()} states {', '.join(alone)}")
     return lines
 

@@ -1,4 +1,5 @@
-"""A report before it is written: tables, sentences and pictures. HTML, Markdown and PNG are made of it."""
+"""A report before it is written: tables, sentences and pictures. HTML, Markdown and PNG are made of
+it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse import imported_run
-from loadstone.analyse.compare.price import Prices, list_prices, per_million, pool_dollars, without_price
+from loadstone.analyse.compare.price import (
+    Prices,
+    list_prices,
+    per_million,
+    pool_dollars,
+    without_price,
+)
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
@@ -26,7 +33,14 @@ from loadstone.report.data.samples import sample
 from loadstone.report.data.series import ChartSeries, workload_label
 from loadstone.report.data.statistic import Estimate
 from loadstone.report.data.wording import clean, join
-from loadstone.report.findings import Headline, Sentence, answer, explain_intervals, find_silent, observations
+from loadstone.report.findings import (
+    Headline,
+    Sentence,
+    answer,
+    explain_intervals,
+    find_silent,
+    observations,
+)
 from loadstone.report.pages import tables
 from loadstone.report.pages.study import StudyPart, map_cells, table_cells
 from loadstone.report.table import Table
@@ -45,17 +59,22 @@ SECTIONS = {
     "predicted": "Measured over simulated",
     "sizing": "Memory",
 }
-_NOTHING_SHOWN = "These runs show no clear difference: there is only one series, or differences are within intervals."
+_NOTHING_SHOWN = (
+    "These runs show no clear difference: there is only one series, or differences are within"
+    " intervals."
+)
 _SILENCE = (
-    "Simulated runs have no findings where measured or imported runs of the same model and workload are in the "
-    "report."
+    "Simulated runs have no findings where measured or imported runs of the same model and workload"
+    " are in the report."
 )
 INSIDE_RUNS = 12
-"""Runs that are drawn singly: percentiles over loads, distributions, timeline, gaps. Of more nobody looks at all."""
+"""Runs that are drawn singly: percentiles over loads, distributions, timeline, gaps. Of more nobody
+looks at all."""
 
 
 class RunPart(msgspec.Struct, kw_only=True):
-    """Holds what a report says of one run alone. `facts`: (name, value) pairs of its environment."""
+    """Holds what a report says of one run alone. `facts`: (name, value) pairs of its
+    environment."""
 
     number: int
     title: str
@@ -69,8 +88,8 @@ class RunPart(msgspec.Struct, kw_only=True):
 class Report(msgspec.Struct, kw_only=True):
     """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells).
 
-    `stated`: cells with nothing but figures of another tool's. `prices`: dollars per GPU and hour, by GPU.
-    `unpriced`: of which runs no price is known, and why.
+    `stated`: cells with nothing but figures of another tool's. `prices`: dollars per GPU and hour,
+    by GPU. `unpriced`: of which runs no price is known, and why.
     """
 
     title: str
@@ -102,11 +121,15 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def figures(self) -> list[Figure]:
         """All that are of several runs, that of the answer first."""
-        return [*([self.pictures.hero] if self.pictures.hero is not None else []), *self.pictures.figures]
+        return [
+            *([self.pictures.hero] if self.pictures.hero is not None else []),
+            *self.pictures.figures,
+        ]
 
     @property
     def by_context(self) -> list[tuple[str, list[Sentence]]]:
-        """The findings, those of one model and workload together, in the order of the first of each."""
+        """The findings, those of one model and workload together, in the order of the first of
+        each."""
         groups: dict[str, list[Sentence]] = {}
         for sentence in self.sentences:
             where = join(sentence.context, "predicted" if sentence.predicted else "", by="; ")
@@ -115,13 +138,19 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> str:
-        """The number of runs and cells, in words; of a study its own cells, and how many of its runs there are."""
+        """The number of runs and cells, in words; of a study its own cells, and how many of its
+        runs there are."""
         if self.study is not None:
             done, planned = (
-                sum(each) for each in zip(*((len(c.runs), c.planned) for c in self.study.cells), strict=True)
+                sum(each)
+                for each in zip(*((len(c.runs), c.planned) for c in self.study.cells), strict=True)
             )
             cells = len(self.study.cells)
-            return f"{done} of {cells} cells" if planned == cells else f"{cells} cells, {done} of {planned} runs"
+            return (
+                f"{done} of {cells} cells"
+                if planned == cells
+                else f"{cells} cells, {done} of {planned} runs"
+            )
         cells = self.trusted[1]
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
@@ -129,13 +158,23 @@ class Report(msgspec.Struct, kw_only=True):
     def tone(self) -> str:
         """The style of the verdict on a page."""
         trusted, cells = self.trusted
-        return "bad" if trusted < cells or not cells or self.passed_over else "told" if self.stated else "good"
+        return (
+            "bad"
+            if trusted < cells or not cells or self.passed_over
+            else "told"
+            if self.stated
+            else "good"
+        )
 
     @property
     def verdict(self) -> str:
-        """One sentence on all cells together, and one on what is none of them for it could not be read."""
+        """One sentence on all cells together, and one on what is none of them for it could not be
+        read."""
         left_out = len(self.passed_over)
-        more = f" {left_out} {'was' if left_out == 1 else 'were'} passed over: what is named below cannot be read."
+        more = (
+            f" {left_out} {'was' if left_out == 1 else 'were'} passed over: what is named below"
+            " cannot be read."
+        )
         return self._on_cells + (more if left_out else "")
 
     @property
@@ -145,17 +184,26 @@ class Report(msgspec.Struct, kw_only=True):
         if not cells:
             return "Nothing was measured."
         if cells == 1:
-            conclusion = "is as reported by another tool, without contradictions" if self.stated else "can be trusted"
+            conclusion = (
+                "is as reported by another tool, without contradictions"
+                if self.stated
+                else "can be trusted"
+            )
             return f"The only cell {'carries a warning' if warned else conclusion}."
         if warned:
-            others = f"; {self.stated} {'is' if self.stated == 1 else 'are'} as reported by another tool"
+            others = (
+                f"; {self.stated} {'is' if self.stated == 1 else 'are'} as reported by another tool"
+            )
             verb = "carry" if warned > 1 else "carries"
             return f"{warned} of {cells} cells {verb} a warning{others if self.stated else ''}."
         every = "Both" if cells == 2 else f"All {cells}"
         if not ours:
             return f"{every} cells are as reported by another tool, without contradictions."
         if self.stated:
-            return f"{ours} of {cells} cells can be trusted; the others are as reported by another tool."
+            return (
+                f"{ours} of {cells} cells can be trusted; the others are as reported by another"
+                " tool."
+            )
         return f"{every} cells can be trusted."
 
     @property
@@ -163,7 +211,9 @@ class Report(msgspec.Struct, kw_only=True):
         """Say what to do where files do not name their model."""
         if all(point.model for point in self.points):
             return ""
-        which = "The model is" if not any(point.model for point in self.points) else "Some models are"
+        which = (
+            "The model is" if not any(point.model for point in self.points) else "Some models are"
+        )
         return f"{which} not named in the files: add --set model=NAME."
 
     @property
@@ -175,13 +225,16 @@ class Report(msgspec.Struct, kw_only=True):
         if find_silent(self.points):
             remarks.append(_SILENCE)
         if self.prices:
-            prices = ", ".join(f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in self.prices.items())
+            prices = ", ".join(
+                f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in self.prices.items()
+            )
             more = f" {self.unpriced[0].upper()}{self.unpriced[1:]}." if self.unpriced else ""
             remarks.append(f"Prices as given, per GPU and hour: {prices}.{more}")
         return remarks
 
     def prices_document(self) -> dict[str, object]:
-        """`prices`: those given, what a million tokens of each cell cost, who is cheapest; empty without any."""
+        """`prices`: those given, what a million tokens of each cell cost, who is cheapest; empty
+        without any."""
         if not self.prices:
             return {}
         cells = [
@@ -193,11 +246,16 @@ class Report(msgspec.Struct, kw_only=True):
                 "dollars_per_million_output_tokens": _price(point.dollars_output),
                 "dollars_per_million_total_tokens": _price(point.dollars_total),
                 "pools": [
-                    {"role": pool.role, "dollars_per_hour": (dollars := pool_dollars(pool, Prices(self.prices)))}
+                    {
+                        "role": pool.role,
+                        "dollars_per_hour": (dollars := pool_dollars(pool, Prices(self.prices))),
+                    }
                     | {"dollars_per_million_tokens": per_million(dollars, pool.tokens_per_s)}
                     for pool in point.cells[0].pools
                 ],
-                "list_prices": list_prices(point.dollars_input.value) if point.dollars_input else None,
+                "list_prices": (
+                    list_prices(point.dollars_input.value) if point.dollars_input else None
+                ),
             }
             for point in self.points
         ]
@@ -208,7 +266,10 @@ class Report(msgspec.Struct, kw_only=True):
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
         """Return (key, title, figures) of the sections that have any."""
         figures = self.pictures.figures
-        every = [(key, title, [f for f in figures if f.section == key]) for key, title in SECTIONS.items()]
+        every = [
+            (key, title, [f for f in figures if f.section == key])
+            for key, title in SECTIONS.items()
+        ]
         return [section for section in every if section[2]]
 
 
@@ -228,20 +289,27 @@ def build(
     prices: Prices | None = None,
     study: StudyPart | None = None,
 ) -> Report:
-    """Build the report of these runs. `drawn`: with its figures, which take most of the time. `inside`: also those
-    of their records, of what only single requests show. `prices`: of GPUs, for what tokens cost. `study`: they are of
-    it: each of its cells is one in the findings, the figures and the table of the best.
+    """Build the report of these runs. `drawn`: with its figures, which take most of the time.
+    `inside`: also those of their records, of what only single requests show. `prices`: of GPUs, for
+    what tokens cost. `study`: they are of it: each of its cells is one in the findings, the figures
+    and the table of the best.
     """
     from altair.utils.schemapi import debug_mode
 
-    with debug_mode(False):  # checking specifications against their schema is the tests' work, and most of the time
+    with debug_mode(
+        False
+    ):  # checking specifications against their schema is the tests' work, and most of the time
         return _build(runs, passed_over, inside, drawn, prices or Prices(), study)
 
 
 def _build(
-    runs: Sequence[StoredRun], passed_over: Sequence[str], inside: bool, drawn: bool, prices: Prices,
+    runs: Sequence[StoredRun],
+    passed_over: Sequence[str],
+    inside: bool,
+    drawn: bool,
+    prices: Prices,
     study: StudyPart | None,
-) -> Report:  # fmt: skip
+) -> Report:
     points = points_of(runs, prices)
     cells = points
     if study is not None:
@@ -272,7 +340,11 @@ def _build(
         answer=answered,
         sentences=observations(cells),
         scores=tables.scores(main.points if main is not None else ()),
-        tables=[*tables.ratios(cells), tables.cells(points, run=len(runs) > 1), *tables.stated_otherwise(runs)],
+        tables=[
+            *tables.ratios(cells),
+            tables.cells(points, run=len(runs) > 1),
+            *tables.stated_otherwise(runs),
+        ],
         pictures=draw_pictures(cells, main) if drawn else Drawn(None, [], {}),
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
@@ -288,11 +360,15 @@ def _title(points: Sequence[CellPoint], runs: int) -> str:
         names = list(dict.fromkeys(name for point in points if (name := getattr(point, fact))))
         return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
 
-    known = join(few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · ")
+    known = join(
+        few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · "
+    )
     return known or f"{runs} run{'s' * (runs != 1)}"
 
 
-def _part(number: int, run: StoredRun, points: Sequence[CellPoint], drawn: bool, inside: bool) -> RunPart:
+def _part(
+    number: int, run: StoredRun, points: Sequence[CellPoint], drawn: bool, inside: bool
+) -> RunPart:
     name = clean(run.facts.label, 120)
     words = workload_label(points[0]) if points else ""
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
@@ -301,16 +377,24 @@ def _part(number: int, run: StoredRun, points: Sequence[CellPoint], drawn: bool,
     if drawn and len({point.load for point in points}) > 1:
         lines = tuple(ChartSeries(name, "") for _ in points)
         frame = Frame("load", tuple(points), lines, join(name, words, by=" · "))
-        made += [spread(frame, measure, key=f"{key}-spread-{measure.key}") for measure in (TTFT, TPOT, E2E)]
+        made += [
+            spread(frame, measure, key=f"{key}-spread-{measure.key}")
+            for measure in (TTFT, TPOT, E2E)
+        ]
     if not drawn and number > INSIDE_RUNS:
-        notes.append(f"Not drawn: single runs are, up to the {INSIDE_RUNS}th. A report on this one alone shows it.")
+        notes.append(
+            f"Not drawn: single runs are, up to the {INSIDE_RUNS}th. A report on this one alone"
+            " shows it."
+        )
     if drawn and inside and run.has_records:
         try:
             made += _inside(run, name, key, points)
         except (InputError, ValueError) as error:
             notes.append(f"The run's records cannot be read: {clean(str(error), 300)}")
         if _any_cell(run, "relative_times"):
-            notes.append("Each request's times count from its own send, so there are no charts over time.")
+            notes.append(
+                "Each request's times count from its own send, so there are no charts over time."
+            )
     elif not run.has_records:
         notes.append("A summary without records: no distributions, no timeline.")
     return RunPart(
@@ -326,10 +410,15 @@ def _part(number: int, run: StoredRun, points: Sequence[CellPoint], drawn: bool,
 
 def _any_cell(run: StoredRun, what: str) -> bool:
     """Tell whether the import said that of any cell; see imported_run.of_cell()."""
-    return any(getattr(imported_run.of_cell(run.info, cell), what, None) for cell in range(len(run.info.cells)))
+    return any(
+        getattr(imported_run.of_cell(run.info, cell), what, None)
+        for cell in range(len(run.info.cells))
+    )
 
 
-def _inside(run: StoredRun, name: str, key: str, points: Sequence[CellPoint]) -> list[Figure | None]:
+def _inside(
+    run: StoredRun, name: str, key: str, points: Sequence[CellPoint]
+) -> list[Figure | None]:
     seen = sample(run)
     if seen is None:
         return []
@@ -337,7 +426,8 @@ def _inside(run: StoredRun, name: str, key: str, points: Sequence[CellPoint]) ->
     begins = " or ".join(sorted({point.since for point in points})) or "sending"
     since = f"{begins} ({'closed' if closed else 'open'} loop)"
     made: list[Figure | None] = [
-        cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}") for metric in ("TTFT", "TPOT", "E2E")
+        cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}")
+        for metric in ("TTFT", "TPOT", "E2E")
     ]
     if _any_cell(run, "relative_times"):
         return made
@@ -355,25 +445,46 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
     known: list[tuple[str, Any]] = [
         ("run", info.run_id),
         ("status", info.status + (f": {info.error}" if info.error else "")),
-        # An imported file may not tell when it was measured; the run's date is then that of the import.
-        ("started" if info.source != "imported" or _any_cell(run, "created") else "imported", info.created),
+        # An imported file may not tell when it was measured; the run's date is then that of the
+        # import.
+        (
+            "started" if info.source != "imported" or _any_cell(run, "created") else "imported",
+            info.created,
+        ),
         ("files", ", ".join(_files(run))),
         ("deployment", facts.label),
         ("declared by the user", facts.stated),
         ("endpoint", target.endpoint if target else None),
-        ("start-up", show_seconds(settings.provenance.start_up_s) if settings.provenance.start_up_s else None),
-        ("longest context", f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None),
+        (
+            "start-up",
+            (
+                show_seconds(settings.provenance.start_up_s)
+                if settings.provenance.start_up_s
+                else None
+            ),
+        ),
+        (
+            "longest context",
+            f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None,
+        ),
         ("precision", join(facts.weights_dtype, kv)),
         ("plan", f"{info.plan_id}, seed {info.seed}" if info.plan_id else None),
         ("salt", info.salt),
         ("prefix cache", cache if isinstance(cache, str) else None),
         ("sampling", _flat(settings.sampling)),
         ("tool", facts.tool),
-        ("client", _flat({name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")})),
+        (
+            "client",
+            _flat(
+                {name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")}
+            ),
+        ),
         ("clock", info.clock),
         ("Loadstone", info.loadstone),
     ]
-    return [(name, clean(str(value), 300)) for name, value in known if value not in (None, "", "None")]
+    return [
+        (name, clean(str(value), 300)) for name, value in known if value not in (None, "", "None")
+    ]
 
 
 def _files(run: StoredRun) -> list[str]:
@@ -389,7 +500,8 @@ def _flat(value: Any) -> str | None:
 
 
 def _repeat(run: StoredRun) -> str:
-    """Write the command that does it again: the same plan, and the same prompts where it was measured."""
+    """Write the command that does it again: the same plan, and the same prompts where it was
+    measured."""
     if run.info.source == "imported":
         return shlex.join(run.info.command) if run.info.command else ""
     return clean(shlex.join(str(word) for word in run.info.command), 600)

@@ -1,4 +1,5 @@
-"""A report as Markdown, for an issue or a wiki: the sentences and tables of the page, without its pictures."""
+"""A report as Markdown, for an issue or a wiki: the sentences and tables of the page, without its
+pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from loadstone.report.table import escape, to_markdown
 
 
 def markdown(report: Report) -> str:
-    """Write the report's text. What engines and files said is escaped: it is neither markup nor HTML."""
+    """Write the report's text. What engines and files said is escaped: it is neither markup nor
+    HTML."""
     lines = [f"# {escape(report.title)}", "", f"{report.size} · Loadstone {report.version}", ""]
     study = report.study
     if study is not None and study.missing:
@@ -16,7 +18,12 @@ def markdown(report: Report) -> str:
     answered = report.answer
     if answered is not None:
         where = f"{answered.context}{' (predicted, not measured)' if answered.predicted else ''}"
-        lines += [f"**{escape(where)}**", "", *(f"- {escape(each)}" for each in answered.sentences), ""]
+        lines += [
+            f"**{escape(where)}**",
+            "",
+            *(f"- {escape(each)}" for each in answered.sentences),
+            "",
+        ]
     lines += [report.verdict, ""]
     lines += ["## Tables", ""]
     for table in [*report.first_tables, *report.tables]:
@@ -63,5 +70,10 @@ def _repeat(study: StudyPart) -> list[str]:
         "",
     ]
     for title, facts in (("All runs were made with", study.shared), *study.apart):
-        lines += [f"### {escape(title)}", "", *(f"- {escape(name)}: {escape(value)}" for name, value in facts), ""]
+        lines += [
+            f"### {escape(title)}",
+            "",
+            *(f"- {escape(name)}: {escape(value)}" for name, value in facts),
+            "",
+        ]
     return lines

@@ -1,4 +1,5 @@
-"""Shows this host: the self-test's two tables, and what their columns mean; what it has and lacks."""
+"""Shows this host: the self-test's two tables, and what their columns mean; what it has and
+lacks."""
 
 from __future__ import annotations
 
@@ -16,12 +17,27 @@ def render(selftest: Selftest) -> list[Shown]:
     heading = [about.cpu, f"{about.cores} cores", about.system, f"Python {about.python}"]
     notes = [f"{_name(row)}: {row.note}" for row in selftest.rows if row.note]
     lines = [
-        "error: the client's time of a token − the server's, taken before its write; all tokens of measured requests",
+        (
+            "error: the client's time of a token − the server's, taken before its write; all tokens"
+            " of measured requests"
+        ),
         "coalesced: read together with a later token of the stream, and given that token's time",
-        "TTFT, ITL shift: client's − server's · receive lag, sends late, server late (written − due): p99",
-        "request: read by the server − sent, p50 · busy: with as many busy processes beside as cores",
+        (
+            "TTFT, ITL shift: client's − server's · receive lag, sends late, server late (written −"
+            " due): p99"
+        ),
+        (
+            "request: read by the server − sent, p50 · busy: with as many busy processes beside as"
+            " cores"
+        ),
     ]
-    return [" · ".join(map(str, heading)), _errors(selftest.rows), _shifts(selftest.rows), *lines, *notes]
+    return [
+        " · ".join(map(str, heading)),
+        _errors(selftest.rows),
+        _shifts(selftest.rows),
+        *lines,
+        *notes,
+    ]
 
 
 def _name(row: SelftestRow) -> str:
@@ -42,11 +58,25 @@ def _errors(rows: Sequence[SelftestRow]) -> Table:
 
 
 def _shifts(rows: Sequence[SelftestRow]) -> Table:
-    heads = ("TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag", "sends late", "request", "server late")
+    heads = (
+        "TTFT shift p50",
+        "p99",
+        "ITL shift p50",
+        "p99",
+        "receive lag",
+        "sends late",
+        "request",
+        "server late",
+    )
     lines = []
     for row in rows:
         if (shifts := row.comparison) is not None:
-            lags = (row.receive_lag_p99_s, row.send_lag_p99_s, shifts.request_s.p50, shifts.server_late_s.p99)
+            lags = (
+                row.receive_lag_p99_s,
+                row.send_lag_p99_s,
+                shifts.request_s.p50,
+                shifts.server_late_s.p99,
+            )
             times = _times(*_both(shifts.ttft_s), *_both(shifts.itl_s), *lags)
             cores = "cores", show_number(row.client_cores, 2)
             lines.append([("streams", _name(row)), *zip(heads, times, strict=True), cores])

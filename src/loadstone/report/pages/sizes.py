@@ -40,12 +40,26 @@ FACTS = (
 Value = str | int | float
 
 
-_HEADS = ("weights", "activ.", "KV asked", "KV room", "KV tokens", "context", "batch", "longest", "at once", "warm")
+_HEADS = (
+    "weights",
+    "activ.",
+    "KV asked",
+    "KV room",
+    "KV tokens",
+    "context",
+    "batch",
+    "longest",
+    "at once",
+    "warm",
+)
 
 
 def render(rows: Sequence[Row]) -> list[Shown]:
-    """Show a line per row, in GiB per GPU; below the table why, by number, and what configs left open."""
-    engines = list(dict.fromkeys(" ".join(filter(None, (row.engine, row.engine_version))) for row in rows))
+    """Show a line per row, in GiB per GPU; below the table why, by number, and what configs left
+    open."""
+    engines = list(
+        dict.fromkeys(" ".join(filter(None, (row.engine, row.engine_version))) for row in rows)
+    )
     several = len(engines) > 1
     reasons: list[str] = []
     lines = [_line(row, several, reasons) for row in rows]
@@ -53,9 +67,11 @@ def render(rows: Sequence[Row]) -> list[Shown]:
     align = "wnn" + "n" * several + "r" * len(_HEADS) + "n"
     return [
         Table(heads=heads, align=align, rows=lines, style=show_verdict),
-        f"GiB per GPU · memory rules of {', '.join(engines)} · KV asked: of the batch at its context · "
-        "longest: context at which the batch fits · at once: requests of the given context · warm: sessions of it in "
-        "the KV cache (with the host's memory)",
+        (
+            f"GiB per GPU · memory rules of {', '.join(engines)} · KV asked: of the batch at its"
+            " context · longest: context at which the batch fits · at once: requests of the given"
+            " context · warm: sessions of it in the KV cache (with the host's memory)"
+        ),
         *(f"({number}) {clean(reason, 800)}" for number, reason in enumerate(reasons, 1)),
         *_assumptions(rows),
     ]
@@ -77,7 +93,8 @@ def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
         f"{row.batch:,}",
         f"{row.max_context_tokens:,}",
         f"{row.max_concurrent_requests:,}",
-        f"{row.warm_sessions:,}" + ("" if row.warm_sessions_host is None else f" ({row.warm_sessions_host:,})"),
+        f"{row.warm_sessions:,}"
+        + ("" if row.warm_sessions_host is None else f" ({row.warm_sessions_host:,})"),
         _fits(row, reasons),
     ]
 
@@ -103,8 +120,8 @@ def _fits(row: Row, reasons: list[str]) -> str:
 
 
 def render_pivot(rows: Sequence[Row], by: Sequence[str], shown: str) -> list[Shown]:
-    """Show one number of each row, by two facts: down, across. Raises InputError: a fact that no row has, and rows
-    that differ in a third.
+    """Show one number of each row, by two facts: down, across. Raises InputError: a fact that no
+    row has, and rows that differ in a third.
     """
     down, across, cells = _pivot(rows, by, shown)
     lines = [[name, *(_show(cells.get((name, head))) for head in across)] for name in down]
@@ -119,9 +136,13 @@ def _pivot(
     names = [name.replace("-", "_") for name in by]
     for name in names:
         if name not in FACTS:
-            raise InputError(f"--by: {name!r} is not a fact of a row; write two of {', '.join(FACTS)}")
+            raise InputError(
+                f"--by: {name!r} is not a fact of a row; write two of {', '.join(FACTS)}"
+            )
     if len(names) != 2 or names[0] == names[1]:
-        raise InputError(f"--by: two facts are needed; write e.g. gpus,model, of {', '.join(FACTS)}")
+        raise InputError(
+            f"--by: two facts are needed; write e.g. gpus,model, of {', '.join(FACTS)}"
+        )
     if shown not in SHOWN:
         raise InputError(f"--show: {shown!r} is not known; write one of {', '.join(SHOWN)}")
     down: dict[str, None] = {}
@@ -131,18 +152,23 @@ def _pivot(
         place = clean(str(getattr(row, names[0]))), clean(str(getattr(row, names[1])))
         if place in cells:
             more = _also(rows, names)
-            raise InputError(f"--by: rows differ in {', '.join(more) or 'nothing'} too; give one value of each")
+            raise InputError(
+                f"--by: rows differ in {', '.join(more) or 'nothing'} too; give one value of each"
+            )
         down[place[0]] = across[place[1]] = None
         cells[place] = getattr(row, SHOWN[shown])
     return list(down), list(across), cells
 
 
 def _also(rows: Sequence[Row], names: Collection[str]) -> list[str]:
-    """List the facts in which rows differ that are alike in `names`; none that follows from others, as tp."""
+    """List the facts in which rows differ that are alike in `names`; none that follows from others,
+    as tp."""
     known, more = list(names), []
     for name in FACTS:
         places = {tuple(getattr(row, each) for each in known) for row in rows}
-        if len({tuple(getattr(row, each) for each in (*known, name)) for row in rows}) > len(places):
+        if len({tuple(getattr(row, each) for each in (*known, name)) for row in rows}) > len(
+            places
+        ):
             known.append(name)
             more.append(name)
     return more
@@ -159,7 +185,10 @@ def _show(value: Value | None) -> str:
 def sizes_csv(rows: Sequence[Row]) -> str:
     """Write a line per row under the names that the JSON has."""
     values = (
-        [str(value).lower() if isinstance(value, bool) else value for value in msgspec.structs.astuple(row)]
+        [
+            str(value).lower() if isinstance(value, bool) else value
+            for value in msgspec.structs.astuple(row)
+        ]
         for row in rows
     )
     return to_csv(Row.__struct_fields__, values)

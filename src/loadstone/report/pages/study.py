@@ -15,7 +15,9 @@ from loadstone.report.data.statistic import Estimate
 from loadstone.report.data.wording import clean
 from loadstone.report.table import Table, drop_empty_columns
 
-_MEASURES: tuple[tuple[str, Callable[[CellPoint], Estimate | None], Callable[[float], str]], ...] = (
+_MEASURES: tuple[
+    tuple[str, Callable[[CellPoint], Estimate | None], Callable[[float], str]], ...
+] = (
     ("output tok/s", lambda point: point.output, lambda value: show_number(value, 4)),
     ("TTFT", lambda point: point.ttft, show_seconds),
     ("TPOT", lambda point: point.tpot, show_seconds),
@@ -23,9 +25,9 @@ _MEASURES: tuple[tuple[str, Callable[[CellPoint], Estimate | None], Callable[[fl
 
 
 class StudyCell(msgspec.Struct, kw_only=True):
-    """A workload at one load of one deployment, which the study calls `name`. `runs`: folders of its repeats, of
-    `planned`; `simulated`: the folder in which it was simulated, where these were measured; `found`: of a search its
-    answers, in words."""
+    """A workload at one load of one deployment, which the study calls `name`. `runs`: folders of
+    its repeats, of `planned`; `simulated`: the folder in which it was simulated, where these were
+    measured; `found`: of a search its answers, in words."""
 
     name: str
     workload: str
@@ -43,7 +45,8 @@ class StudyPart(msgspec.Struct, kw_only=True):
     differences  sentences on what differs between runs though the study does not vary it
     file         its text, without secrets
     table        its cells, see table_cells()
-    shared       (name, value) of what all its runs were made with; `apart`: by deployment, what is not alike
+    shared       (name, value) of what all its runs were made with; `apart`: by deployment, what is
+                 not alike
     """
 
     name: str
@@ -67,14 +70,18 @@ def map_cells(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[st
     }
 
 
-def table_cells(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table | None:
-    """Make a row for each cell: medians over its repeats, how far these lie apart, and what was predicted; None where
-    nothing was repeated, predicted or searched.
+def table_cells(
+    study: StudyPart, runs: Sequence[StoredRun], points: Sequence[CellPoint]
+) -> Table | None:
+    """Make a row for each cell: medians over its repeats, how far these lie apart, and what was
+    predicted; None where nothing was repeated, predicted or searched.
     """
     if all(cell.planned == 1 and cell.simulated is None and not cell.found for cell in study.cells):
         return None
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}
-    by_number = {point.number: point for point in points}  # a cell of a study is the only one of its run
+    by_number = {
+        point.number: point for point in points
+    }  # a cell of a study is the only one of its run
     rows = []
     errors: dict[str, list[float]] = {}
     inside: list[bool] = []
@@ -104,15 +111,26 @@ def table_cells(study: StudyPart, runs: Sequence[StoredRun], points: Sequence[Ce
     each = [head for name, _, _ in _MEASURES for head in (name, "from–to", "predicted", "off by")]
     heads = ["deployment", "workload", "load", "repeats", *each]
     align = "wuur" + "ruuu" * len(_MEASURES)
-    notes = ["Medians over repeats of each run's own median, from the least of these to the greatest."]
+    notes = [
+        "Medians over repeats of each run's own median, from the least of these to the greatest."
+    ]
     if errors:
-        medians = ", ".join(f"{name} {100 * statistics.median(values):.1f}%" for name, values in errors.items())
-        within = f" {sum(inside):,} of {len(inside):,} measured numbers lie in the 80% interval predicted."
+        medians = ", ".join(
+            f"{name} {100 * statistics.median(values):.1f}%" for name, values in errors.items()
+        )
+        within = (
+            f" {sum(inside):,} of {len(inside):,} measured numbers lie in the 80% interval"
+            " predicted."
+        )
         notes.append(f"Predictions are off by, in the median: {medians}.{within if inside else ''}")
     title = "Measured and predicted, by cell" if errors else "Repeats, by cell"
-    return drop_empty_columns(Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes))
+    return drop_empty_columns(
+        Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes)
+    )
 
 
-def _points(folders: Iterable[Path], numbers: dict[Path, int], points: dict[int, CellPoint]) -> list[CellPoint]:
+def _points(
+    folders: Iterable[Path], numbers: dict[Path, int], points: dict[int, CellPoint]
+) -> list[CellPoint]:
     known = (points.get(numbers.get(folder, 0)) for folder in folders)
     return [point for point in known if point is not None]

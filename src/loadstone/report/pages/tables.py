@@ -63,25 +63,36 @@ def overview(runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table:
                 workload_label(first) if first else "",
                 _loads(own),
                 trust((trusted, cells), stated_cells([run]) > 0),
-                f"${show_number(first.dollars_per_hour)}" if first and first.dollars_per_hour is not None else "-",
+                (
+                    f"${show_number(first.dollars_per_hour)}"
+                    if first and first.dollars_per_hour is not None
+                    else "-"
+                ),
             ]
         )
     heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted", "$ per hour"]
-    return drop_empty_columns(Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True))
+    return drop_empty_columns(
+        Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True)
+    )
 
 
 def _loads(points: Sequence[CellPoint]) -> str:
     """Write `rate 1, 2`, of each kind of load."""
-    by_kind = by_key(("batch" if point.offline else point.kind, show_load(point.load)) for point in points)
+    by_kind = by_key(
+        ("batch" if point.offline else point.kind, show_load(point.load)) for point in points
+    )
     return "; ".join(
-        f"{kind} {', '.join(loads[:12])}" + (" …" if len(loads) > 12 else "") for kind, loads in by_kind.items()
+        f"{kind} {', '.join(loads[:12])}" + (" …" if len(loads) > 12 else "")
+        for kind, loads in by_kind.items()
     )
 
 
 def _name_deployment(run: StoredRun) -> str:
     """Name the deployment; in a fleet only the first server was asked who it is."""
     servers = len(run.info.target.urls) if run.info.target else 0
-    return clean(f"first of {servers} servers: {run.facts.label}" if servers > 1 else run.facts.label, 120)
+    return clean(
+        f"first of {servers} servers: {run.facts.label}" if servers > 1 else run.facts.label, 120
+    )
 
 
 def trust(cells: tuple[int, int], stated: bool) -> str:
@@ -106,16 +117,28 @@ def verdicts(runs: Sequence[StoredRun]) -> Table:
             for cell in run.summary.cells
             for finding in cell.verdict.findings
         ]
-        for finding, where in [*((finding, "as a whole") for finding in run.summary.findings), *of_cells]:
+        for finding, where in [
+            *((finding, "as a whole") for finding in run.summary.findings),
+            *of_cells,
+        ]:
             if finding.severity != "info":
                 key = finding.severity, clean(finding.kind, 60), clean(finding.remedy, 300)
                 places[key].append(f"run {number}, {where}: {clean(finding.evidence, 300)}")
     rows = []
-    for (severity, kind, remedy), own in sorted(places.items(), key=lambda at: (at[0][0] != "error", -len(at[1]))):
+    for (severity, kind, remedy), own in sorted(
+        places.items(), key=lambda at: (at[0][0] != "error", -len(at[1]))
+    ):
         others = f"; and in {len(own) - 1} more cell{'s' * (len(own) > 2)}" if len(own) > 1 else ""
         rows.append([severity, kind.replace("_", " "), own[0] + others, remedy])
     heads = ["severity", "finding", "evidence", "remedy"]
-    return Table(key="verdicts", title="Warnings and errors", heads=heads, align="llll", rows=rows, words=True)
+    return Table(
+        key="verdicts",
+        title="Warnings and errors",
+        heads=heads,
+        align="llll",
+        rows=rows,
+        words=True,
+    )
 
 
 _RATE_NAMES = {
@@ -126,7 +149,8 @@ _RATE_NAMES = {
 
 
 def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
-    """Make a table of the numbers that imported files state otherwise than their requests do, or no table."""
+    """Make a table of the numbers that imported files state otherwise than their requests do, or no
+    table."""
     rows = []
     for number, run in enumerate(runs, 1):
         for cell in run.summary.cells:
@@ -149,32 +173,47 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
         return []
     heads = ["run", "load", "number", "in the file", "here", "the tool's own is", "tool"]
     notes = [
-        "Definitions, token counts or failed requests make the difference. Here the definitions under the table of "
-        "all cells hold, for all tools alike."
+        "Definitions, token counts or failed requests make the difference. Here the definitions"
+        " under the table of all cells hold, for all tools alike."
     ]
     if len(rows) > MAX_ROWS:
-        notes.append(f"{len(rows) - MAX_ROWS} more are not shown; `loadstone show --json` has them as `stated`")
+        notes.append(
+            f"{len(rows) - MAX_ROWS} more are not shown; `loadstone show --json` has them as"
+            " `stated`"
+        )
     title = "What files report otherwise"
-    table = Table(key="stated", title=title, heads=heads, align="rllrrww", rows=rows[:MAX_ROWS], notes=notes)
+    table = Table(
+        key="stated", title=title, heads=heads, align="rllrrww", rows=rows[:MAX_ROWS], notes=notes
+    )
     return [drop_empty_columns(table)]
 
 
-def cells(points: Sequence[CellPoint], *, key: str = "cells", title: str = "All cells", run: bool = True) -> Table:
-    """Make a table with the columns of published tables: load, prompts, throughput, latencies, prices, bounds.
+def cells(
+    points: Sequence[CellPoint], *, key: str = "cells", title: str = "All cells", run: bool = True
+) -> Table:
+    """Make a table with the columns of published tables: load, prompts, throughput, latencies,
+    prices, bounds.
 
     What is looked for first stands before the edge of a screen.
     """
     shown = points[:MAX_ROWS]
     names = _deployments(shown)
     loads = [
-        join(load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · ")
+        join(
+            load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · "
+        )
         + ("" if point.trusted else f" {WARNED}")
         for point, name in zip(shown, names, strict=True)
     ]
-    columns = [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)] if run else []
+    columns = (
+        [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)]
+        if run
+        else []
+    )
     columns += [("load", "l" if any(point.how for point in shown) else "n", loads)]
     columns += [
-        (_name_level(shown) if head == _INTERVAL else head, side, list(map(of, shown))) for head, side, of in _NUMBERS
+        (_name_level(shown) if head == _INTERVAL else head, side, list(map(of, shown)))
+        for head, side, of in _NUMBERS
     ]
     heads, align, texts = zip(*columns, strict=True)
     shared = " · ".join(list_common(points)) if run and points else ""
@@ -183,14 +222,25 @@ def cells(points: Sequence[CellPoint], *, key: str = "cells", title: str = "All 
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
     rows = [list(row) for row in zip(*texts, strict=True)]
     return drop_empty_columns(
-        Table(key=key, title=title, heads=list(heads), align="".join(align), rows=rows, notes=notes, sortable=run)
+        Table(
+            key=key,
+            title=title,
+            heads=list(heads),
+            align="".join(align),
+            rows=rows,
+            notes=notes,
+            sortable=run,
+        )
     )
 
 
 def scores(points: Sequence[CellPoint]) -> Table:
-    """List each setup's best cell of one workload by each goal, and its load; the best of all is marked."""
+    """List each setup's best cell of one workload by each goal, and its load; the best of all is
+    marked."""
     names = _deployments(points)
-    goals = [(head, measure, show, best_cells(points, names, measure)) for head, measure, show in _GOALS]
+    goals = [
+        (head, measure, show, best_cells(points, names, measure)) for head, measure, show in _GOALS
+    ]
     rows = []
     for name in dict.fromkeys(names):
         row = [name]
@@ -200,20 +250,43 @@ def scores(points: Sequence[CellPoint]) -> Table:
                 first = measure.of(at) == measure.of(next(iter(best.values())))
                 text = f"{'★ ' if first else ''}{show(measure.of(at))} at {show_load(at.load)}"
             row.append(text)
-        own = (point for point, whose in zip(points, names, strict=True) if whose == name and point.kind != "burst")
-        loads = [point.load / (point.gpus or 1) for point in within_slo(list(own))[0] if point.slo_met]
+        own = (
+            point
+            for point, whose in zip(points, names, strict=True)
+            if whose == name and point.kind != "burst"
+        )
+        loads = [
+            point.load / (point.gpus or 1) for point in within_slo(list(own))[0] if point.slo_met
+        ]
         rows.append([*row, f"{max(loads):,.4g}" if loads else "-"])
     heads = ["setup", *(head for head, *_ in goals), "load per GPU within the SLO"]
-    notes = ["★: the best by its number alone; the findings say by how much, and whether beyond the intervals."]
+    notes = [
+        "★: the best by its number alone; the findings say by how much, and whether beyond the"
+        " intervals."
+    ]
     if any(point.failed for point in points):
-        notes.append("Cells with an error are left out: not all of what was asked for was measured there.")
-    made = Table(key="scores", title="Best of each setup", heads=heads, align="w" + "r" * (len(goals) + 1), rows=rows)
-    return drop_empty_columns(msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes))
+        notes.append(
+            "Cells with an error are left out: not all of what was asked for was measured there."
+        )
+    made = Table(
+        key="scores",
+        title="Best of each setup",
+        heads=heads,
+        align="w" + "r" * (len(goals) + 1),
+        rows=rows,
+    )
+    return drop_empty_columns(
+        msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes)
+    )
 
 
 def _deployments(points: Sequence[CellPoint]) -> list[str]:
-    """Name what differs among the points: what all have in common would only push the numbers out of sight."""
-    return [_shorten(series.setup, point) for series, point in zip(series_of(points), points, strict=True)]
+    """Name what differs among the points: what all have in common would only push the numbers out
+    of sight."""
+    return [
+        _shorten(series.setup, point)
+        for series, point in zip(series_of(points), points, strict=True)
+    ]
 
 
 def _shorten(name: str, point: CellPoint) -> str:
@@ -230,7 +303,9 @@ def _number(stat: Estimate | None) -> str:
 
 
 def _value(stat: Estimate | None) -> str:
-    return "-" if stat is None else show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
+    return (
+        "-" if stat is None else show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
+    )
 
 
 def _bounds(stat: Estimate | None, show: Callable[[float | None], str] = show_seconds) -> str:
@@ -248,7 +323,8 @@ def _show_roofline(point: CellPoint) -> str:
 
 
 def _p99(stat: Estimate | None, point: CellPoint) -> str:
-    """Write a p99, marked where its requests cannot bound it from above; of sums nobody has them."""
+    """Write a p99, marked where its requests cannot bound it from above; of sums nobody has
+    them."""
     if stat is None or stat.p99 is None:
         return "-"
     return (UNBOUNDED if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
@@ -263,7 +339,11 @@ def _slo(point: CellPoint) -> str:
 
 def _name_level(points: Sequence[CellPoint]) -> str:
     """Write the head of a column of intervals."""
-    stats = (stat for point in points for stat in (point.ttft, point.tpot, point.output, point.dollars_output))
+    stats = (
+        stat
+        for point in points
+        for stat in (point.ttft, point.tpot, point.output, point.dollars_output)
+    )
     levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
     return "95%" if levels <= {"95%"} else "80%" if levels == {PREDICTED} else _INTERVAL
 
@@ -294,7 +374,10 @@ def _front(points: Sequence[CellPoint]) -> list[str]:
         if not any(a >= speed and b >= right and (a, b) != (speed, right) for a, b, _ in sound)
     ]
     return (
-        [f"Neither faster with as many right answers nor the reverse: {clean(', '.join(front), 600)}."]
+        [
+            "Neither faster with as many right answers nor the reverse:"
+            f" {clean(', '.join(front), 600)}."
+        ]
         if front
         else []
     )
@@ -321,7 +404,9 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     (
         "95% right",
         "u",
-        lambda point: f"{100 * each.low:.1f}–{100 * each.high:.1f}" if (each := point.graded) else "-",
+        lambda point: (
+            f"{100 * each.low:.1f}–{100 * each.high:.1f}" if (each := point.graded) else "-"
+        ),
     ),
     ("TTFT", "r", lambda point: _value(point.ttft)),
     (_INTERVAL, "u", lambda point: _bounds(point.ttft)),
@@ -336,8 +421,18 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
     ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
     ("E2E", "r", lambda point: _value(point.e2e)),
     ("p99", "u", lambda point: _p99(point.e2e, point)),
-    ("sessions/h", "r", lambda point: show_number(each.per_hour) if (each := point.sessions) else "-"),
-    ("task", "u", lambda point: show_seconds(each.task_s.p50) if (each := point.sessions) and each.task_s else "-"),
+    (
+        "sessions/h",
+        "r",
+        lambda point: show_number(each.per_hour) if (each := point.sessions) else "-",
+    ),
+    (
+        "task",
+        "u",
+        lambda point: (
+            show_seconds(each.task_s.p50) if (each := point.sessions) and each.task_s else "-"
+        ),
+    ),
     ("cached", "r", lambda point: show_share(point.hit_share)),
     ("could be", "u", lambda point: show_share(point.could_share)),
     ("answer", "r", lambda point: show_seconds(point.answer_s)),
@@ -353,34 +448,50 @@ _NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
 _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
     (
         lambda point: bool(point.roofline.tpot_s),
-        "Roofline: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s with as many requests "
-        "decoding, over the TPOT of the cell.",
+        (
+            "Roofline: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s"
+            " with as many requests decoding, over the TPOT of the cell."
+        ),
     ),
     (
         lambda point: point.roofline.mbu is not None or point.roofline.mfu is not None,
-        "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of all GPUs' memory. "
-        "MFU: FLOPs of all tokens computed, prompts and answers, over the peak of all GPUs for the weights' type.",
+        (
+            "MBU: bytes of weights and KV cache that the decode steps read, over the bandwidth of"
+            " all GPUs' memory. MFU: FLOPs of all tokens computed, prompts and answers, over the"
+            " peak of all GPUs for the weights' type."
+        ),
     ),
     (
         lambda point: point.dollars_per_hour is not None,
-        "$/M: dollars per million tokens, output only, or input and output: the hourly cost of all GPUs of the "
-        "deployment, over the throughput beside it; the interval is that of the output throughput. List in: what "
-        "input tokens must be sold for to pay for the GPUs, where an output token costs 4 times as much, one from a "
-        "prefix cache a tenth.",
+        (
+            "$/M: dollars per million tokens, output only, or input and output: the hourly cost of"
+            " all GPUs of the deployment, over the throughput beside it; the interval is that of"
+            " the output throughput. List in: what input tokens must be sold for to pay for the"
+            " GPUs, where an output token costs 4 times as much, one from a prefix cache a tenth."
+        ),
     ),
     (
         lambda point: point.power_w is not None,
-        "J/token: energy of all GPUs that were read, over the output tokens (total: and input tokens), in the window "
-        "of the throughput; W: their mean power over the cell, its warm-up included.",
+        (
+            "J/token: energy of all GPUs that were read, over the output tokens (total: and input"
+            " tokens), in the window of the throughput; W: their mean power over the cell, its"
+            " warm-up included."
+        ),
     ),
     (
         lambda point: point.sessions is not None,
-        "Task: from a session's first call to its last answer, median. Cached: the share of all prompts' tokens that "
-        "was in a prefix cache; could be: the share that the plan has in common with earlier calls.",
+        (
+            "Task: from a session's first call to its last answer, median. Cached: the share of all"
+            " prompts' tokens that was in a prefix cache; could be: the share that the plan has in"
+            " common with earlier calls."
+        ),
     ),
     (
         lambda point: point.thinking_share is not None,
-        "Answer: time to the first token that is no thinking; thinking: its share of the output tokens.",
+        (
+            "Answer: time to the first token that is no thinking; thinking: its share of the output"
+            " tokens."
+        ),
     ),
     (
         lambda point: point.accepted_length is not None,
@@ -395,11 +506,19 @@ def _notes(points: Sequence[CellPoint]) -> list[str]:
         return []
     loops = {
         "in closed loops": {point.since for point in points if point.kind == "concurrency"},
-        "in open loops and bursts": {point.since for point in points if point.kind != "concurrency"},
+        "in open loops and bursts": {
+            point.since for point in points if point.kind != "concurrency"
+        },
     }
-    origins = {name: " or ".join(sorted(origins_of)) for name, origins_of in loops.items() if origins_of}
+    origins = {
+        name: " or ".join(sorted(origins_of)) for name, origins_of in loops.items() if origins_of
+    }
     alike = len(set(origins.values())) == 1
-    since = sorted(set(origins.values())) if alike else [f"{origin} {name}" for name, origin in origins.items()]
+    since = (
+        sorted(set(origins.values()))
+        if alike
+        else [f"{origin} {name}" for name, origin in origins.items()]
+    )
     windows = sorted({point.window for point in points} - {LONG_RUN})
     window = f" over the {windows[0]}" if windows else ""
     if len(windows) > 1:
@@ -419,7 +538,9 @@ def _notes(points: Sequence[CellPoint]) -> list[str]:
     if any(not point.trusted for point in points):
         notes.append(f"{WARNED}: the cell carries a warning; Verdicts says which.")
     if any(
-        _p99(stat, point).startswith(UNBOUNDED) for point in points for stat in (point.ttft, point.tpot, point.e2e)
+        _p99(stat, point).startswith(UNBOUNDED)
+        for point in points
+        for stat in (point.ttft, point.tpot, point.e2e)
     ):
         notes.append(f"{UNBOUNDED_NOTE}.")
     bounds = by_key((point.slo, point.number) for point in points if point.slo)
@@ -430,37 +551,55 @@ def _notes(points: Sequence[CellPoint]) -> list[str]:
         notes.append("In brackets after an SLO: the probability that it is met.")
     if any(point.attainment is not None for point in points):
         notes.append(
-            "Attained: share of the requests sent that meet all bounds; goodput: these requests, per "
-            "second of the whole cell."
+            "Attained: share of the requests sent that meet all bounds; goodput: these requests,"
+            " per second of the whole cell."
         )
     return notes
 
 
 def _means(points: Sequence[CellPoint]) -> bool:
-    stats: Iterable[Estimate | None] = (getattr(point, name) for point in points for name in LATENCIES)
+    stats: Iterable[Estimate | None] = (
+        getattr(point, name) for point in points for name in LATENCIES
+    )
     return any(stat is not None and stat.which == "mean" for stat in stats)
 
 
 def ratios(points: Sequence[CellPoint]) -> list[Table]:
-    """Make tables of GPU against GPU: ratios of throughput and latency, for all that is equal otherwise, a row at the
-    lightest load and one at the highest.
+    """Make tables of GPU against GPU: ratios of throughput and latency, for all that is equal
+    otherwise, a row at the lightest load and one at the highest.
     """
     pairs: dict[tuple[str, str], dict[Any, list[Ratio]]] = defaultdict(lambda: defaultdict(list))
     every = gpu_ratios(points)
     ends = {id(ratio): ratio for ratio in (*lightest(every), *heaviest(every))}
     for ratio in ends.values():
         over = ratio.over
-        key = (over.engine, over.model, over.gpus, over.parallel, over.kind, over.load, workload_label(over))
+        key = (
+            over.engine,
+            over.model,
+            over.gpus,
+            over.parallel,
+            over.kind,
+            over.load,
+            workload_label(over),
+        )
         pairs[over.gpu, ratio.under.gpu][key].append(ratio)
     made = []
     for (better, worse), by_cell in pairs.items():
         placed: list[tuple[Any, list[str]]] = []
         for own in by_cell.values():
             point = own[0].over
-            times = {ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None}
-            improvements = [times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)]
+            times = {
+                ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None
+            }
+            improvements = [
+                times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)
+            ]
             where = join(load_label(point), workload_label(point))
-            where += "" if all(ratio.over.trusted and ratio.under.trusted for ratio in own) else f" {WARNED}"
+            where += (
+                ""
+                if all(ratio.over.trusted and ratio.under.trusted for ratio in own)
+                else f" {WARNED}"
+            )
             place = (
                 point.model or "-",
                 point.engine,
@@ -470,7 +609,18 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
                 point.kind,
                 point.load,
             )
-            placed.append((place, [point.model or "-", point.engine, f"{point.gpus or '?'}×", where, *improvements]))
+            placed.append(
+                (
+                    place,
+                    [
+                        point.model or "-",
+                        point.engine,
+                        f"{point.gpus or '?'}×",
+                        where,
+                        *improvements,
+                    ],
+                )
+            )
         rows = [row for _, row in sorted(placed)]
         heads = ["model", "engine", "GPUs", "workload", "output throughput"]
         heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
@@ -481,10 +631,17 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
             align="llrlrrrrr",
             rows=rows[:MAX_ROWS],
             notes=[
-                f"times better, with the interval: {interval_words(itertools.chain(*by_cell.values()))}, and how "
-                "much repeats of one configuration differ (TTFT 8.8%, others 3.4%)",
+                (
+                    "times better, with the interval:"
+                    f" {interval_words(itertools.chain(*by_cell.values()))}, and how much repeats"
+                    " of one configuration differ (TTFT 8.8%, others 3.4%)"
+                ),
                 *_doubtful(rows),
-                *([f"{UNSETTLED}."] if has_unsettled(ratio for own in by_cell.values() for ratio in own) else []),
+                *(
+                    [f"{UNSETTLED}."]
+                    if has_unsettled(ratio for own in by_cell.values() for ratio in own)
+                    else []
+                ),
             ],
         )
         table = drop_empty_columns(table)

@@ -1,4 +1,5 @@
-"""The table a person reads at a glance: one row per cell, definitions below it, findings by number."""
+"""The table a person reads at a glance: one row per cell, definitions below it, findings by
+number."""
 
 from __future__ import annotations
 
@@ -40,12 +41,14 @@ _FIRST_PARTS = 5
 """Of a predicted TTFT, by name."""
 UNBOUNDED = "~"
 UNBOUNDED_NOTE = (
-    "~: p99 of the sample, without an upper 95% bound, which takes 368 requests, or more if slow ones come together"
+    "~: p99 of the sample, without an upper 95% bound, which takes 368 requests, or more if slow"
+    " ones come together"
 )
 
 
 def render(summary: Summary) -> list[Shown]:
-    """Show a run: its heading, its tables, and what their columns mean. What the engine wrote is plain text."""
+    """Show a run: its heading, its tables, and what their columns mean. What the engine wrote is
+    plain text."""
     cells = summary.cells
     of_run = [_finding(finding) for finding in summary.findings]
     if not cells:
@@ -59,19 +62,28 @@ def render(summary: Summary) -> list[Shown]:
         tables.append(_sessions(cells))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
-    lines = [*_definitions(cells, summary.source == "simulated"), *_first_token(summary.first_token)]
+    lines = [
+        *_definitions(cells, summary.source == "simulated"),
+        *_first_token(summary.first_token),
+    ]
     lines += [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
     return [heading(summary), *_answer(cells), *tables, *lines, *of_run]
 
 
 def _answer(cells: Sequence[CellSummary]) -> list[str]:
     """Write a line on a sweep: the most throughput, and up to where every request meets the SLO."""
-    known = [(much, cell) for cell in cells if (much := (cell.steady or cell.metrics).output_tokens_per_s)]
+    known = [
+        (much, cell)
+        for cell in cells
+        if (much := (cell.steady or cell.metrics).output_tokens_per_s)
+    ]
     if len(known) < 2:
         return []
     most, at = max(known, key=lambda each: each[0])
     parts = [f"most throughput: {show_number(most, 4)} output tok/s at {_name_load(at)}"]
-    judged = sorted((cell for cell in cells if cell.slo_met is not None), key=lambda cell: cell.load.value)
+    judged = sorted(
+        (cell for cell in cells if cell.slo_met is not None), key=lambda cell: cell.load.value
+    )
     if judged:
         held = list(itertools.takewhile(lambda cell: cell.slo_met, judged))
         parts.append(f"the SLO holds {f'up to {_name_load(held[-1])}' if held else 'at no load'}")
@@ -88,9 +100,19 @@ def render_ranking(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
             [
                 ("rank", str(place)),
                 ("deployment", row.deployment),
-                ("load", _LOAD_NAMES[row.load.kind].format(show_load(row.load.value)) if row.load else ""),
+                (
+                    "load",
+                    (
+                        _LOAD_NAMES[row.load.kind].format(show_load(row.load.value))
+                        if row.load
+                        else ""
+                    ),
+                ),
                 ("out tok/s/GPU", show_number(row.output_tokens_per_s_per_gpu, 4)),
-                ("80%", "" if row.low is None else f"{show_number(row.low)}–{show_number(row.high)}"),
+                (
+                    "80%",
+                    "" if row.low is None else f"{show_number(row.low)}–{show_number(row.high)}",
+                ),
                 ("out tok/s", show_number(row.output_tokens_per_s, 4)),
                 ("TTFT p50", show_seconds(row.ttft_s)),
                 ("TPOT p50", show_seconds(row.tpot_s)),
@@ -101,7 +123,9 @@ def render_ranking(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
         ],
         "deployment",
     )
-    left_out = [f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None]
+    left_out = [
+        f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None
+    ]
     return [ranking, RULE, *left_out]
 
 
@@ -111,7 +135,9 @@ def heading(summary: Summary) -> str:
     engine = join(target.engine, target.engine_version, by=" ") if target else ""
     engine = f"simulated {engine}" if summary.source == "simulated" else engine or "unknown engine"
     if target and len(target.urls) > 1:
-        engine = f"first of {len(target.urls)} servers: {engine}"  # the others were not asked who they are
+        engine = (  # the others were not asked who they are
+            f"first of {len(target.urls)} servers: {engine}"
+        )
     model = excerpt((target and target.model) or "?", 120)
     plan = f"plan {summary.plan_id[:6]} seed {summary.seed}"
     return " · ".join([engine, model, target.endpoint if target else "?", plan])
@@ -154,9 +180,11 @@ def _parts(
     head: str,
     name: Callable[[Any], str],
 ) -> Table:
-    """Make one row for each turn, server or piece of a profile, of each cell; tokens are a request's mean.
+    """Make one row for each turn, server or piece of a profile, of each cell; tokens are a
+    request's mean.
 
-    What a row is of is one column: where the table is too wide, that is what each piece of it begins with.
+    What a row is of is one column: where the table is too wide, that is what each piece of it
+    begins with.
     """
     load_head, loads = _loads(cells)
     first = f"{load_head} · {head}"
@@ -171,7 +199,10 @@ def _parts(
                     ("ok", str(part.requests.completed)),
                     ("failed", _count_failed(part.requests)),
                     ("in tok", _figure(part.mean_input_tokens)),
-                    ("cached", show_share(cached / prompts) if cached is not None and prompts else "-"),
+                    (
+                        "cached",
+                        show_share(cached / prompts) if cached is not None and prompts else "-",
+                    ),
                     *_could(part, cells),
                     ("out tok", _figure(part.mean_output_tokens)),
                     ("share", show_share(part.token_share)),
@@ -225,7 +256,11 @@ def _sessions(cells: Sequence[CellSummary]) -> Table:
 
 def _piece(part: PiecePart) -> str:
     start, end = part.begin, part.end
-    return f"{start:g} for {part.seconds:g} s" if start == end else f"{start:g}–{end:g} in {part.seconds:g} s"
+    return (
+        f"{start:g} for {part.seconds:g} s"
+        if start == end
+        else f"{start:g}–{end:g} in {part.seconds:g} s"
+    )
 
 
 _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
@@ -237,13 +272,16 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
 
 
 def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
-    """Make one row for each cell with graded answers, named by its load, and one for each kind of question there."""
+    """Make one row for each cell with graded answers, named by its load, and one for each kind of
+    question there."""
     shown = []
     for load, cell in rows:
         if (graded := cell.graded) is None:
             continue
         part = graded.part
-        counts = zip(("cut", "failed", "unparsed"), (graded.cut, graded.failed, graded.unparsed), strict=True)
+        counts = zip(
+            ("cut", "failed", "unparsed"), (graded.cut, graded.failed, graded.unparsed), strict=True
+        )
         of_all = [
             ("in form %", "-" if graded.strict is None else f"{100 * graded.strict:.1f}"),
             *((name, "-" if count is None else str(count)) for name, count in counts),
@@ -273,7 +311,9 @@ def _dialect(cells: Sequence[CellSummary]) -> Table:
         values = [dialect.metrics[key] for dialect in dialects]
         if any(value is not None for value in values):
             rows.append([key, *map(_figure, values), definition])
-    return Table(heads=[dialects[0].tool, *loads, "is"], align="n" + "r" * len(loads) + "w", rows=rows)
+    return Table(
+        heads=[dialects[0].tool, *loads, "is"], align="n" + "r" * len(loads) + "w", rows=rows
+    )
 
 
 def _figure(value: float | None) -> str:
@@ -284,7 +324,8 @@ def _figure(value: float | None) -> str:
 
 
 def _loads(cells: Sequence[CellSummary]) -> tuple[str, list[str]]:
-    """Return the head of a column of loads, and each cell's load, with its unit where they are of several kinds."""
+    """Return the head of a column of loads, and each cell's load, with its unit where they are of
+    several kinds."""
     loads = [show_load(cell.load.value) for cell in cells]
     heads = [_LOAD_HEADS[cell.load.kind] for cell in cells]
     if len(set(heads)) > 1:
@@ -302,12 +343,20 @@ def _is_intended(cells: Sequence[CellSummary]) -> bool:
 
     Other tools do not tell it, and it is from sending then.
     """
-    return not cells[0].load.is_closed and any(cell.metrics.e2e_intended_s is not None for cell in cells)
+    return not cells[0].load.is_closed and any(
+        cell.metrics.e2e_intended_s is not None for cell in cells
+    )
 
 
-def _pick_clock(values: Metrics | Part, cells: Sequence[CellSummary]) -> tuple[Latency | None, Latency | None]:
+def _pick_clock(
+    values: Metrics | Part, cells: Sequence[CellSummary]
+) -> tuple[Latency | None, Latency | None]:
     """Return TTFT and E2E by the clock of a table of these cells."""
-    return (values.ttft_intended_s, values.e2e_intended_s) if _is_intended(cells) else (values.ttft_s, values.e2e_s)
+    return (
+        (values.ttft_intended_s, values.e2e_intended_s)
+        if _is_intended(cells)
+        else (values.ttft_s, values.e2e_s)
+    )
 
 
 def _count_failed(requests: Requests) -> str:
@@ -329,7 +378,8 @@ def _p99(cell: CellSummary, values: Latency | None) -> str:
 
 
 def _reach(cell: CellSummary) -> str:
-    """Write the 95 % margin of a steady throughput, upwards: the lower end, which is not below 0, may not tell."""
+    """Write the 95 % margin of a steady throughput, upwards: the lower end, which is not below 0,
+    may not tell."""
     steady = cell.steady
     high = steady.ci95.get("output_tokens_per_s", (None, None))[1] if steady is not None else None
     if steady is None or high is None or not steady.output_tokens_per_s:
@@ -345,7 +395,8 @@ def _roofline_shares(cells: Sequence[CellSummary], name: str) -> list[float]:
 
 
 def _roofline(cells: Sequence[CellSummary]) -> str:
-    """Say what the roofline column is, and how much of bandwidth and arithmetic was used, from least to most."""
+    """Say what the roofline column is, and how much of bandwidth and arithmetic was used, from
+    least to most."""
     known = bool(_roofline_shares(cells, "tpot_ratio"))
     parts = ["roofline: TPOT that the hardware allows / TPOT p50"] if known else []
     for name, of in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
@@ -387,7 +438,9 @@ def _finding(finding: Finding) -> str:
 
 
 def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
-    whole = [load for cell, load in zip(cells, _loads(cells)[1], strict=True) if cell.steady is None]
+    whole = [
+        load for cell, load in zip(cells, _loads(cells)[1], strict=True) if cell.steady is None
+    ]
     window = "steady window" if len(whole) < len(cells) else "whole cell"
     if 0 < len(whole) < len(cells):
         window += f", at {', '.join(whole)} over the whole cell"
@@ -398,7 +451,10 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
     )
     known = " ± 95%" if any(map(_reach, cells)) else ""
     lines = [
-        f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out tok/s{known} over the {window}",
+        (
+            f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out"
+            f" tok/s{known} over the {window}"
+        ),
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
         *stated_lines(cells),
         *map(_show_cached, cells),
@@ -417,21 +473,37 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         for finding in cell.verdict.findings
         if finding.kind == "rate_by_chance"
     ]
-    every = [finding for cell in cells for finding in cell.verdict.findings if finding.kind == "text_alone"]
-    lines += [f"{evidence[0].upper()}{evidence[1:]}" for evidence in dict.fromkeys(each.evidence for each in every)]
-    lines += [f"{_name_load(cell)}: {'; '.join(bounds)}" for cell in cells if (bounds := _bounds(cell))]
+    every = [
+        finding
+        for cell in cells
+        for finding in cell.verdict.findings
+        if finding.kind == "text_alone"
+    ]
+    lines += [
+        f"{evidence[0].upper()}{evidence[1:]}"
+        for evidence in dict.fromkeys(each.evidence for each in every)
+    ]
+    lines += [
+        f"{_name_load(cell)}: {'; '.join(bounds)}" for cell in cells if (bounds := _bounds(cell))
+    ]
     return [line for line in lines if line]
 
 
 def _show_cached(cell: CellSummary) -> str:
     """Say how much of the input a cache could give, and how much it gave."""
     metrics = cell.metrics
-    if not metrics.shared_input_tokens or metrics.cached_input_tokens is None or not metrics.input_tokens:
+    if (
+        not metrics.shared_input_tokens
+        or metrics.cached_input_tokens is None
+        or not metrics.input_tokens
+    ):
         return ""
+    turns = " (besides earlier turns of sessions)" if cell.by_turn and cell.sessions is None else ""
     return (
-        f"{_name_load(cell)}: the plan shares {metrics.shared_input_tokens / metrics.input_tokens:.1%} of input "
-        f"tokens{' (besides earlier turns of sessions)' if cell.by_turn and cell.sessions is None else ''}, "
-        f"{metrics.cached_input_tokens / metrics.input_tokens:.1%} were in the cache"
+        f"{_name_load(cell)}: the plan shares"
+        f" {metrics.shared_input_tokens / metrics.input_tokens:.1%} of input"
+        f" tokens{turns},"
+        f" {metrics.cached_input_tokens / metrics.input_tokens:.1%} were in the cache"
     )
 
 
@@ -443,7 +515,11 @@ def _show_thinking(cell: CellSummary) -> str:
     answer = (metrics.answer_s if cell.load.is_closed else metrics.answer_intended_s) or Latency()
     thinking, calls = metrics.thinking_share or 0, metrics.tool_call_tokens or 0
     share = f"thinking {thinking:.0%} of output tokens, tool calls {calls:,}"
-    pace = f", then {metrics.answer_tokens_per_s:.0f} tok/s each" if metrics.answer_tokens_per_s else ""
+    pace = (
+        f", then {metrics.answer_tokens_per_s:.0f} tok/s each"
+        if metrics.answer_tokens_per_s
+        else ""
+    )
     times = f"first answer token p50 {show_seconds(answer.p50)}, p99 {show_seconds(answer.p99)}"
     return f"{_name_load(cell)}: {share}; {times}{pace}"
 
@@ -455,10 +531,21 @@ def show_drafts(cell: CellSummary) -> str:
         return ""
     parts = [f"{drafts.accepted_length:.2f} tokens a step"] if drafts.accepted_length else []
     parts += [f"{show_share(drafts.rate)} of guesses accepted"] if drafts.rate is not None else []
-    parts += ["by position " + " ".join(map(show_share, drafts.by_position))] if drafts.by_position else []
-    whose = {"counters": "by the engine's counters", "requests": "by each answer", "gauge": "by a gauge"}
+    parts += (
+        ["by position " + " ".join(map(show_share, drafts.by_position))]
+        if drafts.by_position
+        else []
+    )
+    whose = {
+        "counters": "by the engine's counters",
+        "requests": "by each answer",
+        "gauge": "by a gauge",
+    }
     forced = ", forced" if drafts.forced else ""
-    return f"{_name_load(cell)}: drafts gave {', '.join(parts)} ({whose.get(drafts.source, 'imported')}{forced})"
+    return (
+        f"{_name_load(cell)}: drafts gave {', '.join(parts)}"
+        f" ({whose.get(drafts.source, 'imported')}{forced})"
+    )
 
 
 def _show_pools(cell: CellSummary) -> str:
@@ -476,15 +563,27 @@ def _show_ttft_parts(cell: CellSummary) -> str:
     """Say of what TTFT consists, where the engines tell."""
     if cell.server is None or (parts := cell.server.ttft_parts) is None:
         return ""
-    known = (("in queues", parts.queue_s), ("its prompt", parts.prefill_s), ("its cache's way", parts.transfer_s))
-    told = ", ".join(f"{what} {show_seconds(seconds)}" for what, seconds in known if seconds is not None)
-    return f"{_name_load(cell)}: of a request's TTFT, on average and by the engine's counters: {told}"
+    known = (
+        ("in queues", parts.queue_s),
+        ("its prompt", parts.prefill_s),
+        ("its cache's way", parts.transfer_s),
+    )
+    told = ", ".join(
+        f"{what} {show_seconds(seconds)}" for what, seconds in known if seconds is not None
+    )
+    return (
+        f"{_name_load(cell)}: of a request's TTFT, on average and by the engine's counters: {told}"
+    )
 
 
 def _since(cells: Sequence[CellSummary]) -> str:
     if cells[0].load.is_closed:
         return "sending (closed loop)"
-    return "the intended time (open loop)" if _is_intended(cells) else "sending (open loop, intended times unknown)"
+    return (
+        "the intended time (open loop)"
+        if _is_intended(cells)
+        else "sending (open loop, intended times unknown)"
+    )
 
 
 def _measured_by(cells: Sequence[CellSummary]) -> str:
@@ -494,18 +593,27 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
     capped = any(cell.verdict.has("cap_held_back") for cell in cells)
     held = "; held back by --max-concurrency, not by the client" if capped else ""
     receive, send = (
-        _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells) for name in ("receive", "send")
+        _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells)
+        for name in ("receive", "send")
     )
-    return f"{cells[0].client.clock} clock: receive lag p99 {receive}, sends late p99 {send} (worst cell{held})"
+    return (
+        f"{cells[0].client.clock} clock: receive lag p99 {receive}, sends late p99 {send} (worst"
+        f" cell{held})"
+    )
 
 
 def stated_lines(cells: Sequence[CellSummary]) -> Iterator[str]:
-    """Yield the numbers that imported files state where those shown are others, with the tool's definition."""
+    """Yield the numbers that imported files state where those shown are others, with the tool's
+    definition."""
     for cell in cells:
         by_definition: dict[str, list[str]] = {}
         for number in cell.stated:
             if label := _STATED_LABELS.get((number.metric, number.statistic)):
-                shown = show_seconds(number.stated) if number.statistic else show_number(number.stated, 4)
+                shown = (
+                    show_seconds(number.stated)
+                    if number.statistic
+                    else show_number(number.stated, 4)
+                )
                 own = f" ({number.definition})" if number.definition else ""
                 by_definition.setdefault(own, []).append(f"{label} {shown}")
         if by_definition:
@@ -522,29 +630,47 @@ def _bounds(cell: CellSummary) -> list[str]:
     texts = [_bound(bound) for bound in cell.slo]
     attainment = cell.metrics.attainment
     if attainment is not None:
-        limits = " and ".join(f"{name} < {show_seconds(limit)}" for name, limit in cell.slo_per_request_s.items())
+        limits = " and ".join(
+            f"{name} < {show_seconds(limit)}" for name, limit in cell.slo_per_request_s.items()
+        )
         limits = limits or ("these limits" if texts else "the SLO")
         goodput = show_number(cell.metrics.goodput_per_s)
-        texts.append(f"{show_share(attainment, 1)} of requests sent meet {limits}, goodput {goodput} req/s")
+        texts.append(
+            f"{show_share(attainment, 1)} of requests sent meet {limits}, goodput {goodput} req/s"
+        )
     return texts
 
 
 def _bound(bound: SloBound) -> str:
     value = ("" if "_" in bound.metric else "slowest ") + show_seconds(bound.measured_s)
     sure = "" if bound.p_met is None else f", probability {show_share(bound.p_met)}"
-    return f"{bound.metric} < {show_seconds(bound.limit_s)} {'met' if bound.met else 'MISSED'} ({value}){sure}"
+    return (
+        f"{bound.metric} < {show_seconds(bound.limit_s)} {'met' if bound.met else 'MISSED'}"
+        f" ({value}){sure}"
+    )
 
 
 def _intervals(cells: Sequence[CellSummary]) -> str:
-    """Write the intervals of a prediction, by the table's clock, at the largest load that is trusted."""
-    cell = max([cell for cell in cells if cell.verdict.trusted] or cells, key=lambda each: each.load.value)
+    """Write the intervals of a prediction, by the table's clock, at the largest load that is
+    trusted."""
+    cell = max(
+        [cell for cell in cells if cell.verdict.trusted] or cells, key=lambda each: each.load.value
+    )
     ttft, e2e = _pick_clock(cell.metrics, cells)
     shown = [
         f"{name} {show_seconds(values.low)} to {show_seconds(values.high)}"
-        for name, values in (("TTFT p50", ttft), ("TPOT p50", cell.metrics.tpot_s), ("E2E p50", e2e))
+        for name, values in (
+            ("TTFT p50", ttft),
+            ("TPOT p50", cell.metrics.tpot_s),
+            ("E2E p50", e2e),
+        )
         if values is not None and values.low is not None
     ]
-    return f"simulated; 80% intervals at {_name_load(cell)}: " + ", ".join(shown) if shown else "simulated"
+    return (
+        f"simulated; 80% intervals at {_name_load(cell)}: " + ", ".join(shown)
+        if shown
+        else "simulated"
+    )
 
 
 def _first_token(first: FirstToken | None) -> list[str]:
@@ -556,4 +682,6 @@ def _first_token(first: FirstToken | None) -> list[str]:
     if rest := parts[_FIRST_PARTS:]:
         shown.append(f"other {show_seconds(sum(part_s for _, part_s in rest))}")
     tokens = f"{first.prompt_tokens:,} token{'s' if first.prompt_tokens != 1 else ''}"
-    return [f"TTFT of {tokens} alone, {show_seconds(sum(first.parts_s.values()))}: {' · '.join(shown)}"]
+    return [
+        f"TTFT of {tokens} alone, {show_seconds(sum(first.parts_s.values()))}: {' · '.join(shown)}"
+    ]

@@ -1,4 +1,5 @@
-"""Shows trends: each step in a sentence, each series in a row, and a page with a picture of each."""
+"""Shows trends: each step in a sentence, each series in a row, and a page with a picture of
+each."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def _head(trend: Trend) -> str:
     if not tested:
         return "Nothing could be tested: too few runs of one setup at one load."
     worse = sum(change.worse for change in trend.changes)
-    return f"Changes: {len(trend.changes) or 'none'} in {tested:,} series, {worse or 'none'} for the worse."
+    return (
+        f"Changes: {len(trend.changes) or 'none'} in {tested:,} series, {worse or 'none'} for the"
+        " worse."
+    )
 
 
 def _sentence(change: ChangePoint) -> str:
@@ -34,8 +38,9 @@ def _sentence(change: ChangePoint) -> str:
     release = f", from {before or '?'} to {after or '?'}" if before != after else ""
     parts = ", ".join(_show(metric) for metric in change.metrics)
     return (
-        f"Since {clean(change.run)} ({change.created[:10]}{clean(release, 80)}), {clean(change.setup, 120)} at "
-        f"{change.load.label}: {parts}; {change.runs[0]} runs before and {change.runs[1]} after, p = {change.p:.1g}."
+        f"Since {clean(change.run)} ({change.created[:10]}{clean(release, 80)}),"
+        f" {clean(change.setup, 120)} at {change.load.label}: {parts}; {change.runs[0]} runs before"
+        f" and {change.runs[1]} after, p = {change.p:.1g}."
     )
 
 
@@ -60,8 +65,9 @@ def table_series(trend: Trend) -> Table:
 
 def _note(trend: Trend) -> str:
     return (
-        f"Where nothing changed, the chance of any alarm is at most {100 * trend.false_alarms:g}%, over all "
-        "metrics, places and series together, if runs are exchangeable: a machine that drifts changes too."
+        f"Where nothing changed, the chance of any alarm is at most {100 * trend.false_alarms:g}%,"
+        " over all metrics, places and series together, if runs are exchangeable: a machine that"
+        " drifts changes too."
     )
 
 
@@ -72,8 +78,13 @@ def write_page(trend: Trend, path: Path) -> None:
 
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"-o {path}: a trend is an HTML page; name it e.g. trend.html")
-    of = {at: [change for change in trend.changes if change.series == at] for at in range(len(trend.series))}
-    shown = sorted((at for at, each in enumerate(trend.series) if each.points), key=lambda at: (not of[at], at))
+    of = {
+        at: [change for change in trend.changes if change.series == at]
+        for at in range(len(trend.series))
+    }
+    shown = sorted(
+        (at for at, each in enumerate(trend.series) if each.points), key=lambda at: (not of[at], at)
+    )
     figures = [
         trend_figure(trend.series[at], metric, of[at], f"trend-{at}-{metric}")
         for at in shown[:_MOST_SERIES]
@@ -81,8 +92,13 @@ def write_page(trend: Trend, path: Path) -> None:
         if metric in trend.series[at].metrics
     ]
     content = render(
-        "trend.html", head=_head(trend), sentences=list(map(_sentence, trend.changes)), figures=figures,
-        series=table_series(trend), note=_note(trend), hidden=len(shown[_MOST_SERIES:]),
-    )  # fmt: skip
+        "trend.html",
+        head=_head(trend),
+        sentences=list(map(_sentence, trend.changes)),
+        figures=figures,
+        series=table_series(trend),
+        note=_note(trend),
+        hidden=len(shown[_MOST_SERIES:]),
+    )
     with explain_os_error(f"-o {path}: cannot be written", "name another file"):
         path.write_text(frame_page("Trend", content), encoding="utf-8")

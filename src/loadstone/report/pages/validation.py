@@ -1,4 +1,5 @@
-"""Errors of predictions as people read them: of all, and by source, engine, GPU, model and regime."""
+"""Errors of predictions as people read them: of all, and by source, engine, GPU, model and
+regime."""
 
 from __future__ import annotations
 
@@ -29,17 +30,26 @@ def render(rows: Sequence[Scored]) -> list[Shown]:
 def _cells(errors: Errors | None) -> tuple[str, ...]:
     if errors is None:
         return ("",) * 4
-    return show_share(errors.median_error, 1), str(errors.n), f"{errors.bias:+.0%}", show_share(errors.coverage)
+    return (
+        show_share(errors.median_error, 1),
+        str(errors.n),
+        f"{errors.bias:+.0%}",
+        show_share(errors.coverage),
+    )
 
 
 def explain(rows: Sequence[Scored]) -> list[str]:
-    """Say how many points were predicted, what the columns mean, and why the others were left out."""
+    """Say how many points were predicted, what the columns mean, and why the others were left
+    out."""
     scored = [each for each in rows if each.skipped_because is None]
     reasons = Counter(each.skipped_because for each in rows if each.skipped_because)
     return [
         f"{len(scored)} of {len(rows)} points predicted{_fits(scored)}",
         *_left(scored),
-        "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the 80% interval",
+        (
+            "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the"
+            " 80% interval"
+        ),
         *(f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)),
     ]
 
@@ -58,8 +68,18 @@ def _fits(scored: Sequence[Scored]) -> str:
 
 def _left(scored: Sequence[Scored]) -> Iterator[str]:
     """Say on how few measurements predictions rest, and which of them no measurement covers."""
-    few = Counter((each.profile, each.rows_left) for each in scored if each.held_out and each.rows_left < FEW_ROWS)
+    few = Counter(
+        (each.profile, each.rows_left)
+        for each in scored
+        if each.held_out and each.rows_left < FEW_ROWS
+    )
     for (profile, left), count in few.most_common(8):
-        yield f"{count} by {profile} without their family, which leaves {left or 'none'} of its measurements"
+        yield (
+            f"{count} by {profile} without their family, which leaves {left or 'none'} of its"
+            " measurements"
+        )
     for what, count in Counter(what for each in scored for what in each.uncovered).most_common(8):
-        yield f"{count} with wider intervals: no measurement covers {what}; two points for `calibrate` would"
+        yield (
+            f"{count} with wider intervals: no measurement covers {what}; two points for"
+            " `calibrate` would"
+        )

@@ -1,1 +1,2 @@
-"""The live page: run folders in a browser, read-only. `serve` starts it, `app` is the page, `guard` its door."""
+"""The live page: run folders in a browser, read-only. `serve` starts it, `app` is the page, `guard`
+its door."""

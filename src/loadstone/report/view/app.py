@@ -1,6 +1,8 @@
-"""The page's addresses. What is slow runs in a thread; a report is made once for each state of its runs.
+"""The page's addresses. What is slow runs in a thread; a report is made once for each state of its
+runs.
 
-/                        the list, narrowed by q, engine, source, trusted; part=rows: its table alone
+/                        the list, narrowed by q, engine, source, trusted; part=rows: its table
+                         alone
 /runs/KEY                the report of a run; its live page while it has no records
 /runs/KEY/live.json      what the live page draws
 /compare?run=K&run=K     several runs in one report, two compared
@@ -100,7 +102,9 @@ class ViewApp:
             text = f"These have no result to compare: {', '.join(waiting)}."
             return HTMLResponse(pages.message("Compare", text), 409)
         if request.query_params.get("as") != "given":
-            rows.sort(key=lambda row: (row.created, row.key))  # what was there first is what a change is judged by
+            rows.sort(
+                key=lambda row: (row.created, row.key)
+            )  # what was there first is what a change is judged by
         return HTMLResponse(await self._report(rows))
 
     def asset(self, request: Request) -> Response:
@@ -122,18 +126,24 @@ class ViewApp:
             return await run_in_threadpool(self._page_of, rows)
 
     def _page_of(self, rows: Sequence[RunRow]) -> str:
-        """Return the page of these runs' report, or of why there is none; kept until one of their files changes."""
+        """Return the page of these runs' report, or of why there is none; kept until one of their
+        files changes."""
         files = ("run.json", "summary.json", "records.parquet", "server.parquet")
         key = tuple((row.key, signature(row.folder, files)) for row in rows)
         if key not in self._made:
             try:
                 self._made[key] = _make_page(rows)
             except InputError as error:
-                return pages.message(rows[0].name, "There is no report of this yet.", clean(str(error), 400))
+                return pages.message(
+                    rows[0].name, "There is no report of this yet.", clean(str(error), 400)
+                )
             except Exception as error:
-                # Files of others' making may be wrong in ways nobody thought of; this page is about them.
+                # Files of others' making may be wrong in ways nobody thought of; this page is about
+                # them.
                 why = f"{type(error).__name__}: {clean(str(error), 300)}"
-                print(f"loadstone view: {', '.join(row.name for row in rows)}: {why}", file=sys.stderr)
+                print(
+                    f"loadstone view: {', '.join(row.name for row in rows)}: {why}", file=sys.stderr
+                )
                 return pages.message(rows[0].name, "No report can be made of these files.", why)
             while len(self._made) > 1 and sum(map(len, self._made.values())) > _KEPT_BYTES:
                 self._made.popitem(last=False)

@@ -1,7 +1,9 @@
-"""Curves of a run while it goes on: counts and latencies per stretch of time, from fragments of requests.
+"""Curves of a run while it goes on: counts and latencies per stretch of time, from fragments of
+requests.
 
-A run of any length takes the same room: BINS stretches of equal length, which doubles when the run outgrows them.
-Latencies are counted in buckets of equal ratio (RATIO), so that a percentile is known to ±3 %.
+A run of any length takes the same room: BINS stretches of equal length, which doubles when the run
+outgrows them. Latencies are counted in buckets of equal ratio (RATIO), so that a percentile is
+known to ±3 %.
 """
 
 from __future__ import annotations
@@ -29,12 +31,13 @@ LOW_S, HIGH_S = 1e-4, 1e3
 RATIO = 1.06
 BUCKETS = math.ceil(math.log(HIGH_S / LOW_S) / math.log(RATIO))
 SURE_S, LATE_S = 1.5, 7.0
-"""A journal is so far behind: half a second between its appends and a second until a new stream is looked at; of a
-stream under way, five seconds more between two parts."""
+"""A journal is so far behind: half a second between its appends and a second until a new stream is
+looked at; of a stream under way, five seconds more between two parts."""
 
 
 class CellCurve:
-    """Counts of one cell; `warm`: of them, the warm-up. Latencies are of measured requests alone."""
+    """Counts of one cell; `warm`: of them, the warm-up. Latencies are of measured requests
+    alone."""
 
     def __init__(self) -> None:
         self.begin_s = math.inf
@@ -55,7 +58,8 @@ class CellCurve:
 
 
 class Curves:
-    """Feed it batches of a run's journals in their order, of each journal; `kinds`: of the run's cells."""
+    """Feed it batches of a run's journals in their order, of each journal; `kinds`: of the run's
+    cells."""
 
     def __init__(self, kinds: list[LoadKind]) -> None:
         self._kinds = kinds
@@ -73,7 +77,16 @@ class Curves:
     def add(self, batch: pa.RecordBatch) -> None:
         columns = {
             name: batch.column(name).to_pylist()
-            for name in ("cell", "request_id", "phase", "intended_s", "sent_s", "end_s", "status", "output_tokens")
+            for name in (
+                "cell",
+                "request_id",
+                "phase",
+                "intended_s",
+                "sent_s",
+                "end_s",
+                "status",
+                "output_tokens",
+            )
         }
         lists = batch.column("arrival_s")
         offsets = np.asarray(lists.offsets)
@@ -101,16 +114,25 @@ class Curves:
             cell.begin_s = min(cell.begin_s, at_s)
         if len(arrival):
             origin_s = sent_s if self._kinds[number] == "concurrency" else _time(row["intended_s"])
-            self._events(cell, row["phase"] == "measure", arrival, last_s if begun else None, origin_s)
+            self._events(
+                cell, row["phase"] == "measure", arrival, last_s if begun else None, origin_s
+            )
         events += len(arrival)
         last_s = max(times, default=last_s)
         if status is None:
             self._open[key] = sent, last_s, begun or len(arrival) > 0, events
         else:
-            self._end(cell, status, end_s if end_s is not None else last_s, events, row["output_tokens"])
+            self._end(
+                cell, status, end_s if end_s is not None else last_s, events, row["output_tokens"]
+            )
 
     def _events(
-        self, cell: CellCurve, measured: bool, arrival: Floats, before_s: float | None, origin_s: float | None
+        self,
+        cell: CellCurve,
+        measured: bool,
+        arrival: Floats,
+        before_s: float | None,
+        origin_s: float | None,
     ) -> None:
         at = np.minimum((arrival / self.bin_s).astype(np.int64), BINS - 1)
         cell.events += len(arrival)
@@ -126,7 +148,9 @@ class Curves:
         np.add.at(self.gap, (at[len(at) - len(gaps) :], bucket), 1)
         np.add.at(cell.gap, bucket, 1)
 
-    def _end(self, cell: CellCurve, status: str, end_s: float, events: int, tokens: int | None) -> None:
+    def _end(
+        self, cell: CellCurve, status: str, end_s: float, events: int, tokens: int | None
+    ) -> None:
         at = self._bin(end_s)
         self.ended[at] += 1
         if status in ("ok", "short", "cancelled"):
@@ -147,24 +171,35 @@ class Curves:
         while time_s >= BINS * self.bin_s:
             self.bin_s *= 2
             for owner in (self, *self.cells.values()):
-                for name in ("sent", "ended", "failed", "ttft", "gap") if owner is self else ("event_bins",):
+                for name in (
+                    ("sent", "ended", "failed", "ttft", "gap") if owner is self else ("event_bins",)
+                ):
                     old = getattr(owner, name)
                     halves = np.zeros_like(old)
                     halves[: BINS // 2] = old.reshape(BINS // 2, 2, *old.shape[1:]).sum(axis=1)
                     setattr(owner, name, halves)
 
     def complete_until_s(self, running: bool) -> float:
-        """Return the time before which nothing more will come, see SURE_S; the end of a run that is over."""
+        """Return the time before which nothing more will come, see SURE_S; the end of a run that is
+        over."""
         if not running:
             return self.newest_s
         awaited_s = min((last_s for _, last_s, _, _ in self._open.values()), default=self.newest_s)
         return max(0.0, min(self.newest_s - SURE_S, max(awaited_s, self.newest_s - LATE_S)))
 
     def series(self, running: bool) -> dict[str, list[float | None]]:
-        """Return a value for each bin that is over; rates per second, percentiles None where nothing was counted."""
+        """Return a value for each bin that is over; rates per second, percentiles None where
+        nothing was counted."""
         until_s = self.complete_until_s(running)
-        bins = int(until_s / self.bin_s) if running else min(BINS, math.ceil(until_s / self.bin_s + 1e-9))
-        tokens = sum((cell.event_bins * cell.tokens_per_event for cell in self.cells.values()), np.zeros(BINS))
+        bins = (
+            int(until_s / self.bin_s)
+            if running
+            else min(BINS, math.ceil(until_s / self.bin_s + 1e-9))
+        )
+        tokens = sum(
+            (cell.event_bins * cell.tokens_per_event for cell in self.cells.values()),
+            np.zeros(BINS),
+        )
         return {
             "output_tokens_per_s": _round(tokens[:bins] / self.bin_s),
             "requests_per_s": _round(self.ended[:bins] / self.bin_s),
@@ -178,8 +213,8 @@ class Curves:
 
 
 def percentile(counts: Counts, level: float) -> list[float | None]:
-    """Return the bucket in which the level-quantile of each row lies, its geometric middle; None for a row of
-    nothing.
+    """Return the bucket in which the level-quantile of each row lies, its geometric middle; None
+    for a row of nothing.
     """
     if not len(counts):
         return []
@@ -191,7 +226,9 @@ def percentile(counts: Counts, level: float) -> list[float | None]:
 
 
 def _buckets(seconds: Floats) -> Counts:
-    buckets: Counts = (np.log(np.clip(seconds, LOW_S, HIGH_S) / LOW_S) / math.log(RATIO)).astype(np.int64)
+    buckets: Counts = (np.log(np.clip(seconds, LOW_S, HIGH_S) / LOW_S) / math.log(RATIO)).astype(
+        np.int64
+    )
     return np.clip(buckets, 0, BUCKETS - 1)
 
 

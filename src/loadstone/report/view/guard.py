@@ -1,8 +1,8 @@
 """The door: which requests reach the page at all, and the headers that every answer has.
 
 - Only GET and HEAD: nothing here changes anything.
-- Host must be an address, localhost or a name that was given: a name that somebody else's DNS points here (rebinding)
-  is refused, since its pages could read ours.
+- Host must be an address, localhost or a name that was given: a name that somebody else's DNS
+  points here (rebinding) is refused, since its pages could read ours.
 - Other sites' pages may link here, but may not fetch or embed (Fetch Metadata, W3C).
 - With a token: the URL's `token` opens, and leaves a cookie; every other request needs that cookie.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 HEADERS = {
     "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
-        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:;"
+        " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -42,9 +42,11 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]{1,253})(:[0-9]{1,5})?")
 
 
 class Guard:
-    """ASGI middleware. `names`: hosts, beside addresses and localhost, that the page may be called by.
+    """ASGI middleware. `names`: hosts, beside addresses and localhost, that the page may be called
+    by.
 
-    `token`: what a first visit must bring, None where none is needed; `cookie`: the name it is kept under.
+    `token`: what a first visit must bring, None where none is needed; `cookie`: the name it is kept
+    under.
     """
 
     def __init__(
@@ -77,11 +79,14 @@ class Guard:
         except Exception as error:
             # Whatever somebody thinks of sending: a line, not a traceback, and the page goes on.
             print(
-                f"loadstone view: {clean(scope['path'])}: {type(error).__name__}: {clean(str(error))}",
+                f"loadstone view: {clean(scope['path'])}: {type(error).__name__}:"
+                f" {clean(str(error))}",
                 file=sys.stderr,
             )
             if not begun:
-                await PlainTextResponse("This cannot be answered.\n", 500)(scope, receive, with_headers)
+                await PlainTextResponse("This cannot be answered.\n", 500)(
+                    scope, receive, with_headers
+                )
 
     def _answer(self, scope: Scope) -> Response | None:
         """Answer in the page's place; None if the request may pass."""
@@ -91,7 +96,9 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             return PlainTextResponse(
-                "This page does not serve this host name. Use an IP address, or allow the name with --name.\n", 421
+                "This page does not serve this host name. Use an IP address, or allow the name with"
+                " --name.\n",
+                421,
             )
         site, mode = headers.get("sec-fetch-site"), headers.get("sec-fetch-mode")
         if site in ("cross-site", "same-site") and mode != "navigate":
@@ -111,15 +118,20 @@ class Guard:
 
     def _unlock(self, scope: Scope, headers: Headers, token: str) -> Response | None:
         try:
-            query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+            query = parse_qs(
+                scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100
+            )
         except ValueError:
             return PlainTextResponse("The address has more than 100 fields.\n", 400)
         tokens = query.pop("token", [])
         if tokens:
             if not _same(tokens[0], token):
-                return PlainTextResponse("Wrong token: use the URL that `loadstone view` printed.\n", 401)
-            # Not a redirect: one that begins at another site would arrive without the SameSite=Strict cookie.
-            # The path is as it came, beginning with one slash: `//host` would lead elsewhere.
+                return PlainTextResponse(
+                    "Wrong token: use the URL that `loadstone view` printed.\n", 401
+                )
+            # Not a redirect: one that begins at another site would arrive without the
+            # SameSite=Strict cookie. The path is as it came, beginning with one slash: `//host`
+            # would lead elsewhere.
             path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
             rest = urlencode(query, doseq=True)
             answer = HTMLResponse(opening(f"{path}?{rest}" if rest else path))
@@ -133,7 +145,9 @@ class Guard:
         kept = cookies.get(self._cookie)
         if kept is not None and _same(kept.value, token):
             return None
-        return PlainTextResponse("A token is needed: use the URL that `loadstone view` printed.\n", 401)
+        return PlainTextResponse(
+            "A token is needed: use the URL that `loadstone view` printed.\n", 401
+        )
 
 
 def _same(sent: str, token: str) -> bool:

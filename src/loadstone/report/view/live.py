@@ -1,4 +1,5 @@
-"""Show a run that goes on, or was cut off: its journals, read as they grow, as one JSON document."""
+"""Show a run that goes on, or was cut off: its journals, read as they grow, as one JSON
+document."""
 
 from __future__ import annotations
 
@@ -39,9 +40,11 @@ class Tail:
         self.broken = ""
 
     def read(self) -> tuple[list[pa.RecordBatch], bool]:
-        """Return batches that were appended since, of one window; and whether there is more to read at once.
+        """Return batches that were appended since, of one window; and whether there is more to read
+        at once.
 
-        A frame not wholly written is left for the next look. A file that went (its records are made) gives nothing.
+        A frame not wholly written is left for the next look. A file that went (its records are
+        made) gives nothing.
         """
         if self.broken:
             return [], False
@@ -73,7 +76,8 @@ class Tail:
 
 
 def _take(message: bytes, number: int, check: int) -> list[pa.RecordBatch]:
-    """Return the batch of a frame's message, if it is one. Raises ValueError where it is not what it says."""
+    """Return the batch of a frame's message, if it is one. Raises ValueError where it is not what
+    it says."""
     if zlib.crc32(message) != check:
         raise ValueError("not a journal, or a damaged one")
     schema = run_folder.journal_schema()
@@ -133,7 +137,9 @@ class LiveRun:
             "bin_s": curves.bin_s,
             "curves": curves.series(running),
             "cells": [self._cell(number) for number in range(len(self._loads))],
-            "notes": [f"{name}: {clean(tail.broken)}" for name, tail in self._tails.items() if tail.broken],
+            "notes": [
+                f"{name}: {clean(tail.broken)}" for name, tail in self._tails.items() if tail.broken
+            ],
         }
 
     def _cell(self, number: int) -> dict[str, Any]:
@@ -144,7 +150,15 @@ class LiveRun:
             "planned": None if self._by_time[number] else self._planned[number],
         }
         if cell is None:
-            return plan | {"sent": 0, "warmup": 0, "ok": 0, "short": 0, "failed": 0, "cancelled": 0, "under_way": 0}
+            return plan | {
+                "sent": 0,
+                "warmup": 0,
+                "ok": 0,
+                "short": 0,
+                "failed": 0,
+                "cancelled": 0,
+                "under_way": 0,
+            }
         return plan | {
             "begin_s": cell.begin_s if math.isfinite(cell.begin_s) else None,
             "sent": cell.sent,

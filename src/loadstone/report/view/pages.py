@@ -1,4 +1,5 @@
-"""The pages: what the templates are filled with. Scripts and styles come from files of this page alone."""
+"""The pages: what the templates are filled with. Scripts and styles come from files of this page
+alone."""
 
 from __future__ import annotations
 
@@ -42,7 +43,12 @@ class Filter(msgspec.Struct, frozen=True):
         )
 
     def url(self, start: int) -> str:
-        query = {"q": self.text, "engine": self.engine, "source": self.source, "trusted": self.trusted}
+        query = {
+            "q": self.text,
+            "engine": self.engine,
+            "source": self.source,
+            "trusted": self.trusted,
+        }
         query |= {"group": self.group} if self.group else {}
         return f"/?{urlencode(query | {'start': start})}"
 
@@ -52,7 +58,11 @@ def asset(name: str) -> str | None:
     """Write the text of a file that pages load; None where there is none of that name."""
     if name == "vega.js":
         return html.vega()
-    return html.asset(name) if name in ("page.js", "page.css", "view.css", "list.js", "live.js") else None
+    return (
+        html.asset(name)
+        if name in ("page.js", "page.css", "view.css", "list.js", "live.js")
+        else None
+    )
 
 
 @cache
@@ -73,14 +83,21 @@ def message(title: str, *texts: str) -> str:
 
 
 def opening(url: str) -> str:
-    """Write the answer to a token: on to the page itself, which then is requested with the cookie."""
+    """Write the answer to a token: on to the page itself, which then is requested with the
+    cookie."""
     return html.render("opening.html", url=url)
 
 
 def listing(rows: Sequence[RunRow], chosen: Filter) -> str:
     engines = sorted({row.engine for row in rows if row.engine}, key=str.casefold)
     return _page(
-        "list.html", "Runs", ["list.js"], engines=engines, filter=chosen, version=__version__, **_shown(rows, chosen)
+        "list.html",
+        "Runs",
+        ["list.js"],
+        engines=engines,
+        filter=chosen,
+        version=__version__,
+        **_shown(rows, chosen),
     )
 
 
@@ -108,7 +125,8 @@ def _shown(rows: Sequence[RunRow], chosen: Filter) -> dict[str, object]:
 
 
 def _fold(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Return one row for each study and search: of a search the run that its answer is about, else the newest."""
+    """Return one row for each study and search: of a search the run that its answer is about, else
+    the newest."""
     heads: dict[str, RunRow] = {}
     for row in rows:
         if row.group and (row.group not in heads or (row.probes and not heads[row.group].probes)):
@@ -127,12 +145,18 @@ def report(content: str, title: str, before: str = "") -> str:
 
 
 def comparison(a: RunRow, b: RunRow) -> str:
-    """Compare two runs, A the baseline, as a picture of ratios and as the tables that `loadstone compare A B`
-    prints; or a line that says why there is none.
+    """Compare two runs, A the baseline, as a picture of ratios and as the tables that `loadstone
+    compare A B` prints; or a line that says why there is none.
     """
     from loadstone.analyse.compare import compare
     from loadstone.report.charts.bars import change_figure
-    from loadstone.report.pages.comparison import explain_heads, metric_tables, name_cell, plain, unmatched_lines
+    from loadstone.report.pages.comparison import (
+        explain_heads,
+        metric_tables,
+        name_cell,
+        plain,
+        unmatched_lines,
+    )
 
     swap = f"/compare?{urlencode([('run', b.key), ('run', a.key), ('as', 'given')])}"
 
@@ -143,7 +167,9 @@ def comparison(a: RunRow, b: RunRow) -> str:
         return html.render("comparison.html", a=a.name, b=b.name, swap=swap, why=clean(why, 400))
     notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
     notes += [f"Only {line}." for line in unmatched_lines(compared)]
-    differences = [[clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup]
+    differences = [
+        [clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup
+    ]
     figure = change_figure([(name_cell(cell), cell.metrics) for cell in compared.cells])
     return html.render(
         "comparison.html",
@@ -154,7 +180,11 @@ def comparison(a: RunRow, b: RunRow) -> str:
         figures=[figure] if figure is not None else [],
         notes=[clean(note, 400) for note in notes],
         setup=Table(
-            key="setup", title="What differs in the setup", heads=["", "A", "B"], align="lll", rows=differences
+            key="setup",
+            title="What differs in the setup",
+            heads=["", "A", "B"],
+            align="lll",
+            rows=differences,
         ),
         cells=metric_tables(compared),
         heads=explain_heads(compared),

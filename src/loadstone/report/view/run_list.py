@@ -1,7 +1,9 @@
-"""List the runs, and what is known of each. Looks again each time it is asked; reads only what changed.
+"""List the runs, and what is known of each. Looks again each time it is asked; reads only what
+changed.
 
-A run is known by a key, never by a path: what a browser sends is looked up among the keys found here, and nothing
-else is opened. Links that lead out of the folders that were named are refused, and so is whatever is no plain file.
+A run is known by a key, never by a path: what a browser sends is looked up among the keys found
+here, and nothing else is opened. Links that lead out of the folders that were named are refused,
+and so is whatever is no plain file.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ State = Literal["running", "done", "interrupted", "failed", "cut off", "no summa
 Signature = tuple[tuple[int, int, int] | None, ...]
 
 FRESH_S = 30.0
-"""A run that says `running` and was written to within this time is believed, even if nobody holds its journals:
-workers come before journals, and the records are made after them."""
+"""A run that says `running` and was written to within this time is believed, even if nobody holds
+its journals: workers come before journals, and the records are made after them."""
 _PAPERS_BYTES = 64 * 1024 * 1024
 _SUMMARY_BYTES = 32 * 1024 * 1024
 """More than any run's; a file beyond is not opened for a list."""
@@ -49,7 +51,8 @@ _KEY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,150}")
 
 
 class RunRow(msgspec.Struct, kw_only=True):
-    """A run as a list shows it, in harmless text. Numbers are of its cells; None or "" where nobody said.
+    """A run as a list shows it, in harmless text. Numbers are of its cells; None or "" where nobody
+    said.
 
     why                  what is wrong with it, one line
     trusted              (trusted cells, cells)
@@ -97,7 +100,8 @@ class RunRow(msgspec.Struct, kw_only=True):
 
 
 class RunList:
-    """The runs in `roots`, each a run folder or a folder of them. Raises InputError where one is not there."""
+    """The runs in `roots`, each a run folder or a folder of them. Raises InputError where one is
+    not there."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         for root in roots:
@@ -121,7 +125,10 @@ class RunList:
     def find(self, key: str) -> RunRow | None:
         """Return the run of this key, as it is now."""
         with self._lock:
-            return next((self._look(k, folder, root) for k, folder, root in self._folders() if k == key), None)
+            return next(
+                (self._look(k, folder, root) for k, folder, root in self._folders() if k == key),
+                None,
+            )
 
     def _folders(self) -> Iterator[tuple[str, Path, Path]]:
         """Return (key, folder, what its links must stay within)."""
@@ -144,7 +151,9 @@ class RunList:
         self._known[key] = now, row
         if row.state == "running" and not is_written_to(folder):
             command = clean(f"loadstone recover {shlex.quote(str(folder))}", 300)
-            return msgspec.structs.replace(row, state="cut off", why=f"the run was cut off; to finish it: {command}")
+            return msgspec.structs.replace(
+                row, state="cut off", why=f"the run was cut off; to finish it: {command}"
+            )
         return row
 
     def _read(self, key: str, folder: Path) -> RunRow:
@@ -153,7 +162,8 @@ class RunList:
         except InputError as error:
             why = str(error)
         except Exception as error:
-            # A file of another's making may be wrong in ways nobody thought of: one bad run is one bad line.
+            # A file of another's making may be wrong in ways nobody thought of: one bad run is one
+            # bad line.
             why = f"cannot be read ({type(error).__name__}: {error})"
         return _unreadable(key, folder, clean(why, 300))
 
@@ -168,7 +178,11 @@ def _row(key: str, folder: Path) -> RunRow:
     info = run_folder.read_info(folder)
     summary, why = _summary(folder, info)
     facts = run_facts(info, summary)
-    runs = [StoredRun(folder=folder, info=info, summary=summary, facts=facts)] if summary is not None else []
+    runs = (
+        [StoredRun(folder=folder, info=info, summary=summary, facts=facts)]
+        if summary is not None
+        else []
+    )
     points, stated = points_of(runs), stated_cells(runs)
     rates = [point.output_tokens_per_s for point in points if point.output_tokens_per_s is not None]
     state: State = info.status if info.status == "running" or not why else "no summary"
@@ -191,7 +205,9 @@ def _row(key: str, folder: Path) -> RunRow:
         output_tokens_per_s=max(rates, default=None),
         probes=_probes(info),
     )
-    row.search = " ".join([row.name, row.deployment, row.source, row.state, row.workload, row.loads]).casefold()
+    row.search = " ".join(
+        [row.name, row.deployment, row.source, row.state, row.workload, row.loads]
+    ).casefold()
     return row
 
 
@@ -234,7 +250,7 @@ def _loads(info: RunInfo, points: Iterable[CellPoint]) -> str:
     return f"{'/'.join(kinds)} {shown}" if loads else ""
 
 
-# --- folders and files --------------------------------------------------------------------------------------------
+# --- folders and files ----------------------------------------------------------------------------
 
 
 def _is_run(folder: Path) -> bool:
@@ -250,13 +266,19 @@ def _runs_in(root: Path) -> list[Path]:
 
 
 def _study_runs(root: Path) -> Iterator[Path]:
-    """Return the runs of the studies in a folder, or of the study that it is; none that a link leads to."""
+    """Return the runs of the studies in a folder, or of the study that it is; none that a link
+    leads to."""
     try:
-        places = [root, *sorted(each for each in root.iterdir() if each.is_dir() and not _is_run(each))]
+        places = [
+            root,
+            *sorted(each for each in root.iterdir() if each.is_dir() and not _is_run(each)),
+        ]
         for place in places:
             cells = place / _CELLS
             if cells.is_dir() and cells.resolve() == root.resolve() / cells.relative_to(root):
-                for cell in sorted(each for each in cells.iterdir() if each.is_dir() and not each.is_symlink()):
+                for cell in sorted(
+                    each for each in cells.iterdir() if each.is_dir() and not each.is_symlink()
+                ):
                     yield from _runs_in(cell)
     except OSError:
         return
@@ -268,10 +290,14 @@ def _study_of(folder: Path) -> str:
 
 
 def _key(name: str, root: int) -> str:
-    """Return a name for URLs: the folder's where that is plain, else a digest; `~2` if it is of the second folder
-    named.
+    """Return a name for URLs: the folder's where that is plain, else a digest; `~2` if it is of the
+    second folder named.
     """
-    plain = name if _KEY.fullmatch(name) else f"run-{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
+    plain = (
+        name
+        if _KEY.fullmatch(name)
+        else f"run-{hashlib.sha256(os.fsencode(name)).hexdigest()[:12]}"
+    )
     return plain if root == 0 else f"{plain}~{root + 1}"
 
 
@@ -280,14 +306,18 @@ def _name(folder: Path) -> str:
 
 
 def leads_out(folder: Path, root: Path) -> str:
-    """Say why this folder is not to be opened: something in it is a link out of `root`, or no plain file; else ""."""
+    """Say why this folder is not to be opened: something in it is a link out of `root`, or no plain
+    file; else ""."""
     if folder.is_symlink() and not _is_within(folder, root):
         return "refused: a link that leads out of the folder of runs"
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_symlink() and not _is_within(Path(entry.path), root):
-                    return f"refused: {clean(entry.name)} is a link that leads out of the folder of runs"
+                    return (
+                        f"refused: {clean(entry.name)} is a link that leads out of the folder of"
+                        " runs"
+                    )
                 try:
                     mode = entry.stat().st_mode
                 except FileNotFoundError:
@@ -320,7 +350,8 @@ def signature(folder: Path, names: Iterable[str]) -> Signature:
 
 
 def is_written_to(folder: Path) -> bool:
-    """Tell whether somebody is at work on this run: its owner or a worker holds a lock, or a file is new."""
+    """Tell whether somebody is at work on this run: its owner or a worker holds a lock, or a file
+    is new."""
     newest_s = 0.0
     for path in [*folder.glob("journal-*.arrow"), folder / run_folder.OWNER, folder / "run.json"]:
         try:

@@ -28,7 +28,8 @@ def serve(
 ) -> None:
     """Serve the page until SIGINT or SIGTERM. `on_ready` gets the URL to open, once.
 
-    `token`: ask for one on loopback too; elsewhere it is always asked for. Raises InputError, one line.
+    `token`: ask for one on loopback too; elsewhere it is always asked for. Raises InputError, one
+    line.
     """
     import uvicorn
 
@@ -43,7 +44,9 @@ def serve(
     secret = None if loopback and not token else secrets.token_urlsafe(32)
     callers = [*names, host, *([] if loopback else [socket.gethostname(), socket.getfqdn()])]
     # Cookies are not kept apart by port: two pages on one host must not overwrite each other's.
-    guarded = Guard(ViewApp(run_list).app(), names=callers, token=secret, cookie=f"loadstone-{bound}")
+    guarded = Guard(
+        ViewApp(run_list).app(), names=callers, token=secret, cookie=f"loadstone-{bound}"
+    )
     server = uvicorn.Server(
         uvicorn.Config(
             guarded,
@@ -60,7 +63,10 @@ def serve(
     os.nice(NICE)
     on_ready(url_of(host, address, bound, secret))
     if not loopback:
-        print("The connection is not encrypted: on a network others share, use an SSH tunnel.", file=sys.stderr)
+        print(
+            "The connection is not encrypted: on a network others share, use an SSH tunnel.",
+            file=sys.stderr,
+        )
     try:
         server.run(sockets=[listener])
     except KeyboardInterrupt:

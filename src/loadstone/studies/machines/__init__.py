@@ -20,27 +20,35 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def find_machine(read: StudyFile, name: str | None) -> tuple[str, MachineSettings]:
-    """Return the name and settings of the machine that a study calls `name`, or its first. Raises InputError."""
+    """Return the name and settings of the machine that a study calls `name`, or its first. Raises
+    InputError."""
     machines = read.study.machines
     if name is not None and name not in machines:
-        raise InputError(f"--on {name}: no such machine in {read.path}; it has {', '.join(machines)}")
+        raise InputError(
+            f"--on {name}: no such machine in {read.path}; it has {', '.join(machines)}"
+        )
     name = name or next(iter(machines))
     return name, machines[name]
 
 
 def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
-    """Make the machine that a study calls `name`, or its first: one for each launch that runs at a time, with its
-    part of the hosts or GPUs. Raises InputError.
+    """Make the machine that a study calls `name`, or its first: one for each launch that runs at a
+    time, with its part of the hosts or GPUs. Raises InputError.
     """
     name, machine = find_machine(read, name)
     if machine.kind in ("dstack", "kubernetes"):
         problem = f"{name}: studies are not run by {machine.kind}, only rendered for it"
-        remedy = "run --render FOLDER writes the files; start one, and measure it as an engine with url:"
+        remedy = (
+            "run --render FOLDER writes the files; start one, and measure it as an engine with url:"
+        )
         raise read.error(f"$.machines.{name}", f"{problem}; {remedy}")
     study, parts, at = read.study, machine.parallel, f"$.machines.{name}.parallel"
     served = [key for key, engine in study.engines.items() if engine.url is not None]
     if parts > 1 and served:
-        raise read.error(at, f"parallel: {served[0]} is one server at a url, for one launch at a time; leave it out")
+        raise read.error(
+            at,
+            f"parallel: {served[0]} is one server at a url, for one launch at a time; leave it out",
+        )
     if machine.kind in ("slurm", "ray"):
         kind = SlurmMachine if machine.kind == "slurm" else RayMachine
         return [kind(machine, study.engines, study.limits, study.study) for _ in range(parts)]
@@ -61,11 +69,15 @@ def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
     return machines
 
 
-def _divide(read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str) -> list[tuple[str, ...]]:
+def _divide(
+    read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str
+) -> list[tuple[str, ...]]:
     """Divide hosts or GPUs among the launches that run at a time."""
     each = len(things) // parts
     if not each:
-        raise read.error(at, f"parallel: {parts} launches at a time on {len(things)} {what}; write fewer")
+        raise read.error(
+            at, f"parallel: {parts} launches at a time on {len(things)} {what}; write fewer"
+        )
     return [things[each * i : each * (i + 1)] for i in range(parts)]
 
 

@@ -1,4 +1,5 @@
-"""Launches on other hosts: ranks that are led there, and a client there that is followed to its end."""
+"""Launches on other hosts: ranks that are led there, and a client there that is followed to its
+end."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ class RemoteMachine:
     """A machine whose launches run on other hosts than this one."""
 
     def __init__(
-        self, machine: MachineSettings, engines: Mapping[str, EngineSettings], limits: StudyLimits, study: str
+        self,
+        machine: MachineSettings,
+        engines: Mapping[str, EngineSettings],
+        limits: StudyLimits,
+        study: str,
     ) -> None:
         self._machine = machine
         self._engines = engines
@@ -37,7 +42,8 @@ class RemoteMachine:
         self._study = study
 
     def _settings_of(self, launch: PlannedLaunch) -> EngineSettings:
-        """Return the settings of an engine that is started. Raises InputError for one that runs already."""
+        """Return the settings of an engine that is started. Raises InputError for one that runs
+        already."""
         engine = self._engines.get(launch.engine, EngineSettings())
         if engine.url is not None:
             raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
@@ -45,10 +51,13 @@ class RemoteMachine:
 
 
 def running_launch(ranks: StartedRanks, handle: Handle, sender: LoadClient | None) -> RunningLaunch:
-    """Describe ranks that are ready, and what they were made with. `handle`: what the journal has of them."""
+    """Describe ranks that are ready, and what they were made with. `handle`: what the journal has
+    of them."""
     launch = ranks.launch
     made = provenance.of_launch(launch, here=False, start_up_s=ranks.start_up_s)
-    return RunningLaunch(launch.url, handle | {"url": launch.url}, ranks.check, sender, made, launch.model)
+    return RunningLaunch(
+        launch.url, handle | {"url": launch.url}, ranks.check, sender, made, launch.model
+    )
 
 
 class LedProcess:
@@ -88,9 +97,14 @@ class LedRanks(StartedRanks):
     """An engine whose ranks are led elsewhere. When one of them ends, the others are ended."""
 
     def __init__(
-        self, launch: Launch, url: str, folder: Path, start: Callable[[int, Path, Callable[[], None]], LedProcess]
+        self,
+        launch: Launch,
+        url: str,
+        folder: Path,
+        start: Callable[[int, Path, Callable[[], None]], LedProcess],
     ) -> None:
-        """Start the ranks. `start` gets a rank's number, its log, and what is to be called when it has ended."""
+        """Start the ranks. `start` gets a rank's number, its log, and what is to be called when it
+        has ended."""
         super().__init__(launch, url)
         folder.mkdir(parents=True, exist_ok=True)
         self._processes: list[LedProcess] = []
@@ -122,7 +136,8 @@ class LedRanks(StartedRanks):
 
 
 def copy_named_file(word: str, put: Callable[[Path, str], str]) -> str:
-    """Return a word of `bench` for another host. `put` copies the file that it names there, and returns its path."""
+    """Return a word of `bench` for another host. `put` copies the file that it names there, and
+    returns its path."""
     name, _, value = word.removeprefix("--").partition("=")
     scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
     if name not in _FILES or not Path(file).exists():
@@ -131,8 +146,8 @@ def copy_named_file(word: str, put: Callable[[Path, str], str]) -> str:
 
 
 def follow(client: RankProcess, host: str, check: Callable[[], None]) -> None:
-    """Return once `loadstone bench` on `host` has left a run folder there. `check` is called meanwhile; what it
-    raises ends the client, which saves what it has. Raises TargetError.
+    """Return once `loadstone bench` on `host` has left a run folder there. `check` is called
+    meanwhile; what it raises ends the client, which saves what it has. Raises TargetError.
     """
     try:
         while (code := client.exit_code()) is None:
@@ -145,5 +160,8 @@ def follow(client: RankProcess, host: str, check: Callable[[], None]) -> None:
     *_, last = ["it wrote nothing", *last_lines(client.log_path)]
     remedy = ""
     if code == _NO_PROGRAM or "No module named loadstone" in last:
-        remedy = "; Loadstone must be there: name its interpreter with python:, or write client: localhost"
+        remedy = (
+            "; Loadstone must be there: name its interpreter with python:, or write client:"
+            " localhost"
+        )
     raise TargetError(f"the client on {host} ended with exit code {code}: {last}{remedy}")

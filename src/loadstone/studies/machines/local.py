@@ -22,7 +22,8 @@ from loadstone.studies.supervise import RunningLaunch
 
 
 class LocalMachine:
-    """Starts one launch at a time on this machine. `ready_s`: how long an engine may take until it answers."""
+    """Starts one launch at a time on this machine. `ready_s`: how long an engine may take until it
+    answers."""
 
     kind = "local"
 
@@ -41,18 +42,23 @@ class LocalMachine:
             yield RunningLaunch(engine.url, {"url": engine.url})
             return
         if launch.parsed is not None and launch.parsed.pools:
-            with self._pools(pools_of(launch.parsed, launch, engine, free_port()), folder) as started:
+            with self._pools(
+                pools_of(launch.parsed, launch, engine, free_port()), folder
+            ) as started:
                 yield started
             return
         commands = commands_of(launch, engine, (), free_port(), here=True)
         if len(commands.ranks) > 1:
             raise InputError(
-                f"{len(commands.ranks)} nodes are needed, and `local` is one; run it --on another machine"
+                f"{len(commands.ranks)} nodes are needed, and `local` is one; run it --on another"
+                " machine"
             )
         with RunningEngine(commands, folder) as running:
             running.wait_ready(self._ready_s)
             made = provenance.of_launch(commands, start_up_s=running.start_up_s)
-            yield RunningLaunch(running.url, running.handle, running.check, None, made, commands.model)
+            yield RunningLaunch(
+                running.url, running.handle, running.check, None, made, commands.model
+            )
 
     @contextlib.contextmanager
     def _pools(self, made: PooledLaunch, folder: Path) -> Iterator[RunningLaunch]:
@@ -69,9 +75,16 @@ class LocalMachine:
             router.wait_ready(self._ready_s)
             running, first = [*workers, router], workers[0].launch
             ranks = tuple(rank for each in running for rank in each.launch.ranks)
-            start_up_s = max(each.start_up_s or 0.0 for each in workers) + (router.start_up_s or 0.0)
-            made_with = provenance.of_launch(msgspec.structs.replace(first, ranks=ranks), start_up_s=start_up_s)
-            handle: Handle = {"url": router.url, "processes": [pid for each in running for pid in each.processes]}
+            start_up_s = max(each.start_up_s or 0.0 for each in workers) + (
+                router.start_up_s or 0.0
+            )
+            made_with = provenance.of_launch(
+                msgspec.structs.replace(first, ranks=ranks), start_up_s=start_up_s
+            )
+            handle: Handle = {
+                "url": router.url,
+                "processes": [pid for each in running for pid in each.processes],
+            }
 
             def check() -> None:
                 for each in running:

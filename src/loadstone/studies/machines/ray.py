@@ -1,8 +1,9 @@
-"""Ray: the nodes of a launch are a placement group, its ranks actors on them that outlive the study's process.
+"""Ray: the nodes of a launch are a placement group, its ranks actors on them that outlive the
+study's process.
 
-An actor is found again by its name, in a namespace that the journal has before anything is placed. Each leads its
-rank by a shell, as a host reached by SSH does (ssh.py): when the actor ends, so does the rank. Nodes must have
-Loadstone.
+An actor is found again by its name, in a namespace that the journal has before anything is placed.
+Each leads its rank by a shell, as a host reached by SSH does (ssh.py): when the actor ends, so does
+the rank. Nodes must have Loadstone.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
 from loadstone.studies.machines.client import LedProcess, LedRanks, RemoteMachine, running_launch
 from loadstone.studies.machines.ray_host import RankHost
-from loadstone.studies.machines.ssh import CLIENT_GRACE_S, add_secrets, choose_client, make_rank_script, make_script
+from loadstone.studies.machines.ssh import (
+    CLIENT_GRACE_S,
+    add_secrets,
+    choose_client,
+    make_rank_script,
+    make_script,
+)
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.supervise import RunningLaunch
 
@@ -74,8 +81,12 @@ class RayMachine(RemoteMachine):
                 journal.write("launch", launch=launch.id, handle=handle)
                 commands = commands_of(launch, engine, addresses, port, addresses[0])
                 if commands.tasks_per_node > 1:
-                    raise InputError(f"{commands.engine} over several nodes is one world of MPI; use Slurm")
-                with _start_ranks(ray, commands, actors, folder, self._machine.setup, taken_up) as ranks:
+                    raise InputError(
+                        f"{commands.engine} over several nodes is one world of MPI; use Slurm"
+                    )
+                with _start_ranks(
+                    ray, commands, actors, folder, self._machine.setup, taken_up
+                ) as ranks:
                     ranks.wait_ready(self._limits.ready)
                     own = RayClient(ray, actors[0], self._machine, folder, ranks.check)
                     with choose_client(self._machine, {None: own}, folder, ranks.check) as sender:
@@ -87,13 +98,20 @@ class RayMachine(RemoteMachine):
         """End the actors, if there are any still."""
         namespace = str(left.get("namespace"))
         if not namespace.startswith("loadstone-"):
-            raise InputError(f"journal.jsonl names {namespace!r}, which is no launch of a study; end it by hand")
+            raise InputError(
+                f"journal.jsonl names {namespace!r}, which is no launch of a study; end it by hand"
+            )
         with _connect(self._machine.ray or "auto", namespace) as ray:
             _end_actors(ray, namespace)
 
 
 def _start_ranks(
-    ray: Any, commands: Commands, actors: Sequence[Any], folder: Path, setup: tuple[str, ...], goes: bool
+    ray: Any,
+    commands: Commands,
+    actors: Sequence[Any],
+    folder: Path,
+    setup: tuple[str, ...],
+    goes: bool,
 ) -> LedRanks:
     """Start the ranks, one an actor. `goes`: they run already."""
 
@@ -105,7 +123,8 @@ def _start_ranks(
 
 
 class RayProcess(LedProcess):
-    """A process that an actor leads; see measure.engines.launch.Rank. A thread of ours copies its log."""
+    """A process that an actor leads; see measure.engines.launch.Rank. A thread of ours copies its
+    log."""
 
     def __init__(
         self,
@@ -125,7 +144,9 @@ class RayProcess(LedProcess):
 
     def end(self) -> None:
         super().end()
-        with contextlib.suppress(Exception):  # Ray's errors have no common base; a lost actor has ended
+        with contextlib.suppress(
+            Exception
+        ):  # Ray's errors have no common base; a lost actor has ended
             self._actor.end.remote()
 
     def _follow(self) -> None:
@@ -150,7 +171,12 @@ class RayClient:
     """Sends the load from the first node, and brings the run folder back."""
 
     def __init__(
-        self, ray: Any, first: Any, machine: MachineSettings, folder: Path, check: Callable[[], None]
+        self,
+        ray: Any,
+        first: Any,
+        machine: MachineSettings,
+        folder: Path,
+        check: Callable[[], None],
     ) -> None:
         self._ray, self._machine, self._check = ray, machine, check
         self._log = folder / "client.log"
@@ -162,14 +188,30 @@ class RayClient:
 
         node = _get(self._ray, [self._first.node.remote()])[0]
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-        actor = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=strategy)(RankHost).remote()
+        actor = self._ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=strategy)(
+            RankHost
+        ).remote()
         try:
             work = _get(self._ray, [actor.work.remote()])[0]
-            sent = [client.copy_named_file(word, lambda file, name: self._put(actor, file, name)) for word in words]
-            argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
-            text = add_secrets(make_script(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S), KEY_VARIABLES)
+            sent = [
+                client.copy_named_file(word, lambda file, name: self._put(actor, file, name))
+                for word in words
+            ]
+            argv = (
+                self._machine.python or "python3",
+                "-m",
+                "loadstone",
+                "bench",
+                *sent,
+                "--out=runs",
+            )
+            text = add_secrets(
+                make_script(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S), KEY_VARIABLES
+            )
             try:
-                client.follow(RayProcess(self._ray, actor, text, self._log), "the first node", self._check)
+                client.follow(
+                    RayProcess(self._ray, actor, text, self._log), "the first node", self._check
+                )
             finally:
                 _unpack(_get(self._ray, [actor.packed.remote("runs")])[0], out)
                 _get(self._ray, [actor.clean.remote()])
@@ -189,7 +231,7 @@ def _unpack(content: bytes, out: Path) -> None:
             archive.extractall(out, filter="data")
 
 
-# --- the cluster ----------------------------------------------------------------------------------------------------
+# --- the cluster ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -214,9 +256,14 @@ def _connect(address: str, namespace: str) -> Iterator[Any]:
         )
     except (OSError, RuntimeError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"no Ray cluster is reached at {address} ({reason}); give the head's host:port") from error
+        raise InputError(
+            f"no Ray cluster is reached at {address} ({reason}); give the head's host:port"
+        ) from error
     finally:
-        for number, handler in before.items():  # Ray has handlers of its own; a study ends as it decides
+        for (
+            number,
+            handler,
+        ) in before.items():  # Ray has handlers of its own; a study ends as it decides
             if handler is not None:
                 signal.signal(number, handler)
     try:
@@ -240,19 +287,25 @@ def _find_actors(ray: Any, namespace: str, count: int) -> list[Any]:
 
 
 def _place_actors(ray: Any, namespace: str, count: int, gpus: int) -> list[Any]:
-    """Place an actor on each of as many nodes, once there is room. Raises TargetError where there never is."""
+    """Place an actor on each of as many nodes, once there is room. Raises TargetError where there
+    never is."""
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     fit = [
-        node for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU", 0) >= gpus
+        node
+        for node in ray.nodes()
+        if node["Alive"]
+        and node["Resources"].get("GPU", 0) >= gpus
         and node["Resources"].get("CPU", 0) >= 1
-    ]  # fmt: skip
+    ]
     if len(fit) < count:
         what = f" with {gpus} GPUs" if gpus else ""
         raise TargetError(f"{count} nodes{what} are needed, and the Ray cluster has {len(fit)}")
     needs = {"CPU": 1} | ({"GPU": gpus} if gpus else {})
-    group = placement_group([needs] * count, strategy="STRICT_SPREAD", name=namespace, lifetime="detached")
+    group = placement_group(
+        [needs] * count, strategy="STRICT_SPREAD", name=namespace, lifetime="detached"
+    )
     ray.get(group.ready())  # however long it waits: that is not the engine's time
     return [
         ray.remote(
@@ -262,7 +315,9 @@ def _place_actors(ray: Any, namespace: str, count: int, gpus: int) -> list[Any]:
             num_cpus=1,
             num_gpus=gpus,
             max_restarts=0,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=number),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=number
+            ),
         )(RankHost).remote()
         for number in range(count)
     ]
@@ -287,5 +342,7 @@ def _get(ray: Any, references: list[Any]) -> list[Any]:
     try:
         answers: list[Any] = ray.get(references, timeout=_ANSWER_S)
     except Exception as error:
-        raise TargetError(f"a node of the Ray cluster does not answer ({type(error).__name__})") from error
+        raise TargetError(
+            f"a node of the Ray cluster does not answer ({type(error).__name__})"
+        ) from error
     return answers

@@ -1,4 +1,5 @@
-"""A Ray actor of a study on its node: it leads one process, by a shell that ends when the actor does.
+"""A Ray actor of a study on its node: it leads one process, by a shell that ends when the actor
+does.
 
 Ray carries messages between actors as it likes; those of ours are bytes, text and numbers.
 """
@@ -54,7 +55,11 @@ class RankHost:
         """Start a shell that reads this, and then signs of life; see ssh.make_script()."""
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                ["bash", "-s"], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                ["bash", "-s"],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         # Where this actor is killed, nobody cleans up after it but that shell.
         gone = f"kill -0 {os.getpid()} 2>/dev/null || rm -rf {shlex.quote(str(self._folder))}"

@@ -1,8 +1,8 @@
 """Slurm: each launch is a job, which lives on when the process that runs the study is gone.
 
-The batch script is whole in itself: `sbatch` of it by hand starts the same. Ranks write logs and exit codes into the
-launch's folder, which all nodes share, as clusters do. A job is found again by its name, which the journal has before
-the job is submitted.
+The batch script is whole in itself: `sbatch` of it by hand starts the same. Ranks write logs and
+exit codes into the launch's folder, which all nodes share, as clusters do. A job is found again by
+its name, which the journal has before the job is submitted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.launch import LaunchError, StartedRanks, first_error
 from loadstone.measure.engines.process import ServerProcess, container_stop, free_port
-from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word, with_address
+from loadstone.studies.commands import (
+    commands_of,
+    gpus_per_node,
+    node_addresses,
+    shell_word,
+    with_address,
+)
 from loadstone.studies.file import EngineSettings, MachineSettings
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
@@ -41,12 +47,25 @@ _END_S = 120.0
 _WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "SUSPENDED")
 _RUNS = ("RUNNING",)
 _GOES = "COMPLETING"
-_NEVER = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "BadConstraints", "AccountNotAllowed",
-    "QOSNotAllowed", "InvalidAccount", "InvalidQOS", "AssocGrpNodeLimit", "QOSMaxNodePerUserLimit")  # fmt: skip
+_NEVER = (
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "PartitionConfig",
+    "BadConstraints",
+    "AccountNotAllowed",
+    "QOSNotAllowed",
+    "InvalidAccount",
+    "InvalidQOS",
+    "AssocGrpNodeLimit",
+    "QOSMaxNodePerUserLimit",
+)
 """Reasons for which a job would wait until somebody changes it or the cluster."""
 _CLIENT = "loadstone-client"
 """The name of its step."""
-_NOT_SHARED = "nothing was written to {}, which nodes must share with this host; give such a folder with --out"
+_NOT_SHARED = (
+    "nothing was written to {}, which nodes must share with this host; give such a folder with"
+    " --out"
+)
 _CLIENT_S = 60.0
 """A client that is told to end saves what it has."""
 
@@ -57,7 +76,8 @@ cd {folder} || exit 1
 {files}
 addresses=()
 for node in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do
-    addresses+=("$(scontrol show node "$node" --oneliner | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')")
+    addresses+=("$(scontrol show node "$node" --oneliner |
+        sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')")
 done
 read -r -d '' rank <<'RANK'
 trap : TERM
@@ -74,12 +94,13 @@ srun --nodes={step} --kill-on-bad-exit=1 --cpu-bind=none --output=rank-%n.log \\
     bash -c "$rank" rank "${{addresses[@]}}"
 """
 _CONTAINED = '"$@" &\nwait $!'
-"""A shell that waits for a child in the background heeds signals at once: the container is stopped before Slurm kills
-what started it, which would leave it behind."""
+"""A shell that waits for a child in the background heeds signals at once: the container is stopped
+before Slurm kills what started it, which would leave it behind."""
 
 
 class SlurmMachine(RemoteMachine):
-    """Submits a job for each launch. The folder of studies must be one that the nodes share with this host."""
+    """Submits a job for each launch. The folder of studies must be one that the nodes share with
+    this host."""
 
     kind = "slurm"
 
@@ -123,10 +144,13 @@ class SlurmMachine(RemoteMachine):
 
     def _name(self, launch: PlannedLaunch, folder: Path) -> str:
         """Name the job: the same study in another folder has jobs of its own."""
-        return f"loadstone-{self._study}-{launch.id}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
+        return (
+            f"loadstone-{self._study}-{launch.id}-{hashlib.sha256(bytes(folder)).hexdigest()[:8]}"
+        )
 
     def _commands(self, launch: PlannedLaunch, port: int) -> Commands:
-        """Return the commands of all ranks, with what stands for addresses until the job has its nodes."""
+        """Return the commands of all ranks, with what stands for addresses until the job has its
+        nodes."""
         engine = self._engines.get(launch.engine, EngineSettings())
         nodes = node_addresses(len(commands_of(launch, engine, (), port).ranks))
         return commands_of(launch, engine, nodes, port, nodes[0])
@@ -150,7 +174,9 @@ class SlurmMachine(RemoteMachine):
         ranks = []
         run = '"$@"'
         for i, rank in enumerate(commands.ranks):
-            exports = [f"export {key}={shell_word(value, _address)}" for key, value in rank.env.items()]
+            exports = [
+                f"export {key}={shell_word(value, _address)}" for key, value in rank.env.items()
+            ]
             words = [shell_word(word, _address) for word in commands.words(rank, str(folder))]
             if stop := container_stop(rank.argv):
                 exports.append(f"trap {shlex.quote(shlex.join(stop))} TERM")
@@ -159,7 +185,9 @@ class SlurmMachine(RemoteMachine):
         return _SCRIPT.format(
             options="\n".join(f"#SBATCH {option}" for option in options),
             folder=shlex.quote(str(folder)),
-            files="\n".join(f"printf %s {shlex.quote(text)} >{file}" for file, text in commands.files.items()),
+            files="\n".join(
+                f"printf %s {shlex.quote(text)} >{file}" for file, text in commands.files.items()
+            ),
             ranks="\n".join(ranks),
             setup="\n".join(machine.setup),
             step=f"{len(commands.ranks)} --ntasks-per-node={commands.tasks_per_node}"
@@ -172,13 +200,17 @@ class SlurmMachine(RemoteMachine):
         pause_s = _FIRST_POLL_S
         while True:
             job = find_job(name)
-            if job is not None and job.nodes and job.state not in _WAITS:  # it may be over already: see its logs
+            if (
+                job is not None and job.nodes and job.state not in _WAITS
+            ):  # it may be over already: see its logs
                 return job._replace(addresses=tuple(map(_address_of, job.nodes)))
             if job is None or job.state not in _WAITS:
                 raise TargetError(_describe_end(job, name))
             if job.reason in _NEVER:
                 problem = f"Slurm would keep the job waiting for ever ({job.reason})"
-                raise TargetError(f"{problem}; see partition, account, qos, time and options under machines")
+                raise TargetError(
+                    f"{problem}; see partition, account, qos, time and options under machines"
+                )
             time.sleep(pause_s)
             pause_s = min(_LAST_POLL_S, pause_s * 1.3)
 
@@ -194,11 +226,14 @@ class SlurmRanks(StartedRanks):
         self.ranks.extend(SlurmRank(folder, i) for i in range(len(commands.ranks)))
 
     def check(self) -> None:
-        """Check the ranks. Raises LaunchError also where Slurm has ended the job, and names a node that was lost."""
+        """Check the ranks. Raises LaunchError also where Slurm has ended the job, and names a node
+        that was lost."""
         try:
             super().check()
         except LaunchError as error:
-            if lost := find_lost_nodes(self._job.nodes):  # the ranks on others end for it, which is no reason
+            if lost := find_lost_nodes(
+                self._job.nodes
+            ):  # the ranks on others end for it, which is no reason
                 raise LaunchError(f"{self.launch.engine}: {lost}", error.cause, error.log) from None
             raise
         self.check_job()
@@ -215,15 +250,22 @@ class SlurmRanks(StartedRanks):
                 raise LaunchError(why, _describe_end(job, self._job.name), self._folder / "job.log")
             super().check()  # a rank that ended is the better reason
             log = self._folder / "job.log"
-            words = first_error(log.read_text(errors="replace")) if log.exists() else _NOT_SHARED.format(self._folder)
-            raise LaunchError(f"{self.launch.engine}: {_describe_end(job, self._job.name)}", words, log)
+            words = (
+                first_error(log.read_text(errors="replace"))
+                if log.exists()
+                else _NOT_SHARED.format(self._folder)
+            )
+            raise LaunchError(
+                f"{self.launch.engine}: {_describe_end(job, self._job.name)}", words, log
+            )
 
     def stop(self) -> None:
         """Do nothing: the job is cancelled as a whole."""
 
 
 class SlurmRank:
-    """A task of a job; see measure.engines.launch.Rank. Its exit code is in a file, written by the task's shell."""
+    """A task of a job; see measure.engines.launch.Rank. Its exit code is in a file, written by the
+    task's shell."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.log_path = folder / f"rank-{number}.log"
@@ -245,7 +287,12 @@ class SlurmClient:
     """Sends the load from a node of the job, into a folder that the node shares with this host."""
 
     def __init__(
-        self, job: SlurmJob, node: str, machine: MachineSettings, folder: Path, check: Callable[[], None]
+        self,
+        job: SlurmJob,
+        node: str,
+        machine: MachineSettings,
+        folder: Path,
+        check: Callable[[], None],
     ) -> None:
         self._job = job
         self._node = node
@@ -257,10 +304,26 @@ class SlurmClient:
         """See supervise.Client."""
         python = self._machine.python or sys.executable
         script = "\n".join((*self._machine.setup, 'exec "$@"'))
-        where = (f"--jobid={self._job.id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={self._node}")
+        where = (
+            f"--jobid={self._job.id}",
+            "--overlap",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={self._node}",
+        )
         argv = (python, "-P", "-m", "loadstone", "bench", *words, f"--out={out.absolute()}")
         log = self._folder / "client.log"
-        step = ("srun", *where, f"--job-name={_CLIENT}", "--cpu-bind=none", "bash", "-c", script, "client", *argv)
+        step = (
+            "srun",
+            *where,
+            f"--job-name={_CLIENT}",
+            "--cpu-bind=none",
+            "bash",
+            "-c",
+            script,
+            "client",
+            *argv,
+        )
         client.follow(SlurmStep(self._job, step, log), self._node, self._check)
 
 
@@ -276,15 +339,19 @@ class SlurmStep(ServerProcess):
         ends_s = time.monotonic() + _CLIENT_S
         if self.exit_code() is None:
             with contextlib.suppress(_RefusedError):
-                steps = _slurm("squeue", "--steps", "--noheader", f"--jobs={self._job.id}", "--format=%i|%j")
-                for number in [line.split("|")[0] for line in steps.split() if line.endswith(f"|{_CLIENT}")]:
+                steps = _slurm(
+                    "squeue", "--steps", "--noheader", f"--jobs={self._job.id}", "--format=%i|%j"
+                )
+                for number in [
+                    line.split("|")[0] for line in steps.split() if line.endswith(f"|{_CLIENT}")
+                ]:
                     _slurm("scancel", "--signal=TERM", number)
         while self.exit_code() is None and time.monotonic() < ends_s:
             time.sleep(_FIRST_POLL_S)
         super().stop()
 
 
-# --- commands of Slurm ----------------------------------------------------------------------------------------------
+# --- commands of Slurm ----------------------------------------------------------------------------
 
 
 class SlurmJob(NamedTuple):
@@ -299,9 +366,14 @@ class SlurmJob(NamedTuple):
 
 
 def find_job(name: str) -> SlurmJob | None:
-    """Find the last job of that name; None: Slurm knows none. Raises TargetError where it is silent for long."""
+    """Find the last job of that name; None: Slurm knows none. Raises TargetError where it is silent
+    for long."""
     words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T|%N|%r")
-    jobs = [line.strip().split("|") for line in _ask_patiently(*words).splitlines() if line.count("|") == 3]
+    jobs = [
+        line.strip().split("|")
+        for line in _ask_patiently(*words).splitlines()
+        if line.count("|") == 3
+    ]
     if not jobs:
         return None
     number, state, nodes, reason = max(jobs, key=lambda fields: int(fields[0]))
@@ -310,22 +382,32 @@ def find_job(name: str) -> SlurmJob | None:
 
 
 def cancel(name: str) -> None:
-    """Cancel the jobs of that name; returns when they are gone. Raises TargetError where they do not go."""
+    """Cancel the jobs of that name; returns when they are gone. Raises TargetError where they do
+    not go."""
     ends_s = time.monotonic() + _END_S
     _ask_patiently("scancel", "--quiet", f"--name={name}")
     while (job := find_job(name)) is not None and job.state in (*_WAITS, *_RUNS, _GOES):
         if time.monotonic() > ends_s:
             raise TargetError(
-                f"job {job.id} is {job.state} {_END_S:.0f} s after it was cancelled; see scancel {job.id}"
+                f"job {job.id} is {job.state} {_END_S:.0f} s after it was cancelled; see scancel"
+                f" {job.id}"
             )
         time.sleep(_FIRST_POLL_S)
 
 
 def _job_name(left: Handle) -> str:
-    """Return the name of a job that a study submitted. Raises InputError for another: none is ever cancelled."""
+    """Return the name of a job that a study submitted. Raises InputError for another: none is ever
+    cancelled."""
     name = left.get("job_name")
-    if not isinstance(name, str) or not name.startswith("loadstone-") or not str(left.get("port")).isdecimal():
-        raise InputError(f"journal.jsonl names {name!r}, which is no job of a study; end what is left of it by hand")
+    if (
+        not isinstance(name, str)
+        or not name.startswith("loadstone-")
+        or not str(left.get("port")).isdecimal()
+    ):
+        raise InputError(
+            f"journal.jsonl names {name!r}, which is no job of a study; end what is left of it by"
+            " hand"
+        )
     return name
 
 
@@ -345,7 +427,8 @@ def _submit(script: str, folder: Path, count: int) -> None:
 
 
 def _ask_patiently(*words: str) -> str:
-    """Return what a command of Slurm prints; it is run again while the controller does not answer."""
+    """Return what a command of Slurm prints; it is run again while the controller does not
+    answer."""
     ends_s = time.monotonic() + _SILENT_S
     while True:
         try:
@@ -362,8 +445,8 @@ class _RefusedError(Exception):
 
 def _slurm(*words: str) -> str:
     try:
-        # In a group of its own, and waited for: Ctrl-C shall not cut off a submission, of which nobody would know
-        # whether it counts.
+        # In a group of its own, and waited for: Ctrl-C shall not cut off a submission, of which
+        # nobody would know whether it counts.
         with subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -378,12 +461,16 @@ def _slurm(*words: str) -> str:
                 process.kill()
                 raise
     except FileNotFoundError:
-        raise TargetError(f"no {words[0]} here; run the study on a host where jobs are submitted") from None
+        raise TargetError(
+            f"no {words[0]} here; run the study on a host where jobs are submitted"
+        ) from None
     except subprocess.TimeoutExpired:
         raise _RefusedError(f"{words[0]} took more than {_ANSWER_S:.0f} s") from None
     if process.returncode != 0:
         lines = [line.split("error: ")[-1].strip() for line in errors.splitlines() if line.strip()]
-        raise _RefusedError(lines[-1] if lines else f"{words[0]} ended with exit code {process.returncode}")
+        raise _RefusedError(
+            lines[-1] if lines else f"{words[0]} ended with exit code {process.returncode}"
+        )
     return output
 
 
@@ -391,16 +478,22 @@ def _describe_end(job: SlurmJob | None, name: str) -> str:
     if job is None:
         return f"Slurm knows no job {name} any more"
     why = f" ({job.reason})" if job.reason not in ("", "None") else ""
-    remedy = {"TIMEOUT": "; give it more with time:", "NODE_FAIL": "; a node of it has vanished"}.get(job.state, "")
+    remedy = {
+        "TIMEOUT": "; give it more with time:",
+        "NODE_FAIL": "; a node of it has vanished",
+    }.get(job.state, "")
     return f"job {job.id} of Slurm is {job.state}{why}{remedy}"
 
 
 def find_lost_nodes(nodes: Sequence[str]) -> str:
-    """Name those of a job's nodes that Slurm has lost: `node n2 is lost (DOWN*)`; nothing where it has them all."""
+    """Name those of a job's nodes that Slurm has lost: `node n2 is lost (DOWN*)`; nothing where it
+    has them all."""
     lost = []
     for node in nodes:
         fields = _ask_patiently("scontrol", "show", "node", node, "--oneliner").split()
-        state = next((field.partition("=")[2] for field in fields if field.startswith("State=")), "")
+        state = next(
+            (field.partition("=")[2] for field in fields if field.startswith("State=")), ""
+        )
         if "DOWN" in state or "FAIL" in state or "NOT_RESPONDING" in state or state.endswith("*"):
             lost.append(f"node {node} is lost ({state})")
     return ", ".join(lost)
@@ -408,7 +501,9 @@ def find_lost_nodes(nodes: Sequence[str]) -> str:
 
 def _address_of(node: str) -> str:
     fields = _ask_patiently("scontrol", "show", "node", node, "--oneliner").split()
-    return next((field.partition("=")[2] for field in fields if field.startswith("NodeAddr=")), node)
+    return next(
+        (field.partition("=")[2] for field in fields if field.startswith("NodeAddr=")), node
+    )
 
 
 def _fill_address(commands: Commands, addresses: Sequence[str]) -> Commands:

@@ -1,8 +1,10 @@
-"""Hosts reached by SSH. What is started there ends with the process that runs the study, by a lease.
+"""Hosts reached by SSH. What is started there ends with the process that runs the study, by a
+lease.
 
-On the host a shell leads the process group of what it started, and reads lines that come from here every few seconds.
-When no more come, or the connection has ended, the group gets SIGTERM and later SIGKILL. So nothing is left of a
-supervisor that was killed, or whose network is gone. Of a host, nothing but a shell is needed.
+On the host a shell leads the process group of what it started, and reads lines that come from here
+every few seconds. When no more come, or the connection has ended, the group gets SIGTERM and later
+SIGKILL. So nothing is left of a supervisor that was killed, or whose network is gone. Of a host,
+nothing but a shell is needed.
 """
 
 from __future__ import annotations
@@ -76,8 +78,8 @@ echo $port
 
 
 class SshMachine(RemoteMachine):
-    """Starts a launch on the first of its hosts. Each is reached as `ssh` would, by its configuration and keys, and
-    refused where its own key is not known.
+    """Starts a launch on the first of its hosts. Each is reached as `ssh` would, by its
+    configuration and keys, and refused where its own key is not known.
     """
 
     kind = "ssh"
@@ -91,7 +93,9 @@ class SshMachine(RemoteMachine):
         count = len(commands_of(launch, engine, (), 1).ranks)
         names = self._machine.ssh[:count]
         if len(names) < count:
-            raise InputError(f"{count} nodes are needed, and this machine has {len(names)}; name more under ssh")
+            raise InputError(
+                f"{count} nodes are needed, and this machine has {len(names)}; name more under ssh"
+            )
         others = {self._machine.client or names[0]} - {client.HERE, *names}
         journal.write("launch", launch=launch.id)
         with connect(self._machine, (*names, *others)) as hosts:
@@ -100,9 +104,14 @@ class SshMachine(RemoteMachine):
             sender = by_name.get(self._machine.client or names[0])
             alone = "127.0.0.1" if sender is ranks[0] else ranks[0].address
             port = int(ranks[0].output(_FREE_PORT))
-            commands = commands_of(launch, engine, tuple(host.address for host in ranks), port, alone)
+            commands = commands_of(
+                launch, engine, tuple(host.address for host in ranks), port, alone
+            )
             if commands.tasks_per_node > 1:
-                raise InputError(f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm")
+                raise InputError(
+                    f"{commands.engine} over several nodes is one world of MPI; use a machine of"
+                    " Slurm"
+                )
             with _start_ranks(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
@@ -112,26 +121,34 @@ class SshMachine(RemoteMachine):
         """Do nothing: what was started here has ended with its supervisor."""
 
 
-def _start_ranks(commands: Commands, hosts: Sequence[SshHost], folder: Path, setup: tuple[str, ...]) -> LedRanks:
+def _start_ranks(
+    commands: Commands, hosts: Sequence[SshHost], folder: Path, setup: tuple[str, ...]
+) -> LedRanks:
     """Start the ranks, one a host."""
 
     def start(i: int, log_path: Path, on_end: Callable[[], None]) -> RemoteProcess:
         return hosts[i].start(make_rank_script(commands, i, setup), SECRETS, log_path, on_end)
 
     address = urlsplit(commands.url)
-    return LedRanks(commands, hosts[0].tunnel(address.hostname or "", address.port or 0), folder, start)
+    return LedRanks(
+        commands, hosts[0].tunnel(address.hostname or "", address.port or 0), folder, start
+    )
 
 
 class SshClient:
     """Sends the load from a host, and brings the run folder back."""
 
-    def __init__(self, host: SshHost, machine: MachineSettings, folder: Path, check: Callable[[], None]) -> None:
+    def __init__(
+        self, host: SshHost, machine: MachineSettings, folder: Path, check: Callable[[], None]
+    ) -> None:
         self._host = host
         self._machine = machine
         self._log = folder / "client.log"
         self._check = check
         place = f"{socket.gethostname()}:{folder.absolute()}"
-        self._work = f'"${{TMPDIR:-/tmp}}"/loadstone-{hashlib.sha256(place.encode()).hexdigest()[:8]}'
+        self._work = (
+            f'"${{TMPDIR:-/tmp}}"/loadstone-{hashlib.sha256(place.encode()).hexdigest()[:8]}'
+        )
 
     def bench(self, words: Sequence[str], out: Path) -> None:
         """See supervise.Client."""
@@ -139,12 +156,23 @@ class SshClient:
         work = self._host.output(f"rm -rf {self._work}-*; mktemp -d {self._work}-XXXXXX").strip()
         try:
             sent = [
-                client.copy_named_file(word, lambda file, name: self._host.send(file, f"{work}/{name}"))
+                client.copy_named_file(
+                    word, lambda file, name: self._host.send(file, f"{work}/{name}")
+                )
                 for word in words
             ]
-            argv = (self._machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
+            argv = (
+                self._machine.python or "python3",
+                "-m",
+                "loadstone",
+                "bench",
+                *sent,
+                "--out=runs",
+            )
             script = make_script(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S)
-            client.follow(self._host.start(script, KEY_VARIABLES, self._log), self._host.name, self._check)
+            client.follow(
+                self._host.start(script, KEY_VARIABLES, self._log), self._host.name, self._check
+            )
         finally:
             self._host.fetch(f"{work}/runs", out)
             self._host.output(f"rm -rf {shlex.quote(work)}")
@@ -152,10 +180,14 @@ class SshClient:
 
 @contextlib.contextmanager
 def choose_client(
-    machine: MachineSettings, own: Mapping[str | None, LoadClient], folder: Path, check: Callable[[], None]
+    machine: MachineSettings,
+    own: Mapping[str | None, LoadClient],
+    folder: Path,
+    check: Callable[[], None],
 ) -> Iterator[LoadClient | None]:
-    """Yield who sends the load: a node of the launch, this process (None), or a host that is reached by SSH. `own`:
-    the nodes by their names, under None the one that does where the study names no host.
+    """Yield who sends the load: a node of the launch, this process (None), or a host that is
+    reached by SSH. `own`: the nodes by their names, under None the one that does where the study
+    names no host.
     """
     host = machine.client
     if host == client.HERE:
@@ -175,11 +207,14 @@ def make_script(
     work: str | None,
     grace_s: int,
 ) -> str:
-    """Make the script for a host's shell. Secrets follow it line by line, then the lines that keep it going."""
+    """Make the script for a host's shell. Secrets follow it line by line, then the lines that keep
+    it going."""
     before = [f"printf %s {shlex.quote(text)} >{shlex.quote(name)}" for name, text in files.items()]
     before += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
     variables = [f"{name}={value}" for name, value in env.items()]
-    stop = ["(", *setup, shlex.join(words), ") >/dev/null"] if (words := container_stop(argv)) else []
+    stop = (
+        ["(", *setup, shlex.join(words), ") >/dev/null"] if (words := container_stop(argv)) else []
+    )
     return _LEAD.format(
         enter=f"cd {shlex.quote(work)}" if work else f'cd "$({_TEMPORARY})"',
         before="\n".join(before),
@@ -194,22 +229,27 @@ def make_script(
 def make_rank_script(commands: Commands, number: int, setup: Sequence[str]) -> str:
     """Make the script of a rank."""
     rank = commands.ranks[number]
-    return make_script(commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S)
+    return make_script(
+        commands.words(rank, "."), rank.env, setup, commands.files, None, _RANK_GRACE_S
+    )
 
 
 def add_secrets(script: str, names: Sequence[str]) -> str:
     """Append those of the variables that are set here to a script of make_script()."""
     values = {name: os.environ.get(name, "") for name in names}
-    given = "".join(f"{name}={value}\n" for name, value in values.items() if value and "\n" not in value)
+    given = "".join(
+        f"{name}={value}\n" for name, value in values.items() if value and "\n" not in value
+    )
     return f"{script}{given}\n"
 
 
-# --- connections ----------------------------------------------------------------------------------------------------
+# --- connections ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def connect(machine: MachineSettings, names: Sequence[str]) -> Iterator[list[SshHost]]:
-    """Connect to hosts for as long as the context lasts. Raises InputError where one cannot be reached."""
+    """Connect to hosts for as long as the context lasts. Raises InputError where one cannot be
+    reached."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="ssh", daemon=True)
     thread.start()
@@ -229,11 +269,15 @@ def connect(machine: MachineSettings, names: Sequence[str]) -> Iterator[list[Ssh
 class SshHost:
     """A connection to a host. `address`: the host's, as this machine sees it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, machine: MachineSettings, name: str) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, machine: MachineSettings, name: str
+    ) -> None:
         try:
             import asyncssh
         except ModuleNotFoundError:
-            raise InputError("machines with ssh need asyncssh; pip install 'loadstone[ssh]'") from None
+            raise InputError(
+                "machines with ssh need asyncssh; pip install 'loadstone[ssh]'"
+            ) from None
         self.name = name
         self._loop = loop
         key = machine.key and str(Path(machine.key).expanduser())
@@ -251,9 +295,15 @@ class SshHost:
                 )
             )
         except asyncssh.HostKeyNotVerifiable:
-            problem, remedy = "its key is not in known_hosts", f"connect once with ssh {name}, and check it"
+            problem, remedy = (
+                "its key is not in known_hosts",
+                f"connect once with ssh {name}, and check it",
+            )
         except asyncssh.PermissionDenied:
-            problem, remedy = "it refuses this user and key", "see user and key under machines, and ~/.ssh/config"
+            problem, remedy = (
+                "it refuses this user and key",
+                "see user and key under machines, and ~/.ssh/config",
+            )
         except (asyncssh.Error, OSError, ValueError) as error:
             problem = " ".join(str(error).split()) or type(error).__name__
         if problem:
@@ -266,14 +316,20 @@ class SshHost:
         done = self._do(self._connection.run("exec bash -s", input=script, check=False))
         if done.exit_status != 0:
             problem = " ".join(str(done.stderr).split())[:300]
-            raise TargetError(f"{self.name}: a command ended with exit code {done.exit_status}: {problem}")
+            raise TargetError(
+                f"{self.name}: a command ended with exit code {done.exit_status}: {problem}"
+            )
         return str(done.stdout)
 
     def start(
-        self, script: str, secrets: Sequence[str], log_path: Path, on_end: Callable[[], None] = lambda: None
+        self,
+        script: str,
+        secrets: Sequence[str],
+        log_path: Path,
+        on_end: Callable[[], None] = lambda: None,
     ) -> RemoteProcess:
-        """Start a script of make_script(), with those of the variables that are set here. `on_end` is called when it
-        has ended, in another thread.
+        """Start a script of make_script(), with those of the variables that are set here. `on_end`
+        is called when it has ended, in another thread.
         """
         return self._do(RemoteProcess.start(self, add_secrets(script, secrets), log_path, on_end))
 
@@ -288,7 +344,8 @@ class SshHost:
         return there
 
     def fetch(self, there: str, out: Path) -> None:
-        """Bring what lies in a folder there into `out`, each thing whole or not at all. Nothing there: nothing."""
+        """Bring what lies in a folder there into `out`, each thing whole or not at all. Nothing
+        there: nothing."""
         with contextlib.suppress(TargetError):
             self.output(f"cd {shlex.quote(there)}")
             part = out.with_name(f"{out.name}.part")
@@ -336,17 +393,23 @@ async def _as_coroutine(work: Awaitable[_T]) -> _T:
 class RemoteProcess(LedProcess):
     """A process that a host's shell leads; see measure.engines.launch.Rank."""
 
-    def __init__(self, host: SshHost, process: Any, log_path: Path, on_end: Callable[[], None]) -> None:
+    def __init__(
+        self, host: SshHost, process: Any, log_path: Path, on_end: Callable[[], None]
+    ) -> None:
         super().__init__(log_path, on_end, CLIENT_GRACE_S + _LEASE_S)
         self._host = host
         self._process = process
         self._tasks = [asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._beat())]
 
     @classmethod
-    async def start(cls, host: SshHost, text: str, log_path: Path, on_end: Callable[[], None]) -> RemoteProcess:
+    async def start(
+        cls, host: SshHost, text: str, log_path: Path, on_end: Callable[[], None]
+    ) -> RemoteProcess:
         import asyncssh
 
-        process = await host._connection.create_process("exec bash -s", stdout=str(log_path), stderr=asyncssh.STDOUT)
+        process = await host._connection.create_process(
+            "exec bash -s", stdout=str(log_path), stderr=asyncssh.STDOUT
+        )
         process.stdin.write(text)
         return cls(host, process, log_path, on_end)
 

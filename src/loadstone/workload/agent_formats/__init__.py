@@ -1,4 +1,5 @@
-"""Reads files of agents' sessions: what their lines hold becomes RawSession, calls in order with their parents."""
+"""Reads files of agents' sessions: what their lines hold becomes RawSession, calls in order with
+their parents."""
 
 from __future__ import annotations
 
@@ -18,24 +19,33 @@ from loadstone.workload.agent_formats.weka import WekaReader
 from loadstone.workload.files import describe_broken, first_line, lines
 
 GIVE = (
-    "give sessions of agents as a Weka trace, Mooncake or Dynamo rows with session_id, MLPerf's agentic rows, OpenAI "
-    "messages with tools, or OpenTelemetry GenAI spans, as JSON or JSONL in UTF-8"
+    "give sessions of agents as a Weka trace, Mooncake or Dynamo rows with session_id, MLPerf's"
+    " agentic rows, OpenAI messages with tools, or OpenTelemetry GenAI spans, as JSON or JSONL in"
+    " UTF-8"
 )
 _MOST_BYTES = 1 << 31
 READERS: dict[str, type[Reader]] = {
-    "weka": WekaReader, "otel": OtelReader, "mlperf": MlperfReader, "messages": MessagesReader, "rows": RowsReader,
-}  # fmt: skip
+    "weka": WekaReader,
+    "otel": OtelReader,
+    "mlperf": MlperfReader,
+    "messages": MessagesReader,
+    "rows": RowsReader,
+}
 _KEYS = (
-    ("weka", {"requests", "block_size"}), ("otel", {"spans"}), ("otel", {"resourceSpans"}),
-    ("mlperf", {"conversation_id", "role"}), ("rows", {"session_id", "messages"}),
-    ("rows", {"input_length", "output_length"}), ("rows", {"input_tokens", "output_tokens"}),
+    ("weka", {"requests", "block_size"}),
+    ("otel", {"spans"}),
+    ("otel", {"resourceSpans"}),
+    ("mlperf", {"conversation_id", "role"}),
+    ("rows", {"session_id", "messages"}),
+    ("rows", {"input_length", "output_length"}),
+    ("rows", {"input_tokens", "output_tokens"}),
     ("messages", {"messages"}),
-)  # fmt: skip
+)
 
 
 def documents(path: Path, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the JSON objects of a file, with their line or, of an array, their place: one to a line, in an array, or
-    one that is the whole file. Raises InputError.
+    """Yield the JSON objects of a file, with their line or, of an array, their place: one to a
+    line, in an array, or one that is the whole file. Raises InputError.
     """
     line, head = first_line(path, stream, GIVE)
     text = head.strip()
@@ -50,7 +60,10 @@ def documents(path: Path, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path}, line {line}: no JSON object; {GIVE}")
     data = stream.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
-        raise InputError(f"{path}: over {_MOST_BYTES:,} bytes in one JSON value; give JSONL, an object on each line")
+        raise InputError(
+            f"{path}: over {_MOST_BYTES:,} bytes in one JSON value; give JSONL, an object on each"
+            " line"
+        )
     if text[:1] == b"{":
         yield line, data
         return
@@ -62,8 +75,8 @@ def documents(path: Path, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_whole(text: bytes) -> bool:
-    """Tell whether a line that begins an object is one, or is meant to be: a file of one pretty-printed object has
-    its first line end in the middle.
+    """Tell whether a line that begins an object is one, or is meant to be: a file of one
+    pretty-printed object has its first line end in the middle.
     """
     try:
         msgspec.json.decode(text, type=msgspec.Raw)
@@ -83,4 +96,6 @@ def format_of(path: Path, line: int, value: bytes) -> str:
     for name, needed in _KEYS:
         if needed <= keys:
             return name
-    raise InputError(f"{path}, line {line}: not an agents' session, but {', '.join(sorted(keys)[:12])}; {GIVE}")
+    raise InputError(
+        f"{path}, line {line}: not an agents' session, but {', '.join(sorted(keys)[:12])}; {GIVE}"
+    )

@@ -15,7 +15,15 @@ from loadstone.workload.agent_formats.session import NO_BLOCKS, RawCall, RawSess
 from loadstone.workload.prompts import text_tokens
 from loadstone.workload.trace import BadLine
 
-_SENT = ("content", "reasoning_content", "reasoning", "name", "tool_calls", "function_call", "tool_call_id")
+_SENT = (
+    "content",
+    "reasoning_content",
+    "reasoning",
+    "name",
+    "tool_calls",
+    "function_call",
+    "tool_call_id",
+)
 """What a server takes of a message besides its role, which comes first."""
 
 
@@ -33,7 +41,8 @@ class Message(Struct):
 
 
 def text_of(message: Message, dropped: Counter[str]) -> str:
-    """Write a message as it is sent, as JSON. Parts that are no text cannot be sent, and are counted."""
+    """Write a message as it is sent, as JSON. Parts that are no text cannot be sent, and are
+    counted."""
     content = message.content
     if isinstance(content, list):
         kinds = [str(part.get("type")) for part in content]
@@ -52,16 +61,33 @@ def answer_tokens(text: str) -> int:
 
 def fields_of(item: Mapping[str, Any]) -> str | None:
     """Write what a request says of its tools as JSON; None: nothing."""
-    fields = {name: item[name] for name in ("tools", "tool_choice", "parallel_tool_calls") if item.get(name)}
+    fields = {
+        name: item[name]
+        for name in ("tools", "tool_choice", "parallel_tool_calls")
+        if item.get(name)
+    }
     return msgspec.json.encode(fields).decode() if fields else None
 
 
 def call_of_messages(
-    messages: Sequence[str], place: int, output_tokens: int, fields: str | None, delay_s: float = 0.0
+    messages: Sequence[str],
+    place: int,
+    output_tokens: int,
+    fields: str | None,
+    delay_s: float = 0.0,
 ) -> RawCall:
     """Make the call at this place of a session in which each follows the one before."""
     after = (place - 1,) if place else ()
-    return RawCall(after, False, delay_s if place else 0.0, 1, output_tokens, NO_BLOCKS, tuple(messages), fields)
+    return RawCall(
+        after,
+        False,
+        delay_s if place else 0.0,
+        1,
+        output_tokens,
+        NO_BLOCKS,
+        tuple(messages),
+        fields,
+    )
 
 
 class _Conversation(Struct):
@@ -72,7 +98,8 @@ class _Conversation(Struct):
 
 
 class MessagesReader(Reader):
-    """Reads OpenAI's messages: an assistant's message is the answer to a call, and what stands last asks for one."""
+    """Reads OpenAI's messages: an assistant's message is the answer to a call, and what stands last
+    asks for one."""
 
     def __init__(self, dropped: Counter[str]) -> None:
         super().__init__(dropped)
@@ -86,7 +113,10 @@ class MessagesReader(Reader):
         begun = 0
         for message in item.messages:
             if begun in self._whole:
-                raise InputError(f"--agents, line {line}: begins with all of an earlier one; give it as --dataset")
+                raise InputError(
+                    f"--agents, line {line}: begins with all of an earlier one; give it as"
+                    " --dataset"
+                )
             text = text_of(message, self._dropped)
             begun = hash((begun, text))
             if message.role == "assistant" and messages and not messages[-1].startswith(ASSISTANT):

@@ -9,8 +9,21 @@ from typing import Any
 from msgspec import Struct
 
 from loadstone.core.plan import ASSISTANT
-from loadstone.workload.agent_formats.messages import Message, answer_tokens, call_of_messages, fields_of, text_of
-from loadstone.workload.agent_formats.session import BadSession, RawCall, RawSession, Reader, Seconds, read_as
+from loadstone.workload.agent_formats.messages import (
+    Message,
+    answer_tokens,
+    call_of_messages,
+    fields_of,
+    text_of,
+)
+from loadstone.workload.agent_formats.session import (
+    BadSession,
+    RawCall,
+    RawSession,
+    Reader,
+    Seconds,
+    read_as,
+)
 from loadstone.workload.trace import BadLine
 
 
@@ -65,14 +78,18 @@ class MlperfReader(Reader):
             self._messages.append(text)
         elif row.tool_results is not None:
             self._messages += [
-                text_of(Message("tool", each.content, tool_call_id=each.tool_call_id), self._dropped)
+                text_of(
+                    Message("tool", each.content, tool_call_id=each.tool_call_id), self._dropped
+                )
                 for each in row.tool_results
             ]
         else:
             self._messages.append(text_of(row, self._dropped))
 
     def _end_call(self, output_tokens: int) -> None:
-        call = call_of_messages(self._messages, len(self._calls), output_tokens, self._fields, self._delay_s)
+        call = call_of_messages(
+            self._messages, len(self._calls), output_tokens, self._fields, self._delay_s
+        )
         self._calls.append(call)
         self._delay_s = 0.0
 

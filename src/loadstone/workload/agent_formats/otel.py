@@ -12,7 +12,14 @@ import msgspec
 import numpy as np
 
 from loadstone.workload.agent_formats.messages import Message, fields_of, text_of
-from loadstone.workload.agent_formats.session import MOST_SECONDS, NO_BLOCKS, RawCall, RawSession, Reader, read_as
+from loadstone.workload.agent_formats.session import (
+    MOST_SECONDS,
+    NO_BLOCKS,
+    RawCall,
+    RawSession,
+    Reader,
+    read_as,
+)
 from loadstone.workload.prompts import text_tokens
 from loadstone.workload.trace import BadLine
 
@@ -35,45 +42,73 @@ class OtelReader(Reader):
                 found = True
                 yield _session_of_spans(timed)
         if not found:
-            raise BadLine("no calls", "no span with gen_ai.input.messages", "record what is asked, or leave it out")
+            raise BadLine(
+                "no calls",
+                "no span with gen_ai.input.messages",
+                "record what is asked, or leave it out",
+            )
 
     def _call(self, span: dict[str, Any]) -> tuple[float, float, RawCall] | None:
         """Make a call of a span, with its times; None where it is none."""
         facts = span["attributes"]
         asked = facts.get("gen_ai.input.messages", facts.get("gen_ai.prompt"))
-        if asked is None or facts.get("gen_ai.operation.name") in ("execute_tool", "embeddings", "invoke_agent"):
+        if asked is None or facts.get("gen_ai.operation.name") in (
+            "execute_tool",
+            "embeddings",
+            "invoke_agent",
+        ):
             return None
         messages = [text_of(each, self._dropped) for each in _span_messages(asked, "user")]
         if not messages:
             return None
-        names = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.output", "gen_ai.completion")
+        names = (
+            "gen_ai.output.messages",
+            "gen_ai.output.text",
+            "gen_ai.output",
+            "gen_ai.completion",
+        )
         answer = next((facts[name] for name in names if facts.get(name)), None)
-        counted = facts.get("gen_ai.usage.output_tokens", facts.get("gen_ai.usage.completion_tokens"))
+        counted = facts.get(
+            "gen_ai.usage.output_tokens", facts.get("gen_ai.usage.completion_tokens")
+        )
         if counted is None and answer is not None:
-            counted = text_tokens("".join(text_of(each, Counter()) for each in _span_messages(answer, "assistant")))
+            counted = text_tokens(
+                "".join(text_of(each, Counter()) for each in _span_messages(answer, "assistant"))
+            )
         if counted is None:
             counted = facts.get("gen_ai.request.max_tokens") or _UNKNOWN_OUTPUT
         tools = _decoded(facts.get("gen_ai.tool.definitions"))
         fields = fields_of({"tools": tools if isinstance(tools, list) else None})
         start, end = _seconds(span, "start"), _seconds(span, "end")
         out = _whole(counted, "output tokens")
-        return start, max(start, end), RawCall((), False, 0.0, 1, max(1, out), NO_BLOCKS, messages, fields)
+        return (
+            start,
+            max(start, end),
+            RawCall((), False, 0.0, 1, max(1, out), NO_BLOCKS, messages, fields),
+        )
 
 
 def _session_of_spans(timed: list[tuple[float, float, RawCall]]) -> RawSession:
-    """Link calls by their times: each follows all that had ended by then, but those that these followed."""
+    """Link calls by their times: each follows all that had ended by then, but those that these
+    followed."""
     timed.sort(key=lambda each: each[:2])
     starts, ends = (np.array([each[at] for each in timed]) for at in (0, 1))
     calls = []
     for place, (start, _, call) in enumerate(timed):
         over = np.flatnonzero(ends[:place] <= start)
         sent = not len(over)
-        after = over[ends[over] > starts[over].max(initial=-math.inf)] if len(over) else np.array([place - 1])
+        after = (
+            over[ends[over] > starts[over].max(initial=-math.inf)]
+            if len(over)
+            else np.array([place - 1])
+        )
         if not len(after) and len(over):
             after = over[-1:]  # calls that took no time
         since = float((starts if sent else ends)[after].max()) if place else start
         links = tuple(after.tolist()) if place else ()
-        calls.append(call._replace(after=links, sent=sent and place > 0, delay_s=max(0.0, start - since)))
+        calls.append(
+            call._replace(after=links, sent=sent and place > 0, delay_s=max(0.0, start - since))
+        )
     return RawSession(calls, 0)
 
 
@@ -85,7 +120,12 @@ def _spans(item: dict[str, Any]) -> Iterator[Any]:
         for scope in _objects(resource, "scopeSpans"):
             for span in _objects(scope, "spans"):
                 named = _objects(span, "attributes")
-                yield {**span, "attributes": {str(each.get("key")): _plain(each.get("value")) for each in named}}
+                yield {
+                    **span,
+                    "attributes": {
+                        str(each.get("key")): _plain(each.get("value")) for each in named
+                    },
+                }
 
 
 def _objects(item: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
@@ -109,7 +149,8 @@ def _decoded(value: Any) -> Any:
 
 
 def _span_messages(value: Any, role: str) -> list[Message]:
-    """Read messages of a span: OpenAI's, or with the semantic conventions' parts, or a text of this `role`."""
+    """Read messages of a span: OpenAI's, or with the semantic conventions' parts, or a text of this
+    `role`."""
     value = _decoded(value)
     if isinstance(value, str):
         return [Message(role, value)]
@@ -118,7 +159,11 @@ def _span_messages(value: Any, role: str) -> list[Message]:
         if not isinstance(item, dict):
             raise BadLine("not as the format has it", "a message that is no object")
         parts = item.get("parts")
-        found += _of_parts(item, parts) if isinstance(parts, list) else [_convert({"role": role, **item})]
+        found += (
+            _of_parts(item, parts)
+            if isinstance(parts, list)
+            else [_convert({"role": role, **item})]
+        )
     return found
 
 
@@ -140,10 +185,14 @@ def _of_parts(item: dict[str, Any], parts: list[Any]) -> list[Message]:
         if kind == "text":
             texts.append(str(part.get("content") or part.get("text") or ""))
         elif kind in ("reasoning", "thinking"):
-            message.reasoning_content = (message.reasoning_content or "") + str(part.get("content") or "")
+            message.reasoning_content = (message.reasoning_content or "") + str(
+                part.get("content") or ""
+            )
         elif kind == "tool_call":
             arguments = part.get("arguments")
-            text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+            text = (
+                arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
+            )
             function = {"name": part.get("name"), "arguments": text}
             call = {"id": part.get("id"), "type": "function", "function": function}
             message.tool_calls = [*(message.tool_calls or ()), call]
@@ -153,7 +202,11 @@ def _of_parts(item: dict[str, Any], parts: list[Any]) -> list[Message]:
             results.append(Message("tool", text, tool_call_id=str(part.get("id"))))
         else:
             others.append({"type": str(kind)})
-    message.content = [*({"type": "text", "text": each} for each in texts), *others] if others else "\n".join(texts)
+    message.content = (
+        [*({"type": "text", "text": each} for each in texts), *others]
+        if others
+        else "\n".join(texts)
+    )
     if not texts and message.tool_calls:
         message.content = None
     alone = results and not texts and not others and not message.tool_calls

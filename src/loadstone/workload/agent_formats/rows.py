@@ -51,7 +51,8 @@ class _Row(Struct):
 
 
 class RowsReader(Reader):
-    """Reads a call per line. Sessions may be interleaved; parents may stand in other sessions, which are then one."""
+    """Reads a call per line. Sessions may be interleaved; parents may stand in other sessions,
+    which are then one."""
 
     def __init__(self, dropped: Counter[str]) -> None:
         super().__init__(dropped)
@@ -62,10 +63,20 @@ class RowsReader(Reader):
     def add(self, line: int, value: bytes) -> Iterator[RawSession]:
         row = read_as(_Row, value)
         if row.message_mode != "history":
-            raise BadLine("live only", f"message_mode {row.message_mode!r}", "give whole histories, with the answers")
+            raise BadLine(
+                "live only",
+                f"message_mode {row.message_mode!r}",
+                "give whole histories, with the answers",
+            )
         if row.trigger not in ("sent", "ended"):
-            raise BadLine("not as the format has it", f"'trigger' is {row.trigger[:40]!r}", "write sent or ended")
-        if not row.messages and (row.messages is not None or not (row.input_length or row.input_tokens)):
+            raise BadLine(
+                "not as the format has it",
+                f"'trigger' is {row.trigger[:40]!r}",
+                "write sent or ended",
+            )
+        if not row.messages and (
+            row.messages is not None or not (row.input_length or row.input_tokens)
+        ):
             raise BadLine("no input", "neither messages nor a length of input above 0")
         if row.block_tokens is not None and self._block not in (0, row.block_tokens):
             what = f"blocks of {row.block_tokens} tokens here, of {self._block} further up"
@@ -81,7 +92,8 @@ class RowsReader(Reader):
             name = row.request_id if row.request_id is not None else row.id
             if name is not None and places.setdefault(name, at) != at:
                 repeated[at] = BadSession(
-                    line, BadLine("repeated id", f"{str(name)[:40]!r} names two calls", "rename one")
+                    line,
+                    BadLine("repeated id", f"{str(name)[:40]!r} names two calls", "rename one"),
                 )
         parents = [repeated.get(at, each) for at, each in enumerate(self._parents(places))]
         yield from (each for each in parents if isinstance(each, BadSession))
@@ -92,7 +104,11 @@ class RowsReader(Reader):
             order = _sort_parents_first(members, known)
             if len(order) < len(members):
                 at = next(each for each in members if each not in set(order))
-                circle = BadLine("circle", "it waits for a call that waits for it", "take one of these parents away")
+                circle = BadLine(
+                    "circle",
+                    "it waits for a call that waits for it",
+                    "take one of these parents away",
+                )
                 yield BadSession(self._rows[at][0], circle)
                 continue
             try:
@@ -101,7 +117,8 @@ class RowsReader(Reader):
                 yield BadSession(self._line, bad_line)
 
     def _parents(self, places: Mapping[str | int, int]) -> Iterator[list[int] | BadSession]:
-        """Yield the parents of each row: those that it names, else the row before it of its session."""
+        """Yield the parents of each row: those that it names, else the row before it of its
+        session."""
         last: dict[str | int, int] = {}
         for at, (line, row) in enumerate(self._rows):
             named = row.wait_for if row.wait_for is not None else row.after
@@ -114,7 +131,9 @@ class RowsReader(Reader):
             missing = [each for each in named if each not in places]
             if missing:
                 what = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
-                yield BadSession(line, BadLine("no such parent", what, "give that call, or another"))
+                yield BadSession(
+                    line, BadLine("no such parent", what, "give that call, or another")
+                )
             else:
                 yield [places[each] for each in dict.fromkeys(named)]
 
@@ -128,7 +147,8 @@ class RowsReader(Reader):
             after = tuple(sorted(place_of[each] for each in parents[at]))
             sent, delay_s = row.trigger == "sent", self._delay_s(row)
             if place and delay_s is None and row.timestamp is not None:
-                # Only when it began is known: it keeps that distance from the sending of the one that it follows.
+                # Only when it began is known: it keeps that distance from the sending of the one
+                # that it follows.
                 first = rows[after[-1] if after else 0].timestamp
                 sent, delay_s = True, max(0.0, row.timestamp - (first or 0.0)) / 1000
             if place and not after:
@@ -137,7 +157,9 @@ class RowsReader(Reader):
             tokens = row.input_length or row.input_tokens or 1
             messages = [text_of(each, self._dropped) for each in row.messages or ()]
             if (row.messages is None) == (rows[0].messages is not None):
-                raise BadLine("no input", "a session of which some calls have messages and some have not")
+                raise BadLine(
+                    "no input", "a session of which some calls have messages and some have not"
+                )
             fields = fields_of({"tools": row.tools, "tool_choice": row.tool_choice})
             blocks = make_blocks(row.hash_ids, tokens, block)
             pause_s = delay_s or 0.0 if place else 0.0
@@ -152,18 +174,28 @@ class RowsReader(Reader):
         return ((row.delay or 0.0) + (row.tool_wait_ms or 0.0)) / 1000
 
     def _block_tokens(self) -> int:
-        """Tell how many tokens a block has, which Mooncake's format does not say: what most prompts' lengths fit."""
+        """Tell how many tokens a block has, which Mooncake's format does not say: what most
+        prompts' lengths fit."""
         if self._block:
             return self._block
         sizes = (_MOONCAKE_BLOCK, _DYNAMO_BLOCK, 16, 32, 128, 256, 1024)
-        told = [(len(row.hash_ids), row.input_length or row.input_tokens or 1) for _, row in self._rows[:1000]]
-        fits = {size: sum(-(-tokens // size) == count for count, tokens in told if count) for size in sizes}
+        told = [
+            (len(row.hash_ids), row.input_length or row.input_tokens or 1)
+            for _, row in self._rows[:1000]
+        ]
+        fits = {
+            size: sum(-(-tokens // size) == count for count, tokens in told if count)
+            for size in sizes
+        }
         self._block = max(sizes, key=lambda size: fits[size])
         return self._block
 
 
-def _connected(parents: Sequence[Sequence[int]], names: Sequence[str | int | None]) -> list[list[int]]:
-    """Divide rows into sessions: those of one name, and those that wait for one another, are together."""
+def _connected(
+    parents: Sequence[Sequence[int]], names: Sequence[str | int | None]
+) -> list[list[int]]:
+    """Divide rows into sessions: those of one name, and those that wait for one another, are
+    together."""
     root = list(range(len(parents)))
 
     def find(at: int) -> int:
@@ -181,7 +213,8 @@ def _connected(parents: Sequence[Sequence[int]], names: Sequence[str | int | Non
 
 
 def _sort_parents_first(members: Sequence[int], parents: Sequence[Sequence[int]]) -> list[int]:
-    """Order a session's rows so that each comes after those that it waits for; without those of a circle."""
+    """Order a session's rows so that each comes after those that it waits for; without those of a
+    circle."""
     left = {at: len(parents[at]) for at in members}
     children = by_key((each, at) for at in members for each in parents[at])
     ready = [at for at in members if not left[at]]

@@ -36,7 +36,8 @@ class RawCall(NamedTuple):
 
 
 class RawSession(NamedTuple):
-    """Calls, each behind those that it follows. `is_local`: its blocks' numbers mean nothing in other sessions."""
+    """Calls, each behind those that it follows. `is_local`: its blocks' numbers mean nothing in
+    other sessions."""
 
     calls: list[RawCall]
     block_tokens: int
@@ -72,15 +73,20 @@ def read_as(kind: type[_Kind], value: bytes) -> _Kind:
     except msgspec.ValidationError as error:
         raise BadLine("not as the format has it", str(error)) from None
     except (ValueError, RecursionError) as error:
-        raise BadLine("broken line", describe_broken(error), "give one whole object on each line") from None
+        raise BadLine(
+            "broken line", describe_broken(error), "give one whole object on each line"
+        ) from None
 
 
 def make_blocks(ids: Sequence[int], tokens: int, block_tokens: int) -> NDArray[np.uint64]:
-    """Make an array of a prompt's blocks. Raises BadLine where they are more than it has, but for one too many."""
+    """Make an array of a prompt's blocks. Raises BadLine where they are more than it has, but for
+    one too many."""
     blocks = -(-tokens // block_tokens) if block_tokens else 0
     if block_tokens and len(ids) > blocks + 1:
         what = f"{len(ids)} hash_ids, but {tokens} tokens are {blocks} blocks of {block_tokens}"
-        raise BadLine("hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')")
+        raise BadLine(
+            "hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')"
+        )
     try:
         return np.array(ids[:blocks], np.uint64)
     except OverflowError:

@@ -41,7 +41,8 @@ class _WekaSession(Struct):
 
 
 class _Timed(NamedTuple):
-    """A call with its times, in seconds, and the agent that made it; `parent`: that agent's, None: there is none."""
+    """A call with its times, in seconds, and the agent that made it; `parent`: that agent's, None:
+    there is none."""
 
     start: float
     end: float
@@ -78,8 +79,8 @@ def _flatten(
     agents: int,
     into: list[_Timed],
 ) -> int:
-    """List the calls of an agent and of its sub-agents, in absolute times; return how many agents there are now.
-    `whose`: the agent and its parent.
+    """List the calls of an agent and of its sub-agents, in absolute times; return how many agents
+    there are now. `whose`: the agent and its parent.
     """
     for each in requests:
         # Within a sub-agent times are absolute, or count from its beginning.
@@ -88,7 +89,9 @@ def _flatten(
             agents = _flatten(each.requests, block, (agents, whose[0]), start, agents + 1, into)
             continue
         blocks = make_blocks(each.hash_ids, each.tokens, block)
-        into.append(_Timed(start, start + (each.api_time or 0.0), *whose, blocks, each.tokens, each.out))
+        into.append(
+            _Timed(start, start + (each.api_time or 0.0), *whose, blocks, each.tokens, each.out)
+        )
     return agents
 
 
@@ -109,8 +112,13 @@ def link_agents(calls: Sequence[_Timed], agents: int) -> list[_Link]:
         if at:
             after[place] = [chain[at - 1]]
             continue
-        # A sub-agent of an agent, or a part of the same agent's work that goes on beside the rest of it.
-        home = call.agent if call.parent is None or _has_begun(calls, place, call.agent) else call.parent
+        # A sub-agent of an agent, or a part of the same agent's work that goes on beside the rest
+        # of it.
+        home = (
+            call.agent
+            if call.parent is None or _has_begun(calls, place, call.agent)
+            else call.parent
+        )
         near = [each for each in range(place) if calls[each].agent == home] or list(range(place))
         over = [each for each in near if calls[each].end <= call.start]
         sent[place] = not over
@@ -118,14 +126,21 @@ def link_agents(calls: Sequence[_Timed], agents: int) -> list[_Link]:
         spawner[chain_of[place]] = chain_of[after[place][0]]
     for number, home_chain in spawner.items():
         last = chains[number][-1]
-        joins = (each for each in chains[home_chain] if calls[each].start >= calls[last].end and each > last)
+        joins = (
+            each
+            for each in chains[home_chain]
+            if calls[each].start >= calls[last].end and each > last
+        )
         join = next(joins, None)
         if join is not None and not sent[join] and last not in after[join]:
             after[join].append(last)
     links: list[_Link] = []
     for place, call in enumerate(calls):
         parents = after[place]
-        begun = max((calls[each].start if sent[place] else calls[each].end for each in parents), default=call.start)
+        begun = max(
+            (calls[each].start if sent[place] else calls[each].end for each in parents),
+            default=call.start,
+        )
         links.append((tuple(parents), sent[place], max(0.0, call.start - begun)))
     return links
 
@@ -135,17 +150,22 @@ def _has_begun(calls: Sequence[_Timed], place: int, agent: int) -> bool:
 
 
 def _chains(calls: Sequence[_Timed], agents: int) -> list[list[int]]:
-    """Divide calls, in order of their starts, into chains of one after another: an agent's, and of an agent that did
-    several things at once, those whose prompts go on from one another.
+    """Divide calls, in order of their starts, into chains of one after another: an agent's, and of
+    an agent that did several things at once, those whose prompts go on from one another.
     """
     chains: list[list[int]] = []
     of_agent: list[list[int]] = [[] for _ in range(agents)]
     for place, call in enumerate(calls):
-        free = [number for number in of_agent[call.agent] if calls[chains[number][-1]].end <= call.start]
+        free = [
+            number for number in of_agent[call.agent] if calls[chains[number][-1]].end <= call.start
+        ]
         if free:
             best = free[0]
             if len(of_agent[call.agent]) > 1:
-                best = max(free, key=lambda number: _share_kept(calls[chains[number][-1]].blocks, call.blocks))
+                best = max(
+                    free,
+                    key=lambda number: _share_kept(calls[chains[number][-1]].blocks, call.blocks),
+                )
             chains[best].append(place)
         else:
             of_agent[call.agent].append(len(chains))

@@ -1,8 +1,8 @@
 """Records what an SGLang server says: `python tests/measure/wire/sglang/record.py URL [SET]`.
 
-Each answer becomes NAME.hdr (status line and headers) and NAME.sse, .json or .txt (the body, its chunks joined).
-Changed: folders before `site-packages/` are cut, with the length in the header; of /metrics, only the buckets of
-time_to_first_token are kept.
+Each answer becomes NAME.hdr (status line and headers) and NAME.sse, .json or .txt (the body, its
+chunks joined). Changed: folders before `site-packages/` are cut, with the length in the header; of
+/metrics, only the buckets of time_to_first_token are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ WORDS = " cash single firm finally character function building then" * 12
 LENGTH = {"max_new_tokens": 12, "ignore_eos": True, "temperature": 0}
 USAGE = {"include_usage": True}
 RUNNING = {"include_usage": True, "continuous_usage_stats": True}
-SCHEMA = {"enum": ["one", "two"]}  # no blanks allowed: a random model would fill an object with them
+SCHEMA = {
+    "enum": ["one", "two"]
+}  # no blanks allowed: a random model would fill an object with them
 SCHEMA_LENGTH = {"max_new_tokens": 40, "temperature": 0}
 TOO_LONG = [7] * 4200
 
@@ -39,7 +41,13 @@ def _generate(name: str, *, stream: bool = True, **body: Any) -> Ask:
 
 
 def _openai(name: str, *, stream: bool = True, **body: Any) -> Ask:
-    common = {"model": "tiny", "max_tokens": 12, "ignore_eos": True, "temperature": 0, "stream": stream}
+    common = {
+        "model": "tiny",
+        "max_tokens": 12,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": stream,
+    }
     if "messages" in body:
         return Ask(name, "/v1/chat/completions", common | body)
     return Ask(name, "/v1/completions", common | {"prompt": TEXT} | body)
@@ -61,13 +69,36 @@ PLAIN = [
     _generate("generate.json", text=TEXT, stream=False),
     _generate("generate_long.sse", text=WORDS),
     _generate("generate_repeated.sse", text=WORDS),
-    _generate("generate_interval_4.sse", text=TEXT, sampling_params=LENGTH | {"stream_interval": 4}),
-    _generate("generate_logprob.sse", text=TEXT, return_logprob=True, sampling_params=LENGTH | {"max_new_tokens": 3}),
-    _generate("generate_batch.sse", text=[TEXT, TEXT], sampling_params=LENGTH | {"max_new_tokens": 3}),
-    _generate("generate_stop.sse", text=TEXT, sampling_params={"max_new_tokens": 3, "logit_bias": {"2": 100}}),
-    _generate("generate_regex.sse", text=TEXT, sampling_params=SCHEMA_LENGTH | {"regex": "[0-9]{3}-[0-9]{2}"}),
-    _generate("generate_schema.sse", text=TEXT, sampling_params=SCHEMA_LENGTH | {"json_schema": json.dumps(SCHEMA)}),
-    _generate("generate_bad_schema.sse", text=TEXT, sampling_params=SCHEMA_LENGTH | {"json_schema": "{{"}),
+    _generate(
+        "generate_interval_4.sse", text=TEXT, sampling_params=LENGTH | {"stream_interval": 4}
+    ),
+    _generate(
+        "generate_logprob.sse",
+        text=TEXT,
+        return_logprob=True,
+        sampling_params=LENGTH | {"max_new_tokens": 3},
+    ),
+    _generate(
+        "generate_batch.sse", text=[TEXT, TEXT], sampling_params=LENGTH | {"max_new_tokens": 3}
+    ),
+    _generate(
+        "generate_stop.sse",
+        text=TEXT,
+        sampling_params={"max_new_tokens": 3, "logit_bias": {"2": 100}},
+    ),
+    _generate(
+        "generate_regex.sse",
+        text=TEXT,
+        sampling_params=SCHEMA_LENGTH | {"regex": "[0-9]{3}-[0-9]{2}"},
+    ),
+    _generate(
+        "generate_schema.sse",
+        text=TEXT,
+        sampling_params=SCHEMA_LENGTH | {"json_schema": json.dumps(SCHEMA)},
+    ),
+    _generate(
+        "generate_bad_schema.sse", text=TEXT, sampling_params=SCHEMA_LENGTH | {"json_schema": "{{"}
+    ),
     _generate("generate_too_long.sse", input_ids=TOO_LONG),
     _generate("generate_too_long.json", input_ids=TOO_LONG, stream=False),
     _generate("generate_unknown_field.json", text=TEXT, colour=1, stream=False),
@@ -108,7 +139,10 @@ def record(client: httpx.Client, ask: Ask) -> None:
     method = "GET" if ask.body is None else "POST"
     content = {"content": ask.body} if isinstance(ask.body, bytes) else {"json": ask.body}
     headers = {"content-type": "application/json"} if ask.body else {}
-    save(ask.name, client.request(method, ask.path, headers=headers, **({} if ask.body is None else content)))
+    save(
+        ask.name,
+        client.request(method, ask.path, headers=headers, **({} if ask.body is None else content)),
+    )
 
 
 def save(name: str, answer: httpx.Response) -> None:
@@ -119,13 +153,17 @@ def save(name: str, answer: httpx.Response) -> None:
         said = str(len(body)) if key.lower() == b"content-length" else value.decode()
         lines.append(f"{key.decode()}: {said}")
     (HERE / name).write_bytes(body)
-    (HERE / name).with_suffix(f"{Path(name).suffix}.hdr").write_bytes("\r\n".join([*lines, "", ""]).encode())
+    (HERE / name).with_suffix(f"{Path(name).suffix}.hdr").write_bytes(
+        "\r\n".join([*lines, "", ""]).encode()
+    )
     print(answer.status_code, len(body), name)
 
 
 def abort(client: httpx.Client) -> None:
     """A request that another one ends while it streams."""
-    asked = _generate("aborted.sse", text=TEXT, rid="a1", sampling_params=LENGTH | {"max_new_tokens": 2000})
+    asked = _generate(
+        "aborted.sse", text=TEXT, rid="a1", sampling_params=LENGTH | {"max_new_tokens": 2000}
+    )
     thread = threading.Thread(target=record, args=(client, asked))
     thread.start()
     time.sleep(0.5)
@@ -134,11 +172,13 @@ def abort(client: httpx.Client) -> None:
 
 
 def crowd(client: httpx.Client, params: dict[str, Any], late: list[Ask]) -> None:
-    """More at once than there is room for, and `late` while they run. Saves the one taken back most often, if any."""
+    """More at once than there is room for, and `late` while they run. Saves the one taken back most
+    often, if any."""
     body = {"text": WORDS, "sampling_params": params}
     answers: list[httpx.Response] = []
     threads = [
-        threading.Thread(target=lambda: answers.append(client.post("/generate", json=body))) for _ in range(CROWD)
+        threading.Thread(target=lambda: answers.append(client.post("/generate", json=body)))
+        for _ in range(CROWD)
     ]
     for thread in threads:
         thread.start()
@@ -163,7 +203,8 @@ def main() -> None:
             crowd(client, LENGTH | {"max_new_tokens": 700}, LATE)
             return
         if what == "retracted":
-            # A running request with ignore_eos has room for all its answer set aside, so that none is taken back.
+            # A running request with ignore_eos has room for all its answer set aside, so that none
+            # is taken back.
             crowd(client, {"max_new_tokens": 300, "min_new_tokens": 300, "temperature": 0}, [])
             return
         for ask in INCREMENTAL if what == "incremental" else PLAIN:

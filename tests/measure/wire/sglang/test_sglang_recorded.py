@@ -69,5 +69,10 @@ def test_openai_streams(kind: str) -> None:
         answer = OpenAIAnswer()
         answer.feed((HERE / name).read_bytes())
         answer.finish()
-        assert (answer.output_tokens, answer.finish_reason, answer.done, answer.error) == (12, "length", True, None)
+        assert (answer.output_tokens, answer.finish_reason, answer.done, answer.error) == (
+            12,
+            "length",
+            True,
+            None,
+        )
         assert bool(answer.running_tokens) == running

@@ -1,8 +1,9 @@
-"""A model that keeps time: the first token `first_token_s` after the request, then one every `token_s`.
+"""A model that keeps time: the first token `first_token_s` after the request, then one every
+`token_s`.
 
-Its tokens are words; a prompt costs one token a word, and one more at its beginning. Its answers would end after
-`natural_tokens`, unless `min_tokens` demands more. A prompt that says "fail after N" gets N tokens, then an error.
-Sampling is accepted and changes nothing.
+Its tokens are words; a prompt costs one token a word, and one more at its beginning. Its answers
+would end after `natural_tokens`, unless `min_tokens` demands more. A prompt that says "fail after
+N" gets N tokens, then an error. Sampling is accepted and changes nothing.
 """
 
 import asyncio
@@ -35,16 +36,21 @@ class TritonPythonModel:
         self._thread.start()
 
     def execute(self, requests: list[Any]) -> None:
-        """Decoupled: answers come later, through each request's sender, so that requests do not wait for another."""
+        """Decoupled: answers come later, through each request's sender, so that requests do not
+        wait for another."""
         for request in requests:
             fields = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            asyncio.run_coroutine_threadsafe(self._answer(fields, request.get_response_sender()), self._loop)
+            asyncio.run_coroutine_threadsafe(
+                self._answer(fields, request.get_response_sender()), self._loop
+            )
 
     async def _answer(self, fields: dict[str, Any], sender: Any) -> None:
         try:
             await self._speak(fields, sender)
         except Exception as error:  # whatever it is, the client must hear of it
-            failed = pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(str(error)))
+            failed = pb_utils.InferenceResponse(
+                output_tensors=[], error=pb_utils.TritonError(str(error))
+            )
             sender.send(failed, flags=_FINAL)
         else:
             # As tensorrt_llm_bls does: all tokens are out when the empty final response comes.
@@ -78,7 +84,9 @@ class TritonPythonModel:
             # Not asked to leave the prompt out, TensorRT-LLM repeats and counts it.
             alone = bool(_scalar(fields, "exclude_input_in_output", False))
             text = ("" if alone else prompt) + "".join(f" {word}" for word in said)
-            sender.send(_response(fields, text, prompt_tokens, len(said) + (0 if alone else prompt_tokens)))
+            sender.send(
+                _response(fields, text, prompt_tokens, len(said) + (0 if alone else prompt_tokens))
+            )
 
     def finalize(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -94,7 +102,8 @@ def _scalar(fields: dict[str, Any], name: str, default: Any) -> Any:
 
 
 def _response(fields: dict[str, Any], text: str, prompt_tokens: int, tokens: int) -> Any:
-    """Outputs have a batch of one; counts are sent where they were asked for, those of output for this part alone."""
+    """Outputs have a batch of one; counts are sent where they were asked for, those of output for
+    this part alone."""
     outputs = [pb_utils.Tensor("text_output", np.array([[text]], np.object_))]
     for name, count in (("num_input_tokens", prompt_tokens), ("num_output_tokens", tokens)):
         if _scalar(fields, f"return_{name}", False):
