@@ -38,11 +38,9 @@ from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
 from loadstone.predict.step_time.coefficients import INDEX, Array
 from loadstone.predict.step_time.formulas import (
-    attention_seconds,
-    body_seconds,
+    MeanStep,
     both,
-    head_seconds,
-    met_part,
+    kernel_seconds,
     step_seconds,
     step_terms,
 )
@@ -543,33 +541,25 @@ def mean_step_seconds(table: CaseTable, values: Array, *, prompts: bool) -> Arra
     """Return the seconds of a mean step that holds prompt tokens; or else of a decode step."""
     work, terms = table.work, step_terms(table.work, values)
     if prompts:
-        decodes, sequences, tokens = (
+        tokens = table.chunk + table.mixed_decodes
+        step = MeanStep(
             table.mixed_decodes,
-            table.mixed_decodes + table.chunk_sequences,
-            table.chunk + table.mixed_decodes,
+            table.context,
+            sequences=table.mixed_decodes + table.chunk_sequences,
+            tokens=tokens,
+            # The slowest rank has its own prompts before it; the experts meet what all ranks bring.
+            met=np.where(table.in_step, table.met, tokens),
+            pairs=table.chunk_pairs,
+            window_pairs=table.chunk_window_pairs,
         )
-        pairs, window_pairs, launched = (
-            table.chunk_pairs,
-            table.chunk_window_pairs,
-            tokens > table.graph_tokens,
-        )
+        launched = tokens > table.graph_tokens
     else:
-        decodes = sequences = tokens = table.batch
-        pairs, window_pairs, launched = np.zeros(len(tokens)), np.zeros(len(tokens)), table.eager
-    read = decodes * np.minimum(table.context, work.window)
-    kernels = (
-        body_seconds(work, values, tokens)
-        + head_seconds(work, values, sequences)
-        + attention_seconds(terms, decodes * table.context, read, decodes, pairs, window_pairs)
-    )
-    if prompts and table.in_step.any():
-        # The slowest rank has its own prompts before it; the experts meet what all ranks bring.
-        shared = met_part(work)
-        apart = body_seconds(shared, values, table.met) - body_seconds(shared, values, tokens)
-        kernels = kernels + np.where(table.in_step, apart, 0.0)
-    return step_seconds(
-        terms, both(kernels, np.where(launched, terms.launch, 0.0)), sequences, prompts=prompts
-    )
+        batch = table.batch
+        step = MeanStep(batch, table.context, sequences=batch, tokens=batch, met=batch)
+        launched = table.eager
+    own, met = kernel_seconds(work, values, step)
+    kernels = both(own + met, np.where(launched, terms.launch, 0.0))
+    return step_seconds(terms, kernels, step.sequences, prompts=prompts)
 
 
 def host_seconds(table: CaseTable, values: Array) -> Array:

@@ -125,7 +125,17 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     return total
 
 
-def met_part(work: Work) -> Work:
+def body_parts(work: Work, values: Array, tokens: Array, met_tokens: Array) -> tuple[Array, Array]:
+    """Split body_seconds: (what a rank does on its own `tokens`, what the ranks of its group do
+    together on `met_tokens` of each)."""
+    body, shared = body_seconds(work, values, tokens), _met_part(work)
+    if not shared.count.any():
+        return body, np.zeros_like(body)
+    own = body - body_seconds(shared, values, tokens)
+    return own, body_seconds(shared, values, met_tokens)
+
+
+def _met_part(work: Work) -> Work:
     """Keep of the work behind body_seconds what is done on the tokens of all ranks of an
     attention-DP group together: experts and collectives, or the exchange. Zero without such a
     group."""
@@ -231,6 +241,37 @@ def attention_seconds(
         + terms.window_pair * window_pairs
     )
     return seconds
+
+
+@dataclass(frozen=True)
+class MeanStep:
+    """A step of each of d deployments, as arrays of means; for fits and limits, which tell no
+    request apart.
+
+    decodes, context     sequences that decode, and tokens of each
+    sequences, tokens    that want a token of the step; tokens that pass through the model
+    met                  tokens that each rank of a group brings to the experts
+    pairs, window_pairs  of new and earlier tokens of prompts; the same within windows
+    """
+
+    decodes: Array
+    context: Array
+    sequences: Array
+    tokens: Array
+    met: Array
+    pairs: Array | float = 0.0
+    window_pairs: Array | float = 0.0
+
+
+def kernel_seconds(work: Work, values: Array, step: MeanStep) -> tuple[Array, Array]:
+    """Return the seconds of a step's kernels: (those of a rank alone, those that its group takes
+    together)."""
+    own, met = body_parts(work, values, step.tokens, step.met)
+    full, windowed, state = context_seconds(work, values)
+    pair, window_pair = pair_seconds(work, values)
+    decode = full * step.context + windowed * np.minimum(step.context, work.window) + state
+    attention = step.decodes * decode + pair * step.pairs + window_pair * step.window_pairs
+    return own + head_seconds(work, values, step.sequences) + attention, met
 
 
 def step_seconds(terms: Terms, kernels: Seconds, sequences: Seconds, *, prompts: bool) -> Seconds:

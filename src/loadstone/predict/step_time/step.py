@@ -17,10 +17,9 @@ from loadstone.predict.step_time.formulas import (
     Terms,
     attended_pairs,
     attention_seconds,
-    body_seconds,
+    body_parts,
     both,
     head_seconds,
-    met_part,
     step_seconds,
     step_terms,
     window_pairs,
@@ -93,9 +92,8 @@ class StepModel:
         # One formula for fits and for this: the deployment at all sizes of the grid at once.
         many = repeat(self.work, len(_GRID))
         values = np.broadcast_to(self.values, (len(_GRID), len(self.values)))
-        body = body_seconds(many, values, _GRID)
-        met = body_seconds(met_part(many), values, _GRID)
-        self._own, self._met = (body - met).tolist(), met.tolist()
+        own, met = body_parts(many, values, _GRID, _GRID)
+        self._own, self._met = own.tolist(), met.tolist()
         self._is_grouped = bool(met.any())
         self._head = head_seconds(many, values, _GRID).tolist()
         self._grid = _GRID.tolist()
