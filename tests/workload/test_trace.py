@@ -56,8 +56,9 @@ def blocks(trace: Trace) -> list[list[int]]:
 
 
 def promised(trace: Trace) -> list[int]:
-    blocks = Blocks(trace.block_tokens, trace.block_offsets, trace.block_ids)
-    known = np.array(BlockTree(blocks, range(len(trace.line))).known)
+    blocks = Blocks.whole(trace.block_tokens, trace.block_offsets, trace.block_ids)
+    rows = range(len(trace.line))
+    known = np.array(BlockTree(blocks, rows, np.zeros(len(rows), np.int32)).known)
     return np.minimum(known * blocks.tokens, trace.input_tokens).tolist()
 
 
@@ -546,7 +547,8 @@ def test_scaled_inputs_always_fill_their_blocks(lengths: list[int], factor: floa
 def promised_of(ids: list[list[int]], block_tokens: int, lengths: list[int]) -> list[int]:
     offsets = np.concatenate(([0], np.cumsum([len(own) for own in ids]))).astype(np.int64)
     flat = np.array([id for own in ids for id in own], np.int32)
-    known = BlockTree(Blocks(block_tokens, offsets, flat), range(len(ids))).known
+    blocks = Blocks.whole(block_tokens, offsets, flat)
+    known = BlockTree(blocks, range(len(ids)), np.zeros(len(ids), np.int32)).known
     return np.minimum(np.array(known) * block_tokens, lengths).tolist()
 
 

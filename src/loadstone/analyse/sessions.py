@@ -81,7 +81,7 @@ def cacheable_shares(plan: Plan, cell: int, request_ids: pa.ChunkedArray) -> dic
     """Return by turn the share of measured prompts, of these requests, that the plan shares with
     earlier calls, and of all under −1; nothing where the plan does not say.
     """
-    if plan.graph is None or plan.graph.live:
+    if plan.graph.live or not plan.has_sessions:
         return {}
     rows = plan.rows(cell)
     sent = np.zeros(len(rows), bool)

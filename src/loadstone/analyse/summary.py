@@ -317,12 +317,10 @@ def _measure(
     here = slice(rows.start, rows.stop)
     measured = (run.plan.phase[here] == 1) & (shared >= 0)
     metrics, blocks = numbers.metrics, run.plan.blocks
-    if run.plan.graph is not None:
-        share = cacheable_shares(run.plan, cell, scalars["request_id"]).get(-1)
+    shares = cacheable_shares(run.plan, cell, scalars["request_id"])
+    if shares:
         tokens = metrics.input_tokens
-        metrics.shared_input_tokens = (
-            round(share * tokens) if share is not None and tokens is not None else None
-        )
+        metrics.shared_input_tokens = None if tokens is None else round(shares[-1] * tokens)
     elif shared[measured].any():
         metrics.shared_input_tokens = int(shared[measured].sum())
     if blocks is not None and blocks.tokens and measured.any():

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from loadstone.calibrate.points import Point, deployment_of
 from loadstone.catalogue import Deployment
 from loadstone.catalogue.deployment.pools import has_pools
+from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import DraftFigures
@@ -371,6 +372,7 @@ def _plan(
         turn=none,
         think_s=np.zeros(count),
         prompt=none,
+        graph=CallGraph.of_turns(none),
     )
 
 

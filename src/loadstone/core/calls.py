@@ -13,36 +13,68 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class CallGraph:
-    """The calls of sessions that branch and join, and whose prompts are whole; rows as in the plan.
+    """The calls that each call of a session waits for; rows as in the plan.
 
     Row r waits for parents[offsets[r]:offsets[r + 1]], turns of its own session before its own:
     until each has ended or, where `sent`, was sent; then comes the plan's `think_s`. The first of a
-    session has none, all others have one or more.
-    copy   how often the same session was in the cell before it; below 0 in the warm-up. Each copy's
-           words are its own
-    live   the server's own answers stand in later prompts, in the place of the recorded ones
+    session has none, all others have one or more. Requests outside of sessions have none.
+    copy      how often the same session was in the cell before it; below 0 in the warm-up. Each
+              copy's words are its own
+    recorded  calls as a file has them, with prompts that are whole; else turns, each of which
+              follows the one before and adds to what was said
+    live      the server's own answers stand in later prompts
     """
 
     offsets: NDArray[np.int64]
     parents: NDArray[np.int32]
     sent: NDArray[np.bool_]
     copy: NDArray[np.int32]
+    recorded: bool = False
     live: bool = False
 
+    @classmethod
+    def of_turns(cls, turn: NDArray[np.int32]) -> CallGraph:
+        """Make the chains of sessions whose turns follow one another; without any it takes no
+        memory."""
+        import numpy as np
+
+        count = len(turn)
+        later = turn > 0
+        offsets = np.broadcast_to(np.int64(0), count + 1)
+        if later.any():
+            offsets = np.concatenate([[0], np.cumsum(later)])
+        return cls(
+            offsets,
+            turn[later] - 1,
+            np.broadcast_to(np.False_, count),
+            np.broadcast_to(np.int32(0), count),
+            live=bool((turn >= 0).any()),
+        )
+
     def take(self, rows: NDArray[np.int64]) -> CallGraph:
-        """Select these rows, in their order: sessions whole, or as far as they come."""
+        """Select these rows of recorded calls, in their order: sessions whole, or as far as they
+        come. A row below 0 is a request outside of sessions.
+        """
         offsets, parents = take_lists(self.offsets, self.parents, rows)
-        return CallGraph(offsets, parents, self.sent[rows], self.copy[rows], self.live)
+        inside = rows >= 0
+        return CallGraph(
+            offsets,
+            parents,
+            self.sent[rows] & inside,
+            self.copy[rows] * inside,
+            self.recorded,
+            self.live,
+        )
 
 
 def take_lists(
     offsets: NDArray[np.int64], ids: NDArray[np.int32], rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Select those of `rows`, in their order, from lists that lie end to end:
-    ids[offsets[i]:offsets[i + 1]]."""
+    ids[offsets[i]:offsets[i + 1]]; an empty one for a row below 0."""
     import numpy as np
 
-    lengths = np.diff(offsets)[rows]
+    lengths = np.where(rows < 0, 0, np.diff(offsets)[rows])
     taken = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     within = np.arange(taken[-1]) - np.repeat(taken[:-1], lengths)
     return taken, ids[np.repeat(offsets[:-1][rows], lengths) + within]

@@ -170,62 +170,86 @@ class Blocks:
     numbers of `prompts`.
 
     A row's own are ids[offsets[row]:offsets[row + 1]]. They follow the first `kept` blocks of the
-    row that is `back` rows before it, where these are known. offsets i8, one more than rows; ids,
-    back, kept i4. The last block of a row may be cut by its length.
+    row that is `back` rows before it. offsets i8, one more than rows; ids, back, kept i4. The last
+    block of a row may be cut by its length.
     """
 
     tokens: int
     offsets: NDArray[np.int64]
     ids: NDArray[np.int32]
-    back: NDArray[np.int32] | None = None
-    kept: NDArray[np.int32] | None = None
+    back: NDArray[np.int32]
+    kept: NDArray[np.int32]
+
+    @classmethod
+    def whole(cls, tokens: int, offsets: NDArray[np.int64], ids: NDArray[np.int32]) -> Blocks:
+        """Make the blocks of rows of which each has all of its own."""
+        import numpy as np
+
+        zeros = np.broadcast_to(np.int32(0), len(offsets) - 1)
+        return cls(tokens, offsets, ids, zeros, zeros)
 
     def own(self, row: int) -> NDArray[np.int32]:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
+
+    def size(self, row: int) -> int:
+        """Count the blocks of a row's prompt."""
+        return int(self.kept[row]) + int(self.offsets[row + 1] - self.offsets[row])
 
     def lineage(self, row: int) -> Iterator[tuple[int, int, int]]:
         """Yield (row, first, end): whose own blocks stand in this row's prompt from place `first`
         to before `end`, from the last to the first.
         """
-        end = None
+        end = self.size(row)
         while True:
-            kept = 0 if self.kept is None else int(self.kept[row])
-            whole = kept + int(self.offsets[row + 1] - self.offsets[row])
-            end = whole if end is None else min(end, whole)
+            kept = int(self.kept[row])
+            end = min(end, self.size(row))
             if end > kept:
                 yield row, kept, end
             end = min(end, kept)
-            if self.back is None or not end or not self.back[row]:
+            if not end or not self.back[row]:
                 return
             row -= int(self.back[row])
 
     def take_row(self, row: int) -> NDArray[np.int32]:
         import numpy as np
 
-        if self.back is None:
-            return self.own(row)
-        pieces = [self.own(each)[: end - first] for each, first, end in self.lineage(row)]
+        pieces = [self.own(source)[: end - first] for source, first, end in self.lineage(row)]
         return np.concatenate(pieces[::-1]) if pieces else self.own(row)
 
     def take(self, rows: NDArray[np.int64]) -> Blocks:
-        """Select the blocks of these rows, in their order."""
+        """Select the blocks of these rows, in their order; none for a row below 0."""
         import numpy as np
 
         offsets, ids = take_lists(self.offsets, self.ids, rows)
-        if self.back is None or self.kept is None:
-            return Blocks(self.tokens, offsets, ids)
-        back, kept = self.back[rows], self.kept[rows]
-        before = np.arange(len(rows)) - back
-        left = np.flatnonzero((kept > 0) & ((before < 0) | (rows[before.clip(0)] != rows - back)))
-        if len(left):
+        if not self.kept.any():
+            return Blocks.whole(self.tokens, offsets, ids)
+        inside = rows >= 0
+        back, kept = self.back[rows] * inside, self.kept[rows] * inside
+        base = np.arange(len(rows)) - back
+        lost = np.flatnonzero((kept > 0) & ((base < 0) | (rows[base.clip(0)] != rows - back)))
+        if len(lost):
             # The row that they go on from is not among these.
             pieces = np.split(ids, offsets[1:-1])
-            for at in left.tolist():
-                pieces[at] = self.take_row(int(rows[at]))
-                back[at] = kept[at] = 0
+            for place in lost.tolist():
+                pieces[place] = self.take_row(int(rows[place]))
+                back[place] = kept[place] = 0
             offsets = np.cumsum([0, *map(len, pieces)]).astype(np.int64)
             ids = np.concatenate(pieces)
         return Blocks(self.tokens, offsets, ids, back, kept)
+
+
+def rank_by_first_use(
+    numbers: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    """Number anew in the order of first use: (the new numbers, the old one of each new, where it is
+    first used)."""
+    import numpy as np
+
+    used, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(used), np.int32)
+    rank[order] = np.arange(len(used))
+    return rank[inverse], used[order], first[order]
 
 
 @dataclass(eq=False)
@@ -241,9 +265,9 @@ class Plan:
 
     Turns of a session follow one another. `prompts` holds texts or, with `chat`, messages as JSON
     arrays. `blocks`: what synthetic prompts of a trace share, or the messages of sessions; None
-    where there are none. `graph`: of sessions whose calls do not simply follow one another, or
-    bring their whole prompts. `exact_output`: output lengths are demanded, not a cap. `cyclic`:
-    cells that run by time in a closed loop go round their rows again with new indices.
+    where there are none. `graph`: what the calls of sessions wait for. `exact_output`: output
+    lengths are demanded, not a cap. `cyclic`: cells that run by time in a closed loop go round
+    their rows again with new indices.
     """
 
     seed: int
@@ -260,10 +284,10 @@ class Plan:
     turn: NDArray[np.int32]
     think_s: NDArray[np.float64]
     prompt: NDArray[np.int32]
+    graph: CallGraph
     prompts: list[str] = field(default_factory=list)
     chat: bool = False
     blocks: Blocks | None = None
-    graph: CallGraph | None = None
 
     COLUMNS = (
         "cell",
@@ -296,17 +320,19 @@ class Plan:
         # Of prompts, what each row asks: not in which order they are kept, nor what no row uses.
         # The last is for −1.
         texts = [hashlib.sha256(prompt.encode()).digest() for prompt in self.prompts]
-        each = np.frombuffer(b"".join([*texts, bytes(32)]), np.uint8).reshape(-1, 32)
-        digest.update(each[self.prompt].tobytes())
-        if self.blocks is not None:
-            digest.update(msgspec.json.encode(self.blocks.tokens))
-            ids = self.blocks.ids if self.blocks.tokens else each[self.blocks.ids]
-            digest.update(self.blocks.offsets.tobytes() + ids.tobytes())
-        if (graph := self.graph) is not None:
+        digests = np.frombuffer(b"".join([*texts, bytes(32)]), np.uint8).reshape(-1, 32)
+        digest.update(digests[self.prompt].tobytes())
+        blocks, graph = self.blocks, self.graph
+        if blocks is not None:
+            digest.update(msgspec.json.encode(blocks.tokens))
+            ids = blocks.ids if blocks.tokens else digests[blocks.ids]
+            digest.update(blocks.offsets.tobytes() + ids.tobytes())
+        if graph.recorded:
+            # Chains follow from the turns.
             digest.update(msgspec.json.encode(graph.live))
             columns: list[NDArray[Any]] = [graph.offsets, graph.parents, graph.sent, graph.copy]
-            kept = [] if self.blocks is None else [self.blocks.back, self.blocks.kept]
-            columns += [column for column in kept if column is not None]
+            if blocks is not None:
+                columns += [blocks.back, blocks.kept]
             digest.update(b"".join([column.tobytes() for column in columns]))
         return digest.hexdigest()[:12]
 
@@ -369,11 +395,9 @@ class Plan:
     def copy(self, cell: int, index: int) -> int:
         """Return which copy of its session a request is of, counted over all laps of a cell that
         goes round."""
-        if self.graph is None:
-            return 0
         rows = self.rows(cell)
         copy = int(self.graph.copy[self.row(cell, index)])
-        if index < len(rows):
+        if index < len(rows) or not self.graph.recorded:
             return copy
         warm = self.warmup_count(cell)
         lap = (index - warm) // (len(rows) - warm)
@@ -381,13 +405,14 @@ class Plan:
 
     def take(self, rows: NDArray[np.int64], **changes: Any) -> Plan:
         """Return a plan of these rows, in their order, with other columns where `changes` has
-        them."""
-        columns = {name: getattr(self, name)[rows] for name in self.COLUMNS}
+        them; a row below 0 is a new request outside of sessions."""
+        columns = {name: getattr(self, name)[rows] for name in self.COLUMNS} | changes
+        recorded = self.graph.recorded
         return replace(
             self,
             blocks=None if self.blocks is None else self.blocks.take(rows),
-            graph=None if self.graph is None else self.graph.take(rows),
-            **(columns | changes),
+            graph=self.graph.take(rows) if recorded else CallGraph.of_turns(columns["turn"]),
+            **columns,
         )
 
     def request(self, cell: int, index: int) -> PlannedRequest:
@@ -415,7 +440,7 @@ class Plan:
             think_s=float(self.think_s[row]),
             blocks=() if of_messages else tuple(ids),
             block_tokens=0 if blocks is None else blocks.tokens,
-            messages=tuple([self.prompts[each] for each in ids]) if of_messages else (),
+            messages=tuple([self.prompts[number] for number in ids]) if of_messages else (),
             answers=tuple(self.live_answers(row)),
             copy=self.copy(cell, index),
         )
@@ -424,20 +449,13 @@ class Plan:
         """Yield (place, turn): which messages of a row's prompt the server's own answer to a turn
         replaces."""
         blocks = self.blocks
-        if (
-            self.graph is None
-            or not self.graph.live
-            or blocks is None
-            or blocks.back is None
-            or blocks.kept is None
-        ):
+        if not self.graph.live or blocks is None:
             return
-        for each, first, _ in blocks.lineage(row):
-            before = each - int(blocks.back[each])
-            own = blocks.own(each)
-            whole = int(blocks.kept[before]) + len(blocks.own(before))
-            if before != each and first == whole and self.prompts[own[0]].startswith(ASSISTANT):
-                yield first, int(self.turn[before])
+        for source, first, _ in blocks.lineage(row):
+            base = source - int(blocks.back[source])
+            begin = self.prompts[blocks.own(source)[0]]
+            if base != source and first == blocks.size(base) and begin.startswith(ASSISTANT):
+                yield first, int(self.turn[base])
 
     def __iter__(self) -> Iterator[PlannedRequest]:
         for cell in range(len(self.cells)):

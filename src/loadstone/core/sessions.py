@@ -64,14 +64,10 @@ class OpenSessions:
         here = slice(rows.start, rows.stop)
         turn, graph = plan.turn[here], plan.graph
         count = len(rows)
-        if graph is None:
-            follows = np.flatnonzero(turn > 0)
-            parents, sent = follows - 1, np.zeros(count, bool)
-        else:
-            edges = np.diff(graph.offsets[rows.start : rows.stop + 1])
-            follows = np.repeat(np.arange(count), edges)
-            inside = graph.parents[graph.offsets[rows.start] : graph.offsets[rows.stop]]
-            parents, sent = follows - turn[follows] + inside, graph.sent[here]
+        edges = np.diff(graph.offsets[rows.start : rows.stop + 1])
+        follows = np.repeat(np.arange(count), edges)
+        inside = graph.parents[graph.offsets[rows.start] : graph.offsets[rows.stop]]
+        parents = follows - turn[follows] + inside
         order = np.argsort(parents, kind="stable")
         begins = np.flatnonzero(turn <= 0)
         lengths = np.diff(np.append(begins, count))
@@ -79,7 +75,7 @@ class OpenSessions:
         self._turn: list[int] = turn.clip(0).tolist()
         self._length: list[int] = np.repeat(lengths, lengths).tolist()
         self._think: list[float] = (plan.think_s[here] * per_s).tolist()
-        self._sent: list[bool] = sent.tolist()
+        self._sent: list[bool] = graph.sent[here].tolist()
         self._parents: list[int] = np.bincount(follows, minlength=count).tolist()
         self._children: list[int] = follows[order].tolist()
         self._child_at: list[int] = np.searchsorted(parents[order], np.arange(count + 1)).tolist()

@@ -81,7 +81,7 @@ def find_lines(plan: Plan) -> NDArray[np.float64]:
     """Find the longest line of each session, as SessionTraffic has them."""
     begins, graph = np.flatnonzero(plan.turn <= 0), plan.graph
     own = np.stack([np.ones(len(plan)), plan.output_tokens, plan.think_s], axis=1)
-    if graph is None:
+    if not graph.recorded:  # a chain is its own longest line
         return np.asarray(np.add.reduceat(own, begins))
     lines = own.copy()
     for row in range(len(plan)):

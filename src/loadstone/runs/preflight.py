@@ -145,14 +145,14 @@ def probe(
     urls, client, structured = servers.urls, options.client, options.workload.structured
     needs = Requirements(
         model=options.target.model if servers.engine is None else servers.engine.launch.model,
-        endpoint=client.endpoint or ("chat" if plan.graph is not None and plan.chat else None),
+        endpoint=client.endpoint or ("chat" if plan.graph.recorded and plan.chat else None),
         tokenizer=client.tokenizer,
         sampling=options.sampling.sampling,
         structured=parse_structured(structured) if structured is not None else None,
         extra=dict(client.extra_body),
         stream=client.stream,
         exact=plan.exact_output,
-        text_only=plan.has_sessions and (plan.graph is None or plan.chat),
+        text_only=plan.has_sessions and (plan.graph.live or plan.chat),
     )
     with attach.connect(urls[0], client.endpoint, headers, client.proxy) as server:
         target, vocabulary, request = attach.attach(server, needs)

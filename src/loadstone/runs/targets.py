@@ -101,7 +101,7 @@ def longest_tokens(plan: Plan) -> int:
     """
     import numpy as np
 
-    if plan.graph is not None:
+    if plan.graph.recorded:
         cells = range(len(plan.cells))
         return max(
             int((whole_prompts(plan, cell) + plan.output_tokens[plan.rows(cell)]).max())

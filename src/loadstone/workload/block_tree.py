@@ -19,9 +19,7 @@ class BlockTree:
     over again.
     """
 
-    def __init__(
-        self, blocks: Blocks, rows: range, copies: NDArray[np.int32] | None = None
-    ) -> None:
+    def __init__(self, blocks: Blocks, rows: range, copies: NDArray[np.int32]) -> None:
         self.known: list[int] = []
         """By request: how many blocks its prompt begins with that one before it has too, in the
         plan's order."""
@@ -29,11 +27,9 @@ class BlockTree:
         roots: dict[int, _Node] = {}
         self._count = 0
         for place, row in enumerate(rows):
-            kept = int(blocks.kept[row]) if blocks.kept is not None else 0
-            back = int(blocks.back[row]) if kept and blocks.back is not None else 0
-            root = roots.setdefault(
-                0 if copies is None else int(copies[row]), _Node(None, 0, blocks.ids[:0])
-            )
+            kept = int(blocks.kept[row])
+            back = int(blocks.back[row]) if kept else 0
+            root = roots.setdefault(int(copies[row]), _Node(None, 0, blocks.ids[:0]))
             node = self._ends[place - back][0] if back else root
             node, known = self._insert(node.up_to(kept), kept, blocks.own(row))
             self.known.append(known)

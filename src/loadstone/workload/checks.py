@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
-from loadstone.core.plan import CHECK, Blocks, Plan
+from loadstone.core.plan import CHECK, Plan
 from loadstone.workload.dataset import ItemError, kind_of, pieces, value_of
 from loadstone.workload.files import open_bytes
 
@@ -452,18 +452,20 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
     return replace(mixed, workload={**plan.workload, "check": told})
 
 
-def _insert(plan: Plan, at: NDArray[np.int64], picks: NDArray[np.int64], checks: CheckSet) -> Plan:
-    """Insert a row for each question in front of the rows `at`."""
-    times, last = plan.intended_s[at], np.maximum(at - 1, 0)
-    before = np.where(
-        (plan.cell[last] == plan.cell[at]) & (plan.intended_s[last] <= times),
+def _insert(
+    plan: Plan, places: NDArray[np.int64], picks: NDArray[np.int64], checks: CheckSet
+) -> Plan:
+    """Insert a row for each question in front of the rows at `places`."""
+    times, last = plan.intended_s[places], np.maximum(places - 1, 0)
+    previous = np.where(
+        (plan.cell[last] == plan.cell[places]) & (plan.intended_s[last] <= times),
         plan.intended_s[last],
         times,
     )
-    new: dict[str, Any] = {
-        "cell": plan.cell[at],
+    question: dict[str, Any] = {
+        "cell": plan.cell[places],
         "phase": CHECK,
-        "intended_s": (before + times) / 2,
+        "intended_s": (previous + times) / 2,
         "input_tokens": -1,
         "output_tokens": np.array(checks.max_tokens)[picks],
         "prefix_group": -1,
@@ -473,21 +475,8 @@ def _insert(plan: Plan, at: NDArray[np.int64], picks: NDArray[np.int64], checks:
         "prompt": len(plan.prompts) + picks,
     }
     columns: dict[str, Any] = {
-        name: np.insert(getattr(plan, name), at, values) for name, values in new.items()
+        name: np.insert(getattr(plan, name), places, values) for name, values in question.items()
     }
-    blocks, graph = plan.blocks, plan.graph
-    if blocks is not None:
-        back, kept = (
-            None if each is None else np.insert(each, at, 0) for each in (blocks.back, blocks.kept)
-        )
-        blocks = Blocks(blocks.tokens, _insert_empty(blocks.offsets, at), blocks.ids, back, kept)
-    if graph is not None:
-        sent, copy = np.insert(graph.sent, at, False), np.insert(graph.copy, at, 0)
-        graph = replace(graph, offsets=_insert_empty(graph.offsets, at), sent=sent, copy=copy)
+    rows = np.insert(np.arange(len(plan)), places, -1)
     prompts = [*plan.prompts, *checks.texts[: int(picks.max()) + 1]]
-    return replace(plan, blocks=blocks, graph=graph, prompts=prompts, **columns)
-
-
-def _insert_empty(offsets: NDArray[np.int64], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Insert empty lists in front of those at `at`."""
-    return np.cumsum([0, *np.insert(np.diff(offsets), at, 0)], dtype=np.int64)
+    return plan.take(rows, prompts=prompts, **columns)

@@ -129,8 +129,11 @@ class PromptWriter:
 
     def answered(self, opened: bytes, answer: str, following: PlannedRequest) -> bytes:
         """Write the history that the turn `following` of a session begins with: this turn's prompt,
-        and what was answered, unless that turn brings an answer of its own.
+        and what was answered, unless that turn brings an answer of its own. Empty before a prompt
+        that is whole.
         """
+        if following.messages or following.blocks:
+            return b""
         if following.chat and _messages(following.prompt or "")[0]["role"] == "assistant":
             return opened
         # What a hostile server sent may hold halves of surrogate pairs, which JSON in UTF-8 cannot.
@@ -266,21 +269,14 @@ def count_text_tokens(plan: Plan, cell: int) -> NDArray[np.int64]:
     total = sizes[plan.prompt[rows.start : rows.stop]]
     if plan.blocks is None or plan.blocks.tokens:
         return total
-    blocks, before = plan.blocks, np.zeros(len(rows), np.int64)
+    blocks, messages = plan.blocks, np.zeros(len(rows), np.int64)
     for place, row in enumerate(rows):
-        kept, back = (
-            (0, 0)
-            if blocks.back is None or blocks.kept is None
-            else (blocks.kept[row], blocks.back[row])
-        )
-        own = blocks.own(row)
-        before_row = row - int(back)
-        begun = 0 if blocks.kept is None else int(blocks.kept[before_row])
-        if kept and back <= place and kept == begun + len(blocks.own(before_row)):
-            before[place] = before[place - back] + sizes[own].sum()
+        kept, back = blocks.kept[row], int(blocks.back[row])
+        if kept and back <= place and kept == blocks.size(row - back):
+            messages[place] = messages[place - back] + sizes[blocks.own(row)].sum()
         else:
-            before[place] = sizes[blocks.take_row(row)].sum()
-    return total + before
+            messages[place] = sizes[blocks.take_row(row)].sum()
+    return total + messages
 
 
 def prompt_text(prompt: str, chat: bool) -> str:

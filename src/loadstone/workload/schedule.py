@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
-from loadstone.core.plan import Blocks, Load, Plan
+from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.workload.agents import AgentTrace, Call
 from loadstone.workload.arrivals import (
     arrivals,
@@ -96,11 +96,12 @@ def make_plan(
             columns[name].append(values)
     joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     joined["prompt"], prompts = _texts(workload, sessions, joined["prompt"])
-    graph, blocks = (
-        _graph_of(workload, called) if isinstance(workload, AgentTrace) else (None, None)
-    )
-    if isinstance(workload, Trace):
-        blocks = _blocks(workload, np.concatenate(traced))
+    graph, blocks = CallGraph.of_turns(joined["turn"]), None
+    if isinstance(workload, AgentTrace):
+        graph, blocks = _graph_of(workload, called)
+    if isinstance(workload, Trace) and workload.block_tokens:
+        whole = Blocks.whole(workload.block_tokens, workload.block_offsets, workload.block_ids)
+        blocks = whole.take(np.concatenate(traced))
     chats = isinstance(workload, Dataset) and (sessions is not None or workload.chat)
     demanded = isinstance(workload, Synthetic | Trace | AgentTrace) or output is not None
     return Plan(
@@ -127,18 +128,8 @@ def _texts(
     texts = workload.prompts
     if sessions is not None and isinstance(workload, Dataset):
         texts = [turn for turns in workload.turns for turn in turns]
-    return _sort_by_first_use(picks, texts)
-
-
-def _blocks(workload: Trace, lines: NDArray[np.int64]) -> Blocks | None:
-    """Return the blocks of the plan's rows; the warm-up (line −1) has none."""
-    if not workload.block_tokens:
-        return None
-    # One row more, without blocks, for the lines that are −1.
-    offsets = np.concatenate([workload.block_offsets, workload.block_offsets[-1:]])
-    return Blocks(workload.block_tokens, offsets, workload.block_ids).take(
-        lines % (len(offsets) - 1)
-    )
+    ranks, used, _ = rank_by_first_use(picks)
+    return ranks, [texts[number] for number in used.tolist()]
 
 
 def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
@@ -149,30 +140,20 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
     prefix cache without bounds could give. Later turns of a session share all that was said, which
     only the answers tell: −1; of sessions of calls 0 where the answers are live.
     """
-    rows, blocks, graph = plan.rows(cell), plan.blocks, plan.graph
-    here = slice(rows.start, rows.stop)
+    rows, blocks = plan.rows(cell), plan.blocks
+    cells_rows = slice(rows.start, rows.stop)
     if blocks is None:
-        return np.where(plan.turn[here] > 0, -1, plan.prefix_tokens[here]).astype(np.int32)
-    known = BlockTree(blocks, rows, None if graph is None else graph.copy).known
-    shared = np.array(known, np.int64) * blocks.tokens
+        promised = np.where(plan.turn[cells_rows] > 0, -1, plan.prefix_tokens[cells_rows])
+        return promised.astype(np.int32)
+    if plan.graph.live:
+        return np.zeros(len(rows), np.int32)
+    known = BlockTree(blocks, rows, plan.graph.copy).known
     if blocks.tokens:
-        shared = np.minimum(shared, plan.input_tokens[here])
-    else:
-        texts = np.array([text_tokens(text) for text in plan.prompts])
-        for place, row in enumerate(rows):
-            shared[place] = texts[blocks.take_row(row)[: known[place]]].sum()
-    live = graph is not None and graph.live
-    return (0 if live else 1) * shared.astype(np.int32)
-
-
-def _sort_by_first_use(
-    picks: NDArray[np.int32], prompts: list[str]
-) -> tuple[NDArray[np.int32], list[str]]:
-    used, first, inverse = np.unique(picks, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(used), np.int32)
-    rank[order] = np.arange(len(used))
-    return rank[inverse].astype(np.int32), [prompts[used[i]] for i in order]
+        shared = np.array(known, np.int64) * blocks.tokens
+        return np.minimum(shared, plan.input_tokens[cells_rows]).astype(np.int32)
+    sizes = np.array([text_tokens(text) for text in plan.prompts])
+    alike = zip(rows, known, strict=True)
+    return np.array([sizes[blocks.take_row(row)[:count]].sum() for row, count in alike], np.int32)
 
 
 def describe(
@@ -529,6 +510,7 @@ def _graph_of(workload: AgentTrace, chosen: Sequence[_CopyOfSession]) -> tuple[C
         np.array([each for of in parents for each in of], np.int32),
         np.array(sent, bool),
         np.array(copies, np.int32),
+        True,
         workload.live,
     )
     ids = np.concatenate(own).astype(np.int32)

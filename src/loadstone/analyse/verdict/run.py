@@ -136,7 +136,7 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterato
 
 def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Iterator[Finding]:
     """Find what there is to know about a cell's sessions of agents."""
-    if numbers is None or plan.graph is None:
+    if numbers is None or not plan.graph.recorded:
         return
     over = _read(plan.workload, _File).overflowed
     if over.get("sessions"):

@@ -12,7 +12,7 @@ import msgspec
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
-from loadstone.core.plan import Blocks, Load, Plan
+from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PLAN_SCHEMA = 3
 """In 2, arrivals were drawn otherwise; the file is the same."""
 _GRAPH_SCHEMA = 4
-"""With sessions as graphs of calls; other plans are written as before."""
+"""With recorded calls; other sessions are chains, which follow from the turns."""
 _SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA)
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
@@ -45,53 +45,52 @@ def write_plan(path: Path, plan: Plan) -> None:
         [None if i < 0 else plan.prompts[i] for i in plan.prompt], pa.large_string()
     )
     if plan.blocks is not None:
-        columns["blocks"] = pa.LargeListArray.from_arrays(
-            pa.array(plan.blocks.offsets), pa.array(plan.blocks.ids)
-        )
-    if plan.graph is not None:
-        columns |= _graph_columns(plan, plan.graph)
+        columns["blocks"] = _lists(plan.blocks.offsets, plan.blocks.ids)
+    if plan.graph.recorded:
+        columns |= _graph_columns(plan)
     table = pa.table(columns)
     description = {
-        "schema": PLAN_SCHEMA if plan.graph is None else _GRAPH_SCHEMA,
+        "schema": _GRAPH_SCHEMA if plan.graph.recorded else PLAN_SCHEMA,
         "seed": plan.seed,
         "cells": plan.cells,
         "workload": plan.workload,
         "exact_output": plan.exact_output,
         "chat": plan.chat,
         "block_tokens": 0 if plan.blocks is None else plan.blocks.tokens,
-        **({} if plan.graph is None else {"live": plan.graph.live}),
+        **({"live": plan.graph.live} if plan.graph.recorded else {}),
     }
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     with replace_file(path) as partial:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
 
 
-def _graph_columns(plan: Plan, graph: CallGraph) -> dict[str, pa.Array]:
-    """Make the columns that only sessions have. A message is stored where it is first used, and
-    numbered so."""
+def _lists(offsets: NDArray[np.int64], values: Any) -> pa.Array:
+    """Make a column of lists that lie end to end."""
+    import pyarrow as pa
+
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
+
+
+def _graph_columns(plan: Plan) -> dict[str, pa.Array]:
+    """Make the columns that only recorded sessions have. A message is stored where it is first
+    used, and numbered so."""
     import numpy as np
     import pyarrow as pa
 
-    columns = {"sent": pa.array(graph.sent), "copy": pa.array(graph.copy)}
-    columns["parents"] = pa.LargeListArray.from_arrays(
-        pa.array(graph.offsets), pa.array(graph.parents)
-    )
-    blocks = plan.blocks
-    if blocks is None or blocks.back is None:
+    graph, blocks = plan.graph, plan.blocks
+    columns = {
+        "sent": pa.array(graph.sent),
+        "copy": pa.array(graph.copy),
+        "parents": _lists(graph.offsets, graph.parents),
+    }
+    if blocks is None:
         return columns
     columns |= {"back": pa.array(blocks.back), "kept": pa.array(blocks.kept)}
     if not blocks.tokens:
-        used, first, inverse = np.unique(blocks.ids, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        rank = np.empty(len(used), np.int32)
-        rank[order] = np.arange(len(used))
-        offsets = pa.array(blocks.offsets)
-        columns["blocks"] = pa.LargeListArray.from_arrays(
-            offsets, pa.array(rank[inverse].astype(np.int32))
-        )
-        texts = pa.array([plan.prompts[each] for each in used[order].tolist()], pa.large_string())
-        new = pa.array(np.searchsorted(np.sort(first), blocks.offsets))
-        columns["messages"] = pa.LargeListArray.from_arrays(new, texts)
+        ranks, used, first = rank_by_first_use(blocks.ids)
+        columns["blocks"] = _lists(blocks.offsets, ranks)
+        texts = pa.array([plan.prompts[number] for number in used.tolist()], pa.large_string())
+        columns["messages"] = _lists(np.searchsorted(first, blocks.offsets), texts)
     return columns
 
 
@@ -123,7 +122,9 @@ def read_plan(path: Path) -> Plan:
         columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
         texts = table["prompt"].combine_chunks().dictionary_encode()
         blocks = _blocks(table, about.block_tokens) if "blocks" in table.column_names else None
-        graph = _graph(table, about.live) if about.schema == _GRAPH_SCHEMA else None
+        graph = CallGraph.of_turns(columns["turn"])
+        if about.schema == _GRAPH_SCHEMA:
+            graph = _graph(table, about.live)
         messages = (
             _ids(table, "messages")[1].to_pylist()
             if blocks is not None and not blocks.tokens
@@ -184,14 +185,12 @@ def _ids(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
 def _blocks(table: pa.Table, tokens: int) -> Blocks:
     import numpy as np
 
-    offsets, ids = _ids(table, "blocks")
-    names = [name for name in ("back", "kept") if name in table.column_names]
-    return Blocks(
-        tokens,
-        offsets,
-        np.asarray(ids).astype(np.int32),
-        **{name: table[name].to_numpy().astype(np.int32) for name in names},
-    )
+    offsets, column = _ids(table, "blocks")
+    ids = np.asarray(column).astype(np.int32)
+    if "kept" not in table.column_names:
+        return Blocks.whole(tokens, offsets, ids)
+    back, kept = (table[name].to_numpy().astype(np.int32) for name in ("back", "kept"))
+    return Blocks(tokens, offsets, ids, back, kept)
 
 
 def _graph(table: pa.Table, live: bool) -> CallGraph:
@@ -199,29 +198,29 @@ def _graph(table: pa.Table, live: bool) -> CallGraph:
 
     offsets, parents = _ids(table, "parents")
     sent, copy = np.array(table["sent"].to_numpy(), bool), table["copy"].to_numpy().astype(np.int32)
-    return CallGraph(offsets, np.asarray(parents).astype(np.int32), sent, copy, live)
+    return CallGraph(offsets, np.asarray(parents).astype(np.int32), sent, copy, True, live)
 
 
 def _find_impossible(
-    blocks: Blocks | None, graph: CallGraph | None, turn: NDArray[np.int32], messages: int
+    blocks: Blocks | None, graph: CallGraph, turn: NDArray[np.int32], messages: int
 ) -> Iterator[str]:
     """Name the columns of sessions in which numbers point to rows or messages that are not
     there."""
     import numpy as np
 
-    if graph is not None:
-        edges = np.diff(graph.offsets)
-        within = (graph.parents >= 0) & (graph.parents < np.repeat(turn, edges))
-        if not within.all() or ((edges == 0) & (turn > 0)).any():
-            yield "parents"
-    if blocks is not None and blocks.back is not None and blocks.kept is not None:
-        back, kept = blocks.back, blocks.kept
-        whole = np.diff(blocks.offsets) + kept
-        before = (np.arange(len(back)) - back).clip(0, max(0, len(back) - 1))
-        wrong = (kept < 0) | ((kept > 0) & ((back == 0) | (kept > whole[before])))
-        if ((back < 0) | (back > turn.clip(0)) | wrong).any():
-            yield "kept"
-    if blocks is not None and not blocks.tokens and not _check_within(blocks.ids, messages - 1, 0):
+    edges = np.diff(graph.offsets)
+    within = (graph.parents >= 0) & (graph.parents < np.repeat(turn, edges))
+    if not within.all() or ((edges == 0) & (turn > 0)).any():
+        yield "parents"
+    if blocks is None:
+        return
+    back, kept = blocks.back, blocks.kept
+    whole = np.diff(blocks.offsets) + kept
+    base = (np.arange(len(back)) - back).clip(0, max(0, len(back) - 1))
+    wrong = (kept < 0) | ((kept > 0) & ((back == 0) | (kept > whole[base])))
+    if ((back < 0) | (back > turn.clip(0)) | wrong).any():
+        yield "kept"
+    if not blocks.tokens and not _check_within(blocks.ids, messages - 1, 0):
         yield "blocks"
 
 
@@ -238,23 +237,7 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
     for cell, load in enumerate(plan.cells):
         planned = np.arange(plan.rows(cell).start, plan.rows(cell).stop)
         if plan.cyclic(cell) or cell in cut:
-            names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
-            numbers = [(name or "").rpartition("-")[2] for name in names]
-            count = 1 + max(
-                (int(number) for number in numbers if _NUMBER.fullmatch(number)), default=-1
-            )
-            if count > _MOST_GAPS * (1 + len(names)):
-                raise InputError(
-                    f"{folder}: {len(names)} records with numbers up to {count} are of no run"
-                )
-            warm = plan.warmup_count(cell)
-            goes_on = plan.graph is not None and count > warm
-            while (
-                goes_on
-                and (plan.cyclic(cell) or count < len(planned))
-                and plan.turn[plan.row(cell, count)] > 0
-            ):
-                count += 1  # a session that was begun is planned whole
+            count, warm = _count_issued(folder, plan, cell), plan.warmup_count(cell)
             if count > warm and not plan.cyclic(cell):
                 planned = planned[:count]
             elif count > warm:
@@ -263,9 +246,26 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
                 planned = np.concatenate([planned[:warm], planned[warm + lap]])
         rows.append(planned)
     cut_plan = plan.take(np.concatenate(rows), cells=tuple(cells))
-    if cut_plan.graph is not None:
+    if plan.graph.recorded:
         copies = [
-            plan.copy(cell, index) for cell, each in enumerate(rows) for index in range(len(each))
+            plan.copy(cell, index)
+            for cell, issued in enumerate(rows)
+            for index in range(len(issued))
         ]
         cut_plan.graph.copy = np.array(copies, np.int32)
     return cut_plan
+
+
+def _count_issued(folder: Path, plan: Plan, cell: int) -> int:
+    """Count the requests of a cell up to the last that has a record; a recorded session that was
+    begun is planned whole."""
+    names = read_columns(folder, ["request_id"], cell)["request_id"].to_pylist()
+    numbers = [(name or "").rpartition("-")[2] for name in names]
+    count = 1 + max((int(number) for number in numbers if _NUMBER.fullmatch(number)), default=-1)
+    if count > _MOST_GAPS * (1 + len(names)):
+        raise InputError(f"{folder}: {len(names)} records with numbers up to {count} are of no run")
+    last = len(plan.rows(cell))
+    if plan.graph.recorded and count > plan.warmup_count(cell):
+        while (plan.cyclic(cell) or count < last) and plan.turn[plan.row(cell, count)] > 0:
+            count += 1
+    return count

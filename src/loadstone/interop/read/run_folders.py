@@ -17,6 +17,7 @@ from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import run_summary, summary_of
 from loadstone.core import run_folder
+from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.plan import PHASES, Load, Plan
@@ -257,6 +258,7 @@ def _make_plan(cells: Sequence[ResultCell]) -> Plan:
     """Make the plan, as far as it is told: lengths as they were, no intended times."""
     rows = [(number, record) for number, cell in enumerate(cells) for record in cell.records]
     count = len(rows)
+    turn = np.array([_clip_tokens(record.turn) for _, record in rows], np.int32)
     return Plan(
         seed=0,
         cells=tuple(_require_load(cell) for cell in cells),
@@ -271,9 +273,10 @@ def _make_plan(cells: Sequence[ResultCell]) -> Plan:
         ),
         prefix_group=np.full(count, -1, np.int32),
         prefix_tokens=np.zeros(count, np.int32),
-        turn=np.array([_clip_tokens(record.turn) for _, record in rows], np.int32),
+        turn=turn,
         think_s=np.zeros(count),
         prompt=np.full(count, -1, np.int32),
+        graph=CallGraph.of_turns(turn),
     )
 
 

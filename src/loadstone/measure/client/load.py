@@ -65,7 +65,7 @@ class Feed:
         self._later: list[Due] = []
         self.sessions: OpenSessions | None = None
         self._answers: dict[str, dict[int, str]] = {}
-        """Of sessions that go on with the server's own answers: by turn."""
+        """Those that later prompts hold, of each session by turn."""
         self._refilling = False
         self._indices: Iterator[int] = iter(())
         self._cell = 0
@@ -131,20 +131,14 @@ class Feed:
 
     def follow(self, stream: Stream, opened: bytes, replica: int | None) -> None:
         """Make the turns after an answer, due `think_s` after its end."""
-        request = stream.request
-        if self.sessions is None:
+        request, answer = stream.request, stream.answer.text
+        if self.sessions is None or request.turn is None:
             return
-        if opened and self._plan.graph is not None and request.turn is not None:
-            self._answers.setdefault(request.session_id or "", {})[request.turn] = (
-                stream.answer.text
-            )
+        if opened:
+            self._answers.setdefault(request.session_id or "", {})[request.turn] = answer
         for due_ns, index in self.sessions.ended(request.index, stream.end_ns or 0):
             following = self._plan.request(self._cell, index)
-            history = (
-                b""
-                if self._plan.graph is not None
-                else self._prompts.answered(opened, stream.answer.text, following)
-            )
+            history = self._prompts.answered(opened, answer, following)
             self._push(following, history, round(due_ns), replica)
 
     def close(self, request: PlannedRequest) -> bool:
@@ -174,7 +168,7 @@ class Feed:
 
     def _keeps(self, request: PlannedRequest) -> bool:
         """Tell whether a later turn's prompt holds this one, or its answer."""
-        if request.turn is None or (self._plan.graph is not None and not self._plan.graph.live):
+        if request.turn is None or not self._plan.graph.live:
             return False
         rows = self._plan.rows(self._cell)
         row = self._plan.row(self._cell, request.index) + 1

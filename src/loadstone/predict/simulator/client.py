@@ -82,7 +82,7 @@ def whole_prompts(plan: Plan, cell: int) -> NDArray[np.int64]:
     if texts.any():
         own = np.where(texts, count_text_tokens(plan, cell), own)
     turn = plan.turn[rows.start : rows.stop]
-    if plan.graph is not None or not (turn > 0).any():
+    if plan.blocks is not None or not (turn > 0).any():
         return own
     so_far = np.cumsum(own + plan.output_tokens[rows.start : rows.stop])
     before = np.concatenate([[0], so_far[:-1]])

@@ -61,7 +61,7 @@ class Contents:
         requests = self._requests
         row = requests.row(index)
         turn = requests.turn[row]
-        if self._plan.blocks is not None or self._plan.graph is not None:
+        if self._plan.blocks is not None:
             return self._walk(_Path(), self._call(index, row)).segments
         if turn < 0:
             parts = tuple(self._alone(index))
@@ -135,27 +135,21 @@ class Contents:
         left, blocks = requests.input_tokens[row], plan.blocks
         if blocks is None:
             return
-        at, copy, live = (
-            self._start + row,
-            plan.copy(self._cell, index),
-            graph is not None and graph.live,
-        )
-        if blocks.tokens and not live:
+        copy = plan.copy(self._cell, index)
+        if blocks.tokens and not graph.live:
             if self._tree is None:
-                self._tree = BlockTree(
-                    blocks, plan.rows(self._cell), None if graph is None else graph.copy
-                )
+                self._tree = BlockTree(blocks, plan.rows(self._cell), graph.copy)
             parts: Iterator[tuple[Hashable, int]] = (
                 (node, (end - begin) * blocks.tokens) for node, begin, end in self._tree.path(row)
             )
         else:
-            parts = self._messages(index, at, blocks)
+            parts = self._messages(index, self._start + row, blocks)
         for name, tokens in parts:
             if left <= 0:
                 return
             yield (copy, name), min(left, tokens)
             left -= tokens
-        if live:
+        if graph.live:
             yield (copy, ("answered", index)), requests.output_tokens[row]
 
     def _messages(self, index: int, at: int, blocks: Blocks) -> Iterator[tuple[Hashable, int]]:
