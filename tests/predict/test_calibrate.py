@@ -556,7 +556,7 @@ def test_pools_are_learned_from_by_plans_and_are_no_profile(
     said = loadstone("calibrate", run.folder, "--force").line()
     assert "a profile is of one engine; recommend --pools --with learns from pools" in said
     measured = read_measured(run.folder, force=True)
-    assert parse_deployment(measured.deployment).pools
+    assert parse_deployment(measured.deployment).is_split
     assert np.abs(measured.gaps).max() < np.log(3)  # a busy test machine
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.calibrate.points import Point, deployment_of
-from loadstone.catalogue import Deployment
+from loadstone.catalogue import Deployment, Worker
 from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
@@ -104,7 +104,7 @@ def case_of(point: Point, profile: str | None = None) -> Case:
     if not 0 < point.input_tokens <= MOST_TOKENS or point.output_tokens > MOST_TOKENS:
         raise InputError(f"lengths beyond {MOST_TOKENS} tokens")
     deployment = deployment_of(point)
-    worker = deployment.pools[-1].worker if deployment.pools else deployment
+    worker = deployment.decoder
     users, requests = _load(point)
     if not 0 < users <= MOST_USERS:
         raise InputError(f"{users} users at once; at most {MOST_USERS}")
@@ -152,7 +152,7 @@ def fit_fleet(
 ) -> tuple[Fleet | None, EnginePolicy]:
     """Return the fleet of pools, by the `profile`, else None; and the policy, of a worker that
     decodes. Raises InputError."""
-    if not deployment.pools:
+    if not deployment.is_split:
         return None, policy_of(deployment, lengths=lengths, acceptance=acceptance)
     fleet = fleet_of(deployment, acceptance=acceptance, profile=profile)
     fleet = fleet_for(fleet, deployment, lengths, acceptance=acceptance)
@@ -170,7 +170,7 @@ def _cached_tokens(point: Point) -> int:
 
 
 def _lengths(
-    point: Point, deployment: Deployment, count: int, rng: np.random.Generator
+    point: Point, deployment: Worker, count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw prompts and answers: uniform in a range, or log-normal as those of real text, within the
     context."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
 from loadstone.calibrate.points import Point
-from loadstone.catalogue import Deployment
+from loadstone.catalogue import Worker
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.statistics.distribution import Z80
@@ -192,7 +192,7 @@ def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
     """Simulate a point's pools, also at coefficients drawn from the profiles' uncertainty, for the
     intervals."""
     family = family_of(case.deployment.model, case.point.fold) if hold_out else ""
-    fleet, profile = _hold_out(fleet, case.deployment.pools[-1].worker, family)
+    fleet, profile = _hold_out(fleet, case.deployment.decoder, family)
     if (pool := fleet.prefill) is not None:
         prefill, _ = _hold_out(pool.fleet, case.deployment.pools[0].worker, family)
         fleet = replace(fleet, prefill=pool._replace(fleet=prefill))
@@ -224,7 +224,7 @@ def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
     )
 
 
-def _hold_out(fleet: Fleet, worker: Deployment, family: str) -> tuple[Fleet, Profile]:
+def _hold_out(fleet: Fleet, worker: Worker, family: str) -> tuple[Fleet, Profile]:
     """Return the fleet by coefficients that were fitted without a family of models."""
     model = cast(StepModel, fleet.model)
     profile = leave_out(model.profile, family)

@@ -4,8 +4,8 @@ data sheets."""
 from __future__ import annotations
 
 from loadstone.catalogue.architecture.model import Model
-from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.deployment import Deployment, Worker
+from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_worker
 from loadstone.catalogue.find import entries_of, find_gpu, find_model, find_node, kept_hardware
 from loadstone.catalogue.hardware import Gpu, Node
 
@@ -14,6 +14,7 @@ __all__ = [
     "Gpu",
     "Model",
     "Node",
+    "Worker",
     "gpu",
     "gpus",
     "model",
@@ -21,6 +22,7 @@ __all__ = [
     "node",
     "nodes",
     "parse_deployment",
+    "parse_worker",
 ]
 
 

@@ -93,10 +93,10 @@ def launch(
         argument=argument or (),
         env=env or (),
     )
-    made = (launch_pools if (parsed := parse_deployment(deployment)).pools else launch_of)(
+    made = (launch_pools if (parsed := parse_deployment(deployment)).is_split else launch_of)(
         parsed, site
     )
-    workers = [pool.worker for pool in parsed.pools] or [parsed]
+    workers = [pool.worker for pool in parsed.pools]
     misfits = [line for each in workers if each.engine in ENGINES for line in find_misfits(each)]
     for note in (*dict.fromkeys(f"this will not start: {line}" for line in misfits), *made.notes):
         print(f"loadstone: {note}", file=sys.stderr)

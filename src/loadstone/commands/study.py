@@ -203,7 +203,7 @@ def _print_commands(
             )
         print(title)
         parsed = launch.parsed
-        if machine.kind == "local" and parsed is not None and parsed.pools:
+        if machine.kind == "local" and parsed is not None and parsed.is_split:
             commands: Launch | PooledLaunch = pools_of(parsed, launch, engine, _PORT)
         else:
             commands = commands_of(launch, engine, (), _PORT)

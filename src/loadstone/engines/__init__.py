@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.catalogue.deployment.shorthand import parse_deployment
-from loadstone.core.errors import InputError
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
 from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
@@ -34,18 +33,15 @@ EMBEDDED = LlamaCpp.name
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
 
 
-def rules_of(deployment: Deployment) -> EngineRules:
+def rules_of(deployment: Worker) -> EngineRules:
     """Return the rules of a deployment of one pool. Raises InputError for several, each of which
     has its own."""
-    if deployment.pools:
-        worker = deployment.pools[-1].worker.name
-        raise InputError(
-            f"{deployment.name}: has pools, and here one worker is asked for; write e.g. {worker}"
-        )
+    if isinstance(deployment, Deployment):
+        deployment = deployment.worker
     return _ALL.get(deployment.engine, EngineRules)(deployment)
 
 
-def launch_of(deployment: Deployment, site: Site = ANYWHERE) -> Launch:
+def launch_of(deployment: Worker, site: Site = ANYWHERE) -> Launch:
     """Return the commands that start a deployment. Raises InputError where its engine cannot be
     started so."""
     rules = rules_of(deployment)
@@ -86,7 +82,7 @@ def keywords_named(text: str, site: Site) -> Keywords:
     return keywords_of(rules.deployment, command, site, rules.model_name(site))
 
 
-def ranks(deployment: Deployment) -> tuple[Rank, ...]:
+def ranks(deployment: Worker) -> tuple[Rank, ...]:
     """Return a rank for each pipeline stage, first to last; the last one holds the draft model too,
     if any."""
     rules = rules_of(deployment)

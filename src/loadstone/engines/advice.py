@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines.launch import Site
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.limits import GIB, count
@@ -16,7 +16,7 @@ _SURE = 0.9
 _WHOLE_TOKENS = 1024
 
 
-def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Deployment, list[str]]:
+def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Worker, list[str]]:
     """Return the deployment with a shorter context where the engine would not start with the
     model's own, and a line for each thing that is changed, or that will not do. `stages`: a rank of
     each."""

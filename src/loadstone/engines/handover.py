@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from math import gcd
 from typing import NamedTuple
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import ranks, rules_of
 from loadstone.engines.rules import EngineRules, Handover
@@ -47,7 +47,7 @@ class Link(NamedTuple):
         return self.copies * sequence_bytes(self.cache, tokens) / max(1, tokens)
 
 
-def link_of(prefill: Deployment, decode: Deployment, rules: Handover) -> Link:
+def link_of(prefill: Worker, decode: Worker, rules: Handover) -> Link:
     """Return the way of a cache: each rank of the decode worker that serves a request (all its
     tensor-parallel ones; with latent attention each gets it whole) receives from a rank of the
     prefill worker, over its own network card.

@@ -18,7 +18,7 @@ import msgspec
 
 from loadstone.catalogue.architecture.precision import TORCH_DTYPES
 from loadstone.catalogue.checkpoints import TUNED, Checkpoint, named_checkpoint, published
-from loadstone.catalogue.deployment.deployment import Deployment, Draft
+from loadstone.catalogue.deployment.deployment import Draft, Worker
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import switched
@@ -239,7 +239,7 @@ def quote_word(word: str) -> str:
     return f'"$HOME"/{shlex.quote(word[2:])}' if word.startswith("~/") else shlex.quote(word)
 
 
-def launch_command(deployment: Deployment, command: Command, site: Site) -> Launch:
+def launch_command(deployment: Worker, command: Command, site: Site) -> Launch:
     """Return the commands of all nodes. Raises InputError: a container without an image, something
     that is no flag."""
     addresses = addresses_of(deployment, site)
@@ -312,7 +312,7 @@ def launch_command(deployment: Deployment, command: Command, site: Site) -> Laun
     )
 
 
-def addresses_of(deployment: Deployment, site: Site) -> tuple[str, ...]:
+def addresses_of(deployment: Worker, site: Site) -> tuple[str, ...]:
     """Return the address of every node, rank 0 first: as they are named, else placeholders; this
     machine where it is the only one."""
     if deployment.nodes == 1:
@@ -333,7 +333,7 @@ def _spell_words(flags: Flags, underscores: bool) -> list[str]:
     return words
 
 
-def launch_rows(deployment: Deployment) -> Iterator[tuple[str, str | bool]]:
+def launch_rows(deployment: Worker) -> Iterator[tuple[str, str | bool]]:
     """Yield the deployment's arguments that only launching knows, by the spelling of the engine's
     command line. Raises InputError for a switch that is neither true nor false."""
     engine = ENGINES[deployment.engine]
@@ -343,7 +343,7 @@ def launch_rows(deployment: Deployment) -> Iterator[tuple[str, str | bool]]:
             yield engine.launch[name], text if on is None else on
 
 
-def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | bool]]:
+def launch_settings(deployment: Worker) -> Iterator[tuple[str, str | int | bool]]:
     """Yield those rows of launch_rows() that are keys of a file of settings:
     `moe_config.backend`."""
     for spelling, value in launch_rows(deployment):
@@ -353,7 +353,7 @@ def launch_settings(deployment: Deployment) -> Iterator[tuple[str, str | int | b
 
 
 def launch_flags(
-    deployment: Deployment, command: Command, site: Site
+    deployment: Worker, command: Command, site: Site
 ) -> Iterator[tuple[str, str | bool]]:
     """Yield the flags of launch_rows()."""
     for today, value in launch_rows(deployment):
@@ -509,7 +509,7 @@ class Weights(NamedTuple):
 
 
 def choose_weights(
-    deployment: Deployment, site: Site, reads: Callable[[Checkpoint], bool], quantises: bool
+    deployment: Worker, site: Site, reads: Callable[[Checkpoint], bool], quantises: bool
 ) -> Weights:
     """Return the checkpoint that was named, in the deployment's precision: as it is, as somebody
     publishes it, by what the engine does when it loads, or a folder into which it must be

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of, rules_of
 from loadstone.engines.handover import handover_of
@@ -68,7 +68,7 @@ def launch_pools(deployment: Deployment, site: Site = ANYWHERE) -> PooledLaunch:
             msgspec.structs.replace(own, nodes=addresses[first : first + worker.nodes], host=host)
         )
         pools[str(own.role)].append(launch_of(worker, sites[-1]))
-    rules = rules_of(deployment.pools[-1].worker)
+    rules = rules_of(deployment.decoder)
     front = msgspec.structs.replace(
         site,
         role="router",
@@ -80,7 +80,7 @@ def launch_pools(deployment: Deployment, site: Site = ANYWHERE) -> PooledLaunch:
         runtime=site.runtime if rules.router_in_image else None,
     )
     router = launch_command(
-        msgspec.structs.replace(deployment, nodes=1, arguments=(), pools=()),
+        msgspec.structs.replace(deployment, nodes=1, arguments=(), split=()),
         rules.router(front, sites),
         front,
     )
@@ -93,7 +93,7 @@ def launch_pools(deployment: Deployment, site: Site = ANYWHERE) -> PooledLaunch:
     )
 
 
-def _place(deployment: Deployment, site: Site) -> Iterator[tuple[Deployment, int, Site]]:
+def _place(deployment: Deployment, site: Site) -> Iterator[tuple[Worker, int, Site]]:
     """Yield every worker over the machines that it takes, the first of these, and the site's part
     there: a port, and a variable that shows it its GPUs alone where there are others."""
     node, place, used, gpu = 0, 0, 0, deployment.pools[0].worker.gpu

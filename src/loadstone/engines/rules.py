@@ -17,7 +17,7 @@ import msgspec
 
 from loadstone.catalogue.architecture.model import Layers
 from loadstone.catalogue.checkpoints import Checkpoint
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
@@ -227,7 +227,7 @@ class EngineRules:
     router_in_image: ClassVar[bool] = True
     spelled: ClassVar[frozenset[str]] = _COMMON
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Worker) -> None:
         self.deployment = deployment
 
     @property
@@ -346,7 +346,7 @@ class EngineRules:
     def draft_layers(self) -> tuple[Layers, ...]:
         """Return multi-token-prediction layers that are counted, with a cache of their own: where
         the deployment guesses tokens by them, and not by a draft model beside the checkpoint
-        (Deployment.drafting).
+        (Worker.drafting).
         """
         deployment = self.deployment
         own = is_speculative(deployment) and deployment.draft is None

@@ -5,7 +5,7 @@ decide what the engine is told.
 
 from __future__ import annotations
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Site
 
@@ -14,7 +14,7 @@ BACKENDS = ("tensorrt-llm", "vllm")
 _PORT = 8000
 
 
-def command(deployment: Deployment, site: Site) -> Command:
+def command(deployment: Worker, site: Site) -> Command:
     """Return `tritonserver` with HTTP on the port, gRPC on the next and metrics on the one after.
     Engines that TensorRT-LLM built (`backend=tensorrt`) are run by its backend in C++, in
     orchestrator mode, where one Triton starts a process for each GPU by MPI; other backends start

@@ -17,7 +17,7 @@ from loadstone.catalogue.architecture.model import (
     LinearAttention,
     Model,
 )
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
@@ -86,7 +86,7 @@ _TRANSFERS = {
 """By pool; NIXL itself takes who sends from each request, as the router has it."""
 
 
-def runtime_bytes(deployment: Deployment) -> float:
+def runtime_bytes(deployment: Worker) -> float:
     """Return the runtime's bytes: attention-DP's ranks exchange what their experts need, and have
     collectives' buffers too."""
     return RUNTIME_TP_BYTES if deployment.tp > 1 or deployment.attention_dp else RUNTIME_BYTES

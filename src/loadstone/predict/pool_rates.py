@@ -68,7 +68,7 @@ def rates_of(options: SizeOptions) -> list[PoolRates]:
                 f"--answer {answer}: is a part of --context; give a longer --context, of prompt and"
                 " answer"
             )
-        if not deployment.pools:
+        if not deployment.is_split:
             raise InputError(
                 f"--answer: {deployment.name} has one pool; write prefill=…+decode=…, or leave"
                 " it out"

@@ -13,7 +13,7 @@ import msgspec
 from loadstone.analyse.compare.price import Prices, key
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.architecture.model import Experts
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
@@ -62,9 +62,9 @@ class Candidate(NamedTuple):
     fleet: Fleet | None = None
 
     @property
-    def worker(self) -> Deployment:
-        """Return the deployment whose engine decodes: of pools that of a decode worker."""
-        return self.deployment.pools[-1].worker if self.deployment.pools else self.deployment
+    def worker(self) -> Worker:
+        """Return the worker that decodes."""
+        return self.deployment.decoder
 
     @property
     def gpus(self) -> int:
@@ -277,7 +277,7 @@ def context_of(options: RecommendOptions) -> int | None:
 
 def shape_of(base: Deployment) -> tuple[object, ...]:
     """Return what a deployment is without the arguments of its engine."""
-    if base.pools:
+    if base.is_split:
         return (base.name,)
     return (
         base.gpu.name,

@@ -171,7 +171,7 @@ def choose_finalists(
             same = [
                 each for each in candidates if each.deployment.name == run.deployment
             ]  # so pools are put together
-            if not same and not deployment.pools:
+            if not same and not deployment.is_split:
                 same = [make_candidate(deployment, options, traffic, prices, {})]
             chosen += [each for each in same if each.replicas]
     return chosen

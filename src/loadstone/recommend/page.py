@@ -105,23 +105,29 @@ def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
     parts = [
         f"{plan.gpus} × {_gpu(deployment)}",
         shared,
-        " and ".join(f"{pool.workers} that {pool.role}" for pool in deployment.pools),
+        _describe_pools(deployment),
         engine_title(deployment.engine),
         _describe_weights(deployment),
     ]
     return ", ".join(filter(None, parts))
 
 
+def _describe_pools(deployment: Deployment) -> str:
+    if not deployment.is_split:
+        return ""
+    return " and ".join(f"{pool.workers} that {pool.role}" for pool in deployment.pools)
+
+
 def _gpu(deployment: Deployment) -> str:
-    workers = [pool.worker for pool in deployment.pools] or [deployment]
-    return " and ".join(dict.fromkeys(gpu_title(each.gpu.name) for each in workers))
+    titles = (gpu_title(pool.worker.gpu.name) for pool in deployment.pools)
+    return " and ".join(dict.fromkeys(titles))
 
 
 def _describe_weights(deployment: Deployment) -> str:
     """Say the precision of the weights, and whose checkpoint has it with this KV cache."""
-    deployment = deployment.pools[-1].worker if deployment.pools else deployment
-    wanted, rules = (deployment.weights_dtype, deployment.kv_dtype), rules_of(deployment)
-    known = published(deployment.model, deployment.named)
+    worker = deployment.decoder
+    wanted, rules = (worker.weights_dtype, worker.kv_dtype), rules_of(worker)
+    known = published(worker.model, worker.named)
     found = next(
         (each for each in known if (each.weights, each.kv) == wanted and rules.reads(each)), None
     )

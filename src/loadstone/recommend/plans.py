@@ -332,7 +332,7 @@ def _best_change(candidate: Candidate, found: Search) -> str:
     best, what = 1.03, "no single change would carry more per GPU"
     for other in found.candidates:
         its = other.deployment
-        if its.gpu.name != mine.gpu.name or its.pools or mine.pools:
+        if its.gpu.name != mine.gpu.name or its.is_split or mine.is_split:
             continue
         changed = [axis for axis in _AXES if getattr(its, axis) != getattr(mine, axis)]
         layout = [axis for axis in changed if axis in ("tp", "pp", "dp", "ep")]
@@ -411,7 +411,7 @@ def next_measurement(
     )
     load = traffic.demand / replicas
     words = ["loadstone", "bench"]
-    if deployment.nodes > 1 or deployment.pools:
+    if deployment.nodes > 1 or deployment.is_split:
         words += ["http://HOST:PORT", "--deployment", deployment.name]
     else:
         words += ["--launch", deployment.name]

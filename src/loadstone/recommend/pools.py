@@ -196,8 +196,8 @@ def _compare(
 ) -> tuple[PlanChoice, PlanChoice, SplitAtLoad] | None:
     """Return the best plan with pools, the best without, and which is better; None where one of
     both is missing."""
-    split = next((each for each in ranked if each.finalist.deployment.pools), None)
-    whole = next((each for each in ranked if not each.finalist.deployment.pools), None)
+    split = next((each for each in ranked if each.finalist.deployment.is_split), None)
+    whole = next((each for each in ranked if not each.finalist.deployment.is_split), None)
     if split is None or whole is None:
         return None
     better, equal = (
@@ -268,7 +268,7 @@ def tell_split(split: SplitText | None, first: DeploymentPlan, unit: str) -> lis
     """Say whether splitting pays, with which probability, from which load, and what limits it;
     None: one kind of plan alone, that of the `first`, carries the traffic."""
     if split is None:
-        pooled = parse_deployment(first.deployment).pools
+        pooled = parse_deployment(first.deployment).is_split
         return [
             f"splitting prefill and decode {'pays' if pooled else 'does not pay'}: of what was"
             f" simulated, plans with{'' if pooled else 'out'} pools alone hold the bounds"

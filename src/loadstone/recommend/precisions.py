@@ -7,7 +7,7 @@ from itertools import product
 
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of
 from loadstone.catalogue.checkpoints import Checkpoint, published, split_precision
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
 from loadstone.recommend.options import RecommendOptions
 
@@ -17,7 +17,7 @@ Precision = tuple[str, str]
 """Of the weights, and of the KV cache."""
 
 
-def list_precisions(first: Deployment, options: RecommendOptions) -> list[Precision]:
+def list_precisions(first: Worker, options: RecommendOptions) -> list[Precision]:
     """List what deployments like `first` may have: its own precision, then what the options name,
     or, where these name nothing, what somebody publishes; with --quality any FP8 of both besides.
     Raises InputError.
@@ -39,7 +39,7 @@ def list_precisions(first: Deployment, options: RecommendOptions) -> list[Precis
     return list(dict.fromkeys(pairs))
 
 
-def published_precisions(first: Deployment) -> list[Precision]:
+def published_precisions(first: Worker) -> list[Precision]:
     """List the precisions of checkpoints that the engine reads and the GPU multiplies, the
     deployment's own first."""
     own = first.weights_dtype, first.kv_dtype
@@ -52,18 +52,18 @@ def published_precisions(first: Deployment) -> list[Precision]:
     return [own, *((each.weights, each.kv) for each in found)]
 
 
-def _is_native(first: Deployment, checkpoint: Checkpoint) -> bool:
+def _is_native(first: Worker, checkpoint: Checkpoint) -> bool:
     dtypes = (checkpoint.weights, checkpoint.kv)
     return all(_NATIVE[each] in first.gpu.flops_per_s for each in dtypes if each in _NATIVE)
 
 
-def _narrow(first: Deployment, own: str) -> list[str]:
+def _narrow(first: Worker, own: str) -> list[str]:
     """List a precision, and FP8 where that is narrower and the GPU multiplies it."""
     narrower = own not in FORMATS or FORMATS[own].bytes > FORMATS["fp8"].bytes
     return [own, "fp8"] if narrower and "fp8" in first.gpu.flops_per_s else [own]
 
 
-def further_precisions(deployment: Deployment) -> list[Precision]:
+def further_precisions(deployment: Worker) -> list[Precision]:
     """List precisions that are one step narrower than a deployment's, and not published."""
     weights = [
         (each, deployment.kv_dtype) for each in _narrow(deployment, deployment.weights_dtype)[1:]

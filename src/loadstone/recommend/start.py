@@ -29,7 +29,7 @@ def describe_start(
     """Return the fields of a DeploymentPlan about its launch."""
     deployment = candidate.deployment
     try:
-        made = launch_pools(deployment) if deployment.pools else launch_of(deployment)
+        made = launch_pools(deployment) if deployment.is_split else launch_of(deployment)
         warnings, lines, files = list(made.notes), made.shell_lines(), dict(made.files)
     except InputError as error:  # llama.cpp, whose file of weights nobody named
         warnings, lines, files = [f"`loadstone launch` starts it, which says: {error}"], [], {}
@@ -44,7 +44,7 @@ def describe_start(
         warnings.append(
             f"network_guessed: {describe_network_guess(candidate.worker.nodes_crossed)}"
         )
-    narrows = options.quality != "any" and not deployment.pools
+    narrows = options.quality != "any" and not deployment.is_split
     further = _describe_further(candidate, replicas, options, traffic) if narrows else None
     return {
         "launch": lines,

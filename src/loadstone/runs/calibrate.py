@@ -86,7 +86,7 @@ def calibrate(
         {run.resolve(): run for run in runs}.values()
     )  # a run that is named twice counts once
     target = parse_deployment(deployment) if deployment is not None else deployment_of_runs(runs)
-    if target.pools:
+    if target.is_split:
         raise InputError(
             f"{target.name}: a profile is of one engine; recommend --pools --with learns from pools"
         )
@@ -178,7 +178,7 @@ def cases_of_runs(
     would be as wrong, and be believed.
     """
     cases: list[Case] = []
-    work = work_of(deployment.pools[-1].worker if deployment.pools else deployment)
+    work = work_of(deployment.decoder)
     for folder in folders:
         info = run_folder.read_info(folder)
         if info.source == "simulated":

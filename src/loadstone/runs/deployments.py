@@ -93,10 +93,10 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
         told = {"engine": engine, "engine_version": plain}
         replace = msgspec.structs.replace
-        pools = tuple(replace(each, worker=replace(each.worker, **told)) for each in named.pools)
-        named = replace(named, pools=pools, **told)
+        pools = tuple(replace(pool, worker=replace(pool.worker, **told)) for pool in named.split)
+        named = replace(named, split=pools, **told)
     record = deployed.to_settings()
-    if named.pools:
+    if named.is_split:
         record["pools"] = named.to_settings()["pools"]
     return record | {
         "model": target.model or deployed.model.name,

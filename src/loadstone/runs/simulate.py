@@ -311,7 +311,7 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     towers = deployment.model.vision_parameters or any(
         "tower" in each for each in deployment.model.assumed
     )
-    workers = [pool.worker for pool in deployment.pools] or [deployment]
+    workers = [pool.worker for pool in deployment.pools]
     basis = PredictionBasis(
         assumed=list(deployment.model.assumed),
         not_read="images or sound" if towers else "",

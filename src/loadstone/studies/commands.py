@@ -45,7 +45,7 @@ def commands_of(
         return launch_named(
             f"{launch.model}@1xcpu/engine={engine_key(engine.engine or launch.engine)}", site
         )
-    if launch.parsed.pools:
+    if launch.parsed.is_split:
         raise InputError(
             "pools are started on one machine, `local`, alone; run it there, or give their url:"
         )

@@ -1,4 +1,4 @@
-"""Holds which model runs where and how."""
+"""Says which model runs where and how: a deployment is pools of workers, a worker one engine."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import DEFAULT_ENGINE
 from loadstone.catalogue.hardware import Gpu, Node
+from loadstone.core.errors import InputError
 
 _PLAIN = (
     "gpus",
@@ -40,25 +41,9 @@ class Draft(msgspec.Struct, frozen=True):
     named: str = ""
 
 
-class DeployedPool(msgspec.Struct, frozen=True):
-    """Holds the workers of a deployment that prefill, or that decode: so many alike, each a
-    deployment of its own."""
-
-    role: Role
-    workers: int
-    worker: Deployment
-
-    @property
-    def gpus(self) -> int:
-        return self.workers * self.worker.gpus
-
-    @property
-    def name(self) -> str:
-        return f"{self.role}={self.workers}*({self.worker.name.rpartition('@')[2]})"
-
-
-class Deployment(msgspec.Struct, frozen=True):
-    """Holds model, hardware, engine, precision, parallelism.
+class Worker(msgspec.Struct, frozen=True):
+    """Holds one replica of an engine as it is started: model, hardware, engine, precision,
+    parallelism.
 
     gpus = tp · pp · dp, over all `nodes`. tp, pp, dp are those of the attention: `dp` replicas,
     each with its own scheduler and KV cache, each cut `tp` ways within layers and `pp` ways between
@@ -73,9 +58,6 @@ class Deployment(msgspec.Struct, frozen=True):
     draft         the model that the argument of that name names
     named         the model as it was written, where several have the shapes of its entry; see
                   named_checkpoint()
-    pools         where prefill and decode have workers of their own: both pools, prefill first.
-                  `gpus` and `nodes` are then of all workers together, and the parallelism is that
-                  of a decode worker, for display
     """
 
     model: Model
@@ -95,14 +77,10 @@ class Deployment(msgspec.Struct, frozen=True):
     node: Node | None = None
     draft: Draft | None = None
     named: str = ""
-    pools: tuple[DeployedPool, ...] = ()
 
     @property
     def name(self) -> str:
-        """Return the shorthand that gives this deployment again."""
-        if self.pools:
-            model = self.pools[0].worker.name.rpartition("@")[0]
-            return f"{model}@{'+'.join(pool.name for pool in self.pools)}"
+        """Return the shorthand that gives this worker again."""
         parts = [f"tp{self.tp}"]
         parts += [
             f"{key}{value}"
@@ -153,8 +131,8 @@ class Deployment(msgspec.Struct, frozen=True):
         return self.gpu.per_node if self.gpu.per_node > _MOST_OF_A_NODE else 0
 
     @property
-    def drafting(self) -> Deployment | None:
-        """Return the named draft as a deployment of its own, where engines place it: whole on the
+    def drafting(self) -> Worker | None:
+        """Return the named draft as a worker of its own, where engines place it: whole on the
         last stage of a pipeline, cut over the ranks that the model is, in its checkpoint's
         precision (vLLM 0.32's draft_tensor_parallel_size, SGLang 0.5.23's StandaloneDraftWorker).
         """
@@ -172,9 +150,9 @@ class Deployment(msgspec.Struct, frozen=True):
             ep=1,
             attention_dp=False,
             arguments=tuple(
-                each
-                for each in self.arguments
-                if each[0] not in ("draft", "num_speculative_tokens")
+                (name, value)
+                for name, value in self.arguments
+                if name not in ("draft", "num_speculative_tokens")
             ),
             node=None,
             draft=None,
@@ -185,10 +163,6 @@ class Deployment(msgspec.Struct, frozen=True):
 
     def to_settings(self) -> dict[str, Any]:
         """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py."""
-        pools = [
-            {"role": each.role, "workers": each.workers, **each.worker.to_settings()}
-            for each in self.pools
-        ]
         return {
             # Of a model and hardware of the user's own, whose files may be gone when the run is
             # read, all there was.
@@ -201,4 +175,78 @@ class Deployment(msgspec.Struct, frozen=True):
             **{name: getattr(self, name) for name in _PLAIN},
             "arguments": dict(self.arguments),
             "name": self.name,
-        } | ({"pools": pools} if pools else {})
+        }
+
+
+class DeployedPool(msgspec.Struct, frozen=True):
+    """Holds the workers of a deployment that have one role: so many alike."""
+
+    role: Role
+    workers: int
+    worker: Worker
+
+    @property
+    def gpus(self) -> int:
+        return self.workers * self.worker.gpus
+
+    @property
+    def name(self) -> str:
+        return f"{self.role}={self.workers}*({self.worker.name.rpartition('@')[2]})"
+
+
+class Deployment(Worker, frozen=True):
+    """Holds pools of workers: one worker that does both, or a pool that prefills and one that
+    decodes.
+
+    split  both pools, prefill first; empty: one worker. `gpus` and `nodes` are then of all workers
+           together, and the parallelism is that of a decode worker
+    """
+
+    split: tuple[DeployedPool, ...] = ()
+
+    @classmethod
+    def of(cls, worker: Worker) -> Deployment:
+        """Return the deployment of one worker that prefills and decodes."""
+        return cls(**msgspec.structs.asdict(worker))
+
+    @property
+    def pools(self) -> tuple[DeployedPool, ...]:
+        return self.split or (DeployedPool("both", 1, self),)
+
+    @property
+    def is_split(self) -> bool:
+        """Return whether prefill and decode have workers of their own."""
+        return bool(self.split)
+
+    @property
+    def decoder(self) -> Worker:
+        """Return the worker that writes answers, which holds a request's whole cache."""
+        return self.pools[-1].worker
+
+    @property
+    def worker(self) -> Worker:
+        """Return the only worker. Raises InputError where there are pools, whose workers differ."""
+        if self.is_split:
+            raise InputError(
+                f"{self.name}: has pools, and here one worker is asked for; write e.g."
+                f" {self.decoder.name}"
+            )
+        return self
+
+    @property
+    def name(self) -> str:
+        """Return the shorthand that gives this deployment again."""
+        if not self.is_split:
+            return super().name
+        model = self.pools[0].worker.name.rpartition("@")[0]
+        return f"{model}@{'+'.join(pool.name for pool in self.pools)}"
+
+    def to_settings(self) -> dict[str, Any]:
+        """Return what a run keeps of it: as Worker has it, and of pools each."""
+        settings = super().to_settings()
+        if self.is_split:
+            settings["pools"] = [
+                {"role": pool.role, "workers": pool.workers, **pool.worker.to_settings()}
+                for pool in self.pools
+            ]
+        return settings

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from loadstone.catalogue.deployment.alternatives import split_commas
 from loadstone.core.errors import InputError
 
-Role = Literal["prefill", "decode"]
+Role = Literal["both", "prefill", "decode"]
 ROLES: tuple[Role, ...] = ("prefill", "decode")
 EXAMPLE = "deepseek-r1@prefill=2*(8xh200/tp8)+decode=8xh200/dp8,attention-dp"
 MOST_WORKERS = 4096

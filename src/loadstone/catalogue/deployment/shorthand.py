@@ -14,7 +14,7 @@ from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dty
 from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.config.reader import read_given
 from loadstone.catalogue.deployment.alternatives import split_commas
-from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, Draft
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, Draft, Worker
 from loadstone.catalogue.deployment.pools import has_pools, split_pools
 from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import (
@@ -132,14 +132,20 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
     if has_pools(text):
         return _parse_pools(text, gpu, model)
     if gpu is not None or model is not None:
-        return _parse(text, gpu, model)
+        return Deployment.of(_parse(text, gpu, model))
     try:
-        return _parse(text)
+        return Deployment.of(_parse(text))
     except InputError as error:
         meant = _guess(text)
         if meant is None or not split_deployment(text)[0]:
             raise
         raise InputError(f"{error}; did you mean {meant}?") from None
+
+
+def parse_worker(text: str) -> Worker:
+    """Return the worker of a shorthand that names no pools, as parse_deployment() has it. Raises
+    InputError."""
+    return parse_deployment(text).worker
 
 
 def _parse_pools(text: str, gpu: Gpu | None, model: Model | None) -> Deployment:
@@ -153,9 +159,8 @@ def _parse_pools(text: str, gpu: Gpu | None, model: Model | None) -> Deployment:
     if gpus > _MOST_GPUS:
         raise InputError(f"deployment {text!r}: {gpus:,} GPUs; write 1 to {_MOST_GPUS:,}")
     nodes = sum(pool.workers * pool.worker.nodes for pool in pools)
-    return msgspec.structs.replace(
-        pools[-1].worker, gpus=gpus, nodes=nodes, node=None, pools=tuple(pools)
-    )
+    whole = msgspec.structs.replace(Deployment.of(pools[-1].worker), gpus=gpus, nodes=nodes)
+    return msgspec.structs.replace(whole, node=None, split=tuple(pools))
 
 
 def _guess(text: str) -> str | None:
@@ -170,7 +175,7 @@ def _guess(text: str) -> str | None:
     return meant
 
 
-def _parse(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Deployment:
+def _parse(text: str, gpu: Gpu | None = None, model: Model | None = None) -> Worker:
     left, where, rest = split_deployment(text)
     if not left or not where:
         example = _guess(text) or f"{EXAMPLE}/tp8,engine=vllm"
@@ -361,7 +366,7 @@ def _arrange(
     node: Node | None,
     weights_dtype: str,
     options: _Options,
-) -> Deployment:
+) -> Worker:
     """Fills in the parallelism that was not said, and checks what was. Raises InputError."""
     counts = options.counts
     for key, value in counts.items():
@@ -397,7 +402,7 @@ def _arrange(
             f"ep{ep} does not divide the {ranks} ranks that share the experts; write ep{ranks}, or"
             " leave ep out"
         )
-    return Deployment(
+    return Worker(
         model=model,
         gpu=gpu,
         gpus=gpus,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Site, launch_flags
 from loadstone.engines.table import offline_engines, offline_table
@@ -30,7 +30,7 @@ class Keywords(msgspec.Struct, frozen=True):
     timed: bool = False
 
 
-def keywords_of(deployment: Deployment, command: Command, site: Site, model: str) -> Keywords:
+def keywords_of(deployment: Worker, command: Command, site: Site, model: str) -> Keywords:
     """Return the keywords that say what `command` says. Raises InputError where one process cannot
     hold the deployment, or the engine has no such interface."""
     engine = deployment.engine

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.engines import OFF, ON
 from loadstone.core.errors import InputError
 
@@ -70,19 +70,19 @@ class EngineLimits(BatchLimits, frozen=True):
     kv_blocks: int
 
 
-def version_of(deployment: Deployment, newest: Version) -> Version:
+def version_of(deployment: Worker, newest: Version) -> Version:
     """Return `0.19.0` as (0, 19, 0), `~0.4` as (0, 4); `newest` where no version is given, or none
     can be read."""
     match = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,2}", deployment.engine_version or "")
     return tuple(map(int, match[0].split("."))) if match else newest
 
 
-def is_speculative(deployment: Deployment) -> bool:
+def is_speculative(deployment: Worker) -> bool:
     """Return whether it decodes speculatively: guesses tokens and verifies them."""
     return (deployment.argument("num_speculative_tokens") or "0") != "0"
 
 
-def count(deployment: Deployment, *names: str) -> int | None:
+def count(deployment: Worker, *names: str) -> int | None:
     """Return the first of the engine's arguments `names` that was given, a whole number of at least
     1. Raises InputError."""
     for name in names:
@@ -97,7 +97,7 @@ def count(deployment: Deployment, *names: str) -> int | None:
     return None
 
 
-def fraction(deployment: Deployment, name: str) -> float | None:
+def fraction(deployment: Worker, name: str) -> float | None:
     """Return such an argument that is a number above 0 and up to 1."""
     text = deployment.argument(name)
     if text is None:
@@ -117,7 +117,7 @@ def fraction(deployment: Deployment, name: str) -> float | None:
 _UNITS = {"gb": 1e9, "tb": 1e12, "gib": float(GIB), "tib": float(1 << 40)}
 
 
-def memory_size(deployment: Deployment, name: str) -> float | None:
+def memory_size(deployment: Worker, name: str) -> float | None:
     """Return such an argument that is a size of memory, in bytes."""
     text = deployment.argument(name)
     if text is None:
@@ -134,7 +134,7 @@ def _to_flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def switched(deployment: Deployment, name: str) -> bool | None:
+def switched(deployment: Worker, name: str) -> bool | None:
     """Return such an argument that is true or false."""
     text = deployment.argument(name)
     if text is None:

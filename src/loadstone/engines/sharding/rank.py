@@ -24,7 +24,7 @@ from loadstone.catalogue.architecture.model import (
     Model,
 )
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines.sharding.limits import BatchLimits
 
 LOGIT_BYTES = 14
@@ -86,7 +86,7 @@ class Shape(msgspec.Struct, frozen=True):
     expert_ep: int
 
 
-def shape_of(deployment: Deployment) -> Shape:
+def shape_of(deployment: Worker) -> Shape:
     """Return the shape: attention-DP spreads the experts over all its ranks (vLLM and SGLang
     alike); plain DP copies the whole."""
     ep = min(max(1, deployment.ep), deployment.moe_ranks)
@@ -285,7 +285,7 @@ def widths(model: Model, shape: Shape) -> tuple[float, float]:
 
 
 def activation_bytes(
-    deployment: Deployment, rank: Rank, limits: BatchLimits, logit_bytes: int
+    deployment: Worker, rank: Rank, limits: BatchLimits, logit_bytes: int
 ) -> float:
     """Return the peak bytes of a step on one rank, beside weights and KV cache.
 

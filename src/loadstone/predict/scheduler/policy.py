@@ -32,7 +32,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.engines.rules import Load, Order, Route, Scheduling, Write
@@ -176,7 +176,7 @@ of 111 published runs of DeepSeek with multi-token prediction is met within 11 %
 (research/calibration/facts.md). `--acceptance` overrides it."""
 
 
-def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) -> Speculative | None:
+def _speculation(deployment: Worker, acceptance: float, most_tokens: int) -> Speculative | None:
     drafts = deployment.argument("num_speculative_tokens")
     if drafts is None or drafts == "0":
         return None
@@ -190,7 +190,7 @@ def _speculation(deployment: Deployment, acceptance: float, most_tokens: int) ->
     return Speculative(int(drafts), acceptance)
 
 
-def _tiers_of(deployment: Deployment, possible: bool) -> Tiers | None:
+def _tiers_of(deployment: Worker, possible: bool) -> Tiers | None:
     below, offload = lower_tiers(deployment), rules_of(deployment).offload
     if not below or offload is None:
         return None
@@ -204,7 +204,7 @@ def _tiers_of(deployment: Deployment, possible: bool) -> Tiers | None:
 
 
 def policy_of(
-    deployment: Deployment,
+    deployment: Worker,
     *,
     acceptance: float | None = None,
     lengths: NDArray[np.int64] | None = None,

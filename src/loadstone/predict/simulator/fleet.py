@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.catalogue.config.encoder import encoder
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.engines.handover import Link, handover_of, link_of
@@ -99,32 +99,38 @@ def fleet_of(
     None: the one that is shipped for it. `offline`: as their own interfaces answer batches, without
     server and client. Of pools: those that decode, with those that prefill. Raises InputError where
     these cannot hand caches over."""
-    if deployment.pools:
-        rules = handover_of(deployment)
-        prefill, decode = (
-            fleet_of(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
-            for pool in deployment.pools
-        )
-        return _join(
-            deployment,
-            rules,
-            prefill,
-            ease_floors(decode, deployment.pools[-1].worker),
-            route=route,
-        )
-    coefficients = profile_of(deployment, profile)
+    rules = handover_of(deployment) if deployment.is_split else None
+    made = [
+        worker_fleet(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
+        for pool in deployment.pools
+    ]
+    if rules is None:
+        return replace(made[0], policy=routed(made[0].policy, route))
+    prefill, decode = made
+    return _join(deployment, rules, prefill, ease_floors(decode, deployment.decoder), route=route)
+
+
+def worker_fleet(
+    worker: Worker,
+    *,
+    acceptance: float | None = None,
+    profile: str | None = None,
+    offline: bool = False,
+) -> Fleet:
+    """Return the engines of one worker, as fleet_of() has them."""
+    coefficients = profile_of(worker, profile)
     accepted = coefficients.acceptance if acceptance is None else acceptance
-    policy = routed(policy_of(deployment, acceptance=accepted), route)
+    policy = policy_of(worker, acceptance=accepted)
     model = StepModel(
-        deployment,
+        worker,
         coefficients,
         draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
         offline=offline,
     )
-    return fleet_with(deployment, policy, model)
+    return fleet_with(worker, policy, model)
 
 
-def ease_floors(fleet: Fleet, worker: Deployment) -> Fleet:
+def ease_floors(fleet: Fleet, worker: Worker) -> Fleet:
     """Return the fleet of a worker that decodes alone: with the floors of its steps as they are
     there."""
     if isinstance(fleet.model, StepModel) and worker.gpu.vendor == "nvidia" and not is_wide(worker):
@@ -132,7 +138,7 @@ def ease_floors(fleet: Fleet, worker: Deployment) -> Fleet:
     return fleet
 
 
-def fleet_with(deployment: Deployment, policy: EnginePolicy, model: StepTimes) -> Fleet:
+def fleet_with(deployment: Worker, policy: EnginePolicy, model: StepTimes) -> Fleet:
     """Make as many engines of this policy as the deployment has: one for each replica, of vLLM
     before 0.8 also for each batch in its pipeline (see policy_of())."""
     if told := encoder((deployment.model.given or {}).get("config") or {}):
@@ -210,11 +216,10 @@ def sharing(policy: EnginePolicy) -> EnginePolicy:
 def longest_request(deployment: Deployment, policy: EnginePolicy) -> tuple[int, str]:
     """Return the tokens, prompt and answer together, that one request may have at most; and what
     ends there."""
-    if deployment.pools:
-        deployment = deployment.pools[-1].worker  # which holds prompt and answer
-    limit, longest = rules_of(deployment).context_limit, max_context(deployment)
+    worker = deployment.decoder  # which holds prompt and answer
+    limit, longest = rules_of(worker).context_limit, max_context(worker)
     if policy.longest_tokens < longest:
-        virtual = deployment.pp // policy.pipeline
+        virtual = worker.pp // policy.pipeline
         part = f"a virtual engine's part (1/{virtual}) of the KV cache"
         return policy.longest_tokens, part if virtual > 1 else _CACHE
     return longest, "the model's context" if longest == limit else _CACHE

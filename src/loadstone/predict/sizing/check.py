@@ -15,7 +15,7 @@ from loadstone.catalogue.architecture.model import (
     LinearAttention,
     Model,
 )
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.find import published_in
 from loadstone.engines import ENGINES, rules_of
 from loadstone.engines.sharding.limits import count
@@ -24,7 +24,7 @@ from loadstone.engines.sharding.rank import shape_of
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 
 
-def contradictions(deployment: Deployment, context_tokens: int | None = None) -> list[str]:
+def contradictions(deployment: Worker, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
     rules, model = rules_of(deployment), deployment.model
     problems = find_misfits(deployment)
@@ -39,7 +39,7 @@ def contradictions(deployment: Deployment, context_tokens: int | None = None) ->
     return problems if too_long is None else [*problems, too_long]
 
 
-def find_misfits(deployment: Deployment) -> list[str]:
+def find_misfits(deployment: Worker) -> list[str]:
     """Find what of a deployment cannot be, whatever the context; a line each."""
     rules = rules_of(deployment)
     refusals = (_with_others(deployment, rules.hardware_refusal()), rules.cache_refusal())
@@ -54,7 +54,7 @@ def find_misfits(deployment: Deployment) -> list[str]:
     return list(dict.fromkeys(line for line in lines if line is not None))
 
 
-def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | None:
+def beyond_context(deployment: Worker, context_tokens: int | None) -> str | None:
     """Why requests cannot be so long, whatever the memory; None where they can."""
     rules, model = rules_of(deployment), deployment.model
     limit = rules.context_limit
@@ -72,7 +72,7 @@ def beyond_context(deployment: Deployment, context_tokens: int | None) -> str | 
     )
 
 
-def _published(deployment: Deployment) -> Iterator[str]:
+def _published(deployment: Worker) -> Iterator[str]:
     """List what stands against the checkpoint that is published in the precision of
     `MODEL:weights`."""
     model, dtype = deployment.model, deployment.weights_dtype
@@ -82,7 +82,7 @@ def _published(deployment: Deployment) -> Iterator[str]:
             yield f"{model.name} in {dtype} is published as {checkpoint.name}: {line}"
 
 
-def _with_others(deployment: Deployment, refusal: str | None) -> str | None:
+def _with_others(deployment: Worker, refusal: str | None) -> str | None:
     """A refusal of the engine with the other engines that would run the model on this GPU, if there
     are any."""
     if refusal is None:
@@ -104,7 +104,7 @@ def _with_others(deployment: Deployment, refusal: str | None) -> str | None:
     )
 
 
-def _draft(deployment: Deployment) -> Iterator[str]:
+def _draft(deployment: Worker) -> Iterator[str]:
     """A draft model that cannot be cut as the large one is."""
     if deployment.draft is None:
         return
@@ -117,7 +117,7 @@ def _draft(deployment: Deployment) -> Iterator[str]:
         )
 
 
-def _shape(deployment: Deployment) -> Iterator[str]:
+def _shape(deployment: Worker) -> Iterator[str]:
     shape, model = shape_of(deployment), deployment.model
     if shape.pp > model.layer_count:
         yield (

@@ -189,7 +189,7 @@ def sizes(options: SizeOptions) -> list[Row]:
         for context, batch in product(options.context or (None,), options.batch or (1,)):
             if len(rows) >= MOST_ROWS:
                 raise InputError(f"more than {MOST_ROWS:,} rows; ask for fewer at a time")
-            if deployment.pools:
+            if deployment.is_split:
                 rows += pool_sizes(deployment, context, batch)
             else:
                 rows.append(size(deployment, context, batch))

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import ENGINES, ranks, rules_of
 from loadstone.engines.sharding.kv_cache import Cache, largest
@@ -92,7 +92,7 @@ class Memory(msgspec.Struct, frozen=True):
         return whole if not whole or self.holds(context_tokens, whole) else whole - 1
 
 
-def memory_of(deployment: Deployment, context_tokens: int | None = None) -> Memory:
+def memory_of(deployment: Worker, context_tokens: int | None = None) -> Memory:
     """Divide the memory of each stage. `context_tokens` matters to old vLLM alone, whose steps took
     whole prompts. Raises InputError: an engine without rules, an argument that is no number."""
     if deployment.engine not in ENGINES:
@@ -124,7 +124,7 @@ def _lacks(budget: Budget, cache: Cache) -> bool:
     return budget.kv_bytes <= 0 if cache.block_bytes else budget.kv_bytes < -1
 
 
-def max_context(deployment: Deployment, requests: int = 1) -> int:
+def max_context(deployment: Worker, requests: int = 1) -> int:
     """The longest context at which a replica holds `requests` at once, up to the model's limit; 0
     where none fits."""
     rules = rules_of(deployment)
@@ -137,7 +137,7 @@ def max_context(deployment: Deployment, requests: int = 1) -> int:
     return largest(0, min(limit, whole), lambda n: memory_of(deployment, n).holds(n, requests))
 
 
-def reserved_tokens(deployment: Deployment) -> int | None:
+def reserved_tokens(deployment: Worker) -> int | None:
     """Return the tokens that each request takes room for where the cache is not paged: the longest
     that is held at all; else None."""
     return max_context(deployment) if deployment.argument("kv_cache") == "reserved" else None
@@ -161,19 +161,19 @@ def _longest(memory: Memory, limit: int, requests: int) -> int:
     )  # states share the room
 
 
-def max_seqs(deployment: Deployment, memory: Memory) -> int:
+def max_seqs(deployment: Worker, memory: Memory) -> int:
     """Requests that one replica's scheduler runs at once, whatever the memory."""
     return rules_of(deployment).max_seqs(memory.limits, _tokens(deployment, memory))
 
 
-def _tokens(deployment: Deployment, memory: Memory) -> int:
+def _tokens(deployment: Worker, memory: Memory) -> int:
     context = rules_of(deployment).context_limit or NO_LIMIT_TOKENS
     return (
         memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
     )
 
 
-def engine_limits(deployment: Deployment, context_tokens: int | None = None) -> EngineLimits:
+def engine_limits(deployment: Worker, context_tokens: int | None = None) -> EngineLimits:
     """Return the limits that a scheduler of this deployment works under. Raises InputError where it
     does not fit, and says why.
 
@@ -202,7 +202,7 @@ DISK_BYTES_PER_S = 7e9
 """Of a node, whose GPUs share it: an NVMe disk on PCIe 4.0."""
 
 
-def lower_tiers(deployment: Deployment) -> dict[str, float]:
+def lower_tiers(deployment: Worker) -> dict[str, float]:
     """Return what the tiers below one replica's KV cache hold, in tokens, and the seconds that a
     token takes over the link to each, as Tiers has them; nothing where the deployment names none.
     Raises InputError.
@@ -226,7 +226,7 @@ def lower_tiers(deployment: Deployment) -> dict[str, float]:
 
 
 def no_room(
-    deployment: Deployment,
+    deployment: Worker,
     memory: Memory,
     context_tokens: int = 1,
     requests: int = 1,
@@ -271,7 +271,7 @@ def no_room(
     return text if narrower is None else f"{text}: these GPUs hold {narrower} (MODEL:{narrower})"
 
 
-def can_hold(deployment: Deployment, context_tokens: int, requests: int) -> bool:
+def can_hold(deployment: Worker, context_tokens: int, requests: int) -> bool:
     """Tell whether such a deployment can be, and holds `requests` of `context_tokens` at once, over
     all its replicas."""
     if contradictions(deployment, context_tokens):
@@ -282,7 +282,7 @@ def can_hold(deployment: Deployment, context_tokens: int, requests: int) -> bool
 
 
 def more_gpus(
-    deployment: Deployment, context_tokens: int, requests: int, times: float = 1.0
+    deployment: Worker, context_tokens: int, requests: int, times: float = 1.0
 ) -> str | None:
     """Name the GPUs, at least so many `times` as many, that hold `requests` of `context_tokens`: `4
     GPUs would (tp4)`."""
@@ -290,7 +290,7 @@ def more_gpus(
     return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
 
 
-def _keeping_less_free(deployment: Deployment) -> str | None:
+def _keeping_less_free(deployment: Worker) -> str | None:
     """The argument for the usual share of static memory, if the engine's own is smaller and with
     this there is room."""
     name = rules_of(deployment).static_argument
@@ -302,9 +302,7 @@ def _keeping_less_free(deployment: Deployment) -> str | None:
     return f"{name}={_USUAL_FRACTION}" if memory_of(told).has_room else None
 
 
-def _sharing_experts(
-    deployment: Deployment, context_tokens: int, requests: int
-) -> Deployment | None:
+def _sharing_experts(deployment: Worker, context_tokens: int, requests: int) -> Worker | None:
     """The same with attention data-parallel, where it has replicas whole and that holds it."""
     if deployment.dp == 1 or deployment.attention_dp or not deployment.model.has_experts:
         return None
@@ -315,9 +313,7 @@ def _sharing_experts(
     return None
 
 
-def _enough(
-    deployment: Deployment, context_tokens: int, requests: int, times: float
-) -> Deployment | None:
+def _enough(deployment: Worker, context_tokens: int, requests: int, times: float) -> Worker | None:
     """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a
     node allows."""
     ranks_now = deployment.tp * deployment.pp
@@ -338,7 +334,7 @@ def _enough(
     return None
 
 
-def _cut(deployment: Deployment) -> str:
+def _cut(deployment: Worker) -> str:
     """The parallelism in words, `tp8 pp2`; empty on one GPU."""
     named = (
         ("tp", deployment.tp),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.catalogue.architecture.precision import FORMATS
-from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, Worker
 from loadstone.catalogue.engines import not_simulated
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
@@ -107,7 +107,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.gpus}×{self.gpu}"
 
 
-def size(deployment: Deployment, context_tokens: int | None = None, batch: int = 1) -> Row:
+def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) -> Row:
     """The row of one deployment, under its engine's rules. Raises InputError: an engine without
     rules, an argument that is no number.
     """
@@ -219,7 +219,7 @@ def _of_pool(
     )
 
 
-def _warm_with_host(deployment: Deployment, context: int, capacity: int) -> int | None:
+def _warm_with_host(deployment: Worker, context: int, capacity: int) -> int | None:
     """Count the sessions that stay warm in the KV caches or the host: what is copied when it is
     computed is in both, what is copied when its room is wanted in one of them."""
     offload, below = rules_of(deployment).offload, lower_tiers(deployment)
@@ -233,7 +233,7 @@ def _warm_with_host(deployment: Deployment, context: int, capacity: int) -> int 
     )
 
 
-def _kv_bytes_per_token(deployment: Deployment) -> float:
+def _kv_bytes_per_token(deployment: Worker) -> float:
     rules = rules_of(deployment)
     kv_dtype = rules.kv_dtype
     total = deployment.model.kv_bytes_per_token(kv_dtype)
@@ -248,7 +248,7 @@ def _as_integer(value: float, above: float = 1e6) -> float:
     return round(value) if float(value).is_integer() or abs(value) > above else value
 
 
-def _draft_assumed(deployment: Deployment) -> Iterator[str]:
+def _draft_assumed(deployment: Worker) -> Iterator[str]:
     """List what the draft's config left open, or say that nothing is counted of what guesses."""
     if deployment.draft is not None:
         yield from (
@@ -273,7 +273,7 @@ class _Request(NamedTuple):
 
 
 def _why(
-    deployment: Deployment, memory: Memory, request: _Request, fits: bool, wrong: list[str]
+    deployment: Worker, memory: Memory, request: _Request, fits: bool, wrong: list[str]
 ) -> str:
     context, batch, longest, seqs = request
     if wrong:
@@ -313,7 +313,7 @@ def _why(
     return ""
 
 
-def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
+def _fewer_bits(deployment: Worker, context: int, batch: int) -> str | None:
     """Find the widest precision of weights in which the same GPUs hold it; None where none of those
     looked at will do."""
     four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
@@ -329,7 +329,7 @@ def _fewer_bits(deployment: Deployment, context: int, batch: int) -> str | None:
     return None
 
 
-def _larger_caches(deployment: Deployment, context: int, batch: int) -> list[str]:
+def _larger_caches(deployment: Worker, context: int, batch: int) -> list[str]:
     """List what would make the room for KV larger, or a token smaller."""
     if arguments := rules_of(deployment).cache_arguments(context, batch):
         texts = {name: str(value) for name, value in arguments}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
 
 _TWICE = 2.0
@@ -25,7 +25,7 @@ class Uncovered(NamedTuple):
     times: float = _TWICE
 
 
-def uncovered(deployment: Deployment, measured: Collection[str], family: str) -> list[Uncovered]:
+def uncovered(deployment: Worker, measured: Collection[str], family: str) -> list[Uncovered]:
     """List the classes that a deployment is in. `measured`: the families with measurements on its
     architecture."""
     gpu, model, weights = deployment.gpu, deployment.model, deployment.weights_dtype
@@ -40,7 +40,7 @@ def uncovered(deployment: Deployment, measured: Collection[str], family: str) ->
     return found
 
 
-def uncovered_load(deployment: Deployment, burst: int, running: int) -> list[Uncovered]:
+def uncovered_load(deployment: Worker, burst: int, running: int) -> list[Uncovered]:
     """List the classes that a load is in. `burst`: the requests of a burst, 0 where it is none;
     `running`: those that one scheduler decodes at once, at most."""
     found = []

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 
 WIDE = 16
 """Ranks of experts from which on engines deal tokens out; with fewer, step times are those of
@@ -53,7 +53,7 @@ class Exchange(NamedTuple):
     link: float
 
 
-def is_wide(deployment: Deployment) -> bool:
+def is_wide(deployment: Worker) -> bool:
     """Tell whether tokens are dealt out to ranks with whole experts, not gathered on every rank:
     over many ranks, or where the engine is told to."""
     ranks = min(deployment.ep, deployment.moe_ranks)
@@ -61,7 +61,7 @@ def is_wide(deployment: Deployment) -> bool:
     return deployment.attention_dp and (ranks >= WIDE or told)
 
 
-def guesses_network(deployment: Deployment) -> bool:
+def guesses_network(deployment: Worker) -> bool:
     """Tell whether its steps cross nodes by collectives: none was measured there, but exchanges
     were."""
     dealt = (
@@ -72,7 +72,7 @@ def guesses_network(deployment: Deployment) -> bool:
     return deployment.nodes_crossed > 1 and not dealt
 
 
-def exchange_of(deployment: Deployment, width: int, per_token: int, sent_bytes: float) -> Exchange:
+def exchange_of(deployment: Worker, width: int, per_token: int, sent_bytes: float) -> Exchange:
     """Return the way of a token of `width` values, `sent_bytes` each, to its experts and back."""
     gpu, nodes = deployment.gpu, deployment.nodes_crossed
     each = width * (sent_bytes + _COMBINED_BYTES)

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from loadstone.catalogue.architecture.model import Model
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core import host
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
@@ -145,7 +145,7 @@ def processor_profile() -> Profile:
     )
 
 
-def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
+def profile_of(deployment: Worker, name: str | None = None) -> Profile:
     """Return the user's profile in that file or of that name, else the shipped one for this engine
     and GPU, else the nearest: the same engine on any GPU, any engine on the same kind of GPU, any
     on any. A GPU of the user's own has the coefficients of its kind, and the uncertainty of a GPU
@@ -183,7 +183,7 @@ def profile_of(deployment: Deployment, name: str | None = None) -> Profile:
     return prior_profile()
 
 
-def uncovered_classes(deployment: Deployment) -> list[Uncovered]:
+def uncovered_classes(deployment: Worker) -> list[Uncovered]:
     """List the classes without measurements that a deployment is in, by the families that were
     measured on its architecture."""
     mine = shipped_profiles().get(("*", "*", architecture_of(deployment.gpu)))
@@ -219,7 +219,7 @@ def _stretch(profile: Profile, times: float) -> Profile:
     return msgspec.structs.replace(profile, covariance=covariance, wider=profile.wider * times)
 
 
-def unmeasured(deployment: Deployment, profile: Profile) -> str:
+def unmeasured(deployment: Worker, profile: Profile) -> str:
     """Name what there is no measurement of in `profile`, as profile_of() found it; "" where there
     are some, or where it is the user's own."""
     if is_own(profile):
@@ -246,12 +246,12 @@ def unmeasured(deployment: Deployment, profile: Profile) -> str:
     return f"{deployment.engine} on {architecture} but for {rows}" if rows < FEW_ROWS else ""
 
 
-def engine_measured(deployment: Deployment) -> bool:
+def engine_measured(deployment: Worker) -> bool:
     """Tell whether its engine was measured on any GPU: llama.cpp was on none."""
     return any(engine == deployment.engine for engine, _, _ in shipped_profiles())
 
 
-def vendor_measured(deployment: Deployment) -> bool:
+def vendor_measured(deployment: Worker) -> bool:
     """Tell whether a present release of its engine was measured with its kind of model on its
     vendor's GPUs: on AMD's that is known for each architecture."""
     if deployment.gpu.vendor in MEASURED_VENDORS:

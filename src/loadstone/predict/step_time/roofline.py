@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.predict.step_time.coefficients import LIGHT
 from loadstone.predict.step_time.formulas import (
     MeanStep,
@@ -41,7 +41,7 @@ class RooflineModel:
                       in
     """
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Worker) -> None:
         self._schedulers = deployment.dp * deployment.pp
         self._group = deployment.dp if deployment.attention_dp else 1
         self._work = ideal(work_of(deployment))

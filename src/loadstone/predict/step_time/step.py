@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, LIGHT, Array
 from loadstone.predict.step_time.formulas import (
@@ -58,7 +58,7 @@ class StepModel:
 
     def __init__(
         self,
-        deployment: Deployment,
+        deployment: Worker,
         profile: Profile | None = None,
         *,
         draft_tokens: int = 0,

@@ -33,7 +33,7 @@ from loadstone.catalogue.architecture.matrix import Matrix
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
 from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES, Format
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.hardware import Gpu
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.boards import (
@@ -206,14 +206,14 @@ LOGIT_BYTES = 12.0
 """A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
 
 
-def work_of(deployment: Deployment) -> Work:
+def work_of(deployment: Worker) -> Work:
     """Count the work of one rank of one scheduler (a data-parallel replica, or an attention rank)
     of `deployment`."""
     return _Counter(deployment).work()
 
 
 class _Counter:
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Worker) -> None:
         self.deployment = deployment
         self.rules = rules_of(deployment)
         self.model: Model = deployment.model

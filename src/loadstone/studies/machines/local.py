@@ -41,7 +41,7 @@ class LocalMachine:
         if engine.url is not None:
             yield RunningLaunch(engine.url, {"url": engine.url})
             return
-        if launch.parsed is not None and launch.parsed.pools:
+        if launch.parsed is not None and launch.parsed.is_split:
             with self._pools(
                 pools_of(launch.parsed, launch, engine, free_port()), folder
             ) as started:
