@@ -18,13 +18,12 @@ from loadstone.workload.options import (
     SimulateOptions,
     fields_of,
     flags_of,
-    hints_of,
     options_of,
 )
 
 Command = Callable[..., None]
 Kind = TypeVar("Kind", bound=Flags)
-_REPEATED = (Sequence[str], Sequence[tuple[str, str]], Sequence[tuple[str, str | None]])
+_REPEATED = {Sequence[str], Sequence[tuple[str, str]], Sequence[tuple[str, str | None]]}
 """Options of these types are flags that may be repeated."""
 
 
@@ -36,19 +35,16 @@ def option(heading: str, text: str, *names: str) -> Any:
 def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     """Make a parameter of a command from an option, for typer to make a flag or an argument of."""
     default, kind = flag.default, hint
-    if hint in _REPEATED or flag.argument in ("target", "models"):
+    kinds = {hint, *getattr(hint, "__args__", ())}
+    if kinds & _REPEATED:
         kind = list[str]
-    elif flag.name == "sim":
+    elif flag.is_switch:
         default, kind = False, bool
-    elif flag.read is not None and Path not in (hint, *getattr(hint, "__args__", ())):
+    elif flag.read is not None and Path not in kinds:
         kind = str
-    names = {
-        "header": ["--header", "-H"],
-        "argument": ["--argument", "-a"],
-        "with_": ["--with"],
-    }.get(flag.name, [])
-    if kind is bool and not default:
-        names = [f"--{flag.name.replace('_', '-')}"]
+    names = [f"--{flag.dashed}", flag.short] if flag.short else []
+    if flag.name.endswith("_") or (kind is bool and not default):
+        names = [f"--{flag.dashed}"]
     shown = (
         typer.Argument(help=flag.help) if flag.argument else option(flag.heading, flag.help, *names)
     )
@@ -62,8 +58,8 @@ def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
 
 def parameters_of(kind: type[Flags]) -> dict[str, inspect.Parameter]:
     """Return the parameters of a command by the fields of its options."""
-    hints = hints_of(kind)
-    return {field: _parameter(flag, hints[field]) for field, flag in flags_of(kind).items()}
+    fields = fields_of(kind)
+    return {name: _parameter(flag, fields[name].hint) for name, flag in flags_of(kind).items()}
 
 
 def takes(
@@ -74,29 +70,30 @@ def takes(
     """
 
     def decorate(function: Callable[..., None]) -> Command:
-        _, *others = inspect.signature(function, eval_str=True).parameters.values()
+        _, *of_command = inspect.signature(function, eval_str=True).parameters.values()
         keeps_words = "command" in fields_of(kind)
 
         def command(**words: Any) -> None:
-            own = {each.name: words.pop(each.name) for each in others}
+            values = {parameter.name: words.pop(parameter.name) for parameter in of_command}
             if keeps_words:
                 words["command"] = ["loadstone", *sys.argv[1:]]
-            function(options_of(prepare(words), kind), **own)
+            function(options_of(prepare(words), kind), **values)
 
-        command.__name__, command.__doc__, command.__annotations__ = (
-            function.__name__,
-            function.__doc__,
-            {},
-        )
-        parameters = [*parameters_of(kind).values(), *others]
-        keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.__annotations__ = {}
+        parameters = [*parameters_of(kind).values(), *of_command]
+        keyword_only = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
+        ]
         command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
         return command
 
     return decorate
 
 
-_SIMULATED = {field: each.annotation for field, each in parameters_of(SimulateOptions).items()}
+_SIMULATED = {
+    field: parameter.annotation for field, parameter in parameters_of(SimulateOptions).items()
+}
 Deployment: Any = _SIMULATED["deployment"]
 Acceptance: Any = _SIMULATED["acceptance"]
 Profile: Any = _SIMULATED["profile"]

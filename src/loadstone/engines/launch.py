@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -22,7 +21,7 @@ from loadstone.catalogue.deployment.deployment import Draft, Worker
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import switched
-from loadstone.workload.option_values import engine_flags, variables
+from loadstone.workload.options import StartOptions
 
 Runtime = Literal["docker", "podman", "enroot", "pyxis", "apptainer"]
 SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
@@ -94,21 +93,22 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 ANYWHERE = Site()
 
 
-def read_site(
-    *, argument: Any = (), env: Any = (), cache: Path = Path(ANYWHERE.cache), **where: Any
-) -> Site:
-    """Return a site from what people write; `where`: further fields of Site.
-
-    argument   flags of the engine's own: `FLAG`, `FLAG=VALUE`, pairs, or a mapping
-    env        variables: `NAME=VALUE`, pairs, or a mapping
-    Raises InputError.
-    """
-    return Site(
-        arguments=tuple(engine_flags(argument, "--argument")),
-        environment=tuple(variables(env, "--env")),
-        cache=str(cache.expanduser()),
-        **where,
+def site_of(start: StartOptions, **where: Any) -> Site:
+    """Return the site that options describe; `where`: other values of its fields."""
+    site = Site(
+        model=start.model,
+        host=start.host,
+        port=start.port,
+        nodes=tuple(start.nodes),
+        served_name=start.served_name,
+        program=start.program,
+        runtime=start.container,
+        image=start.image,
+        cache=str(start.cache.expanduser()),
+        arguments=tuple(start.arguments),
+        environment=tuple(start.environment),
     )
+    return msgspec.structs.replace(site, **where)
 
 
 Flags = list[tuple[str, str | int | float | bool | None]]

@@ -26,8 +26,8 @@ from loadstone.workload.options import (
 )
 
 HOURS_PER_MONTH = 730.0
-_TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", above=0, most=1e9)
-_CONFIDENCE = Limits("must be 0 to 0.99", 0, most=0.99)
+_TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", exclusive_minimum=0, maximum=1e9)
+_CONFIDENCE = Limits("must be 0 to 0.99", 0, maximum=0.99)
 _DOLLARS = re.compile(r"\$?(\d+\.?\d*|\.\d+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 
@@ -92,12 +92,14 @@ class RecommendOptions(Flags):
         "with --rate: spread of the arrivals: 1 is Poisson, below 1 burstier, above 1 more even,"
         " inf constant",
         1.0,
-        limits=Limits("must be above 0 (1 is Poisson, inf constant)", above=0, most=math.inf),
+        limits=Limits(
+            "must be above 0 (1 is Poisson, inf constant)", exclusive_minimum=0, maximum=math.inf
+        ),
     )
     concurrency: int | None = flag(
         LOAD,
         "or: requests or sessions at all times",
-        limits=Limits("must be 1 to 1,000,000,000", 1, most=1e9),
+        limits=Limits("must be 1 to 1,000,000,000", 1, maximum=1e9),
     )
     slo: str = flag(
         LOAD,
@@ -111,7 +113,7 @@ class RecommendOptions(Flags):
         "with --trace: how often replicas are started and stopped",
         "1h",
         values.seconds,
-        limits=Limits("must be above 0", above=0),
+        limits=Limits("must be above 0", exclusive_minimum=0),
     )
     start_up: float = flag(
         LOAD, "with --trace: time until a replica that is started answers", "5m", values.seconds
@@ -120,7 +122,7 @@ class RecommendOptions(Flags):
         SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", dataclasses.MISSING, words
     )
     gpus_max: int = flag(
-        SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, most=65_536)
+        SEARCH, "GPUs in all, at most", 32, limits=Limits("must be 1 to 65,536", 1, maximum=65_536)
     )
     engine: tuple[str, ...] = flag(
         SEARCH, "engines to choose among", "vllm,sglang,tensorrt-llm", words
@@ -149,11 +151,12 @@ class RecommendOptions(Flags):
         (),
         texts,
         name="argument",
+        short="-a",
     )
     acceptance: float | None = flag(
         SEARCH,
         "speculative decoding: probability that a draft token is accepted [default: 0.7 ± 0.1]",
-        limits=Limits("must be 0 to 1", 0, most=1),
+        limits=Limits("must be 0 to 1", 0, maximum=1),
     )
     price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
     reserve: int = flag(
@@ -190,7 +193,7 @@ class RecommendOptions(Flags):
         0.8,
         limits=_CONFIDENCE,
     )
-    plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, most=20))
+    plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, maximum=20))
     seed: int = flag(
         RUN,
         "seed of the requests by which the figures shown are simulated; the choice is the same"

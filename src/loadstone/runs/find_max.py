@@ -40,7 +40,14 @@ from loadstone.runs.bench import bench
 from loadstone.runs.cells import Event, Listener
 from loadstone.runs.simulate import simulate
 from loadstone.runs.targets import find_servers
-from loadstone.workload.options import Options, RunOptions, SimulateOptions, TargetOptions, change
+from loadstone.workload.options import (
+    Options,
+    RunOptions,
+    SimulateOptions,
+    StartOptions,
+    TargetOptions,
+    change,
+)
 from loadstone.workload.planning import Planner
 
 CONFIDENCE = 0.9
@@ -109,20 +116,20 @@ def find_max(
         target = options.target
         draft = Planner(_probe_options(options, search.kind, search.start or 1.0, 1.0)).plan()
         servers = find_servers(
-            target, draft, stack, lambda text: on_event(Event(kind="note", text=text))
+            options, draft, stack, lambda text: on_event(Event(kind="note", text=text))
         )
         declared = (
             target.launch
             or target.deployment
             or (target.sim if "@" in (target.sim or "") else None)
         )
-        model = servers.engine.launch.model if servers.engine is not None else target.model
-        running = TargetOptions(
-            url=servers.urls, model=model, deployment=target.launch or target.deployment
+        launched = servers.engine.launch.model if servers.engine is not None else None
+        running = dataclasses.replace(
+            options,
+            target=TargetOptions(url=servers.urls, deployment=target.launch or target.deployment),
+            start=StartOptions(model=options.start.model if servers.engine is None else launched),
         )
-        tried = _probe_server(
-            dataclasses.replace(options, target=running), search, on_event, made_with
-        )
+        tried = _probe_server(running, search, on_event, made_with)
         first = search.start or (_guess(options, declared, search) if declared else 1.0)
         growth = _GROWTH if search.start or declared else _GROWTH_UNKNOWN
         budget_s = options.early_end.max_duration_s or LONGEST_S

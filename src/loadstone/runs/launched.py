@@ -10,39 +10,26 @@ from pathlib import Path
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.files import TemporaryFolder
 from loadstone.engines import launch_named
-from loadstone.engines.launch import Launch, read_site
+from loadstone.engines.launch import Launch, site_of
 from loadstone.measure.engines.launch import READY_S, LaunchError, RunningEngine
 from loadstone.measure.engines.process import free_port
-from loadstone.workload.options import TargetOptions
+from loadstone.workload.options import Options, StartOptions, changed_flags
 
 
-def check_target(options: TargetOptions) -> None:
+def check_start(options: Options) -> None:
     """Raise InputError where an option is about an engine to be started, and none is."""
-    given = {
-        "--argument": options.arguments,
-        "--env": options.environment,
-        "--program": options.program,
-        "--container": options.container,
-        "--image": options.image,
-    }
-    for flag, value in given.items():
-        if value and options.launch is None:
-            raise InputError(f"{flag}: goes with --launch DEPLOYMENT, which starts an engine")
+    if options.target.launch is not None:
+        return
+    for flag in changed_flags(options.start):
+        if flag not in ("model", "timeout-ready"):
+            raise InputError(f"--{flag}: goes with --launch DEPLOYMENT, which starts an engine")
 
 
-def launch_for(options: TargetOptions, text: str) -> Launch:
+def launch_for(start: StartOptions, text: str) -> Launch:
     """Return the commands of the deployment `text` on this machine. Raises InputError."""
-    site = read_site(
-        model=options.model,
-        port=free_port(),
-        program=options.program,
-        runtime=options.container,
-        image=options.image,
-        argument=options.arguments,
-        env=options.environment,
-    )
-    launch = launch_named(text, site)
-    if (nodes := len(launch.ranks)) > 1:
+    launch = launch_named(text, site_of(start, port=free_port()))
+    nodes = len(launch.ranks)
+    if nodes > 1:
         raise InputError(
             f"--launch {text}: it takes {nodes} nodes, and this is one; write a study"
             " (docs/studies.md)"

@@ -23,7 +23,7 @@ from loadstone.core.record import CellInfo, RequestRecord, Target
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
 from loadstone.engines import keywords_named
-from loadstone.engines.launch import Site
+from loadstone.engines.launch import site_of
 from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.measure.offline.engine import (
@@ -45,6 +45,7 @@ from loadstone.workload.options import (
     SimulateOptions,
     SimulatorOptions,
     WorkloadOptions,
+    changed_flags,
 )
 from loadstone.workload.planning import plan_of
 from loadstone.workload.prompts import PromptWriter, Vocabulary
@@ -108,7 +109,7 @@ def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
 
 
 def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
-    if options.model or options.arguments or options.environment or options.python:
+    if changed_flags(options.start) or options.python:
         raise InputError(
             "--simulate starts no engine; leave --model, --argument, --env and --python out"
         )
@@ -126,9 +127,7 @@ def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
 def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[str, Any]]:
     """Load the engine once and run the batches, each length of outputs into a folder of its own."""
     runs = _options_of_runs(options)
-    keywords = keywords_named(
-        options.deployment, Site(model=options.model, arguments=tuple(options.arguments))
-    )
+    keywords = keywords_named(options.deployment, site_of(options.start))
     for note in keywords.notes:
         tell(note)
     plans = [_plan(each) for each in runs]
@@ -140,7 +139,7 @@ def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[
                 raise _Stopped
 
         documents = []
-        with OfflineEngine(keywords, interpreter, dict(options.environment), look) as engine:
+        with OfflineEngine(keywords, interpreter, dict(options.start.environment), look) as engine:
             loaded = engine.load()
             for each, plan in zip(runs, plans, strict=True):
                 session = _open(options.deployment, each, plan, keywords, engine, loaded, signals)

@@ -34,7 +34,7 @@ from loadstone.measure.engines.server import HttpServer, check_proxy
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.runs import execution, targets
 from loadstone.runs.deployments import declared_deployment
-from loadstone.runs.launched import check_target
+from loadstone.runs.launched import check_start
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.option_values import parse_structured
 from loadstone.workload.options import ClientOptions, EarlyEndOptions, Options
@@ -106,11 +106,11 @@ def prepare(
     draft = planner.plan()
     execution.bounds_of(options.output, draft)
     check_client(options.client)
-    check_target(options.target)
+    check_start(options)
     declared = declared_deployment(options.target)
     stopping = stopping or stopping_of(until_precise(options).early_end, options.client)
     headers = headers_of(options.client.headers)
-    servers = targets.find_servers(options.target, draft, stack, tell)
+    servers = targets.find_servers(options, draft, stack, tell)
     server = probe(options, draft, servers, headers)
     text = options.target.launch or options.target.deployment or ""
     if (
@@ -144,7 +144,7 @@ def probe(
     TargetError."""
     urls, client, structured = servers.urls, options.client, options.workload.structured
     needs = Requirements(
-        model=options.target.model if servers.engine is None else servers.engine.launch.model,
+        model=options.start.model if servers.engine is None else servers.engine.launch.model,
         endpoint=client.endpoint or ("chat" if plan.graph.recorded and plan.chat else None),
         tokenizer=client.tokenizer,
         sampling=options.sampling.sampling,

@@ -17,7 +17,7 @@ from loadstone.measure.engines.server import shown
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.runs.launched import launch_for, started
 from loadstone.workload.option_values import DEFAULT_SIM
-from loadstone.workload.options import TargetOptions
+from loadstone.workload.options import Options
 
 Tell = Callable[[str], None]
 
@@ -31,32 +31,31 @@ class Servers(NamedTuple):
     log: Path | None = None
 
 
-def find_servers(
-    options: TargetOptions, plan: Plan, stack: contextlib.ExitStack, tell: Tell
-) -> Servers:
+def find_servers(options: Options, plan: Plan, stack: contextlib.ExitStack, tell: Tell) -> Servers:
     """Find the servers to measure; without a URL, start an engine that ends with `stack`. Raises
     InputError."""
-    flags = {"--engine": options.engine, "--sim": options.sim, "--launch": options.launch}
-    own = [flag for flag, value in flags.items() if value is not None]
-    if options.urls:
-        if own:
+    target, start = options.target, options.start
+    flags = {"--engine": target.engine, "--sim": target.sim, "--launch": target.launch}
+    embedded = [flag for flag, value in flags.items() if value is not None]
+    if target.urls:
+        if embedded:
             raise InputError(
-                f"a URL and {own[0]}: measure a running server, or one of our own; give one"
+                f"a URL and {embedded[0]}: measure a running server, or one of our own; give one"
             )
-        twice = [url for i, url in enumerate(options.urls) if url in options.urls[:i]]
+        twice = [url for i, url in enumerate(target.urls) if url in target.urls[:i]]
         if twice:
             raise InputError(f"{shown(twice[0])}: given twice; name each server of a fleet once")
-        return Servers(options.urls)
-    if len(own) > 1:
-        raise InputError(f"{own[0]} and {own[1]}: one engine is measured; give one")
-    if options.launch is not None:
-        launch = launch_for(options, options.launch)
+        return Servers(target.urls)
+    if len(embedded) > 1:
+        raise InputError(f"{embedded[0]} and {embedded[1]}: one engine is measured; give one")
+    if target.launch is not None:
+        launch = launch_for(start, target.launch)
         for note in launch.notes:
             tell(note)
-        engine = stack.enter_context(started(launch, tell, options.timeout_ready_s))
+        engine = stack.enter_context(started(launch, tell, start.timeout_ready_s))
         return Servers([engine.url], engine, engine.ranks[0].log_path)
-    if options.engine is None:
-        return Servers([_start_simulated(options.sim or DEFAULT_SIM, stack)])
+    if target.engine is None:
+        return Servers([_start_simulated(target.sim or DEFAULT_SIM, stack)])
     return _start_llama_cpp(plan, stack)
 
 

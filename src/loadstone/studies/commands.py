@@ -13,11 +13,13 @@ from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
 from loadstone.engines import EMBEDDED, launch_named, launch_of
 from loadstone.engines.launch import Launch as Commands
-from loadstone.engines.launch import RankCommand, Site, own_words, quote_word, read_site
+from loadstone.engines.launch import RankCommand, Site, own_words, quote_word, site_of
 from loadstone.engines.pooled_launch import PooledLaunch, launch_pools
 from loadstone.measure.engines import llama_cpp
 from loadstone.studies.file import EngineSettings
 from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
+from loadstone.workload.option_values import variables
+from loadstone.workload.options import StartOptions
 
 _ADDRESS = "LOADSTONE-NODE-"
 _EMBEDDED_SLOTS = 16
@@ -76,21 +78,19 @@ def _site_of(
     port: int | None,
     host: str,
 ) -> Site:
-    return read_site(
+    start = StartOptions(
         model=engine.model,
+        arguments=launch.arguments,
+        environment=variables(engine.env, "--env"),
+        program=engine.program,
         host=host,
         port=port,
         nodes=nodes,
-        program=engine.program,
-        runtime=engine.container if engine.image else None,
+        container=engine.container if engine.image else None,
         image=engine.image,
         cache=Path(engine.cache),
-        argument=launch.arguments,
-        env=engine.env,
-        mounts=engine.mounts,
-        devices=engine.devices,
-        options=engine.options,
     )
+    return site_of(start, mounts=engine.mounts, devices=engine.devices, options=engine.options)
 
 
 def _embedded(site: Site) -> Commands:

@@ -73,12 +73,14 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
 
 
 def simulated(read: StudyFile) -> Measure:
-    """Return what simulates a cell."""
+    """Return what simulates a cell, by those of its options that are not about a server."""
+    simulated_names = {flag.name for flag in flags_of(SimulateOptions).values()}
 
     def measure(
         launch: PlannedLaunch, cell: PlannedCell, engine: RunningLaunch, out: Path
     ) -> Summary:
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
+        options = {name: value for name, value in options.items() if name in simulated_names}
         return _summary(
             (find_max if cell.is_search else simulate)(options_of(options, SimulateOptions))
         )

@@ -14,7 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -23,36 +23,43 @@ from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
 from loadstone.workload.request import Endpoint, Route, Sampling, Timeouts
 
-ARGUMENT, TARGET, WORKLOAD, LOAD, SIMULATOR, RUN = (
-    "Arguments",
-    "Target",
-    "Workload",
-    "Load",
-    "Simulator",
-    "Run",
-)
-DEPLOYMENT, ENGINE, SEARCH, BATCH = "Deployment", "Engine", "Search", "Batch"
+ARGUMENT, TARGET, WORKLOAD = "Arguments", "Target", "Workload"
+LOAD, SIMULATOR, RUN = "Load", "Simulator", "Run"
+DEPLOYMENT, ENGINE, WHERE = "Deployment", "Engine", "Where"
+SEARCH, BATCH = "Search", "Batch"
 """Headings of a help text; ARGUMENT is for what stands without a flag."""
-HEADINGS = (ARGUMENT, BATCH, DEPLOYMENT, ENGINE, TARGET, WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN)
+HEADINGS = (
+    *(ARGUMENT, BATCH, DEPLOYMENT, ENGINE, WHERE, TARGET),
+    *(WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN),
+)
 """Their order."""
 Reader = Callable[[Any, str], Any]
 
 
 class Limits(NamedTuple):
-    """The numbers that an option may be, infinity only where `most` says so; and the same in
-    `words`."""
+    """The numbers that an option may be, as a JSON Schema bounds them, and the same in `words`.
+    Infinity is allowed only where `maximum` is."""
 
     words: str
-    least: float = -math.inf
-    above: float = -math.inf
-    most: float = sys.float_info.max
+    minimum: float = -math.inf
+    exclusive_minimum: float = -math.inf
+    maximum: float = sys.float_info.max
 
     def allow(self, value: float) -> bool:
-        return self.above < value <= self.most and self.least <= value
+        return self.exclusive_minimum < value <= self.maximum and self.minimum <= value
+
+    def schema(self) -> dict[str, float]:
+        """Return the bounds as a JSON Schema has them."""
+        bounds = {
+            "minimum": self.minimum,
+            "exclusiveMinimum": self.exclusive_minimum,
+            "maximum": self.maximum,
+        }
+        return {name: bound for name, bound in bounds.items() if abs(bound) < sys.float_info.max}
 
 
-ABOVE_0 = Limits("must be above 0", above=0)
-SHARE = Limits("must be above 0 and at most 1", above=0, most=1)
+ABOVE_0 = Limits("must be above 0", exclusive_minimum=0)
+SHARE = Limits("must be above 0 and at most 1", exclusive_minimum=0, maximum=1)
 _TEMPERATURE = Limits("must be 0 (greedy) or above", 0)
 AT_LEAST_0, AT_LEAST_1 = Limits("must be 0 or more", 0), Limits("must be at least 1", 1)
 
@@ -68,6 +75,8 @@ class Flag(NamedTuple):
     name      without -- and with _ for -; "" stands for the field's, without _s
     argument  its name as an argument of the command, where it has no flag there
     limits    the numbers that it may be
+    short     a second name of one letter, with its -
+    is_switch whether the command line gives it without a value
     """
 
     heading: str
@@ -77,14 +86,22 @@ class Flag(NamedTuple):
     name: str = ""
     argument: str | None = None
     limits: Limits | None = None
+    short: str = ""
+    is_switch: bool = False
+
+    @property
+    def dashed(self) -> str:
+        """The name as users of the command line write it, without --."""
+        return self.name.rstrip("_").replace("_", "-")
 
 
 def flag(
-    heading: str, help: str, default: Any = None, read: Reader | None = None, **more: Any
+    heading: str, help: str, default: Any = None, read: Reader | None = None, **others: Any
 ) -> Any:
     """Make a field that is an option; see Flag. A `default` that is text is read; {} makes a new
     one for each."""
-    metadata = {"flag": Flag(heading, help, None if default in ((), {}) else default, read, **more)}
+    shown = None if default in ((), {}) else default
+    metadata = {"flag": Flag(heading, help, shown, read, **others)}
     if default == {}:
         return dataclasses.field(default_factory=dict, metadata=metadata)
     value = read(default, "") if read is not None and isinstance(default, str) else default
@@ -93,17 +110,19 @@ def flag(
     )
 
 
-def group(kind: type[Flags]) -> Any:
-    """Make a field that is a group of options."""
-    return dataclasses.field(default_factory=kind, metadata={"group": kind})
+def group(kind: type[Flags], heading: str = "", wording: Mapping[str, str] | None = None) -> Any:
+    """Make a field that is a group of options.
+
+    `wording`: fields of the group that are options here, each with its help, in which {} stands for
+    what the group says; None: all of them. `heading`: theirs here; "": as in the group.
+    """
+    metadata = {"group": kind, "heading": heading, "wording": wording}
+    return dataclasses.field(default_factory=kind, metadata=metadata)
 
 
 @dataclasses.dataclass(kw_only=True)
 class Flags:
     """Options: each field is one, made by flag(), or a group of them, made by group()."""
-
-    passed_over: ClassVar[tuple[type[Flags], ...]] = ()
-    """Groups whose options may be given, must mean something, and do nothing."""
 
     @classmethod
     def read(cls, **given: Any) -> Self:
@@ -129,6 +148,7 @@ class TargetOptions(Flags):
         TARGET,
         f"measure an embedded simulated engine, as without a URL [default: {values.DEFAULT_SIM}]",
         read=values.simulated,
+        is_switch=True,
     )
     deployment: str | None = flag(
         TARGET,
@@ -141,47 +161,78 @@ class TargetOptions(Flags):
         TARGET,
         "start this deployment here, measure it, and stop it: llama-3.1-8b@1xh100/engine=vllm",
     )
-    model: str | None = flag(
-        TARGET,
-        "model name to request [default: the server's first]; with --launch: what the engine loads,"
-        " a path or an id",
-    )
-    arguments: Sequence[tuple[str, str | None]] = flag(
-        TARGET,
-        "with --launch: a flag of the engine, FLAG or FLAG=VALUE",
-        (),
-        values.engine_flags,
-        name="argument",
-    )
-    environment: Sequence[tuple[str, str]] = flag(
-        TARGET,
-        "with --launch: NAME=VALUE in the engine's environment",
-        (),
-        values.variables,
-        name="env",
-    )
-    program: str | None = flag(
-        TARGET, "with --launch: path of the engine's program [default: found on PATH]"
-    )
-    container: Literal["docker", "podman", "enroot", "pyxis", "apptainer"] | None = flag(
-        TARGET, "with --launch: start it in a container, run by this"
-    )
-    image: str | None = flag(
-        TARGET, "with --launch: image of the container, e.g. vllm/vllm-openai:v0.33.0"
-    )
-    timeout_ready_s: float = flag(
-        TARGET,
-        "with --launch: longest time until the engine serves",
-        "30m",
-        values.seconds,
-        limits=ABOVE_0,
-    )
 
     @property
     def urls(self) -> list[str]:
-        return (
-            [] if self.url is None else [self.url] if isinstance(self.url, str) else list(self.url)
-        )
+        if self.url is None:
+            return []
+        return [self.url] if isinstance(self.url, str) else list(self.url)
+
+
+@dataclasses.dataclass(kw_only=True)
+class StartOptions(Flags):
+    """How an engine is started, wherever Loadstone starts one: the options of `loadstone launch`;
+    other commands have some of them."""
+
+    model: str | None = flag(
+        ENGINE, "what the engine loads: a path or an id [default: the deployment's model]"
+    )
+    served_name: str | None = flag(ENGINE, "name that requests use for the model")
+    arguments: Sequence[tuple[str, str | None]] = flag(
+        ENGINE,
+        "a flag of the engine's own, passed as it is: FLAG or FLAG=VALUE",
+        (),
+        values.engine_flags,
+        name="argument",
+        short="-a",
+    )
+    environment: Sequence[tuple[str, str]] = flag(
+        ENGINE, "NAME=VALUE in the engine's environment", (), values.variables, name="env"
+    )
+    program: str | None = flag(ENGINE, "path of the engine's program [default: found on PATH]")
+    host: str = flag(WHERE, "address to listen on, without nodes and containers", "127.0.0.1")
+    port: int | None = flag(WHERE, "port to listen on [default: the engine's own]")
+    nodes: Sequence[str] = flag(
+        WHERE,
+        "address of a node, rank 0 first; once for each of several nodes",
+        (),
+        values.texts,
+        name="node",
+    )
+    container: Literal["docker", "podman", "enroot", "pyxis", "apptainer"] | None = flag(
+        WHERE, "start it in a container, run by this"
+    )
+    image: str | None = flag(WHERE, "image of the container, e.g. vllm/vllm-openai:v0.33.0")
+    cache: Path = flag(
+        WHERE, "folder of models, mounted into the container", "~/.cache/huggingface", values.path
+    )
+    timeout_ready_s: float = flag(
+        WHERE, "longest time until the engine serves", "30m", values.seconds, limits=ABOVE_0
+    )
+
+
+_TO_LAUNCH = dict.fromkeys(
+    (
+        *("model", "served_name", "arguments", "environment", "program"),
+        *("host", "port", "nodes", "container", "image", "cache"),
+    ),
+    "{}",
+)
+_TO_BENCH = {
+    "model": (
+        "model name to request [default: the server's first]; with --launch: what the engine loads,"
+        " a path or an id"
+    ),
+    "arguments": "with --launch: a flag of the engine, FLAG or FLAG=VALUE",
+} | dict.fromkeys(
+    ("environment", "program", "container", "image", "timeout_ready_s"), "with --launch: {}"
+)
+_TO_OFFLINE = {
+    "model": "{}",
+    "arguments": "an argument of the engine's own, passed as it is: NAME=VALUE",
+    "environment": "{}",
+}
+"""What the commands say of the options of StartOptions that they have."""
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -274,7 +325,7 @@ class WorkloadOptions(Flags):
         WORKLOAD,
         "seed of the plan: same seed, same plan",
         0,
-        limits=Limits("must be 0 or more, and below 2^63", 0, most=(1 << 63) - 1),
+        limits=Limits("must be 0 or more, and below 2^63", 0, maximum=(1 << 63) - 1),
     )
     structured: str | None = flag(
         WORKLOAD, "constrain answers: json-schema:FILE, grammar:FILE or regex:PATTERN"
@@ -320,7 +371,9 @@ class LoadOptions(Flags):
         "spread of open-loop arrivals: 1 is Poisson, below 1 burstier, above 1 more even, inf"
         " constant",
         1.0,
-        limits=Limits("must be above 0 (1 is Poisson, inf constant)", above=0, most=math.inf),
+        limits=Limits(
+            "must be above 0 (1 is Poisson, inf constant)", exclusive_minimum=0, maximum=math.inf
+        ),
     )
     ramp: str | None = flag(
         LOAD,
@@ -378,7 +431,7 @@ class EarlyEndOptions(Flags):
         LOAD,
         "end a cell once more than this share of its requests fails, e.g. 5%",
         read=values.share,
-        limits=Limits("must be from 0 to below 1", 0, most=0.999),
+        limits=Limits("must be from 0 to below 1", 0, maximum=0.999),
     )
     min_duration_s: float | None = flag(
         LOAD,
@@ -409,7 +462,12 @@ class ClientOptions(Flags):
         "tokenizer.json, or its folder, to count prompt tokens [default: the server is asked]",
     )
     headers: Sequence[tuple[str, str]] = flag(
-        TARGET, "'Name: value', sent with every request", (), values.headers, name="header"
+        TARGET,
+        "'Name: value', sent with every request",
+        (),
+        values.headers,
+        name="header",
+        short="-H",
     )
     extra_body: Mapping[str, Any] = flag(
         TARGET, "JSON object merged into every request body", {}, values.json_object
@@ -493,7 +551,7 @@ class CheckOptions(Flags):
         "the most that graded requests may be of all, e.g. 5%",
         "10%",
         values.share,
-        limits=Limits("must be above 0 and at most 0.9", above=0, most=0.9),
+        limits=Limits("must be above 0 and at most 0.9", exclusive_minimum=0, maximum=0.9),
     )
     check_min: float | None = flag(
         WORKLOAD,
@@ -568,7 +626,7 @@ class SimulatorOptions(Flags):
         SIMULATOR,
         "simulations with varied coefficients, for the 80% intervals; 0: no intervals"
         " [default: 24]",
-        limits=Limits("must be 0 (no intervals) to 1,000", 0, most=1000),
+        limits=Limits("must be 0 (no intervals) to 1,000", 0, maximum=1000),
     )
     model: str | None = flag(
         RUN, "model name kept in run.json; the deployment decides what is simulated"
@@ -599,6 +657,7 @@ class Options(RunOptions):
     """The options of `loadstone bench`:"""
 
     target: TargetOptions = group(TargetOptions)
+    start: StartOptions = group(StartOptions, TARGET, _TO_BENCH)
     sampling: SamplingOptions = group(SamplingOptions)
     early_end: EarlyEndOptions = group(EarlyEndOptions)
     client: ClientOptions = group(ClientOptions)
@@ -606,15 +665,7 @@ class Options(RunOptions):
 
 @dataclasses.dataclass(kw_only=True)
 class SimulateOptions(RunOptions):
-    """The options of `loadstone simulate`; those of `bench` that are about a server are taken and
-    do nothing:"""
-
-    passed_over: ClassVar[tuple[type[Flags], ...]] = (
-        TargetOptions,
-        SamplingOptions,
-        EarlyEndOptions,
-        ClientOptions,
-    )
+    """The options of `loadstone simulate`:"""
 
     simulator: SimulatorOptions = group(SimulatorOptions)
 
@@ -647,19 +698,7 @@ class OfflineOptions(Flags):
         limits=AT_LEAST_0,
     )
     seed: int = flag(BATCH, "seed of the plan: same seed, same plan", 0)
-    model: str | None = flag(
-        ENGINE, "what the engine loads: a path or an id [default: the deployment's model]"
-    )
-    arguments: Sequence[tuple[str, str | None]] = flag(
-        ENGINE,
-        "an argument of the engine's own, passed as it is: NAME=VALUE",
-        (),
-        values.engine_flags,
-        name="argument",
-    )
-    environment: Sequence[tuple[str, str]] = flag(
-        ENGINE, "NAME=VALUE in the engine's environment", (), values.variables, name="env"
-    )
+    start: StartOptions = group(StartOptions, ENGINE, _TO_OFFLINE)
     python: str | None = flag(
         ENGINE, "interpreter that has the engine [default: that of its program on PATH]"
     )
@@ -674,85 +713,101 @@ class OfflineOptions(Flags):
     command: Sequence[str] = ()
 
 
+@dataclasses.dataclass(kw_only=True)
+class LaunchOptions(Flags):
+    """The options of `loadstone launch`:"""
+
+    deployment: str = flag(
+        ARGUMENT,
+        "what to start: MODEL[:weights]@N×GPU[/tp8,engine=vllm]",
+        dataclasses.MISSING,
+        argument="deployment",
+    )
+    start: StartOptions = group(StartOptions, "", _TO_LAUNCH)
+
+
 # --- reading and changing them --------------------------------------------------------------------
 
 Kind = TypeVar("Kind", bound=Flags)
-_flags: dict[type[Flags], dict[str, Flag]] = {}
 
 
-def fields_of(kind: type[Flags]) -> dict[str, str]:
-    """Return the group to which each field belongs, by the name that holds it; "" where there is
-    none."""
-    found: dict[str, str] = {}
+class Field(NamedTuple):
+    """An option of a command: the group that holds it ("": none), what the command line knows of
+    it, and its type. Without a `flag` it is no option of users."""
+
+    group: str
+    flag: Flag | None
+    hint: Any
+
+
+_fields: dict[type[Flags], dict[str, Field]] = {}
+
+
+def fields_of(kind: type[Flags]) -> dict[str, Field]:
+    """Return all fields, those of groups too, by their names; a dict to be read alone."""
+    if kind in _fields:
+        return _fields[kind]
+    fields: dict[str, Field] = {}
+    hints = get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        group_kind = field.metadata.get("group")
-        found |= (
-            dict.fromkeys(fields_of(group_kind), field.name) if group_kind else {field.name: ""}
-        )
-    return found
+        about = field.metadata
+        if "group" not in about:
+            flag = about.get("flag")
+            named = flag and flag._replace(name=flag.name or field.name.removesuffix("_s"))
+            fields[field.name] = Field("", named, hints[field.name])
+            continue
+        wording = about["wording"]
+        for name, (_, flag, hint) in fields_of(about["group"]).items():
+            if wording is None or flag is None:
+                fields[name] = Field(field.name, flag, hint)
+            elif name in wording:
+                heading, help = about["heading"] or flag.heading, wording[name].format(flag.help)
+                fields[name] = Field(field.name, flag._replace(heading=heading, help=help), hint)
+    _fields[kind] = fields
+    return fields
 
 
 def flags_of(kind: type[Flags]) -> dict[str, Flag]:
-    """Return all options by field, those of groups too, in the order of the help text; a dict to be
-    read alone."""
-    if kind not in _flags:
-        flags = {}
-        for field in dataclasses.fields(kind):
-            if (each := field.metadata.get("flag")) is not None:
-                flags[field.name] = each._replace(name=each.name or field.name.removesuffix("_s"))
-            elif (inner := field.metadata.get("group")) is not None:
-                flags |= flags_of(inner)
-        _flags[kind] = dict(sorted(flags.items(), key=lambda item: HEADINGS.index(item[1].heading)))
-    return _flags[kind]
-
-
-def hints_of(kind: type[Flags]) -> dict[str, Any]:
-    """Return the types of all options by field, those of groups too."""
-    own, groups = get_type_hints(kind), fields_of(kind)
-    hints = {group: get_type_hints(own[group]) if group else own for group in groups.values()}
-    return {field: hints[group][field] for field, group in groups.items()}
+    """Return all options by field, in the order of the help text."""
+    flags = {name: field.flag for name, field in fields_of(kind).items() if field.flag is not None}
+    return dict(sorted(flags.items(), key=lambda item: HEADINGS.index(item[1].heading)))
 
 
 def values_of(options: Flags) -> dict[str, Any]:
     """Return the values of all options by field, those of groups too."""
-    fields = fields_of(type(options)).items()
     return {
-        field: getattr(getattr(options, group) if group else options, field)
-        for field, group in fields
+        name: getattr(getattr(options, field.group) if field.group else options, name)
+        for name, field in fields_of(type(options)).items()
     }
 
 
 def change(options: Kind, **changes: Any) -> Kind:
     """Return options with other values of some fields, whatever their groups."""
-    groups = set(fields_of(type(options)).values())
-    return dataclasses.replace(
-        options,
-        **{
-            name: dataclasses.replace(getattr(options, name), **part) if name in groups else part
-            for name, part in _in_groups(changes, type(options)).items()
-        },
-    )
+    parts = _in_groups(changes, type(options))
+    for name in {field.group for field in fields_of(type(options)).values()} - {""}:
+        parts[name] = dataclasses.replace(getattr(options, name), **parts[name])
+    return dataclasses.replace(options, **parts)
 
 
 def changed_flags(options: Flags) -> list[str]:
     """Return the flags, with - for _, that have another value than by being left out."""
     given, defaults = values_of(options), values_of(type(options)())
-    return [
-        each.name.replace("_", "-")
-        for field, each in flags_of(type(options)).items()
-        if (tuple(given[field]) if isinstance(given[field], list) else given[field])
-        != defaults[field]
-    ]
+
+    def is_changed(field: str) -> bool:
+        value = given[field]
+        return bool((tuple(value) if isinstance(value, list) else value) != defaults[field])
+
+    return [flag.dashed for field, flag in flags_of(type(options)).items() if is_changed(field)]
 
 
 def check_limits(options: Flags) -> None:
     """Raise InputError for a number beyond the limits of its option."""
     given = values_of(options)
-    for field, each in flags_of(type(options)).items():
+    for field, flag in flags_of(type(options)).items():
         value = given[field]
-        if value is not None and each.limits is not None and not each.limits.allow(value):
+        if value is not None and flag.limits is not None and not flag.limits.allow(value):
             shown = f"{value:g}" if isinstance(value, float) else value
-            raise InputError(f"--{each.name.replace('_', '-')} {shown}: {each.limits.words}")
+            raise InputError(f"--{flag.dashed} {shown}: {flag.limits.words}")
 
 
 def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
@@ -763,54 +818,52 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
     left out. Raises InputError, one line, where there is no such option, or a value is none of its
     kind.
     """
-    fields = _read_fields(given, kind)
-    own = fields_of(kind)
-    for each in kind.passed_over:
-        _convert(
-            {
-                name: value
-                for name, value in fields.items()
-                if name in fields_of(each) and name not in own
-            },
-            each,
-        )
-    return _convert({name: value for name, value in fields.items() if name in own}, kind)
-
-
-def _read_fields(given: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
-    """Read values by their fields."""
-    kinds = (*kind.passed_over, kind)
-    flags = {field: each for one in kinds for field, each in flags_of(one).items()}
-    field_of = {each.name: field for field, each in flags.items()}
-    field_of |= {field: field for one in kinds for field in fields_of(one)}
+    flags = flags_of(kind)
+    field_of = {flag.name: field for field, flag in flags.items()}
+    field_of |= {field: field for field in fields_of(kind)}
     fields: dict[str, Any] = {}
     for name, value in given.items():
-        field = field_of.get(name)
-        if field is None:
-            if name in ("json", "strict"):
-                raise InputError(
-                    f"{name}: of the command alone; here its document comes back, with a verdict in"
-                    " each cell"
-                )
-            command = "bench" if issubclass(kind, RunOptions) else "size"
-            raise no_such_option(name, [each.name for each in flags.values()], command)
+        if name not in field_of:
+            raise _refused(name, kind)
+        field = field_of[name]
         if field in fields:
             raise InputError(f"{name}: given twice, by two names; give one")
+        flag = flags.get(field)
         number = values.plain(value)
-        read = flags[field].read if field in flags else None
-        if value is not None:
-            fields[field] = number if read is None else read(number, f"--{name.replace('_', '-')}")
-        elif field in flags and flags[field].default is dataclasses.MISSING:
-            fields[field] = None
-    return fields
+        if value is None:
+            if flag is not None and flag.default is dataclasses.MISSING:
+                fields[field] = None
+        elif flag is None or flag.read is None:
+            fields[field] = number
+        else:
+            fields[field] = flag.read(number, f"--{name.replace('_', '-')}")
+    return _convert(fields, kind)
+
+
+def _refused(name: str, kind: type[Flags]) -> InputError:
+    """Say in one line that `name` is no option of this kind, and what there is instead."""
+    if name in ("json", "strict"):
+        return InputError(
+            f"{name}: of the command alone; here the result comes back, with a verdict in each cell"
+        )
+    if issubclass(kind, SimulateOptions):
+        of_bench = flags_of(Options)
+        if name in of_bench or any(name == flag.name for flag in of_bench.values()):
+            return InputError(
+                f"{name}: an option of bench, about a server or its client; a simulation has"
+                " neither: leave it out"
+            )
+    names = [flag.name for flag in flags_of(kind).values()]
+    return no_such_option(name, names, "bench" if issubclass(kind, RunOptions) else "size")
 
 
 def _in_groups(values_by_field: Mapping[str, Any], kind: type[Flags]) -> dict[str, Any]:
     """Sort values into the groups to which their fields belong."""
-    group_of = fields_of(kind)
-    parts: dict[str, Any] = {group: {} for group in group_of.values() if group}
-    for field, value in values_by_field.items():
-        (parts[group_of[field]] if group_of[field] else parts)[field] = value
+    fields = fields_of(kind)
+    parts: dict[str, Any] = {field.group: {} for field in fields.values() if field.group}
+    for name, value in values_by_field.items():
+        holder = fields[name].group if name in fields else ""
+        (parts[holder] if holder else parts)[name] = value
     return parts
 
 
@@ -826,35 +879,30 @@ def _convert(fields: Mapping[str, Any], kind: type[Kind]) -> Kind:
         problem, _, path = str(error).partition(" - at `$.")
         field = path.rstrip("`").partition("[")[0].rpartition(".")[2]
         if problem.startswith("Invalid enum value"):
-            choices = [
-                choice for part in get_args(hints_of(kind)[field]) for choice in get_args(part)
-            ]
+            kinds = get_args(fields_of(kind)[field].hint)
+            choices = [choice for part in kinds for choice in get_args(part)]
             problem += f"; choose one of {', '.join(choices)}"
-        each = flags_of(kind)[field]
-        name = each.argument or f"--{each.name.replace('_', '-')}"
-        raise InputError(f"{name}: {problem}") from error
+        flag = flags_of(kind)[field]
+        raise InputError(f"{flag.argument or f'--{flag.dashed}'}: {problem}") from error
 
 
 def json_schema(kind: type[Flags]) -> dict[str, Any]:
     """Return a JSON Schema of the options by their flags' names, as a file of them has them: each
     as a value of its type or as the flag's text.
     """
-    flags, hints = flags_of(kind), hints_of(kind)
+    flags, fields = flags_of(kind), fields_of(kind)
     types, definitions = msgspec.json.schema_components(
-        [hints[field] for field in flags], schema_hook=lambda path: {"type": "string"}
+        [fields[name].hint for name in flags], schema_hook=lambda path: {"type": "string"}
     )
     properties = {}
-    for each, of_type in zip(flags.values(), types, strict=True):
-        schema = (
-            of_type
-            if each.read is None
-            else {"anyOf": [of_type, {"type": ["string", "number", "boolean"]}]}
-        )
-        shown = {} if each.default in (None, dataclasses.MISSING) else {"default": each.default}
-        properties[each.name] = (
-            schema | shown | _limits_schema(each.limits) | {"description": each.help}
-        )
-    required = [each.name for each in flags.values() if each.default is dataclasses.MISSING]
+    for flag, kind_of_value in zip(flags.values(), types, strict=True):
+        schema = kind_of_value
+        if flag.read is not None:
+            schema = {"anyOf": [kind_of_value, {"type": ["string", "number", "boolean"]}]}
+        default = {} if flag.default in (None, dataclasses.MISSING) else {"default": flag.default}
+        bounds = {} if flag.limits is None else flag.limits.schema()
+        properties[flag.name] = schema | default | bounds | {"description": flag.help}
+    required = [flag.name for flag in flags.values() if flag.default is dataclasses.MISSING]
     return {
         "type": "object",
         "properties": properties,
@@ -864,16 +912,9 @@ def json_schema(kind: type[Flags]) -> dict[str, Any]:
     }
 
 
-def _limits_schema(limits: Limits | None) -> dict[str, float]:
-    if limits is None:
-        return {}
-    keys = {"minimum": limits.least, "exclusiveMinimum": limits.above, "maximum": limits.most}
-    return {key: value for key, value in keys.items() if abs(value) < sys.float_info.max}
-
-
 def list_in_docstring(kind: type[Kind]) -> type[Kind]:
     """Add the options to the end of the docstring of their class, which help() shows."""
-    lines = (f"{each.name:18} {each.help}" for each in flags_of(kind).values())
+    lines = (f"{flag.name:18} {flag.help}" for flag in flags_of(kind).values())
     kind.__doc__ = "\n    ".join((f"{kind.__doc__}\n", *lines))
     return kind
 

@@ -179,5 +179,10 @@ class SizeOptions(Flags):
         ENGINE, "SGLang's share of each GPU, 0 to 1 [default: as SGLang computes it]"
     )
     arguments: Sequence[str] = flag(
-        ENGINE, "any other argument of the engine, e.g. max_num_seqs=64", (), texts, name="argument"
+        ENGINE,
+        "any other argument of the engine, e.g. max_num_seqs=64",
+        (),
+        texts,
+        name="argument",
+        short="-a",
     )
