@@ -215,9 +215,10 @@ def product_bytes(point: Point) -> float:
     here = fleet(point._replace(weights="bf16").deployment)
     if here is None or not isinstance(here.model, StepModel):
         return float("inf")
-    work = here.model.work
-    at = work.kind == GEMM
-    return float((work.weights * work.count)[at].sum() / work.count[at].sum())
+    ops = here.model.work.operators
+    products = ops.kind == GEMM
+    layers = ops.layers[products]
+    return float((ops.weights[products] * layers).sum() / layers.sum())
 
 
 class Explanation(NamedTuple):

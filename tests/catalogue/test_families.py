@@ -212,7 +212,7 @@ def test_products_of_every_layers_embedding_are_counted() -> None:
     def flops(width: int) -> float:
         model = read("gemma4_text", **{**E2B, "hidden_size_per_layer_input": width})
         work = work_of(Deployment(model=model, gpu=catalogue.gpu("h200"), gpus=1))
-        return float((work.count * work.flops).sum())
+        return float((work.operators.layers * work.operators.flops).sum())
 
     assert flops(256) - flops(0) == pytest.approx(2 * 3 * 35 * 1536 * 256)
 

@@ -3,7 +3,6 @@ step."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +186,7 @@ class Alone:
 
     def context(self, rows: int = 1) -> float:
         """Per context token, which so many new tokens of a sequence attend to."""
-        work = replace(self.work, context_flops=rows * self.work.context_flops)
+        work = self.work._replace(context_flops=rows * self.work.context_flops)
         return float(context_seconds(work, self.values)[0][0])
 
     @property

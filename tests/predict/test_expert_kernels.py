@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -225,18 +224,18 @@ def experts_s(work: Work, tokens: float, **coefficients: float) -> float:
     values = np.exp(PRIOR)[None, :].copy()
     for name, value in coefficients.items():
         values[0, INDEX[name]] = value
-    at = np.flatnonzero(work.kind == EXPERTS)
+    at = np.flatnonzero(work.operators.kind == EXPERTS)
     with_experts = body_seconds(work, values, np.array([tokens]))[0]
     values[0, INDEX["expert_memory"]] = values[0, INDEX["expert_compute"]] = 1e12
     without = body_seconds(work, values, np.array([tokens]))[0]
-    return float((with_experts - without) / work.count[at].sum())
+    return float((with_experts - without) / work.operators.layers[at].sum())
 
 
 def test_experts_touched_are_those_of_uniform_routing_and_fewer_where_some_are_favoured() -> None:
     deployment = parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm")
     work = work_of(deployment)
-    at = int(np.flatnonzero(work.kind == EXPERTS)[0])
-    reading_s = work.weights[at] / (work.efficiency_memory[at] * work.hbm[0])
+    at = int(np.flatnonzero(work.operators.kind == EXPERTS)[0])
+    reading_s = work.operators.weights[at] / (work.operators.efficiency_memory[at] * work.hbm[0])
     for tokens in (1, 8, 64):
         seconds = experts_s(work, tokens, routing_shape=1e6, expert_compute=1e12)
         assert seconds / reading_s == pytest.approx(128 * (1 - (1 - 8 / 128) ** tokens), rel=1e-3)
@@ -248,24 +247,29 @@ def test_experts_touched_are_those_of_uniform_routing_and_fewer_where_some_are_f
 def test_the_speed_of_light_has_no_floors_and_full_reach() -> None:
     work = work_of(parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
     light = ideal(work)
-    at = work.kind == EXPERTS
-    assert (work.floor[at] > 0).all()
-    assert (light.floor == 0).all()
-    assert (light.efficiency_memory[at] == 1).all()
-    assert (light.efficiency_compute[at] == 1).all()
-    assert (light.efficiency_moving[at] == 1).all()
+    at = work.operators.kind == EXPERTS
+    assert (work.operators.floor[at] > 0).all()
+    assert (light.operators.floor == 0).all()
+    assert (light.operators.efficiency_memory[at] == 1).all()
+    assert (light.operators.efficiency_compute[at] == 1).all()
+    assert (light.operators.efficiency_moving[at] == 1).all()
 
 
 def test_tokens_are_dealt_out_at_the_rate_their_kernel_was_measured_at() -> None:
     work = work_of(parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
-    at = int(np.flatnonzero(work.kind == EXPERTS)[0])
-    slower = replace(work, efficiency_moving=work.efficiency_moving / 2)
+    at = int(np.flatnonzero(work.operators.kind == EXPERTS)[0])
+    slower = work.with_operators(efficiency_moving=work.operators.efficiency_moving / 2)
     values = np.exp(PRIOR)[None, :].copy()
     values[0, INDEX["routing_shape"]] = 1e6
     tokens = np.array([4096.0])
     more = body_seconds(slower, values, tokens) - body_seconds(work, values, tokens)
-    each_s = 4096 * 8 * work.activations[at] / (work.efficiency_moving[at] * work.hbm[0])
-    assert more[0] == pytest.approx(work.count[at] * each_s, rel=1e-6)
+    each_s = (
+        4096
+        * 8
+        * work.operators.activations[at]
+        / (work.operators.efficiency_moving[at] * work.hbm[0])
+    )
+    assert more[0] == pytest.approx(work.operators.layers[at] * each_s, rel=1e-6)
 
 
 def test_a_table_of_launches_that_no_graph_replayed_is_not_taken(tmp_path: Path) -> None:
@@ -279,7 +283,8 @@ def test_a_norm_over_all_heads_is_one_more_collective_a_layer() -> None:
     def collectives(model: str) -> float:
         work = work_of(parse_deployment(f"{model}@4xh200/tp4,engine=vllm"))
         return float(
-            work.count[work.kind == COLLECTIVE].sum() / work.count[work.kind == EXPERTS].sum()
+            work.operators.layers[work.operators.kind == COLLECTIVE].sum()
+            / work.operators.layers[work.operators.kind == EXPERTS].sum()
         )
 
     assert collectives("qwen3-235b-a22b:fp8") == pytest.approx(2.0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -45,9 +43,9 @@ def test_a_board_reaches_what_its_tables_say() -> None:
         0.58, abs=0.01
     )  # of its peak, in 16 bits
     work = work_of(parse_deployment("llama-3.1-8b:fp8@1xrtx-pro-6000/engine=vllm"))
-    head, products = work.kind == HEAD, work.kind == GEMM
-    assert set(work.efficiency_compute[head]) == {1.07}
-    assert set(work.efficiency_compute[products]) == {1.22}
+    head, products = work.operators.kind == HEAD, work.operators.kind == GEMM
+    assert set(work.operators.efficiency_compute[head]) == {1.07}
+    assert set(work.operators.efficiency_compute[products]) == {1.22}
     assert work.products[0] == pytest.approx(
         0.75 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0]
     )
@@ -68,8 +66,8 @@ def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> No
 
 def test_the_speed_of_light_is_the_data_sheets() -> None:
     light = ideal(work_of(parse_deployment("llama-3.1-8b:int4@1xa100/engine=vllm")))
-    assert np.all(light.efficiency_compute == 1)
-    assert np.all(light.efficiency_memory == 1)
+    assert np.all(light.operators.efficiency_compute == 1)
+    assert np.all(light.operators.efficiency_memory == 1)
 
 
 def test_each_stage_of_a_pipeline_has_a_host() -> None:
@@ -123,9 +121,11 @@ def test_ranks_without_nvlink_wait_for_one_another() -> None:
         values = np.exp(PRIOR)[None, :].copy()
         values[0, INDEX["collective_s"]], values[0, INDEX["collective_link"]] = 7.1e-6, 0.47
         tokens = np.array([numbers / deployment.model.hidden])
-        others = replace(work, count=np.where(work.kind == COLLECTIVE, 0.0, work.count))
+        others = work.with_operators(
+            layers=np.where(work.operators.kind == COLLECTIVE, 0.0, work.operators.layers)
+        )
         spent = body_seconds(work, values, tokens) - body_seconds(others, values, tokens)
-        return float(spent[0] / work.count[work.kind == COLLECTIVE].sum())
+        return float(spent[0] / work.operators.layers[work.operators.kind == COLLECTIVE].sum())
 
     for name, ranks, numbers, measured in (
         ("l40s", 2, 65_536, 11.1e-6), ("l40s", 2, 16_777_216, 1.78e-3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
-from dataclasses import fields, replace
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,16 @@ from loadstone.predict.step_time.profile import (
     shipped_profiles,
     unmeasured,
 )
-from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, GEMM, HEAD, Work, ideal, work_of
+from loadstone.predict.step_time.work import (
+    COLLECTIVE,
+    EXPERTS,
+    GEMM,
+    HEAD,
+    Operators,
+    Work,
+    ideal,
+    work_of,
+)
 
 DEPLOYMENTS = (
     "llama-3.1-8b@1xh100/tp1,engine=vllm",
@@ -71,7 +80,9 @@ def test_weights_of_a_rank_are_the_models_share() -> None:
     for text, ranks in (("llama-3.1-8b@1xh100/tp1", 1), ("llama-3.1-70b@8xh100/tp8", 8)):
         deployment = parse_deployment(text)
         work = work_of(deployment)
-        held = (work.weights * work.count)[np.isin(work.kind, [GEMM, HEAD])].sum() * ranks
+        held = (work.operators.weights * work.operators.layers)[
+            np.isin(work.operators.kind, [GEMM, HEAD])
+        ].sum() * ranks
         # All but the input table, norms and biases.
         table = deployment.model.vocab * deployment.model.hidden * 2
         assert held == pytest.approx(deployment.model.weights_bytes() - table, rel=2e-3)
@@ -90,15 +101,19 @@ def test_the_work_of_a_dense_rank_by_hand() -> None:
         (7168, 4096),
         (4096, 128256 // 2),
     ]
-    products = np.isin(work.kind, [GEMM, HEAD])
-    assert work.flops[products].tolist() == [2 * inputs * outputs for inputs, outputs in sizes]
-    assert work.weights[products].tolist() == [2 * inputs * outputs for inputs, outputs in sizes]
-    assert work.activations[products].tolist() == [2 * sum(size) for size in sizes[:-1]] + [
-        12 * 128256
+    products = np.isin(work.operators.kind, [GEMM, HEAD])
+    assert work.operators.flops[products].tolist() == [
+        2 * inputs * outputs for inputs, outputs in sizes
     ]
-    assert work.count.tolist() == [32] * 6 + [1]
+    assert work.operators.weights[products].tolist() == [
+        2 * inputs * outputs for inputs, outputs in sizes
+    ]
+    assert work.operators.activations[products].tolist() == [
+        2 * sum(size) for size in sizes[:-1]
+    ] + [12 * 128256]
+    assert work.operators.layers.tolist() == [32] * 6 + [1]
     assert (
-        work.message[work.kind == COLLECTIVE].tolist() == [2 * 4096] * 2
+        work.operators.message[work.operators.kind == COLLECTIVE].tolist() == [2 * 4096] * 2
     )  # 2·(2 − 1)/2 of a tensor of 2 bytes
     assert (work.products[0], work.quantised[0], work.layers[0]) == (4 * 32, 0, 32)
     assert (work.cache[0], work.context_flops[0], work.pair_flops[0]) == (
@@ -110,20 +125,32 @@ def test_the_work_of_a_dense_rank_by_hand() -> None:
 def test_the_work_of_experts_by_hand() -> None:
     """Mixtral 8x7B in FP8 on four, four of its eight experts on each half, shared by two ranks."""
     work = work_of(parse_deployment("mixtral-8x7b:fp8@4xh100/tp4,ep2"))
-    (at,) = np.flatnonzero(work.kind == EXPERTS)
-    assert work.peak[at] == 2 * work.peak16[0]
-    assert (work.weights[at], work.flops[at]) == (3 * 4096 * 14336 / 2, 3 * 4096 * 14336)
-    assert work.activations[at] == 2 * (2 * 4096 + 3 * 14336 / 2)
-    assert (work.experts[at], work.per_token[at], work.ep[at]) == (8, 2, 2)
-    assert work.fullest[at] == pytest.approx(0.5895, abs=1e-4)  # Blom; exactly 1/√π = 0.564
+    (at,) = np.flatnonzero(work.operators.kind == EXPERTS)
+    assert work.operators.peak[at] == 2 * work.peak16[0]
+    assert (work.operators.weights[at], work.operators.flops[at]) == (
+        3 * 4096 * 14336 / 2,
+        3 * 4096 * 14336,
+    )
+    assert work.operators.activations[at] == 2 * (2 * 4096 + 3 * 14336 / 2)
+    assert (work.operators.experts[at], work.operators.per_token[at], work.operators.ep[at]) == (
+        8,
+        2,
+        2,
+    )
+    assert work.operators.fullest[at] == pytest.approx(
+        0.5895, abs=1e-4
+    )  # Blom; exactly 1/√π = 0.564
     # Queries, keys and values, and the output in 8 bits; the router in 16.
     assert (work.products[0], work.quantised[0], work.expert_layers[0]) == (3 * 32, 2 * 32, 32)
     four_bits = work_of(
         parse_deployment("gpt-oss-120b@2xh100/tp2")
     )  # which an H100 multiplies in 16
-    at = four_bits.kind == EXPERTS
-    assert four_bits.weights[at].tolist() == (four_bits.flops[at] / 2 * 4.25 / 8).tolist()
-    assert set(four_bits.peak[at]) == {four_bits.peak16[0]}
+    at = four_bits.operators.kind == EXPERTS
+    assert (
+        four_bits.operators.weights[at].tolist()
+        == (four_bits.operators.flops[at] / 2 * 4.25 / 8).tolist()
+    )
+    assert set(four_bits.operators.peak[at]) == {four_bits.peak16[0]}
 
 
 def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
@@ -132,16 +159,21 @@ def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
         for text in ("4xh100/tp4", "8xh100/tp4,dp2")
     )
     assert all(
-        np.array_equal(getattr(one, each.name), getattr(two, each.name)) for each in fields(Work)
+        np.array_equal(first, second)
+        for first, second in zip(
+            (*one.operators, *one[1:]), (*two.operators, *two[1:]), strict=True
+        )
     )
     spread = work_of(parse_deployment("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"))
     assert (
-        set(spread.group[spread.kind == COLLECTIVE])
-        == set(spread.group[spread.kind == EXPERTS])
+        set(spread.operators.group[spread.operators.kind == COLLECTIVE])
+        == set(spread.operators.group[spread.operators.kind == EXPERTS])
         == {8}
     )
-    assert set(spread.message[spread.kind == COLLECTIVE]) == {2 * 7168 * 2 * 7 / 8}
-    assert spread.group[spread.kind == HEAD].tolist() == [1]
+    assert set(spread.operators.message[spread.operators.kind == COLLECTIVE]) == {
+        2 * 7168 * 2 * 7 / 8
+    }
+    assert spread.operators.group[spread.operators.kind == HEAD].tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -206,24 +238,24 @@ def test_attention_by_hand(text: str, what: dict[str, float]) -> None:
 def test_messages_that_are_no_reduction() -> None:
     """From stage to stage a tensor goes once, over the network; a norm over heads of all ranks
     sends hardly any."""
-    stages = work_of(parse_deployment("llama-3.1-405b:fp8@16xh100/tp8,pp2,nodes=2"))
+    stages = work_of(parse_deployment("llama-3.1-405b:fp8@16xh100/tp8,pp2,nodes=2")).operators
     last = np.flatnonzero(stages.kind == COLLECTIVE)[-1]
-    assert (stages.count[last], stages.ranks[last], stages.message[last]) == (1, 2, 2 * 16384)
+    assert (stages.layers[last], stages.ranks[last], stages.message[last]) == (1, 2, 2 * 16384)
     assert stages.link[last] == parse_deployment("llama-3.1-8b@1xh100").gpu.nic_bytes_per_s
     for text, link in (
         ("llama-3.1-405b:fp8@32xh100/tp4,pp2,dp4,nodes=4", 450e9),  # each replica within a node
         ("llama-3.1-70b@8xmi300x/tp1,pp8", 64e9),  # in a mesh, the link between two
         ("llama-3.1-8b@2xl40s/tp1,pp2", 32e9),
     ):
-        stages = work_of(parse_deployment(text))
+        stages = work_of(parse_deployment(text)).operators
         assert stages.link[np.flatnonzero(stages.kind == COLLECTIVE)[-1]] == link, text
     normed = work_of(parse_deployment("minimax-m2.5@8xh200/tp8"))
-    assert normed.message[normed.kind == COLLECTIVE].tolist() == [
+    assert normed.operators.message[normed.operators.kind == COLLECTIVE].tolist() == [
         2 * 3072 * 1.75,
         0.0,
         2 * 3072 * 1.75,
     ]
-    assert set(normed.link[normed.kind == COLLECTIVE]) == {
+    assert set(normed.operators.link[normed.operators.kind == COLLECTIVE]) == {
         parse_deployment("llama-3.1-8b@1xh200").gpu.link_bytes_per_s
     }
 
@@ -233,15 +265,17 @@ def one_of(**columns: float) -> Work:
     rates = {"peak": 1.0, "hbm": 1.0, "peak16": 1.0, "link": 1.0, "count": 1.0, "stages": 1.0}
     rates |= {"efficiency_compute": 1.0, "efficiency_memory": 1.0}
     integers = ("row", "kind", "compute", "memory")
-    return Work(
-        **{
-            each.name: np.array(
-                [(rates | columns).get(each.name, 0.0)],
-                np.int64 if each.name in integers else float,
-            )
-            for each in fields(Work)
-        }  # type: ignore[arg-type]
-    )
+    columns = rates | columns
+
+    def arrays(names: Iterable[str]) -> dict[str, np.ndarray]:
+        return {
+            name: np.array([columns.get(name, 0.0)], np.int64 if name in integers else float)
+            for name in names
+        }
+
+    operators = Operators(**arrays(Operators._fields))
+    operators = operators._replace(layers=np.array([columns["count"]]))
+    return Work(operators, **arrays(Work._fields[1:]))
 
 
 def test_the_formulas_by_hand() -> None:
@@ -260,13 +294,13 @@ def test_the_formulas_by_hand() -> None:
         kind=GEMM, flops=9, peak=12, weights=8, activations=6, hbm=20, compute=1, memory=2, count=5
     )
     assert float(body_seconds(product, half, two)[0]) == pytest.approx(5 * cubes)  # 18/6 and 20/5
-    assert float(body_seconds(replace(product, group=two), half, two)[0]) == pytest.approx(
+    assert float(body_seconds(product.with_operators(group=two), half, two)[0]) == pytest.approx(
         5 * (6**3 + 6.4**3) ** (1 / 3)
     )
     assert float(
-        head_seconds(replace(product, kind=np.array([HEAD])), half, two)[0]
+        head_seconds(product.with_operators(kind=np.array([HEAD])), half, two)[0]
     ) == pytest.approx(cubes)
-    reached = replace(product, efficiency_compute=two / 4, efficiency_memory=two / 8)
+    reached = product.with_operators(efficiency_compute=two / 4, efficiency_memory=two / 8)
     assert float(body_seconds(reached, half, two)[0]) == pytest.approx(
         5 * (6**3 + 16**3) ** (1 / 3)
     )
@@ -277,7 +311,7 @@ def test_the_formulas_by_hand() -> None:
     message = one_of(kind=COLLECTIVE, ranks=64, message=6, link=4, count=3)
     sent = body_seconds(message, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 6))
-    slower = replace(message, floor=two, efficiency_memory=two / 4)
+    slower = message.with_operators(floor=two, efficiency_memory=two / 4)
     sent = body_seconds(slower, given(collective_s=8, collective_link=0.5), two)
     assert float(sent[0]) == pytest.approx(3 * (8 * (1 / 2 + 6 / 6) + 2 + 12))
     layers = one_of(
@@ -305,8 +339,7 @@ def test_the_formulas_by_hand() -> None:
     experts = one_of(
         kind=EXPERTS, flops=3, peak=4, weights=5, activations=6, hbm=8, experts=8, per_token=2, ep=2
     )
-    experts = replace(
-        experts,
+    experts = experts.with_operators(
         uneven=-two,
         floor=two,
         efficiency_compute=two / 4,
@@ -318,14 +351,16 @@ def test_the_formulas_by_hand() -> None:
     for z in (0.0, 0.5):
         pairs = 4 + z * (4 + 4**2 / 4) ** 0.5
         touched = 4 * share + z * (4 * share * (1 - share)) ** 0.5
-        spent = body_seconds(replace(experts, fullest=np.array([z])), ones, np.array([4.0]))
+        spent = body_seconds(experts.with_operators(fullest=np.array([z])), ones, np.array([4.0]))
         assert float(spent[0]) == pytest.approx(2 + pairs * 3 / 2 + touched * 5 / 2 + pairs * 6 / 4)
     # Kernels that are not told which pairs are their own move those of both ranks.
-    every = body_seconds(replace(experts, all_pairs=np.array([1.0])), ones, np.array([4.0]))
+    every = body_seconds(experts.with_operators(all_pairs=np.array([1.0])), ones, np.array([4.0]))
     alone = body_seconds(experts, ones, np.array([4.0]))
     assert float(every[0] - alone[0]) == pytest.approx(4 * 6 / 4)
     worst = body_seconds(
-        replace(experts, fullest=np.array([50.0]), flops=two * 0, activations=two * 0), ones, two
+        experts.with_operators(fullest=np.array([50.0]), flops=two * 0, activations=two * 0),
+        ones,
+        two,
     )
     assert float(worst[0]) == 2 + 4 * 5 / 2  # no more than there are
 
@@ -338,14 +373,14 @@ def test_the_formulas_by_hand() -> None:
     assert [float(each[0]) for each in context_seconds(seen, rates)] == pytest.approx(
         [cubes, 2 * cubes, 5]
     )
-    latent = replace(seen, latent=two, cache=two * 1.5, window_cache=two * 3)
+    latent = seen._replace(latent=two, cache=two * 1.5, window_cache=two * 3)
     assert [float(each[0]) for each in context_seconds(latent, rates)] == pytest.approx(
         [cubes, 2 * cubes, 5]
     )
     pairs_of_prompts = one_of(pair_flops=6, window_pair_flops=10, peak16=8)
     assert [float(each[0]) for each in pair_seconds(pairs_of_prompts, rates)] == [3, 5]
     assert [
-        float(each[0]) for each in pair_seconds(replace(pairs_of_prompts, latent=two), rates)
+        float(each[0]) for each in pair_seconds(pairs_of_prompts._replace(latent=two), rates)
     ] == [6, 10]
 
 
@@ -392,8 +427,8 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
     layers = drafting.deployment.model
     share = (sum(run.count for run in layers.draft_layers) or 1) / layers.layer_count
     # Four tokens of each sequence attend to what is read once.
-    verifying = replace(
-        work, context_flops=4 * work.context_flops, window_flops=4 * work.window_flops
+    verifying = work._replace(
+        context_flops=4 * work.context_flops, window_flops=4 * work.window_flops
     )
     full, windowed, _ = (float(each[0]) for each in context_seconds(verifying, values))
     base = (
@@ -416,8 +451,13 @@ def test_all_experts_are_on_the_ranks_that_share_them() -> None:
     ):
         deployment = parse_deployment(text)
         work = work_of(deployment)
-        at = work.kind == EXPERTS
-        held = (work.weights * work.experts / np.maximum(work.ep, 1) * work.count)[at].sum() * ranks
+        at = work.operators.kind == EXPERTS
+        held = (
+            work.operators.weights
+            * work.operators.experts
+            / np.maximum(work.operators.ep, 1)
+            * work.operators.layers
+        )[at].sum() * ranks
         parameters = deployment.model.parameters_by_kind["experts"]
         assert held == pytest.approx(parameters, rel=1e-3)  # FP8: a byte each, and block scales
 
@@ -563,12 +603,12 @@ def test_products_that_were_cut_off_are_made_in_16_bits() -> None:
     wide, eight = (
         work_of(parse_deployment(f"llama-3.1-8b{dtype}@1xb300")) for dtype in ("", ":int8")
     )
-    assert (eight.peak == wide.peak).all()
-    assert (eight.compute == wide.compute).all()
-    read = [each.weights[each.kind == GEMM].sum() for each in (wide, eight)]
+    assert (eight.operators.peak == wide.operators.peak).all()
+    assert (eight.operators.compute == wide.operators.compute).all()
+    read = [ops.weights[ops.kind == GEMM].sum() for ops in (wide.operators, eight.operators)]
     assert read[1] == pytest.approx(read[0] / 2, rel=0.01)
     assert eight.quantised == 0
-    (hopper,) = {*work_of(parse_deployment("llama-3.1-8b:int8@1xh100")).peak} - {989.5e12}
+    (hopper,) = {*work_of(parse_deployment("llama-3.1-8b:int8@1xh100")).operators.peak} - {989.5e12}
     assert hopper == 1979e12
 
 
@@ -590,7 +630,9 @@ def test_in_a_mesh_two_gpus_have_the_link_between_them(gpu: str, share: float) -
     device = catalogue.gpu(gpu)
     for ranks, links in ((2, share), (4, min(1, 3 * share)), (8, 1)):
         work = work_of(parse_deployment(f"llama-3.1-8b@{ranks}x{gpu}/tp{ranks},engine=vllm"))
-        assert work.link[work.kind == COLLECTIVE] == pytest.approx(links * device.link_bytes_per_s)
+        assert work.operators.link[work.operators.kind == COLLECTIVE] == pytest.approx(
+            links * device.link_bytes_per_s
+        )
 
 
 def test_parallelism_shares_work_and_costs_messages() -> None:
@@ -611,7 +653,7 @@ def test_every_gpu_has_its_part_of_the_network() -> None:
     card."""
     near = parse_deployment("llama-3.1-70b@8xh200/tp8,engine=vllm")
     far = parse_deployment("llama-3.1-70b@16xh200/tp16,nodes=2,engine=vllm")
-    work = [work_of(each) for each in (near, far)]
+    work = [work_of(deployment).operators for deployment in (near, far)]
     near_ranks, far_ranks = ({*w.ranks[w.kind == COLLECTIVE].tolist()} for w in work)
     assert (near_ranks, far_ranks) == ({8.0}, {8.0, 2.0})
     between = (work[1].kind == COLLECTIVE) & (work[1].ranks == 2) & (work[1].message > 0)
@@ -643,16 +685,16 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
     spread = work_of(parse_deployment("deepseek-v3@8xh200/tp8,ep8,engine=sglang"))
     light = LIGHT[None, :]
     alone = ideal(spread)
-    reading = replace(
-        alone, kind=np.where(alone.kind == EXPERTS, EXPERTS, -1), flops=alone.flops * 0
+    reading = alone.with_operators(
+        kind=np.where(alone.operators.kind == EXPERTS, EXPERTS, -1), flops=alone.operators.flops * 0
     )
     even, fullest = (
         body_seconds(
-            replace(reading, fullest=z, activations=alone.activations * 0),
+            reading.with_operators(fullest=z, activations=alone.operators.activations * 0),
             light,
             np.array([float(tokens)]),
         )
-        for z in (alone.fullest, spread.fullest)
+        for z in (alone.operators.fullest, spread.operators.fullest)
     )
     assert float(fullest[0] / even[0]) == pytest.approx(
         ranks.max(axis=1).mean() / ranks.mean(), rel=0.12
@@ -672,8 +714,10 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
 )
 def test_which_kernels_move_the_pairs_of_all_ranks(deployment: str, moved: int) -> None:
     work = work_of(parse_deployment(deployment))
-    assert work.all_pairs[work.kind == EXPERTS].tolist() == [moved]
-    assert not ideal(work).all_pairs.any()  # at the speed of light no rank moves another's
+    assert work.operators.all_pairs[work.operators.kind == EXPERTS].tolist() == [moved]
+    assert not ideal(
+        work
+    ).operators.all_pairs.any()  # at the speed of light no rank moves another's
 
 
 def test_biases_are_kernels_of_their_own() -> None:
@@ -682,7 +726,7 @@ def test_biases_are_kernels_of_their_own() -> None:
         work_of(parse_deployment(f"{name}@8xa100/tp8")) for name in ("bloom", "llama-2-70b")
     )
     counts = [
-        float(launch_seconds(work, np.ones((1, len(NAMES))))[0] / work.count[0])
+        float(launch_seconds(work, np.ones((1, len(NAMES))))[0] / work.operators.layers[0])
         for work in (bloom, llama)
     ]
     assert counts == [13, 10]

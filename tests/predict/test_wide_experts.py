@@ -78,9 +78,9 @@ def test_where_tokens_are_dealt_out(where: str, wide: bool) -> None:
     deployment = parse_deployment(f"deepseek-r1@{where}")
     assert is_wide(deployment) == wide
     work: Work = StepModel(deployment).work
-    assert bool((work.kind == EXCHANGE).any()) == wide
+    assert bool((work.operators.kind == EXCHANGE).any()) == wide
     # Tokens that are dealt out are not gathered too: products of all layers see a rank's own alone.
-    others = work.group[(work.experts == 0)]
+    others = work.operators.group[(work.operators.experts == 0)]
     assert (float(others.max()) == 1.0) == (wide or not deployment.attention_dp)
 
 

@@ -34,7 +34,7 @@ ours, judged on the points (docs/perfmodel.md).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -42,8 +42,19 @@ from numpy.typing import NDArray
 
 from loadstone.predict.step_time.coefficients import INDEX, Array
 from loadstone.predict.step_time.exchange import FEW_TOKENS, HIDDEN
-from loadstone.predict.step_time.work import COLLECTIVE, EXCHANGE, EXPERTS, GEMM, HEAD, Work
+from loadstone.predict.step_time.work import (
+    COLLECTIVE,
+    EXCHANGE,
+    EXPERTS,
+    FLOORS,
+    GEMM,
+    HEAD,
+    Operators,
+    Work,
+    ease,
+)
 
+Indices = NDArray[np.int64]
 Seconds = TypeVar("Seconds", float, Array)
 """Of one deployment, or of several at once."""
 
@@ -56,80 +67,91 @@ _GEMM_MEMORY = np.array(
 
 _EXPERTS = np.array([INDEX["expert_compute"], INDEX["expert_memory"]])
 
-_FLOORS = {
-    "layers": "layer_s",
-    "products": "product_s",
-    "quantised": "quantised_s",
-    "expert_layers": "expert_layer_s",
-    "latent_layers": "latent_layer_s",
-    "linear_layers": "linear_layer_s",
-}
-"""By number of layers or kernels (of Work), the coefficient that each takes."""
-
 
 def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     """Return the seconds that depend on the number of tokens alone: products, experts, collectives,
     layers' floors."""
-    row = work.row
-    each = np.zeros(len(row))
-    met = tokens[row] * np.maximum(work.group, 1.0)
+    ops = work.operators
+    row, deployments = ops.row, len(work.hbm)
+    seconds = np.zeros(len(row))
+    met = tokens[row] * np.maximum(ops.group, 1.0)
 
-    at = np.flatnonzero(work.kind == GEMM)
-    compute, memory = _rates(work, values, at)
-    each[at] = both(
-        met[at] * work.flops[at] / compute,
-        (work.weights[at] + met[at] * work.activations[at]) / memory,
-    )
-
-    at = np.flatnonzero(work.kind == EXPERTS)
-    if len(at):
-        mine = row[at]
-        fitted = np.where(work.dealt[at, None] > 0, 1.0, values[np.ix_(mine, _EXPERTS)])
-        compute = fitted[:, 0] * work.efficiency_compute[at] * work.peak[at]
-        memory = fitted[:, 1] * work.efficiency_memory[at] * work.hbm[mine]
-        ep, experts, per_token = work.ep[at], work.experts[at], work.per_token[at]
-        shape, local, fullest = values[mine, INDEX["routing_shape"]], experts / ep, work.fullest[at]
-        mean = met[at] * per_token / ep
-        uneven = np.where(work.uneven[at] < 0, 1 / (shape * local), work.uneven[at] ** 2)
-        pairs = mean + fullest * np.sqrt(mean + mean**2 * uneven)
-        moved = np.where(work.all_pairs[at] > 0, mean * ep, pairs)
-        demand = -met[at] * np.log1p(
-            -np.minimum(per_token / experts, 1 - 1e-9)
-        )  # uniform: 1 − e^−demand are touched
-        share = -np.expm1(-shape * np.log1p(demand / shape))
-        touched = np.minimum(local, local * share + fullest * np.sqrt(local * share * (1 - share)))
-        each[at] = (
-            work.floor[at]
-            + pairs * work.flops[at] / compute
-            + touched * work.weights[at] / memory
-            + moved * work.activations[at] / (work.efficiency_moving[at] * work.hbm[mine])
-        )
-
-    at = np.flatnonzero(work.kind == COLLECTIVE)
-    if len(at):
-        mine = row[at]
-        floor = values[mine, INDEX["collective_s"]] * (0.5 + np.log2(work.ranks[at]) / 6)
-        link = values[mine, INDEX["collective_link"]] * work.efficiency_memory[at] * work.link[at]
-        each[at] = floor + work.floor[at] + met[at] * work.message[at] / link
-
-    total: Array = np.bincount(row, each * work.count, minlength=len(work.hbm)).astype(np.float64)
-    for name, coefficient in _FLOORS.items():
+    products = np.flatnonzero(ops.kind == GEMM)
+    seconds[products] = _product_seconds(work, values, products, met[products])
+    experts = np.flatnonzero(ops.kind == EXPERTS)
+    if len(experts):
+        seconds[experts] = _expert_seconds(work, values, experts, met[experts])
+    collectives = np.flatnonzero(ops.kind == COLLECTIVE)
+    if len(collectives):
+        seconds[collectives] = _collective_seconds(ops, values, collectives, met[collectives])
+    total: Array = np.bincount(row, seconds * ops.layers, minlength=deployments).astype(np.float64)
+    for name, coefficient in FLOORS.items():
         total += getattr(work, name) * values[:, INDEX[coefficient]]
-    at = np.flatnonzero(work.kind == EXCHANGE)
-    if len(at):
-        tokens, few = tokens[row[at]], work.message[at]
-        sent = np.minimum(tokens * few, np.maximum(FEW_TOKENS * few, tokens * work.activations[at]))
-        seconds = work.count[at] * (work.floor[at] + sent / work.link[at])
-        exchanged = np.bincount(row[at], seconds, minlength=len(work.hbm))
+    exchanges = np.flatnonzero(ops.kind == EXCHANGE)
+    if len(exchanges):
+        of_each = _exchange_seconds(ops, exchanges, tokens[row[exchanges]])
+        exchanged = np.bincount(row[exchanges], of_each, minlength=deployments)
         total += exchanged - HIDDEN * work.overlapped * np.minimum(total, exchanged)
     return total
+
+
+def _product_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Array:
+    """Return the seconds of each of the products `at` these places, on so many tokens."""
+    ops = work.operators
+    row = ops.row[at]
+    fitted_compute = values[row, _GEMM_COMPUTE[ops.compute[at]]]
+    fitted_memory = values[row, _GEMM_MEMORY[ops.memory[at]]]
+    flops_per_s = fitted_compute * ops.efficiency_compute[at] * ops.peak[at]
+    bytes_per_s = fitted_memory * ops.efficiency_memory[at] * work.hbm[row]
+    moved = ops.weights[at] + tokens * ops.activations[at]
+    return both(tokens * ops.flops[at] / flops_per_s, moved / bytes_per_s)
+
+
+def _expert_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Array:
+    """Return the seconds of each layer of experts `at` these places, on the tokens of its group."""
+    ops = work.operators
+    row = ops.row[at]
+    fitted = np.where(ops.dealt[at, None] > 0, 1.0, values[np.ix_(row, _EXPERTS)])
+    flops_per_s = fitted[:, 0] * ops.efficiency_compute[at] * ops.peak[at]
+    bytes_per_s = fitted[:, 1] * ops.efficiency_memory[at] * work.hbm[row]
+    ep, experts, per_token = ops.ep[at], ops.experts[at], ops.per_token[at]
+    shape, local, fullest = values[row, INDEX["routing_shape"]], experts / ep, ops.fullest[at]
+    mean = tokens * per_token / ep
+    uneven = np.where(ops.uneven[at] < 0, 1 / (shape * local), ops.uneven[at] ** 2)
+    pairs = mean + fullest * np.sqrt(mean + mean**2 * uneven)
+    moved = np.where(ops.all_pairs[at] > 0, mean * ep, pairs)
+    # Of uniform routing, 1 − e^−demand are touched.
+    demand = -tokens * np.log1p(-np.minimum(per_token / experts, 1 - 1e-9))
+    share = -np.expm1(-shape * np.log1p(demand / shape))
+    touched = np.minimum(local, local * share + fullest * np.sqrt(local * share * (1 - share)))
+    return np.asarray(
+        ops.floor[at]
+        + pairs * ops.flops[at] / flops_per_s
+        + touched * ops.weights[at] / bytes_per_s
+        + moved * ops.activations[at] / (ops.efficiency_moving[at] * work.hbm[row])
+    )
+
+
+def _collective_seconds(ops: Operators, values: Array, at: Indices, tokens: Array) -> Array:
+    row = ops.row[at]
+    floor = values[row, INDEX["collective_s"]] * (0.5 + np.log2(ops.ranks[at]) / 6)
+    link = values[row, INDEX["collective_link"]] * ops.efficiency_memory[at] * ops.link[at]
+    return np.asarray(floor + ops.floor[at] + tokens * ops.message[at] / link)
+
+
+def _exchange_seconds(ops: Operators, at: Indices, tokens: Array) -> Array:
+    """Return the seconds of all layers' exchanges `at` these places, of a rank's own tokens."""
+    message = ops.message[at]
+    bundled = np.maximum(FEW_TOKENS * message, tokens * ops.activations[at])
+    sent = np.minimum(tokens * message, bundled)
+    return ops.layers[at] * (ops.floor[at] + sent / ops.link[at])
 
 
 def body_parts(work: Work, values: Array, tokens: Array, met_tokens: Array) -> tuple[Array, Array]:
     """Split body_seconds: (what a rank does on its own `tokens`, what the ranks of its group do
     together on `met_tokens` of each)."""
     body, shared = body_seconds(work, values, tokens), _met_part(work)
-    if not shared.count.any():
+    if not shared.operators.layers.any():
         return body, np.zeros_like(body)
     own = body - body_seconds(shared, values, tokens)
     return own, body_seconds(shared, values, met_tokens)
@@ -139,20 +161,17 @@ def _met_part(work: Work) -> Work:
     """Keep of the work behind body_seconds what is done on the tokens of all ranks of an
     attention-DP group together: experts and collectives, or the exchange. Zero without such a
     group."""
-    none = dict.fromkeys(_FLOORS, np.zeros_like(work.layers))
-    together = (work.group > 1) | (work.kind == EXCHANGE)
-    return replace(work, count=np.where(together, work.count, 0.0), **none)  # type: ignore[arg-type]
+    ops = work.operators
+    together = (ops.group > 1) | (ops.kind == EXCHANGE)
+    return ease(work, 0.0).with_operators(layers=np.where(together, ops.layers, 0.0))
 
 
 def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
     """Return the seconds of logits and sampling for so many sequences."""
-    at = np.flatnonzero(work.kind == HEAD)
-    compute, memory = _rates(work, values, at)
-    rows = sequences[work.row[at]]
-    each = both(
-        rows * work.flops[at] / compute, (work.weights[at] + rows * work.activations[at]) / memory
-    )
-    return np.asarray(np.bincount(work.row[at], each, minlength=len(work.hbm)).astype(np.float64))
+    heads = np.flatnonzero(work.operators.kind == HEAD)
+    row = work.operators.row[heads]
+    seconds = _product_seconds(work, values, heads, sequences[row])
+    return np.asarray(np.bincount(row, seconds, minlength=len(work.hbm)).astype(np.float64))
 
 
 def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
@@ -300,15 +319,3 @@ def window_pairs(new: Seconds, cached: Seconds, window: Seconds) -> Seconds:
     beyond = window - cached
     rising = min(max(beyond, 0.0), new) if isinstance(beyond, float) else np.clip(beyond, 0.0, new)
     return attended_pairs(rising, cached) + (new - rising) * window
-
-
-def _rates(work: Work, values: Array, at: NDArray[np.int64]) -> tuple[Array, Array]:
-    """FLOP/s and bytes/s that products reach, per operator."""
-    row = work.row[at]
-    compute = (
-        values[row, _GEMM_COMPUTE[work.compute[at]]] * work.efficiency_compute[at] * work.peak[at]
-    )
-    return (
-        compute,
-        values[row, _GEMM_MEMORY[work.memory[at]]] * work.efficiency_memory[at] * work.hbm[row],
-    )

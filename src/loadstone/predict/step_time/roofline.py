@@ -8,7 +8,6 @@ spread.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -52,12 +51,13 @@ class RooflineModel:
         alone = msgspec.structs.replace(
             deployment, gpus=1, nodes=1, tp=1, pp=1, dp=1, ep=1, attention_dp=False, node=None
         )
-        self._whole = whole = work_of(alone)
-        flops = whole.count * whole.flops * np.where(whole.kind == EXPERTS, whole.per_token, 1.0)
-        products = (whole.kind == GEMM) | (whole.kind == EXPERTS)
+        self._whole = work_of(alone)
+        ops = self._whole.operators
+        flops = ops.layers * ops.flops * np.where(ops.kind == EXPERTS, ops.per_token, 1.0)
+        products = (ops.kind == GEMM) | (ops.kind == EXPERTS)
         self._token_flops = float(flops[products].sum())
-        self._head_flops = float(flops[whole.kind == HEAD].sum())
-        self.peak_flops_per_s = deployment.gpus * float(whole.peak[products].max())
+        self._head_flops = float(flops[ops.kind == HEAD].sum())
+        self.peak_flops_per_s = deployment.gpus * float(ops.peak[products].max())
 
     def decode(self, decoding: float, slots: float, context_tokens: float) -> DecodeLimit:
         """Return the limit of a step of `decoding` requests, on average over all schedulers, of the
@@ -105,16 +105,10 @@ class RooflineModel:
 def _reading_alone(work: Work) -> Work:
     """Return the work whose arithmetic and messages take no time: what is left of a step is reading
     weights and KV cache."""
-    endless, idle = np.full_like(work.peak, np.inf), np.zeros_like(work.peak)
+    endless, idle = np.full_like(work.operators.peak, np.inf), np.zeros_like(work.operators.peak)
     no_flops = np.zeros_like(work.hbm)
-    return replace(
-        work,
-        peak=endless,
-        link=endless,
-        activations=idle,
-        context_flops=no_flops,
-        window_flops=no_flops,
-    )
+    reading = work.with_operators(peak=endless, link=endless, activations=idle)
+    return reading._replace(context_flops=no_flops, window_flops=no_flops)
 
 
 def _busy_share(mean: float, slots: float) -> float:

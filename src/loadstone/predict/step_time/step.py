@@ -100,8 +100,7 @@ class StepModel:
         one = self.values[None, :]
         # All 1 + k tokens of a sequence attend to the context that is read once for them.
         rows = 1 + self.draft_tokens
-        verifying = replace(
-            self.work,
+        verifying = self.work._replace(
             context_flops=rows * self.work.context_flops,
             window_flops=rows * self.work.window_flops,
         )

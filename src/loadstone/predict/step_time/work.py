@@ -1,8 +1,8 @@
 """The work of one rank in one engine step: products, reads and messages, counted from the model's
 shapes.
 
-A `Work` holds operators, one entry an operator, each belonging to a deployment (`row`); a
-deployment has its own arrays. So the same formulas (`formulas.py`) serve one deployment over many
+A `Work` holds operators, each of one deployment, and the totals of each deployment. So the same
+formulas (`formulas.py`) serve one deployment over many
 batch sizes and, in a fit, thousands of deployments at once.
 
 A rank's share follows the parallelism. With attention data-parallel, attention and its projections
@@ -14,9 +14,9 @@ layers whatever pp is, and each stage's host takes its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -59,34 +59,35 @@ from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
 GEMM, EXPERTS, HEAD, COLLECTIVE, EXCHANGE = range(5)
 
 
-@dataclass(frozen=True)
-class Work:
-    """Operators (n of them) of d deployments. Bytes and FLOPs are one rank's, per layer; `count`
-    layers are alike.
+class Operators(NamedTuple):
+    """What a step computes, reads and sends: arrays of n operators, each of one deployment. Bytes
+    and FLOPs are one rank's, per layer.
 
-    n: row (which deployment), kind, count, flops (per token; of experts: per token and expert it
-    goes to), weights (bytes; of experts: one expert's share), activations (bytes per token), peak
-    (FLOP/s), compute and memory (which GEMM efficiency), experts, per_token, ep, fullest (by so
-    many standard deviations the fullest rank is above the mean), uneven (the standard deviation of
-    ranks' shares; below 0: by routing_shape), dealt (0 or 1: of wide experts, whose kernels no fit
-    has seen: as measured alone), group (tokens of so many schedulers meet), ranks, link (bytes/s),
-    message (bytes per token; of an exchange, activations are those of a token of many);
-    efficiency_compute and efficiency_memory (of experts, as their kernel was measured, of peak; of
-    other products and of a collective's link, times the coefficients', boards.py); floor (s, of
-    experts and collectives); of experts: efficiency_moving (of peak), all_pairs (0 or 1: it moves
-    the activations of all ranks' pairs, not its own alone). d: hbm (bytes/s), peak16 (16-bit
-    FLOP/s), cache (bytes per context token, all layers), window, window_cache (the same of windowed
-    layers), context_flops, window_flops (per context token of a decode), pair_flops,
-    window_pair_flops (per pair of a new and an earlier token in a prompt), widening (of an FP8
-    cache: the time of so many 16-bit FLOPs per byte that is read), state (bytes per sequence),
-    latent (0 or 1), layers, products, quantised (products with 8- or 4-bit weights), expert_layers,
-    latent_layers, linear_layers, launches (kernels of a step), stages (of a pipeline: each has a
-    host), overlapped (0 or 1: a batch's halves take turns in products and exchange).
+    row              the deployment
+    kind             GEMM, EXPERTS, HEAD, COLLECTIVE or EXCHANGE
+    layers           that are alike, which it counts for
+    flops            per token; of experts: per token and expert that it goes to
+    weights          bytes; of experts: one expert's share
+    activations      bytes per token; of an exchange: those of a token of many
+    peak             FLOP/s
+    compute, memory  which GEMM efficiency: of 16, 8 or 4 bits
+    experts, per_token, ep   experts of a layer, those of a token, ranks with whole ones
+    fullest          by so many standard deviations the fullest rank is above the mean
+    uneven           standard deviation of ranks' shares; below 0: by routing_shape
+    dealt            0 or 1: of wide experts, whose kernels no fit has seen: as measured alone
+    all_pairs        0 or 1: moves the activations of all ranks' pairs, not its own alone
+    group            tokens of so many schedulers meet
+    ranks, link      that exchange messages; bytes/s
+    message          bytes per token
+    floor            seconds, of experts and collectives
+    efficiency_compute, efficiency_memory   of experts, as their kernel was measured, of peak; of
+                     other products and of a collective's link, times the coefficients' (boards.py)
+    efficiency_moving   of experts, of peak
     """
 
     row: NDArray[np.int64]
     kind: NDArray[np.int64]
-    count: Array
+    layers: Array
     flops: Array
     weights: Array
     activations: Array
@@ -109,6 +110,26 @@ class Work:
     efficiency_memory: Array
     efficiency_moving: Array
 
+
+class Work(NamedTuple):
+    """The operators of d deployments, and what each deployment has once: arrays of d.
+
+    hbm, peak16                  bytes/s; 16-bit FLOP/s
+    cache, context_flops         per context token of a decode: bytes and FLOPs of all layers
+    window                       of layers that see a window, how wide it is
+    window_cache, window_flops   the same as above, of these layers
+    pair_flops, window_pair_flops   per pair of a new and an earlier token in a prompt
+    widening                     of an FP8 cache: the time of so many 16-bit FLOPs per byte read
+    state                        bytes per sequence
+    latent                       0 or 1
+    layers, products, quantised, expert_layers, latent_layers, linear_layers   floors; quantised:
+                                 products with 8- or 4-bit weights
+    launches                     kernels of a step
+    stages                       of a pipeline: each has a host
+    overlapped                   0 or 1: a batch's halves take turns in products and exchange
+    """
+
+    operators: Operators
     hbm: Array
     peak16: Array
     cache: Array
@@ -131,46 +152,59 @@ class Work:
     stages: Array
     overlapped: Array
 
+    def with_operators(self, **columns: NDArray[Any]) -> Work:
+        """Return the work with other columns of its operators."""
+        return self._replace(operators=self.operators._replace(**columns))
 
-_FIELDS = [each.name for each in fields(Work)]
-_OPERATOR = _FIELDS[: _FIELDS.index("hbm")]
+
+FLOORS = {
+    "layers": "layer_s",
+    "products": "product_s",
+    "quantised": "quantised_s",
+    "expert_layers": "expert_layer_s",
+    "latent_layers": "latent_layer_s",
+    "linear_layers": "linear_layer_s",
+}
+"""By number of layers or kernels (of Work), the coefficient that each takes."""
+_TOTALS = Work._fields[1:]
 _INTEGERS = {"row", "kind", "compute", "memory"}
 
 
-def stack(works: list[Work]) -> Work:
+def stack(works: Sequence[Work]) -> Work:
     """Join many works to one, the deployments numbered in order."""
-    columns: dict[str, list[NDArray[np.float64]]] = {name: [] for name in _FIELDS}
-    before = 0
-    for work in works:
-        for name, column in columns.items():
-            values = getattr(work, name)
-            column.append(values + before if name == "row" else values)
-        before += len(work.hbm)
-    return Work(**{name: np.concatenate(column) for name, column in columns.items()})  # type: ignore[arg-type]
-
-
-def ideal(work: Work) -> Work:
-    """Return the work with products, experts and caches at the speed of light, experts evenly
-    spread."""
-    ones, none = np.ones_like(work.floor), np.zeros_like(work.floor)
-    even = replace(
-        work, floor=none, fullest=none, all_pairs=none, widening=np.zeros_like(work.widening)
-    )
-    return replace(even, efficiency_compute=ones, efficiency_memory=ones, efficiency_moving=ones)
-
-
-def ease(work: Work, share: float) -> Work:
-    """Return the work with a share of its layers' and kernels' floors."""
-    names = ("layers", "products", "quantised", "expert_layers", "latent_layers", "linear_layers")
-    return replace(work, **{name: getattr(work, name) * share for name in names})
+    operators, *totals = (list(columns) for columns in zip(*works, strict=True))
+    joined = Operators(*map(np.concatenate, zip(*operators, strict=True)))
+    first = np.cumsum([0, *(len(work.hbm) for work in works[:-1])])
+    row = joined.row + np.repeat(first, [len(each.row) for each in operators])
+    return Work(joined._replace(row=row), *map(np.concatenate, totals))
 
 
 def repeat(work: Work, count: int) -> Work:
     """Return the work of a deployment so many times over: for evaluating it at several batch sizes
     at once."""
-    columns = {name: np.tile(getattr(work, name), count) for name in _FIELDS}
-    columns["row"] += np.repeat(np.arange(count) * len(work.hbm), len(work.row))
-    return Work(**columns)
+    operators = Operators(*(np.tile(column, count) for column in work.operators))  # type: ignore[arg-type]
+    first = np.repeat(np.arange(count) * len(work.hbm), len(work.operators.row))
+    totals = (np.tile(column, count) for column in work[1:])
+    return Work(operators._replace(row=operators.row + first), *totals)
+
+
+def ideal(work: Work) -> Work:
+    """Return the work with products, experts and caches at the speed of light, experts evenly
+    spread."""
+    ones, zeros = np.ones_like(work.operators.floor), np.zeros_like(work.operators.floor)
+    return work._replace(widening=np.zeros_like(work.widening)).with_operators(
+        floor=zeros,
+        fullest=zeros,
+        all_pairs=zeros,
+        efficiency_compute=ones,
+        efficiency_memory=ones,
+        efficiency_moving=ones,
+    )
+
+
+def ease(work: Work, share: float) -> Work:
+    """Return the work with a share of its layers' and kernels' floors."""
+    return work._replace(**{name: getattr(work, name) * share for name in FLOORS})
 
 
 _LAUNCHES = {"layer": 6, "experts": 6, "latent": 24, "indexer": 8}
@@ -224,9 +258,7 @@ class _Counter:
         self.ep = max(1, min(deployment.ep, self.ranks))
         self.wide = is_wide(deployment)
         self.rows: list[dict[str, float]] = []
-        self.sums = dict.fromkeys(
-            (each.name for each in fields(Work) if each.name not in _OPERATOR), 0.0
-        )
+        self.sums = dict.fromkeys(_TOTALS, 0.0)
         self.windows: list[tuple[float, float]] = []
 
     def work(self) -> Work:
@@ -252,9 +284,10 @@ class _Counter:
                 [row.get(name, 0.0) for row in self.rows],
                 np.int64 if name in _INTEGERS else np.float64,
             )
-            for name in _OPERATOR
+            for name in Operators._fields
         }
-        return Work(**columns, **{name: np.array([value]) for name, value in sums.items()})  # type: ignore[arg-type]
+        totals = {name: np.array([value]) for name, value in sums.items()}
+        return Work(Operators(**columns), **totals)  # type: ignore[arg-type]
 
     @property
     def _per_node(self) -> int:
@@ -347,7 +380,7 @@ class _Counter:
                 self._floor(run.count, form)
             self._add(
                 kind=GEMM,
-                count=run.count,
+                layers=run.count,
                 flops=2 * parameters,
                 weights=parameters * form.bytes,
                 activations=ACTIVATION_BYTES * (inputs + outputs),
@@ -371,7 +404,7 @@ class _Counter:
             kernel = msgspec.structs.replace(kernel, compute=DEALT_COMPUTE, memory=DEALT_MEMORY)
         self._add(
             kind=EXPERTS,
-            count=run.count,
+            layers=run.count,
             flops=2 * each,
             weights=each * form.bytes,
             activations=ACTIVATION_BYTES * (2 * width + mlp.matrices * mlp.intermediate / slices),
@@ -401,7 +434,7 @@ class _Counter:
         way = exchange_of(self.deployment, mlp.latent or self.model.hidden, mlp.per_token, sent)
         self._add(
             kind=EXCHANGE,
-            count=run.count,
+            layers=run.count,
             group=1.0,
             ranks=self.ranks,
             link=way.link,
@@ -495,7 +528,7 @@ class _Counter:
         self._products(Layers(1, None, None), extra, self.tp, 1, 1)
         self._add(
             kind=HEAD,
-            count=1.0,
+            layers=1.0,
             flops=2 * model.hidden * model.vocab / self.tp,
             weights=form.bytes * model.hidden * model.vocab / self.tp,
             activations=model.vocab * LOGIT_BYTES,
@@ -530,7 +563,7 @@ class _Counter:
     ) -> None:
         self._add(
             kind=COLLECTIVE,
-            count=count,
+            layers=count,
             ranks=ranks,
             link=link,
             message=ACTIVATION_BYTES * self.model.hidden * volume,
