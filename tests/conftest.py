@@ -4,7 +4,6 @@ line."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib.util
 import itertools
 import json
@@ -348,54 +347,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that start a process, and put those marked `quiet` last: before, workers would
-    have to wait for each other."""
+    """Mark what starts a process by its folder, and give slow tests more time."""
     for item in items:
-        if tiers.starts_process(item):
+        if "e2e" in item.path.parts:
             item.add_marker("process")
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(600))
     if config.getoption("--quick"):
-        others = {"process", "long", "slow"}
+        left_out = {"process", "long", "slow"}
         chosen = [
-            item for item in items if not others & {mark.name for mark in item.iter_markers()}
+            item for item in items if left_out.isdisjoint(mark.name for mark in item.iter_markers())
         ]
         for item in chosen:
             tiers.limit_examples(item)
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
-    items.sort(key=lambda item: item.get_closest_marker("quiet") is not None)
-
-
-@pytest.fixture(autouse=True)
-def room(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[None]:
-    """Of workers of pytest-xdist: beside a test marked `quiet` no other one runs."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        yield
-        return
-    with (tmp_path_factory.getbasetemp().parent / "room").open("w") as lock:
-        fcntl.flock(
-            lock, fcntl.LOCK_EX if request.node.get_closest_marker("quiet") else fcntl.LOCK_SH
-        )
-        yield
-
-
-@pytest.fixture(autouse=True)
-def not_for_ever(request: pytest.FixtureRequest, room: None) -> Iterator[None]:
-    """A test that hangs fails, and the rest goes on."""
-    most_s = 600 if request.node.get_closest_marker("slow") else 180
-
-    def late(*_: object) -> None:
-        pytest.fail(
-            f"the test did not end within {most_s} s"
-        )  # no Exception, which the program might handle
-
-    before = signal.signal(signal.SIGALRM, late)
-    # Again and again: what cleans up after the first may hang too.
-    signal.setitimer(signal.ITIMER_REAL, most_s, 30)
-    yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)

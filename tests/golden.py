@@ -1,17 +1,16 @@
-"""What the program prints, by the public functions alone, as digests: the net under what must
-change no number.
+"""The figures that the public functions give, one line a case in tests/golden/*.json.
 
-    python tests/golden.py            compare with tests/golden/*.json, and name what differs
+    python tests/golden.py            compare, and name the figures that differ
     python tests/golden.py --write    write them anew, after a change of a number that is meant
 
-Numbers are rounded to nine digits before they are digested, since processors differ in the last
-ones. `--full DIR` writes what was digested, so that two commits can be compared with `diff -r`.
+Numbers are rounded to six digits, since processors differ in the last ones; of each sample of times
+its mean, p50 and p99 are kept. `--full DIR` writes the whole documents, so that two commits can be
+compared with `diff -r`.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import re
 import sys
@@ -129,7 +128,7 @@ def verbs() -> Iterator[tuple[str, Any]]:
             "input": "256",
             "output": "32",
             "concurrency": [1, 8],
-            "requests": 64,
+            "requests": 16,
             "draws": 4,
         }
         a, b = (
@@ -176,31 +175,73 @@ GROUPS = {
 }  # fmt: skip
 
 
-def digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(plain(value), sort_keys=True).encode()).hexdigest()[:16]
+DETAILS = frozenset(
+    {"ci95", "worth", "std", "min", "max", "p90", "p95", "ttft_intended_s", "e2e_intended_s"}
+)
+"""Parts of a document that follow from what is kept, or tell little more."""
 
 
-def now(group: str, full: Path | None = None) -> dict[str, str]:
-    """Name → digest of what the program gives today."""
-    digests = {}
+SIZE_FIGURES = (
+    "gpu", "gpus", "tp", "ep", "dp", "batch", "weights_bytes", "kv_bytes_per_token", "activation_bytes",
+    "free_bytes", "max_context_tokens", "max_concurrent_requests",
+)  # fmt: skip
+
+
+def figures(value: Any, place: str = "") -> dict[str, Any]:
+    """Flatten a document into `place: figure`, less what is unknown; a text stands line by line."""
+    if isinstance(value, str) and "\n" in value:
+        value = value.splitlines()
+    if isinstance(value, dict):
+        parts = [(str(key), part) for key, part in value.items() if key not in DETAILS]
+    elif isinstance(value, list | tuple):
+        parts = [(str(i), part) for i, part in enumerate(value)]
+    elif value in (None, False, ""):
+        return {}
+    else:
+        return {place: float(f"{value:.6g}") if isinstance(value, float) else value}
+    flat: dict[str, Any] = {}
+    for key, part in parts:
+        flat |= figures(part, f"{place}.{key}" if place else key)
+    return flat
+
+
+def compute(group: str, full: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Return the figures of each case of a group."""
+    cases = {}
     for name, value in GROUPS[group]():
-        digests[name] = digest(value)
+        document = plain(value)
+        if group == "sizes" and "rows" in document:
+            rows = [" ".join(str(row[key]) for key in SIZE_FIGURES) for row in document["rows"]]
+            document = {"": " ".join(SIZE_FIGURES), **{str(i): row for i, row in enumerate(rows)}}
+        cases[name] = figures(document)
         if full is not None:
             path = full / group / re.sub(r"[^\w.-]+", "_", name)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(plain(value), indent=1, sort_keys=True))
-    return digests
+            path.write_text(json.dumps(document, indent=1, sort_keys=True))
+    return cases
 
 
-def kept(group: str) -> dict[str, str]:
-    digests: dict[str, str] = json.loads((FOLDER / f"{group}.json").read_text())
-    return digests
+def kept(group: str) -> dict[str, dict[str, Any]]:
+    cases: dict[str, dict[str, Any]] = json.loads((FOLDER / f"{group}.json").read_text())
+    return cases
+
+
+def write(group: str, cases: dict[str, dict[str, Any]]) -> None:
+    """Write a case a line, so that a difference names its case."""
+    lines = (f"{json.dumps(name)}: {json.dumps(flat)}" for name, flat in cases.items())
+    (FOLDER / f"{group}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def differing(group: str, full: Path | None = None) -> list[str]:
-    """The names of a group whose digest is not the kept one, gone or new ones too."""
-    before, after = kept(group), now(group, full)
-    return [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    """Return `case: figure: kept → today` of each figure that differs, came or went."""
+    old, new = kept(group), compute(group, full)
+    return [
+        f"{case}: {place}: {before} → {today}"
+        for case in sorted({*old, *new})
+        for place in {**old.get(case, {}), **new.get(case, {})}
+        for before, today in [(old.get(case, {}).get(place), new.get(case, {}).get(place))]
+        if before != today
+    ]
 
 
 def main() -> None:
@@ -219,12 +260,10 @@ def main() -> None:
             )
         elif given.write:
             FOLDER.mkdir(exist_ok=True)
-            (FOLDER / f"{group}.json").write_text(
-                json.dumps(now(group, given.full), indent=0) + "\n"
-            )
+            write(group, compute(group, given.full))
         elif names := differing(group, given.full):
             status = 1
-            print(f"{group}: {len(names)} differ: {'; '.join(names[:12])}")
+            print(f"{group}: {len(names)} differ", *names[:12], sep="\n  ")
         else:
             print(f"{group}: the same")
     sys.exit(status)

@@ -134,6 +134,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
+@pytest.mark.process
 def test_counts_children_and_orphans(tmp_path: Path) -> None:
     """Of a program, of its child, of a grandchild, and of a process that outlives them in a session
     of its own."""
@@ -147,12 +148,14 @@ def test_counts_children_and_orphans(tmp_path: Path) -> None:
     assert 4 * 0.3 <= spent.cpu_s < 5 * 0.3 * 1.5
 
 
+@pytest.mark.process
 def test_does_not_count_itself(tmp_path: Path) -> None:
     spent = peers.run_tree(["/bin/true"], tmp_path)
     assert spent.exit_code == 0
     assert spent.cpu_s < 0.05  # the guard's own start takes several times that
 
 
+@pytest.mark.process
 def test_keeps_output_and_exit_code(tmp_path: Path) -> None:
     spent = peers.run_tree(
         python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"), tmp_path
@@ -162,6 +165,7 @@ def test_keeps_output_and_exit_code(tmp_path: Path) -> None:
     assert peers.last_words(tmp_path) == "err"
 
 
+@pytest.mark.process
 def test_stops_what_outstays_its_command(tmp_path: Path) -> None:
     sleeper = (
         "import subprocess; print(subprocess.Popen(['sleep', '1000'], start_new_session=True).pid)"
@@ -173,6 +177,7 @@ def test_stops_what_outstays_its_command(tmp_path: Path) -> None:
     assert not Path("/proc", (tmp_path / "stdout").read_text().strip()).exists()
 
 
+@pytest.mark.process
 def test_dies_with_its_owner(tmp_path: Path) -> None:
     sleeper = python("import os, time; print(os.getpid(), flush=True); time.sleep(1000)")
     load = f"import runpy, pathlib\npeers = runpy.run_path({str(ROOT / 'benchmarks/peers.py')!r})\n"
@@ -185,6 +190,7 @@ def test_dies_with_its_owner(tmp_path: Path) -> None:
     assert eventually(lambda: gone(int(pid)))
 
 
+@pytest.mark.process
 def test_a_command_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nosuchprogram cannot be run"):
         peers.run_tree(["nosuchprogram"], tmp_path)
@@ -193,6 +199,7 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
 # --- truth ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_the_tokenizer_knows_every_word_of_an_answer(tmp_path: Path) -> None:
     peers.write_tokenizer(tmp_path)
     vocabulary = json.loads((tmp_path / "tokenizer.json").read_text())["model"]["vocab"]
@@ -206,6 +213,7 @@ def test_the_tokenizer_knows_every_word_of_an_answer(tmp_path: Path) -> None:
     assert set(text.split()) <= set(vocabulary)
 
 
+@pytest.mark.process
 @pytest.mark.quiet
 def test_the_witness_hears_how_late_the_server_is() -> None:
     """By a law that is 10 ms a token quicker than the server's, each write is 10 ms later than the

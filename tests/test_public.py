@@ -85,6 +85,7 @@ def test_options_have_a_json_schema_and_a_help_text() -> None:
     assert "think_time         pause between turns: 2s, " in str(Options.__doc__)
 
 
+@pytest.mark.process
 def test_importing_loadstone_takes_no_heavy_library() -> None:
     code = "import sys, loadstone; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -219,6 +220,7 @@ def test_a_run_is_recovered(tmp_path: Path) -> None:
     assert loadstone.recover(tmp_path / "r") == document
 
 
+@pytest.mark.process
 def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
@@ -251,6 +253,7 @@ def test_bench_takes_options_as_the_flags_name_them(monkeypatch: pytest.MonkeyPa
             verb(duration="1s", duration_s=1)
 
 
+@pytest.mark.process
 def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "bench", lambda options, on_event: options)
 
@@ -304,6 +307,7 @@ def test_options_are_taken_as_a_notebook_writes_them(monkeypatch: pytest.MonkeyP
         asked(route="nearest")
 
 
+@pytest.mark.process
 def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -344,6 +348,7 @@ def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(
         assert asked(**{name: None}) == bench.Options.read()
 
 
+@pytest.mark.process
 def test_bench_measures(tmp_path: Path) -> None:
     document = loadstone.bench(
         sim="ttft=5ms,itl=1ms",
@@ -396,6 +401,7 @@ def test_simulate_takes_what_the_command_takes(tmp_path: Path) -> None:
         tpot(draw=3)
 
 
+@pytest.mark.process
 def test_a_file_named_as_a_module_of_pythons_is_none_of_a_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_acceptance_gives_the_length_back() -> None:
     assert pool_drafts([forced]) is None
 
 
+@pytest.mark.process
 def test_random_words_and_forced_acceptance_are_findings() -> None:
     figures = DraftFigures(source="counters", accepted_length=1.9, rate=0.45)
     (finding,) = found(rows(), drafts=figures).values()

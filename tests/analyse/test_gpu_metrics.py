@@ -284,6 +284,7 @@ def bench(tmp_path: Path, **options: Any) -> dict[str, Any]:
         )
 
 
+@pytest.mark.process
 def test_a_run_tells_what_its_tokens_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's key is not the exporter's."""
     monkeypatch.setenv("LOADSTONE_API_KEY", "sk-secret-of-the-engine")
@@ -321,6 +322,7 @@ def test_power_of_each_pool_is_of_its_own_exporters() -> None:
     assert Readings.of_pools(table(drawn(100, GPUS))) == {}
 
 
+@pytest.mark.process
 def test_an_exporter_of_one_pool_alone_tells_of_that(tmp_path: Path) -> None:
     where = "llama-3.1-8b@prefill=1xh100/tp1+decode=1xh100/tp1"
     with node() as one, node(times=3) as two:
@@ -344,6 +346,7 @@ def test_an_exporter_of_one_pool_alone_tells_of_that(tmp_path: Path) -> None:
     assert [line.count("J a token") for line in told] == [1]
 
 
+@pytest.mark.process
 def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     documents = []
     for times in (1, 3):
@@ -382,6 +385,7 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     assert [float(each["gpu_power_w"]) for each in rows] == pytest.approx([501, 1501], abs=1)
 
 
+@pytest.mark.process
 def test_without_an_exporter_there_is_no_energy(tmp_path: Path) -> None:
     (cell,) = bench(tmp_path, requests=4)["cells"]
     assert "gpu" not in cell
@@ -398,6 +402,7 @@ def test_an_exporter_that_stops_ends_nothing(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
@@ -420,6 +425,7 @@ def test_a_page_that_cannot_be_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
     with (
         serving(lambda _: b"vllm:num_requests_running 3\n") as url,
@@ -428,6 +434,7 @@ def test_an_engines_page_is_no_exporter(tmp_path: Path) -> None:
         bench(tmp_path, requests=4, gpu_metrics=url)
 
 
+@pytest.mark.process
 def test_a_routers_page_is_no_workers(tmp_path: Path) -> None:
     with (
         serving(
@@ -440,6 +447,7 @@ def test_a_routers_page_is_no_workers(tmp_path: Path) -> None:
         bench(tmp_path, requests=4, worker_metrics=url)
 
 
+@pytest.mark.process
 def test_workers_behind_a_router_are_read_in_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

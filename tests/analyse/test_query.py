@@ -391,6 +391,7 @@ def test_a_result_is_bounded(runs: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         rows_of("select * from range(30000000000) order by range desc", runs)
 
 
+@pytest.mark.process
 def test_ctrl_c_ends_a_query_in_one_line(runs: Path) -> None:
     """Sent once it runs: to the program that says so."""
     program = (

@@ -37,6 +37,7 @@ from loadstone.workload.flag_names import HERE
 from test_summary import CLOSED, make_run
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -177,6 +178,7 @@ def test_a_bad_url_is_one_line(loadstone: Loadstone, url: str) -> None:
     assert "\x1b" not in line
 
 
+@pytest.mark.process
 def test_an_unreadable_line_of_a_dataset_is_named(
     loadstone: Loadstone, timing: TimingServer, tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_an_unreadable_line_of_a_dataset_is_named(
     )
 
 
+@pytest.mark.process
 def test_a_chat_prompt_shorter_than_its_template(
     loadstone: Loadstone, timing: TimingServer
 ) -> None:
@@ -246,6 +249,7 @@ def test_another_tools_flags_are_none_of_ours_and_what_they_are_called_here_is()
     assert told <= ours
 
 
+@pytest.mark.process
 def test_a_deployment_that_is_none_is_one_line(
     capfd: pytest.CaptureFixture[str], loadstone: Loadstone
 ) -> None:
@@ -259,6 +263,7 @@ def test_a_deployment_that_is_none_is_one_line(
     assert capfd.readouterr().err == ""  # nor from a server that was begun
 
 
+@pytest.mark.process
 def test_a_folder_that_is_no_run(loadstone: Loadstone, tmp_path: Path) -> None:
     assert "not a run folder" in loadstone("recover", tmp_path).line()
     assert "not a run folder" in loadstone("recover", tmp_path / "nowhere").line()
@@ -284,6 +289,7 @@ def test_every_command_has_a_json_of_its_own() -> None:
 SECRETS = {"key": "sk-geheim-1", "header": "geheim-2", "extra": "geheim-3"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("variable", ["LOADSTONE_API_KEY", "OPENAI_API_KEY"])
 @pytest.mark.parametrize("attached", [False, True])
 def test_secrets_reach_the_server_and_nothing_else(
@@ -313,6 +319,7 @@ def test_secrets_reach_the_server_and_nothing_else(
         assert secret.encode() not in kept
 
 
+@pytest.mark.process
 def test_a_key_that_the_server_repeats_is_not_written_down(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +387,7 @@ def repeated(place: str) -> Reply:
     return reply
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "place",
     ["refusal of the list", "redirect", "first refusal", "refused field", "papers", "answers"],
@@ -404,6 +412,7 @@ def test_a_key_is_written_down_nowhere_wherever_the_server_repeats_it(
     assert (outcome.code == 0) == (place in ("papers", "answers"))
 
 
+@pytest.mark.process
 def test_a_model_that_is_named_after_the_key_takes_it_into_no_file(
     loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +444,7 @@ def test_a_model_that_is_named_after_the_key_takes_it_into_no_file(
         assert path.is_dir() or LONG_KEY.encode() not in path.read_bytes()
 
 
+@pytest.mark.process
 def test_a_header_that_names_the_model_is_no_key(loadstone: Loadstone) -> None:
     with ScriptedServer() as server:
         outcome = loadstone(
@@ -473,10 +483,12 @@ def test_what_is_secret_in_a_url_is_not_repeated(loadstone: Loadstone, url: str)
         assert "geh" not in line
 
 
+@pytest.mark.process
 def test_a_word_that_is_no_text_is_told_in_one_line(loadstone: Loadstone) -> None:
     assert "not UTF-8" in loadstone("bench", "--sim", "--out", os.fsdecode(b"caf\xe9")).line()
 
 
+@pytest.mark.process
 def test_a_header_of_ones_own_goes_before_the_key(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,6 +515,7 @@ def test_a_key_that_is_no_key(loadstone: Loadstone, monkeypatch: pytest.MonkeyPa
     assert "geheim" not in line
 
 
+@pytest.mark.process
 def test_a_context_too_short(loadstone: Loadstone) -> None:
     with start(FixedLatency(), max_model_len=100) as server:
         line = loadstone("bench", server.url, "--input", "90", "--output", "11").line()
@@ -512,6 +525,7 @@ def test_a_context_too_short(loadstone: Loadstone) -> None:
         )
 
 
+@pytest.mark.process
 def test_models_of_hostile_names(loadstone: Loadstone) -> None:
     name = b"[bold]x[/bold]\\x1b]0;owned\\x07\\n".decode("unicode_escape")
 
@@ -533,6 +547,7 @@ def test_models_of_hostile_names(loadstone: Loadstone) -> None:
         assert "\x07" not in text
 
 
+@pytest.mark.process
 def test_another_tool_s_numbers_beside_ours(loadstone: Loadstone, timing: TimingServer) -> None:
     outcome = loadstone(
         "bench",
@@ -567,6 +582,7 @@ def test_another_tool_s_numbers_beside_ours(loadstone: Loadstone, timing: Timing
     )
 
 
+@pytest.mark.process
 def test_the_package_itself_is_the_command_line() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loadstone", "--help"], capture_output=True, text=True, check=False
@@ -605,6 +621,7 @@ def test_help_lists_options_under_headings(loadstone: Loadstone) -> None:
     assert "--help" in plain.partition("\nOptions:\n")[2]
 
 
+@pytest.mark.process
 def test_a_user_without_a_home(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch, timing: TimingServer
 ) -> None:
@@ -648,6 +665,7 @@ def test_no_place_for_temporary_files(
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "error",
     [
@@ -671,6 +689,7 @@ def test_no_room_on_this_machine_is_one_line(
     )
 
 
+@pytest.mark.process
 def test_a_server_of_ours_that_does_not_start_is_no_verdict(
     loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:

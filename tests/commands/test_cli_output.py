@@ -108,6 +108,7 @@ def test_the_catalogue_is_a_table_on_a_terminal(
     assert first.split("\t")[:3] == ["t4", "16", "14.56"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -165,12 +166,14 @@ def shown(folder: Path, rest: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.process
 def test_the_locale_changes_nothing(tmp_path: Path) -> None:
     done = shown(tmp_path, "")
     assert (done.returncode, done.stderr) == (0, b"")
     assert "TPOT = (tT−t1)/(T−1)" in done.stdout.decode()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="a disk without room is Linux's /dev/full"
 )
@@ -183,6 +186,7 @@ def test_a_stdout_without_room_is_one_line(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("rest", ["", "--json", "--help"])
 def test_who_stops_reading_is_told_from_a_verdict(rest: str, tmp_path: Path) -> None:
     """1 would be: not trusted."""
@@ -209,6 +213,7 @@ def test_an_export_that_is_no_text_finds_a_name(
         assert Path(name).stat().st_size > 0
 
 
+@pytest.mark.process
 def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
     """What is said on a closed stderr goes nowhere, least of all into the JSON or a file of the
     run."""
@@ -218,6 +223,7 @@ def test_closed_streams_are_nobody_elses(tmp_path: Path) -> None:
     assert shown(tmp_path / "silent", ">&- 2>&-").returncode == 0
 
 
+@pytest.mark.process
 def test_closed_streams_are_not_closed_to_what_is_started(tmp_path: Path) -> None:
     child = "import os; os.fstat(0), os.fstat(2); print('both are open')"
     code = "import subprocess, sys; from loadstone.commands import _mend_streams; _mend_streams(); "

@@ -70,6 +70,7 @@ def written(tmp_path: Path, timing: TimingServer) -> str:
     )
 
 
+@pytest.mark.process
 def test_the_bar_leaves_nothing_behind(written: str) -> None:
     assert "under way" in written  # there was a bar
     kept = "\n".join(screen(written))
@@ -80,6 +81,7 @@ def test_the_bar_leaves_nothing_behind(written: str) -> None:
     assert not re.search(r"\n\n\n", kept.partition(" conc")[0])  # a table too wide has parts
 
 
+@pytest.mark.process
 def test_latencies_and_the_time_left_are_whole_on_a_narrow_terminal(
     tmp_path: Path, timing: TimingServer
 ) -> None:
@@ -105,6 +107,7 @@ def test_latencies_and_the_time_left_are_whole_on_a_narrow_terminal(
     assert re.search(r"TTFT ⌀ \d[\d.]* ms, TPOT ⌀ \d[\d.]* ms", shown)
 
 
+@pytest.mark.process
 def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:
     with ScriptedServer(lambda ask, send: send(whole("500 Oh", b""))) as server:
         outcome = loadstone("bench", server.url, *QUICK, "--concurrency", "1,2", "--requests", "3")
@@ -117,6 +120,7 @@ def test_failures_are_told_cell_by_cell(loadstone: Loadstone) -> None:
     ]
 
 
+@pytest.mark.process
 def test_failures_of_the_warm_up_are_told_to_be_among_them(loadstone: Loadstone) -> None:
     with ScriptedServer(lambda ask, send: send(whole("500 Oh", b""))) as server:
         outcome = loadstone(
@@ -137,6 +141,7 @@ def test_failures_of_the_warm_up_are_told_to_be_among_them(loadstone: Loadstone)
     assert "1 cell, 3 requests (1 of them warm-up) · " in lines[0]
 
 
+@pytest.mark.process
 def test_bounds_are_announced_with_their_units(loadstone: Loadstone, timing: TimingServer) -> None:
     asked = ("--slo", "ttft<5,tpot_p99<30ms")
     told = loadstone(
@@ -172,6 +177,7 @@ def test_the_rate_of_a_trace_is_told_in_three_digits(
     assert asked == "2.0625 req/s (1/1)"
 
 
+@pytest.mark.process
 def test_a_plan_is_announced_by_the_name_that_it_keeps(
     loadstone: Loadstone, timing: TimingServer
 ) -> None:

@@ -137,6 +137,7 @@ def bench(tmp_path: Path, **options: Any) -> dict[str, Any]:
         )
 
 
+@pytest.mark.process
 def test_a_run_beside_its_server_tells_of_the_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ def test_a_run_beside_its_server_tells_of_the_gpus(
     assert nvml.open == 0
 
 
+@pytest.mark.process
 def test_no_telemetry_where_it_is_not_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ def test_no_telemetry_where_it_is_not_wanted(
     assert "gpu" not in document["cells"][0]
 
 
+@pytest.mark.process
 def test_telemetry_that_is_wanted_and_cannot_be_had_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

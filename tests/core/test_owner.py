@@ -57,6 +57,7 @@ def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.process
 def test_recover_beside_the_owner_is_refused_and_touches_nothing(cut_off: Path) -> None:
     with owner(cut_off) as (process, _):
         before = {path.name: path.read_bytes() for path in cut_off.iterdir()}
@@ -68,6 +69,7 @@ def test_recover_beside_the_owner_is_refused_and_touches_nothing(cut_off: Path) 
         assert {path.name: path.read_bytes() for path in cut_off.iterdir()} == before
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["", "fork"])
 def test_an_owner_that_was_killed_owns_nothing(cut_off: Path, how: str) -> None:
     with owner(cut_off, how) as (process, _):

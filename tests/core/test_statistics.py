@@ -555,6 +555,7 @@ def test_the_t_is_that_of_scipy() -> None:
         )
 
 
+@pytest.mark.process
 def test_figures_do_not_depend_on_how_many_threads_blas_has() -> None:
     code = """
 import numpy as np

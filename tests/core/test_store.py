@@ -554,6 +554,7 @@ def fill(path: Path) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
 
 
+@pytest.mark.process
 def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(
     small_disk: Path,
 ) -> None:
@@ -593,6 +594,7 @@ def test_a_full_disk_loses_nothing_and_is_recovered_from_once_there_is_room(
     assert found["1-0"]["status"] == "cancelled"
 
 
+@pytest.mark.process
 def test_a_disk_full_from_the_start_or_for_good_is_told(small_disk: Path) -> None:
     writer = run_folder.JournalWriter(small_disk, 0)
     (small_disk / ".reserve-0").unlink()

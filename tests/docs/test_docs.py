@@ -34,6 +34,7 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "page",
     [

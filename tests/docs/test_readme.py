@@ -16,6 +16,8 @@ import pytest
 
 from loadstone.measure.engines.process import free_port
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
 BLOCKS = [

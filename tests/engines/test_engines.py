@@ -17,6 +17,8 @@ from conftest import Json, Loadstone, Outcome
 from engines.launch import ENGINES, Engine, NotInstalled, launch
 from engines.quirks import ONE_OR_TWO, documented, observe
 
+pytestmark = pytest.mark.process
+
 INPUT, OUTPUT = 96, 16
 SHAPED = 128
 """Tokens that no answer to the schema needs, though blanks be allowed around it."""

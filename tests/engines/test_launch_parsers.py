@@ -123,6 +123,7 @@ def home_of(name: str) -> Path:
     return home
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("engine", CASES)
 def test_the_engine_s_parser_reads_what_the_deployment_says(engine: str) -> None:
     name, program = PROGRAMS[engine]
@@ -149,6 +150,7 @@ def test_the_engine_s_parser_reads_what_the_deployment_says(engine: str) -> None
         assert {name: made[name] for name in values} == values
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("home", "help", "deployment"),
     [

@@ -29,6 +29,8 @@ from loadstone.catalogue.config.families import tables
 from loadstone.catalogue.config.reader import read_path
 from loadstone.core.errors import InputError
 
+pytestmark = pytest.mark.process
+
 TESTS = Path(__file__).resolve().parents[1] / "catalogue"
 MOST_S = 1500
 SHARES = 2

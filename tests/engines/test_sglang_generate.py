@@ -12,7 +12,7 @@ from conftest import Json, Loadstone, Outcome
 from engines.launch import Engine, NotInstalled, launch
 from engines.quirks import ONE_OR_TWO
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 INPUT, OUTPUT = 96, 16
 

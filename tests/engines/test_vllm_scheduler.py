@@ -16,6 +16,8 @@ from engines.launch import _HOMES, environment
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
 from loadstone.predict.scheduler.blocks import SingleBlocks
 
+pytestmark = pytest.mark.process
+
 CASES = 120
 
 

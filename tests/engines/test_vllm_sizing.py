@@ -22,6 +22,8 @@ from loadstone.engines import ranks, rules_of
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import free_port
 
+pytestmark = pytest.mark.process
+
 MIB = 1 << 20
 
 

@@ -80,6 +80,7 @@ def refusing(
 # --- the OpenAI endpoints -------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_the_timing_server_takes_everything(timing: TimingServer) -> None:
     target, vocabulary, ask = probe(timing.url)
     assert (target.endpoint, target.engine, target.model, target.streams) == (
@@ -159,11 +160,13 @@ def test_a_page_that_a_run_can_do_without_ends_nothing(
     assert all(line.endswith("; measured without this page") for line in client.missed)
 
 
+@pytest.mark.process
 def test_lengths_are_demanded_only_where_they_must_be_exact(timing: TimingServer) -> None:
     _, _, ask = probe(timing.url, exact=False)
     assert (ask.ignore_eos, ask.min_tokens, ask.usage) == (False, False, "running")
 
 
+@pytest.mark.process
 def test_conversations_are_text_and_prefer_chat(timing: TimingServer) -> None:
     target, vocabulary, _ = probe(timing.url, text_only=True)
     assert (target.endpoint, vocabulary.kind, vocabulary.overhead_tokens) == ("chat", "text", 7)
@@ -175,6 +178,7 @@ def test_conversations_are_text_and_prefer_chat(timing: TimingServer) -> None:
     )
 
 
+@pytest.mark.process
 def test_answers_in_one_piece_need_no_stream_options(timing: TimingServer) -> None:
     target, vocabulary, ask = probe(timing.url, stream=False)
     assert target.accepts == {"ignore_eos": True, "min_tokens": True}
@@ -200,6 +204,7 @@ def test_a_server_without_chat_can_hold_a_conversation(status: str) -> None:
         assert "no chat template" in refused(server.url, endpoint="chat")
 
 
+@pytest.mark.process
 def test_what_the_user_asks_for_is_in_every_request_of_the_run(timing: TimingServer) -> None:
     sampling = Sampling(temperature=0.5, top_p=0.9, seed=3, stop=("x",))
     _, _, ask = probe(timing.url, sampling=sampling, extra={"top_k": 5})
@@ -519,6 +524,7 @@ def test_a_stream_that_fails_at_once_is_told_with_the_servers_words() -> None:
         )
 
 
+@pytest.mark.process
 def test_a_model_that_is_not_offered(timing: TimingServer) -> None:
     assert refused(timing.url, model="nope") == "--model nope: the server offers timing"
 
@@ -667,6 +673,7 @@ def test_sglangs_shapes_are_sampling_parameters() -> None:
         assert "sampling_params: ignored" in refused(server.url, structured=GRAMMAR)
 
 
+@pytest.mark.process
 def test_the_timing_server_over_sglangs_endpoint(timing: TimingServer) -> None:
     target, vocabulary, ask = probe(
         timing.url, endpoint="sglang", sampling=Sampling(temperature=0.0)
@@ -792,6 +799,7 @@ def test_which_triton_model_must_be_plain() -> None:
         )
 
 
+@pytest.mark.process
 def test_what_is_no_triton_server(timing: TimingServer) -> None:
     assert "no Triton server answers there" in refused(timing.url, endpoint="triton")
 
@@ -805,6 +813,7 @@ def same(url: str, target: Target, request: RequestSpec | None = None) -> None:
         attach.check_same(server, target, request)
 
 
+@pytest.mark.process
 def test_the_servers_of_a_fleet_offer_the_same(timing: TimingServer) -> None:
     target, _, _ = probe(timing.url)
     same(timing.url, target)
@@ -830,6 +839,7 @@ def test_a_fleet_of_triton_servers() -> None:
             same(other.url, target)
 
 
+@pytest.mark.process
 def test_how_long_requests_will_take_is_asked_of_the_server() -> None:
     """Probes of a few tokens, for plans of many: 20 ms each, twice that among others."""
     cells = [Load("rate", 2.0), Load("rate", 4.0)]

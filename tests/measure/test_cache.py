@@ -6,6 +6,8 @@ import pytest
 
 from conftest import Ask, Loadstone, ScriptedServer, Send, answer, whole
 
+pytestmark = pytest.mark.process
+
 LOAD = (
     "--concurrency",
     "1,2",

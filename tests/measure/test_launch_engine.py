@@ -45,6 +45,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.process
 def test_ranks_start_and_end_together(tmp_path: Path) -> None:
     port = free_port()
     with RunningEngine(
@@ -57,6 +58,7 @@ def test_ranks_start_and_end_together(tmp_path: Path) -> None:
     assert not any(map(is_alive, pids))
 
 
+@pytest.mark.process
 def test_a_rank_that_ends_ends_the_wait_and_is_named(tmp_path: Path) -> None:
     ranks = python(WAIT), python("raise ValueError('no such GPU')")
     with RunningEngine(launch(*ranks, port=free_port()), tmp_path) as engine:
@@ -68,6 +70,7 @@ def test_a_rank_that_ends_ends_the_wait_and_is_named(tmp_path: Path) -> None:
     assert not is_alive(pid)
 
 
+@pytest.mark.process
 def test_a_rank_that_is_killed_is_told_from_one_that_failed(tmp_path: Path) -> None:
     ranks = (python("import os; os.kill(os.getpid(), 9)"),)
     with (
@@ -77,6 +80,7 @@ def test_a_rank_that_is_killed_is_told_from_one_that_failed(tmp_path: Path) -> N
         engine.wait_ready(20)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("timeout_s", "silent_s", "words"), [(0.6, 9, "not ready"), (9, 0.6, "without a word")]
 )
@@ -93,6 +97,7 @@ def test_a_program_that_is_not_there_is_told_before_anything_starts(tmp_path: Pa
         RunningEngine(launch(RankCommand("a", ("no-such-program",), {})), tmp_path)
 
 
+@pytest.mark.process
 def test_no_rank_is_left_where_another_cannot_be_started(tmp_path: Path) -> None:
     marker = tmp_path / "pid"
     first = python(
@@ -108,6 +113,7 @@ def test_no_rank_is_left_where_another_cannot_be_started(tmp_path: Path) -> None
         assert time.monotonic() < deadline
 
 
+@pytest.mark.process
 def test_files_lie_where_the_command_finds_them(tmp_path: Path) -> None:
     command = python("import sys; print(open(sys.argv[1]).read())", "settings.yaml")
     made = Launch(
@@ -125,6 +131,7 @@ def test_files_lie_where_the_command_finds_them(tmp_path: Path) -> None:
         assert engine.ranks[0].log_path.read_text().strip() == "a: 1"
 
 
+@pytest.mark.process
 def test_the_environment_reaches_the_rank(tmp_path: Path) -> None:
     command = RankCommand(
         "x", (sys.executable, "-c", "import os; print(os.environ['MINE'])"), {"MINE": "yes"}
@@ -232,6 +239,7 @@ def test_the_first_traceback_tells(tmp_path: Path) -> None:
     assert first_error("") == "it wrote nothing"
 
 
+@pytest.mark.process
 def test_a_port_that_is_taken_is_not_mistaken_for_the_engine(tmp_path: Path) -> None:
     program = llama_cpp.find() or llama_cpp.fetch()
     with llama_cpp.launch(log_path=tmp_path / "first.log") as first:
@@ -243,6 +251,7 @@ def test_a_port_that_is_taken_is_not_mistaken_for_the_engine(tmp_path: Path) -> 
             RunningEngine(launch(second, port=port, engine="llama.cpp"), tmp_path)
 
 
+@pytest.mark.process
 def test_llama_cpp_says_why_it_does_not_start(tmp_path: Path) -> None:
     program, port = llama_cpp.find() or llama_cpp.fetch(), free_port()
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + bytes(100))
@@ -278,6 +287,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["gzip", "endless", "interim"])
 def test_of_what_answers_there_nothing_but_the_status_is_read(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -294,6 +304,7 @@ def test_of_what_answers_there_nothing_but_the_status_is_read(
         assert time.monotonic() - begun < 15
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("what", ["gone", "pipe", "link"])
 def test_a_log_that_is_none_any_more_is_told(tmp_path: Path, what: str) -> None:
     log = tmp_path / "rank-0.log"
@@ -314,6 +325,7 @@ def test_a_log_that_is_none_any_more_is_told(tmp_path: Path, what: str) -> None:
             engine.wait_ready(20)
 
 
+@pytest.mark.process
 def test_the_cause_may_stand_at_the_end_of_a_long_log(tmp_path: Path) -> None:
     code = "print('INFO\\n' * 2_000_000); raise SystemExit('torch.OutOfMemoryError: CUDA out of memory. Tried')"
     with (

@@ -61,6 +61,7 @@ def gone(pid: int) -> bool:
     return False
 
 
+@pytest.mark.process
 def test_each_word_is_one_token(client: httpx.Client) -> None:
     ids = tokenize(client, "".join(f" {word}" for word in WORDS))
     assert len(ids) == len(set(ids)) == len(WORDS)
@@ -68,6 +69,7 @@ def test_each_word_is_one_token(client: httpx.Client) -> None:
     assert len(tokenize(client, "é")) == 2
 
 
+@pytest.mark.process
 def test_a_prompt_of_k_words_or_ids_is_k_tokens_and_n_are_generated(client: httpx.Client) -> None:
     text = "".join(f" {word}" for word in WORDS[100:150])
     for prompt in (text, tokenize(client, text)):
@@ -77,6 +79,7 @@ def test_a_prompt_of_k_words_or_ids_is_k_tokens_and_n_are_generated(client: http
         assert answer["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "sampling", [{"temperature": 0}, {"temperature": 1, "top_k": 0, "top_p": 1, "min_p": 0}]
 )
@@ -90,6 +93,7 @@ def test_what_is_generated_is_words_only(client: httpx.Client, sampling: dict[st
     assert len(tokenize(client, text)) == 200
 
 
+@pytest.mark.process
 def test_a_chat_message_of_k_words_is_k_tokens_and_two_of_template(client: httpx.Client) -> None:
     body = {
         "model": "tiny",
@@ -111,10 +115,12 @@ def test_a_chat_message_of_k_words_is_k_tokens_and_two_of_template(client: httpx
     assert events[-1]["usage"]["completion_tokens"] == 20
 
 
+@pytest.mark.process
 def test_metrics_are_served(client: httpx.Client) -> None:
     assert "llamacpp:requests_processing" in client.get("/metrics").text
 
 
+@pytest.mark.process
 def test_the_prompt_cache_can_be_switched_off(client: httpx.Client, tmp_path: Path) -> None:
     prompt = "".join(f" {word}" for word in WORDS[200:300])
 
@@ -134,6 +140,7 @@ def test_the_prompt_cache_can_be_switched_off(client: httpx.Client, tmp_path: Pa
     assert gone(plain.pid)
 
 
+@pytest.mark.process
 def test_kill_9_of_the_program_that_launched_it_ends_the_server(
     binary: Path, tmp_path: Path
 ) -> None:
@@ -154,6 +161,7 @@ def test_kill_9_of_the_program_that_launched_it_ends_the_server(
     assert gone(pid)
 
 
+@pytest.mark.process
 def test_a_file_that_is_no_model_is_one_line(binary: Path, tmp_path: Path) -> None:
     model = tmp_path / "broken.gguf"
     model.write_bytes(b"not a model")
@@ -189,6 +197,7 @@ def test_without_apt_the_error_says_how_to_get_the_server(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.process
 def test_apts_last_error_is_in_the_line_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -39,6 +39,7 @@ def permitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priority, "_may_rise", lambda: True)
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("permitted")
 def test_workers_stay_in_the_session_of_a_server() -> None:
     with listening(session=False) as here, listening(session=True) as elsewhere:
@@ -47,12 +48,14 @@ def test_workers_stay_in_the_session_of_a_server() -> None:
         assert not priority.needs_own_session({elsewhere, here})  # a fleet
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("permitted")
 def test_who_only_connects_to_a_port_is_no_server_on_it() -> None:
     with listening(session=True) as port, socket.create_connection(("127.0.0.1", port)):
         assert priority.needs_own_session({port})
 
 
+@pytest.mark.process
 def test_without_the_right_to_more_weight_workers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(priority, "_may_rise", lambda: False)
     with listening(session=True) as port:
@@ -75,10 +78,12 @@ def test_finding_out_leaves_the_priority_as_it_was() -> None:
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
+@pytest.mark.process
 def test_who_was_started_with_nice_is_not_raised() -> None:
     assert tried("os.nice(5); print(priority.needs_own_session(set()), os.nice(0))") == "False 5"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not AUTOGROUPS, reason="this kernel has no autogroups")
 def test_a_session_of_others_is_left_as_it_is() -> None:
     """The user's shell is in it."""
@@ -91,6 +96,7 @@ def test_a_session_of_others_is_left_as_it_is() -> None:
     assert before == after
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not MAY, reason="raising priority takes root")
 def test_a_worker_in_a_session_of_its_own_takes_more_weight() -> None:
     assert tried(

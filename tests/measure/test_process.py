@@ -31,6 +31,7 @@ def written_pid(path: Path) -> int:
     return int(path.read_text())
 
 
+@pytest.mark.process
 def test_a_server_is_ready_and_then_gone(tmp_path: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -48,6 +49,7 @@ def test_a_server_is_ready_and_then_gone(tmp_path: Path) -> None:
     assert "GET / HTTP" in log.read_text()
 
 
+@pytest.mark.process
 def test_the_environment_is_the_one_given(tmp_path: Path) -> None:
     code = "import os; print(os.environ.get('COLOUR'), os.environ.get('HOME'))"
     with ServerProcess(python(code), log_path=tmp_path / "log", env={"COLOUR": "blue"}) as server:
@@ -55,6 +57,7 @@ def test_the_environment_is_the_one_given(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "blue None\n"
 
 
+@pytest.mark.process
 def test_a_server_that_ends_at_once_is_one_line_with_the_end_of_its_log(tmp_path: Path) -> None:
     code = "import sys; print('starting'); print(); print('no   such model', file=sys.stderr, flush=True); sys.exit(3)"
     with pytest.raises(TargetError) as caught:
@@ -71,6 +74,7 @@ def test_a_server_that_ends_at_once_is_one_line_with_the_end_of_its_log(tmp_path
     assert "\n" not in message
 
 
+@pytest.mark.process
 def test_another_server_on_the_port_is_not_taken_for_this_one(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with (
@@ -87,17 +91,20 @@ def test_another_server_on_the_port_is_not_taken_for_this_one(tmp_path: Path) ->
         serve(python(SLEEP), "y", log_path=tmp_path / "second", url=url, ready="/")
 
 
+@pytest.mark.process
 def test_a_server_that_never_answers_is_reported_after_the_time_given(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(TargetError, match=r"not ready after .* it wrote nothing"):
         serve(python(SLEEP), "x", log_path=tmp_path / "log", url=url, timeout_s=0.2)
 
 
+@pytest.mark.process
 def test_a_command_that_does_not_exist_is_reported(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="cannot start no-such-server: No such file or directory"):
         ServerProcess(["no-such-server"], log_path=tmp_path / "log")
 
 
+@pytest.mark.process
 def test_stop_also_ends_what_the_server_started_and_what_ignores_sigterm(tmp_path: Path) -> None:
     child = "import os, sys, pathlib, time; pathlib.Path(sys.argv[1]).write_text(f'{os.getpid()}\\n'); time.sleep(600)"
     code = (
@@ -112,6 +119,7 @@ def test_stop_also_ends_what_the_server_started_and_what_ignores_sigterm(tmp_pat
     assert server.exit_code() == 128 + signal.SIGKILL
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "fork", [False, True], ids=["alone", "with a fork that keeps the pipe open"]
 )
@@ -158,6 +166,7 @@ os.wait()
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("then", ["", "time.sleep(600)"])
 def test_what_the_server_sent_away_from_itself_ends_too(tmp_path: Path, then: str) -> None:
     pid_path = tmp_path / "pid"
@@ -167,6 +176,7 @@ def test_what_the_server_sent_away_from_itself_ends_too(tmp_path: Path, then: st
     assert eventually(lambda: gone(pid))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_server_that_strikes_its_guard_ends_all_the_same(
     tmp_path: Path, number: signal.Signals
@@ -197,6 +207,7 @@ def test_a_log_without_end_keeps_its_beginning_and_its_end(
     assert (tmp_path / "log").read_bytes() == b"a" * 100 + process._CUT + b"z" * 50 + b"more"
 
 
+@pytest.mark.process
 def test_the_log_of_a_server_is_bounded(tmp_path: Path) -> None:
     code = "import os, time\nfor _ in range(160): os.write(2, bytes(1 << 20))\ntime.sleep(600)"
     with ServerProcess(python(code), log_path=tmp_path / "log"):
@@ -204,6 +215,7 @@ def test_the_log_of_a_server_is_bounded(tmp_path: Path) -> None:
         assert eventually(lambda: (tmp_path / "log").stat().st_size < 80 << 20)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_container_is_stopped_also_where_what_started_it_was_killed(
     tmp_path: Path, kill: bool

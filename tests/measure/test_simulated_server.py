@@ -162,6 +162,7 @@ def test_law_due() -> None:
 # What is sent.
 
 
+@pytest.mark.process
 def test_completion_bytes(server: TimingServer) -> None:
     events = stream(
         server, completion(2, stream_options={"include_usage": True}), "X-Request-Id: r1"
@@ -177,6 +178,7 @@ def test_completion_bytes(server: TimingServer) -> None:
     ]
 
 
+@pytest.mark.process
 def test_plain_events_equal_the_others(server: TimingServer) -> None:
     for body in (completion(1100), chat(3)):
         (texts, stamped) = (
@@ -191,6 +193,7 @@ def test_plain_events_equal_the_others(server: TimingServer) -> None:
         assert all(re.match(rb": t=\d+\ndata: ", event) for event in stamped)
 
 
+@pytest.mark.process
 def test_chat_stream(server: TimingServer) -> None:
     events = stream(server, chat(3))
     assert events[-1] == b"data: [DONE]\n\n"
@@ -211,6 +214,7 @@ def test_chat_stream(server: TimingServer) -> None:
     assert not any("usage" in document for document in documents)
 
 
+@pytest.mark.process
 def test_text_counts_as_many_words_as_tokens(server: TimingServer) -> None:
     text = "".join(
         document["choices"][0]["text"] for document in payloads(stream(server, completion(9)))
@@ -218,6 +222,7 @@ def test_text_counts_as_many_words_as_tokens(server: TimingServer) -> None:
     assert len(text.split()) == 9
 
 
+@pytest.mark.process
 def test_whole_answers(server: TimingServer) -> None:
     usage = {
         "prompt_tokens": 3,
@@ -242,6 +247,7 @@ def test_whole_answers(server: TimingServer) -> None:
     assert document["usage"]["prompt_tokens"] == 3 + 4 + 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("prompt", "tokens"),
     [("a b\n c", 3), ([5, 6], 2), (["a b"], 2), ([[1, 2, 3, 4]], 4), ("", 0)],
@@ -256,6 +262,7 @@ def test_prompt_forms(server: TimingServer, prompt: object, tokens: int) -> None
     )
 
 
+@pytest.mark.process
 def test_default_lengths() -> None:
     with start(FixedLatency(0, 0), max_model_len=40) as server:
         body = completion(1, stream=False)
@@ -278,6 +285,7 @@ def test_default_lengths() -> None:
         assert answer["usage"]["completion_tokens"] == 2
 
 
+@pytest.mark.process
 def test_running_usage(server: TimingServer) -> None:
     asked = {"include_usage": True, "continuous_usage_stats": True}
     documents = payloads(stream(server, chat(2, stream_options=asked)))
@@ -292,6 +300,7 @@ def test_running_usage(server: TimingServer) -> None:
     assert not any("usage" in document for document in documents)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("usage", "places"),
     [("none", []), ("final", [3]), ("running", [0, 1, 2, 3]), ("unasked", [2])],
@@ -310,6 +319,7 @@ def test_usage_flag(usage: Any, places: list[int]) -> None:
         assert ("usage" in whole) == bool(places)
 
 
+@pytest.mark.process
 def test_tokens_per_event_and_no_done() -> None:
     with start(FixedLatency(0, 0), tokens_per_event=4, done=False) as server:
         asked = {"include_usage": True, "continuous_usage_stats": True}
@@ -348,6 +358,7 @@ def generated(server: TimingServer, body: Json, *headers: str) -> list[bytes]:
     return events
 
 
+@pytest.mark.process
 def test_generate_bytes(server: TimingServer) -> None:
     events = generated(server, generate(2), "X-Request-Id: r1")
     first = '{"text":" w0000","output_ids":[0],"meta_info":{"id":"r1","finish_reason":null,"prompt_tokens":3,'
@@ -359,6 +370,7 @@ def test_generate_bytes(server: TimingServer) -> None:
     ]
 
 
+@pytest.mark.process
 def test_generate_says_all_text_and_the_running_count_each_time(server: TimingServer) -> None:
     documents = payloads(generated(server, generate(1100, text=None, input_ids=[5] * 7)))
     assert [document["meta_info"]["completion_tokens"] for document in documents] == list(
@@ -372,6 +384,7 @@ def test_generate_says_all_text_and_the_running_count_each_time(server: TimingSe
     )
 
 
+@pytest.mark.process
 def test_generate_stamps_and_bundles() -> None:
     with start(LAW, tokens_per_event=4, done=False) as server:
         events = generated(server, generate(10), "X-Loadstone-Truth: 1")
@@ -382,6 +395,7 @@ def test_generate_stamps_and_bundles() -> None:
     assert [document["meta_info"]["completion_tokens"] for document in documents] == [1, 5, 9, 10]
 
 
+@pytest.mark.process
 def test_generate_in_one_piece_and_refusals(server: TimingServer) -> None:
     document = httpx.post(f"{server.url}/generate", json=generate(2, stream=False)).json()
     assert (document["text"], document["meta_info"]["completion_tokens"]) == (" w0000 w0001", 2)
@@ -401,6 +415,7 @@ def test_generate_in_one_piece_and_refusals(server: TimingServer) -> None:
     assert default["meta_info"]["completion_tokens"] == 128
 
 
+@pytest.mark.process
 def test_other_endpoints(server: TimingServer) -> None:
     card = httpx.get(f"{server.url}/v1/models").json()["data"][0]
     assert (card["id"], card["max_model_len"]) == ("timing", 131_072)
@@ -413,6 +428,7 @@ def test_other_endpoints(server: TimingServer) -> None:
     assert httpx.post(f"{server.url}/tokenize", json={"content": [7, 8]}).json()["tokens"] == [7, 8]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -447,6 +463,7 @@ def test_refusals(
         assert answer.headers["allow"] != method
 
 
+@pytest.mark.process
 def test_a_body_without_bounds_is_refused_and_the_server_goes_on(server: TimingServer) -> None:
     with httpx.Client(base_url=server.url) as client:
         answer = client.post("/v1/completions", content=b" " * (MOST_BODY_BYTES + 1))
@@ -457,6 +474,7 @@ def test_a_body_without_bounds_is_refused_and_the_server_goes_on(server: TimingS
 # Connections.
 
 
+@pytest.mark.process
 def test_keep_alive_pipelining_and_close(server: TimingServer) -> None:
     first, second = completion(5), completion(1, stream=False)
     sent = request_bytes("/v1/completions", first, "X-Request-Id: 1")
@@ -479,6 +497,7 @@ def test_keep_alive_pipelining_and_close(server: TimingServer) -> None:
     assert json.loads(rest.partition(b"\r\n\r\n")[2])["usage"]["completion_tokens"] == 1
 
 
+@pytest.mark.process
 def test_not_http_and_expect(server: TimingServer) -> None:
     with socket.create_connection(address(server), timeout=10) as connection:
         connection.sendall(b"nonsense\r\n\r\n")
@@ -506,6 +525,7 @@ def told(server: TimingServer, sent: bytes) -> bytes:
 GET_HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "before", [GET_HEALTH + b"\r\n", request_bytes("/v1/completions", completion(5))]
 )
@@ -518,6 +538,7 @@ def test_what_was_asked_before_nonsense_is_answered_first(
     assert b"not understood as HTTP/1.1" in rest
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", [b"/health", b"/nowhere"])
 def test_an_answer_to_head_has_no_body(server: TimingServer, path: bytes) -> None:
     sent = (
@@ -532,6 +553,7 @@ def test_an_answer_to_head_has_no_body(server: TimingServer, path: bytes) -> Non
     assert rest.startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("offered", ["h2c", "websocket"])
 def test_offers_of_another_protocol_are_not_taken_up(server: TimingServer, offered: str) -> None:
     headers = [
@@ -546,6 +568,7 @@ def test_offers_of_another_protocol_are_not_taken_up(server: TimingServer, offer
     assert told(server, b"CONNECT x:443 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.process
 def test_who_expects_to_be_told_is_told_after_the_answer_before(server: TimingServer) -> None:
     head, _, body = request_bytes("/tokenize", {"prompt": "a"}, "Expect: 100-continue").partition(
         b"\r\n\r\n"
@@ -561,6 +584,7 @@ def test_who_expects_to_be_told_is_told_after_the_answer_before(server: TimingSe
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "head", [b"GET /" + b"a" * MOST_HEAD_BYTES, b"GET / HTTP/1.1\r\nx: " + b"a" * MOST_HEAD_BYTES]
 )
@@ -580,6 +604,7 @@ MUCH_ANSWERED = (b"GET /metrics HTTP/1.1\r\nHost: x\r\nx: " + b"a" * 8000 + b"\r
 MUCH_ASKED = request_bytes("/tokenize", {"prompt": "a" * 2**20})
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("before", "asked"), [(b"", MUCH_ANSWERED), (STREAM, MUCH_ASKED)])
 def test_what_is_asked_and_not_taken_stays_with_the_client(
     server: TimingServer, before: bytes, asked: bytes
@@ -595,6 +620,7 @@ def test_what_is_asked_and_not_taken_stays_with_the_client(
             connection.sendall(asked * 64)
 
 
+@pytest.mark.process
 def test_disconnect_ends_the_stream(server: TimingServer) -> None:
     before = metrics(server)
     with socket.create_connection(address(server), timeout=10) as connection:
@@ -614,6 +640,7 @@ def test_disconnect_ends_the_stream(server: TimingServer) -> None:
     assert metrics(server) == after
 
 
+@pytest.mark.process
 def test_a_slow_reader_gets_everything() -> None:
     with start(FixedLatency(0, 0)) as server, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -630,6 +657,7 @@ def test_a_slow_reader_gets_everything() -> None:
         assert len(re.findall(rb'"text":" w\d{4}"', data)) == 30_000
 
 
+@pytest.mark.process
 def test_300_streams_at_once(server: TimingServer) -> None:
     before = metrics(server)
     with contextlib.ExitStack() as stack:
@@ -665,6 +693,7 @@ def test_300_streams_at_once(server: TimingServer) -> None:
 # Time.
 
 
+@pytest.mark.process
 @pytest.mark.quiet
 def test_tokens_come_when_due() -> None:
     law = FixedLatency(ttft_s=0.05, itl_s=0.01, per_input_token_s=0.01)
@@ -685,6 +714,7 @@ def test_tokens_come_when_due() -> None:
         assert attempt, (gap_s, excess_ns)
 
 
+@pytest.mark.process
 def test_bundles_come_when_their_last_token_is_due() -> None:
     law = FixedLatency(ttft_s=0.02, itl_s=0.01)
     with start(law, tokens_per_event=5) as server:
@@ -719,6 +749,7 @@ def test_the_loops_own_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(early_ns) <= 0
 
 
+@pytest.mark.process
 def test_truth_is_kept_until_it_is_taken() -> None:
     with start(LAW, keep_truth=True) as server:
         begun_ns = time.monotonic_ns()
@@ -744,6 +775,7 @@ def test_truth_is_kept_until_it_is_taken() -> None:
     assert all(at - read_ns >= LAW.due_ns(3, index) for index, at in enumerate(written_ns))
 
 
+@pytest.mark.process
 def test_truth_is_not_kept_unasked(server: TimingServer) -> None:
     assert httpx.get(f"{server.url}/truth").status_code == 404
 
@@ -758,12 +790,14 @@ def launch(*arguments: str, code: str = "") -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.process
 def test_import_is_light() -> None:
     code = "import sys, loadstone.measure.simulated_server; print({'asyncio', 'httptools', 'uvloop'} & set(sys.modules))"
     with launch(code=code) as process:
         assert process.communicate()[0] == b"set()\n"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_signals_end_it(number: signal.Signals, loop: str) -> None:
@@ -799,6 +833,7 @@ def ends(pid: int) -> bool:
     return not alive(pid)
 
 
+@pytest.mark.process
 def test_it_dies_with_its_parent() -> None:
     code = "import time; from loadstone.measure.simulated_server import *\n"
     code += "with start(FixedLatency()) as server: print(server.pid, flush=True); time.sleep(60)"
@@ -810,6 +845,7 @@ def test_it_dies_with_its_parent() -> None:
         assert ends(pid)
 
 
+@pytest.mark.process
 def test_it_ends_with_the_block() -> None:
     with start(FixedLatency()) as server:
         assert alive(server.pid)
@@ -817,6 +853,7 @@ def test_it_ends_with_the_block() -> None:
     assert not alive(server.pid)
 
 
+@pytest.mark.process
 def test_it_says_why_it_does_not_start(capfd: pytest.CaptureFixture[str]) -> None:
     with (
         pytest.raises(LoadstoneError, match="did not start"),

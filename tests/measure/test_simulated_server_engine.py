@@ -65,6 +65,7 @@ def metrics(server: TimingServer) -> dict[str, float]:
     }
 
 
+@pytest.mark.process
 def test_it_answers_under_the_models_name(server: TimingServer) -> None:
     (card,) = httpx.get(server.url + "/v1/models").json()["data"]
     assert card["id"].endswith(MODEL)
@@ -75,6 +76,7 @@ def test_it_answers_under_the_models_name(server: TimingServer) -> None:
     assert refused.status_code == 404
 
 
+@pytest.mark.process
 @pytest.mark.quiet
 def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
     from loadstone.catalogue.deployment.shorthand import parse_deployment
@@ -102,6 +104,7 @@ def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
     pytest.fail(f"{times[63]:.3f} s, not {last:.3f}, for the last token")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_a_prompt_seen_before_is_in_the_cache(server: TimingServer, path: str) -> None:
     text = " ".join(f"{path}-{number}" for number in range(200))
@@ -117,6 +120,7 @@ def test_a_prompt_seen_before_is_in_the_cache(server: TimingServer, path: str) -
     assert cached[1] % 16 == 0
 
 
+@pytest.mark.process
 def test_the_next_turn_finds_what_was_answered(server: TimingServer) -> None:
     messages = [{"role": "user", "content": " ".join(f"turn-{number}" for number in range(40))}]
     _, events = stream(server, "/v1/chat/completions", messages=messages, max_tokens=64)
@@ -129,6 +133,7 @@ def test_the_next_turn_finds_what_was_answered(server: TimingServer) -> None:
     assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] >= 32
 
 
+@pytest.mark.process
 def test_answers_in_one_piece(server: TimingServer) -> None:
     answer = httpx.post(
         server.url + "/v1/completions", json={"prompt": "a b c", "max_tokens": 5}, timeout=30
@@ -137,6 +142,7 @@ def test_answers_in_one_piece(server: TimingServer) -> None:
     assert answer["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.process
 def test_what_can_never_fit_is_refused(server: TimingServer) -> None:
     with start(f"{DEPLOYMENT}/gpu_memory_utilization=0.25") as small:
         refused = httpx.post(
@@ -148,6 +154,7 @@ def test_what_can_never_fit_is_refused(server: TimingServer) -> None:
         assert httpx.get(small.url + "/health").status_code == 200
 
 
+@pytest.mark.process
 def test_metrics_in_vllms_names(server: TimingServer) -> None:
     before = metrics(server)
     for name in (
@@ -172,6 +179,7 @@ def test_metrics_in_vllms_names(server: TimingServer) -> None:
     assert eventually(lambda: metrics(server)["vllm:num_requests_running"] == 0)
 
 
+@pytest.mark.process
 def test_a_client_that_leaves_leaves_the_batch(server: TimingServer) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     body = json.dumps({"prompt": "a b c", "max_tokens": 50_000, "stream": True}).encode()
@@ -185,6 +193,7 @@ def test_a_client_that_leaves_leaves_the_batch(server: TimingServer) -> None:
     assert metrics(server)["vllm:kv_cache_usage_perc"] == 0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("path", "more", "said"),
     [
@@ -207,6 +216,7 @@ def test_more_answers_than_are_simulated_are_refused(
     assert said in refused.json()["error"]["message"]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", ["/v1/completions", "/generate"])
 @pytest.mark.parametrize(
     ("prompt", "said"),
@@ -261,6 +271,7 @@ def test_keys_of_an_answer_are_made_as_they_are_asked_for() -> None:
     assert keys[1:1] == Keys(asked, 0, 4)[:] == Keys(asked, 10, 0)[:9] == []
 
 
+@pytest.mark.process
 def test_a_later_turn_finds_the_answer_of_the_turn_before(server: TimingServer) -> None:
     history = [{"role": "user", "content": "asked " * 100}]
     for cached in (0, 160):  # 107 + 60 tokens, less the last, in whole sixteens
@@ -270,6 +281,7 @@ def test_a_later_turn_finds_the_answer_of_the_turn_before(server: TimingServer) 
         history += [answer["choices"][0]["message"], {"role": "user", "content": "more"}]
 
 
+@pytest.mark.process
 def test_a_trees_single_tokens_are_all_found() -> None:
     with start(f"{DEPLOYMENT}/engine=sglang") as served:
         for cached in (0, 992):  # of 1,000: in whole sixteens
@@ -319,6 +331,7 @@ class Steady:
         return 0.004, 0.0
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -349,6 +362,7 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str) -> N
     assert said in done.stderr
 
 
+@pytest.mark.process
 def test_fixed_times_are_served_too() -> None:
     arguments = [
         sys.executable,
@@ -371,6 +385,7 @@ def test_fixed_times_are_served_too() -> None:
         assert process.wait(timeout=10) == 0
 
 
+@pytest.mark.process
 def test_accepted_drafts_are_those_that_were_set_however_they_are_counted(tmp_path: Path) -> None:
     deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=3"
     arguments = [

@@ -440,6 +440,7 @@ def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
     assert found.profile.provenance.note == "from prior"
 
 
+@pytest.mark.process
 def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_path: Path) -> None:
     """Measured against a server of known times: the profile comes to know this one."""
     # Above the model's own time: what a busy test machine adds is less beside it.
@@ -506,6 +507,7 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert "4 answers side by side" in loadstone("calibrate", run.folder, *where).line()
 
 
+@pytest.mark.process
 def test_requests_come_when_they_came_where_more_than_answers_says_when(
     loadstone: Loadstone, tmp_path: Path
 ) -> None:
@@ -544,6 +546,7 @@ def test_requests_come_when_they_came_where_more_than_answers_says_when(
     assert sessions.times[-1] > 0.2  # a pause is in it
 
 
+@pytest.mark.process
 def test_pools_are_learned_from_by_plans_and_are_no_profile(
     loadstone: Loadstone, tmp_path: Path
 ) -> None:
@@ -560,6 +563,7 @@ def test_pools_are_learned_from_by_plans_and_are_no_profile(
     assert np.abs(measured.gaps).max() < np.log(3)  # a busy test machine
 
 
+@pytest.mark.process
 def test_what_a_prefix_cache_had_is_not_calibrated_on(loadstone: Loadstone, tmp_path: Path) -> None:
     asked = (
         "--input",
@@ -581,6 +585,7 @@ def test_what_a_prefix_cache_had_is_not_calibrated_on(loadstone: Loadstone, tmp_
     assert "were in the prefix cache" in said
 
 
+@pytest.mark.process
 def test_what_is_not_trusted_teaches_nothing(loadstone: Loadstone, tmp_path: Path) -> None:
     """Neither a profile nor a recommendation; unless somebody says so."""
     asked = (

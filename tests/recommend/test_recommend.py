@@ -64,6 +64,7 @@ def test_finalists_that_are_no_plan_are_listed_with_a_reason(found) -> None:
         )
 
 
+@pytest.mark.process
 def test_the_next_measurement_is_a_command_of_bench(found) -> None:
     step = found.measure_next
     assert step is not None

@@ -207,6 +207,7 @@ def test_formulas_are_no_formulas_in_csv(tmp_path: Path) -> None:
     assert [escape_formula(value) for value in values] == ["'+1", "'-x", "'\tx", "x=1", -1.5, ""]
 
 
+@pytest.mark.process
 def test_a_measured_run_is_reported_in_every_format(loadstone: Loadstone, tmp_path: Path) -> None:
     words = (
         "bench --sim ttft=5ms,itl=1ms --concurrency 1,2 --requests 6 --input 8 --output 4 --json"
@@ -938,6 +939,7 @@ def test_what_stands_under_a_column_that_is_left_out_stands_for_itself() -> None
     assert (drop_empty_columns(table).heads, drop_empty_columns(table).align) == (["x", "b"], "ru")
 
 
+@pytest.mark.process
 @needs_chromium
 def test_the_table_of_all_cells_fits_a_laptop(tmp_path: Path) -> None:
     """Of two simulated sweeps and a measured one, with prices and bounds: each column has something

@@ -98,6 +98,7 @@ def test_the_list_is_narrowed(runs: Path, query: str, names: set[str]) -> None:
         assert listed(answer) == names
 
 
+@pytest.mark.process
 def test_a_study_is_one_row_and_a_search_is_that_of_its_answer(runs: Path) -> None:
     for cell in ("aa", "bb"):  # runs of a study are named by the second: two may be named alike
         shutil.copytree(runs / "two", runs / "mine" / "cells" / cell / "same")

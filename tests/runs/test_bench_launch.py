@@ -20,6 +20,8 @@ from loadstone.runs.bench import bench
 from loadstone.runs.cells import Event
 from loadstone.workload.options import Options, options_of
 
+pytestmark = pytest.mark.process
+
 DEPLOYMENT = "llama-3.2-1b@1xcpu/engine=llama.cpp,ctx_size=2048,parallel=2"
 
 

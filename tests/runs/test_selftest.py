@@ -48,6 +48,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # The real thing.
 
 
+@pytest.mark.process
 def test_small_levels() -> None:
     said: list[str] = []
     found = selftest.run([StreamLevel(1, 100, 0.4), StreamLevel(5, 100, 0.4)], False, said.append)
@@ -71,6 +72,7 @@ def test_small_levels() -> None:
     assert client_accuracy.load() == found
 
 
+@pytest.mark.process
 def test_contention_is_there_and_ends() -> None:
     with selftest._keep_busy(2) as pids:
         deadline = time.monotonic() + 10
@@ -84,6 +86,7 @@ def test_contention_is_there_and_ends() -> None:
     assert not any(map(running, pids))
 
 
+@pytest.mark.process
 def test_busy_processes_die_with_their_owner() -> None:
     code = "import time; from loadstone.runs import selftest\n"
     code += "with selftest._keep_busy(1) as pids: print(pids[0], flush=True); time.sleep(60)"
@@ -112,6 +115,7 @@ def cpu_s(pid: int) -> float:
     return sum(map(int, stat(pid)[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.process
 def test_a_level_the_host_cannot_do_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
     (row,) = selftest.run([StreamLevel(50, 10)], False).rows
@@ -119,6 +123,7 @@ def test_a_level_the_host_cannot_do_is_a_note(monkeypatch: pytest.MonkeyPatch) -
     assert row.note == "the limit of open files is 100; raise it with ulimit -n"
 
 
+@pytest.mark.process
 def test_a_run_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     def bench(options: Any) -> Any:
         raise InputError("no room")
@@ -323,6 +328,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(cache: Path) -> None:
         client_accuracy.save(Selftest(host=Host(), rows=[row(1)]))
 
 
+@pytest.mark.process
 def test_what_cannot_be_kept_is_shown_all_the_same(
     cache: Path, loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_rank_that_is_lost_in_the_middle_cuts_the_cell(nodes: Nodes) -> None:
     nodes.check_clean()
 
 
+@pytest.mark.process
 def test_ctrl_c_keeps_what_was_measured_and_leaves_nothing(nodes: Nodes) -> None:
     study = nodes.study(output=3000)
     run = study.start()
@@ -134,6 +135,7 @@ def test_containers_are_stopped_where_ctrl_c_comes_before_they_are_ready(nodes: 
     nodes.check_clean()
 
 
+@pytest.mark.process
 def test_what_a_killed_supervisor_left_is_taken_up_again(nodes: Nodes) -> None:
     """Over SSH it ends by its lease, and another launch goes on; else it is the same launch."""
     study = nodes.study()
@@ -201,6 +203,7 @@ def test_what_cannot_be_is_one_line(nodes: Nodes, machine: str, problem: str) ->
 # --- one of them alone ----------------------------------------------------------------------------
 
 
+@pytest.mark.process
 def test_more_nodes_than_ray_has_is_one_line(ray: RayNodes) -> None:
     study = ray.study()
     study.path.write_text(study.path.read_text().replace("2xcpu/tp2,nodes=2", "3xcpu/tp3,nodes=3"))
@@ -232,6 +235,7 @@ def test_secrets_reach_the_ranks_and_no_command_line_or_file(ssh: SshNodes) -> N
     )
 
 
+@pytest.mark.process
 def test_what_slurm_is_given_is_what_is_printed(slurm: SlurmNodes) -> None:
     study = slurm.study()
     study.run()
@@ -244,6 +248,7 @@ def test_what_slurm_is_given_is_what_is_printed(slurm: SlurmNodes) -> None:
     ]
 
 
+@pytest.mark.process
 def test_a_job_that_nobody_needs_is_cancelled_by_the_next_run(slurm: SlurmNodes) -> None:
     study = slurm.study()
     study.run()
@@ -272,6 +277,7 @@ def occupy(slurm: SlurmNodes) -> str:
     return slurm.command(*words).strip()
 
 
+@pytest.mark.process
 def test_the_time_in_the_queue_is_not_the_engines(slurm: SlurmNodes) -> None:
     study = slurm.study()
     study.path.write_text(study.path.read_text().replace("ready: 60s", "ready: 15s"))
@@ -284,6 +290,7 @@ def test_the_time_in_the_queue_is_not_the_engines(slurm: SlurmNodes) -> None:
     end(run, 0)
 
 
+@pytest.mark.process
 def test_a_supervisor_that_dies_in_the_queue_is_followed_by_one_that_waits_for_the_same_job(
     slurm: SlurmNodes,
 ) -> None:

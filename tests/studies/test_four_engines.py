@@ -21,6 +21,8 @@ from loadstone.studies.plan import plan_study
 from loadstone.studies.supervise import find_run
 from test_study_run import engines_are_gone, start
 
+pytestmark = pytest.mark.process
+
 ARGUMENTS = {
     "vllm": {
         "dtype": "float32",

@@ -58,6 +58,7 @@ def value(words: list[str], flag: str) -> str:
     return words[words.index(flag) + 1]
 
 
+@pytest.mark.process
 def test_a_task_of_two_nodes_starts_each_rank_with_its_own_command(
     tmp_path: Path, loadstone: Loadstone
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_task_of_two_nodes_starts_each_rank_with_its_own_command(
         assert value(words, "--tag") == "it's $(HOME)"
 
 
+@pytest.mark.process
 def test_a_job_of_two_pods_starts_each_rank_with_its_own_command(
     tmp_path: Path, loadstone: Loadstone
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_job_of_two_pods_starts_each_rank_with_its_own_command(
         assert value(words, "--tag") == "it's $(HOME)"
 
 
+@pytest.mark.process
 def test_files_of_an_engine_are_written_where_it_starts(
     tmp_path: Path, loadstone: Loadstone
 ) -> None:
@@ -118,6 +121,7 @@ def test_files_of_an_engine_are_written_where_it_starts(
     assert "nodes" not in task
 
 
+@pytest.mark.process
 def test_slurm_gets_a_script(tmp_path: Path, loadstone: Loadstone) -> None:
     out = tmp_path / "scripts"
     done = loadstone(
@@ -187,6 +191,7 @@ def test_secrets_are_in_no_file(
         )
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("machine", ["cloud", "k8s"])
 def test_files_are_valid_by_the_schedulers_own_models(

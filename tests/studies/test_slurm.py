@@ -18,12 +18,14 @@ from loadstone.studies.machines.slurm import SlurmJob, SlurmMachine, SlurmRanks
 from loadstone.studies.plan import plan_study
 
 
+@pytest.mark.process
 def test_without_slurm_one_is_told_so(tmp_path: Path) -> None:
     study = TwoRanks(tmp_path, "{partition: main}", {"PATH": "/usr/bin:/bin"})
     told = study.run(code=1)
     assert "here; run the study on a host where jobs are submitted" in told
 
 
+@pytest.mark.process
 def test_a_job_asks_for_what_the_deployment_and_the_file_say(tmp_path: Path) -> None:
     machine = "{partition: h200, account: lab, qos: high, time: 90m, setup: [module load cuda]}"
     study = TwoRanks(tmp_path, machine, {})
@@ -42,6 +44,7 @@ def test_a_job_asks_for_what_the_deployment_and_the_file_say(tmp_path: Path) -> 
     assert "LOADSTONE-NODE" not in script
 
 
+@pytest.mark.process
 def test_a_world_of_mpi_is_one_step_with_a_task_for_each_gpu(tmp_path: Path) -> None:
     study = TwoRanks(tmp_path, "{partition: h200}", {})
     study.path.write_text(study.path.read_text().replace("2xcpu/tp2", "16xh200/tp16"))
@@ -78,6 +81,7 @@ def test_a_node_that_slurm_has_lost_is_named(
         ranks.check()
 
 
+@pytest.mark.process
 def test_a_study_file_says_what_a_container_gets_and_the_remote_cache_is_mounted(
     tmp_path: Path,
 ) -> None:

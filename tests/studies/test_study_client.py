@@ -101,6 +101,7 @@ def test_a_host_that_is_lost_is_named(tmp_path: Path) -> None:
         ranks.check()
 
 
+@pytest.mark.process
 def test_nothing_is_left_of_an_actor_that_was_killed() -> None:
     program = (
         "from loadstone.studies.machines.ray_host import RankHost; import os, time; "

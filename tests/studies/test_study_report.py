@@ -82,6 +82,7 @@ def report(loadstone: Loadstone, folder: Path) -> str:
     return told.out
 
 
+@pytest.mark.process
 def test_what_is_missing_comes_first_with_its_cause(measured: Path, loadstone: Loadstone) -> None:
     text = report(loadstone, measured)
     assert text.index("## Missing") < text.index("## Verdicts")
@@ -90,6 +91,7 @@ def test_what_is_missing_comes_first_with_its_cause(measured: Path, loadstone: L
     assert "exit code 1" in line
 
 
+@pytest.mark.process
 def test_accuracy_stands_beside_speed(measured: Path, loadstone: Loadstone) -> None:
     assert all((run / "answers.parquet").is_file() for run in runs(measured))
     text = report(loadstone, measured)
@@ -106,6 +108,7 @@ def test_accuracy_stands_beside_speed(measured: Path, loadstone: Loadstone) -> N
     assert "Neither faster" not in text
 
 
+@pytest.mark.process
 def test_repeats_stand_together(measured: Path, loadstone: Loadstone) -> None:
     rows = re.findall(
         r"^\| (\S+) \| short \| concurrency (\d) \| (\d) of 2 \|", report(loadstone, measured), re.M
@@ -118,6 +121,7 @@ def test_repeats_stand_together(measured: Path, loadstone: Loadstone) -> None:
     ]
 
 
+@pytest.mark.process
 def test_a_stranger_has_the_file_and_the_commands_and_no_secret(
     measured: Path, loadstone: Loadstone, tmp_path: Path
 ) -> None:
@@ -147,6 +151,7 @@ def test_a_stranger_has_the_file_and_the_commands_and_no_secret(
     assert page.read_text().index('id="missing"') < page.read_text().index('id="verdicts"')
 
 
+@pytest.mark.process
 def test_what_differs_beyond_the_axes_is_a_finding(folder: Path, loadstone: Loadstone) -> None:
     assert "Not every run" not in report(loadstone, folder)
     for at, run in enumerate(runs(folder)):
@@ -165,6 +170,7 @@ def test_what_differs_beyond_the_axes_is_a_finding(folder: Path, loadstone: Load
     assert "engine flags" not in findings  # ports differ, and what an engine does not
 
 
+@pytest.mark.process
 def test_runs_without_provenance_or_with_anothers_are_reported(
     folder: Path, loadstone: Loadstone
 ) -> None:
@@ -173,6 +179,7 @@ def test_runs_without_provenance_or_with_anothers_are_reported(
     assert "- command: not recorded" in report(loadstone, folder)
 
 
+@pytest.mark.process
 def test_a_cell_whose_folder_was_spoilt_is_missing(folder: Path, loadstone: Loadstone) -> None:
     (runs(folder)[0] / "run.json").write_text("{")
     why = "cut off while it was measured, or its run folder cannot be read"
@@ -180,12 +187,14 @@ def test_a_cell_whose_folder_was_spoilt_is_missing(folder: Path, loadstone: Load
     assert f"\n- {lacks}: {why}\n" in report(loadstone, folder)
 
 
+@pytest.mark.process
 def test_a_torn_journal_is_read_as_far_as_it_goes(folder: Path, loadstone: Loadstone) -> None:
     journal = folder / "studies" / "small" / "journal.jsonl"
     journal.write_bytes(journal.read_bytes()[:-30] + b"\n\xff\x00{")
     assert "| 2 of 2 |" in report(loadstone, folder)
 
 
+@pytest.mark.process
 def test_cells_of_a_file_that_was_changed_are_passed_over(
     folder: Path, loadstone: Loadstone
 ) -> None:
@@ -195,6 +204,7 @@ def test_cells_of_a_file_that_was_changed_are_passed_over(
     assert "lacks 1 of its 2 cells (short at concurrency 3) in repeat 1 and 2: not run yet" in text
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
@@ -232,6 +242,7 @@ def test_what_cannot_be_reported_is_one_line(
     assert not (folder / "r.html").exists()
 
 
+@pytest.mark.process
 def test_measured_cells_stand_beside_their_predictions(
     tmp_path: Path, loadstone: Loadstone
 ) -> None:

@@ -92,6 +92,7 @@ def count(folder: Path, event: str) -> int:
     return sum(entry.event == event for entry in read_entries(folder))
 
 
+@pytest.mark.process
 def test_a_study_is_measured_and_then_nothing_is_left_to_do(path: Path) -> None:
     folder = out_folder(path)
     end(start(path), 0)
@@ -109,6 +110,7 @@ def test_a_study_is_measured_and_then_nothing_is_left_to_do(path: Path) -> None:
     assert all(map(gone, engines(folder)))
 
 
+@pytest.mark.process
 def test_a_changed_cell_alone_is_measured(path: Path) -> None:
     path.write_text(STUDY.replace("repeats: 2", "repeats: 1"))
     end(start(path), 0)
@@ -117,6 +119,7 @@ def test_a_changed_cell_alone_is_measured(path: Path) -> None:
     assert count(out_folder(path), "done") == 3
 
 
+@pytest.mark.process
 def test_two_at_once_are_told_apart(path: Path) -> None:
     first = start(path)
     folder = out_folder(path)
@@ -126,6 +129,7 @@ def test_two_at_once_are_told_apart(path: Path) -> None:
     assert all(map(gone, engines(folder)))
 
 
+@pytest.mark.process
 def test_a_launch_that_fails_says_why_and_the_rest_goes_on(path: Path) -> None:
     broken = "engines: {broken: {engine: llama.cpp, program: /bin/false}}\n"
     path.write_text(
@@ -137,6 +141,7 @@ def test_a_launch_that_fails_says_why_and_the_rest_goes_on(path: Path) -> None:
     assert "ended with exit code 1" in failed["why"]
 
 
+@pytest.mark.process
 def test_one_launch_serves_all_repeats_where_nothing_is_restarted(path: Path) -> None:
     path.write_text(STUDY + "restart: never\n")
     shown, told = start(path, "--json").communicate(timeout=120)
@@ -148,6 +153,7 @@ def test_one_launch_serves_all_repeats_where_nothing_is_restarted(path: Path) ->
     assert count(out_folder(path), "ready") == 1
 
 
+@pytest.mark.process
 def test_a_cell_that_takes_too_long_is_ended_and_kept(path: Path) -> None:
     text = (
         STUDY.replace("requests: 4", "requests: 4000")
@@ -181,6 +187,7 @@ def at_once(folder: Path) -> int:
     return most
 
 
+@pytest.mark.process
 def test_launches_run_at_the_same_time_and_one_that_fails_stops_no_other(path: Path) -> None:
     broken = "engines: {broken: {engine: llama.cpp, program: /bin/false}}\n"
     path.write_text(broken + PARALLEL.replace("[llama.cpp]", "[broken, llama.cpp]"))
@@ -193,6 +200,7 @@ def test_launches_run_at_the_same_time_and_one_that_fails_stops_no_other(path: P
     assert all(map(gone, engines(folder)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
 )
@@ -226,6 +234,7 @@ def test_all_that_runs_at_the_same_time_ends_with_the_study(
     end(start(path), 0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("machine", "problem"),
     [
@@ -274,6 +283,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [STUDY, PARALLEL], ids=["", "parallel"])
 def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(
@@ -303,6 +313,7 @@ def test_a_full_disk_ends_the_study_which_goes_on_once_there_is_room(
     )
 
 
+@pytest.mark.process
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [STUDY, STUDY + "restart: never\n", PARALLEL], ids=["", "never", "parallel"]
@@ -337,6 +348,7 @@ def test_killed_at_twenty_moments_no_cell_is_lost_or_measured_twice(path: Path, 
 POOLED = "prefill=2*(1xh100/tp1)+decode=1xh100/tp1"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("dead", ["", "decode"])
 def test_pools_are_started_measured_and_ended(
     path: Path, monkeypatch: pytest.MonkeyPatch, dead: str

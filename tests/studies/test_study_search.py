@@ -58,6 +58,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.process
 def test_a_search_is_simulated_and_reported(path: Path) -> None:
     run = subprocess.run(words(path, "--simulate"), capture_output=True, check=True)
     cells = [
@@ -86,6 +87,7 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
+@pytest.mark.process
 @pytest.mark.slow
 def test_a_search_that_is_interrupted_begins_again_and_is_then_done(path: Path) -> None:
     port = free_port()

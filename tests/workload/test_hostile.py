@@ -132,6 +132,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", ["trace", "dataset"])
 @pytest.mark.parametrize(
     "unit", ["\n", "[", pytest.param('"x",\n', marks=pytest.mark.slow)], ids=repr
