@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 from inferencex import ACCEPTANCE
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_worker
 from loadstone.core.errors import InputError
 from loadstone.predict.simulator.bound_errors import find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
@@ -302,7 +302,7 @@ def score_published() -> None:
     full batches."""
     print("\n| | published | predicted | |\n|---|---|---|---|")
     for name, text, tokens, context, published in PUBLISHED:
-        model = StepModel(parse_deployment(text))
+        model = StepModel(parse_worker(text))
         if context > 0:
             step_s = model.step_s(tokens, tokens * context, [])
         else:

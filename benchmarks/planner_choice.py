@@ -86,7 +86,7 @@ def row_of(each: Scored) -> Row | None:
 
 def facts_of(each: Scored, ttft: float, tpot: float) -> dict[str, object]:
     """What another predictor asks of a row; see accuracy_peer.py."""
-    deployment, point = deployment_of(each.point), each.point
+    deployment, point = deployment_of(each.point).decoder, each.point
     return {
         "engine": deployment.engine, "gpu": deployment.gpu.name, "model": point.model, "family": point.fold,
         "weights": deployment.weights_dtype, "kv": deployment.kv_dtype, "tp": deployment.tp, "dp": deployment.dp,
@@ -107,7 +107,7 @@ def groups_of(scored: Sequence[Scored]) -> list[list[Row]]:
             point.model, point.precision, point.gpu, point.input_tokens, point.output_tokens, point.range_ratio,
             point.load_value, point.prefix_tokens,
         )  # fmt: skip
-        made = deployment_of(point)
+        made = deployment_of(point).decoder
         layout = (
             made.engine,
             made.gpus,

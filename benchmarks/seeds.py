@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 
 from loadstone.calibrate.points import Point, read_points
-from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.deployment import Worker
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_with
@@ -147,9 +147,7 @@ def server_of(point: Point) -> str | None:
     return name + OFFLINE if point.mode == "offline" and name + OFFLINE in SERVERS else name
 
 
-def simulated(
-    point: Point, deployment: Deployment, policy: EnginePolicy, model: StepModel
-) -> Figures:
+def simulated(point: Point, worker: Worker, policy: EnginePolicy, model: StepModel) -> Figures:
     """Without warm-up and over the whole run, as these clients measured (`--warmup 0 --dialect
     sglang`)."""
     tokens: dict[str, Any] = {
@@ -165,7 +163,7 @@ def simulated(
     else:
         users = requests if point.load == "offline" else int(point.load_value or 0)
         options = Options.read(**tokens, warmup=0, concurrency=[users], requests=[requests])
-    run = run_cell(plan_of(options), 0, fleet_with(deployment, policy, model))
+    run = run_cell(plan_of(options), 0, fleet_with(worker, policy, model))
     sent, first = np.array(run.requests.sent_s_of), np.array(run.journal.first_s)
     end, outputs = np.array(run.end_s), np.array(run.requests.output_tokens)
     rate = float(outputs.sum() / (end.max() + run.stream_s - sent.min()))
@@ -175,7 +173,7 @@ def simulated(
     return Figures(float(np.median(ttft)), float(np.median(tpot)), rate)
 
 
-def step_of(point: Point, deployment: Deployment, models: Sequence[StepModel]) -> Step | None:
+def step_of(point: Point, worker: Worker, models: Sequence[StepModel]) -> Step | None:
     """The median gap is one decode step. A closed loop of equal lengths has all users decoding
     at once, if the cache holds them; at a rate, output tokens/s · TPOT do on average (Little's
     law)."""
@@ -188,7 +186,7 @@ def step_of(point: Point, deployment: Deployment, models: Sequence[StepModel]) -
         if point.load == "rate"
         else point.load_value or 0.0
     )
-    sequences = max(1, round(users / deployment.dp))
+    sequences = max(1, round(users / worker.dp))
     context = sequences * ((point.input_tokens or 0) + point.output_tokens // 2)
     return Step(
         sequences, point.itl_s, *(model.step_s(sequences, round(context), ()) for model in models)
@@ -201,17 +199,17 @@ def rows_of(points: Sequence[Point]) -> list[Row]:
         name = server_of(point)
         if name is None:
             continue
-        deployment = parse_deployment(SERVERS[name])
-        policy = policy_of(deployment)
-        shipped = StepModel(deployment)
-        held_out = StepModel(deployment, values=shipped.profile.values(without=FAMILY))
+        worker = parse_worker(SERVERS[name])
+        policy = policy_of(worker)
+        shipped = StepModel(worker)
+        held_out = StepModel(worker, values=shipped.profile.values(without=FAMILY))
         implied = None
         if name in IMPLIED and point.load_value == 128:
             less = msgspec.structs.replace(policy, kv_blocks=IMPLIED[name] // policy.block_tokens)
-            implied = simulated(point, deployment, less, held_out)
-        elif deployment.nodes > 1:
-            gpu = msgspec.structs.replace(deployment.gpu, nic_bytes_per_s=IMPLIED_NIC_BYTES_PER_S)
-            slower = msgspec.structs.replace(deployment, gpu=gpu)
+            implied = simulated(point, worker, less, held_out)
+        elif worker.nodes > 1:
+            gpu = msgspec.structs.replace(worker.gpu, nic_bytes_per_s=IMPLIED_NIC_BYTES_PER_S)
+            slower = msgspec.structs.replace(worker, gpu=gpu)
             implied = simulated(point, slower, policy, StepModel(slower, values=held_out.values))
         value = point.requests if point.load == "offline" else point.load_value
         found.append(
@@ -221,11 +219,11 @@ def rows_of(points: Sequence[Point]) -> list[Row]:
                 value=value or 0.0,
                 output_tokens=point.output_tokens or 0,
                 measured=Figures(point.ttft_s, point.tpot_s, point.output_tokens_per_s or 0.0),
-                shipped=simulated(point, deployment, policy, shipped),
-                held_out=simulated(point, deployment, policy, held_out),
+                shipped=simulated(point, worker, policy, shipped),
+                held_out=simulated(point, worker, policy, held_out),
                 implied=implied,
-                step=step_of(point, deployment, (shipped, held_out, shipped.light())),
-                layers=deployment.model.layer_count,
+                step=step_of(point, worker, (shipped, held_out, shipped.light())),
+                layers=worker.model.layer_count,
             )
         )
     return found

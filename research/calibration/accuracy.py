@@ -85,15 +85,15 @@ def regime(case: Case) -> str:
 
 WAYS: dict[str, Callable[[Case], str]] = {
     "all": lambda case: "all",
-    "GPU": lambda case: case.deployment.gpu.name,
-    "architecture": lambda case: architecture_of(case.deployment.gpu),
-    "GPU and engine": lambda case: f"{case.deployment.gpu.name} {case.deployment.engine}",
+    "GPU": lambda case: case.worker.gpu.name,
+    "architecture": lambda case: architecture_of(case.worker.gpu),
+    "GPU and engine": lambda case: f"{case.worker.gpu.name} {case.worker.engine}",
     "family": family,
     "regime": regime,
     "source": lambda case: case.point.source,
-    "release": lambda case: f"{case.deployment.engine} {case.deployment.engine_version}",
+    "release": lambda case: f"{case.worker.engine} {case.worker.engine_version}",
     "drafts": lambda case: (
-        f"{case.deployment.gpu.vendor} {'without' if case.policy.speculative is None else 'with'}"
+        f"{case.worker.gpu.vendor} {'without' if case.policy.speculative is None else 'with'}"
     ),
 }
 
@@ -146,7 +146,7 @@ def worst(table: CaseTable, gap: Mapping[Quantity, Floats], count: int) -> None:
 
 
 def key_of(case: Case) -> tuple[str, str, str]:
-    deployment = case.deployment
+    deployment = case.worker
     return deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu)
 
 
@@ -205,12 +205,10 @@ def architectures_out(table: CaseTable, fit: Fit) -> tuple[set[str], dict[Quanti
     says how far off that is. `table` is left as it was."""
     fits = fit_without_architecture(table, fit)
     at = [
-        place
-        for place, case in enumerate(table.cases)
-        if architecture_of(case.deployment.gpu) in fits
+        place for place, case in enumerate(table.cases) if architecture_of(case.worker.gpu) in fits
     ]
     kept = CaseTable([table.cases[place] for place in at])
-    fit_of = [fits[architecture_of(case.deployment.gpu)] for case in kept.cases]
+    fit_of = [fits[architecture_of(case.worker.gpu)] for case in kept.cases]
     logarithms = np.concatenate(
         [values_of(each, [case]) for each, case in zip(fit_of, kept.cases, strict=True)]
     )
@@ -230,10 +228,10 @@ def _row(
     table: CaseTable, gap: Mapping[Quantity, Floats], spread: Mapping[Quantity, Floats], at: int
 ) -> dict[str, object]:
     case = table.cases[at]
-    deployment, point = case.deployment, case.point
+    deployment, point = case.worker, case.point
     row: dict[str, object] = {
         "row": point.row,
-        "deployment": deployment.name,
+        "deployment": case.deployment.name,
         "family": family(case),
         "model": point.model,
         "gpu": deployment.gpu.name,
@@ -305,7 +303,7 @@ def two_given(cases: list[Case]) -> None:
         ]
         if not rest:
             continue
-        profile = profile_of(given[0].deployment)
+        profile = profile_of(given[0].worker)
         found = update(profile, given, "two", "", without=family(given[0]))
         table = CaseTable(rest)
         for values, kept in (

@@ -49,9 +49,9 @@ def members(points: Iterator[Point]) -> tuple[list[Point], list[float]]:
             case = case_of(point)
         except InputError:
             continue
-        loads = uncovered_load(case.deployment, *count_at_once(case))
-        if loads or uncovered_classes(case.deployment):
-            profile = profile_of(case.deployment)
+        loads = uncovered_load(case.worker, *count_at_once(case))
+        if loads or uncovered_classes(case.worker):
+            profile = profile_of(case.worker)
             kept.append(msgspec.structs.replace(point, row=len(kept) + 1))
             times.append(profile.wider * profile.wider_for(loads))
     return kept, times

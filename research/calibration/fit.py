@@ -130,7 +130,7 @@ def releases_of(engine: str, era: str) -> list[str]:
 
 
 def case_keys(case: Case) -> list[tuple[str, ...]]:
-    deployment = case.deployment
+    deployment = case.worker
     return keys_of(
         deployment.engine, rules_of(deployment).era, architecture_of(deployment.gpu), family(case)
     )
@@ -141,7 +141,7 @@ def family(case: Case) -> str:
 
 
 def offset_key(case: Case) -> tuple[str, ...]:
-    deployment = case.deployment
+    deployment = case.worker
     return (
         family(case),
         deployment.engine,
@@ -410,9 +410,7 @@ def weights_of(cases: Sequence[Case]) -> Array:
     single *= np.array(
         [case.policy.speculative is None and not case.point.unfitted for case in cases]
     )
-    single *= np.array(
-        [EAGER_WEIGHT if rules_of(case.deployment).is_eager else 1.0 for case in cases]
-    )
+    single *= np.array([EAGER_WEIGHT if rules_of(case.worker).is_eager else 1.0 for case in cases])
     families = [offset_key(case) for case in cases]
     size: Counter[tuple[str, ...]] = Counter()
     for family, weight in zip(families, single, strict=True):

@@ -64,7 +64,7 @@ def fit_without_architecture(table: CaseTable, fit: Fit) -> dict[str, Fit]:
     """A fit without each architecture that has MANY cases: what the others say of a GPU that nobody
     has measured."""
     weights = weights_of(table.cases)
-    names = np.array([architecture_of(case.deployment.gpu) for case in table.cases])
+    names = np.array([architecture_of(case.worker.gpu) for case in table.cases])
     counts = Counter(names.tolist())
     return {
         name: solve(table, fit.groups, names != name, weights, fit.unknowns)
@@ -161,7 +161,7 @@ def profiles(
     any."""
     seen: dict[tuple[str, str, str], list[Case]] = {}
     for case in table.cases:
-        deployment = case.deployment
+        deployment = case.worker
         engine, era = deployment.engine, rules_of(deployment).era
         architecture = architecture_of(deployment.gpu)
         for key in (

@@ -10,14 +10,14 @@ import pytest
 
 import loadstone
 from loadstone.analyse.verdict import prediction_findings
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core import run_folder
 from loadstone.predict.step_time.profile import profile_of, save, unmeasured
 from verdict_cells import info_of
 
 
 def test_a_profile_of_ones_own_was_measured(tmp_path: Path) -> None:
-    deployed = parse_deployment("llama-3.1-8b@1xmi300x/version=0.7.3")
+    deployed = parse_worker("llama-3.1-8b@1xmi300x/version=0.7.3")
     import msgspec
 
     own = save(msgspec.structs.replace(profile_of(deployed), name="mine"), tmp_path)
@@ -141,7 +141,7 @@ def test_runs_of_before_say_whose_the_draft_is_otherwise() -> None:
     ],
 )
 def test_no_point_crosses_nodes(tmp_path: Path, deployment: str, nodes: int) -> None:
-    assert parse_deployment(deployment).nodes_crossed == nodes
+    assert parse_worker(deployment).nodes_crossed == nodes
     found = findings(tmp_path, deployment)
     assert ("network_guessed" in found) == (nodes > 1)
     if nodes > 1:
@@ -151,7 +151,7 @@ def test_no_point_crosses_nodes(tmp_path: Path, deployment: str, nodes: int) -> 
 
 def test_the_exchange_of_experts_over_nodes_was_measured(tmp_path: Path) -> None:
     deployment = "deepseek-v3@32xh200/tp1,dp32,ep32,engine=sglang"
-    assert parse_deployment(deployment).nodes_crossed == 4
+    assert parse_worker(deployment).nodes_crossed == 4
     assert "network_guessed" not in findings(tmp_path, deployment)
 
 
@@ -159,9 +159,7 @@ def test_a_profile_of_ones_own_may_have_crossed_them(tmp_path: Path) -> None:
     import msgspec
 
     deployment = "deepseek-v3@16xh200/tp16,engine=sglang"
-    own = save(
-        msgspec.structs.replace(profile_of(parse_deployment(deployment)), name="mine"), tmp_path
-    )
+    own = save(msgspec.structs.replace(profile_of(parse_worker(deployment)), name="mine"), tmp_path)
     assert "network_guessed" not in findings(tmp_path, deployment, profile=str(own))
 
 

@@ -165,7 +165,7 @@ def test_a_folder_comes_before_a_name_that_is_only_near(
     (tmp_path / "llama-3.1-8b-instruct" / "config.json").write_text(json.dumps(config))
     monkeypatch.chdir(tmp_path)
     assert catalogue.model("llama-3.1-8b-instruct").hidden == 64
-    assert catalogue.parse_deployment("llama-3.1-8b-instruct@1xh100").model.hidden == 64
+    assert catalogue.parse_worker("llama-3.1-8b-instruct@1xh100").model.hidden == 64
 
 
 def test_every_id_is_found_by_its_last_part() -> None:
@@ -194,14 +194,14 @@ def test_a_last_part_that_two_share_is_nobodys(monkeypatch: pytest.MonkeyPatch) 
 def test_a_known_model_in_the_precision_that_its_name_ends_with(
     name: str, found: str, weights: str
 ) -> None:
-    deployment = catalogue.parse_deployment(f"{name}@2xh200")
+    deployment = catalogue.parse_worker(f"{name}@2xh200")
     assert (deployment.model.name, deployment.weights_dtype) == (found, weights)
-    assert catalogue.parse_deployment(deployment.name) == deployment
+    assert catalogue.parse_worker(deployment.name) == deployment
 
 
 def test_a_precision_at_the_end_of_no_known_model_is_no_precision() -> None:
     with pytest.raises(InputError, match="no model 'unheard-of-awq' in the catalogue"):
-        catalogue.parse_deployment("unheard-of-awq@1xh100")
+        catalogue.parse_worker("unheard-of-awq@1xh100")
 
 
 def test_gpus_are_found_as_reports_write_them() -> None:
@@ -289,7 +289,7 @@ def test_no_name_means_two_things() -> None:
     ],
 )
 def test_parallelism_said_and_filled_in(text: str, parallel: tuple[Any, ...]) -> None:
-    found = catalogue.parse_deployment(text)
+    found = catalogue.parse_worker(text)
     assert (
         found.gpus,
         found.nodes,
@@ -299,11 +299,11 @@ def test_parallelism_said_and_filled_in(text: str, parallel: tuple[Any, ...]) ->
         found.ep,
         found.attention_dp,
     ) == parallel
-    assert catalogue.parse_deployment(found.name) == found, found.name
+    assert catalogue.parse_worker(found.name) == found, found.name
 
 
 def test_precision_engine_and_arguments() -> None:
-    found = catalogue.parse_deployment(
+    found = catalogue.parse_worker(
         "llama-3.1-70b:fp8@4xh100/tp4, kv=fp8_e5m2, engine=trtllm, version=1.0, free-gpu-memory-fraction=0.9"
     )
     assert (found.weights_dtype, found.kv_dtype) == ("fp8", "fp8_e5m2")
@@ -331,9 +331,9 @@ def test_precision_engine_and_arguments() -> None:
     ],
 )
 def test_engines_own_names_for_the_same(said: str, ours: str) -> None:
-    found = catalogue.parse_deployment(f"llama-3.1-8b@2xh100/{said}")
-    assert found == catalogue.parse_deployment(f"llama-3.1-8b@2xh100/{ours}")
-    assert catalogue.parse_deployment(found.name) == found
+    found = catalogue.parse_worker(f"llama-3.1-8b@2xh100/{said}")
+    assert found == catalogue.parse_worker(f"llama-3.1-8b@2xh100/{ours}")
+    assert catalogue.parse_worker(found.name) == found
 
 
 @pytest.mark.parametrize(
@@ -376,9 +376,9 @@ def test_whether_the_engine_is_said(options: str, named: bool) -> None:
 
 
 def test_what_is_not_said_is_as_the_checkpoint() -> None:
-    found = catalogue.parse_deployment("deepseek-v3@8xh200")
+    found = catalogue.parse_worker("deepseek-v3@8xh200")
     assert (found.weights_dtype, found.kv_dtype, found.engine) == ("fp8", "bf16", "vllm")
-    assert catalogue.parse_deployment("nvidia/Llama-3.1-8B-Instruct-FP8@h100").kv_dtype == "fp8"
+    assert catalogue.parse_worker("nvidia/Llama-3.1-8B-Instruct-FP8@h100").kv_dtype == "fp8"
 
 
 def test_a_config_as_the_model(tmp_path: Any) -> None:
@@ -387,7 +387,7 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
         "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 100, "tie_word_embeddings": True,
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(entry))
-    found = catalogue.parse_deployment(f"{tmp_path}:int8@2xl4/tp2")
+    found = catalogue.parse_worker(f"{tmp_path}:int8@2xl4/tp2")
     assert (found.model.layer_count, found.weights_dtype, found.kv_dtype) == (2, "int8", "fp16")
 
 
@@ -464,14 +464,14 @@ def test_a_config_as_the_model(tmp_path: Any) -> None:
 )
 def test_a_bad_deployment_gets_one_line(text: str, said: str) -> None:
     with pytest.raises(InputError) as caught:
-        catalogue.parse_deployment(text)
+        catalogue.parse_worker(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_only_what_an_engine_has_is_proposed() -> None:
     with pytest.raises(InputError) as caught:
-        catalogue.parse_deployment("llama-3.1-8b@8xh100/engine=tensorrt-llm,max_num_tokns=8192")
+        catalogue.parse_worker("llama-3.1-8b@8xh100/engine=tensorrt-llm,max_num_tokns=8192")
     assert "write max_num_tokens" in str(caught.value)
     assert "max_num_batched_tokens" not in str(caught.value)
 

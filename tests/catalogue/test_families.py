@@ -23,7 +23,7 @@ from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.config.families import tables
 from loadstone.catalogue.config.reader import read_config, read_given, read_path
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError
 from loadstone.engines import ranks
@@ -222,7 +222,7 @@ def test_products_of_every_layers_embedding_are_counted() -> None:
 
 def deploy(folder: Path, name: str, options: str = "", **changes: Any) -> Any:
     (folder / "config.json").write_text(json.dumps({**EXACT[name]["config"], **changes}))
-    return parse_deployment(f"{folder / 'config.json'}@{options or '1xh200'}")
+    return parse_worker(f"{folder / 'config.json'}@{options or '1xh200'}")
 
 
 def test_attention_and_a_state_in_one_layer_are_two_caches(tmp_path: Path) -> None:

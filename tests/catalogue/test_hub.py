@@ -11,7 +11,7 @@ import pytest
 
 from loadstone import catalogue
 from loadstone.catalogue.config.hub import cached_config
-from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_named
+from loadstone.catalogue.deployment.shorthand import parse_named, parse_worker
 from loadstone.core.errors import InputError
 
 CONFIG: dict[str, Any] = {
@@ -46,7 +46,7 @@ def test_a_downloaded_model_is_found_by_its_id(hub: Path) -> None:
     put(hub, "lab/Own-7B")
     model = catalogue.model("lab/Own-7B")
     assert (model.name, model.layer_count, model.hidden) == ("lab/Own-7B", 2, 64)
-    deployed = parse_deployment("lab/Own-7B:fp8@2xh200/tp2,kv=fp8")
+    deployed = parse_worker("lab/Own-7B:fp8@2xh200/tp2,kv=fp8")
     assert (deployed.model.name, deployed.weights_dtype, deployed.tp) == ("lab/Own-7B", "fp8", 2)
 
 

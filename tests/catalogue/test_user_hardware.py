@@ -123,7 +123,7 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
-        catalogue.parse_deployment(f"llama-3.1-8b@1x{path}")
+        catalogue.parse_worker(f"llama-3.1-8b@1x{path}")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -137,7 +137,7 @@ def test_a_file_that_is_not_there() -> None:
 
 
 def test_a_deployment_names_the_file_and_gives_itself_again(slow: Path) -> None:
-    found = catalogue.parse_deployment(f"llama-3.1-8b:fp8@8x{slow}/tp4,dp2,engine=sglang")
+    found = catalogue.parse_worker(f"llama-3.1-8b:fp8@8x{slow}/tp4,dp2,engine=sglang")
     assert (found.gpus, found.tp, found.dp, found.engine, found.gpu.name) == (
         8,
         4,
@@ -145,26 +145,26 @@ def test_a_deployment_names_the_file_and_gives_itself_again(slow: Path) -> None:
         "sglang",
         "slow-200",
     )
-    assert catalogue.parse_deployment(found.name) == found
+    assert catalogue.parse_worker(found.name) == found
 
 
 def test_a_node_of_ones_own_and_its_network(slow: Path) -> None:
     path = slow.with_name("four.yml")
     path.write_text(f"gpu: {slow.name}\ngpus: 4\nnics: 2\nnic_bytes_per_s: 25e9\nram_gib: 512")
-    found = catalogue.parse_deployment(f"llama-3.1-70b@2x{path}")
+    found = catalogue.parse_worker(f"llama-3.1-70b@2x{path}")
     assert (found.gpus, found.nodes, found.tp, found.pp) == (8, 2, 4, 2)
     assert found.gpu.nic_bytes_per_s == 12.5e9
     assert found.node is not None
     assert found.node.ram_bytes == 512 * GIB
     assert found.has_own_hardware
     path.write_text("like: dgx-h200\ngpus: 4\nnics: 2")
-    capped = catalogue.parse_deployment(f"llama-3.1-70b@2x{path}")
+    capped = catalogue.parse_worker(f"llama-3.1-70b@2x{path}")
     assert (capped.gpus, capped.gpu.name, capped.gpu.nic_bytes_per_s) == (8, "h200", 25e9)
     assert capped.has_own_hardware
-    assert not catalogue.parse_deployment("llama-3.1-70b@2xdgx-h200").has_own_hardware
+    assert not catalogue.parse_worker("llama-3.1-70b@2xdgx-h200").has_own_hardware
     path.write_text(f"gpu: {slow.name}\ngpus: 4\nnics: 2\nnic_bytes_per_s: 25e9")
-    found = catalogue.parse_deployment(f"llama-3.1-70b@2x{path}")
-    assert catalogue.parse_deployment(found.name) == found
+    found = catalogue.parse_worker(f"llama-3.1-70b@2x{path}")
+    assert catalogue.parse_worker(found.name) == found
     with pytest.raises(InputError, match="is a node"):
         catalogue.gpu(str(path))
     with pytest.raises(InputError, match="is a GPU, not a node"):
@@ -176,11 +176,11 @@ def test_kept_in_the_users_folder_it_has_a_name(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(slow.parent))
     with pytest.raises(InputError, match="no GPU or node 'slow-200'"):
-        catalogue.parse_deployment("llama-3.1-8b@1xslow-200")
+        catalogue.parse_worker("llama-3.1-8b@1xslow-200")
     kept = slow.parent / "loadstone" / "hardware"
     kept.mkdir(parents=True)
     slow.rename(kept / "slow-200.yaml")
-    found = catalogue.parse_deployment("llama-3.1-8b@1xSlow-200")
+    found = catalogue.parse_worker("llama-3.1-8b@1xSlow-200")
     assert found.gpu.hbm_bytes == 96 * GIB
     assert found.name.partition("@")[2].startswith("1xslow-200/")
     assert "slow-200" in [gpu.name for gpu in catalogue.gpus()]
@@ -209,11 +209,11 @@ def test_size_takes_it_wherever_a_name_goes(slow: Path, loadstone: Loadstone) ->
 
 def test_it_is_as_uncertain_as_a_gpu_that_nobody_has_measured(slow: Path) -> None:
     own, measured = (
-        profile_of(catalogue.parse_deployment(f"llama-3.1-8b@1x{name}/engine=sglang,version=0.5.0"))
+        profile_of(catalogue.parse_worker(f"llama-3.1-8b@1x{name}/engine=sglang,version=0.5.0"))
         for name in (slow, "h200")
     )
     unknown = profile_of(
-        catalogue.parse_deployment("llama-3.1-8b@1xgaudi3/engine=sglang,version=0.5.0")
+        catalogue.parse_worker("llama-3.1-8b@1xgaudi3/engine=sglang,version=0.5.0")
     )
     assert own.logarithms == measured.logarithms
     assert (own.covariance, own.residual) == (unknown.covariance, unknown.residual)

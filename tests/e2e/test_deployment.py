@@ -316,7 +316,7 @@ def test_engine_and_version(
     said = stated(text, target)
     assert (said["engine"], said["engine_version"]) == (engine, version)
     assert said["name"] == f"llama-3.1-8b@1xh100/{options}"
-    assert parse_deployment(said["name"]).gpu.name == "h100"
+    assert parse_deployment(said["name"]).worker.gpu.name == "h100"
 
 
 @pytest.mark.parametrize(

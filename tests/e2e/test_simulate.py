@@ -13,7 +13,7 @@ import pytest
 
 import loadstone as package
 from conftest import Loadstone, Outcome
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.memory import max_context
@@ -203,7 +203,7 @@ def test_a_cell_of_long_answers_lasts_for_several_of_them(simulate: Loadstone) -
 
 
 def test_what_size_holds_is_simulated(simulate: Loadstone) -> None:
-    longest = max_context(parse_deployment("llama-3.1-8b@1xl4"))
+    longest = max_context(parse_worker("llama-3.1-8b@1xl4"))
     done = simulate(
         "llama-3.1-8b@1xl4",
         "--input",

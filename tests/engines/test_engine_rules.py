@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.engines.sglang import KEEP_FREE
@@ -13,7 +13,7 @@ from loadstone.predict.scheduler import EnginePolicy, policy_of
 
 
 def habits(deployment: str) -> EnginePolicy:
-    return policy_of(parse_deployment(deployment))
+    return policy_of(parse_worker(deployment))
 
 
 @pytest.mark.parametrize(
@@ -128,10 +128,10 @@ def test_an_argument_that_is_none_is_named(wrong: str) -> None:
     ],
 )
 def test_the_longest_context(deployment: str, tokens: int) -> None:
-    assert rules_of(parse_deployment(deployment)).context_limit == tokens
+    assert rules_of(parse_worker(deployment)).context_limit == tokens
 
 
 def test_whole_prompts_or_pieces_by_context() -> None:
-    rules = Vllm(parse_deployment("llama-3.1-8b@1xh100/version=0.6.3"))
+    rules = Vllm(parse_worker("llama-3.1-8b@1xh100/version=0.6.3"))
     assert not rules.chunks_prompts(32_768)
     assert rules.chunks_prompts(32_769)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.catalogue.engines import ARGUMENTS, CHOICES, ENGINES, OWNERS
 from loadstone.core.errors import InputError
 from loadstone.engines import keywords_named, launch_named, launch_of, rules_of
@@ -21,7 +21,7 @@ NODES = ("192.168.114.10", "192.168.114.11")
 
 
 def made(deployment: str, site: Site | None = None) -> Launch:
-    return launch_of(parse_deployment(deployment), site or Site())
+    return launch_of(parse_worker(deployment), site or Site())
 
 
 def lines(deployment: str, site: Site | None = None) -> list[str]:
@@ -274,7 +274,7 @@ def test_every_argument_reaches_the_engine_or_is_refused(engine: str) -> None:
             else VALUES.get(name, "1")
         )
         without, text = made(base, site), f"{base},{name}={value}{beside}"
-        if OWNERS.get(name) is None and name not in rules_of(parse_deployment(base)).spelled:
+        if OWNERS.get(name) is None and name not in rules_of(parse_worker(base)).spelled:
             with pytest.raises(InputError, match="no command of"):
                 made(text, site)
             continue

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from engines.recommended import RECOMMENDED
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.catalogue.checkpoints import published
 from loadstone.commands import app
 from loadstone.core.errors import InputError
@@ -70,7 +70,7 @@ def test_what_the_engine_will_not_start_is_said_with_its_command(deployment: str
 def test_what_was_named_is_started_also_where_others_have_its_shapes(
     name: str, checkpoint: str
 ) -> None:
-    deployment = parse_deployment(f"{name}@8xb200")
+    deployment = parse_worker(f"{name}@8xb200")
     for engine_text in (f"{name}@8xb200", deployment.name):  # what is printed starts the same
         (rank,) = launch_named(engine_text, Site()).ranks
         assert rank.argv[2] == checkpoint
@@ -111,13 +111,13 @@ def test_a_folder_is_started_as_it_is(tmp_path: Path) -> None:
 def test_a_checkpoint_of_the_planned_precision_is_named_or_a_folder_for_it(
     deployment: str, loaded: str
 ) -> None:
-    launch = launch_of(parse_deployment(deployment))
+    launch = launch_of(parse_worker(deployment))
     assert loaded in launch.ranks[0].argv
     assert any(loaded in note for note in launch.notes)
 
 
 def test_the_cache_s_precision_is_said_where_the_checkpoint_has_another() -> None:
-    launch = launch_of(parse_deployment("llama-3.1-70b-instruct:fp8@8xh200/engine=tensorrt-llm"))
+    launch = launch_of(parse_worker("llama-3.1-70b-instruct:fp8@8xh200/engine=tensorrt-llm"))
     assert launch.files["trtllm.yaml"] == "kv_cache_config:\n  dtype: bfloat16\n"
 
 
@@ -131,7 +131,7 @@ def test_the_cache_s_precision_is_said_where_the_checkpoint_has_another() -> Non
     ],
 )  # fmt: skip
 def test_what_would_not_start_is_said_before(deployment: str, note: str) -> None:
-    assert any(note in each for each in launch_of(parse_deployment(deployment)).notes)
+    assert any(note in each for each in launch_of(parse_worker(deployment)).notes)
 
 
 @pytest.mark.parametrize(
@@ -143,18 +143,18 @@ def test_what_would_not_start_is_said_before(deployment: str, note: str) -> None
 )
 def test_what_the_engine_cannot_do_is_refused(deployment: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem):
-        launch_of(parse_deployment(deployment))
+        launch_of(parse_worker(deployment))
 
 
 def test_a_cache_s_precision_that_nothing_says_is_the_model_s_own() -> None:
-    model = parse_deployment("llama-3.1-405b@8xb200").model
+    model = parse_worker("llama-3.1-405b@8xb200").model
     kv = {each.name: each.kv for each in published(model, "llama-3.1-405b-instruct")}
     assert kv["nvidia/Llama-3.1-405B-Instruct-FP4"] == model.kv_dtype == "bf16"
     assert kv["nvidia/Llama-3.1-405B-Instruct-FP8"] == "fp8"
 
 
 def test_published_checkpoints_are_of_the_model_that_was_named() -> None:
-    model = parse_deployment("llama-3.3-70b@8xh200").model
+    model = parse_worker("llama-3.3-70b@8xh200").model
     names = {each.name for each in published(model, "llama-3.3-70b")}
     assert "nvidia/Llama-3.3-70B-Instruct-FP8" in names
     assert not any("3.1" in name for name in names)

@@ -18,7 +18,7 @@ import pytest
 
 from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import free_port
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence
@@ -128,7 +128,7 @@ def theirs(log: str) -> Iterator[tuple[str, int, int]]:
 def ours(
     lengths: list[tuple[int, int]], kv_tokens: int = KV_TOKENS
 ) -> Iterator[tuple[str, int, int]]:
-    known = policy_of(parse_deployment("llama-3.1-8b@1xh100/engine=sglang"))
+    known = policy_of(parse_worker("llama-3.1-8b@1xh100/engine=sglang"))
     policy = EnginePolicy(
         kv_blocks=kv_tokens, block_tokens=1, max_batched_tokens=CHUNK, max_seqs=SEQS, order=known.order,
         keep_free=known.keep_free, prefix_cache=False,

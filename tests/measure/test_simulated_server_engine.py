@@ -19,7 +19,7 @@ import pytest
 
 import loadstone
 from conftest import eventually
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.measure.simulated_server import TimingServer, start
 from loadstone.measure.simulated_server.engine import RealTimeEngine
 from loadstone.measure.simulated_server.stream import Keys
@@ -79,7 +79,6 @@ def test_it_answers_under_the_models_name(server: TimingServer) -> None:
 @pytest.mark.process
 @pytest.mark.quiet
 def test_tokens_come_at_the_deployments_speed(server: TimingServer) -> None:
-    from loadstone.catalogue.deployment.shorthand import parse_deployment
     from loadstone.predict.simulator.fleet import fleet_of
 
     model = fleet_of(parse_deployment(DEPLOYMENT)).model
@@ -149,7 +148,7 @@ def test_what_can_never_fit_is_refused(server: TimingServer) -> None:
             small.url + "/v1/completions", json={"prompt": "a", "max_tokens": 120_000}
         )
         assert refused.status_code == 400
-        longest = max_context(parse_deployment(f"{DEPLOYMENT}/gpu_memory_utilization=0.25"))
+        longest = max_context(parse_worker(f"{DEPLOYMENT}/gpu_memory_utilization=0.25"))
         assert f"maximum context length is {longest} tokens" in refused.json()["error"]["message"]
         assert httpx.get(small.url + "/health").status_code == 200
 

@@ -33,7 +33,7 @@ def test_all_deployments_of_the_facts_can_be_read(tmp_path: Path) -> None:
         assert bool(point.deployment or point.stat or point.exclude)
         assert not point.wrong
         if point.deployment and not point.exclude:
-            assert deployment_of(point).engine_version
+            assert deployment_of(point).decoder.engine_version
 
 
 @pytest.mark.skipif(
@@ -54,9 +54,9 @@ def test_rows_with_their_facts(tmp_path: Path) -> None:
     ]
     assert {deployment_of(point).gpus for _, point in squared if point.deployment} <= {8, 64}
     copies = [point for point in points if point.unfitted == "users of several copies"]
-    assert {case_of(point).deployment.engine_version for point in copies} == {"1.3.0rc5"}
+    assert {case_of(point).worker.engine_version for point in copies} == {"1.3.0rc5"}
     months = [
-        deployment_of(point).engine_version
+        deployment_of(point).decoder.engine_version
         for row, point in zip(rows, points, strict=True)
         if not row["engine_version"] and "measured=2026-04" in row["notes"] and point.deployment
     ]

@@ -26,7 +26,7 @@ from loadstone.calibrate.cases import (
 )
 from loadstone.calibrate.points import Point, deployment_of
 from loadstone.calibrate.update import _widths, update
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
@@ -52,7 +52,7 @@ def values(**changes: float) -> np.ndarray:
 
 
 def model_of(**changes: float) -> StepModel:
-    deployment = parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm")
+    deployment = parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm")
     return StepModel(
         deployment, prior_profile(), values=values(**{"request_token_s": 1e-30, **HOST, **changes})
     )
@@ -193,10 +193,10 @@ def test_what_cannot_be_predicted_says_why(changes: dict[str, object], reason: s
 
 
 def test_precisions_by_their_other_names() -> None:
-    deployment = deployment_of(point_of(1, 8, precision="FP8 (native)", kv_dtype="float16"))
+    deployment = deployment_of(point_of(1, 8, precision="FP8 (native)", kv_dtype="float16")).worker
     assert (deployment.weights_dtype, deployment.kv_dtype) == ("fp8", "fp16")
-    assert deployment_of(point_of(1, 8, kv_dtype="fp8_e5m2")).kv_dtype == "fp8_e5m2"
-    assert deployment_of(point_of(1, 8, kv_dtype="auto")).kv_dtype == "bf16"
+    assert deployment_of(point_of(1, 8, kv_dtype="fp8_e5m2")).worker.kv_dtype == "fp8_e5m2"
+    assert deployment_of(point_of(1, 8, kv_dtype="auto")).worker.kv_dtype == "bf16"
 
 
 def test_no_more_users_than_requests_are_there_at_once() -> None:
@@ -477,7 +477,7 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
         (4, 12),
     ]  # the warm-up is simulated too
     profile = load(tmp_path / "profiles" / "mine.json")
-    model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
+    model = StepModel(parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm"), profile)
     assert model.decode_line(1)[0] == pytest.approx(0.01, rel=0.25)
     in_python = calibrate_profile(
         str(run.folder), deployment=where[1], out=tmp_path / "other", force=True
@@ -662,7 +662,7 @@ def test_what_cannot_calibrate_is_one_line(loadstone: Loadstone, tmp_path: Path)
 def test_calibration_states_the_interval_that_a_simulation_has() -> None:
     """Of a shipped profile the spread on a machine that no fit has seen, not that of the fit's own
     points."""
-    profile = profile_of(parse_deployment("llama-3.1-8b@1xh100"))
+    profile = profile_of(parse_worker("llama-3.1-8b@1xh100"))
     known = np.zeros((1, len(profile.names)))
     for quantity, least in (("tpot", 0.30), ("ttft", 0.63)):
         (width,) = _widths(profile, known, quantity)

@@ -13,7 +13,7 @@ import loadstone
 from loadstone.calibrate.cases import case_of, slower_than_fewer
 from loadstone.calibrate.points import Point
 from loadstone.calibrate.validate import Scored, score
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.bound_errors import estimate_error
 from loadstone.predict.simulator.cell import run_cell
@@ -61,7 +61,7 @@ def margin(row: Scored, name: str) -> float:
 def test_classes_without_measurements_have_wider_intervals(
     deployment: str, what: str, times: float
 ) -> None:
-    deployed = parse_deployment(deployment)
+    deployed = parse_worker(deployment)
     found = uncovered_classes(deployed)
     assert any(what in each.what for each in found), found
     assert widening(found) == times == profile_of(deployed).wider
@@ -73,7 +73,7 @@ def test_what_is_covered_is_in_no_class() -> None:
         "deepseek-r1@8xb300/tp8,engine=sglang,version=0.5.12", "deepseek-r1:mxfp4@8xmi355x/tp8,engine=sglang",
         "deepseek-r1@8xh200/tp8,engine=tensorrt-llm", "deepseek-r1@4xgb200/tp4,engine=sglang",
     ):  # fmt: skip
-        assert uncovered_classes(parse_deployment(text)) == []
+        assert uncovered_classes(parse_worker(text)) == []
 
 
 def test_twice_as_wide_is_so_in_ln() -> None:
@@ -82,13 +82,13 @@ def test_twice_as_wide_is_so_in_ln() -> None:
         for at in ("0.5.9", "0.5.10")
     )
     assert margin(bad, "tpot") > 1.4 * margin(plain, "tpot")
-    profile = profile_of(parse_deployment("llama-3.1-8b@1xh100/engine=vllm"))
+    profile = profile_of(parse_worker("llama-3.1-8b@1xh100/engine=vllm"))
     wider = msgspec.structs.replace(profile, wider=2.0)
     assert remaining(wider)["tpot"] == 2 * remaining(profile)["tpot"]
 
 
 def test_large_bursts_and_batches_above_the_graphs_are_classes_of_loads() -> None:
-    deployed = parse_deployment("llama-3.1-8b@1xh100/engine=vllm")
+    deployed = parse_worker("llama-3.1-8b@1xh100/engine=vllm")
     assert uncovered_load(deployed, 499, 64) == []
     assert [each.what for each in uncovered_load(deployed, 500, 64)] == [
         "bursts of 500 requests and more"
@@ -119,7 +119,7 @@ def test_errors_of_loads_without_measurements_are_twice_as_wide(few, many) -> No
 
 def test_a_family_held_out_leaves_its_fits_uncertainty_and_says_how_many_rows() -> None:
     """Of SGLang on CDNA 3 all measurements are of DeepSeek."""
-    deployed = parse_deployment("deepseek-r1@8xmi300x/tp8,engine=sglang,version=0.5.12")
+    deployed = parse_worker("deepseek-r1@8xmi300x/tp8,engine=sglang,version=0.5.12")
     profile = profile_of(deployed)
     left = leave_out(profile, "deepseek-v3")
     assert left.provenance.rows == 0 < profile.provenance.rows
@@ -179,20 +179,18 @@ def test_tpot_that_rises_with_tp_is_the_hosts() -> None:
 
 def test_sglang_keeps_three_states_for_each_request_of_a_hybrid() -> None:
     text = "qwen3-next-80b-a3b@4xh100/tp4,engine=sglang"
-    shared, alone = (
-        memory_of(parse_deployment(text + more)) for more in ("", ",prefix_caching=off")
-    )
+    shared, alone = (memory_of(parse_worker(text + more)) for more in ("", ",prefix_caching=off"))
     assert shared.requests(1) == pytest.approx(alone.requests(1) / 3)
 
 
 def test_deepseek_v4_runs_as_many_with_drafts() -> None:
     for drafts in ("", ",num_speculative_tokens=3"):
-        policy = policy_of(parse_deployment(f"deepseek-v4-pro@8xb200/tp8,engine=sglang{drafts}"))
+        policy = policy_of(parse_worker(f"deepseek-v4-pro@8xb200/tp8,engine=sglang{drafts}"))
         assert policy.max_seqs == 256
 
 
 def test_a_fraction_that_would_fit_is_named() -> None:
-    deployed = parse_deployment("deepseek-r1@8xh200/tp8,engine=sglang,chunked_prefill_size=131072")
+    deployed = parse_worker("deepseek-r1@8xh200/tp8,engine=sglang,chunked_prefill_size=131072")
     assert "mem_fraction_static=0.8 would" in no_room(deployed, memory_of(deployed))
-    given = parse_deployment(deployed.name + ",mem_fraction_static=0.8")
+    given = parse_worker(deployed.name + ",mem_fraction_static=0.8")
     assert engine_limits(given).kv_tokens > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.step import StepModel
@@ -41,32 +41,32 @@ SEEING = "qwen3.5-397b-a17b:fp8@8xb200/tp8"
     ],
 )
 def test_the_largest_step_with_prompts(deployment: str, tokens: int) -> None:
-    assert rules_of(parse_deployment(deployment)).graph_tokens == tokens
+    assert rules_of(parse_worker(deployment)).graph_tokens == tokens
 
 
 def test_arguments_that_are_none_are_told() -> None:
     with pytest.raises(
         InputError, match="--cudagraph-mode: 'maybe' is not a mode of vLLM; use NONE, FULL_DECODE"
     ):
-        StepModel(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=maybe"))
+        StepModel(parse_worker(f"{DENSE},engine=vllm,cudagraph_mode=maybe"))
     with pytest.raises(
         InputError, match="--max-cudagraph-capture-size: 'many' is not a whole number"
     ):
-        StepModel(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many"))
+        StepModel(parse_worker(f"{DENSE},engine=vllm,max_cudagraph_capture_size=many"))
 
 
 def test_decode_steps() -> None:
-    assert rules_of(parse_deployment(f"{DENSE},engine=vllm,version=0.2")).is_eager
-    assert rules_of(parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=NONE")).is_eager
+    assert rules_of(parse_worker(f"{DENSE},engine=vllm,version=0.2")).is_eager
+    assert rules_of(parse_worker(f"{DENSE},engine=vllm,cudagraph_mode=NONE")).is_eager
     assert not rules_of(
-        parse_deployment(f"{DENSE},engine=vllm,cudagraph_mode=FULL_DECODE_ONLY")
+        parse_worker(f"{DENSE},engine=vllm,cudagraph_mode=FULL_DECODE_ONLY")
     ).is_eager
 
 
 def test_prompts_beyond_the_graphs_wait_for_their_launches() -> None:
     """A prompt of 600 tokens takes longer where graphs end at 512, one of 500 does not."""
     short, long = (
-        StepModel(parse_deployment(f"{DENSE},engine=vllm,max_cudagraph_capture_size={size}"))
+        StepModel(parse_worker(f"{DENSE},engine=vllm,max_cudagraph_capture_size={size}"))
         for size in (512, 2048)
     )
     assert short.step_s(0, 0, [(500, 0)]) == long.step_s(0, 0, [(500, 0)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import loadstone
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.catalogue.deployment.shorthand import models_of
 from loadstone.core.errors import InputError
 from loadstone.engines import ranks
@@ -51,10 +51,10 @@ NAMED = f"{LARGE},num_speculative_tokens=5,draft=llama-3-8b"
     ],
 )
 def test_it_is_named_as_a_model_is(said: str, model: str, weights: str) -> None:
-    found = parse_deployment(f"{LARGE},num_speculative_tokens=5,{said}")
+    found = parse_worker(f"{LARGE},num_speculative_tokens=5,{said}")
     assert found.draft is not None
     assert (found.draft.model.name, found.draft.weights_dtype) == (model, weights)
-    assert parse_deployment(found.name) == found
+    assert parse_worker(found.name) == found
 
 
 def test_a_config_as_the_draft(tmp_path: Path) -> None:
@@ -64,13 +64,13 @@ def test_a_config_as_the_draft(tmp_path: Path) -> None:
     )
     # Its path ends as that of a file of hardware does.
     text = f"{LARGE},draft={tmp_path / 'config.json'}:fp8,num_speculative_tokens=2"
-    found = parse_deployment(text)
+    found = parse_worker(text)
     assert found.gpu.name == "h200"
     assert found.draft is not None
     assert (found.draft.model.hidden, found.draft.weights_dtype) == (64, "fp8")
     assert models_of(text) == ["llama-3-70b", str(tmp_path / "config.json")]
     other = text.replace("draft=", "--speculative-model=")
-    assert parse_deployment(other) == found
+    assert parse_worker(other) == found
     assert models_of(other) == models_of(text)
 
 
@@ -89,7 +89,7 @@ def test_a_config_as_the_draft(tmp_path: Path) -> None:
 )
 def test_one_that_cannot_guess_is_one_line(said: str, why: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_deployment(f"{LARGE},{said}")
+        parse_worker(f"{LARGE},{said}")
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -99,8 +99,8 @@ def test_one_that_cannot_guess_is_one_line(said: str, why: str) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_every_rank_holds_its_part_of_it(engine: str) -> None:
-    plain, named = (parse_deployment(f"{text},engine={engine}") for text in (LARGE, NAMED))
-    (alone,) = ranks(parse_deployment("llama-3-8b@8xh200/tp8"))
+    plain, named = (parse_worker(f"{text},engine={engine}") for text in (LARGE, NAMED))
+    (alone,) = ranks(parse_worker("llama-3-8b@8xh200/tp8"))
     (before,), (after,) = ranks(plain), ranks(named)
     assert after.weights_bytes == before.weights_bytes + alone.weights_bytes
     one, other = size(plain, 8192), size(named, 8192)
@@ -115,7 +115,7 @@ def test_every_rank_holds_its_part_of_it(engine: str) -> None:
 def test_memory_is_not_kept_free_for_one_that_is_counted() -> None:
     text = "deepseek-v3@8xh200/engine=sglang,version=0.5.0"
     plain, named = (
-        size(parse_deployment(text + more), 8192)
+        size(parse_worker(text + more), 8192)
         for more in ("", ",num_speculative_tokens=3,draft=qwen3-8b")
     )
     assert named.activation_bytes == plain.activation_bytes
@@ -123,17 +123,17 @@ def test_memory_is_not_kept_free_for_one_that_is_counted() -> None:
 
 def test_of_a_pipeline_the_last_stage_holds_it_whole() -> None:
     more = "num_speculative_tokens=5,draft=llama-3-8b"
-    first, last = ranks(parse_deployment(f"llama-3-70b@16xh200/tp8,pp2,{more}"))
-    (alone,) = ranks(parse_deployment("llama-3-8b@8xh200/tp8"))
-    plain = ranks(parse_deployment("llama-3-70b@16xh200/tp8,pp2"))
+    first, last = ranks(parse_worker(f"llama-3-70b@16xh200/tp8,pp2,{more}"))
+    (alone,) = ranks(parse_worker("llama-3-8b@8xh200/tp8"))
+    plain = ranks(parse_worker("llama-3-70b@16xh200/tp8,pp2"))
     assert first == plain[0]
     assert last.weights_bytes == plain[1].weights_bytes + alone.weights_bytes
-    assert memory_of(parse_deployment(f"llama-3-70b@16xh200/tp8,pp2,{more}")).binding == 1
+    assert memory_of(parse_worker(f"llama-3-70b@16xh200/tp8,pp2,{more}")).binding == 1
 
 
 def test_it_is_on_the_nodes_of_one_stage() -> None:
     for cut, nodes in (("tp8,pp2", 1), ("tp16", 2), ("tp4,dp4", 1)):
-        drafting = parse_deployment(
+        drafting = parse_worker(
             f"llama-3-70b@16xh200/{cut},num_speculative_tokens=5,draft=llama-3-8b"
         ).drafting
         assert drafting is not None
@@ -142,10 +142,10 @@ def test_it_is_on_the_nodes_of_one_stage() -> None:
 
 def test_replicas_have_one_each() -> None:
     plain, named = (
-        size(parse_deployment(f"llama-3-70b@8xh200/tp4,dp2{more}"), 8192)
+        size(parse_worker(f"llama-3-70b@8xh200/tp4,dp2{more}"), 8192)
         for more in ("", ",num_speculative_tokens=5,draft=llama-3-8b")
     )
-    (alone,) = ranks(parse_deployment("llama-3-8b@4xh200/tp4"))
+    (alone,) = ranks(parse_worker("llama-3-8b@4xh200/tp4"))
     assert named.weights_bytes - plain.weights_bytes == 8 * alone.weights_bytes
 
 
@@ -158,14 +158,14 @@ def test_replicas_have_one_each() -> None:
     ],
 )  # fmt: skip
 def test_what_engines_refuse(deployment: str, why: str) -> None:
-    row = size(parse_deployment(f"{deployment},num_speculative_tokens=4"), 8192)
+    row = size(parse_worker(f"{deployment},num_speculative_tokens=4"), 8192)
     assert not row.fits
     assert why in row.why
 
 
 def test_other_engines_take_another_vocabulary() -> None:
     text = "qwen2.5-72b@2xh200/draft=qwen2.5-0.5b,num_speculative_tokens=4,engine=sglang"
-    assert size(parse_deployment(text), 8192).fits
+    assert size(parse_worker(text), 8192).fits
 
 
 # --- in time --------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Alone:
     """A model's passes by the fit's own formulas, of arrays."""
 
     def __init__(self, text: str) -> None:
-        self.model = StepModel(parse_deployment(text), prior_profile())
+        self.model = StepModel(parse_worker(text), prior_profile())
         self.work, self.values = self.model.work, self.model.values[None, :]
 
     def body(self, tokens: int) -> float:
@@ -206,7 +206,7 @@ def test_each_guess_is_a_pass_of_the_draft() -> None:
     """Of which the first reads all that the large one has verified; then a token of each request at
     a time."""
     large, draft = Alone(LARGE), Alone("llama-3-8b@8xh200/tp8")
-    named = StepModel(parse_deployment(NAMED), prior_profile(), draft_tokens=5)
+    named = StepModel(parse_worker(NAMED), prior_profile(), draft_tokens=5)
     verified = large.body(4 * 6) + large.head(4 * 6)
     guessed = draft.body(4 * 6) + draft.head(4) + 4 * (draft.body(4) + draft.head(4))
     base, slope = named.decode_line(4)
@@ -216,7 +216,7 @@ def test_each_guess_is_a_pass_of_the_draft() -> None:
 
 def test_it_reads_the_prompts_too() -> None:
     large, draft = Alone(LARGE), Alone("llama-3-8b@8xh200/tp8")
-    named = StepModel(parse_deployment(NAMED), prior_profile(), draft_tokens=5)
+    named = StepModel(parse_worker(NAMED), prior_profile(), draft_tokens=5)
     pairs = 40 * (100 + 20)
     verified = (
         large.body(3 * 6 + 40)
@@ -236,8 +236,8 @@ def test_it_reads_the_prompts_too() -> None:
 
 def test_without_graphs_every_pass_is_launched() -> None:
     large, draft = Alone(f"{LARGE},enforce_eager=1"), Alone("llama-3-8b@8xh200/tp8")
-    eager = StepModel(parse_deployment(f"{NAMED},enforce_eager=1"), prior_profile(), draft_tokens=5)
-    graphs = StepModel(parse_deployment(NAMED), prior_profile(), draft_tokens=5)
+    eager = StepModel(parse_worker(f"{NAMED},enforce_eager=1"), prior_profile(), draft_tokens=5)
+    graphs = StepModel(parse_worker(NAMED), prior_profile(), draft_tokens=5)
     host = large.host(1, "step_s")
     kernels = graphs.decode_line(1)[0] - host
     launches = large.launches + 5 * draft.launches
@@ -245,7 +245,7 @@ def test_without_graphs_every_pass_is_launched() -> None:
 
 
 def test_draws_and_the_speed_of_light_have_a_draft_too() -> None:
-    named, layer = (StepModel(parse_deployment(text), prior_profile(), draft_tokens=5)
+    named, layer = (StepModel(parse_worker(text), prior_profile(), draft_tokens=5)
                     for text in (NAMED, f"{LARGE},num_speculative_tokens=5"))  # fmt: skip
     assert named.light().decode_line(1)[0] > layer.light().decode_line(1)[0]
     assert named.light().decode_line(1)[0] < named.decode_line(1)[0]

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import script
 from loadstone import catalogue
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR
@@ -78,7 +78,7 @@ def test_variants_of_an_architecture_take_its_kernels_and_what_it_cannot_multipl
 @pytest.mark.parametrize("model", ["qwen3-30b-a3b", "gpt-oss-20b"])
 def test_prompts_of_experts_follow_the_data_sheets_of_cards_alike(model: str) -> None:
     def prompt_s(gpu: str) -> float:
-        deployed = parse_deployment(f"{model}@1x{gpu}/engine=vllm")
+        deployed = parse_worker(f"{model}@1x{gpu}/engine=vllm")
         return StepModel(deployed, prior_profile()).step_s(0, 0, [(8192, 0)])
 
     assert prompt_s("a100-pcie") == pytest.approx(
@@ -232,7 +232,7 @@ def experts_s(work: Work, tokens: float, **coefficients: float) -> float:
 
 
 def test_experts_touched_are_those_of_uniform_routing_and_fewer_where_some_are_favoured() -> None:
-    deployment = parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm")
+    deployment = parse_worker("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm")
     work = work_of(deployment)
     at = int(np.flatnonzero(work.operators.kind == EXPERTS)[0])
     reading_s = work.operators.weights[at] / (work.operators.efficiency_memory[at] * work.hbm[0])
@@ -245,7 +245,7 @@ def test_experts_touched_are_those_of_uniform_routing_and_fewer_where_some_are_f
 
 
 def test_the_speed_of_light_has_no_floors_and_full_reach() -> None:
-    work = work_of(parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
+    work = work_of(parse_worker("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
     light = ideal(work)
     at = work.operators.kind == EXPERTS
     assert (work.operators.floor[at] > 0).all()
@@ -256,7 +256,7 @@ def test_the_speed_of_light_has_no_floors_and_full_reach() -> None:
 
 
 def test_tokens_are_dealt_out_at_the_rate_their_kernel_was_measured_at() -> None:
-    work = work_of(parse_deployment("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
+    work = work_of(parse_worker("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
     at = int(np.flatnonzero(work.operators.kind == EXPERTS)[0])
     slower = work.with_operators(efficiency_moving=work.operators.efficiency_moving / 2)
     values = np.exp(PRIOR)[None, :].copy()
@@ -281,7 +281,7 @@ def test_a_table_of_launches_that_no_graph_replayed_is_not_taken(tmp_path: Path)
 
 def test_a_norm_over_all_heads_is_one_more_collective_a_layer() -> None:
     def collectives(model: str) -> float:
-        work = work_of(parse_deployment(f"{model}@4xh200/tp4,engine=vllm"))
+        work = work_of(parse_worker(f"{model}@4xh200/tp4,engine=vllm"))
         return float(
             work.operators.layers[work.operators.kind == COLLECTIVE].sum()
             / work.operators.layers[work.operators.kind == EXPERTS].sum()

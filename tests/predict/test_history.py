@@ -25,7 +25,7 @@ def test_repeats_of_a_setup_and_release_are_one_cell() -> None:
 def test_gpus_are_those_of_tp_whatever_ep() -> None:
     (cell,) = history.cells([ROW])
     point = history.point_of(1, cell)
-    deployed = deployment_of(point)
+    deployed = deployment_of(point).worker
     assert (deployed.gpus, deployed.tp, deployed.ep) == (8, 8, 8)
     assert point.output_tokens_per_s == 32.8 * 8
     assert deployed.engine_version == "1.1.0"

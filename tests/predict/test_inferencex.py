@@ -97,11 +97,11 @@ def test_rows_of_the_fit_are_met() -> None:
     cases = [case_of(point) for point in read_points(POINTS)[::3]]
     cases = [case for case in cases if case.policy.speculative is None and case.users <= 64]
     table = CaseTable(cases)
-    refresh(table, np.array([profile_of(case.deployment).values() for case in cases]))
+    refresh(table, np.array([profile_of(case.worker).values() for case in cases]))
     off = np.array(
         [abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1) for at, case in enumerate(cases)]
     )
-    amd = np.array([case.deployment.gpu.vendor == "amd" for case in cases])
+    amd = np.array([case.worker.gpu.vendor == "amd" for case in cases])
     assert amd.sum() > 8 < (~amd).sum()
     assert np.median(off[amd]) < 0.10
     assert np.median(off[~amd]) < 0.10

@@ -19,7 +19,7 @@ POINT = Point(
 
 def ttft_s(**changes: object) -> float:
     case = case_of(msgspec.structs.replace(POINT, **changes))
-    outcome, _ = simulate(case, profile_of(case.deployment).values())
+    outcome, _ = simulate(case, profile_of(case.worker).values())
     assert len(outcome.ttft_s) == 40
     return float(np.median(outcome.ttft_s))
 
@@ -42,7 +42,7 @@ def test_tokens_per_second_are_of_the_burst_alone() -> None:
     case = case_of(
         msgspec.structs.replace(POINT, load="rate", load_value=np.inf, cached_tokens=3200)
     )
-    outcome, _ = simulate(case, profile_of(case.deployment).values())
+    outcome, _ = simulate(case, profile_of(case.worker).values())
     assert outcome.output_tokens == 4000
     assert outcome.duration_s < 60
 

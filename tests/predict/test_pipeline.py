@@ -140,7 +140,7 @@ def test_places_are_shared_or_cut_by_batch() -> None:
 def test_as_many_run_at_once_as_sizing_says(deployment: str) -> None:
     deployed = parse_deployment(deployment)
     fleet = fleet_of(deployed)
-    row = size(deployed, 8192)
+    row = size(deployed.worker, 8192)
     # All at once, each with prompts and answers that come to 8,192 tokens; the first ones' answers
     # are not over yet.
     asked = plan(
@@ -167,9 +167,11 @@ def test_virtual_engines_had_their_part_of_the_cache() -> None:
     )
     assert fleet_of(old).replicas == 2
     assert fleet_of(new).replicas == 1
-    assert policy_of(old).pipeline == 1
-    assert policy_of(new).pipeline == 2
-    assert policy_of(old).kv_blocks == pytest.approx(policy_of(new).kv_blocks / 2, rel=0.1)
+    assert policy_of(old.worker).pipeline == 1
+    assert policy_of(new.worker).pipeline == 2
+    assert policy_of(old.worker).kv_blocks == pytest.approx(
+        policy_of(new.worker).kv_blocks / 2, rel=0.1
+    )
 
 
 # --- whatever comes -------------------------------------------------------------------------------

@@ -14,9 +14,13 @@ import pytest
 
 import loadstone
 from loadstone.catalogue.deployment.pools import split_pools
-from loadstone.catalogue.deployment.shorthand import models_of, names_engine, parse_deployment
+from loadstone.catalogue.deployment.shorthand import (
+    models_of,
+    names_engine,
+    parse_deployment,
+    parse_worker,
+)
 from loadstone.core.errors import InputError
-from loadstone.engines import rules_of
 from loadstone.engines.handover import Link, handover_of, link_of
 from loadstone.engines.rules import Handover
 from loadstone.engines.sglang import Sglang
@@ -162,7 +166,7 @@ def test_pools_that_cannot_hand_caches_over_are_refused_in_one_line(text: str, s
 
 def test_what_takes_one_worker_refuses_pools() -> None:
     with pytest.raises(InputError, match="one worker is asked for"):
-        rules_of(parse_deployment(SMALL))
+        parse_worker(SMALL)
 
 
 # --- the way of a request -------------------------------------------------------------------------
@@ -336,7 +340,7 @@ def test_a_link_carries_what_decode_ranks_keep() -> None:
     )  # each of eight gets it whole
     assert whole.transfer_s(1000) == pytest.approx(link.transfer_s(1000))
     grouped = parse_deployment("llama-3.1-70b@prefill=8xh200/tp8+decode=8xh200/tp8")
-    parts = link_of(grouped.pools[0].worker, grouped.pools[1].worker, rules)
+    parts = link_of(grouped.prefiller, grouped.decoder, rules)
     assert parts.token_bytes(1000) == pytest.approx(grouped.model.kv_bytes_per_token())
 
 

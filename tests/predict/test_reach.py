@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadstone.catalogue import gpu, gpus
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.engines import ENGINES
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.boards import (
@@ -24,7 +24,7 @@ from loadstone.predict.step_time.work import COLLECTIVE, GEMM, HEAD, ideal, work
 
 
 def prompt_s(deployment: str) -> float:
-    return StepModel(parse_deployment(deployment), prior_profile()).step_s(0, 0, [(8192, 0)])
+    return StepModel(parse_worker(deployment), prior_profile()).step_s(0, 0, [(8192, 0)])
 
 
 def test_what_the_coefficients_were_fitted_on_is_left_to_them() -> None:
@@ -42,19 +42,19 @@ def test_a_board_reaches_what_its_tables_say() -> None:
     assert board_efficiency(gpu("l40s")).compute[0] * 0.75 == pytest.approx(
         0.58, abs=0.01
     )  # of its peak, in 16 bits
-    work = work_of(parse_deployment("llama-3.1-8b:fp8@1xrtx-pro-6000/engine=vllm"))
+    work = work_of(parse_worker("llama-3.1-8b:fp8@1xrtx-pro-6000/engine=vllm"))
     head, products = work.operators.kind == HEAD, work.operators.kind == GEMM
     assert set(work.operators.efficiency_compute[head]) == {1.07}
     assert set(work.operators.efficiency_compute[products]) == {1.22}
     assert work.products[0] == pytest.approx(
-        0.75 * work_of(parse_deployment("llama-3.1-8b:fp8@1xh100")).products[0]
+        0.75 * work_of(parse_worker("llama-3.1-8b:fp8@1xh100")).products[0]
     )
 
 
 def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> None:
     wide, narrow = "llama-3.1-8b@1xa100/engine=vllm", "llama-3.1-8b:fp8@1xa100/engine=vllm"
     assert prompt_s(narrow) / prompt_s(wide) == pytest.approx(1 / 0.6, rel=0.1)
-    model, other = (StepModel(parse_deployment(each), prior_profile()) for each in (wide, narrow))
+    model, other = (StepModel(parse_worker(each), prior_profile()) for each in (wide, narrow))
     assert other.step_s(1, 1024, []) < 0.7 * model.step_s(1, 1024, [])
     assert widened(gpu("a100-pcie"), ENGINES["sglang"]) == 0.6
     assert {
@@ -65,19 +65,19 @@ def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> No
 
 
 def test_the_speed_of_light_is_the_data_sheets() -> None:
-    light = ideal(work_of(parse_deployment("llama-3.1-8b:int4@1xa100/engine=vllm")))
+    light = ideal(work_of(parse_worker("llama-3.1-8b:int4@1xa100/engine=vllm")))
     assert np.all(light.operators.efficiency_compute == 1)
     assert np.all(light.operators.efficiency_memory == 1)
 
 
 def test_each_stage_of_a_pipeline_has_a_host() -> None:
     def host_s(pp: int) -> float:
-        work = work_of(parse_deployment(f"llama-3.1-70b@8xh100/tp{8 // pp},pp{pp},engine=vllm"))
+        work = work_of(parse_worker(f"llama-3.1-70b@8xh100/tp{8 // pp},pp{pp},engine=vllm"))
         return float(work.stages[0])
 
     assert [host_s(pp) for pp in (1, 2, 8)] == [1, 2, 8]
-    one = StepModel(parse_deployment("llama-3.1-8b@1xh100/engine=vllm"), prior_profile())
-    four = StepModel(parse_deployment("llama-3.1-8b@4xh100/tp1,pp4,engine=vllm"), prior_profile())
+    one = StepModel(parse_worker("llama-3.1-8b@1xh100/engine=vllm"), prior_profile())
+    four = StepModel(parse_worker("llama-3.1-8b@4xh100/tp1,pp4,engine=vllm"), prior_profile())
     waited = 300e-6 + 64 * 6e-6  # step_s and sequence_s of the priors
     assert four.step_s(64, 64 * 1000, []) - one.step_s(64, 64 * 1000, []) == pytest.approx(
         3 * waited, rel=0.15
@@ -89,7 +89,7 @@ def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
     asks for."""
 
     def read(gpu: str, engine: str, kv: str) -> float:
-        deployment = parse_deployment(f"llama-3.1-8b@1x{gpu}/engine={engine},kv={kv}")
+        deployment = parse_worker(f"llama-3.1-8b@1x{gpu}/engine={engine},kv={kv}")
         values = np.exp(PRIOR)
         values[INDEX["attention_decode"]] = {"h100": 0.86, "h200": 0.82, "b200": 0.80}[gpu]
         _, slope_s = StepModel(deployment, prior_profile(), values=values).decode_line(8)
@@ -107,16 +107,14 @@ def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
     assert (
         widening_of(gpu("a100"), ENGINES["vllm"]) == widening_of(gpu("l40s"), ENGINES["vllm"]) == 0
     )
-    assert (
-        ideal(work_of(parse_deployment("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
-    )
+    assert ideal(work_of(parse_worker("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
 
 
 def test_ranks_without_nvlink_wait_for_one_another() -> None:
     """An all-reduce of 16-bit numbers against the tables, at the coefficients of the fit."""
 
     def all_reduce_s(gpu: str, ranks: int, numbers: int) -> float:
-        deployment = parse_deployment(f"llama-3.1-70b:fp8@{ranks}x{gpu}/tp{ranks},engine=vllm")
+        deployment = parse_worker(f"llama-3.1-70b:fp8@{ranks}x{gpu}/tp{ranks},engine=vllm")
         work = work_of(deployment)
         values = np.exp(PRIOR)[None, :].copy()
         values[0, INDEX["collective_s"]], values[0, INDEX["collective_link"]] = 7.1e-6, 0.47

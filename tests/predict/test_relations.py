@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import script
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.core.summary import Summary
 from loadstone.predict.step_time import StepModel
@@ -29,7 +29,7 @@ relations = script(Path(__file__).resolve().parents[2] / "benchmarks/relations.p
 def test_a_small_part_of_the_grid_holds_but_for_what_is_explained() -> None:
     def alike(kind: str, fast: object, slow: object) -> bool:
         """Of GPUs those whose coefficients are the same: others are for the whole grid."""
-        chips = {architecture_of(parse_deployment(point.deployment).gpu) for point in (fast, slow)}
+        chips = {architecture_of(parse_worker(point.deployment).gpu) for point in (fast, slow)}
         return kind != "newer" or len(chips) == 1
 
     asked = relations.relations(("llama-3.1-8b", "qwen3-30b-a3b"), (1, 1024, 16384), (1, 8))
@@ -64,14 +64,14 @@ def test_a_violation_beyond_what_was_measured_is_not_explained() -> None:
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
 def test_quantising_is_part_of_the_kernel_before_a_product_and_no_launch(model: str) -> None:
     def launches(weights: str) -> float:
-        return float(work_of(parse_deployment(f"{model}:{weights}@1xh100")).launches[0])
+        return float(work_of(parse_worker(f"{model}:{weights}@1xh100")).launches[0])
 
     assert launches("fp8") == launches("bf16")
 
 
 def test_experts_in_fp8_are_scaled_by_blocks_or_by_tensors() -> None:
     def prompt_s(model: str) -> float:
-        return StepModel(parse_deployment(f"{model}@1xb200/engine=vllm")).step_s(0, 0, [(8192, 0)])
+        return StepModel(parse_worker(f"{model}@1xb200/engine=vllm")).step_s(0, 0, [(8192, 0)])
 
     # As in the kernels' tables: 0.60 and 1.54 times as long.
     assert prompt_s("qwen3-30b-a3b:fp8") < prompt_s("qwen3-30b-a3b") < prompt_s("qwen3-30b-a3b-fp8")
@@ -96,7 +96,7 @@ def test_an_engine_without_a_per_tensor_kernel_has_its_own_of_16_bits_beside_oth
 
 def test_a_link_of_amds_mesh_reaches_what_it_was_measured_at_beside_nvlinks_coefficient() -> None:
     def reach(gpu: str) -> float:
-        work = work_of(parse_deployment(f"llama-3.1-70b@2x{gpu}/tp2"))
+        work = work_of(parse_worker(f"llama-3.1-70b@2x{gpu}/tp2"))
         return float(work.efficiency_memory[work.kind == COLLECTIVE][0])
 
     assert reach("h200") == 1
@@ -104,7 +104,7 @@ def test_a_link_of_amds_mesh_reaches_what_it_was_measured_at_beside_nvlinks_coef
 
 
 def test_the_parts_of_a_first_token_add_up_to_it() -> None:
-    model = StepModel(parse_deployment("llama-3.1-8b@1xh100"))
+    model = StepModel(parse_worker("llama-3.1-8b@1xh100"))
     for tokens in (1, 20_000):
         total = first_token_s(model, tokens, 8192)
         parts = dict(parts_of(model, lambda each, tokens=tokens: first_token_s(each, tokens, 8192)))

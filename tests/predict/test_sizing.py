@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.engines import ranks, rules_of
 from loadstone.engines.sharding.limits import GIB, MIB, EngineLimits
@@ -24,22 +24,22 @@ PRINTED = re.compile(r"^\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([+−]?[\d.]+) 
 
 
 def test_what_one_gpu_holds_of_llama_8b() -> None:
-    (rank,) = ranks(parse_deployment("llama-3.1-8b@1xh100"))
+    (rank,) = ranks(parse_worker("llama-3.1-8b@1xh100"))
     assert rank.weights_bytes == 2 * 8_030_261_248
     assert rank.cache == (CacheLayer(32, 2 * 8 * 128 * 2.0),)
 
 
 def test_tensor_parallelism_cuts_matrices_and_repeats_norms() -> None:
-    whole = ranks(parse_deployment("llama-3.1-8b@1xh100"))[0].weights_bytes
+    whole = ranks(parse_worker("llama-3.1-8b@1xh100"))[0].weights_bytes
     norms = (2 * 32 + 1) * 4096 * 2
     for tp in (2, 4, 8):
-        (rank,) = ranks(parse_deployment(f"llama-3.1-8b@{tp}xh100/tp{tp}"))
+        (rank,) = ranks(parse_worker(f"llama-3.1-8b@{tp}xh100/tp{tp}"))
         assert rank.weights_bytes == pytest.approx((whole - norms) / tp + norms)
         assert rank.cache == (CacheLayer(32, 2 * 8 / tp * 128 * 2.0),)
 
 
 def test_beyond_the_kv_heads_they_are_copied() -> None:
-    row = size(parse_deployment("llama-3.1-8b@16xh100/tp16"), 4096)
+    row = size(parse_worker("llama-3.1-8b@16xh100/tp16"), 4096)
     assert row.kv_replication == 2
     assert row.kv_bytes == 2 * 4096 * 131_072
     assert row.kv_bytes_per_token == 131_072
@@ -50,15 +50,15 @@ def test_beyond_the_kv_heads_they_are_copied() -> None:
 
 
 def test_the_latent_is_on_every_rank() -> None:
-    row = size(parse_deployment("deepseek-v3@8xh200/tp8"), 4096)
+    row = size(parse_worker("deepseek-v3@8xh200/tp8"), 4096)
     assert (row.kv_bytes_per_token, row.kv_replication) == (70_272, 8)
     assert row.kv_bytes == 8 * 4096 * 70_272
-    spread = size(parse_deployment("deepseek-v3@8xh200/tp1,dp8,attention-dp,ep8"), 4096, 8)
+    spread = size(parse_worker("deepseek-v3@8xh200/tp1,dp8,attention-dp,ep8"), 4096, 8)
     assert (spread.kv_replication, spread.kv_bytes) == (1, row.kv_bytes)
 
 
 def test_compressed_attention_keeps_a_window_and_a_share_of_the_rest() -> None:
-    (rank,) = ranks(parse_deployment("deepseek-v4-pro@8xb200/tp8"))
+    (rank,) = ranks(parse_worker("deepseek-v4-pro@8xb200/tp8"))
     windows = CacheLayer(61, 512 * 2.0, 128)
     assert rank.cache == (
         windows,
@@ -68,7 +68,7 @@ def test_compressed_attention_keeps_a_window_and_a_share_of_the_rest() -> None:
 
 
 def test_states_are_cut_by_their_heads() -> None:
-    (rank,) = ranks(parse_deployment("qwen3.5-397b-a17b:fp8@8xb200/tp8"))
+    (rank,) = ranks(parse_worker("qwen3.5-397b-a17b:fp8@8xb200/tp8"))
     state = (
         64 * 128 * 128 * 4 + 3 * (2 * 16 + 64) * 128 * 2
     )  # in 32 bits; three inputs of the convolution in 16
@@ -76,11 +76,9 @@ def test_states_are_cut_by_their_heads() -> None:
 
 
 def test_experts_are_dealt_out_or_cut_alike() -> None:
-    cut, dealt = (
-        ranks(parse_deployment(f"mixtral-8x7b@8xh100/tp8{more}"))[0] for more in ("", ",ep8")
-    )
+    cut, dealt = (ranks(parse_worker(f"mixtral-8x7b@8xh100/tp8{more}"))[0] for more in ("", ",ep8"))
     assert cut.weights_bytes == dealt.weights_bytes
-    (shared,) = ranks(parse_deployment("mixtral-8x7b@8xh100/tp1,dp8,attention-dp,ep8"))
+    (shared,) = ranks(parse_worker("mixtral-8x7b@8xh100/tp1,dp8,attention-dp,ep8"))
     assert shared.weights_bytes > cut.weights_bytes  # the attention is whole on each
 
 
@@ -88,22 +86,22 @@ def test_stages_share_layers_and_have_an_end_each() -> None:
     assert stage_layers(32, 4) == [8, 8, 8, 8]
     assert stage_layers(61, 4) == [15, 15, 16, 15]
     assert stage_layers(30, 4) == [7, 8, 8, 7]
-    stages = ranks(parse_deployment("llama-3.1-8b@4xh100/tp1,pp4"))
+    stages = ranks(parse_worker("llama-3.1-8b@4xh100/tp1,pp4"))
     table = 128_256 * 4096 * 2
     assert [rank.head for rank in stages] == [False, False, False, True]
     assert stages[0].weights_bytes == stages[1].weights_bytes + table
     assert stages[3].weights_bytes == stages[1].weights_bytes + table + 4096 * 2
     assert sum(rank.weights_bytes for rank in stages) == 2 * 8_030_261_248
     # Three dense layers, in the first stage alone.
-    uneven = ranks(parse_deployment("deepseek-v3@16xh200/tp8,pp2,nodes=2"))
+    uneven = ranks(parse_worker("deepseek-v3@16xh200/tp8,pp2,nodes=2"))
     assert (
         sum(rank.weights_bytes for rank in uneven)
-        == ranks(parse_deployment("deepseek-v3@8xh200/tp8"))[0].weights_bytes
+        == ranks(parse_worker("deepseek-v3@8xh200/tp8"))[0].weights_bytes
     )
 
 
 def test_precision_of_weights_leaves_the_embeddings() -> None:
-    row = size(parse_deployment("llama-3.1-70b:fp8@2xh100/tp1,dp2"))
+    row = size(parse_worker("llama-3.1-70b:fp8@2xh100/tp1,dp2"))
     embeddings = 2 * 128_256 * 8192
     assert row.weights_bytes / 2 == pytest.approx(70_553_706_496 + embeddings, rel=1e-3)
 
@@ -129,7 +127,7 @@ def test_the_page_has_what_was_printed() -> None:
 def test_the_pages_numbers_are_ours_and_near_those_printed(
     name: str, seen: float, ours: float, off: float
 ) -> None:
-    found = memory_of(parse_deployment(name)).budget.kv_bytes / GIB
+    found = memory_of(parse_worker(name)).budget.kv_bytes / GIB
     assert found == pytest.approx(ours, abs=0.006)
     assert 100 * (found / seen - 1) == pytest.approx(off, abs=0.15)
     # Never more than 3 % beyond what there was; less by 6 %, or by what is little of the GPU.
@@ -138,7 +136,7 @@ def test_the_pages_numbers_are_ours_and_near_those_printed(
 
 def test_an_rtx_4090_holds_what_vllm_gave_it() -> None:
     limits = engine_limits(
-        parse_deployment("llama-3.1-8b@1xrtx-4090/version=0.19.0,max_model_len=32768")
+        parse_worker("llama-3.1-8b@1xrtx-4090/version=0.19.0,max_model_len=32768")
     )
     assert limits.kv_tokens == pytest.approx(41_408, rel=0.03)
     assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == (16, 2048, 256)
@@ -146,16 +144,14 @@ def test_an_rtx_4090_holds_what_vllm_gave_it() -> None:
 
 def test_what_failed_to_start_does_not_fit() -> None:
     # vLLM, one H100: −1.44 GiB were left for KV (benchmarks/results/sizing.md, B).
-    assert (
-        memory_of(parse_deployment("llama-3.1-70b:fp8@1xh100/version=0.15.0")).budget.kv_bytes < 0
-    )
+    assert memory_of(parse_worker("llama-3.1-70b:fp8@1xh100/version=0.15.0")).budget.kv_bytes < 0
 
 
 # --- the worked example ---------------------------------------------------------------------------
 
 
 def test_the_worked_example() -> None:
-    memory = memory_of(parse_deployment("llama-3.1-8b@1xrtx-4090/version=0.19.0"))
+    memory = memory_of(parse_worker("llama-3.1-8b@1xrtx-4090/version=0.19.0"))
     budget = memory.budget
     assert budget.total_bytes - budget.outside_bytes == 22_728_966_930
     assert budget.activation_bytes == 256 * 128_256 * 14 + 4 * 132 * 128_256 + 2 * 2048 * 4096 * 2
@@ -176,15 +172,15 @@ def test_the_worked_example() -> None:
     ],
 )
 def test_graphs_that_are_not_captured_take_no_memory(argument: str, counted: bool) -> None:
-    memory = memory_of(parse_deployment(f"llama-3.1-8b@1xh100/version=0.21.0,{argument}"))
+    memory = memory_of(parse_worker(f"llama-3.1-8b@1xh100/version=0.21.0,{argument}"))
     assert (memory.budget.graphs_bytes > 0) == counted
 
 
 def test_vllms_shares_and_steps_in_flight() -> None:
-    all_of_it = memory_of(parse_deployment("llama-3.1-8b@1xh100/gpu_memory_utilization=1")).budget
+    all_of_it = memory_of(parse_worker("llama-3.1-8b@1xh100/gpu_memory_utilization=1")).budget
     assert all_of_it.outside_bytes == 0
     assert (
-        memory_of(parse_deployment("llama-3.1-8b@1xh100/version=0.21")).budget.graphs_bytes
+        memory_of(parse_worker("llama-3.1-8b@1xh100/version=0.21")).budget.graphs_bytes
         == 1.04 * GIB
     )
     for more, steps, held in (
@@ -192,7 +188,7 @@ def test_vllms_shares_and_steps_in_flight() -> None:
         ("2xh100/tp1,pp2", 3, 1),
         ("1xh100/version=0.29.0", 1, 0),
     ):
-        cache = memory_of(parse_deployment(f"gpt-oss-20b@{more}")).stages[0][2]
+        cache = memory_of(parse_worker(f"gpt-oss-20b@{more}")).stages[0][2]
         assert (cache.in_flight_tokens, cache.held_blocks) == (steps * 8192, held)
 
 
@@ -215,7 +211,7 @@ def test_vllms_shares_and_steps_in_flight() -> None:
     ],
 )
 def test_what_a_scheduler_works_under(name: str, expected: tuple[int, int, int]) -> None:
-    limits = engine_limits(parse_deployment(name))
+    limits = engine_limits(parse_worker(name))
     assert isinstance(limits, EngineLimits)
     assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == expected
     assert limits.kv_tokens == limits.kv_blocks * limits.block_tokens > 100_000
@@ -230,7 +226,7 @@ def test_what_a_scheduler_works_under(name: str, expected: tuple[int, int, int])
 def test_a_scheduler_holds_as_many_requests_as_are_promised(name: str, engine: str) -> None:
     """Windows and states are most of a short request: a cache holds fewer of its tokens than of a
     long one's."""
-    deployment = parse_deployment(name + ("," if "/tp" in name else "/") + f"engine={engine}")
+    deployment = parse_worker(name + ("," if "/tp" in name else "/") + f"engine={engine}")
     for context in (256, 1280, 8192, 32768):
         policy = policy_of(deployment, lengths=np.full(3, context))
         held = min(policy.max_seqs, policy.kv_tokens // context)
@@ -245,21 +241,21 @@ def test_a_scheduler_holds_as_many_requests_as_are_promised(name: str, engine: s
 
 def test_limits_of_what_does_not_fit_say_so() -> None:
     with pytest.raises(InputError, match=r"weights per GPU .* do not fit .* GPUs would"):
-        engine_limits(parse_deployment("llama-3.1-70b@1xh100"))
+        engine_limits(parse_worker("llama-3.1-70b@1xh100"))
     with pytest.raises(
         InputError, match=r"tp3 does not divide the 32 attention heads, .* tp 1, 2, 4, 8, 16, 32 w"
     ):
-        engine_limits(parse_deployment("llama-3.1-8b@3xh100/tp3"))
+        engine_limits(parse_worker("llama-3.1-8b@3xh100/tp3"))
     with pytest.raises(InputError, match="no sizing rules"):
-        engine_limits(parse_deployment("llama-3.1-8b@1xh100/engine=transformers"))
+        engine_limits(parse_worker("llama-3.1-8b@1xh100/engine=transformers"))
 
 
 def test_sglangs_fraction() -> None:
     def slack(name: str) -> float:
-        budget = memory_of(parse_deployment(name)).budget
+        budget = memory_of(parse_worker(name)).budget
         return 1 - budget.activation_bytes / (budget.total_bytes - budget.runtime_bytes)
 
-    total = parse_deployment("llama-3.1-8b@1xh100").gpu.usable_bytes / (1 << 20)
+    total = parse_worker("llama-3.1-8b@1xh100").gpu.usable_bytes / (1 << 20)
     assert slack("llama-3.1-8b@1xh100/engine=sglang") == pytest.approx(
         round(1 - (1536 + 128) / total, 3)
     )
@@ -274,14 +270,14 @@ def test_sglangs_fraction() -> None:
     # 50 sizes there.
     shorter = "engine=sglang,version=0.5.10,chunked_prefill_size=2048"
     assert slack(f"llama-3.1-8b@1xh100/{shorter}") == pytest.approx(round(1 - 10 * 1024 / total, 3))
-    total = parse_deployment("llama-3.1-8b@1xrtx-4090").gpu.usable_bytes / MIB
+    total = parse_worker("llama-3.1-8b@1xrtx-4090").gpu.usable_bytes / MIB
     small = 512 + 1.5 * 4096 + 128 + 2 * 48 + 8 * 50
     assert slack("llama-3.1-8b@1xrtx-4090/engine=sglang,version=0.5.10") == pytest.approx(
         round(1 - small / total, 3)
     )
     # Latent attention: 1536 for prefill; eight replicas of up to 512 with 4.5 for each sequence of
     # theirs.
-    total = parse_deployment("deepseek-v3@8xh200").gpu.usable_bytes / MIB
+    total = parse_worker("deepseek-v3@8xh200").gpu.usable_bytes / MIB
     latent = 512 + 1.5 * 8192 + 8 * 128 + 2 * 512 + 1536 + 8 * 512 * 4.5
     spread = "deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp,engine=sglang"
     assert slack(spread) == pytest.approx(round(1 - latent / total, 3))
@@ -308,15 +304,13 @@ def test_sglangs_fraction() -> None:
     ],
 )
 def test_sglangs_steps_by_the_gpus_memory(name: str, tokens: int, graph: int) -> None:
-    limits = rules_of(
-        parse_deployment(f"{name}{',' if '/' in name else '/'}engine=sglang")
-    ).limits()
+    limits = rules_of(parse_worker(f"{name}{',' if '/' in name else '/'}engine=sglang")).limits()
     assert (limits.block_tokens, limits.max_batched_tokens, limits.max_seqs) == (1, tokens, graph)
 
 
 def test_how_many_sglang_runs_at_once() -> None:
     def most(deployment: str, kv_tokens: int) -> int:
-        rules = rules_of(parse_deployment(deployment))
+        rules = rules_of(parse_worker(deployment))
         return rules.max_seqs(rules.limits(), kv_tokens)
 
     plain = "llama-3.1-8b@1xh100/engine=sglang"  # 512 for each whole context of 131,072
@@ -338,7 +332,7 @@ def test_how_many_sglang_runs_at_once() -> None:
 
 
 def test_sglangs_states_have_nine_parts_of_nineteen() -> None:
-    budget = memory_of(parse_deployment("qwen3.5-397b-a17b:fp8@8xb200/tp8,engine=sglang")).budget
+    budget = memory_of(parse_worker("qwen3.5-397b-a17b:fp8@8xb200/tp8,engine=sglang")).budget
     assert budget.runtime_bytes == 1.9 * GIB
     assert budget.graphs_bytes == (2 * 512 + 8 * 74) * MIB  # 58 sizes up to 8192 and 16 beyond
     room = budget.total_bytes - budget.activation_bytes - budget.runtime_bytes - budget.graphs_bytes
@@ -359,7 +353,7 @@ def test_sglangs_states_have_nine_parts_of_nineteen() -> None:
 def test_tensorrt_llm_takes_a_share_of_what_is_left(
     given: str, tokens: int, seqs: int, share: float
 ) -> None:
-    budget = memory_of(parse_deployment(f"llama-3.1-8b@1xh100/engine=tensorrt-llm{given}")).budget
+    budget = memory_of(parse_worker(f"llama-3.1-8b@1xh100/engine=tensorrt-llm{given}")).budget
     sampling = seqs * 128_256 * 14 + 4 * min(seqs, 132) * 128_256
     assert budget.activation_bytes == 2 * tokens * 4096 * 2 + sampling
     left = budget.total_bytes - 2 * 8_030_261_248 - budget.activation_bytes - 0.46 * GIB
@@ -375,7 +369,7 @@ def test_pieces_add_up_to_the_gpus() -> None:
         "deepseek-v3@8xh200/engine=sglang",
         "llama-3.1-8b@1xl40s/engine=tensorrt-llm",
     ):
-        row = size(parse_deployment(name), 4096, 3)
+        row = size(parse_worker(name), 4096, 3)
         total = (
             row.weights_bytes
             + row.activation_bytes
@@ -387,7 +381,7 @@ def test_pieces_add_up_to_the_gpus() -> None:
 
 
 def test_the_longest_context_fits_and_one_block_more_does_not() -> None:
-    deployment = parse_deployment("llama-3.1-8b@1xrtx-4090")
+    deployment = parse_worker("llama-3.1-8b@1xrtx-4090")
     longest = size(deployment).max_context_tokens
     assert size(deployment, longest).fits
     row = size(deployment, longest + 1)
@@ -406,22 +400,20 @@ def test_the_longest_context_fits_and_one_block_more_does_not() -> None:
     ],
 )
 def test_the_longest_context_where_memory_depends_on_it(name: str, requests: int) -> None:
-    deployment = parse_deployment(name)
+    deployment = parse_worker(name)
     longest = max_context(deployment, requests)
     assert memory_of(deployment, longest).holds(longest, requests)
     assert not memory_of(deployment, longest + 1).holds(longest + 1, requests)
 
 
 def test_more_at_once_than_the_engine_runs() -> None:
-    row = size(parse_deployment("llama-3.1-8b@1xh200/max_num_seqs=8"), 1024, 16)
+    row = size(parse_worker("llama-3.1-8b@1xh200/max_num_seqs=8"), 1024, 16)
     assert (row.fits, row.max_concurrent_requests) == (True, 8)
     assert "runs 8 requests at once" in row.why
 
 
 def test_replicas_hold_a_share_each() -> None:
-    one, four = (
-        size(parse_deployment(f"llama-3.1-8b@{n}xh100/tp1,dp{n}"), 8192, n) for n in (1, 4)
-    )
+    one, four = (size(parse_worker(f"llama-3.1-8b@{n}xh100/tp1,dp{n}"), 8192, n) for n in (1, 4))
     assert four.max_concurrent_requests == 4 * one.max_concurrent_requests
     assert four.weights_bytes == 4 * one.weights_bytes
     assert four.max_context_tokens == one.max_context_tokens
@@ -439,7 +431,7 @@ def test_replicas_hold_a_share_each() -> None:
     ],
 )
 def test_what_cannot_be_says_why_and_what_would(name: str, context: int | None, said: str) -> None:
-    row = size(parse_deployment(name), context)
+    row = size(parse_worker(name), context)
     assert not row.fits
     assert said in row.why
 
@@ -447,9 +439,9 @@ def test_what_cannot_be_says_why_and_what_would(name: str, context: int | None, 
 @pytest.mark.parametrize("value", ["0", "1.5", "-1", "x", "nan", "²", "٣"])
 def test_an_argument_that_means_nothing_is_named(value: str) -> None:
     with pytest.raises(InputError, match="--gpu-memory-utilization"):
-        size(parse_deployment(f"llama-3.1-8b@1xh100/gpu_memory_utilization={value}"))
+        size(parse_worker(f"llama-3.1-8b@1xh100/gpu_memory_utilization={value}"))
     with pytest.raises(InputError, match="--max-num-seqs"):
-        size(parse_deployment(f"llama-3.1-8b@1xh100/max_num_seqs={value}"))
+        size(parse_worker(f"llama-3.1-8b@1xh100/max_num_seqs={value}"))
 
 
 @pytest.mark.parametrize(
@@ -462,25 +454,23 @@ def test_an_argument_that_means_nothing_is_named(value: str) -> None:
     ],
 )
 def test_the_gpus_that_a_row_says_would_do_do(name: str) -> None:
-    why = size(parse_deployment(name), 8192, 4).why
+    why = size(parse_worker(name), 8192, 4).why
     would = re.search(r"; (\d+) GPUs would \(([^)]+)\)", why)
     assert would is not None
     model, _, rest = name.partition("@1x")
     gpu, _, engine = rest.partition("/")
     layout = ",".join([*would[2].split(), engine]).rstrip(",")
-    assert size(parse_deployment(f"{model}@{would[1]}x{gpu}/{layout}"), 8192, 4).fits
+    assert size(parse_worker(f"{model}@{would[1]}x{gpu}/{layout}"), 8192, 4).fits
 
 
 def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
-    row = size(parse_deployment("deepseek-v3@16xh100/tp1,dp16,ep16"))
+    row = size(parse_worker("deepseek-v3@16xh100/tp1,dp16,ep16"))
     assert not row.fits
     assert "of each of 16 replicas holds 0.99 requests" in row.why
-    shared = size(parse_deployment("deepseek-v3@8xl40s/dp8,attention-dp")).why
+    shared = size(parse_worker("deepseek-v3@8xl40s/dp8,attention-dp")).why
     assert "32 GPUs would (attention-dp tp2 pp2 dp8)" in shared
-    assert size(
-        parse_deployment("deepseek-v3@32xl40s/attention-dp,tp2,pp2,dp8"), context_tokens=1
-    ).fits
-    assert "; 64 GPUs would (tp8 dp8)" in size(parse_deployment("llama-3.1-405b@8xh200/dp8")).why
+    assert size(parse_worker("deepseek-v3@32xl40s/attention-dp,tp2,pp2,dp8"), context_tokens=1).fits
+    assert "; 64 GPUs would (tp8 dp8)" in size(parse_worker("llama-3.1-405b@8xh200/dp8")).why
 
 
 @pytest.mark.parametrize(
@@ -497,10 +487,10 @@ def test_replicas_that_lack_room_are_told_of_one_by_one() -> None:
     ],
 )
 def test_the_precision_that_these_gpus_hold_is_named(text: str, said: str) -> None:
-    assert size(parse_deployment(text), 4096).why.endswith(said)
+    assert size(parse_worker(text), 4096).why.endswith(said)
     named = said.rpartition("MODEL:")[2].partition(")")[0]
     if named in ("fp8", "nvfp4", "int4"):
-        assert size(parse_deployment(text.replace("@", f":{named}@")), 4096).fits
+        assert size(parse_worker(text.replace("@", f":{named}@")), 4096).fits
 
 
 @pytest.mark.parametrize(
@@ -530,7 +520,7 @@ def test_the_precision_that_these_gpus_hold_is_named(text: str, said: str) -> No
     ],
 )
 def test_a_cache_that_the_engine_has_not_does_not_fit(text: str, said: str) -> None:
-    row = size(parse_deployment(text), 512)
+    row = size(parse_worker(text), 512)
     assert said in row.why
     assert row.fits == (not said)
 
@@ -570,30 +560,29 @@ def test_a_cache_that_the_engine_has_not_does_not_fit(text: str, said: str) -> N
     ],
 )
 def test_weights_that_an_engine_has_no_kernels_for_do_not_fit(text: str, said: str) -> None:
-    row = size(parse_deployment(text), 512)
+    row = size(parse_worker(text), 512)
     assert said in row.why
     assert row.fits == (not said)
 
 
 def test_no_weights_are_proposed_that_would_not_run() -> None:
-    assert "fp8" not in size(parse_deployment("llama-3.1-70b@1xv100"), 4096).why
+    assert "fp8" not in size(parse_worker("llama-3.1-70b@1xv100"), 4096).why
     assert (
-        "these GPUs hold int4"
-        in size(parse_deployment("llama-3.1-70b@1xa100/engine=trtllm"), 4096).why
+        "these GPUs hold int4" in size(parse_worker("llama-3.1-70b@1xa100/engine=trtllm"), 4096).why
     )
 
 
 def test_replicas_that_could_share_their_experts_are_told_so() -> None:
-    why = size(parse_deployment("deepseek-r1@8xh200/tp4,dp2"), 8192).why
+    why = size(parse_worker("deepseek-r1@8xh200/tp4,dp2"), 8192).why
     assert why.endswith("; replicas that share one set of experts would (attention-dp tp4 dp2)")
-    assert size(parse_deployment("deepseek-r1@8xh200/tp4,dp2,attention-dp"), 8192).fits
-    assert "32 GPUs would" in size(parse_deployment("deepseek-r1@8xh100/tp4,dp2"), 8192).why
+    assert size(parse_worker("deepseek-r1@8xh200/tp4,dp2,attention-dp"), 8192).fits
+    assert "32 GPUs would" in size(parse_worker("deepseek-r1@8xh100/tp4,dp2"), 8192).why
 
 
 def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:
     """Blocks for four requests to the block, of which vLLM keeps one: three are held, and the row
     says so."""
-    deployment = parse_deployment(
+    deployment = parse_worker(
         "Qwen/Qwen3-VL-8B-Instruct:fp8@1xh100-nvl/kv=fp8,gpu_memory_utilization=0.91"
     )
     context = 258_752
@@ -607,7 +596,7 @@ def test_a_block_never_given_out_is_not_promised_to_the_last_request() -> None:
 def test_sglang_holds_no_more_than_max_total_tokens() -> None:
     name = "llama-3.1-8b@1xl4/engine=sglang"
     whole, capped = (
-        size(parse_deployment(name + more), 4096) for more in ("", ",max_total_tokens=5000")
+        size(parse_worker(name + more), 4096) for more in ("", ",max_total_tokens=5000")
     )
     assert (
         capped.kv_capacity_tokens,
@@ -619,16 +608,14 @@ def test_sglang_holds_no_more_than_max_total_tokens() -> None:
 
 def test_a_stage_without_attention_needs_no_cache() -> None:
     """Three of four layers keep a state alone: with 48 layers on 16 ranks some have no other."""
-    row = size(
-        parse_deployment("Qwen/Qwen3-Next-80B-A3B-Instruct@16xgh200/engine=llama.cpp"), 8192, 4
-    )
+    row = size(parse_worker("Qwen/Qwen3-Next-80B-A3B-Instruct@16xgh200/engine=llama.cpp"), 8192, 4)
     assert (row.fits, row.max_concurrent_requests) == (True, 4)
 
 
 @pytest.mark.parametrize("engine", ["tensorrt-llm", "llama.cpp"])
 def test_states_take_room_of_their_own(engine: str) -> None:
     kv = "int8" if engine == "llama.cpp" else "fp8"
-    deployment = parse_deployment(f"Qwen/Qwen3.5-27B@1xgh200/kv={kv},engine={engine}")
+    deployment = parse_worker(f"Qwen/Qwen3.5-27B@1xgh200/kv={kv},engine={engine}")
     row = size(deployment, 8192, 4)
     held = size(deployment, 8192, row.max_concurrent_requests)
     assert held.fits
@@ -644,32 +631,30 @@ def test_states_take_room_of_their_own(engine: str) -> None:
 def test_a_tp_that_cannot_be_is_told_once_with_what_works_for_all() -> None:
     # 32 heads, 8 KV heads and 14,336 of width: 6 divides none of them, and what works must work for
     # each.
-    why = size(parse_deployment("llama-3.1-8b@6xh100")).why
+    why = size(parse_worker("llama-3.1-8b@6xh100")).why
     assert why == (
         "tp6 does not divide the 32 attention heads, the 8 KV heads and the 14336 numbers of the MLP's width; "
         "tp 1, 2, 4, 8, 16, 32 would: of 6 GPUs tp2 with dp3 or pp3"
     )
     for layout in ("tp2,dp3", "tp2,pp3"):
-        assert size(parse_deployment(f"llama-3.1-8b@6xh100/{layout}")).fits
-    why = size(parse_deployment("qwen3-235b-a22b-fp8@8xh100")).why
+        assert size(parse_worker(f"llama-3.1-8b@6xh100/{layout}")).fits
+    why = size(parse_worker("qwen3-235b-a22b-fp8@8xh100")).why
     assert "rest by ep (ep2)" in why
-    assert size(parse_deployment("qwen3-235b-a22b-fp8@8xh100/ep2")).fits
+    assert size(parse_worker("qwen3-235b-a22b-fp8@8xh100/ep2")).fits
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_an_engine_told_of_more_context_than_the_model_has_does_not_start(engine: str) -> None:
-    row = size(parse_deployment(f"qwen3-8b@1xh100/engine={engine},max_model_len=131072"), 65_536)
+    row = size(parse_worker(f"qwen3-8b@1xh100/engine={engine},max_model_len=131072"), 65_536)
     assert not row.fits
     assert (row.max_context_tokens, row.max_concurrent_requests) == (0, 0)
     assert "max_model_len 131,072 is beyond the 40,960" in row.why
-    assert size(
-        parse_deployment(f"qwen3-8b@1xh100/engine={engine},max_model_len=40960"), 32_768
-    ).fits
+    assert size(parse_worker(f"qwen3-8b@1xh100/engine={engine},max_model_len=40960"), 32_768).fits
 
 
 def test_draft_layers_are_held_where_tokens_are_guessed() -> None:
     plain, guessing = (
-        size(parse_deployment(f"deepseek-v3@8xh200/ep8{more}"), 8192)
+        size(parse_worker(f"deepseek-v3@8xh200/ep8{more}"), 8192)
         for more in ("", ",num_speculative_tokens=1")
     )
     model = catalogue.model("deepseek-v3")
@@ -679,18 +664,18 @@ def test_draft_layers_are_held_where_tokens_are_guessed() -> None:
     assert guessing.kv_bytes / plain.kv_bytes == 62 / 61
     more = guessing.weights_bytes - plain.weights_bytes
     assert model.draft_parameters < more < 1.12 * model.draft_parameters
-    none = size(parse_deployment("deepseek-v3@8xh200/ep8,num_speculative_tokens=0"), 8192)
+    none = size(parse_worker("deepseek-v3@8xh200/ep8,num_speculative_tokens=0"), 8192)
     assert none == plain
 
 
 def test_that_no_draft_is_counted_is_said() -> None:
     one, other = (
-        size(parse_deployment(f"llama-3.1-8b@1xh100{more}"))
+        size(parse_worker(f"llama-3.1-8b@1xh100{more}"))
         for more in ("", "/num_speculative_tokens=3")
     )
     assert one.weights_bytes == other.weights_bytes
     assert "no memory of a draft is counted" in other.assumed
-    own = size(parse_deployment("deepseek-v3@8xh200/num_speculative_tokens=1"))
+    own = size(parse_worker("deepseek-v3@8xh200/num_speculative_tokens=1"))
     assert "draft" not in one.assumed + own.assumed
 
 
@@ -698,12 +683,12 @@ def test_vllm_packs_fp8_of_sparse_mla() -> None:
     """512 numbers in FP8, four scales of 4 bytes, a RoPE key of 64 in bf16; the indexer's key of
     128 and a scale."""
     per_token = {
-        name: size(parse_deployment(name), 8192).kv_bytes_per_token
+        name: size(parse_worker(name), 8192).kv_bytes_per_token
         for name in ("deepseek-v3.2@8xh200/kv=fp8", "deepseek-v3.2@8xh200/kv=fp8,engine=tensorrt-llm",
                      "deepseek-v3@8xh200/kv=fp8")
     }  # fmt: skip
     assert list(per_token.values()) == [61 * (512 + 16 + 128 + 132), 61 * (576 + 132), 61 * 576]
-    assert size(parse_deployment("deepseek-v3.2@8xh200"), 8192).kv_bytes_per_token == 61 * (
+    assert size(parse_worker("deepseek-v3.2@8xh200"), 8192).kv_bytes_per_token == 61 * (
         2 * 576 + 132
     )
 
@@ -713,7 +698,7 @@ def test_sglang_loads_drafts_before_it_sizes_the_cache() -> None:
     (pool_configurator)."""
     for model, numbers in (("deepseek-v3", 576), ("glm-4.5", 2 * 8 * 128)):
         plain, guessing = (
-            size(parse_deployment(f"{model}@8xh200/tp8,engine=sglang{more}"), 8192)
+            size(parse_worker(f"{model}@8xh200/tp8,engine=sglang{more}"), 8192)
             for more in ("", ",num_speculative_tokens=1")
         )
         assert guessing.kv_bytes_per_token - plain.kv_bytes_per_token == numbers * 2
@@ -726,7 +711,7 @@ def test_sglang_loads_drafts_before_it_sizes_the_cache() -> None:
 
 def test_sglang_kept_memory_free_for_drafts() -> None:
     plain, guessing = (
-        size(parse_deployment(f"deepseek-v3@8xh200/engine=sglang,version=0.5.0{more}"))
+        size(parse_worker(f"deepseek-v3@8xh200/engine=sglang,version=0.5.0{more}"))
         for more in ("", ",num_speculative_tokens=1")
     )
     assert guessing.weights_bytes == plain.weights_bytes
@@ -736,22 +721,22 @@ def test_sglang_kept_memory_free_for_drafts() -> None:
 
 
 def test_sglang_keeps_every_token_of_gemma_3_and_windows_of_gpt_oss() -> None:
-    gemma = size(parse_deployment("gemma-3-27b@1xh100/engine=sglang"), 8192)
+    gemma = size(parse_worker("gemma-3-27b@1xh100/engine=sglang"), 8192)
     # 62 layers of 16 heads of 128, keys and values, in bf16; of them 52 have a window of 1,024.
     assert gemma.kv_bytes == 8192 * 62 * 2 * 16 * 128 * 2
     assert gemma.kv_capacity_tokens == int((gemma.kv_bytes + gemma.free_bytes) / 507_904)
-    vllm = size(parse_deployment("gemma-3-27b@1xh100"), 8192)
+    vllm = size(parse_worker("gemma-3-27b@1xh100"), 8192)
     full = 62 // 6  # every sixth
     assert vllm.kv_bytes == (8192 * full + 1024 * (62 - full)) * 2 * 16 * 128 * 2
     assert vllm.max_concurrent_requests > 1.5 * gemma.max_concurrent_requests
-    gpt = size(parse_deployment("gpt-oss-20b@1xh100/engine=sglang"), 8192)
+    gpt = size(parse_worker("gpt-oss-20b@1xh100/engine=sglang"), 8192)
     assert gpt.kv_bytes == (8192 * 12 + 128 * 12) * 2 * 8 * 64 * 2
 
 
 def test_windows_that_slid_on_leave_room_for_others() -> None:
     """vLLM counts each request with a whole batch in flight when it prints its concurrency; but a
     batch is shared."""
-    memory = memory_of(parse_deployment("gemma-3-27b@1xh100"))
+    memory = memory_of(parse_worker("gemma-3-27b@1xh100"))
     # 10 layers a group: one of full attention, 52 others in six. 8,192 tokens are 512 blocks of 16
     # of each group while they are computed, and 64 and one more of a window's after.
     most, settled = 512 + 6 * 513, 512 + 6 * 65
@@ -762,46 +747,46 @@ def test_windows_that_slid_on_leave_room_for_others() -> None:
     assert memory.requests(8192) == held
     assert memory.holds(8192, int(held))
     assert not memory.holds(8192, int(held) + 1)
-    row = size(parse_deployment("gemma-3-27b@1xh100"), 8192)
+    row = size(parse_worker("gemma-3-27b@1xh100"), 8192)
     assert (
         row.max_concurrent_requests * 8192
         <= row.kv_capacity_tokens
         < (row.max_concurrent_requests + 1) * 8192
     )
     # A model of full attention alone has no such difference.
-    plain = memory_of(parse_deployment("llama-3.1-8b@1xh100"))
+    plain = memory_of(parse_worker("llama-3.1-8b@1xh100"))
     assert plain.requests(8192) == pytest.approx(plain.blocks / 512)
 
 
 def test_links_between_nodes_of_four_are_named() -> None:
     assert (
         "tp8 reaches beyond the 4 GPUs of a node"
-        in size(parse_deployment("llama-3.1-70b@8xh100/nodes=2,tp8")).why
+        in size(parse_worker("llama-3.1-70b@8xh100/nodes=2,tp8")).why
     )
-    assert size(parse_deployment("llama-3.1-70b@8xh100/tp8")).why == ""
+    assert size(parse_worker("llama-3.1-70b@8xh100/tp8")).why == ""
 
 
 @pytest.mark.parametrize(
     "name", ["llama-3.1-8b@1xl40s", "gemma-3-27b@1xh100/engine=sglang", "deepseek-r1@8xh200"]
 )
 def test_gpus_that_hold_what_the_cache_does_not_are_named(name: str) -> None:
-    why = size(parse_deployment(name), 32_768, 64).why
+    why = size(parse_worker(name), 32_768, 64).why
     would = re.search(r"; (\d+) GPUs would \(([^)]+)\)", why)
     assert would is not None
     model, _, rest = name.partition("@")
     engine = rest.partition("/")[2]
     gpu = rest.partition("/")[0].partition("x")[2]
     layout = ",".join([*would[2].split(), engine]).rstrip(",")
-    assert size(parse_deployment(f"{model}@{would[1]}x{gpu}/{layout}"), 32_768, 64).fits
+    assert size(parse_worker(f"{model}@{would[1]}x{gpu}/{layout}"), 32_768, 64).fits
 
 
 def test_llama_cpp_is_told_of_its_own_arguments() -> None:
-    why = size(parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp"), 8192, 24).why
+    why = size(parse_worker("llama-3.1-8b@1xh100/engine=llama.cpp"), 8192, 24).why
     assert "--kv-dtype" not in why
     assert "a batch of 4 fits" in why  # 16 would be held, but there are 4 slots
     assert "ctx_size=196608 with parallel=24 would" in why
     assert size(
-        parse_deployment("llama-3.1-8b@1xh100/engine=llama.cpp,ctx_size=196608,parallel=24"),
+        parse_worker("llama-3.1-8b@1xh100/engine=llama.cpp,ctx_size=196608,parallel=24"),
         8192,
         24,
     ).fits
@@ -821,16 +806,16 @@ def test_beyond_its_context_a_model_needs_scaled_positions(
 ) -> None:
     """Memory is looked at all the same, and the remedy can be copied."""
     where = f"qwen3-32b@2xh200/tp2,engine={engine}"
-    row = size(parse_deployment(where), 131_072)
+    row = size(parse_worker(where), 131_072)
     assert (row.fits, row.max_concurrent_requests) == (False, 0)
     held = f"memory holds {requests} requests of 131,072 tokens"
     assert row.why.startswith(f"{held}, but context 131,072 is beyond the 40,960")
     for override in (f"{argument}={YARN}", row.why.partition("(YaRN): ")[2]):
         for more in ("", "max_model_len=131072,"):
-            deployment = parse_deployment(f"{where},{more}{override}")
+            deployment = parse_worker(f"{where},{more}{override}")
             scaled = size(deployment, 131_072)
             assert (scaled.fits, scaled.why, scaled.max_concurrent_requests) == (True, "", requests)
-            assert parse_deployment(deployment.name) == deployment
+            assert parse_worker(deployment.name) == deployment
 
 
 @pytest.mark.parametrize(
@@ -845,9 +830,7 @@ def test_beyond_its_context_a_model_needs_scaled_positions(
     ],
 )
 def test_what_an_override_makes_of_the_context(overrides: str, limit: int) -> None:
-    assert (
-        size(parse_deployment(f"qwen3-32b@2xh200/hf_overrides={overrides}")).context_tokens == limit
-    )
+    assert size(parse_worker(f"qwen3-32b@2xh200/hf_overrides={overrides}")).context_tokens == limit
 
 
 @pytest.mark.parametrize(
@@ -863,16 +846,16 @@ def test_what_an_override_makes_of_the_context(overrides: str, limit: int) -> No
 )
 def test_an_override_that_is_not_understood_is_one_line(overrides: str) -> None:
     with pytest.raises(InputError, match=r"^--hf-overrides: ") as caught:
-        size(parse_deployment(f"qwen3-32b@2xh200/hf_overrides={overrides}"))
+        size(parse_worker(f"qwen3-32b@2xh200/hf_overrides={overrides}"))
     assert "\n" not in str(caught.value)
 
 
 def test_a_precision_is_that_of_the_published_checkpoint() -> None:
     """What cuts the checkpoint's blocks is no answer for `MODEL:fp8` either."""
-    row = size(parse_deployment("qwen3-235b-a22b:fp8@8xh200"))
+    row = size(parse_worker("qwen3-235b-a22b:fp8@8xh200"))
     assert not row.fits
     assert row.why.startswith(
         "Qwen/Qwen3-235B-A22B in fp8 is published as Qwen/Qwen3-235B-A22B-FP8: tp8 cuts"
     )
-    assert size(parse_deployment("qwen3-235b-a22b:fp8@8xh200/ep2")).fits
-    assert size(parse_deployment("qwen3-235b-a22b@8xh200")).fits
+    assert size(parse_worker("qwen3-235b-a22b:fp8@8xh200/ep2")).fits
+    assert size(parse_worker("qwen3-235b-a22b@8xh200")).fits

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.engines import rules_of
 from loadstone.predict.sizing.size import size
 
@@ -43,7 +43,7 @@ def contexts() -> list[tuple[str, str, int, int]]:
 
 def longest(gpus: str, model: str, version: str) -> int:
     """The last rung that fits, in 1,024 tokens; tried as a person would, rung by rung."""
-    deployment = parse_deployment(f"{model}@{gpus}/tp{gpus[0]},version={version}")
+    deployment = parse_worker(f"{model}@{gpus}/tp{gpus[0]},version={version}")
     limit = rules_of(deployment).context_limit or 0
     return max(
         (n for n in LADDER if n * 1024 <= limit and size(deployment, n * 1024).fits), default=0
@@ -103,24 +103,24 @@ def test_001s_table(row: str, name: str, kv_per_token: int, query_heads: int) ->
 def test_what_fits_in_its_place() -> None:
     def held(name: str, gpus: int, context: int) -> int:
         return size(
-            parse_deployment(f"{name}@{gpus}xh200/tp{gpus}"), context, 32
+            parse_worker(f"{name}@{gpus}xh200/tp{gpus}"), context, 32
         ).max_concurrent_requests
 
-    assert size(parse_deployment("llama-3.1-8b@8xh200"), 131_072, 32).fits
-    assert not size(parse_deployment("llama-3.1-8b@4xh200"), 131_072, 32).fits
+    assert size(parse_worker("llama-3.1-8b@8xh200"), 131_072, 32).fits
+    assert not size(parse_worker("llama-3.1-8b@4xh200"), 131_072, 32).fits
     assert [held(name, 8, 131_072) for name in ("llama-3.1-70b", "llama-3.1-405b")] == [21, 3]
     assert held("mixtral-8x22b", 8, 65_536) == 52
-    assert "beyond the 8,192" in size(parse_deployment("llama-3-70b@8xh200"), 131_072).why
+    assert "beyond the 8,192" in size(parse_worker("llama-3-70b@8xh200"), 131_072).why
 
 
 def test_000s_bf16_does_not_fit_one_node() -> None:
-    one = size(parse_deployment("deepseek-v3:bf16@8xh200/engine=sglang"))
+    one = size(parse_worker("deepseek-v3:bf16@8xh200/engine=sglang"))
     assert (one.fits, round(one.weights_bytes / 1e9), round(one.usable_bytes / 1e9)) == (
         False,
         1356,
         1201,
     )
-    assert size(parse_deployment("deepseek-v3@8xh200/engine=sglang")).fits
-    assert size(parse_deployment("deepseek-v3:bf16@16xh200/engine=sglang")).fits
-    assert not size(parse_deployment("deepseek-v3@8xh100/engine=sglang")).fits
-    assert size(parse_deployment("llama-3.1-405b@8xh200/engine=sglang")).fits
+    assert size(parse_worker("deepseek-v3@8xh200/engine=sglang")).fits
+    assert size(parse_worker("deepseek-v3:bf16@16xh200/engine=sglang")).fits
+    assert not size(parse_worker("deepseek-v3@8xh100/engine=sglang")).fits
+    assert size(parse_worker("llama-3.1-405b@8xh200/engine=sglang")).fits

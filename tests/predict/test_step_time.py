@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from loadstone import catalogue
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.predict import step_time
@@ -73,12 +73,12 @@ DEPLOYMENTS = (
 
 
 def model_of(text: str) -> StepModel:
-    return StepModel(parse_deployment(text), prior_profile())
+    return StepModel(parse_worker(text), prior_profile())
 
 
 def test_weights_of_a_rank_are_the_models_share() -> None:
     for text, ranks in (("llama-3.1-8b@1xh100/tp1", 1), ("llama-3.1-70b@8xh100/tp8", 8)):
-        deployment = parse_deployment(text)
+        deployment = parse_worker(text)
         work = work_of(deployment)
         held = (work.operators.weights * work.operators.layers)[
             np.isin(work.operators.kind, [GEMM, HEAD])
@@ -91,7 +91,7 @@ def test_weights_of_a_rank_are_the_models_share() -> None:
 def test_the_work_of_a_dense_rank_by_hand() -> None:
     """Llama-3.1-8B on two: 16 of 32 heads of 128 and 4 of 8 KV heads, half of 14,336; 16 bits
     throughout."""
-    work = work_of(parse_deployment("llama-3.1-8b@2xh100/tp2"))
+    work = work_of(parse_worker("llama-3.1-8b@2xh100/tp2"))
     # inputs × outputs of queries, keys and values; of the output; of gate and up; of down; and the
     # head.
     sizes = [
@@ -124,7 +124,7 @@ def test_the_work_of_a_dense_rank_by_hand() -> None:
 
 def test_the_work_of_experts_by_hand() -> None:
     """Mixtral 8x7B in FP8 on four, four of its eight experts on each half, shared by two ranks."""
-    work = work_of(parse_deployment("mixtral-8x7b:fp8@4xh100/tp4,ep2"))
+    work = work_of(parse_worker("mixtral-8x7b:fp8@4xh100/tp4,ep2"))
     (at,) = np.flatnonzero(work.operators.kind == EXPERTS)
     assert work.operators.peak[at] == 2 * work.peak16[0]
     assert (work.operators.weights[at], work.operators.flops[at]) == (
@@ -142,9 +142,7 @@ def test_the_work_of_experts_by_hand() -> None:
     )  # Blom; exactly 1/√π = 0.564
     # Queries, keys and values, and the output in 8 bits; the router in 16.
     assert (work.products[0], work.quantised[0], work.expert_layers[0]) == (3 * 32, 2 * 32, 32)
-    four_bits = work_of(
-        parse_deployment("gpt-oss-120b@2xh100/tp2")
-    )  # which an H100 multiplies in 16
+    four_bits = work_of(parse_worker("gpt-oss-120b@2xh100/tp2"))  # which an H100 multiplies in 16
     at = four_bits.operators.kind == EXPERTS
     assert (
         four_bits.operators.weights[at].tolist()
@@ -155,8 +153,7 @@ def test_the_work_of_experts_by_hand() -> None:
 
 def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
     one, two = (
-        work_of(parse_deployment(f"mixtral-8x7b@{text}"))
-        for text in ("4xh100/tp4", "8xh100/tp4,dp2")
+        work_of(parse_worker(f"mixtral-8x7b@{text}")) for text in ("4xh100/tp4", "8xh100/tp4,dp2")
     )
     assert all(
         np.array_equal(first, second)
@@ -164,7 +161,7 @@ def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
             (*one.operators, *one[1:]), (*two.operators, *two[1:]), strict=True
         )
     )
-    spread = work_of(parse_deployment("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"))
+    spread = work_of(parse_worker("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp"))
     assert (
         set(spread.operators.group[spread.operators.kind == COLLECTIVE])
         == set(spread.operators.group[spread.operators.kind == EXPERTS])
@@ -231,32 +228,32 @@ def test_replicas_have_the_work_of_one_and_attention_ranks_meet() -> None:
     ],
 )
 def test_attention_by_hand(text: str, what: dict[str, float]) -> None:
-    work = work_of(parse_deployment(text))
+    work = work_of(parse_worker(text))
     assert {name: float(getattr(work, name)[0]) for name in what} == pytest.approx(what)
 
 
 def test_messages_that_are_no_reduction() -> None:
     """From stage to stage a tensor goes once, over the network; a norm over heads of all ranks
     sends hardly any."""
-    stages = work_of(parse_deployment("llama-3.1-405b:fp8@16xh100/tp8,pp2,nodes=2")).operators
+    stages = work_of(parse_worker("llama-3.1-405b:fp8@16xh100/tp8,pp2,nodes=2")).operators
     last = np.flatnonzero(stages.kind == COLLECTIVE)[-1]
     assert (stages.layers[last], stages.ranks[last], stages.message[last]) == (1, 2, 2 * 16384)
-    assert stages.link[last] == parse_deployment("llama-3.1-8b@1xh100").gpu.nic_bytes_per_s
+    assert stages.link[last] == parse_worker("llama-3.1-8b@1xh100").gpu.nic_bytes_per_s
     for text, link in (
         ("llama-3.1-405b:fp8@32xh100/tp4,pp2,dp4,nodes=4", 450e9),  # each replica within a node
         ("llama-3.1-70b@8xmi300x/tp1,pp8", 64e9),  # in a mesh, the link between two
         ("llama-3.1-8b@2xl40s/tp1,pp2", 32e9),
     ):
-        stages = work_of(parse_deployment(text)).operators
+        stages = work_of(parse_worker(text)).operators
         assert stages.link[np.flatnonzero(stages.kind == COLLECTIVE)[-1]] == link, text
-    normed = work_of(parse_deployment("minimax-m2.5@8xh200/tp8"))
+    normed = work_of(parse_worker("minimax-m2.5@8xh200/tp8"))
     assert normed.operators.message[normed.operators.kind == COLLECTIVE].tolist() == [
         2 * 3072 * 1.75,
         0.0,
         2 * 3072 * 1.75,
     ]
     assert set(normed.operators.link[normed.operators.kind == COLLECTIVE]) == {
-        parse_deployment("llama-3.1-8b@1xh200").gpu.link_bytes_per_s
+        parse_worker("llama-3.1-8b@1xh200").gpu.link_bytes_per_s
     }
 
 
@@ -423,7 +420,7 @@ def test_a_step_is_the_sum_of_its_parts(text: str) -> None:
         assert found == pytest.approx(spent + host(5, "step_s", "prefill_step_s"))
 
     # Each of three guesses is a pass through the draft layers, and a head of its own.
-    drafting = StepModel(parse_deployment(text), prior_profile(), draft_tokens=3)
+    drafting = StepModel(parse_worker(text), prior_profile(), draft_tokens=3)
     layers = drafting.deployment.model
     share = (sum(run.count for run in layers.draft_layers) or 1) / layers.layer_count
     # Four tokens of each sequence attend to what is read once.
@@ -449,7 +446,7 @@ def test_all_experts_are_on_the_ranks_that_share_them() -> None:
         ("deepseek-v3@8xh200/tp8", 8),
         ("deepseek-v3@8xh200/tp1,dp8,ep8,attention-dp", 8),
     ):
-        deployment = parse_deployment(text)
+        deployment = parse_worker(text)
         work = work_of(deployment)
         at = work.operators.kind == EXPERTS
         held = (
@@ -464,7 +461,7 @@ def test_all_experts_are_on_the_ranks_that_share_them() -> None:
 
 def test_speed_of_light_is_the_roofline_by_hand() -> None:
     """Llama-3.1-8B in bf16 on an H100: one token reads all weights but the embedding table once."""
-    deployment = parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm")
+    deployment = parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm")
     light = model_of("llama-3.1-8b@1xh100/tp1,engine=vllm").light()
     weights = (
         deployment.model.weights_bytes() - deployment.model.vocab * deployment.model.hidden * 2
@@ -552,7 +549,7 @@ def test_a_decode_step_reads_no_more_of_a_window_than_there_is(text: str, more: 
 def test_the_windows_of_a_draft_model_are_read_once_for_each_guess() -> None:
     text = "gemma-3-27b@4xh100/tp4"
     alone = model_of(text)
-    deployed = parse_deployment(f"{text},num_speculative_tokens=2,draft=gemma-3-27b")
+    deployed = parse_worker(f"{text},num_speculative_tokens=2,draft=gemma-3-27b")
     drafted = StepModel(deployed, prior_profile(), draft_tokens=2)
     assert drafted.window_s == pytest.approx(3 * alone.window_s)
     assert drafted.window_tokens == pytest.approx(alone.window_tokens)
@@ -566,7 +563,7 @@ def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_lat
     as today."""
 
     def of(text: str) -> Profile:
-        return profile_of(parse_deployment(text))
+        return profile_of(parse_worker(text))
 
     latent, mixture, dense, wide = (
         of("deepseek-r1@8xh200/tp8,engine=sglang,version=0.4.4"),
@@ -594,28 +591,26 @@ def test_experts_of_an_old_era_that_knew_latent_attention_alone_are_those_of_lat
 
 
 def model_of_shipped(text: str) -> StepModel:
-    deployed = parse_deployment(text)
+    deployed = parse_worker(text)
     return StepModel(deployed, profile_of(deployed))
 
 
 def test_products_that_were_cut_off_are_made_in_16_bits() -> None:
     """A B300 multiplies INT8 at a fifteenth of the rate of 16 bits."""
-    wide, eight = (
-        work_of(parse_deployment(f"llama-3.1-8b{dtype}@1xb300")) for dtype in ("", ":int8")
-    )
+    wide, eight = (work_of(parse_worker(f"llama-3.1-8b{dtype}@1xb300")) for dtype in ("", ":int8"))
     assert (eight.operators.peak == wide.operators.peak).all()
     assert (eight.operators.compute == wide.operators.compute).all()
     read = [ops.weights[ops.kind == GEMM].sum() for ops in (wide.operators, eight.operators)]
     assert read[1] == pytest.approx(read[0] / 2, rel=0.01)
     assert eight.quantised == 0
-    (hopper,) = {*work_of(parse_deployment("llama-3.1-8b:int8@1xh100")).operators.peak} - {989.5e12}
+    (hopper,) = {*work_of(parse_worker("llama-3.1-8b:int8@1xh100")).operators.peak} - {989.5e12}
     assert hopper == 1979e12
 
 
 def test_verified_tokens_are_no_cheaper_than_their_products() -> None:
     """128 latent heads on a rank compute nearly as long as they read; four tokens of a sequence
     compute longer."""
-    deployed = parse_deployment("deepseek-r1@8xh200/tp1,dp8,ep8,attention-dp,engine=vllm")
+    deployed = parse_worker("deepseek-r1@8xh200/tp1,dp8,ep8,attention-dp,engine=vllm")
     plain, verifying = (
         StepModel(deployed, prior_profile(), draft_tokens=drafts) for drafts in (0, 3)
     )
@@ -629,7 +624,7 @@ def test_verified_tokens_are_no_cheaper_than_their_products() -> None:
 def test_in_a_mesh_two_gpus_have_the_link_between_them(gpu: str, share: float) -> None:
     device = catalogue.gpu(gpu)
     for ranks, links in ((2, share), (4, min(1, 3 * share)), (8, 1)):
-        work = work_of(parse_deployment(f"llama-3.1-8b@{ranks}x{gpu}/tp{ranks},engine=vllm"))
+        work = work_of(parse_worker(f"llama-3.1-8b@{ranks}x{gpu}/tp{ranks},engine=vllm"))
         assert work.operators.link[work.operators.kind == COLLECTIVE] == pytest.approx(
             links * device.link_bytes_per_s
         )
@@ -641,7 +636,7 @@ def test_parallelism_shares_work_and_costs_messages() -> None:
     assert one / 8 < eight < one
     near = model_of("llama-3.1-405b:fp8@8xh100/tp8,engine=vllm").step_s(0, 0, [(8192, 0)])
     far = StepModel(
-        parse_deployment("llama-3.1-405b:fp8@16xh100/tp16,nodes=2,engine=vllm"), prior_profile()
+        parse_worker("llama-3.1-405b:fp8@16xh100/tp16,nodes=2,engine=vllm"), prior_profile()
     )
     assert (
         0.75 * near < far.step_s(0, 0, [(8192, 0)]) < near
@@ -651,8 +646,8 @@ def test_parallelism_shares_work_and_costs_messages() -> None:
 def test_every_gpu_has_its_part_of_the_network() -> None:
     """An all-reduce over two nodes adds its floor, and a part of the tensor over each network
     card."""
-    near = parse_deployment("llama-3.1-70b@8xh200/tp8,engine=vllm")
-    far = parse_deployment("llama-3.1-70b@16xh200/tp16,nodes=2,engine=vllm")
+    near = parse_worker("llama-3.1-70b@8xh200/tp8,engine=vllm")
+    far = parse_worker("llama-3.1-70b@16xh200/tp16,nodes=2,engine=vllm")
     work = [work_of(deployment).operators for deployment in (near, far)]
     near_ranks, far_ranks = ({*w.ranks[w.kind == COLLECTIVE].tolist()} for w in work)
     assert (near_ranks, far_ranks) == ({8.0}, {8.0, 2.0})
@@ -682,7 +677,7 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
         np.put_along_axis(touched, chosen[:, token], True, axis=1)
     ranks = touched.reshape(2000, 8, 32).sum(axis=2)
 
-    spread = work_of(parse_deployment("deepseek-v3@8xh200/tp8,ep8,engine=sglang"))
+    spread = work_of(parse_worker("deepseek-v3@8xh200/tp8,ep8,engine=sglang"))
     light = LIGHT[None, :]
     alone = ideal(spread)
     reading = alone.with_operators(
@@ -713,7 +708,7 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
     ],
 )
 def test_which_kernels_move_the_pairs_of_all_ranks(deployment: str, moved: int) -> None:
-    work = work_of(parse_deployment(deployment))
+    work = work_of(parse_worker(deployment))
     assert work.operators.all_pairs[work.operators.kind == EXPERTS].tolist() == [moved]
     assert not ideal(
         work
@@ -723,7 +718,7 @@ def test_which_kernels_move_the_pairs_of_all_ranks(deployment: str, moved: int) 
 def test_biases_are_kernels_of_their_own() -> None:
     """BLOOM's layers launch more kernels than Llama 2's, beside as many products."""
     bloom, llama = (
-        work_of(parse_deployment(f"{name}@8xa100/tp8")) for name in ("bloom", "llama-2-70b")
+        work_of(parse_worker(f"{name}@8xa100/tp8")) for name in ("bloom", "llama-2-70b")
     )
     counts = [
         float(launch_seconds(work, np.ones((1, len(NAMES))))[0] / work.operators.layers[0])
@@ -741,7 +736,7 @@ def test_attention_ranks_share_the_experts() -> None:
 
 
 def test_drafts_cost_a_pass_of_their_own() -> None:
-    deployment = parse_deployment("deepseek-v3@8xh200/tp8,engine=sglang")
+    deployment = parse_worker("deepseek-v3@8xh200/tp8,engine=sglang")
     plain = StepModel(deployment, prior_profile())
     drafting = StepModel(deployment, prior_profile(), draft_tokens=3)
     assert plain.decode_line(4)[0] < drafting.decode_line(4)[0] < 4 * plain.decode_line(4)[0]
@@ -761,20 +756,20 @@ def test_eager_decode_is_bound_by_launches() -> None:
         both - kernels, rel=1e-9
     )
     old = StepModel(
-        parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm,version=0.2.1"), prior_profile()
+        parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm,version=0.2.1"), prior_profile()
     )
     assert old.eager
 
 
 def test_draws_are_of_the_profile_and_repeatable() -> None:
-    model = StepModel(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"))
+    model = StepModel(parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm"))
     steps = [each.decode_line(32)[0] for each in model.draws(64, 1)]
     assert steps == [each.decode_line(32)[0] for each in model.draws(64, 1)]
     assert min(steps) < model.decode_line(32)[0] < max(steps)
 
 
 def test_a_profile_is_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deployment = parse_deployment("llama-3.1-8b@1xh100")
+    deployment = parse_worker("llama-3.1-8b@1xh100")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
     save(prior_profile("kept"), tmp_path / "config" / "loadstone" / "profiles")
@@ -790,7 +785,7 @@ def test_a_profile_is_a_file_or_a_name(tmp_path: Path, monkeypatch: pytest.Monke
         InputError, match=r"--profile other.json: it is of blackwell, h100 is hopper; leave it out"
     ):
         profile_of(deployment, "other.json")
-    assert profile_of(parse_deployment("llama-3.1-8b@1xb300"), "other.json").name == "other"
+    assert profile_of(parse_worker("llama-3.1-8b@1xb300"), "other.json").name == "other"
 
 
 def test_every_gpu_and_engine_has_a_profile() -> None:
@@ -801,7 +796,7 @@ def test_every_gpu_and_engine_has_a_profile() -> None:
         "llama-3.1-70b:fp8@4xgb300/tp4,engine=tensorrt-llm",
         "llama-3.1-8b@1xa100/tp1,engine=vllm,version=0.6.3",
     ):
-        profile = profile_of(parse_deployment(text))
+        profile = profile_of(parse_worker(text))
         assert profile.name != "prior", text
         values = profile.values()
         assert values.shape == (len(COEFFICIENTS),)
@@ -812,13 +807,13 @@ def test_every_gpu_and_engine_has_a_profile() -> None:
 
 
 def test_extrapolation_is_less_sure() -> None:
-    known = profile_of(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"))
-    unknown = profile_of(parse_deployment("llama-3.1-8b@1xl40s/tp1,engine=transformers"))
+    known = profile_of(parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm"))
+    unknown = profile_of(parse_worker("llama-3.1-8b@1xl40s/tp1,engine=transformers"))
     assert np.trace(np.array(unknown.covariance)) > np.trace(np.array(known.covariance))
 
 
 def test_a_family_held_out_has_its_own_coefficients() -> None:
-    profile = profile_of(parse_deployment("llama-3.1-70b:fp8@8xh100/tp8,engine=vllm"))
+    profile = profile_of(parse_worker("llama-3.1-70b:fp8@8xh100/tp8,engine=vllm"))
     assert "llama-70b" in profile.held_out
     assert not np.allclose(profile.values(), profile.values(without="llama-70b"))
     assert np.allclose(profile.values(), profile.values(without="nobody's"))
@@ -887,7 +882,7 @@ def test_coefficients_are_named_once_and_light_is_perfect() -> None:
     ],
 )
 def test_versions_have_eras(engine: str, era: str) -> None:
-    assert rules_of(parse_deployment(f"llama-3.1-8b@1xh100/engine={engine}")).era == era
+    assert rules_of(parse_worker(f"llama-3.1-8b@1xh100/engine={engine}")).era == era
 
 
 RELEASES = (
@@ -902,8 +897,7 @@ RELEASES = (
 def test_a_newer_gpu_is_the_faster_one_with_every_release(engine: str, text: str) -> None:
     text += "," if "/" in text else "/"
     slow, fast = (
-        StepModel(parse_deployment(text.format(gpu) + f"engine={engine}"))
-        for gpu in ("a100", "h100")
+        StepModel(parse_worker(text.format(gpu) + f"engine={engine}")) for gpu in ("a100", "h100")
     )
     for users in (1, 16, 64):
         context = users * 1000.0
@@ -922,8 +916,7 @@ def test_an_old_release_is_not_slow_with_dense_models_for_what_others_took(
         return
     name = engine.partition(",")[0]
     old, new = (
-        StepModel(parse_deployment(f"llama-3.1-8b@1x{gpu}/engine={each}"))
-        for each in (engine, name)
+        StepModel(parse_worker(f"llama-3.1-8b@1x{gpu}/engine={each}")) for each in (engine, name)
     )
     assert old.step_s(1, 500.0, []) < 2 * new.step_s(1, 500.0, [])
 
@@ -933,7 +926,7 @@ def test_what_latent_attention_took_once_is_a_time_of_its_layers() -> None:
     ones."""
     for engine, old in (("vllm", "0.7.3"), ("sglang", "0.4.3")):
         then, now = (
-            StepModel(parse_deployment(f"deepseek-r1@8xh200/tp8,engine={engine}{version}"))
+            StepModel(parse_worker(f"deepseek-r1@8xh200/tp8,engine={engine}{version}"))
             for version in (f",version={old}", "")
         )
         assert then.step_s(4, 4 * 3600.0, []) > 2 * now.step_s(4, 4 * 3600.0, [])
@@ -941,7 +934,7 @@ def test_what_latent_attention_took_once_is_a_time_of_its_layers() -> None:
 
 def test_an_era_and_a_gpu_that_were_measured_apart() -> None:
     apart, era, gpu = (
-        profile_of(parse_deployment(f"llama-3.1-8b@1x{text}"))
+        profile_of(parse_worker(f"llama-3.1-8b@1x{text}"))
         for text in ("a100/version=0.7.3", "gaudi3/version=0.7.3", "h100/version=0.7.3")
     )
     assert (apart.name, apart.provenance.rows) == ("vllm-v0-ampere", 0)
@@ -981,7 +974,7 @@ def test_an_era_and_a_gpu_that_were_measured_apart() -> None:
     ],
 )
 def test_a_kind_of_model_that_was_not_measured_is_told(deployment: str, what: str) -> None:
-    deployed = parse_deployment(deployment)
+    deployed = parse_worker(deployment)
     assert unmeasured(deployed, profile_of(deployed)) == what
 
 
@@ -990,16 +983,16 @@ def test_a_version_that_is_no_number_is_the_newest() -> None:
         f"llama-3.1-8b@1xh100/engine=sglang{version}"
         for version in ("", ",version=nightly-20260216")
     )
-    assert rules_of(parse_deployment(nightly)).era == rules_of(parse_deployment(plain)).era != "0.4"
+    assert rules_of(parse_worker(nightly)).era == rules_of(parse_worker(plain)).era != "0.4"
 
 
 def test_blackwells_are_one_architecture() -> None:
     gpus = {
-        architecture_of(parse_deployment(f"llama-3.1-8b@1x{name}").gpu)
+        architecture_of(parse_worker(f"llama-3.1-8b@1x{name}").gpu)
         for name in ("b200", "b300", "gb200", "gb300")
     }
     assert gpus == {"blackwell"}
-    assert architecture_of(parse_deployment("llama-3.1-8b@1xrtx-pro-6000").gpu) != "blackwell"
+    assert architecture_of(parse_worker("llama-3.1-8b@1xrtx-pro-6000").gpu) != "blackwell"
 
 
 def test_a_group_s_experts_take_what_all_ranks_bring() -> None:
@@ -1017,7 +1010,7 @@ def test_a_group_s_experts_take_what_all_ranks_bring() -> None:
 
 
 def test_on_a_machine_that_no_fit_has_seen_more_remains() -> None:
-    profile = profile_of(parse_deployment("llama-3.1-8b@1xh100"))
+    profile = profile_of(parse_worker("llama-3.1-8b@1xh100"))
     seen, unseen = (
         remaining(profile, next(iter(profile.provenance.sources))),
         remaining(profile, "somebody's blog"),
@@ -1029,16 +1022,16 @@ def test_on_a_machine_that_no_fit_has_seen_more_remains() -> None:
     assert unseen["tpot"] > seen["tpot"]
     own = msgspec.structs.replace(profile, name="mine")
     assert remaining(own) == profile.residual
-    cpu = profile_of(parse_deployment("llama-3.1-8b@1xcpu/engine=llama.cpp"))
+    cpu = profile_of(parse_worker("llama-3.1-8b@1xcpu/engine=llama.cpp"))
     assert remaining(cpu) == cpu.residual
 
 
 def test_a_family_of_models_has_what_the_fit_has_learned_of_it() -> None:
     engine, no_fit = "@8xh200/tp8,engine=sglang", "qwen3-8b@8xh200/tp8,engine=sglang"
-    shares = profile_of(parse_deployment("llama-3.1-8b@1xgaudi3/engine=transformers")).family_shares
-    of_none = profile_of(parse_deployment(no_fit))
+    shares = profile_of(parse_worker("llama-3.1-8b@1xgaudi3/engine=transformers")).family_shares
+    of_none = profile_of(parse_worker(no_fit))
     for name, family in (("deepseek-r1", "deepseek-v3"), ("llama-3.3-70b", "llama-70b")):
-        mine = profile_of(parse_deployment(f"{name}{engine}"))
+        mine = profile_of(parse_worker(f"{name}{engine}"))
         assert np.allclose(np.array(mine.logarithms) - of_none.logarithms, shares[family])
         # Where the family is held out there is none of it.
         assert mine.held_out == of_none.held_out
@@ -1048,13 +1041,11 @@ def test_a_family_of_models_has_what_the_fit_has_learned_of_it() -> None:
 
 def test_an_unmeasured_architecture_of_amd_is_timed_like_the_measured_one() -> None:
     near, far = (
-        profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}/version=0.10.0"))
+        profile_of(parse_worker(f"llama-3.1-8b@1x{gpu}/version=0.10.0"))
         for gpu in ("mi300x", "mi355x")
     )
     assert far.logarithms == near.logarithms
     assert np.trace(far.covariance) >= np.trace(near.covariance)
     assert far.residual["ttft"] >= near.residual["ttft"]
-    gaudi, h100 = (
-        profile_of(parse_deployment(f"llama-3.1-8b@1x{gpu}")) for gpu in ("gaudi3", "h100")
-    )
+    gaudi, h100 = (profile_of(parse_worker(f"llama-3.1-8b@1x{gpu}")) for gpu in ("gaudi3", "h100"))
     assert gaudi.logarithms != h100.logarithms

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import EnginePolicy, Scheduler, Sequence, policy_of
 from loadstone.predict.scheduler.blocks import SingleBlocks
@@ -242,17 +242,17 @@ def test_sessions_beyond_hbm_are_found_in_the_host_while_their_tools_run() -> No
 )
 def test_what_cannot_be_is_one_line(options: str, problem: str) -> None:
     with pytest.raises(InputError) as caught:
-        policy_of(parse_deployment(f"llama-3.1-8b@1xh200/{options}"))
+        policy_of(parse_worker(f"llama-3.1-8b@1xh200/{options}"))
     assert problem in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_sizes_say_how_many_sessions_stay_warm() -> None:
-    deployment = parse_deployment("llama-3.1-8b@1xh200/kv_host=1tb,kv=bf16")
+    deployment = parse_worker("llama-3.1-8b@1xh200/kv_host=1tb,kv=bf16")
     row = size(deployment, 100_000)
     # 131,072 bytes a token: 902,976 of them in HBM, 7,629,394 in the host.
     assert (row.warm_sessions, row.warm_sessions_host) == (9, 76)
-    assert size(parse_deployment("llama-3.1-8b@1xh200"), 100_000).warm_sessions_host is None
+    assert size(parse_worker("llama-3.1-8b@1xh200"), 100_000).warm_sessions_host is None
     tiers = policy_of(deployment).tiers
     assert tiers is not None
     assert tiers.host_token_s == pytest.approx(131_072 / (0.85 * 64e9), rel=1e-3)

@@ -18,7 +18,7 @@ from conftest import Loadstone
 from loadstone.calibrate.cases import CaseTable, case_of, refresh
 from loadstone.calibrate.points import Point, deployment_of, read_points
 from loadstone.calibrate.validate import Scored, errors, regime, score, summarise, validation
-from loadstone.catalogue import model, parse_deployment
+from loadstone.catalogue import model, parse_worker
 from loadstone.core.errors import InputError
 from loadstone.predict.step_time.profile import family_of, prior_profile, profile_of, save
 from loadstone.report.pages.validation import explain
@@ -102,7 +102,7 @@ def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> No
     # A relative that only the file knows of.
     assert akin.held_out
     assert akin.predicted["tpot"] != unseen.predicted["tpot"]
-    fitted = profile_of(deployment_of(said.point))
+    fitted = profile_of(deployment_of(said.point).worker)
     case = case_of(said.point)
     table = CaseTable([case])
     refresh(table, fitted.values()[None])
@@ -111,7 +111,7 @@ def test_a_family_that_was_fitted_is_scored_without_itself(tmp_path: Path) -> No
 
 def test_every_fitted_row_is_of_a_family_without_being_told() -> None:
     """The shapes of models tell the families of the fit apart."""
-    widest = profile_of(parse_deployment("llama-3.1-8b@1xgaudi3/engine=transformers"))
+    widest = profile_of(parse_worker("llama-3.1-8b@1xgaudi3/engine=transformers"))
     assert widest.name == "any-any-any"
     assert set(widest.families.values()) == set(widest.held_out)
     for name, family in (
@@ -142,7 +142,7 @@ def test_what_was_held_out_is_counted(tmp_path: Path, monkeypatch: pytest.Monkey
         None,
     ]
     own = msgspec.structs.replace(
-        profile_of(deployment_of(rows[0].point)), name="mine", held_out={}
+        profile_of(deployment_of(rows[0].point).worker), name="mine", held_out={}
     )
     save(own, tmp_path / "loadstone" / "profiles")
     mine = score(read_points(path), "mine")

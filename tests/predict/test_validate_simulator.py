@@ -178,7 +178,7 @@ def point(**more: object) -> Point:
 
 def test_a_point_is_simulated_on_all_its_ranks() -> None:
     case = case_of(point())
-    assert case.deployment.attention_dp
+    assert case.worker.attention_dp
     assert (case.users, len(case.inputs)) == (40, 400)
     fleet = fleet_of(case.deployment)
     assert case.policy == fleet.policy

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.core.errors import InputError
 from loadstone.engines import launch_of
 from loadstone.predict.simulator.fleet import DECODE_FLOORS, fleet_of
@@ -18,7 +18,7 @@ RACK = "deepseek-r1@32xgb200/dp32,ep32,attention-dp,engine=sglang"
 
 
 def model_of(text: str) -> StepModel:
-    return StepModel(parse_deployment(text))
+    return StepModel(parse_worker(text))
 
 
 def decode_s(text: str, users: int = 128, context: int = 2000) -> float:
@@ -52,14 +52,14 @@ def test_an_exchange_takes_what_was_measured(
     where: str, sent_bytes: float, tokens: int, measured_us: float
 ) -> None:
     way = exchange_of(
-        parse_deployment(f"deepseek-v3@{where},attention-dp,engine=sglang"), 7168, 8, sent_bytes
+        parse_worker(f"deepseek-v3@{where},attention-dp,engine=sglang"), 7168, 8, sent_bytes
     )
     assert FLOOR_S + tokens * way.message / way.link == pytest.approx(measured_us * 1e-6, rel=0.2)
 
 
 def test_between_nodes_many_tokens_travel_once_for_each_node() -> None:
     way = exchange_of(
-        parse_deployment("deepseek-v3@32xh100/dp32,ep32,attention-dp,engine=sglang"), 7168, 8, 1.0
+        parse_worker("deepseek-v3@32xh100/dp32,ep32,attention-dp,engine=sglang"), 7168, 8, 1.0
     )
     assert 16_384 * way.bundled / way.link == pytest.approx((6957 + 13_517) * 1e-6, rel=0.1)
 
@@ -75,7 +75,7 @@ def test_between_nodes_many_tokens_travel_once_for_each_node() -> None:
     ],
 )
 def test_where_tokens_are_dealt_out(where: str, wide: bool) -> None:
-    deployment = parse_deployment(f"deepseek-r1@{where}")
+    deployment = parse_worker(f"deepseek-r1@{where}")
     assert is_wide(deployment) == wide
     work: Work = StepModel(deployment).work
     assert bool((work.operators.kind == EXCHANGE).any()) == wide
@@ -165,13 +165,11 @@ def test_a_worker_that_decodes_alone_has_smaller_floors(
 
 def test_engines_are_told() -> None:
     lines = "\n".join(
-        launch_of(parse_deployment(f"{RACK},eplb=1,cuda_graph_bs=768,nodes=8")).shell_lines()
+        launch_of(parse_worker(f"{RACK},eplb=1,cuda_graph_bs=768,nodes=8")).shell_lines()
     )
     assert "--enable-eplb" in lines
     assert "--cuda-graph-bs 768" in lines
     with pytest.raises(InputError, match="eplb"):
         launch_of(
-            parse_deployment(
-                "deepseek-r1@32xgb200/dp32,ep32,attention-dp,engine=tensorrt-llm,eplb=1"
-            )
+            parse_worker("deepseek-r1@32xgb200/dp32,ep32,attention-dp,engine=tensorrt-llm,eplb=1")
         )

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadstone.analyse.stored_run import StoredRun, read_run
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
 from loadstone.predict.sizing.size import Row, size
 from loadstone.report.charts import bands, bars, inside, lines
@@ -647,7 +647,7 @@ def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) ->
 
 
 def sized(**changes: Any) -> Row:
-    return msgspec.structs.replace(size(parse_deployment("llama-3.1-8b@1xh200")), **changes)
+    return msgspec.structs.replace(size(parse_worker("llama-3.1-8b@1xh200")), **changes)
 
 
 def test_the_longest_contexts_as_a_map() -> None:

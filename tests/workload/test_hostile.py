@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conftest import Write
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.catalogue.deployment.alternatives import expand
 from loadstone.core.errors import InputError
 from loadstone.workload import dataset, trace
@@ -180,7 +180,7 @@ WORDS = st.lists(
 @given(WORDS | TEXT)
 @example("llama-3.1-8b@8xh200/draft=llama-3.1-8b,num_speculative_tokens=5")
 def test_no_shorthand_ends_in_a_traceback(text: str) -> None:
-    outcome(lambda: [parse_deployment(each) for each in expand(text)[:5]])
+    outcome(lambda: [parse_worker(each) for each in expand(text)[:5]])
 
 
 @settings(max_examples=1000, deadline=None)

@@ -151,8 +151,8 @@ def _roofline(
     try:
         if not shorthand:
             return None
-        deployment = parse_named(shorthand, hardware, own_model)
+        worker = parse_named(shorthand, hardware, own_model).decoder
         # The catalogue's processor stands for all there are: its rates are no limit of any.
-        return None if architecture_of(deployment.gpu) == PROCESSOR else RooflineModel(deployment)
+        return None if architecture_of(worker.gpu) == PROCESSOR else RooflineModel(worker)
     except (InputError, ArithmeticError, KeyError, OSError, RuntimeError):
         return None  # the last two: a model's name that no path can have

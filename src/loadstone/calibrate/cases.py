@@ -86,6 +86,11 @@ class Case:
     drafts: DraftFigures | None = None
     fleet: Fleet | None = None
 
+    @property
+    def worker(self) -> Worker:
+        """Return the worker that decodes."""
+        return self.deployment.decoder
+
     def plan(self) -> Plan:
         return _plan(self.users, self.inputs, self.outputs, self.point.row, self.times, self.cached)
 
@@ -153,7 +158,7 @@ def fit_fleet(
     """Return the fleet of pools, by the `profile`, else None; and the policy, of a worker that
     decodes. Raises InputError."""
     if not deployment.is_split:
-        return None, policy_of(deployment, lengths=lengths, acceptance=acceptance)
+        return None, policy_of(deployment.worker, lengths=lengths, acceptance=acceptance)
     fleet = fleet_of(deployment, acceptance=acceptance, profile=profile)
     fleet = fleet_for(fleet, deployment, lengths, acceptance=acceptance)
     return fleet, fleet.policy
@@ -432,27 +437,26 @@ class CaseTable:
         self.cases = list(cases)
         self.work = stack([case.work for case in cases])
         self.tokens = np.array([case.inputs.mean() for case in cases])
-        rules = [rules_of(case.deployment) for case in cases]
-        self.eager = np.array([each.is_eager for each in rules])
-        self.graph_tokens = np.array([each.graph_tokens for each in rules], float)
-        self.in_step = np.array(
-            [case.deployment.attention_dp and case.deployment.dp > 1 for case in cases]
-        )
+        workers = [case.worker for case in cases]
+        rules = [rules_of(worker) for worker in workers]
+        self.eager = np.array([rule.is_eager for rule in rules])
+        self.graph_tokens = np.array([rule.graph_tokens for rule in rules], float)
+        self.in_step = np.array([worker.attention_dp and worker.dp > 1 for worker in workers])
 
 
 def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     """At coefficients `values` (K), all schedulers of the deployment."""
     speculative = case.policy.speculative
     drafts = 0 if speculative is None else speculative.draft_tokens
-    model = StepModel(case.deployment, values=values, work=case.work, draft_tokens=drafts)
-    fleet = fleet_with(case.deployment, case.policy, model)
+    model = StepModel(case.worker, values=values, work=case.work, draft_tokens=drafts)
+    fleet = fleet_with(case.worker, case.policy, model)
     return _run_plan(fleet, case.plan(), case.warm), model
 
 
 def predict_latencies(case: Case) -> tuple[float, float]:
     """Return the medians of TTFT and TPOT by the profile of the deployment, in seconds."""
     if case.fleet is None:
-        outcome, _ = simulate(case, profile_of(case.deployment).values())
+        outcome, _ = simulate(case, profile_of(case.worker).values())
         return float(np.median(outcome.ttft_s)), float(np.median(outcome.tpot_s))
     latencies = latencies_s(answered_rows(run_cell(case.plan(), 0, case.fleet))[case.warm :])
     return float(np.median(latencies["ttft_s"])), float(np.median(latencies["tpot_s"]))
@@ -464,14 +468,15 @@ def slower_than_fewer(cases: Sequence[Case]) -> str | None:
     case = min(
         (each for each in cases if each.point.tpot_s), key=lambda each: each.users, default=None
     )
-    if case is None or case.point.tpot_s is None or case.deployment.tp % 2:
+    if case is None or case.point.tpot_s is None or case.worker.tp % 2:
         return None
-    whole = case.deployment
+    whole = case.worker
     half = msgspec.structs.replace(
         whole, tp=whole.tp // 2, gpus=whole.gpus // 2, ep=min(whole.ep, whole.gpus // 2)
     )
     try:
-        fewer = replace(case, deployment=half, policy=policy_of(half), work=work_of(half))
+        alone = Deployment.of(half)
+        fewer = replace(case, deployment=alone, policy=policy_of(half), work=work_of(half))
         outcome, _ = simulate(fewer, profile_of(half).values())
     except InputError:
         return None  # the model does not fit, or cannot be cut so

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.catalogue import Deployment, Gpu, Model, gpu, model, parse_deployment
+from loadstone.catalogue import Deployment, Gpu, Model, Worker, gpu, model, parse_deployment
 from loadstone.catalogue.architecture.precision import dtype_of, kv_dtype_of
 from loadstone.catalogue.engines import engine_key
 from loadstone.catalogue.find import match_gpu, published_in
@@ -215,7 +215,8 @@ def deployment_of(point: Point) -> Deployment:
     """Return the deployment that a point was measured on. Raises InputError with the reason why
     there is none."""
     if point.deployment:
-        return _runnable(parse_deployment(point.deployment))
+        named = parse_deployment(point.deployment)
+        return named if named.is_split else Deployment.of(_runnable(named.worker))
     engine, device, base = _engine(point), _gpu(point.gpu), _model(point.model)
     weights = _weights(point, base)
     if weights != base.weights_dtype and (
@@ -241,8 +242,8 @@ def deployment_of(point: Point) -> Deployment:
     # NVIDIA's NVFP4 checkpoints are made for an FP8 cache (kv_cache_quant_algo), and engines
     # follow.
     implied = "fp8" if weights == "nvfp4" else base.kv_dtype
-    return _runnable(
-        Deployment(
+    worker = _runnable(
+        Worker(
             model=base,
             gpu=device,
             gpus=gpus,
@@ -257,20 +258,21 @@ def deployment_of(point: Point) -> Deployment:
             engine_version=point.engine_version or None,
         )
     )
+    return Deployment.of(worker)
 
 
-def _runnable(deployment: Deployment) -> Deployment:
-    """Return the deployment, or the same with experts dealt out where slices of them cannot be (a
-    row may not say `ep`)."""
-    if deployment.ep > 1 or deployment.moe_ranks == 1:
-        return deployment
-    dealt = msgspec.structs.replace(deployment, ep=deployment.moe_ranks)
-    return dealt if not _can_run(deployment) and _can_run(dealt) else deployment
+def _runnable(worker: Worker) -> Worker:
+    """Return the worker, or the same with experts dealt out where slices of them cannot be (a row
+    may not say `ep`)."""
+    if worker.ep > 1 or worker.moe_ranks == 1:
+        return worker
+    dealt = msgspec.structs.replace(worker, ep=worker.moe_ranks)
+    return dealt if not _can_run(worker) and _can_run(dealt) else worker
 
 
-def _can_run(deployment: Deployment) -> bool:
+def _can_run(worker: Worker) -> bool:
     try:
-        policy_of(deployment)
+        policy_of(worker)
     except InputError:
         return False
     return True

@@ -111,7 +111,7 @@ def score(
             skipped[point.row] = str(reason)
             continue
         try:
-            profiles.append(profile_of(case.deployment, profile_name))
+            profiles.append(profile_of(case.worker, profile_name))
             cases.append(case)
         except OtherArchitecture as reason:
             skipped[point.row] = str(reason)
@@ -164,12 +164,12 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
             "tpot": float(table.tpot_s[at]),
             "throughput": float(table.rate[at]),
         }
-        loads = [] if is_own(profile) else uncovered_load(case.deployment, *count_at_once(case))
+        loads = [] if is_own(profile) else uncovered_load(case.worker, *count_at_once(case))
         spread = _spreads(case, profile, predicted, by_ttft[at : at + 1], by_tpot[at : at + 1])
         width = {
             name: exp(Z80 * profile.wider_for(loads) * value) for name, value in spread.items()
         }
-        found = [] if is_own(profile) else [*uncovered_classes(case.deployment), *loads]
+        found = [] if is_own(profile) else [*uncovered_classes(case.worker), *loads]
         scored.append(
             Scored(
                 point=_with_names(case),
@@ -192,9 +192,9 @@ def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
     """Simulate a point's pools, also at coefficients drawn from the profiles' uncertainty, for the
     intervals."""
     family = family_of(case.deployment.model, case.point.fold) if hold_out else ""
-    fleet, profile = _hold_out(fleet, case.deployment.decoder, family)
+    fleet, profile = _hold_out(fleet, case.worker, family)
     if (pool := fleet.prefill) is not None:
-        prefill, _ = _hold_out(pool.fleet, case.deployment.pools[0].worker, family)
+        prefill, _ = _hold_out(pool.fleet, case.deployment.prefiller, family)
         fleet = replace(fleet, prefill=pool._replace(fleet=prefill))
     plan, middle = case.plan(), np.mean if case.point.stat == "mean" else np.median
     rows = answered_rows(run_cell(plan, 0, fleet))[case.warm :]
@@ -243,7 +243,7 @@ def count_at_once(case: Case) -> tuple[int, int]:
     point = case.point
     burst = point.load == "rate" and point.load_value == inf and point.mode != "offline"
     return (len(case.inputs) if burst else 0), min(
-        case.users // case.deployment.dp, case.policy.max_seqs
+        case.users // case.worker.dp, case.policy.max_seqs
     )
 
 
@@ -276,12 +276,12 @@ def _spreads(
 
 def _with_names(case: Case) -> Point:
     """Return the point; one that has a shorthand alone, with its engine, model and GPU as well."""
-    point, deployment = case.point, case.deployment
+    point, worker = case.point, case.worker
     return msgspec.structs.replace(
         point,
-        engine=point.engine or deployment.engine,
-        model=point.model or deployment.model.name,
-        gpu=point.gpu or deployment.gpu.name,
+        engine=point.engine or worker.engine,
+        model=point.model or worker.model.name,
+        gpu=point.gpu or worker.gpu.name,
     )
 
 

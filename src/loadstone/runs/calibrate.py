@@ -91,7 +91,7 @@ def calibrate(
             f"{target.name}: a profile is of one engine; recommend --pools --with learns from pools"
         )
     cases = cases_of_runs(runs, target, force=force)
-    base = profile_of(target)
+    base = profile_of(target.worker)
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     calibration = update(base, cases, name, today)
     acceptance = pool_drafts([case.drafts for case in cases if case.drafts is not None])

@@ -25,7 +25,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from loadstone.analyse.stopping import Stopping, parse_rules
 from loadstone.analyse.summary import parse_slo
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.provenance import Provenance
@@ -262,10 +262,10 @@ def _holds(document: dict[str, Any]) -> bool:
 def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
     """Estimate by closed form what load a deployment carries; 1 where it is not known."""
     try:
-        deployment = parse_deployment(deployed)
-        policy = policy_of(deployment)
+        worker = parse_worker(deployed)
+        policy = policy_of(worker)
         drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
-        model = StepModel(deployment, draft_tokens=drafts)
+        model = StepModel(worker, draft_tokens=drafts)
     except InputError:
         return 1.0
     load = dataclasses.replace(
@@ -275,15 +275,13 @@ def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
     inputs, outputs = float(plan.input_tokens.mean()), float(max(2.0, plan.output_tokens.mean()))
     best = 1.0
     rules = parse_rules(search.bounds)
-    group = deployment.dp if deployment.attention_dp else 1
+    group = worker.dp if worker.attention_dp else 1
     for level in steady_states(model, policy, group, Lengths(inputs, outputs)):
         for rule in rules:
             value = level.latency_s(rule.metric, PERCENTILES[rule.percentile], outputs)
             if rule.limit_s is not None and value > rule.limit_s:
                 return best
-        best = max(
-            best, deployment.dp * (level.rate_per_s if search.kind == "rate" else level.users)
-        )
+        best = max(best, worker.dp * (level.rate_per_s if search.kind == "rate" else level.users))
     return best
 
 

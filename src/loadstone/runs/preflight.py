@@ -118,7 +118,7 @@ def prepare(
         and declared is not None
         and (options.target.launch or names_engine(text))
     ):
-        server.target.engine = engine_title(declared.engine)
+        server.target.engine = engine_title(declared.decoder.engine)
     plan, expected_s = plan_for(planner, draft, server, options.client)
     salt = salt_of(options.client.salt)
     check_plan(plan, server, salt, options.client.workers)

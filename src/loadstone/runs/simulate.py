@@ -144,10 +144,10 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         settings.characters_per_token = CHARACTERS_PER_TOKEN
     model, gpus = (
         deployment.model.name.rsplit("/", 1)[-1],
-        f"{deployment.gpus}x{deployment.gpu.name}",
+        f"{deployment.gpus}x{deployment.decoder.gpu.name}",
     )
     target = _target(deployment, longest, asked)
-    name = ("sim", deployment.engine, model, gpus)
+    name = ("sim", deployment.decoder.engine, model, gpus)
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
     draws = DRAWS if asked.draws is None else asked.draws
@@ -299,8 +299,8 @@ def _target(deployment: Deployment, longest: int, asked: SimulatorOptions) -> Ta
         urls=[deployment.name],
         endpoint="offline" if asked.offline else "completions",
         model=asked.model or deployment.model.name,
-        engine=engine_title(deployment.engine),
-        engine_version=deployment.engine_version,
+        engine=engine_title(deployment.decoder.engine),
+        engine_version=deployment.decoder.engine_version,
         prompt_kind="token ids",
         max_model_tokens=longest,
     )
@@ -326,7 +326,7 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
         ]
         basis.unmeasured = next(filter(None, told), "")
         basis.vendor_unmeasured = not all(map(vendor_measured, workers))
-        basis.engine_unmeasured = not engine_measured(deployment)
+        basis.engine_unmeasured = not engine_measured(deployment.decoder)
         if not is_own(profile):
             basis.uncovered = _each(
                 [each.what for each in uncovered_classes(worker)] for worker in workers
@@ -335,7 +335,7 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     if crossed:
         basis.nodes_crossed, basis.own_profile = max(crossed), asked.profile is not None
     if fleet.policy.speculative is not None:
-        named, layers = deployment.draft, deployment.model.draft_layers
+        named, layers = deployment.decoder.draft, deployment.model.draft_layers
         basis.draft = named.model.name if named else "the model's own layers" if layers else None
         if asked.acceptance is None:
             basis.assumed_acceptance = fleet.policy.speculative.acceptance

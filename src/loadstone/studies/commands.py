@@ -51,7 +51,7 @@ def commands_of(
         raise InputError(
             "pools are started on one machine, `local`, alone; run it there, or give their url:"
         )
-    return launch_of(launch.parsed, site)
+    return launch_of(launch.parsed.worker, site)
 
 
 def pools_of(
@@ -141,8 +141,6 @@ def gpus_per_node(launch: PlannedLaunch) -> int:
     """Return how many GPUs a launch has on each node; 0 where it has none, or nothing is known of
     the hardware."""
     deployment = launch.parsed
-    return (
-        0
-        if deployment is None or deployment.gpu.vendor == "any"
-        else deployment.gpus // deployment.nodes
-    )
+    if deployment is None or deployment.decoder.gpu.vendor == "any":
+        return 0
+    return deployment.gpus // deployment.nodes

@@ -194,7 +194,7 @@ def _script(
 
 
 def _gpu(launch: PlannedLaunch) -> Gpu | None:
-    return launch.parsed.gpu if launch.parsed else None
+    return launch.parsed.decoder.gpu if launch.parsed else None
 
 
 def _lay_over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def _deployment(
     seconds = repeats * sum(cell.seconds or 0.0 for cell in cells)
     gpus = deployment.gpus if deployment is not None else None
     gpu_hours = (gpus or 0) * seconds / 3600
-    price = prices.get(key(deployment.gpu.name)) if deployment is not None else None
+    price = prices.get(key(deployment.decoder.gpu.name)) if deployment is not None else None
     return DeploymentEstimate(
         engine=launch.engine,
         deployment=deployment_name(launch),

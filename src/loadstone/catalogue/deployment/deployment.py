@@ -219,6 +219,11 @@ class Deployment(Worker, frozen=True):
         return bool(self.split)
 
     @property
+    def prefiller(self) -> Worker:
+        """Return the worker that computes prompts."""
+        return self.pools[0].worker
+
+    @property
     def decoder(self) -> Worker:
         """Return the worker that writes answers, which holds a request's whole cache."""
         return self.pools[-1].worker

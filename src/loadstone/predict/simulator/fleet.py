@@ -192,8 +192,9 @@ def fleet_for(
     """Return a deployment's fleet with caches as large as they are for requests of these
     lengths."""
     if (pool := fleet.prefill) is None:
-        policy = routed(policy_of(deployment, acceptance=acceptance, lengths=lengths), route)
-        return fleet_with(deployment, policy, fleet.model)
+        worker = deployment.worker
+        policy = routed(policy_of(worker, acceptance=acceptance, lengths=lengths), route)
+        return fleet_with(worker, policy, fleet.model)
     models = (pool.fleet.model, fleet.model)
     made = [
         fleet_with(

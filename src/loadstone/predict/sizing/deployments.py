@@ -192,5 +192,5 @@ def sizes(options: SizeOptions) -> list[Row]:
             if deployment.is_split:
                 rows += pool_sizes(deployment, context, batch)
             else:
-                rows.append(size(deployment, context, batch))
+                rows.append(size(deployment.worker, context, batch))
     return rows
