@@ -38,8 +38,9 @@ from loadstone.report.data.frames import OUTPUT, TPOT, TTFT
 from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import points_of
 from loadstone.report.pages.comparison import plain, show_conclusion, show_metric
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 from summary_documents import summarise
 from test_import import SGLANG
 

@@ -41,8 +41,9 @@ from loadstone.core.summary import SCHEMA, CellSummary, Latency, Metrics, Summar
 from loadstone.core.summary import Requests as Requests_
 from loadstone.report.pages.comparison import explain_conclusions, setup_lines, show_conclusion
 from loadstone.workload.dataset import read as read_dataset
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 from test_compare import CLOSED, make, rows
 
 # --- which runs -----------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RequestRecord, RunInfo, Target
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 from summary_documents import summarise, trusted
 
 DISTRIBUTION = {"n", "mean", "std", "min", "max", "p50", "p90", "p95", "p99", "ci95", "worth"}

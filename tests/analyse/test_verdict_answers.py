@@ -1,6 +1,7 @@
 """Findings about answers and prompts: failures, lengths, ends, token counts, caches, models."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from loadstone.core import run_folder
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Sessions, Synthetic
+from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 from verdict_cells import COUNT, LOAD, TARGET, WORKLOAD, Case, check, found, plan_of, rows, spoilt
 
 PIECES = {"token_source": "pieces"}
@@ -31,7 +33,8 @@ def make(workload: Any, warmup: int = 2, loads: int = 1, **more: Any) -> Plan:
 
 def natural(output: int = 64) -> Plan:
     """Answers may end by themselves."""
-    return make(Synthetic(WORKLOAD.input, Length("fixed", output)), exact=False)
+    plan = make(Synthetic(WORKLOAD.input, Length("fixed", output)))
+    return replace(plan, exact_output=False)
 
 
 def long(output: int) -> Plan:

@@ -15,8 +15,9 @@ from loadstone.analyse.verdict.steady import Change, step, trend
 from loadstone.core.plan import Load
 from loadstone.core.summary import ReplicaPart, Requests
 from loadstone.workload.arrivals import profile_arrivals
-from loadstone.workload.lengths import Length, Sessions, Synthetic
+from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 from verdict_cells import (
     COUNT,
     LOAD,

@@ -14,8 +14,9 @@ from loadstone.core.plan import Load
 from loadstone.core.summary import Level
 from loadstone.measure.engines.observe import read_metrics
 from loadstone.workload import agents
-from loadstone.workload.lengths import Length, Sessions, Synthetic
+from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 from summary_documents import summarise
 from test_summary import make_run
 from verdict_cells import LOAD, TARGET, WORKLOAD, Case, check, found, rows

@@ -18,8 +18,9 @@ from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.settings import read_settings
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 LOAD = Load("rate", 100.0, process="constant")
 WORKLOAD = Synthetic(Length("fixed", 100), Length("fixed", 4))

@@ -15,8 +15,9 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
 from loadstone.runs.execution import recover
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 from test_store import Row, batch, info, row
 
 LOAD = Load("concurrency", 3)

@@ -7,8 +7,9 @@ import pytest
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import RequestRecord
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 WORKLOAD = Synthetic(Length("uniform", 60, low=20, high=100), Length("uniform", 5, low=2, high=8))
 LOADS = [Load("concurrency", 2), Load("rate", 4.0), Load("burst", 3)]

@@ -22,10 +22,11 @@ from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 Row = dict[str, Any]
 RUNNING = {"token_source": "running usage"}

@@ -31,11 +31,12 @@ from loadstone.measure.engines.probe import Requirements
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.preflight import LOADED, ProbedServer, answer_times_s
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.options import Options
 from loadstone.workload.planning import Planner
 from loadstone.workload.request import RequestSpec, Sampling, Structured
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 SCHEMA = Structured("json_schema", {"type": "object"})
 REGEX = Structured("regex", "[0-9]{40}")

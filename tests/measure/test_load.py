@@ -11,8 +11,9 @@ import pytest
 from loadstone.core.plan import Load, Plan
 from loadstone.measure.client.load import Due, StepLoad
 from loadstone.measure.client.protocol import Step
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 WORKLOAD = Synthetic(Length("fixed", 8), Length("fixed", 4))
 HOUR_NS = 3_600_000_000_000

@@ -16,8 +16,9 @@ from loadstone.measure.client.protocol import StepDone
 from loadstone.runs.cells import CellLoop
 from loadstone.runs.execution import OpenRun
 from loadstone.runs.preflight import check_open_files
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 
 def plan_of(*loads: Load, requests: int = 6, warmup: int = 2) -> Plan:

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from loadstone.core.errors import InputError
-from loadstone.workload.lengths import MAX_TOKENS, Length, Synthetic, parse_length
-from loadstone.workload.schedule import describe
+from loadstone.workload.lengths import MAX_TOKENS, Length, parse_length
+from loadstone.workload.synthetic import Synthetic
 
 
 def rng() -> np.random.Generator:
@@ -105,7 +105,7 @@ def test_a_prefix_must_be_shorter_than_every_input() -> None:
 
 
 def test_a_workload_describes_itself() -> None:
-    described = describe(Synthetic(Length("fixed", 10), Length("fixed", 2), 4, 3), None)
+    described = Synthetic(Length("fixed", 10), Length("fixed", 2), 4, 3).describe(None)
     assert described["kind"] == "synthetic"
     assert (described["prefix_tokens"], described["prefix_groups"]) == (4, 3)
     assert described["input"]["mean"] == 10

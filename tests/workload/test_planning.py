@@ -11,10 +11,12 @@ import pytest
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
-from loadstone.workload.lengths import Length, Synthetic
+from loadstone.workload.draw import Beyond
+from loadstone.workload.lengths import Length
 from loadstone.workload.options import Options, change
-from loadstone.workload.planning import Beyond, Planner
+from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 
 def plan_of(options: Options, *limits: int, **server: Any) -> Plan:

@@ -7,8 +7,10 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.workload.arrivals import SPANS, arrivals, default_requests, default_warmup
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Sessions, Synthetic, Think
-from loadstone.workload.schedule import CYCLE_MIN_REQUESTS, make_plan
+from loadstone.workload.draw import CYCLE_MIN_REQUESTS
+from loadstone.workload.lengths import Length, Sessions, Think
+from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 FIXED = Synthetic(Length("fixed", 64), Length("fixed", 40))
 MIXED = Synthetic(Length("uniform", 60, low=20, high=100), Length("uniform", 50, low=1, high=99))

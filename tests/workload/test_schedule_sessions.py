@@ -13,8 +13,10 @@ from loadstone.core.plan import Load, Plan, PlannedRequest
 from loadstone.core.sessions import OpenSessions
 from loadstone.workload import trace
 from loadstone.workload.dataset import Dataset
-from loadstone.workload.lengths import Length, Sessions, Synthetic, Think
-from loadstone.workload.schedule import WARMUP_S, make_plan, promised_tokens
+from loadstone.workload.draw import WARMUP_S
+from loadstone.workload.lengths import Length, Sessions, Think
+from loadstone.workload.schedule import make_plan, promised_tokens
+from loadstone.workload.synthetic import Synthetic
 
 FIXED = Synthetic(Length("fixed", 10), Length("fixed", 5), system_prompt=True)
 FOUR = Sessions(Length("fixed", 4), Think("fixed", 2.0))

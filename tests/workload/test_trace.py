@@ -409,19 +409,19 @@ def test_lines_behind_bad_ones_are_read_and_order_is_judged_by_what_was_kept(wri
 def test_the_model_may_take_exactly_so_many_tokens(write: Write) -> None:
     path = write(PLAIN + "0,600,400\n")
     trace = read(path)
-    trace.check_lengths(path, 1000, 1)
+    trace.check_lengths(str(path), 1000, 1)
     assert trace.without_longer(1000).count == 1
     with pytest.raises(
         InputError, match=r"line 2: 600 tokens in and 400 out, and the model takes 999 .*bad$"
     ):
-        trace.check_lengths(path, 999, 1)
+        trace.check_lengths(str(path), 999, 1)
     with pytest.raises(InputError, match="no request of the trace lies within the 999 tokens"):
         trace.without_longer(999)
 
 
 def test_what_is_too_long_for_the_model_is_left_out_and_counted(write: Write) -> None:
     trace = read(write(PLAIN + "1,600,401\n3,7,1\n4,600,401\n6,8,2\n"))
-    trace.check_lengths(Path("t"), 1000, 0)  # of what is not sent nothing is asked
+    trace.check_lengths("t", 1000, 0)  # of what is not sent nothing is asked
     kept = trace.without_longer(1000)
     assert columns(kept) == ([0.0, 3.0], [7, 8], [1, 2], [3, 5])
     assert kept.skipped == {"too long for the model": 2}

@@ -18,7 +18,7 @@ from loadstone.core.arrays import COLUMNS
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import PiecePart, ReplicaPart, TurnPart
-from loadstone.workload.schedule import WARMUP_S
+from loadstone.workload.draw import WARMUP_S
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,9 +26,10 @@ from loadstone.predict.steady_state import Lengths, SteadyState
 from loadstone.recommend.by_hour import Hours, split_hours
 from loadstone.recommend.options import RecommendOptions
 from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, SessionTraffic, find_lines
+from loadstone.workload.draw import stagger
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
-from loadstone.workload.schedule import promised_tokens, stagger
+from loadstone.workload.schedule import promised_tokens
 
 LEAST_REQUESTS, MOST_REQUESTS = 800, 8_000
 _BURSTY_REQUESTS = 24_000

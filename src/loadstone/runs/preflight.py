@@ -36,9 +36,10 @@ from loadstone.runs import execution, targets
 from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.launched import check_start
 from loadstone.runs.targets import Servers, Tell, longest_tokens
+from loadstone.workload.draw import Beyond
 from loadstone.workload.option_values import parse_structured
 from loadstone.workload.options import ClientOptions, EarlyEndOptions, Options
-from loadstone.workload.planning import Beyond, Planner, until_precise
+from loadstone.workload.planning import Planner, until_precise
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
 from loadstone.workload.request import RequestSpec
 

@@ -18,7 +18,10 @@ ended last, and the parent's next call waits for the sub-agents that had ended b
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +29,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Blocks
 from loadstone.workload.agent_formats import GIVE, READERS, documents, format_of
 from loadstone.workload.agent_formats.session import RawSession
 from loadstone.workload.block_tree import count_alike
+from loadstone.workload.draw import Draw, Limits, Rows, Workload, text_rows
 from loadstone.workload.files import open_bytes
-from loadstone.workload.lengths import Think
+from loadstone.workload.lengths import Length, Think
 from loadstone.workload.prompts import text_tokens
 from loadstone.workload.trace import BadLine
 
@@ -62,7 +68,7 @@ class Call(NamedTuple):
     fields: int = -1
 
 
-class AgentTrace(msgspec.Struct, frozen=True, eq=False):
+class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
     """Sessions of a file, each its calls in the order in which they were made.
 
     block_tokens  tokens of a block; 0: prompts are messages, numbers of `prompts`, each as JSON
@@ -86,6 +92,119 @@ class AgentTrace(msgspec.Struct, frozen=True, eq=False):
     @property
     def calls(self) -> int:
         return sum(map(len, self.sessions))
+
+    def describe(self, output: Length | None) -> dict[str, Any]:
+        described = {
+            "kind": "agents",
+            "format": self.format,
+            "sha256": self.sha256,
+            "sessions": len(self.sessions),
+            "calls": self.calls,
+            "skipped": self.skipped,
+            "answers": "live" if self.live else "recorded",
+        }
+        return described | ({"dropped": self.dropped} if self.dropped else {})
+
+    def omitted(self) -> dict[str, Any]:
+        return {"overflowed": self.overflowed} if self.overflowed else {}
+
+    def rows(self, draw: Draw) -> Rows:
+        """Make the rows of a cell. `session`, `place`: of the file's each row is which call of
+        which; `begin`: the place of the first one that is sent; `copy`: see CallGraph."""
+        session, begin, end, copy = self._choose(draw)
+        lengths = end - begin
+        rows = draw.frame(lengths, draw.starts_s(len(lengths) - draw.warm))
+        rows |= {
+            "session": np.repeat(session, lengths),
+            "begin": np.repeat(begin, lengths),
+            "copy": np.repeat(copy, lengths).astype(np.int32),
+        }
+        rows["place"] = rows["begin"] + rows["turn"]
+        chosen = zip(rows["session"].tolist(), rows["place"].tolist(), strict=True)
+        calls = [self.sessions[number][place] for number, place in chosen]
+        rows |= text_rows(
+            np.array([call.fields for call in calls], np.int32),
+            np.array([call.output_tokens for call in calls]),
+        )
+        if self.block_tokens:
+            rows["input_tokens"] = np.array([call.input_tokens for call in calls], np.int32)
+        rows["think_s"] = np.where(rows["turn"] > 0, [call.delay_s for call in calls], 0.0)
+        return rows
+
+    def _choose(self, draw: Draw) -> NDArray[np.int64]:
+        """Choose a cell's sessions, the warm-up's first: measured ones take the file's shuffled by
+        seed, again and again where it has too few, until there are as many, or as many calls as
+        are requested. Returns which, from which call to before which, and the how-many-th copy.
+
+        The warm-up of a closed loop has as many sessions begin in their midst, evenly spread, so
+        that measuring begins in a steady state.
+        """
+        load, warm = draw.load, draw.warm
+        sizes = np.array([len(calls) for calls in self.sessions])
+        if draw.requested is not None:
+            count = math.ceil(draw.requested / sizes.mean()) + len(sizes)
+        elif load.is_burst or (load.is_open and (load.duration_s is not None or load.profile)):
+            count = draw.count(None)
+        else:
+            count = max(len(sizes), int(2 * load.value) if load.is_closed else 0)
+        picks = draw.choose(len(sizes), count)
+        ends = sizes[picks]
+        begins = np.zeros(len(picks), np.int64)
+        if load.is_closed and warm > 1:
+            lead = ends[count:]
+            begins[count:] = lead - np.maximum(1, np.rint(lead * (np.arange(warm) + 1) / warm))
+        if draw.requested is not None:
+            asked = ends[:count]
+            ends[:count] = np.minimum(asked, draw.requested - (np.cumsum(asked) - asked))
+        copies = np.concatenate(
+            [np.arange(count) // len(sizes), -1 - np.arange(warm) // len(sizes)]
+        )
+        chosen = np.roll(np.stack([picks, begins, ends, copies]), warm, axis=1)
+        return chosen[:, chosen[2] > 0]
+
+    def finish(self, rows: Rows, draw: Draw) -> dict[str, Any]:
+        """Put together what the rows of all cells wait for, and what their prompts are made of."""
+        parents: list[tuple[int, ...]] = []
+        sent, back, kept, own = [], [], [], []
+        calls_of_rows = (rows[name].tolist() for name in ("session", "begin", "place"))
+        for session, begin, place in zip(*calls_of_rows, strict=True):
+            calls = self.sessions[session]
+            call = calls[place]
+            waits = tuple(parent - begin for parent in call.after if parent >= begin)
+            lost = place > begin and not waits
+            # Where a session begins in its midst, what waited for calls before that follows the
+            # first one's sending.
+            parents.append((0,) if lost else waits)
+            sent.append(call.sent or lost)
+            whole = call.kept > 0 and call.base < begin
+            back.append(0 if whole or not call.kept else place - call.base)
+            kept.append(0 if whole else call.kept)
+            own.append(_whole_prompt(calls, call) if whole else call.own)
+        offsets, block_offsets = (
+            np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, own)
+        )
+        return {
+            "prompts": self.prompts,
+            "chat": not self.block_tokens,
+            "graph": CallGraph(
+                offsets,
+                np.array(list(itertools.chain.from_iterable(parents)), np.int32),
+                np.array(sent, bool),
+                rows["copy"],
+                recorded=True,
+                live=self.live,
+            ),
+            "blocks": Blocks(
+                self.block_tokens,
+                block_offsets,
+                np.concatenate(own).astype(np.int32),
+                np.array(back, np.int32),
+                np.array(kept, np.int32),
+            ),
+        }
+
+    def fit(self, limits: Limits) -> AgentTrace:
+        return self if limits.max_tokens is None else self.within(limits.max_tokens)
 
     def with_pauses(self, scale: float, drawn: Think | None, seed: int) -> AgentTrace:
         """Scale the pauses between calls, or draw them."""
@@ -138,6 +257,15 @@ class AgentTrace(msgspec.Struct, frozen=True, eq=False):
             if ended
             else self
         )
+
+
+def _whole_prompt(calls: Sequence[Call], call: Call) -> NDArray[np.int32]:
+    pieces, kept = [call.own], call.kept
+    while kept:
+        call = calls[call.base]
+        pieces.append(call.own[: max(0, kept - call.kept)])
+        kept = min(kept, call.kept)
+    return np.concatenate(pieces[::-1])
 
 
 def read(path: Path, *, skip_bad: bool = False) -> AgentTrace:

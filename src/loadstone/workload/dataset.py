@@ -34,9 +34,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import msgspec
+import numpy as np
 
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Plan, rank_by_first_use
+from loadstone.core.text import excerpt
+from loadstone.workload.draw import LENGTHS, Draw, Limits, Rows, Workload, roll, text_rows
 from loadstone.workload.files import describe_broken, first_line, lines, open_bytes
+from loadstone.workload.lengths import Length
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
@@ -98,7 +103,7 @@ _UNREADABLE = b"{"
 """Stands for the element at which an array breaks."""
 
 
-class Dataset(msgspec.Struct, frozen=True):
+class Dataset(Workload, msgspec.Struct, frozen=True):
     """The prompts of a file. Entry i of every list belongs together.
 
     prompts        plain text, or (formats sharegpt and messages) chat messages as a compact JSON
@@ -113,6 +118,7 @@ class Dataset(msgspec.Struct, frozen=True):
                    (see prompts); where it begins with an answer, that stands in place of the
                    server's own
     dropped        what cannot be sent, though it changes what is asked: name to items that have it
+    too_long       prompts that the server does not take, left out
     """
 
     format: str
@@ -123,11 +129,113 @@ class Dataset(msgspec.Struct, frozen=True):
     turns: list[list[str]] = []
     bad: int = 0
     dropped: dict[str, int] = {}
+    too_long: int = 0
 
     @property
     def chat(self) -> bool:
         """True where prompts are messages."""
         return self.format in ("sharegpt", "messages")
+
+    def describe(self, output: Length | None) -> dict[str, Any]:
+        described = {
+            "kind": "dataset",
+            "format": self.format,
+            "sha256": self.sha256,
+            "prompts": len(self.prompts),
+            "skipped": self.skipped,
+            "bad": self.bad,
+            "output": msgspec.to_builtins(output),
+        }
+        return described | ({"dropped": self.dropped} if self.dropped else {})
+
+    def omitted(self) -> dict[str, Any]:
+        return {"too_long": self.too_long} if self.too_long else {}
+
+    def rows(self, draw: Draw) -> Rows:
+        sessions, output = draw.sessions, draw.output
+        if sessions is None:
+            starts_s = draw.starts_s(draw.count(draw.requested))
+            picks = draw.choose(len(self.prompts), len(starts_s) - draw.warm)
+            lengths = np.array([tokens or -1 for tokens in self.output_tokens], np.int32)[picks]
+            if output is not None:
+                drawn = output.draw(draw.generator(LENGTHS), len(picks))
+                lengths = np.where(lengths < 0, drawn, lengths)
+            elif (lengths < 0).any():
+                raise InputError(
+                    "--output: the dataset does not say how long answers should be; give e.g."
+                    " --output 256"
+                )
+            return draw.single_rows(starts_s, roll(text_rows(picks, lengths), draw.warm))
+        if output is None:
+            raise InputError(
+                "--output: give the length of the answers in a conversation, e.g. --output 256"
+            )
+        asked = sessions.turns.mean
+        sizes = np.array([len(turns) for turns in self.turns])
+        counts = draw.turn_counts(
+            sum(np.minimum(sizes, asked).tolist()) / len(sizes),
+            lambda measured: np.minimum(sizes, int(asked))[draw.choose(len(sizes), measured)],
+        )
+        # Measured sessions first.
+        turns = np.roll(counts, -draw.warm)
+        chosen = draw.choose(len(sizes), len(counts) - draw.warm)
+        begins = np.cumsum(sizes) - sizes
+        first = np.cumsum(turns) - turns
+        picks = np.repeat(begins[chosen] - first, turns) + np.arange(turns.sum())
+        rows = text_rows(picks, output.draw(draw.generator(LENGTHS), len(picks)))
+        return draw.turn_rows(counts, roll(rows, counts[: draw.warm].sum()), sessions)
+
+    def finish(self, rows: Rows, draw: Draw) -> dict[str, Any]:
+        texts = self.prompts
+        if draw.sessions is not None:
+            texts = [turn for turns in self.turns for turn in turns]
+        ranks, used, _ = rank_by_first_use(rows["prompt"])
+        return {
+            "prompt": ranks,
+            "prompts": [texts[number] for number in used.tolist()],
+            "chat": self.chat or draw.sessions is not None,
+            "exact_output": draw.output is not None,
+        }
+
+    def fit(self, limits: Limits) -> Dataset:
+        """Keep prompts that the server takes with the shortest answers that are asked for, where
+        bad ones are left out. Raises InputError where none is left."""
+        beyond = limits.beyond
+        if beyond is None or not limits.skip_bad:
+            return self
+        asked = zip(self.prompts, self.output_tokens, strict=True)
+        keep = [
+            number
+            for number, (prompt, tokens) in enumerate(asked)
+            if beyond(prompt, self.chat, tokens or limits.shortest_answer) is None
+        ]
+        if not keep:
+            raise InputError(
+                "--dataset: every prompt is longer than the server's context; start the server with"
+                " a longer one"
+            )
+        return msgspec.structs.replace(
+            self,
+            prompts=[self.prompts[number] for number in keep],
+            output_tokens=[self.output_tokens[number] for number in keep],
+            too_long=len(self.prompts) - len(keep),
+        )
+
+    def check(self, plan: Plan, limits: Limits, name: str) -> None:
+        beyond = limits.beyond
+        if beyond is None or not plan.prompts:
+            return
+        longest = np.zeros(len(plan.prompts), np.int64)
+        np.maximum.at(longest, plan.prompt, plan.output_tokens)
+        for prompt, output_tokens in zip(plan.prompts, longest.tolist(), strict=True):
+            tokens = beyond(prompt, plan.chat, output_tokens)
+            if tokens is not None:
+                remedy = "" if limits.skip_bad else ", or leave such prompts out with --skip-bad"
+                raise InputError(
+                    f"{name}: a prompt of {tokens} tokens ({excerpt(prompt, 40)}) and an answer of"
+                    f" {output_tokens}: together beyond the server's context; ask for shorter"
+                    f" answers{remedy}"
+                )
 
 
 def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> Dataset:

@@ -1,8 +1,4 @@
-"""Synthetic workloads: how long prompts and answers are, how many turns conversations have, and the
-pauses between.
-
-What stands in the prompts is prompts.py's business.
-"""
+"""How long prompts and answers are, how many turns conversations have, and the pauses between."""
 
 from __future__ import annotations
 
@@ -120,34 +116,6 @@ def _number(text: str) -> float:
     ValueError."""
     match = _UNIT.fullmatch(text.strip())
     return float(text) if match is None else float(int(match[1]) * TOKEN_UNITS[match[2].lower()])
-
-
-class Synthetic(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="synthetic"
-):
-    """Random prompts with demanded lengths.
-
-    `prefix_tokens` of each prompt's input tokens are shared with the others of its group, one of
-    `prefix_groups` drawn at random. `system_prompt`: they come before the user's own words instead,
-    once in each session.
-    """
-
-    input: Length
-    output: Length
-    prefix_tokens: int = 0
-    prefix_groups: int = 1
-    system_prompt: bool = False
-
-    def __post_init__(self) -> None:
-        if (
-            self.prefix_tokens
-            and not self.system_prompt
-            and self.prefix_tokens >= self.input.smallest
-        ):
-            raise InputError(
-                f"--prefix {self.prefix_tokens}: inputs may be as short as {self.input.smallest}"
-                " tokens; a prompt must be longer than its shared prefix"
-            )
 
 
 class Think(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

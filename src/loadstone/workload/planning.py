@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -13,10 +13,10 @@ import numpy as np
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan, Unit
-from loadstone.core.text import excerpt
 from loadstone.workload import agents, arrivals, dataset, option_values, trace
 from loadstone.workload.checks import CheckSet, mix, read_checks
-from loadstone.workload.lengths import Length, Sessions, Synthetic, parse_length, parse_think
+from loadstone.workload.draw import Beyond, Limits, Workload
+from loadstone.workload.lengths import Length, Sessions, parse_length, parse_think
 from loadstone.workload.options import (
     CheckOptions,
     LoadOptions,
@@ -27,10 +27,11 @@ from loadstone.workload.options import (
     changed_flags,
     check_limits,
 )
-from loadstone.workload.schedule import Workload, make_plan
+from loadstone.workload.schedule import make_plan
+from loadstone.workload.synthetic import Synthetic
 
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
-_MOST_REQUESTS = 20_000_000
+_MAX_REQUESTS = 20_000_000
 """In one run: a plan of more would not fit into memory, and its run would take days."""
 _LONGEST_S = 600.0
 """Of a cell that ends by its precision."""
@@ -40,16 +41,6 @@ _WITH_A_TRACE = ("time-scale", "trace-window", "trace-sample", "length-scale")
 """Options that need --trace."""
 _WITH_AGENTS = ("answers", "tool-time")
 """Options that need --agents."""
-
-
-class Beyond(Protocol):
-    """Tells prompts of a file that a server does not take."""
-
-    def __call__(self, prompt: str, chat: bool, output_tokens: int) -> int | None:
-        """Count the tokens of a prompt (`chat`: messages as a JSON array) that, with so many of an
-        answer, is more than the server takes; None where it is not, or where they cannot be
-        counted.
-        """
 
 
 class Planner:
@@ -73,7 +64,10 @@ class Planner:
             return
         _check_combinations(options.workload)
         self._sessions = _sessions(options.workload)
-        self._workload, self._output = _read_workload(options.workload, self._sessions)
+        self._output: Length | None = None
+        if options.workload.dataset is not None and options.workload.output is not None:
+            self._output = _parse_output(options.workload)
+        self._workload = _read_workload(options.workload, self._sessions)
         self._checks = _read_checks(self._grading, options.workload.seed, self._workload)
 
     @property
@@ -105,12 +99,17 @@ class Planner:
         if self._plan is not None:
             return self._plan
         options, asked = self.options, self.options.workload
-        cut: dict[str, Any] = {
-            "window_s": asked.trace_window_s,
-            "sample": asked.trace_sample,
-            "length_scale": asked.length_scale,
-        }
-        workload = self._fit(max_tokens, beyond, cut)
+        load = options.load
+        named = bool(load.rate or load.concurrency or load.ramp)
+        limits = Limits(
+            max_tokens,
+            min_input_tokens,
+            beyond,
+            1 if self._output is None else self._output.smallest,
+            asked.skip_bad,
+            load.requests[0] if load.requests and not named else None,
+        )
+        workload = self._workload.fit(limits)
         single = self._sessions is None and asked.agents is None
         loads, requests = _loads(options, workload, "requests" if single else "sessions")
         if e2e_s and self.chooses_length:
@@ -118,68 +117,37 @@ class Planner:
                 arrivals.default_requests(load, expected)
                 for load, expected in zip(loads, e2e_s, strict=True)
             ]
-        drawn = not (
-            isinstance(workload, trace.Trace)
-            or any(load.is_burst or load.profile for load in loads)
-        )
-        if (
-            self._checks is not None
-            and self._checks.asked
-            and drawn
-            and not _is_counted(options.load)
-        ):
-            # Enough that the questions asked for are at most their share.
-            least = math.ceil(self._checks.asked * (1 / self._grading.check_share - 1))
-            requests = [
-                max(least, count) for count in requests or map(arrivals.default_requests, loads)
-            ]
+        requests = self._add_for_checks(loads, requests)
         _check_count(
-            options.load, loads, requests or [_expected_requests(load, workload) for load in loads]
+            load, loads, requests or [_expected_requests(load, workload) for load in loads]
         )
-        if isinstance(workload, trace.Trace):
-            cut["lengthened"] = int((workload.input_tokens < min_input_tokens).sum())
-            workload = msgspec.structs.replace(
-                workload, input_tokens=workload.input_tokens.clip(min=min_input_tokens)
-            )
         plan = make_plan(
             workload,
             loads,
             seed=asked.seed,
             requests=requests,
-            warmup=options.load.warmup,
+            warmup=load.warmup,
             output=self._output,
             sessions=self._sessions,
-            # An answer of a given form ends when it is complete.
-            exact=asked.structured is None,
         )
-        if isinstance(workload, trace.Trace) and asked.trace is not None and max_tokens is not None:
-            # The warm-up is as long as the trace's first requests.
-            warm = [plan.warmup_count(cell) for cell in range(len(plan.cells))]
-            sent = max(max(count, len(plan.rows(cell)) - count) for cell, count in enumerate(warm))
-            workload.check_lengths(asked.trace, max_tokens, sent)
-        if asked.dataset is not None and beyond is not None and plan.prompts:
-            _check_prompts(asked, plan, beyond)
-        plan.workload.update({name: value for name, value in cut.items() if value})
+        # An answer of a given form ends when it is complete.
+        plan.exact_output = plan.exact_output and asked.structured is None
+        workload.check(plan, limits, str(asked.trace or asked.dataset))
         return plan if self._checks is None else mix(plan, self._checks, self._grading.check_share)
 
-    def _fit(self, max_tokens: int | None, beyond: Beyond | None, cut: dict[str, Any]) -> Workload:
-        """Leave out what is not to be sent; `cut` gets how much of a data set that is."""
-        workload = self._workload
-        if isinstance(workload, agents.AgentTrace):
-            within = workload if max_tokens is None else workload.within(max_tokens)
-            cut["overflowed"] = within.overflowed
-            return within
-        if isinstance(workload, trace.Trace):
-            return _cut_trace(self.options, workload, max_tokens)
-        if (
-            not isinstance(workload, dataset.Dataset)
-            or beyond is None
-            or not self.options.workload.skip_bad
-        ):
-            return workload
-        fitting = _without_longer(workload, self._output, beyond)
-        cut["too_long"] = len(workload.prompts) - len(fitting.prompts)
-        return fitting
+    def _add_for_checks(
+        self, loads: Sequence[Load], requests: list[int] | None
+    ) -> list[int] | None:
+        """Raise the number of requests, where nobody gives it, until the questions asked for are at
+        most their share."""
+        checks, asked = self._checks, self.options
+        given = _is_counted(asked.load) or asked.workload.trace is not None
+        if checks is None or checks.asked is None or given:
+            return requests
+        if any(load.is_burst or load.profile for load in loads):
+            return requests
+        least = math.ceil(checks.asked * (1 / self._grading.check_share - 1))
+        return [max(least, count) for count in requests or map(arrivals.default_requests, loads)]
 
 
 def _read_checks(grading: CheckOptions, seed: int, workload: Workload) -> CheckSet | None:
@@ -253,17 +221,17 @@ def _check_count(asked: LoadOptions, loads: Sequence[Load], requests: Sequence[f
         count + (arrivals.default_warmup(load, count) if asked.warmup is None else asked.warmup)
         for load, count in zip(loads, requests, strict=True)
     )
-    if most > _MOST_REQUESTS:
+    if most > _MAX_REQUESTS:
         raise InputError(
-            f"{most:.3g} requests in one run: at most {_MOST_REQUESTS:,}; lower the load or"
+            f"{most:.3g} requests in one run: at most {_MAX_REQUESTS:,}; lower the load or"
             " --requests"
         )
 
 
 def _expected_requests(load: Load, workload: Workload) -> float:
     """Estimate how many requests or sessions a cell has, where their number is not given."""
-    if load.process == "trace" and isinstance(workload, trace.Trace):
-        return workload.count
+    if (length := workload.length(load)) is not None:
+        return length
     if load.is_open and (load.profile or load.duration_s is not None):
         return load.value * (load.duration_s or arrivals.duration_s(load.profile))
     return 0 if load.duration_s is not None else arrivals.default_requests(load)
@@ -300,52 +268,59 @@ def _sessions(asked: WorkloadOptions) -> Sessions | None:
     return Sessions(parse_length(asked.turns, 1.0, "--turns"), think)
 
 
-def _read_workload(
-    asked: WorkloadOptions, sessions: Sessions | None
-) -> tuple[Workload, Length | None]:
-    """Return the workload; and, for a data set, how long answers should be where it does not
-    say."""
+def _parse_output(asked: WorkloadOptions, default: str | None = None) -> Length:
+    return parse_length(asked.output or default or "", asked.range_ratio, "--output")
+
+
+_EXCLUDED = {
+    "agents": (
+        ("input", "dataset", "trace", "prefix", "turns", "think-time", "range-ratio"),
+        "the file says what is asked, and when",
+    ),
+    "trace": (
+        ("input", "output", "dataset", "prefix", "turns", "range-ratio"),
+        "the trace says what is asked",
+    ),
+    "dataset": (("input", "prefix"), "the dataset says what prompts hold"),
+}
+"""By the flag of a file: those that it excludes, and why."""
+
+
+def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> Workload:
+    """Read the file that is named, or describe synthetic prompts. Raises InputError."""
+    changed = changed_flags(asked)
+    source = next((name for name in _EXCLUDED if getattr(asked, name) is not None), None)
+    if source is not None:
+        excluded, why = _EXCLUDED[source]
+        for flag in changed:
+            if flag in excluded:
+                raise InputError(f"--{source} and --{flag}: {why}; give one")
     if asked.agents is not None:
-        for flag in changed_flags(asked):
-            if flag in (
-                "input",
-                "dataset",
-                "trace",
-                "prefix",
-                "turns",
-                "think-time",
-                "range-ratio",
-            ):
-                raise InputError(
-                    f"--agents and --{flag}: the file says what is asked, and when; give one"
-                )
-        return _read_agents(asked, asked.agents), None
+        return _read_agents(asked, asked.agents)
     if asked.trace is not None:
-        for flag in changed_flags(asked):
-            if flag in ("input", "output", "dataset", "prefix", "turns", "range-ratio"):
-                raise InputError(f"--trace and --{flag}: the trace says what is asked; give one")
-        return trace.read(asked.trace, skip_bad=asked.skip_bad), None
+        return _read_trace(asked, asked.trace)
     if asked.dataset is not None:
-        for flag in changed_flags(asked):
-            if flag in ("input", "prefix"):
-                raise InputError(
-                    f"--dataset and --{flag}: the dataset says what prompts hold; give one"
-                )
-        output = parse_length(asked.output, asked.range_ratio, "--output") if asked.output else None
-        return (
-            dataset.read(
-                asked.dataset, conversations=sessions is not None, skip_bad=asked.skip_bad
-            ),
-            output,
-        )
-    synthetic = Synthetic(
+        conversations = sessions is not None
+        return dataset.read(asked.dataset, conversations=conversations, skip_bad=asked.skip_bad)
+    return Synthetic(
         parse_length(asked.input or _DEFAULT_INPUT, asked.range_ratio, "--input"),
-        parse_length(asked.output or _DEFAULT_OUTPUT, asked.range_ratio, "--output"),
+        _parse_output(asked, _DEFAULT_OUTPUT),
         asked.prefix,
         asked.prefix_groups,
         system_prompt=sessions is not None,
     )
-    return synthetic, None
+
+
+def _read_trace(asked: WorkloadOptions, path: Path) -> trace.Trace:
+    """Read the part of a trace that is replayed, with the lengths asked for. Raises InputError."""
+    traced = trace.read(path, skip_bad=asked.skip_bad)
+    if asked.trace_window_s is not None:
+        traced = traced.cut(*asked.trace_window_s)
+    if asked.trace_sample is not None:
+        traced = traced.sample(asked.trace_sample, asked.seed)
+    if asked.length_scale is not None:
+        traced = traced.scaled_lengths(asked.length_scale)
+    return traced
 
 
 def _read_agents(asked: WorkloadOptions, path: Path) -> agents.AgentTrace:
@@ -381,67 +356,6 @@ def _read_agents(asked: WorkloadOptions, path: Path) -> agents.AgentTrace:
     return read.with_pauses(1.0, parse_think(asked.tool_time, "--tool-time"), asked.seed)
 
 
-def _without_longer(
-    prompts: dataset.Dataset, output: Length | None, beyond: Beyond
-) -> dataset.Dataset:
-    """Keep a file's prompts that the server takes with the shortest answers that are asked for.
-    Raises InputError."""
-    least = 1 if output is None else output.smallest
-    keep = [
-        i
-        for i, (prompt, tokens) in enumerate(
-            zip(prompts.prompts, prompts.output_tokens, strict=True)
-        )
-        if beyond(prompt, prompts.chat, least if tokens is None else tokens) is None
-    ]
-    if not keep:
-        raise InputError(
-            "--dataset: every prompt is longer than the server's context; start the server with a"
-            " longer one"
-        )
-    return msgspec.structs.replace(
-        prompts,
-        prompts=[prompts.prompts[i] for i in keep],
-        output_tokens=[prompts.output_tokens[i] for i in keep],
-    )
-
-
-def _check_prompts(asked: WorkloadOptions, plan: Plan, beyond: Beyond) -> None:
-    """Raise InputError where the server does not take one of a file's prompts with the answer asked
-    for."""
-    most = np.zeros(len(plan.prompts), np.int64)
-    np.maximum.at(most, plan.prompt, plan.output_tokens)
-    for prompt, output_tokens in zip(plan.prompts, most.tolist(), strict=True):
-        tokens = beyond(prompt, plan.chat, output_tokens)
-        if tokens is not None:
-            remedy = "" if asked.skip_bad else ", or leave such prompts out with --skip-bad"
-            raise InputError(
-                f"{asked.dataset}: a prompt of {tokens} tokens ({excerpt(prompt, 40)}) and an"
-                f" answer of {output_tokens}: together beyond the server's context; ask for shorter"
-                f" answers{remedy}"
-            )
-
-
-def _cut_trace(options: RunOptions, traced: trace.Trace, max_tokens: int | None) -> trace.Trace:
-    """Keep the part of a trace that is replayed, with the lengths asked for."""
-    asked, load = options.workload, options.load
-    if asked.trace_window_s is not None:
-        traced = traced.cut(*asked.trace_window_s)
-    if asked.trace_sample is not None:
-        traced = traced.sample(asked.trace_sample, asked.seed)
-    if asked.length_scale is not None:
-        traced = traced.scaled_lengths(asked.length_scale)
-    if max_tokens is not None and asked.skip_bad:
-        traced = traced.without_longer(max_tokens)
-    if load.requests and not (load.rate or load.concurrency or load.ramp):
-        if load.requests[0] > traced.count:
-            raise InputError(
-                f"--requests {load.requests[0]:,}: the trace has {traced.count:,}; ask for no more"
-            )
-        traced = traced.first(load.requests[0])
-    return traced
-
-
 # --- when it is sent ------------------------------------------------------------------------------
 
 
@@ -458,7 +372,12 @@ def _loads(
             return _bursts(asked, unit), None
     _check_ends(asked)
     if isinstance(workload, trace.Trace) and not named:
-        loads = _trace_loads(asked, workload, scales or (1.0,))
+        if asked.duration_s is not None:
+            raise InputError(
+                "--trace and --duration: the trace ends by itself; cut it with"
+                " --trace-window 0s:60s"
+            )
+        loads = workload.loads(scales or (1.0,), asked.max_concurrency)
     elif asked.ramp is not None:
         loads = [_ramp(asked, asked.ramp, unit)]
     elif asked.rate:
@@ -551,31 +470,6 @@ def _process(asked: LoadOptions) -> tuple[Literal["poisson", "constant", "gamma"
     if asked.burstiness == 1.0:
         return "poisson", 1.0
     return ("constant", 1.0) if asked.burstiness == math.inf else ("gamma", asked.burstiness)
-
-
-def _trace_loads(asked: LoadOptions, traced: trace.Trace, scales: Sequence[float]) -> list[Load]:
-    if asked.duration_s is not None:
-        raise InputError(
-            "--trace and --duration: the trace ends by itself; cut it with --trace-window 0s:60s"
-        )
-    loads = []
-    for scale in scales:
-        if not 0 < scale < math.inf:
-            raise InputError(
-                f"--time-scale {scale:g}: must be above 0; 0.1 replays ten times as fast"
-            )
-        span_s = (traced.duration_s - float(traced.time_s[0])) * scale
-        mean = (traced.count - 1) / span_s if span_s else float(traced.count)
-        loads.append(
-            Load(
-                "rate",
-                max(mean, 1e-9),
-                "trace",
-                max_concurrency=asked.max_concurrency,
-                time_scale=scale,
-            )
-        )
-    return loads
 
 
 def _ramp(asked: LoadOptions, pieces: str, unit: Unit) -> Load:

@@ -22,6 +22,7 @@ come at once.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from array import array
 from collections import Counter
@@ -36,7 +37,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
+from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
+from loadstone.workload.arrivals import default_requests
+from loadstone.workload.draw import Draw, Limits, Rows, Workload, text_rows
 from loadstone.workload.files import describe_broken, first_line, lines, open_bytes
+from loadstone.workload.lengths import Length
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -107,12 +112,12 @@ class Request(NamedTuple):
     block_tokens: int
 
 
-Rows = Iterator[tuple[int, dict[str, Any] | BadLine]]
+Lines = Iterator[tuple[int, dict[str, Any] | BadLine]]
 """Line numbers, from 1, each with the values that stand there by their names, as the file has them
 (text in CSV, anything in JSON); blank lines are passed over."""
 
 
-class Trace(msgspec.Struct, frozen=True, eq=False):
+class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
     """n requests in the order of their times. Entry i of every array belongs together.
 
     time_s         f8 [n], from the first request's timestamp, never falling
@@ -131,6 +136,8 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
                    number, no input, no answer, no prompt, hash_ids do not fit, too long for the
                    model, unsorted, repeated line
     doubted_per_s  requests/s where that is so many that the times may be of another unit
+    changed        window_s, sample, length_scale, lengthened: how what is sent is not as it stands
+                   in the file
     """
 
     format: str
@@ -145,6 +152,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
     sha256: str
     skipped: dict[str, int]
     doubted_per_s: float | None = None
+    changed: dict[str, Any] = {}
 
     @property
     def count(self) -> int:
@@ -160,6 +168,120 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         """The number of requests that share their time with the one before."""
         return int(np.count_nonzero(np.diff(self.time_s) == 0))
 
+    def describe(self, output: Length | None) -> dict[str, Any]:
+        described = {
+            "kind": "trace",
+            "format": self.format,
+            "sha256": self.sha256,
+            "requests": self.count,
+            "skipped": self.skipped,
+            "simultaneous": self.simultaneous,
+        }
+        doubted = self.doubted_per_s
+        return described | ({} if doubted is None else {"doubted_per_s": doubted})
+
+    def omitted(self) -> dict[str, Any]:
+        return self.changed
+
+    def length(self, load: Load) -> int | None:
+        return self.count if load.process == "trace" else None
+
+    def loads(self, time_scales: Sequence[float], max_concurrency: int | None) -> list[Load]:
+        """Make the loads that replay it at its own times, multiplied by each of these."""
+        loads = []
+        for scale in time_scales:
+            if not 0 < scale < math.inf:
+                raise InputError(
+                    f"--time-scale {scale:g}: must be above 0; 0.1 replays ten times as fast"
+                )
+            span_s = (self.duration_s - float(self.time_s[0])) * scale
+            rate = (self.count - 1) / span_s if span_s else float(self.count)
+            load = Load("rate", max(rate, 1e-9), "trace", max_concurrency=max_concurrency)
+            loads.append(msgspec.structs.replace(load, time_scale=scale))
+        return loads
+
+    def rows(self, draw: Draw) -> Rows:
+        """Make the trace's rows in their order, behind the warm-up's, which are as long as its
+        first but have prompts of their own.
+
+        `line`: the trace's row of each, −1 for the warm-up. Raises InputError where the load takes
+        more requests than the trace has: only a closed loop that runs by time goes round.
+        """
+        load, requested = draw.load, draw.requested
+        if load.process == "trace":
+            count = self.count if requested is None else requested
+            starts_s = draw.lead_in(self.time_s[:count] * load.time_scale)
+        else:
+            if load.is_closed and load.duration_s is not None:
+                requested = self.count
+            elif requested is None and not (load.duration_s or load.is_burst or load.profile):
+                requested = min(self.count, default_requests(load))
+            count = draw.count(requested)
+            starts_s = draw.starts_s(count)
+        if count > self.count:
+            raise InputError(
+                f"{load.label}: {count:,} requests, and the trace has {self.count:,}; send fewer"
+                " (--requests, --duration), or replay more of it"
+            )
+        source = np.concatenate([np.arange(draw.warm) % self.count, np.arange(count)])
+        rows = text_rows(
+            source if self.prompts else np.full(len(source), -1), self.output_tokens[source]
+        )
+        if not self.prompts:
+            rows["input_tokens"] = self.input_tokens[source]
+        rows["line"] = np.concatenate([np.full(draw.warm, -1), np.arange(count)])
+        return draw.single_rows(starts_s, rows)
+
+    def finish(self, rows: Rows, draw: Draw) -> dict[str, Any]:
+        contents: dict[str, Any] = {}
+        if self.prompts:
+            ranks, used, _ = rank_by_first_use(rows["prompt"])
+            texts = [self.prompts[number] for number in used.tolist()]
+            contents = {"prompt": ranks, "prompts": texts}
+        if self.block_tokens:
+            blocks = Blocks.whole(self.block_tokens, self.block_offsets, self.block_ids)
+            contents["blocks"] = blocks.take(rows["line"])
+        return contents
+
+    def fit(self, limits: Limits) -> Trace:
+        kept = self
+        if limits.max_tokens is not None and limits.skip_bad:
+            kept = kept.without_longer(limits.max_tokens)
+        if limits.requests is not None:
+            if limits.requests > kept.count:
+                raise InputError(
+                    f"--requests {limits.requests:,}: the trace has {kept.count:,}; ask for no more"
+                )
+            kept = kept.first(limits.requests)
+        lengthened = int((kept.input_tokens < limits.min_input_tokens).sum())
+        if not lengthened:
+            return kept
+        return msgspec.structs.replace(
+            kept,
+            input_tokens=kept.input_tokens.clip(min=limits.min_input_tokens),
+            changed=kept.changed | {"lengthened": lengthened},
+        )
+
+    def check(self, plan: Plan, limits: Limits, name: str) -> None:
+        if limits.max_tokens is not None:
+            # The warm-up is as long as the trace's first requests.
+            cells = range(len(plan.cells))
+            warm = [plan.warmup_count(cell) for cell in cells]
+            sent = max(max(warm[cell], len(plan.rows(cell)) - warm[cell]) for cell in cells)
+            self.check_lengths(name, limits.max_tokens, sent)
+
+    def check_lengths(self, name: str, max_tokens: int, count: int) -> None:
+        """Raise InputError, with the line, where a model does not take one of the first `count`
+        requests."""
+        longer = np.flatnonzero(self._total_tokens()[:count] > max_tokens)
+        if len(longer):
+            row = longer[0]
+            raise InputError(
+                f"{name}, line {self.line[row]}: {self.input_tokens[row]} tokens in and"
+                f" {self.output_tokens[row]} out, and the model takes {max_tokens} in all;"
+                " shorten all with --length-scale, or leave such lines out with --skip-bad"
+            )
+
     def cut(self, start_s: float, end_s: float) -> Trace:
         """Keep the requests of start_s ≤ time < end_s. Time 0 becomes start_s: a wait before the
         first stays."""
@@ -167,15 +289,20 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
         selected = self._take(
             keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s"
         )
-        return msgspec.structs.replace(selected, time_s=selected.time_s - start_s)
+        return msgspec.structs.replace(
+            selected,
+            time_s=selected.time_s - start_s,
+            changed=self.changed | {"window_s": (start_s, end_s)},
+        )
 
     def sample(self, share: float, seed: int) -> Trace:
         """Keep each request with the probability `share`, independently; times stay. Same seed,
         same requests."""
         keep = np.random.default_rng(seed).random(self.count) < share
-        return self._take(
+        selected = self._take(
             keep, f"in a sample of {share:g} of {self.count}; take a larger share or another seed"
         )
+        return msgspec.structs.replace(selected, changed=self.changed | {"sample": share})
 
     def first(self, count: int) -> Trace:
         return self._take(
@@ -196,18 +323,6 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
             time_s=selected.time_s - (selected.time_s[0] - self.time_s[0]),
             skipped=self.skipped | {_TOO_LONG: left_out},
         )
-
-    def check_lengths(self, path: Path, max_tokens: int, count: int) -> None:
-        """Raise InputError, with the line, where a model does not take one of the first `count`
-        requests."""
-        longer = np.flatnonzero(self._total_tokens()[:count] > max_tokens)
-        if len(longer):
-            row = longer[0]
-            raise InputError(
-                f"{path}, line {self.line[row]}: {self.input_tokens[row]} tokens in and"
-                f" {self.output_tokens[row]} out, and the model takes {max_tokens} in all; shorten"
-                " all with --length-scale, or leave such lines out with --skip-bad"
-            )
 
     def _total_tokens(self) -> Longs:
         return np.asarray(self.input_tokens.astype(np.int64) + self.output_tokens)
@@ -237,6 +352,7 @@ class Trace(msgspec.Struct, frozen=True, eq=False):
             input_tokens=inputs.astype(np.int32),
             output_tokens=outputs.astype(np.int32),
             block_tokens=block,
+            changed=self.changed | {"length_scale": factor},
         )
 
     def _take(self, keep: NDArray[np.bool_], which: str) -> Trace:
@@ -269,7 +385,7 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
         return _read(path, format, rows, sha256, skip_bad)
 
 
-def _read(path: Path, format: TraceFormat, rows: Rows, sha256: str, skip_bad: bool) -> Trace:
+def _read(path: Path, format: TraceFormat, rows: Lines, sha256: str, skip_bad: bool) -> Trace:
     # Arrays, not lists: a trace may have millions of lines.
     time_s, lines, inputs, outputs = array("d"), array("i"), array("i"), array("i")
     offsets, block_ids = array("q", [0]), array("i")
@@ -335,7 +451,7 @@ def _check_order(time: float, last: float, last_line: int, repeated: bool) -> No
         raise BadLine("repeated line", f"the same as line {last_line}", "leave one of them")
 
 
-def _rows(path: Path, stream: BinaryIO) -> tuple[TraceFormat, Rows]:
+def _rows(path: Path, stream: BinaryIO) -> tuple[TraceFormat, Lines]:
     """Tell the format of a file, and its lines, read as they are taken.
 
     Raises InputError where it is empty, is not text, or has not all the columns of a format.
@@ -352,7 +468,7 @@ def _rows(path: Path, stream: BinaryIO) -> tuple[TraceFormat, Rows]:
     return _csv(path, lines(path, stream))
 
 
-def _csv(path: Path, lines: Iterator[bytes]) -> tuple[TraceFormat, Rows]:
+def _csv(path: Path, lines: Iterator[bytes]) -> tuple[TraceFormat, Lines]:
     # Invalid bytes must not end the reading of the lines behind them: they are met again in the
     # value they spoil.
     reader = csv.reader((data.decode(errors="surrogateescape") for data in lines), strict=True)
@@ -371,7 +487,7 @@ def _csv(path: Path, lines: Iterator[bytes]) -> tuple[TraceFormat, Rows]:
     return format, _csv_rows(reader, len(columns), [(name, columns.index(name)) for name in names])
 
 
-def _csv_rows(reader: Any, width: int, columns: list[tuple[str, int]]) -> Rows:
+def _csv_rows(reader: Any, width: int, columns: list[tuple[str, int]]) -> Lines:
     while True:
         # A prompt in quotation marks may go over several lines; the first is the one to name.
         line = reader.line_num + 1
@@ -391,7 +507,7 @@ def _csv_rows(reader: Any, width: int, columns: list[tuple[str, int]]) -> Rows:
             )
 
 
-def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[TraceFormat, Rows]:
+def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[TraceFormat, Lines]:
     where = f"{path}, line {line}"
     try:
         first = _object(head)
@@ -401,7 +517,7 @@ def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[T
     return format, _json_rows(lines, format, first.get("prompt") is not None)
 
 
-def _json_rows(lines: Iterator[bytes], format: TraceFormat, has_prompts: bool) -> Rows:
+def _json_rows(lines: Iterator[bytes], format: TraceFormat, has_prompts: bool) -> Lines:
     known = {*format.columns, "prompt", "hash_ids", "block_tokens"}
     for line, data in enumerate(lines, 1):
         text = data.strip()
