@@ -16,8 +16,8 @@ from typing import NamedTuple
 from engines import tiny_model
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
+from loadstone.engines.deployment_launch import launch_deployment
 from loadstone.engines.launch import Launch, Site
-from loadstone.engines.pooled_launch import launch_pools
 from loadstone.measure.engines import llama_cpp
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import ServerProcess, free_port
@@ -178,7 +178,7 @@ def launch_vllm_pools(folder: Path) -> Iterator[Pools]:
     )
     chosen = tuple(each for each in flags if each[0].startswith("--"))
     site = Site(port=free_port(), served_name="tiny", arguments=chosen)
-    made = launch_pools(parse_deployment(deployment), site)
+    made = launch_deployment(parse_deployment(deployment), site)
     # Each on one core: vLLM would have both wait for each other actively, on all cores.
     env = (
         environment()

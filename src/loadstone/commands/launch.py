@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import msgspec
-
 from loadstone.commands.flags import option, takes
 from loadstone.commands.output import print_json
 from loadstone.core.errors import InputError
@@ -27,36 +25,37 @@ def launch(
     the commands that start it, on one node or many, as each engine's release spells them.
     """
     from loadstone.catalogue import parse_deployment
-    from loadstone.engines import ENGINES, launch_of
+    from loadstone.engines import ENGINES
+    from loadstone.engines.deployment_launch import launch_deployment
     from loadstone.engines.launch import site_of
-    from loadstone.engines.pooled_launch import PooledLaunch, launch_pools
     from loadstone.predict.sizing.check import find_misfits
 
     if json and not dry_run:
         raise InputError("--json: goes with --dry-run")
     site, parsed = site_of(options.start), parse_deployment(options.deployment)
-    made = launch_pools(parsed, site) if parsed.is_split else launch_of(parsed, site)
+    made = launch_deployment(parsed, site)
     judged = [pool.worker for pool in parsed.pools if pool.worker.engine in ENGINES]
     misfits = [f"this will not start: {line}" for worker in judged for line in find_misfits(worker)]
     for note in (*dict.fromkeys(misfits), *made.notes):
         print(f"loadstone: {note}", file=sys.stderr)
     if json:
-        print_json({"schema": made.schema, **msgspec.to_builtins(made)})
+        print_json(made.document())
     elif dry_run:
         print(*made.shell_lines(), sep="\n")
         for name, content in made.files.items():
             print(f"loadstone: {name}, where it starts:\n{content}", file=sys.stderr, end="")
-    elif isinstance(made, PooledLaunch):
+    elif made.router is not None:
         raise InputError(
             "pools are started one by one: paste what --dry-run prints, the router last"
-        )
-    elif len(made.ranks) > 1:
-        raise InputError(
-            f"{len(made.ranks)} nodes, and this is one: paste what --dry-run prints on each"
         )
     else:
         from loadstone.runs.launched import started
 
-        with started(made, lambda text: print(text, file=sys.stderr)) as engine:
-            print(made.url, flush=True)
+        (worker,) = made.launches
+        if len(worker.ranks) > 1:
+            raise InputError(
+                f"{len(worker.ranks)} nodes, and this is one: paste what --dry-run prints on each"
+            )
+        with started(worker, lambda text: print(text, file=sys.stderr)) as engine:
+            print(worker.url, flush=True)
             engine.wait()

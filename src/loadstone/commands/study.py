@@ -163,8 +163,8 @@ def _print_commands(
     """Print what starts each deployment on a machine, once, or write it into `files`: repeats are
     started alike."""
     from loadstone.core.run_folder.folder import writing
+    from loadstone.engines.deployment_launch import DeploymentLaunch
     from loadstone.engines.launch import Launch
-    from loadstone.engines.pooled_launch import PooledLaunch
     from loadstone.studies.commands import commands_of, pools_of
     from loadstone.studies.file import EngineSettings
     from loadstone.studies.machines import find_machine
@@ -204,7 +204,7 @@ def _print_commands(
         print(title)
         parsed = launch.parsed
         if machine.kind == "local" and parsed is not None and parsed.is_split:
-            commands: Launch | PooledLaunch = pools_of(parsed, launch, engine, _PORT)
+            commands: Launch | DeploymentLaunch = pools_of(parsed, launch, engine, _PORT)
         else:
             commands = commands_of(launch, engine, (), _PORT)
         for line in (*(f"# {note}" for note in commands.notes), *commands.shell_lines()):

@@ -18,6 +18,7 @@ import msgspec
 from loadstone.catalogue.architecture.precision import TORCH_DTYPES
 from loadstone.catalogue.checkpoints import TUNED, Checkpoint, named_checkpoint, published
 from loadstone.catalogue.deployment.deployment import Draft, Worker
+from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
 from loadstone.engines.sharding.limits import switched
@@ -81,7 +82,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[str, ...] = ()
     arguments: tuple[tuple[str, str | None], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
-    role: Literal["prefill", "decode", "router"] | None = None
+    role: Role | Literal["router"] | None = None
     place: int = 0
 
     @property

@@ -11,8 +11,7 @@ import msgspec
 from loadstone.analyse.compare.price import Prices
 from loadstone.analyse.verdict.run import describe_network_guess
 from loadstone.core.errors import InputError
-from loadstone.engines import launch_of
-from loadstone.engines.pooled_launch import launch_pools
+from loadstone.engines.deployment_launch import launch_deployment
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.recommend.candidates import Candidate, make_candidate
@@ -29,7 +28,7 @@ def describe_start(
     """Return the fields of a DeploymentPlan about its launch."""
     deployment = candidate.deployment
     try:
-        made = launch_pools(deployment) if deployment.is_split else launch_of(deployment)
+        made = launch_deployment(deployment)
         warnings, lines, files = list(made.notes), made.shell_lines(), dict(made.files)
     except InputError as error:  # llama.cpp, whose file of weights nobody named
         warnings, lines, files = [f"`loadstone launch` starts it, which says: {error}"], [], {}

@@ -12,9 +12,9 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.engines import engine_key
 from loadstone.core.errors import InputError
 from loadstone.engines import EMBEDDED, launch_named, launch_of
+from loadstone.engines.deployment_launch import DeploymentLaunch, launch_deployment
 from loadstone.engines.launch import Launch as Commands
 from loadstone.engines.launch import RankCommand, Site, own_words, quote_word, site_of
-from loadstone.engines.pooled_launch import PooledLaunch, launch_pools
 from loadstone.measure.engines import llama_cpp
 from loadstone.studies.file import EngineSettings
 from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
@@ -56,13 +56,11 @@ def commands_of(
 
 def pools_of(
     deployment: Deployment, launch: PlannedLaunch, engine: EngineSettings, port: int
-) -> PooledLaunch:
+) -> DeploymentLaunch:
     """Return the commands of all workers of a deployment with pools on this machine, and the
     router's. Raises InputError."""
-    made = launch_pools(deployment, _site_of(launch, engine, (), port, "127.0.0.1"))
-    nodes = {
-        rank.node for workers in made.pools.values() for worker in workers for rank in worker.ranks
-    }
+    made = launch_deployment(deployment, _site_of(launch, engine, (), port, "127.0.0.1"))
+    nodes = {rank.node for each in made.launches for rank in each.ranks}
     if len(nodes) > 1:
         raise InputError(
             f"{len(nodes)} nodes are needed, and `local` is one; start them yourself, and give"

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.engines.pooled_launch import PooledLaunch
+from loadstone.engines.deployment_launch import DeploymentLaunch
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.observe import worker_page
 from loadstone.measure.engines.process import free_port
@@ -61,17 +61,17 @@ class LocalMachine:
             )
 
     @contextlib.contextmanager
-    def _pools(self, made: PooledLaunch, folder: Path) -> Iterator[RunningLaunch]:
+    def _pools(self, made: DeploymentLaunch, folder: Path) -> Iterator[RunningLaunch]:
         """Start all workers together, and the router once they are ready."""
         with contextlib.ExitStack() as stack:
             workers = [
-                stack.enter_context(RunningEngine(each, folder / f"{role}-{number}"))
-                for role, several in made.pools.items()
-                for number, each in enumerate(several)
+                stack.enter_context(RunningEngine(worker, folder / f"{role}-{number}"))
+                for role, pool in made.pools.items()
+                for number, worker in enumerate(pool)
             ]
             for worker in workers:
                 worker.wait_ready(self._ready_s)
-            router = stack.enter_context(RunningEngine(made.router, folder / "router"))
+            router = stack.enter_context(RunningEngine(made.launches[-1], folder / "router"))
             router.wait_ready(self._ready_s)
             running, first = [*workers, router], workers[0].launch
             ranks = tuple(rank for each in running for rank in each.launch.ranks)

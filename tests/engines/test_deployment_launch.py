@@ -11,15 +11,15 @@ from typer.testing import CliRunner
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.commands import app
 from loadstone.core.errors import InputError
+from loadstone.engines.deployment_launch import DeploymentLaunch, launch_deployment
 from loadstone.engines.launch import Site
-from loadstone.engines.pooled_launch import PooledLaunch, launch_pools
 
 SMALL = "llama-3.1-8b@prefill=2*(1xh100/tp1)+decode=1xh100/tp1"
 WIDE = "deepseek-r1@prefill=8xh200/tp8+decode=16xh200/dp16,ep16,attention-dp"
 
 
-def made(text: str, site: Site | None = None) -> PooledLaunch:
-    return launch_pools(parse_deployment(text), site or Site())
+def made(text: str, site: Site | None = None) -> DeploymentLaunch:
+    return launch_deployment(parse_deployment(text), site or Site())
 
 
 def test_sglang_on_one_node() -> None:
@@ -42,9 +42,7 @@ def test_sglang_on_one_node() -> None:
 
 def test_vllm_tells_each_rank_its_side_channel() -> None:
     launch = made(f"{WIDE},engine=vllm", Site(nodes=("a", "b", "c"), port=9000))
-    ranks = [
-        rank for workers in launch.pools.values() for worker in workers for rank in worker.ranks
-    ]
+    ranks = [rank for worker in launch.launches[:-1] for rank in worker.ranks]
     assert [rank.env for rank in ranks] == [
         {"VLLM_NIXL_SIDE_CHANNEL_HOST": node, "VLLM_NIXL_SIDE_CHANNEL_PORT": "5600"}
         for node in "abc"
