@@ -145,7 +145,7 @@ def test_a_key_is_wanted_for_the_list_of_models_already(loadstone: Loadstone) ->
 def test_a_server_that_never_ends_its_first_answer(
     loadstone: Loadstone, endless: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_plane, "_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(control_plane, "PATIENCE", control_plane.Patience(answer_s=1.0))
 
     def drip(ask: Ask, send: Send) -> None:
         streamed = ask.body and ask.json.get("stream")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from conftest import QUICK, Ask, Hangup, Loadstone, ScriptedServer, Send, answer
+from loadstone.measure.engines import server as control_plane
 
 RUN = (*QUICK, "--concurrency", "2", "--requests", "6", "--json")
 CONFIG = """
@@ -243,7 +244,7 @@ def test_a_handshake_that_fails_is_one_line(
     reply: bytes,
     words: str,
 ) -> None:
-    monkeypatch.setattr("loadstone.measure.engines.server._PAUSES_S", (0.01,))
+    monkeypatch.setattr(control_plane, "PATIENCE", control_plane.Patience(pauses_s=(0.01,)))
     with handshakes(reply) as url:
         line = loadstone("bench", url).line()
     assert url in line

@@ -1,9 +1,8 @@
-"""A real Triton Inference Server, over HTTP and over gRPC: every token counted, errors and a dead
+"""A real Triton Inference Server, over HTTP: every token counted, errors and a dead
 server told."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -18,7 +17,6 @@ from engines.triton_server import TritonServer, missing, triton
 
 pytestmark = pytest.mark.slow
 
-ENDPOINTS = ("triton", "triton-grpc")
 INPUT = 32
 OUTPUT = 120
 """More than the model's answers have by themselves: its minimum must be said, and heeded."""
@@ -32,20 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonServer]:
         yield server
 
 
-@pytest.fixture(params=ENDPOINTS)
-def endpoint(request: pytest.FixtureRequest) -> str:
-    endpoint: str = request.param
-    if endpoint == "triton-grpc" and importlib.util.find_spec("tritonclient") is None:
-        pytest.skip("the extra is not installed: pip install 'loadstone[triton]'")
-    return endpoint
-
-
-def url(server: TritonServer, endpoint: str) -> str:
-    return server.grpc if endpoint == "triton-grpc" else server.http
-
-
-def bench(loadstone: Loadstone, server: TritonServer, endpoint: str, *more: object) -> Outcome:
-    return loadstone("bench", url(server, endpoint), "--endpoint", endpoint, *more, "--json")
+def bench(loadstone: Loadstone, server: TritonServer, *more: object) -> Outcome:
+    return loadstone("bench", server.http, "--endpoint", "triton", *more, "--json")
 
 
 def measured(outcome: Outcome, cell: int) -> list[Json]:
@@ -56,15 +42,15 @@ def measured(outcome: Outcome, cell: int) -> list[Json]:
     ]
 
 
-def test_every_token_is_counted(loadstone: Loadstone, server: TritonServer, endpoint: str) -> None:
+def test_every_token_is_counted(loadstone: Loadstone, server: TritonServer) -> None:
     shape = ("--input", INPUT, "--output", OUTPUT, "--concurrency", "1,4", "--requests", "6")
-    outcome = bench(loadstone, server, endpoint, *shape)
+    outcome = bench(loadstone, server, *shape)
     assert outcome.code == 0, outcome
     target = outcome.document["target"]
     assert (target["engine"], target["model"], target["endpoint"]) == (
         "Triton",
         "ensemble",
-        endpoint,
+        "triton",
     )
     for number, cell in enumerate(outcome.document["cells"]):
         assert cell["requests"]["ok"] == cell["requests"]["sent"] == 6, cell
@@ -74,42 +60,32 @@ def test_every_token_is_counted(loadstone: Loadstone, server: TritonServer, endp
         assert {record["token_source"] for record in records} == {"running usage"}
         assert all(record["tokens"] == list(range(1, OUTPUT + 1)) for record in records)
         assert cell["metrics"]["output_tokens"] == 6 * OUTPUT
-        assert cell["client"]["clock"] == ("user" if endpoint == "triton-grpc" else "kernel")
-        lags = {record["receive_lag_s"] is None for record in records}
-        assert lags == {endpoint == "triton-grpc"}  # gRPC tells no kernel stamp to compare with
+        assert cell["client"]["clock"] == "kernel"
+        assert all(record["receive_lag_s"] is not None for record in records)
 
 
-def test_both_ways_tell_the_same_times(loadstone: Loadstone, server: TritonServer) -> None:
-    pytest.importorskip(
-        "tritonclient", reason="the extra is not installed: pip install 'loadstone[triton]'"
-    )
-    ttft, tpot = {}, {}
-    for endpoint in ENDPOINTS:
-        shape = ("--input", INPUT, "--output", OUTPUT, "--concurrency", "1", "--requests", "6")
-        records = measured(bench(loadstone, server, endpoint, *shape), 0)
-        ttft[endpoint] = statistics.median(r["arrival_s"][0] - r["sent_s"] for r in records)
-        tpot[endpoint] = statistics.median(
-            (r["arrival_s"][-1] - r["arrival_s"][0]) / (OUTPUT - 1) for r in records
-        )
-        # The model takes four times as long for the first token as for another.
-        assert 2 <= ttft[endpoint] / tpot[endpoint] <= 8, (ttft, tpot)
-    http, grpc = ENDPOINTS
-    assert 0.8 <= tpot[grpc] / tpot[http] <= 1.25, tpot
-    assert 0.5 <= ttft[grpc] / ttft[http] <= 2, ttft
-
-
-def test_an_open_loop_and_sampling(
-    loadstone: Loadstone, server: TritonServer, endpoint: str
+def test_the_first_token_takes_four_times_as_long(
+    loadstone: Loadstone, server: TritonServer
 ) -> None:
+    shape = ("--input", INPUT, "--output", OUTPUT, "--concurrency", "1", "--requests", "6")
+    records = measured(bench(loadstone, server, *shape), 0)
+    ttft = statistics.median(r["arrival_s"][0] - r["sent_s"] for r in records)
+    tpot = statistics.median(
+        (r["arrival_s"][-1] - r["arrival_s"][0]) / (OUTPUT - 1) for r in records
+    )
+    assert 2 <= ttft / tpot <= 8, (ttft, tpot)
+
+
+def test_an_open_loop_and_sampling(loadstone: Loadstone, server: TritonServer) -> None:
     shape = ("--input", INPUT, "--output", 20, "--rate", "10", "--requests", "10")
-    outcome = bench(loadstone, server, endpoint, *shape, "--temperature", "0.5", "--top-p", "0.9")
+    outcome = bench(loadstone, server, *shape, "--temperature", "0.5", "--top-p", "0.9")
     assert outcome.code == 0, outcome
     assert outcome.cell["requests"]["ok"] == 10
 
 
-def test_answers_in_one_piece(loadstone: Loadstone, server: TritonServer, endpoint: str) -> None:
+def test_answers_in_one_piece(loadstone: Loadstone, server: TritonServer) -> None:
     shape = ("--input", INPUT, "--output", 20, "--concurrency", "2", "--requests", "4")
-    outcome = bench(loadstone, server, endpoint, *shape, "--no-stream")
+    outcome = bench(loadstone, server, *shape, "--no-stream")
     assert outcome.code == 0, outcome
     assert {
         (record["output_tokens"], len(record["arrival_s"])) for record in measured(outcome, 0)
@@ -117,7 +93,7 @@ def test_answers_in_one_piece(loadstone: Loadstone, server: TritonServer, endpoi
 
 
 def test_an_error_in_mid_stream_keeps_what_came(
-    loadstone: Loadstone, server: TritonServer, endpoint: str, tmp_path: Path
+    loadstone: Loadstone, server: TritonServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "chats.json"
     prompts = ("fail after 3", "time goes by")
@@ -136,14 +112,14 @@ def test_an_error_in_mid_stream_keeps_what_came(
         "--warmup",
         "0",
     )
-    outcome = bench(loadstone, server, endpoint, *shape)
+    outcome = bench(loadstone, server, *shape)
     ends = {
         (record["status"], record["error"], len(record["arrival_s"])) for record in outcome.records
     }
     assert ends == {("ok", None, 9), ("error", "error in the stream: this prompt was to fail", 3)}
 
 
-def test_a_server_killed_in_mid_stream(endpoint: str, tmp_path: Path) -> None:
+def test_a_server_killed_in_mid_stream(tmp_path: Path) -> None:
     if (reason := missing()) is not None:
         pytest.skip(reason)
     runs = tmp_path / "runs"
@@ -162,7 +138,7 @@ def test_a_server_killed_in_mid_stream(endpoint: str, tmp_path: Path) -> None:
     )
     with (
         triton(tmp_path / "server.log") as server,
-        spawn(runs, "bench", url(server, endpoint), "--endpoint", endpoint, *shape) as process,
+        spawn(runs, "bench", server.http, "--endpoint", "triton", *shape) as process,
     ):
         # Something of an answer is on the disk.
         assert eventually(

@@ -28,6 +28,7 @@ from loadstone.core.plan import Load
 from loadstone.core.record import Target
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.probe import Requirements
+from loadstone.measure.engines.server import Patience, Server
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.preflight import LOADED, ProbedServer, answer_times_s
@@ -43,8 +44,8 @@ REGEX = Structured("regex", "[0-9]{40}")
 GRAMMAR = Structured("grammar", "root ::= [0-9]+")
 
 
-def probe(url: str, **needs: Any) -> attach.Attached:
-    with attach.HttpServer(url, []) as server:
+def probe(url: str, patience: Patience | None = None, **needs: Any) -> attach.Attached:
+    with Server(url, [], patience=patience) as server:
         return attach.attach(server, Requirements(**needs))
 
 
@@ -127,12 +128,8 @@ def test_llama_cpp_tells_its_build_among_its_properties() -> None:
     "pages", [("/metrics",), ("/tokenize",), ("/version", "/metrics", "/tokenize")]
 )
 @pytest.mark.parametrize("way", ["hangs", "drips", "resets"])
-def test_a_page_that_a_run_can_do_without_ends_nothing(
-    pages: tuple[str, ...], way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    times = {"_SPARE_S": 0.3, "_PATIENCE_S": 5.0, "_PROBE_S": 0.2, "_PAUSES_S": (0.01,)}
-    for name, value in times.items():
-        monkeypatch.setattr(f"loadstone.measure.engines.server.{name}", value)
+def test_a_page_that_a_run_can_do_without_ends_nothing(pages: tuple[str, ...], way: str) -> None:
+    patience = Patience(spare_page_s=0.3, spare_pages_s=5.0, pauses_s=(0.01,))
 
     def reply(ask: Request, send: Send) -> None:
         if ask.path not in pages:
@@ -146,7 +143,10 @@ def test_a_page_that_a_run_can_do_without_ends_nothing(
                 send(b"#")
             time.sleep(0.02)
 
-    with ScriptedServer(reply, meets=True) as server, attach.HttpServer(server.url, []) as client:
+    with (
+        ScriptedServer(reply, meets=True) as server,
+        Server(server.url, [], patience=patience) as client,
+    ):
         began_s = time.monotonic()
         target, vocabulary, _ = attach.attach(client, Requirements())
         assert time.monotonic() - began_s < 6
@@ -287,7 +287,7 @@ def test_the_first_model_that_answers_is_measured() -> None:
             answer(request, send)
 
     with ScriptedServer(several, meets=True) as server:
-        with attach.HttpServer(server.url, []) as client:
+        with Server(server.url, []) as client:
             assert attach.attach(client, Requirements()).target.model == MODEL
         assert client.missed[-1] == f"{server.url}: embedder is refused; measured with {MODEL}"
         assert "this is no chat model" in refused(server.url, model="embedder")
@@ -810,7 +810,7 @@ def test_what_is_no_triton_server(timing: TimingServer) -> None:
 
 def same(url: str, target: Target, request: RequestSpec | None = None) -> None:
     request = request or RequestSpec(endpoint=target.endpoint, model=target.model)  # type: ignore[arg-type]
-    with attach.HttpServer(url, []) as server:
+    with Server(url, []) as server:
         attach.check_same(server, target, request)
 
 
@@ -872,7 +872,7 @@ def test_a_connection_that_is_cut_once_while_probing_is_tried_again(cut: type[Ex
 
     with (
         ScriptedServer(cut_each_first, meets=True) as server,
-        attach.HttpServer(server.url, []) as control,
+        Server(server.url, []) as control,
     ):
         assert attach.attach(control, Requirements()).target.model == MODEL
         assert control.cuts[f"{server.url}/v1/models"] == 1
@@ -880,15 +880,13 @@ def test_a_connection_that_is_cut_once_while_probing_is_tried_again(cut: type[Ex
 
 @pytest.mark.parametrize("cut", [Hangup, Reset])
 def test_a_server_that_cuts_every_connection_is_told_as_such(
-    cut: type[Exception], monkeypatch: pytest.MonkeyPatch
+    cut: type[Exception],
 ) -> None:
-    monkeypatch.setattr("loadstone.measure.engines.server._PAUSES_S", (0.01, 0.01))
-
     def reply(ask: Request, send: Send) -> None:
         raise cut
 
     with ScriptedServer(reply, meets=True) as server:
-        line = refused(f"{server.url}/base/v1")
+        line = refused(f"{server.url}/base/v1", patience=Patience(pauses_s=(0.01, 0.01)))
     assert line.startswith(
         f"{server.url}/base/v1/models: the connection was cut before the answer's end, 3 times ("
     )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import time
-import tracemalloc
-import zlib
 
 import httpx
 import pytest
 
 from conftest import Ask, Reply, ScriptedServer, Send, whole
-from loadstone.measure.engines.server import send
+from loadstone.measure.engines.http import send
 
 PACKED = b"HTTP/1.1 200 OK\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n\r\n%b"
 
@@ -36,9 +34,9 @@ def a_body_that_drips(ask: Ask, send: Send) -> None:
         time.sleep(0.02)
 
 
-def ask(url: str, *, limit_s: float = 30.0, most_bytes: int = 1_000_000) -> tuple[bytes, bool]:
+def ask(url: str, *, limit_s: float = 30.0, max_bytes: int = 1_000_000) -> tuple[bytes, bool]:
     with httpx.Client(timeout=30, trust_env=False) as http:
-        said = send(http, http.build_request("GET", url), limit_s=limit_s, most_bytes=most_bytes)
+        said = send(http, http.build_request("GET", url), limit_s=limit_s, max_bytes=max_bytes)
     return said.body, said.whole
 
 
@@ -50,44 +48,18 @@ def test_an_answer_that_is_spun_out_ends(reply: Reply) -> None:
     assert time.monotonic() - began_s < 20
 
 
-def zeros(count: int) -> bytes:
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
-    return b"".join([packer.compress(bytes(1 << 20)) for _ in range(count >> 20)]) + packer.flush()
-
-
-def test_what_unpacks_without_end_is_cut_as_it_unpacks() -> None:
-    body = zeros(512 << 20)
-    with ScriptedServer(
-        lambda ask, send: send(PACKED % (b"gzip", len(body), body)), meets=True
-    ) as server:
-        tracemalloc.start()
-        said, all_of_it = ask(server.url)
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert (len(said), all_of_it) == (1_000_000, False)
-    assert most < 16 << 20
-
-
-def test_what_is_packed_twice_is_not_unpacked() -> None:
-    body = gzip.compress(zeros(64 << 20))
+def test_what_is_packed_is_not_unpacked() -> None:
+    body = gzip.compress(b"well")
     with (
         ScriptedServer(
-            lambda ask, send: send(PACKED % (b"gzip, gzip", len(body), body)), meets=True
+            lambda ask, send: send(PACKED % (b"gzip", len(body), body)), meets=True
         ) as server,
-        pytest.raises(httpx.DecodingError, match="compressed by gzip, gzip"),
+        pytest.raises(httpx.DecodingError, match="compressed by gzip, though asked not to be"),
     ):
         ask(server.url)
 
 
-def test_what_is_packed_once_is_read() -> None:
-    body = gzip.compress(b"well")
-    with ScriptedServer(
-        lambda ask, send: send(PACKED % (b"gzip", len(body), body)), meets=True
-    ) as server:
-        assert ask(server.url) == (b"well", True)
-
-
 def test_a_body_is_whole_or_said_to_be_cut() -> None:
     with ScriptedServer(lambda ask, send: send(whole("200 OK", b"x" * 100)), meets=True) as server:
-        assert ask(server.url, most_bytes=100) == (b"x" * 100, True)
-        assert ask(server.url, most_bytes=99) == (b"x" * 99, False)
+        assert ask(server.url, max_bytes=100) == (b"x" * 100, True)
+        assert ask(server.url, max_bytes=99) == (b"x" * 99, False)

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import struct
 import sys
 import time
 from collections.abc import Iterable
@@ -22,9 +21,7 @@ from loadstone.measure.simulated_server.answer import CompletionAnswer, Generate
 from loadstone.measure.simulated_server.body import Body
 from loadstone.measure.simulated_server.settings import Settings, Usage
 from loadstone.measure.wire.request import new_answer
-from loadstone.measure.wire.tolerant import MAX_COUNT
-from loadstone.measure.wire.triton import GrpcAnswer
-from loadstone.workload.request import Endpoint
+from loadstone.workload.request import ENDPOINTS
 from test_template import HEADER, agree, chunk
 from wires import check_storable
 
@@ -37,7 +34,6 @@ FOLDERS = (
     Path(__file__).resolve().parent / "wire" / "sglang",
     Path(__file__).resolve().parents[3] / "shared" / "data" / "wire",
 )
-HTTP_ENDPOINTS: tuple[Endpoint, ...] = ("completions", "chat", "sglang", "triton")
 
 # --- seeds ----------------------------------------------------------------------------------------
 
@@ -179,7 +175,7 @@ def cut(rng: random.Random, data: bytes) -> list[bytes]:
 class Case(NamedTuple):
     """One answer as it is heard."""
 
-    endpoint: Endpoint
+    endpoint: str
     stream: bool
     keep_text: bool
     pieces: list[bytes]
@@ -208,46 +204,12 @@ def hear(case: Case) -> None:
     assert case.keep_text or not answer.text
 
 
-def hear_tensors(rng: random.Random) -> list[dict[str, tuple[str, bytes]]]:
-    """gRPC's answers come as tensors: some good, some of other types, lengths and counts than they
-    should be."""
-    responses = []
-    for _ in range(rng.randint(1, 6)):
-        text = struct.pack("<I", rng.choice([1, 2, 0, 9, 2**32 - 1])) + rng.choice(
-            [b"a", b"\xff\xfe", b"", b" time"]
-        )
-        number = struct.pack("<q", rng.choice([0, 1, -1, MAX_COUNT, MAX_COUNT + 1, 2**63 - 1]))
-        outputs = {"text_output": text, "num_output_tokens": number, "num_input_tokens": number}
-        responses.append({
-            name: (
-                rng.choice(["BYTES", "INT32", "INT64", "UINT64", "FP32", "", "\x1b"]),
-                rng.choice([raw, raw, raw[: rng.randint(0, len(raw))], rng.randbytes(9)]),
-            )
-            for name, raw in outputs.items()
-            if rng.random() < 0.9
-        })  # fmt: skip
-    answer = new_answer("triton-grpc", stream=rng.random() < 0.5, keep_text=rng.random() < 0.5)
-    assert isinstance(answer, GrpcAnswer)
-    try:
-        for outputs in responses:
-            answer.receive(outputs)
-            check_storable(answer)
-        if rng.random() < 0.3:
-            answer.fail(rng.choice(["\x1b[2J\n\nbad" * 99, "\ud83d", "bad"]))
-        answer.finish()
-        check_storable(answer)
-    except BaseException:
-        print(f"responses={responses!r}")
-        raise
-    return responses
-
-
 def example(rng: random.Random) -> None:
     data = rng.choice(SEEDS)
     for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
         data = mutated(rng, data)
     pieces = cut(rng, data)
-    for endpoint in HTTP_ENDPOINTS:
+    for endpoint in ENDPOINTS:
         for stream in (True, False):
             case = Case(endpoint, stream, rng.random() < 0.5, pieces)
             try:
@@ -269,7 +231,6 @@ def example(rng: random.Random) -> None:
     except BaseException:
         print(f"{reads=}")
         raise
-    hear_tensors(rng)
 
 
 def fuzz(seed: int, *, examples: int | None = None, seconds: float | None = None) -> int:
@@ -307,9 +268,9 @@ def test_mutated_answers_are_read_without_harm() -> None:
     assert fuzz(0, examples=EXAMPLES) == EXAMPLES
 
 
-@pytest.mark.parametrize("endpoint", HTTP_ENDPOINTS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_json_of_any_depth_is_read_without_harm(endpoint: Endpoint, stream: bool) -> None:
+def test_json_of_any_depth_is_read_without_harm(endpoint: str, stream: bool) -> None:
     """What just decodes need not just encode again: all depths about Python's limit are tried."""
     limit = sys.getrecursionlimit()
     for depth in (*range(limit - 120, limit + 8), 100_000):
@@ -330,9 +291,9 @@ def test_json_of_any_depth_is_read_without_harm(endpoint: Endpoint, stream: bool
                 hear(Case(endpoint, stream, True, [b"data: %b\n\n" % text if stream else text]))
 
 
-@pytest.mark.parametrize("endpoint", HTTP_ENDPOINTS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("said", [" ", "\n\t", "\u2028", "\x00", {"message": " "}])
-def test_an_error_always_has_a_word(endpoint: Endpoint, said: object) -> None:
+def test_an_error_always_has_a_word(endpoint: str, said: object) -> None:
     hear(Case(endpoint, True, False, [b"data: %b\n\n" % json.dumps({"error": said}).encode()]))
 
 

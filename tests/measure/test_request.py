@@ -2,21 +2,20 @@
 
 import json
 from itertools import product
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.core.errors import InputError
 from loadstone.measure.wire.request import RequestBody, make_body, make_path, new_answer
 from loadstone.measure.wire.structured import has_shape, list_spellings, make_shape_fields
 from loadstone.workload.request import (
+    ENDPOINTS,
     LENGTH,
     PROMPT,
     TEXT_OR_IDS,
-    Endpoint,
     RequestSpec,
     Sampling,
     Structured,
@@ -172,12 +171,7 @@ def test_paths(asked: RequestSpec, expected: str) -> None:
     assert make_path(asked) == expected
 
 
-def test_what_is_not_http_is_said_to_be_so() -> None:
-    with pytest.raises(InputError, match="--endpoint triton-grpc"):
-        make_path(spec("triton-grpc"))
-
-
-@pytest.mark.parametrize("endpoint", get_args(Endpoint))
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_every_endpoint_has_answers_of_both_kinds(endpoint: Any) -> None:
     said = b'{"choices": [{"text": "a"}], "text_output": "a", "text": "a", "meta_info": {"completion_tokens": 1}}'
     for stream, keep_text in product((True, False), repeat=2):

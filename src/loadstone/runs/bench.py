@@ -24,7 +24,7 @@ from loadstone.core.signals import Signals
 from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter, worker_page
-from loadstone.measure.engines.server import HttpServer
+from loadstone.measure.engines.server import Server
 from loadstone.measure.wire.request import make_body
 from loadstone.runs import deployments, execution, preflight, provenance, worker_jobs
 from loadstone.runs.cells import CellLoop, Event, Listener
@@ -178,7 +178,7 @@ class Session:
         def flush_all() -> None:
             done = []
             for url in server.target.urls:
-                with HttpServer(url, server.headers, client.proxy) as connection:
+                with Server(url, server.headers, client.proxy) as connection:
                     done.append(attach.flush(connection))
             settings.prefix_cache = (
                 f"emptied before each cell, POST {done[0]}"
@@ -186,7 +186,7 @@ class Session:
                 else "not emptied: the server offers no way"
             )
 
-        return flush_all if wanted and server.target.endpoint != "triton-grpc" else lambda: None
+        return flush_all if wanted else lambda: None
 
 
 # --- what run.json says before the run ------------------------------------------------------------

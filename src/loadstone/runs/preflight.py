@@ -29,8 +29,9 @@ from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
+from loadstone.measure.engines.http import check_proxy
 from loadstone.measure.engines.probe import Requirements, token_counter
-from loadstone.measure.engines.server import HttpServer, check_proxy
+from loadstone.measure.engines.server import Server
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.runs import execution, targets
 from loadstone.runs.deployments import declared_deployment
@@ -155,13 +156,13 @@ def probe(
         exact=plan.exact_output,
         text_only=plan.has_sessions and (plan.graph.live or plan.chat),
     )
-    with attach.connect(urls[0], client.endpoint, headers, client.proxy) as server:
+    with Server(urls[0], headers, client.proxy) as server:
         target, vocabulary, request = attach.attach(server, needs)
         addresses, cuts = [(server.parts, server.base_path)], server.cuts
         missed = server.missed
     target.urls, engines = [target.url], [target.engine]
     for url in urls[1:]:
-        with attach.connect(url, client.endpoint, headers, client.proxy) as server:
+        with Server(url, headers, client.proxy) as server:
             engines.append(attach.check_same(server, target, request))
             target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
@@ -227,13 +228,11 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
     does not answer these.
     """
     target = server.target
-    if target.endpoint == "triton-grpc":
-        return []
     writer = PromptWriter(
         server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat"
     )
     requests = RequestBody(make_body(server.request))
-    with HttpServer(target.url, server.headers, proxy) as connection:
+    with Server(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
         took_s = {}
         for index, tokens in enumerate((1, 1, _PROBE_TOKENS)):
@@ -296,7 +295,7 @@ def count_long_prompts(client: ClientOptions, server: ProbedServer) -> Iterator[
     counted.
     """
     target, counts = server.target, dict[str, int | None]()
-    with attach.connect(target.url, client.endpoint, server.headers, client.proxy) as connection:
+    with Server(target.url, server.headers, client.proxy) as connection:
         counter = cache(lambda: token_counter(connection, target, client.tokenizer))
 
         def beyond(prompt: str, chat: bool, output_tokens: int) -> int | None:

@@ -12,8 +12,8 @@ from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.core.errors import InputError
 from loadstone.core.files import TemporaryFolder
 from loadstone.core.plan import Plan
+from loadstone.measure.engines.http import shown
 from loadstone.measure.engines.launch import RunningEngine
-from loadstone.measure.engines.server import shown
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.runs.launched import launch_for, started
 from loadstone.workload.option_values import DEFAULT_SIM

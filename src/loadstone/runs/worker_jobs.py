@@ -15,7 +15,7 @@ from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.client.protocol import Destination, Job
-from loadstone.measure.engines.server import check_url
+from loadstone.measure.engines.http import check_url
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.execution import OpenRun
 from loadstone.runs.preflight import ProbedServer
@@ -114,9 +114,9 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
     """Write a job for each worker; times of the run count from now. Raises TargetError."""
     client, plan, info, request = options.client, run.plan, run.info, server.request
     streams = max((load.value for load in plan.cells if not load.is_open), default=1000)
-    below = "" if request.endpoint == "triton-grpc" else make_path(request)
+    path = make_path(request)
     destinations = [
-        _destination(client, parts, base_path + below, server.headers, server.keys)
+        _destination(client, parts, base_path + path, server.headers, server.keys)
         for parts, base_path in server.addresses
     ]
     graded = make_body(graded_request(request))

@@ -431,7 +431,7 @@ def _check_flags(read: StudyFile) -> None:
 
 def _check_url(read: StudyFile, at: str, url: str) -> None:
     """Refuse a URL with a password or a key in it, before the journal has it."""
-    from loadstone.measure.engines.server import check_url
+    from loadstone.measure.engines.http import check_url
 
     try:
         check_url(url)

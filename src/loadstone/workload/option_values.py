@@ -16,7 +16,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.host import make_path
 from loadstone.core.units import parse_counts, parse_list, parse_seconds
 from loadstone.workload.lengths import parse_tokens
-from loadstone.workload.request import Structured
+from loadstone.workload.request import ENDPOINTS, Structured
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"
 """What is simulated where nothing is named."""
@@ -58,6 +58,19 @@ def urls(value: Any, flag: str) -> str | list[Any]:
             f"{flag}: a list without a URL; name a server, or give None for an embedded one"
         )
     return several
+
+
+def endpoint(value: Any, flag: str) -> str:
+    """Read the name of an API by which servers are measured."""
+    name = str(value)
+    if name == "triton-grpc":
+        raise InputError(
+            f"{flag} triton-grpc: Triton is measured over HTTP alone; write --endpoint triton, and"
+            " give the URL of its HTTP port (8000 by default)"
+        )
+    if name not in ENDPOINTS:
+        raise InputError(f"{flag} {name}: no such API; choose one of {', '.join(ENDPOINTS)}")
+    return name
 
 
 def simulated(value: Any, flag: str) -> Any:

@@ -21,7 +21,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
-from loadstone.workload.request import Endpoint, Route, Sampling, Timeouts
+from loadstone.workload.request import Route, Sampling, Timeouts
 
 ARGUMENT, TARGET, WORKLOAD = "Arguments", "Target", "Workload"
 LOAD, SIMULATOR, RUN = "Load", "Simulator", "Run"
@@ -451,8 +451,11 @@ class EarlyEndOptions(Flags):
 class ClientOptions(Flags):
     """The client: how it sends requests, and what it watches."""
 
-    endpoint: Endpoint | None = flag(
-        TARGET, "API to use [default: what the server offers, completions first]"
+    endpoint: str | None = flag(
+        TARGET,
+        "API to use: completions, chat, sglang, triton [default: what the server offers,"
+        " completions first]",
+        read=values.endpoint,
     )
     route: Route | None = flag(
         TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"

@@ -36,13 +36,12 @@ class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: dict[str, Any] | str
 
 
-Endpoint = Literal["completions", "chat", "sglang", "triton", "triton-grpc"]
+SGLANG = "sglang"
 
-SGLANG: Endpoint = "sglang"
+TRITON = "triton"
 
-TRITON: Endpoint = "triton"
-
-TRITON_ENDPOINTS: tuple[Endpoint, ...] = (TRITON, "triton-grpc")
+ENDPOINTS = ("completions", "chat", SGLANG, TRITON)
+"""APIs by which a server is measured."""
 
 PROMPT = "\x02prompt\x03"
 
@@ -75,14 +74,10 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
                  minimum, too
     spelling     how the engine is asked for `structured`
     inputs       Triton: the names of the model's inputs; others are not sent
-    types        Triton over gRPC: the datatype of each of these inputs, as KServe names it (BYTES,
-                 INT32, …)
-    batched      Triton over gRPC: the model's tensors have a first dimension for the batch, of one
-                 here
     extra        the user's own fields, merged last, object by object: they win
     """
 
-    endpoint: Endpoint
+    endpoint: str
     model: str
     stream: bool = True
     query: str = ""
@@ -95,8 +90,6 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     structured: Structured | None = None
     spelling: Spelling | None = None
     inputs: tuple[str, ...] = ()
-    types: dict[str, str] = {}
-    batched: bool = False
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
 
 

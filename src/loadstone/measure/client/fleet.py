@@ -10,13 +10,10 @@ from typing import Any
 
 from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.connection import Address, Connection, Owner
-from loadstone.measure.client.grpc import Channels, GrpcConnection
 from loadstone.measure.client.protocol import Destination
 from loadstone.measure.client.stream import Stream
 from loadstone.workload.request import Route
 from loadstone.workload.routing import SentPrefixes, choose_by_prefix
-
-AnyConnection = Connection | GrpcConnection
 
 _AVOID_NS = 1_000_000_000
 """The time for which the least busy server is not chosen after a connection to it failed: it is
@@ -31,16 +28,8 @@ them, and does not)."""
 class ServerFleet:
     """One or more servers. Replicas are numbered as the destinations are."""
 
-    def __init__(
-        self,
-        owner: Owner,
-        destinations: list[Destination],
-        route: Route,
-        channels: Channels | None = None,
-    ) -> None:
-        """`channels`: over gRPC."""
+    def __init__(self, owner: Owner, destinations: list[Destination], route: Route) -> None:
         self._owner = owner
-        self._channels = channels
         self._addresses = [
             Address(to.address[0], tuple(to.address[1]), to.tls_name, to.tunnel)
             for to in destinations
@@ -50,12 +39,12 @@ class ServerFleet:
         )
         self._route = route
         self.sticky = route == "sticky"
-        self._idle: list[list[AnyConnection]] = [[] for _ in destinations]
+        self._idle: list[list[Connection]] = [[] for _ in destinations]
         self._busy = [0] * len(destinations)
         self._avoid_until_ns = [0] * len(destinations)
         self._cut = [0] * len(destinations)
         self._keeps = [False] * len(destinations)
-        self._replica_of: dict[AnyConnection, int] = {}
+        self._replica_of: dict[Connection, int] = {}
         self._turn = 0
         self._sent = SentPrefixes(len(destinations)) if route == "prefix" else None
 
@@ -92,7 +81,7 @@ class ServerFleet:
             return self._turn % count
         return request.index % count
 
-    def launch(self, stream: Stream, *, fresh: bool = False) -> AnyConnection:
+    def launch(self, stream: Stream, *, fresh: bool = False) -> Connection:
         """Send `stream` to its replica, over a kept connection unless `fresh`. Raises OSError
         without a socket."""
         idle = self._idle[stream.replica]
@@ -104,15 +93,10 @@ class ServerFleet:
                 return connection
         return self._open(stream.replica, stream)
 
-    def _open(self, replica: int, stream: Stream | None) -> AnyConnection:
+    def _open(self, replica: int, stream: Stream | None) -> Connection:
         address = self._addresses[replica]
-        connection: AnyConnection
-        if self._channels is not None:
-            connection = GrpcConnection(self._owner, self._channels)
-        else:
-            connection = Connection(
-                self._owner, address, self._tls if address.tls_name is not None else None
-            )
+        tls = self._tls if address.tls_name is not None else None
+        connection = Connection(self._owner, address, tls)
         self._replica_of[connection] = replica
         if stream is not None:
             self._busy[replica] += 1
@@ -131,7 +115,7 @@ class ServerFleet:
         """A kept connection was closed under its request, unanswered."""
         self._cut[stream.replica] += 1
 
-    def keep(self, connection: AnyConnection, after: Stream | None = None) -> None:
+    def keep(self, connection: Connection, after: Stream | None = None) -> None:
         """An idle connection, for the next request: opened ahead, or `after` its answer to one."""
         if after is not None:
             self._keeps[after.replica] |= after.reused
@@ -142,7 +126,7 @@ class ServerFleet:
         else:
             self._idle[self._replica_of[connection]].append(connection)
 
-    def drop(self, connection: AnyConnection, under: Stream | None = None) -> None:
+    def drop(self, connection: Connection, under: Stream | None = None) -> None:
         """A connection that is of no more use; the request `under` way on it, if any, has ended."""
         if under is not None:
             self.free(under)

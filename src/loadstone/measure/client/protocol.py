@@ -23,7 +23,7 @@ import msgspec
 
 from loadstone.core.record import WatchedRequest
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import Endpoint, Route, Timeouts
+from loadstone.workload.request import Route, Timeouts
 
 
 class Destination(msgspec.Struct, kw_only=True):
@@ -51,7 +51,7 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     origin_ns: int
     destinations: list[Destination]
     route: Route
-    endpoint: Endpoint
+    endpoint: str
     streams: bool
     body: dict[str, Any]
     """Every request's body, with marks for prompt and length; see wire.request."""

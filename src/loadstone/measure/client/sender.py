@@ -13,8 +13,8 @@ from loadstone.core.plan import Plan
 from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
 from loadstone.measure.client.clock import Pacer, RunClock
-from loadstone.measure.client.fleet import AnyConnection, ServerFleet
-from loadstone.measure.client.grpc import Channels, shut_down
+from loadstone.measure.client.connection import Connection
+from loadstone.measure.client.fleet import ServerFleet
 from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import GradedText, Job, Progress, Step
 from loadstone.measure.client.stream import Fragments, Stream
@@ -76,12 +76,7 @@ class Sender:
         self._feed = Feed(
             plan, prompts, RequestBody(job.body), RequestBody(job.graded_body), loop.call_soon
         )
-        self._grpc = (
-            Channels(headers=job.destinations[0].headers, request_tag=job.request_tag)
-            if job.endpoint == "triton-grpc"
-            else None
-        )
-        self._fleet = ServerFleet(self, job.destinations, job.route, self._grpc)
+        self._fleet = ServerFleet(self, job.destinations, job.route)
         tag = f"X-Request-Id: {job.request_tag}"
         self._heads = [
             "\r\n".join(
@@ -90,7 +85,7 @@ class Sender:
             for to in job.destinations
         ]
         self._pacer = Pacer(loop, self._pump)
-        self._active: dict[Stream, AnyConnection | None] = {}
+        self._active: dict[Stream, Connection | None] = {}
         self._sessions: dict[Stream, bytes] = {}
         """Streams whose session goes on, with the prompt that its next turn begins with."""
         self._compared: dict[Stream, bytes] = {}
@@ -158,15 +153,12 @@ class Sender:
         if compared:
             self._compared[stream] = due.body
         stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
-        if self._grpc is not None:
-            stream.payload = due.body
-        else:
-            stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
-                self._heads[stream.replica],
-                request.request_id.encode(),
-                len(due.body),
-                due.body,
-            )
+        stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
+            self._heads[stream.replica],
+            request.request_id.encode(),
+            len(due.body),
+            due.body,
+        )
         if due.opened:
             self._sessions[stream] = due.opened
         self._feed.follow_sent(request, now, stream.replica if self._fleet.sticky else None)
@@ -207,7 +199,7 @@ class Sender:
 
     # --- what connections report ------------------------------------------------------------------
 
-    def on_ended(self, connection: AnyConnection, stream: Stream) -> None:
+    def on_ended(self, connection: Connection, stream: Stream) -> None:
         """An answer came to its end."""
         self._fleet.keep(connection, stream)
         stream.judge(self._plan.exact_output and stream.request.phase != "check")
@@ -223,9 +215,7 @@ class Sender:
         self._record(stream)
         self._settle()
 
-    def on_broke(
-        self, connection: AnyConnection, stream: Stream, reason: str, *, retry: bool
-    ) -> None:
+    def on_broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
         """A connection failed under its request."""
         self._fleet.drop(connection, stream)
         now_ns = time.monotonic_ns()
@@ -241,11 +231,11 @@ class Sender:
         # Not from here: an error may come before the caller has finished setting up.
         self.loop.call_soon(self._fail, stream, reason)
 
-    def on_opened(self, connection: AnyConnection) -> None:
+    def on_opened(self, connection: Connection) -> None:
         """A connection opened ahead is ready."""
         self._fleet.keep(connection)
 
-    def on_dropped(self, connection: AnyConnection) -> None:
+    def on_dropped(self, connection: Connection) -> None:
         """An idle connection was closed by the server."""
         self._fleet.drop(connection)
 
@@ -438,8 +428,6 @@ class Sender:
 
     def close(self) -> None:
         """Once the loop has stopped."""
-        if self._grpc is not None:
-            shut_down(self.loop)
         self._pacer.close()
 
 

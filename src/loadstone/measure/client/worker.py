@@ -74,7 +74,7 @@ class Worker:
             gc.collect()
             gc.freeze()
             gc.disable()
-            report(Ready(kernel_clock=stamps and self._job.endpoint != "triton-grpc"))
+            report(Ready(kernel_clock=stamps))
             self._loop.run_forever()
         self._sender.close()
         self._flush()

@@ -20,12 +20,12 @@ from loadstone.core.record import Target
 from loadstone.core.text import excerpt
 from loadstone.engines.table import SIMULATED, KnownServer, known_servers
 from loadstone.measure.engines.probe import Requirements, check_extra, find_vocabulary, negotiate
-from loadstone.measure.engines.server import HttpServer, Server, Trial, objects, refusal
-from loadstone.measure.engines.triton_grpc import GrpcServer
-from loadstone.measure.wire import triton
+from loadstone.measure.engines.server import Server, Trial, refusal
+from loadstone.measure.engines.triton import TritonRepository
 from loadstone.measure.wire.request import make_path, new_answer
+from loadstone.measure.wire.tolerant import list_objects
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import SGLANG, TRITON, TRITON_ENDPOINTS, Endpoint, RequestSpec
+from loadstone.workload.request import SGLANG, TRITON, RequestSpec
 
 _NOT_OFFERED = (404, 405, 501)
 _REFUSED = (400, 422, *_NOT_OFFERED)
@@ -36,8 +36,6 @@ _LENGTHS: tuple[tuple[int, Any], ...] = (
     *itertools.product((1, 16, 128), ("max_tokens", "max_completion_tokens")),
 )
 """Ways to ask for a short answer: the fewest tokens, and their name."""
-_TRITON_MODELS = ("ensemble", "tensorrt_llm_bls")
-"""TensorRT-LLM's models that take text, the preferred one first."""
 
 
 class Attached(NamedTuple):
@@ -47,16 +45,6 @@ class Attached(NamedTuple):
     target: Target
     vocabulary: Vocabulary
     request: RequestSpec
-
-
-def connect(
-    url: str,
-    endpoint: Endpoint | None,
-    headers: Sequence[tuple[str, str]] = (),
-    proxy: str | None = None,
-) -> Server:
-    """Return a server by the protocol of its endpoint; use in a `with`. Raises InputError."""
-    return (GrpcServer if endpoint == "triton-grpc" else HttpServer)(url, headers, proxy)
 
 
 def attach(server: Server, needs: Requirements) -> Attached:
@@ -84,10 +72,9 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
     """
     kept = ("endpoint", "model", "stream", "query", "length", "least_tokens")
     spec = RequestSpec(**{name: getattr(request, name) for name in kept})
-    if target.endpoint in TRITON_ENDPOINTS:
-        _check(server, _of_triton(server, spec, target.model))
+    if target.endpoint == TRITON:
+        _check(server, TritonRepository(server).complete(spec, target.model))
         return target.engine
-    server = _http(server)
     models = server.get_json("/v1/models", must_allow=True)
     names = _names(models)
     if names and target.model not in names:
@@ -108,13 +95,13 @@ def simulated_deployment(target: Target) -> str | None:
         return None
     named = (
         entry.get("deployment")
-        for entry in objects(target.models, "data")
+        for entry in list_objects(target.models, "data")
         if entry.get("id") == target.model
     )
     return next((text for text in named if isinstance(text, str)), None)
 
 
-def flush(server: HttpServer) -> str | None:
+def flush(server: Server) -> str | None:
     """Empty the prefix cache; by which path that was done, None where the server offers none.
 
     A server that is gone by now is left to the run, whose requests then tell.
@@ -142,14 +129,13 @@ def _identify(
     be measured.
     """
     endpoint, model = needs.endpoint, needs.model
-    if endpoint in TRITON_ENDPOINTS:
+    if endpoint == TRITON:
         return _triton(server, plain, model)
-    server = _http(server)
     models = server.get_json("/v1/models", must_allow=True)
     if endpoint == SGLANG:
         return _sglang(server, plain, model, models)
     plain = msgspec.structs.replace(plain, query=server.query)
-    openai: tuple[Endpoint, ...] = (
+    openai: tuple[str, ...] = (
         ("chat", "completions") if needs.text_only else ("completions", "chat")
     )
     if endpoint is None and model is None and not _names(models):
@@ -189,7 +175,7 @@ def _identify(
     raise AssertionError  # a refusal does not pass
 
 
-def _send_short(server: HttpServer, spec: RequestSpec) -> tuple[RequestSpec, Trial]:
+def _send_short(server: Server, spec: RequestSpec) -> tuple[RequestSpec, Trial]:
     """Return the plainest request, with the length asked for in the first of the ways that is not
     refused."""
     trial = server.send_once(spec)
@@ -205,11 +191,6 @@ def _send_short(server: HttpServer, spec: RequestSpec) -> tuple[RequestSpec, Tri
     return spec, trial
 
 
-def _http(server: Server) -> HttpServer:
-    assert isinstance(server, HttpServer)  # noqa: S101 (every other endpoint is HTTP's)
-    return server
-
-
 def _check(server: Server, spec: RequestSpec, trial: Trial | None = None) -> None:
     """Raises TargetError, or InputError about --extra-body, unless the plain request is
     answered."""
@@ -217,33 +198,28 @@ def _check(server: Server, spec: RequestSpec, trial: Trial | None = None) -> Non
     if error is None:
         return
     check_extra(server, spec, error)
-    if response is None:
-        raise TargetError(
-            f"{server.url}: {spec.model} refuses the simplest request: {error}; see the"
-            " server's log"
-        )
-    where = server.url + make_path(spec)
+    place = server.url + make_path(spec)
     if response.status_code == 200:
         kind = excerpt(response.headers.get("content-type", "no content type"))
         if "event-stream" in kind and spec.stream:
             raise TargetError(
-                f"{where}: the simplest request failed ({error}); see the server's log"
+                f"{place}: the simplest request failed ({error}); see the server's log"
             )
         if spec.stream and _answers_whole(spec, response.content):
             raise TargetError(
-                f"{where}: asked for a stream, it answers in one piece; measure that: --no-stream"
+                f"{place}: asked for a stream, it answers in one piece; measure that: --no-stream"
             )
         what = "event stream" if spec.stream else "answer"
         raise TargetError(
-            f"{where}: no {what} of a language model ({kind}: {error}); check the URL"
+            f"{place}: no {what} of a language model ({kind}: {error}); check the URL"
         )
     if spec.stream and response.status_code not in (401, 403, *_NOT_OFFERED):
         whole = msgspec.structs.replace(spec, stream=False)
         if server.send_once(whole).error is None:
             raise TargetError(
-                f"{where}: streaming is refused ({error}); measure without it: --no-stream"
+                f"{place}: streaming is refused ({error}); measure without it: --no-stream"
             )
-    raise TargetError(refusal(where, response))
+    raise TargetError(refusal(place, response))
 
 
 def _answers_whole(spec: RequestSpec, content: bytes) -> bool:
@@ -258,7 +234,7 @@ def _answers_whole(spec: RequestSpec, content: bytes) -> bool:
 # --- the OpenAI endpoints -------------------------------------------------------------------------
 
 
-def _target(server: HttpServer, model: str, models: Any) -> Target:
+def _target(server: Server, model: str, models: Any) -> Target:
     """Return the server as it describes itself; its endpoint and prompts are found out later."""
     version = server.get_json("/version")
     metrics = server.get("/metrics")
@@ -276,22 +252,22 @@ def _target(server: HttpServer, model: str, models: Any) -> Target:
         max_model_tokens=_context(models, model),
         models=models,
         version=version,
-        metrics_names=_metric_names(metrics),
+        metrics_names=list_metrics(metrics),
     )
 
 
-def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str:
+def _choose_model(server: Server, models: Any, requested: str | None) -> str:
     names = _names(models)
     if requested is None:
         if not names and (deployment := re.search("/deployments/([^/]+)", server.base_path)):
             return deployment[1]
         if not names:
-            where, answer = server.url + "/v1/models", server.answer("/v1/models")
+            place, answer = server.url + "/v1/models", server.answer("/v1/models")
             if answer.status_code not in (200, *_NOT_OFFERED):
-                raise TargetError(refusal(where, answer))
+                raise TargetError(refusal(place, answer))
             status = "" if answer.status_code == 200 else f" (HTTP {answer.status_code})"
             raise TargetError(
-                f"{where} names no model{status}; check the URL, or name the model with --model"
+                f"{place} names no model{status}; check the URL, or name the model with --model"
             )
         return names[0]
     if names and requested not in names:
@@ -302,20 +278,20 @@ def _choose_model(server: HttpServer, models: Any, requested: str | None) -> str
 def _names(models: Any) -> list[str]:
     return [
         name
-        for entry in objects(models, "data")
+        for entry in list_objects(models, "data")
         if isinstance(name := entry.get("id"), str) and name
     ]
 
 
 def _known_server(models: Any, metrics: httpx.Response | None) -> KnownServer | None:
-    owners = {str(entry.get("owned_by", "")).lower() for entry in objects(models, "data")}
+    owners = {str(entry.get("owned_by", "")).lower() for entry in list_objects(models, "data")}
     text = metrics.text[:20_000] if metrics is not None else ""
     by_owner = [known for known in known_servers() if known.owner in owners]
     by_metrics = [known for known in known_servers() if known.metrics and known.metrics in text]
     return next(iter(by_owner + by_metrics), None)
 
 
-def _own_version(server: HttpServer, known: KnownServer) -> dict[str, str] | None:
+def _own_version(server: Server, known: KnownServer) -> dict[str, str] | None:
     """Return the version that the engine's own pages state, of all that they hold that alone."""
     about = next((answer for page in known.about if (answer := server.get_json(page))), None)
     version = about.get(known.version) if isinstance(about, dict) else None
@@ -325,7 +301,7 @@ def _own_version(server: HttpServer, known: KnownServer) -> dict[str, str] | Non
 def _context(models: Any, model: str) -> int | None:
     """Return the longest prompt and answer together, where the server says: vLLM's and SGLang's
     key, or llama.cpp's."""
-    for entry in objects(models, "data"):
+    for entry in list_objects(models, "data"):
         if entry.get("id") == model:
             meta = entry.get("meta")
             value = entry.get("max_model_len") or (
@@ -335,7 +311,7 @@ def _context(models: Any, model: str) -> int | None:
     return None
 
 
-def _metric_names(metrics: httpx.Response | None) -> list[str]:
+def list_metrics(metrics: httpx.Response | None) -> list[str]:
     if metrics is None:
         return []
     names = {
@@ -349,8 +325,28 @@ def _metric_names(metrics: httpx.Response | None) -> list[str]:
 # --- the others -----------------------------------------------------------------------------------
 
 
+def _triton(server: Server, plain: RequestSpec, model: str | None) -> tuple[Target, RequestSpec]:
+    repository = TritonRepository(server)
+    version = repository.version
+    model = repository.choose_model(model)
+    spec = repository.complete(plain, model)
+    _check(server, spec)
+    target = Target(
+        url=server.url,
+        endpoint=TRITON,
+        model=model,
+        engine="Triton",
+        engine_version=(_safe(version) or None) if isinstance(version, str) else None,
+        prompt_kind="text",
+        models=repository.index,
+        version=repository.about,
+        metrics_names=list_metrics(server.get("/metrics")),
+    )
+    return target, spec
+
+
 def _by_other_dialect(
-    server: HttpServer, plain: RequestSpec, model: str | None, models: Any
+    server: Server, plain: RequestSpec, model: str | None, models: Any
 ) -> tuple[Target, RequestSpec] | None:
     """Return the server by another dialect than OpenAI's; None where it speaks none that is
     known."""
@@ -364,7 +360,7 @@ def _by_other_dialect(
 
 
 def _sglang(
-    server: HttpServer, plain: RequestSpec, model: str | None, models: Any
+    server: Server, plain: RequestSpec, model: str | None, models: Any
 ) -> tuple[Target, RequestSpec]:
     about = server.get_json("/model_info") or server.get_json("/get_model_info")
     own = about.get("model_path") if isinstance(about, dict) else None
@@ -380,68 +376,6 @@ def _sglang(
     _check(server, spec)
     target.endpoint = SGLANG
     return target, spec
-
-
-def _triton(server: Server, plain: RequestSpec, model: str | None) -> tuple[Target, RequestSpec]:
-    about = server.triton_about()
-    index = server.triton_index()
-    model = _choose_triton_model(server.url, index, model)
-    spec = _of_triton(server, plain, model)
-    _check(server, spec)
-    version = about.get("version")
-    target = Target(
-        url=server.url,
-        endpoint=plain.endpoint,
-        model=model,
-        engine="Triton",
-        engine_version=(_safe(version) or None) if isinstance(version, str) else None,
-        prompt_kind="text",
-        models=index,
-        version=about,
-        metrics_names=(
-            _metric_names(server.get("/metrics")) if isinstance(server, HttpServer) else []
-        ),
-    )
-    return target, spec
-
-
-def _choose_triton_model(where: str, index: Any, requested: str | None) -> str:
-    """Return the model asked for, else TensorRT-LLM's that takes text, else the only one, of a
-    repository's index."""
-    entries = objects({"index": index}, "index")
-    ready = [
-        str(entry["name"])
-        for entry in entries
-        if "name" in entry and entry.get("state", "READY") == "READY"
-    ]
-    if requested is not None:
-        if ready and requested not in ready:
-            raise TargetError(f"--model {requested}: the server has ready {_join_names(ready)}")
-        return requested
-    for name in _TRITON_MODELS:
-        if name in ready:
-            return name
-    if len(ready) != 1:
-        what = f"has ready {_join_names(ready)}" if ready else "names no model that is ready"
-        raise TargetError(f"{where}: the server {what}; choose one with --model")
-    return ready[0]
-
-
-def _of_triton(server: Server, spec: RequestSpec, name: str) -> RequestSpec:
-    """Return a request to a model with its inputs. Raises TargetError where they are not those that
-    a language model has in TensorRT-LLM's backend.
-    """
-    model = server.triton_model(name)
-    missing = [needed for needed in triton.NEEDED if needed not in model.types]
-    if missing:
-        raise TargetError(
-            f"{model.where}: the model has no input {' and '.join(missing)}: it has"
-            f" {', '.join(map(_safe, list(model.types)[:20])) or 'none'}; name one that has with"
-            " --model"
-        )
-    return msgspec.structs.replace(
-        spec, model=name, inputs=tuple(model.types), types=model.types, batched=model.batched
-    )
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -109,7 +109,7 @@ class StartedRanks:
         """
         import httpx
 
-        from loadstone.measure.engines.server import status_of
+        from loadstone.measure.engines.http import status_of
 
         begun = changed = time.monotonic()
         size = -1

@@ -28,7 +28,7 @@ from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.engines.server_metrics import NAMES
-from loadstone.measure.engines.server import check_url, http_client, send, shown
+from loadstone.measure.engines.http import check_url, http_client, send, shown
 
 INTERVAL_S = 1.0
 FLUSH_S = 10.0
@@ -299,7 +299,7 @@ def _page(http: httpx.Client, url: str) -> bytes | str:
     """Return a page's body; a text where there is none of it: why."""
     try:
         answer, body, whole = send(
-            http, http.build_request("GET", url), limit_s=_TIMEOUT_S, most_bytes=_BODY_BYTES
+            http, http.build_request("GET", url), limit_s=_TIMEOUT_S, max_bytes=_BODY_BYTES
         )
     except httpx.ReadTimeout:
         return f"no whole answer within {_TIMEOUT_S:g} s"

@@ -18,8 +18,7 @@ from loadstone.measure.wire.structured import has_shape, list_spellings
 from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import (
     SGLANG,
-    TRITON_ENDPOINTS,
-    Endpoint,
+    TRITON,
     RequestSpec,
     Sampling,
     Structured,
@@ -51,7 +50,7 @@ class Requirements(msgspec.Struct, kw_only=True, frozen=True):
     """
 
     model: str | None = None
-    endpoint: Endpoint | None = None
+    endpoint: str | None = None
     tokenizer: str | None = None
     sampling: Sampling = Sampling()
     structured: Structured | None = None
@@ -80,7 +79,7 @@ def negotiate(
     Raises InputError, which names the flag, where the server does not take one of these.
     """
     sampling, structured = needs.sampling, needs.structured
-    if spec.endpoint in TRITON_ENDPOINTS:
+    if spec.endpoint == TRITON:
         _check_inputs(spec, needs)
         spec = _with_inputs(target, spec, exact=needs.exact)
     else:
@@ -288,7 +287,7 @@ def token_counter(
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:
     """Return what the server counts for a prompt; None where it refuses it or gives no count."""
     # In one piece, where usage needs no asking; Triton's models may be unable to answer so.
-    if spec.endpoint not in TRITON_ENDPOINTS:
+    if spec.endpoint != TRITON:
         # vLLM refuses options of a stream where there is none.
         extra = {name: value for name, value in spec.extra.items() if name != "stream_options"}
         spec = msgspec.structs.replace(spec, stream=False, extra=extra)

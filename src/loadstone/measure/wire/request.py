@@ -13,49 +13,37 @@ from urllib.parse import quote
 
 import msgspec
 
-from loadstone.core.errors import InputError
 from loadstone.measure.wire import sglang, triton
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.measure.wire.sglang import SglangAnswer
 from loadstone.measure.wire.structured import make_shape_fields
-from loadstone.measure.wire.triton import GrpcAnswer, TritonAnswer
-from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, Endpoint, RequestSpec
+from loadstone.measure.wire.triton import TritonAnswer
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, RequestSpec
 
 
 def make_path(spec: RequestSpec) -> str:
-    """Return the path of the requests, from the server's root on. Raises InputError where the
-    endpoint is not HTTP.
-    """
+    """Return the path of the requests, from the server's root on."""
     match spec.endpoint:
-        case "completions" | "chat":
-            version = "" if spec.query else "/v1"
-            chat = "/chat" if spec.endpoint == "chat" else ""
-            return f"{version}{chat}/completions{spec.query}"
         case "sglang":
             return "/generate"
         case "triton":
             model = quote(spec.model, safe="")
             return f"/v2/models/{model}/generate{'_stream' if spec.stream else ''}"
-    raise InputError(
-        f"--endpoint {spec.endpoint}: is not reached over HTTP; give the gRPC port, or --endpoint"
-        " triton"
-    )
+    version = "" if spec.query else "/v1"
+    chat = "/chat" if spec.endpoint == "chat" else ""
+    return f"{version}{chat}/completions{spec.query}"
 
 
 def make_body(spec: RequestSpec) -> dict[str, Any]:
-    """Make the JSON body of every request, with PROMPT and LENGTH where requests differ.
-
-    Raises InputError where a model behind gRPC has no input for a field of the user's own.
-    """
+    """Make the JSON body of every request, with PROMPT and LENGTH where requests differ."""
     if spec.endpoint == "sglang":
         written = {**sglang.make_fields(spec, LENGTH), TEXT_OR_IDS: PROMPT}
-    elif spec.endpoint in ("triton", "triton-grpc"):
+    elif spec.endpoint == "triton":
         written = triton.make_inputs(spec, PROMPT, LENGTH)
     else:
         written = _make_openai_body(spec)
-    merged = _merge(written, spec.extra)
-    return triton.make_grpc_body(spec, merged) if spec.endpoint == "triton-grpc" else merged
+    return _merge(written, spec.extra)
 
 
 def _make_openai_body(spec: RequestSpec) -> dict[str, Any]:
@@ -115,15 +103,14 @@ class RequestBody:
         return b"".join(pieces)
 
 
-_ANSWERS: dict[Endpoint, type[Answer]] = {
+_ANSWERS: dict[str, type[Answer]] = {
     "completions": OpenAIAnswer,
     "chat": OpenAIAnswer,
     "sglang": SglangAnswer,
     "triton": TritonAnswer,
-    "triton-grpc": GrpcAnswer,
 }
 
 
-def new_answer(endpoint: Endpoint, *, stream: bool = True, keep_text: bool = False) -> Answer:
+def new_answer(endpoint: str, *, stream: bool = True, keep_text: bool = False) -> Answer:
     """Make an answer about to be heard: as a stream or in one piece, with its text kept or not."""
     return _ANSWERS[endpoint](stream=stream, keep_text=keep_text)

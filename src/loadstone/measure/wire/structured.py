@@ -30,7 +30,7 @@ def list_spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
     """List the spellings worth trying at an endpoint, in order of preference."""
     if endpoint == "sglang":
         return ("sampling_params",)
-    if endpoint in ("triton", "triton-grpc"):
+    if endpoint == "triton":
         return ("guided_decoding",)
     return _OPENAI[kind]
 

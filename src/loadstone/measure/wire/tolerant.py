@@ -52,6 +52,14 @@ def load_object(payload: bytes) -> dict[str, Any] | None:
     return fields if isinstance(fields, dict) else None
 
 
+def list_objects(document: object, name: str) -> list[dict[str, Any]]:
+    """List the objects in a document's list of that name; none where there is no such list."""
+    entries = document.get(name) if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, dict)]
+
+
 def load(payload: bytes) -> Any:
     """Read a JSON document, invalid UTF-8 replaced, a byte order mark passed over; None where it
     cannot be read.
