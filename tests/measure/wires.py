@@ -49,7 +49,7 @@ def state(answer: Answer) -> dict[str, Any]:
     """Every fact that an answer holds, whichever way it was read."""
     answer.text  # noqa: B018  # joins what is held in parts
     names = {*Answer.__slots__, *type(answer).__slots__} - {
-        "_sse", "_decode", "_plain_channel", "_plain_in_tag", "_plain_number", "_plain_usage", "_tag",
+        "_sse", "_decode", "_plain",
     }  # fmt: skip
     return {name: getattr(answer, name) for name in names}
 

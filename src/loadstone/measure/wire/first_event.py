@@ -1,0 +1,62 @@
+"""Tells whether the first output event of an answer was one, where only later ones can. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadstone.measure.wire.unlisted import find_text
+
+_MAX_FIELDS = 16
+"""Unknown fields that are kept apart."""
+
+
+@dataclass(slots=True)
+class FirstEvent:
+    """The doubt about the first output event, until one after it resolves that.
+
+    doubted  by what alone it is output: "" by its count, or an unknown field; None: no doubt
+    count    the running count at it
+    fields   unknown fields and their last text; None: it differed, they are output
+    """
+
+    doubted: str | None = None
+    count: int = 0
+    fields: dict[str, str | None] = field(default_factory=dict)
+
+    def follow(self, events: int, alone: str | None, running: int) -> bool:
+        """Take an event about to be counted after so many; return True if the one before was none:
+        its count is not passed, or its field's text stays what it was. This is then the first.
+
+        alone    by what it is output where it has no text that is known, as `doubted`
+        running  the count at it
+        """
+        if events and self.doubted is None:
+            return False
+        is_void = False
+        if self.doubted is not None:
+            if 0 < self.count < running or self.fields.get(self.doubted, "") is None:
+                self.doubted = None
+                return False
+            is_void = True
+        self.doubted, self.count = alone, running
+        return is_void
+
+    def find_output(self, document: Any, events: int) -> str | None:
+        """Return the unknown field by which a decoded chunk is output: what it says differed from
+        chunk to chunk, or it is the first to say anything, of which the next output tells.
+        """
+        found = None
+        for name, text in find_text(document):
+            if name not in self.fields:
+                if len(self.fields) == _MAX_FIELDS:
+                    continue
+                self.fields[name] = text
+                is_output = not events or self.doubted is not None
+            else:
+                if self.fields[name] != text:
+                    self.fields[name] = None
+                is_output = self.fields[name] is None
+            if is_output:
+                found = name
+        return found
