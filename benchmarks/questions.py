@@ -251,7 +251,7 @@ def chips_or_memory(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer
                 if c.point.tpot and c.point.tpot.value < 0.05
             ]
             if held:
-                best[layout] = top = min(held, key=lambda point: point.dollars_output.value)  # type: ignore[union-attr]
+                best[layout] = top = min(held, key=lambda point: point.dollars.output.value)  # type: ignore[union-attr]
                 pace = number(top.tokens_per_s_per_user or 0)
                 shown.append(
                     [
@@ -260,10 +260,10 @@ def chips_or_memory(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer
                         f"{top.load:g}",
                         pace,
                         number(top.tokens_per_s_per_gpu or 0),
-                        span(top.dollars_output),
+                        span(top.dollars.output),
                     ]
                 )
-                drawn += [row(name, title, *_bounds(top.dollars_output))]
+                drawn += [row(name, title, *_bounds(top.dollars.output))]
         for layout, top in best.items():
             if layout != "8xh200/tp8":
                 ratios[model, layout] = _per_dollar(top, best["8xh200/tp8"])
@@ -317,9 +317,9 @@ def _bounds(stat: Estimate | None) -> tuple[float, float, float, float]:
 
 def _per_dollar(a: CellPoint, b: CellPoint) -> Effect:
     """Dollars for a token, a over b; of the two throughputs with what the GPUs cost."""
-    assert a.dollars_per_hour is not None
-    assert b.dollars_per_hour is not None
-    rate, cost = over(b, a, OUTPUT), a.dollars_per_hour / b.dollars_per_hour
+    assert a.dollars.per_hour is not None
+    assert b.dollars.per_hour is not None
+    rate, cost = over(b, a, OUTPUT), a.dollars.per_hour / b.dollars.per_hour
     return Effect(rate.ratio * cost, rate.low * cost, rate.high * cost)
 
 

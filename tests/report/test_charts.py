@@ -301,7 +301,7 @@ def test_tokens_that_arrived_together_have_no_time_between_them(tmp_path: Path) 
         assert [
             measure.of(point)
             for point in frame.points
-            if point.load == 4 and point.engine == "vLLM"
+            if point.load == 4 and point.setup.engine == "vLLM"
         ] == [None]
     figure = drawn(lines.against(frame, TPOT, key="k"))
     assert min(row["y"] for row in rows_of(figure)) == 20
@@ -358,7 +358,7 @@ def test_repeats_are_counted_where_there_are_several_setups(tmp_path: Path) -> N
     assert {series.label for series in frame.series} == names
     front = drawn(lines.front(frame, PER_GPU, section="throughput", key="pareto"))
     assert names <= {text for text, *_ in texts_of(front)}
-    alone = [point for point in points(tmp_path) if point.engine == "vLLM"]
+    alone = [point for point in points(tmp_path) if point.setup.engine == "vLLM"]
     assert {series.variant for series in series_of(alone)} == {"run 1", "run 3"}
 
 
@@ -367,7 +367,7 @@ def test_lines_have_their_names_beside_them_and_of_many_a_legend(tmp_path: Path)
         run(tmp_path, f"r{n}", [cell(1), cell(4)], engine=f"engine {n}")
     (frame,) = frames(points(tmp_path), "load")
     assert len(legend(drawn(lines.against(frame, TTFT, key="k")))[1]) == 10
-    few = frame.only(lambda point, _: point.engine < "engine 4")
+    few = frame.only(lambda point, _: point.setup.engine < "engine 4")
     figure = drawn(lines.against(few, TTFT, key="k"))
     assert legend(figure)[0] == 0
     assert {f"engine {n}" for n in range(4)} <= {text for text, *_ in texts_of(figure)}
@@ -434,7 +434,10 @@ def test_files_turns_and_endpoints_are_different_questions(tmp_path: Path) -> No
         asked = {"kind": "dataset", "format": "prompts", "sha256": digest, "input": length(tokens)}
         run(tmp_path, name, [cell(2)], workload=asked)
     assert frames(points(tmp_path), "input") == []
-    assert {point.work for point in points(tmp_path)} == {"dataset 11111111", "dataset 22222222"}
+    assert {point.demand.work for point in points(tmp_path)} == {
+        "dataset 11111111",
+        "dataset 22222222",
+    }
     for name in ("c", "d"):
         run(tmp_path / "chat", name, [cell(1), cell(4)], engine=name)
     path = tmp_path / "chat" / "d" / "run.json"
@@ -498,7 +501,7 @@ def test_ratios_put_better_to_the_right(tmp_path: Path) -> None:
             deployment={"gpu": gpu},
         )
     found = pairs.gpu_ratios(points(tmp_path))
-    assert {(ratio.over.gpu, ratio.under.gpu) for ratio in found} == {("H100", "A100")}
+    assert {(ratio.over.setup.gpu, ratio.under.setup.gpu) for ratio in found} == {("H100", "A100")}
     (figure,) = bars.ratio_figures(found)
     drawn(figure)
     assert {row["measure"]: row["times"] for row in rows_of(figure)} == {
@@ -866,8 +869,8 @@ def test_what_alone_differs_has_the_colours(
             deployment={"gpu": gpu, "gpus": 8},
         )
     known = assign_hues(points(tmp_path))
-    assert {point.hue for point in known} == {0, 1}
-    assert {point.shape for point in known} == {None}
+    assert {point.look.hue for point in known} == {0, 1}
+    assert {point.look.shape for point in known} == {None}
 
 
 def test_plans_of_one_gpu_and_engine_have_rows_of_their_own() -> None:
@@ -903,8 +906,10 @@ def test_engines_that_are_only_simulated_take_no_colour_from_what_was_measured(
             deployment=told,
             source=source,
         )
-    measured = [point for point in assign_hues(points(tmp_path)) if point.source == "measured"]
-    assert len({point.hue for point in measured}) == 2
+    measured = [
+        point for point in assign_hues(points(tmp_path)) if point.setup.source == "measured"
+    ]
+    assert len({point.look.hue for point in measured}) == 2
 
 
 def test_what_is_left_out_is_said_and_no_kind_is_missing(

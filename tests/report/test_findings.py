@@ -649,7 +649,7 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     with run_folders([path]) as (folders, _):
         report = build(read_runs(folders)[0], inside=False)  # all prompts at once: bursts of 320
     cells = {
-        (point.hardware, point.model): (
+        (point.setup.hardware, point.setup.model): (
             f"{point.output_tokens_per_s:.0f}",
             f"{1e3 * point.itl.value:.4g}",
         )

@@ -376,8 +376,8 @@ def test_a_price_is_as_sure_as_its_throughput(tmp_path: Path) -> None:
     assert found.ratio == pytest.approx(3 / 2 * 80 / 100)
     reach = math.hypot(math.log(1.01), -math.log(0.99), OTHER_REPEATS)
     assert found.high / found.ratio == pytest.approx(math.exp(reach), rel=1e-3)
-    assert a.dollars_output is not None
-    assert (a.dollars_output.low, a.dollars_output.high) == pytest.approx(
+    assert a.dollars.output is not None
+    assert (a.dollars.output.low, a.dollars.output.high) == pytest.approx(
         (25 / 3 / 1.01, 25 / 3 / 0.99)
     )
 
@@ -398,7 +398,7 @@ def test_a_prediction_lies_within_its_own_interval(tmp_path: Path) -> None:
             (300 * times, 270 * times, 330 * times), rel=1e-3
         )
         assert stat.level == "80%, predicted"
-    for stat in (point.dollars_output, point.dollars_total):
+    for stat in (point.dollars.output, point.dollars.total):
         assert stat is not None
         assert (stat.low, stat.high) == pytest.approx(
             (stat.value / 1.1, stat.value / 0.9), rel=1e-3

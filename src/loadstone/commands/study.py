@@ -71,26 +71,28 @@ def show(file: File, price: Price = None, json: Json = False) -> None:
 
 
 def _print_estimate(found: StudyEstimate) -> None:
-    from loadstone.report.table import table_of
+    from loadstone.report.table import Table
 
     priced = any(each.usd is not None for each in found.deployments)
     rows: list[tuple[str, int, DeploymentEstimate | StudyEstimate]] = [
         (each.deployment, each.repeats * len(each.cells), each) for each in found.deployments
     ]
     rows.append(("all", found.cells, found))
+    heads = ["deployment", "launches", "cells", "requests", "hours", "GPU hours"]
     lines = [
         [
-            ("deployment", deployment),
-            ("launches", f"{each.launches:,}"),
-            ("cells", f"{cells:,}"),
-            ("requests", f"{each.requests:,}"),
-            ("hours", f"{each.seconds / 3600:.2f}" if each.seconds else "unknown"),
-            ("GPU hours", f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown"),
-            *([("$", "" if each.usd is None else f"{each.usd:,.2f}")] if priced else []),
+            deployment,
+            f"{each.launches:,}",
+            f"{cells:,}",
+            f"{each.requests:,}",
+            f"{each.seconds / 3600:.2f}" if each.seconds else "unknown",
+            f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown",
+            *(["" if each.usd is None else f"{each.usd:,.2f}"] if priced else []),
         ]
         for deployment, cells, each in rows
     ]
-    print_text(table_of(lines, "deployment"))
+    heads += ["$"] if priced else []
+    print_text(Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=lines))
 
 
 @study.command()

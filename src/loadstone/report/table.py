@@ -6,9 +6,10 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from loadstone.core.text import printable
 
@@ -23,6 +24,17 @@ _GAP = 2
 them."""
 _BREAKABLE = 24
 """Characters that a column of words keeps at least before a table is cut."""
+
+
+_Subject = TypeVar("_Subject")
+
+
+class Column(msgspec.Struct, Generic[_Subject], frozen=True):
+    """Declares a column: its head, and what it says of what a row is about; `side`: see Table."""
+
+    head: str
+    show: Callable[[_Subject], str]
+    side: str = "r"
 
 
 class Table(msgspec.Struct, kw_only=True):
@@ -53,61 +65,63 @@ class Table(msgspec.Struct, kw_only=True):
         """The columns of a page: the side of each, and which columns stand in it, one under the
         other."""
         groups: list[tuple[str, list[int]]] = []
-        for at, side in enumerate(self.align):
+        for index, side in enumerate(self.align):
             if side == "u":
-                groups[-1][1].append(at)
+                groups[-1][1].append(index)
             else:
-                groups.append((side, [at]))
+                groups.append((side, [index]))
         return groups
 
 
-Row = Sequence[tuple[str, str]]
-"""The cells of a row, each after the head of its column."""
 Shown = str | Table
 """What people are shown is made of these: lines of plain text, and tables."""
 
 
-def table_of(rows: Sequence[Row], *left: str, style: Callable[[str], str] | None = None) -> Table:
-    """Make a table of rows of (head, text), all with the same heads: numbers, but for the columns
-    named `left`."""
-    heads = [head for head, _ in rows[0]] if rows else []
-    align = "".join("l" if head in left else "u" if head == "p99" else "r" for head in heads)
+def tabulate(
+    columns: Sequence[Column[_Subject]], subjects: Iterable[_Subject], **options: Any
+) -> Table:
+    """Make a table of these columns, a row for each subject. `options`: other fields of Table."""
     return Table(
-        heads=heads, align=align, rows=[[text for _, text in row] for row in rows], style=style
+        heads=[column.head for column in columns],
+        align="".join(column.side for column in columns),
+        rows=[[column.show(subject) for column in columns] for subject in subjects],
+        **options,
     )
 
 
 def show_verdict(text: str) -> str:
     """Give the style of a last column that says yes or NO."""
-    return "green" if text.startswith("yes") else "bold red" if text.startswith("NO") else ""
+    if text.startswith("NO"):
+        return "bold red"
+    return "green" if text.startswith("yes") else ""
 
 
 def select(table: Table, columns: Sequence[int]) -> Table:
     """Return the table with these columns alone."""
     is_last = bool(columns) and columns[-1] == len(table.heads) - 1
-    return msgspec.structs.replace(
+    return replace(
         table,
-        heads=[table.heads[at] for at in columns],
-        align="".join(table.align[at] for at in columns),
-        rows=[[row[at] for at in columns] for row in table.rows],
+        heads=[table.heads[index] for index in columns],
+        align="".join(table.align[index] for index in columns),
+        rows=[[row[index] for index in columns] for row in table.rows],
         style=table.style if is_last else None,
     )
 
 
 def drop_empty_columns(table: Table) -> Table:
     """Return the table without the columns that have nothing to say in any row."""
-    kept = [
-        at
-        for at in range(len(table.heads))
-        if not table.rows or any(row[at] != "-" for row in table.rows)
-    ]
-    # What stands under a column that is left out takes its place.
-    owners = [len(table.align[: at + 1].rstrip("u")) - 1 for at in range(len(table.align))]
-    first = [at for at in kept if not any(owners[at] <= other < at for other in kept)]
-    align = "".join(
-        "r" if side == "u" and at in first else side for at, side in enumerate(table.align)
-    )
-    return select(msgspec.structs.replace(table, align=align), kept)
+    if not table.rows:
+        return table
+    kept: list[int] = []
+    sides = ""
+    for _, group in table.groups:
+        present = [index for index in group if any(row[index] != "-" for row in table.rows)]
+        if present:
+            # What stands under a column that is left out takes its place.
+            sides += table.align[group[0]] if present[0] == group[0] else "r"
+            sides += "u" * (len(present) - 1)
+            kept += present
+    return replace(select(table, kept), align=sides)
 
 
 # --- a terminal -----------------------------------------------------------------------------------
@@ -151,7 +165,7 @@ def split(table: Table, width: int) -> list[Table]:
     widths = _widths(table)
 
     def room(columns: Sequence[int]) -> int:
-        return sum(widths[at] for at in columns) + _GAP * len(columns)
+        return sum(widths[index] for index in columns) + _GAP * len(columns)
 
     if room(range(len(widths))) <= width:
         return [table]
@@ -159,7 +173,7 @@ def split(table: Table, width: int) -> list[Table]:
     groups = [columns for _, columns in table.groups]
     words = len(table.align) - len(table.align.lstrip("lnw"))
     for keys in dict.fromkeys((max(1, words), 1)):
-        names = [at for columns in groups[:keys] for at in columns]
+        names = [index for columns in groups[:keys] for index in columns]
         pieces = [names]
         for columns in groups[keys:]:
             if pieces[-1] != names and room([*pieces[-1], *columns]) > width:
@@ -168,8 +182,8 @@ def split(table: Table, width: int) -> list[Table]:
         if max(map(room, pieces)) <= width:
             break
     cut = [select(table, piece) for piece in pieces]
-    for each in cut:
-        each.rows = [row for row in each.rows if any(row[len(names) :])]
+    for piece in cut:
+        piece.rows = [row for row in piece.rows if any(row[len(names) :])]
     return cut
 
 
@@ -178,10 +192,8 @@ def _widths(table: Table) -> list[int]:
     from rich.cells import cell_len
 
     widths = []
-    for at, (head, side) in enumerate(zip(table.heads, table.align, strict=True)):
-        lines = [
-            line for text in (head, *(row[at] for row in table.rows)) for line in text.split("\n")
-        ]
+    for side, *texts in zip(table.align, table.heads, *table.rows, strict=True):
+        lines = "\n".join(texts).split("\n")
         widest = max(cell_len(printable(line)) for line in lines)
         widths.append(min(widest, _BREAKABLE) if side == "w" else widest)
     return widths

@@ -118,21 +118,23 @@ def pair_predictions(
     groups: dict[Any, tuple[list[CellPoint], list[CellPoint]]] = defaultdict(lambda: ([], []))
     for point in points:
         key = (
-            point.architecture or point.model,
-            point.engine,
-            point.gpu,
-            point.gpus,
-            point.parallel,
+            point.setup.architecture or point.setup.model,
+            point.setup.engine,
+            point.setup.gpu,
+            point.setup.gpus,
+            point.setup.parallel,
             point.kind,
-            point.prefix,
-            point.near_input,
-            point.near_output,
+            point.demand.prefix,
+            point.demand.near_input,
+            point.demand.near_output,
         )
-        groups[key][0 if point.source == "simulated" else 1].append(point)
+        groups[key][0 if point.setup.source == "simulated" else 1].append(point)
     for simulated, others in groups.values():
-        for settings in dict.fromkeys(point.settings for point in simulated):
-            own = [point for point in simulated if point.settings == settings]
-            alike = [point for point in others if not settings or point.settings in ("", settings)]
+        for settings in dict.fromkeys(point.setup.settings for point in simulated):
+            own = [point for point in simulated if point.setup.settings == settings]
+            alike = [
+                point for point in others if not settings or point.setup.settings in ("", settings)
+            ]
             if alike:
                 yield own, alike
 
@@ -197,11 +199,11 @@ def draw_prediction(
     off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
     first = measured[0]
     words = join(
-        first.model,
-        first.engine,
-        first.hardware,
+        first.setup.model,
+        first.setup.engine,
+        first.setup.hardware,
         lengths_label(first),
-        simulated[0].settings,
+        simulated[0].setup.settings,
         by=" · ",
     )
     agreement = (
@@ -227,7 +229,7 @@ def _times(ratio: float) -> str:
 def _rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> list[Row]:
     return [
         {"x": point.load, "y": value * scale, "run": f"run {point.number}"}
-        | {"what": "simulated" if point.source == "simulated" else "measured"}
+        | {"what": "simulated" if point.setup.source == "simulated" else "measured"}
         | bounds(measure.stat(point), scale)
         | warning(point)
         for point in sorted(points, key=lambda each: each.load)

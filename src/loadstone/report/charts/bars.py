@@ -31,7 +31,7 @@ from loadstone.report.data.pairs import (
     heaviest,
     interval_words,
 )
-from loadstone.report.data.points import CellPoint
+from loadstone.report.data.points import FACTS, CellPoint
 from loadstone.report.data.series import lengths_label, list_common, series_of
 from loadstone.report.data.wording import join, requests_a
 
@@ -55,7 +55,7 @@ def side_by_side(
     rows = _bar_rows(every, measure, fact, none, scale)
     if not rows:
         return None
-    lengths = {lengths_label(point) for point in every if point.prefix == ""}
+    lengths = {lengths_label(point) for point in every if point.demand.prefix == ""}
     one_load = len({(point.kind, point.load) for point in every}) == 1
     return figure(
         f"{fact}-{measure.key}",
@@ -91,7 +91,7 @@ def _bar_rows(
     for point, name in zip(every, names, strict=True):
         if (y := measure.of(point)) is not None:
             named = join(name, load_label(point) if len(loads) > 1 else "", by=" · ")
-            value = getattr(point, fact) or none
+            value = FACTS[fact](point) or none
             text = f"{show_number(y * scale, 4)} {value}"
             row = {
                 "set": named,
@@ -133,7 +133,9 @@ def _bars(rows: Sequence[Row], title: str, none: str) -> dict[str, Any]:
 def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
     """Draw a picture for each pair of GPUs: a row for each model, number of GPUs and length, a mark
     per measure."""
-    pairs = by_key(((ratio.over.gpu, ratio.under.gpu), ratio) for ratio in heaviest(ratios))
+    pairs = by_key(
+        ((ratio.over.setup.gpu, ratio.under.setup.gpu), ratio) for ratio in heaviest(ratios)
+    )
     for (over, under), own in pairs.items():
         names = [
             series.label for series in series_of([ratio.over for ratio in own], without=("gpu",))
@@ -145,10 +147,12 @@ def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
             row = join(
                 name if name != over else "",
                 load_label(point) if len(loads) > 1 else "",
-                f"{point.output_tokens:,} out" if len(lengths) > 1 and point.output_tokens else "",
+                f"{point.demand.output_tokens:,} out"
+                if len(lengths) > 1 and point.demand.output_tokens
+                else "",
                 by=" · ",
             )
-            place = (name, point.kind, point.load, point.near_output or 0)
+            place = (name, point.kind, point.load, point.demand.near_output or 0)
             shown_as: Row = {
                 "row": row or over,
                 "measure": ratio.measure.name,
@@ -163,12 +167,12 @@ def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
         words = list_common([ratio.over for ratio in own], without=("gpu",))
         words = [
             (
-                f"{ratio.over.gpus} GPU{'s' * (ratio.over.gpus != 1)} each"
-                if part == ratio.over.hardware
+                f"{ratio.over.setup.gpus} GPU{'s' * (ratio.over.setup.gpus != 1)} each"
+                if part == ratio.over.setup.hardware
                 else part
             )
             for part in words
-            if ratio.over.gpus or part != ratio.over.hardware
+            if ratio.over.setup.gpus or part != ratio.over.setup.hardware
         ]
         yield figure(
             f"gpus-{over}-{under}",

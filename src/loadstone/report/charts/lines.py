@@ -79,10 +79,10 @@ _SIDES: tuple[tuple[Literal["left", "right"], int, int], ...] = (
 
 def row_facts(point: CellPoint, series: ChartSeries) -> Row:
     """Make the facts of a row: its series, and a warning if its cell carries one."""
-    hue = PALETTE[point.hue % len(PALETTE)]
-    shape = {} if point.shape is None else {MARK: point.shape}
+    hue = PALETTE[point.look.hue % len(PALETTE)]
+    shape = {} if point.look.shape is None else {MARK: point.look.shape}
     return (
-        {"label": series.label, "variant": series.variant, "who": point.who, "hue": hue}
+        {"label": series.label, "variant": series.variant, "who": point.look.name, "hue": hue}
         | shape
         | warning(point)
     )
@@ -539,7 +539,7 @@ def _candidates(frame: Frame) -> Frame:
     """Return the points that a front is of: not what was predicted, where anything was measured;
     none with a warning, where others are there.
     """
-    measured = frame.only(lambda point, _: point.source != "simulated")
+    measured = frame.only(lambda point, _: point.setup.source != "simulated")
     measured = measured if measured.points else frame
     trusted = measured.only(lambda point, _: point.trusted)
     return trusted if trusted.points else measured
@@ -552,7 +552,8 @@ def _aside(frame: Frame) -> str:
         (
             "predictions"
             if any(
-                point.source == "simulated" and point.source != candidates[0].source
+                point.setup.source == "simulated"
+                and point.setup.source != candidates[0].setup.source
                 for point in rest
             )
             else ""
@@ -573,7 +574,7 @@ def _rows(frame: Frame, measure: Measure) -> list[Row]:
         {"x": pace, "y": value, "load": point.load}
         | row_facts(point, series)
         | bounds(measure.stat(point), 1.0)
-        | ({"total": point.dollars_total.value} if point.dollars_total is not None else {})
+        | ({"total": point.dollars.total.value} if point.dollars.total is not None else {})
         for point, series in frame.pairs
         if (pace := PER_USER.of(point)) is not None and (value := measure.of(point)) is not None
     ]
@@ -643,7 +644,7 @@ def definition(points: Sequence[CellPoint], measure: Measure) -> str:
 def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
     """Say how many requests a point is made of, and what its bar means."""
     stats = [stat for point in points if (stat := measure.stat(point)) is not None]
-    sources = sorted({point.source for point in points})
+    sources = sorted({point.setup.source for point in points})
     levels = sorted({stat.level for stat in stats if stat.level is not None})
     bare = [
         point

@@ -127,7 +127,7 @@ def _hero(
                     return one, figure
     own = [point for point in points if (point.number, point.cell) in places]
     for frame in frames(own, main.axis, single=True):
-        priced = any(point.dollars_output for point in frame.points)
+        priced = any(point.dollars.output for point in frame.points)
         return None, front(
             _cut(frame), DOLLARS if priced else _per_gpu(frame), section="hero", key="hero"
         )
@@ -239,7 +239,7 @@ def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
 def _per_gpu(frame: Frame) -> Measure:
     """Return tokens of a GPU where it is known how many there are, so that setups of any size can
     be compared."""
-    return PER_GPU if all(point.gpus for point in frame.points) else OUTPUT
+    return PER_GPU if all(point.setup.gpus for point in frame.points) else OUTPUT
 
 
 def _widest(frame: Frame) -> Measure:

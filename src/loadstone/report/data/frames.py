@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from loadstone.analyse.verdict.thresholds import BUNCHED_S
+from loadstone.core.groups import by_key
 from loadstone.core.summary import QUEUE_GROWS
 from loadstone.core.units import show_load
 from loadstone.report.data.points import CellPoint
@@ -55,6 +57,14 @@ def _drop_bunched(stat: Estimate | None) -> Estimate | None:
     """Drop a time where most tokens arrived together: no time between them was seen, and 0 is not
     the best of all."""
     return stat if stat is not None and stat.value > BUNCHED_S else None
+
+
+_AXES: dict[Axis, Callable[[CellPoint], float | None]] = {
+    "load": lambda point: point.load,
+    "output": lambda point: point.demand.near_output,
+    "input": lambda point: point.demand.near_input,
+}
+"""What may be the x axis."""
 
 
 def is_bunched(point: CellPoint, measure: Measure) -> bool:
@@ -122,14 +132,14 @@ DOLLARS = Measure(
     "Price per million output tokens",
     "$",
     "$ per hour of all its GPUs / output tok/s, {window}",
-    lambda p: p.dollars_output,
+    lambda p: p.dollars.output,
 )
 ENERGY = Measure(
     "j_output",
     "Energy per output token",
     "J",
     "energy of all GPUs that were read / output tokens, {window}",
-    lambda p: p.j_output,
+    lambda p: p.joules.output,
 )
 GOODPUT = Measure(
     "goodput",
@@ -178,9 +188,7 @@ class Frame(msgspec.Struct, frozen=True):
     variants: tuple[str, ...] = ()
 
     def x(self, point: CellPoint) -> float | None:
-        return {"load": point.load, "output": point.near_output, "input": point.near_input}[
-            self.axis
-        ]
+        return _AXES[self.axis](point)
 
     @property
     def pairs(self) -> Iterator[tuple[CellPoint, ChartSeries]]:
@@ -197,7 +205,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def offline(self) -> bool:
-        return self.points[0].offline
+        return self.points[0].demand.offline
 
     @property
     def of_sessions(self) -> bool:
@@ -208,9 +216,9 @@ class Frame(msgspec.Struct, frozen=True):
     def mode(self) -> Literal["online", "burst", "offline"]:
         """Names how the requests came: those of a burst come at once, as in an offline batch, but
         to a server."""
-        return (
-            "offline" if self.offline else "burst" if self.points[0].kind == "burst" else "online"
-        )
+        if self.offline:
+            return "offline"
+        return "burst" if self.points[0].kind == "burst" else "online"
 
     @property
     def section(self) -> str:
@@ -226,9 +234,11 @@ class Frame(msgspec.Struct, frozen=True):
         return load_word(self.points[0]) if self.axis == "load" else f"{self.axis} length"
 
     def only(self, keep: Callable[[CellPoint, ChartSeries], bool]) -> Frame:
-        chosen = [(p, s) for p, s in self.pairs if keep(p, s)]
-        return msgspec.structs.replace(
-            self, points=tuple(p for p, _ in chosen), series=tuple(s for _, s in chosen)
+        chosen = [(point, series) for point, series in self.pairs if keep(point, series)]
+        return replace(
+            self,
+            points=tuple(point for point, _ in chosen),
+            series=tuple(series for _, series in chosen),
         )
 
 
@@ -246,24 +256,16 @@ def frames(
     runs. `single`: also where several series have one x each: no line can be drawn of them, but
     they can be compared.
     """
-    groups: dict[Any, list[CellPoint]] = defaultdict(list)
-    for point in points:
-        if axis == "output" and (
-            point.near_output is None or (not point.offline and point.kind == "rate")
-        ):
-            continue
-        key: list[Any] = [point.kind, point.offline, point.work, point.prefix]
-        key += [point.model] if by == "setup" else [point.engine, point.hardware]
-        for name, value in (
-            ("load", point.load),
-            ("input", point.near_input),
-            ("output", point.near_output),
-        ):
-            key.append(None if name == axis else value)
-        groups[tuple(key)].append(point)
+    shown = [
+        point
+        for point in points
+        if axis != "output"
+        or (point.demand.near_output is not None and (point.demand.offline or point.kind != "rate"))
+    ]
+    groups = by_key((_comparable(point, axis, by), point) for point in shown)
     result = []
     for group in groups.values():
-        if by == "model" and len({point.model for point in group}) < 2:
+        if by == "model" and len({point.setup.model for point in group}) < 2:
             continue
         frame = _frame(group, axis)
         spread = frame.xs
@@ -272,22 +274,30 @@ def frames(
     return result
 
 
+def _comparable(point: CellPoint, axis: Axis, by: Literal["setup", "model"]) -> tuple[Any, ...]:
+    """Make a key that is equal for points of one picture."""
+    setup, demand = point.setup, point.demand
+    machine = (setup.model,) if by == "setup" else (setup.engine, setup.hardware)
+    fixed = tuple(None if name == axis else value(point) for name, value in _AXES.items())
+    return point.kind, demand.offline, demand.work, demand.prefix, *machine, *fixed
+
+
 def _frame(group: Sequence[CellPoint], axis: Axis) -> Frame:
     """Make a frame; its words are the title's second half: model, lengths and loads that all points
     share."""
     first = group[0]
-    lengths = {(point.near_input, point.near_output) for point in group}
+    lengths = {(point.demand.near_input, point.demand.near_output) for point in group}
     words = list_common(group, without=("prefix",))
     if len(lengths) == 1:
         words.append(lengths_label(first))
-    elif axis == "output" and first.near_input:
-        words.append(f"{first.near_input:,} in")
-    elif axis == "input" and first.near_output:
-        words.append(f"{first.near_output:,} out")
+    elif axis == "output" and first.demand.near_input:
+        words.append(f"{first.demand.near_input:,} in")
+    elif axis == "input" and first.demand.near_output:
+        words.append(f"{first.demand.near_output:,} out")
     loads = {point.load for point in group}
     if axis != "load" and len(loads) == 1:
         words.append(load_label(first))
-    line = join(*words, first.prefix, first.work, by=" · ")
+    line = join(*words, first.demand.prefix, first.demand.work, by=" · ")
     return Frame(axis, tuple(group), tuple(series_of(group, without=("prefix",))), line)
 
 
@@ -301,7 +311,7 @@ _LOADS = {
 
 
 def _load_words(point: CellPoint) -> tuple[str, str, str]:
-    return _LOADS["batch" if point.offline and point.kind == "burst" else point.kind]
+    return _LOADS["batch" if point.demand.offline and point.kind == "burst" else point.kind]
 
 
 def load_word(point: CellPoint) -> str:
@@ -330,14 +340,12 @@ def best_cells(
     sign = 1 if measure.better == "lower" else -1
     best: dict[str, tuple[float, CellPoint]] = {}
     for name, point in merge_repeats(points, names):
-        much = None if point.failed else measure.of(point)
+        value = None if point.failed else measure.of(point)
         # Nobody is best with nothing: 0 tok/s is where every request failed.
-        if (
-            much is not None
-            and (much or sign > 0)
-            and (name not in best or sign * much < best[name][0])
-        ):
-            best[name] = sign * much, point
+        if value is None or (value == 0 and sign < 0):
+            continue
+        if name not in best or sign * value < best[name][0]:
+            best[name] = sign * value, point
     return {name: point for name, (_, point) in sorted(best.items(), key=lambda entry: entry[1][0])}
 
 
@@ -346,11 +354,11 @@ def knee(points: Sequence[CellPoint]) -> CellPoint | None:
     deterministic rules of thumb for probabilistic problems in computer communications", ICC 1979);
     None at an end of the sweep.
     """
-    power = {
-        at: (point.output_tokens_per_s or 0.0) / e2e
-        for at, point in enumerate(points)
-        if (e2e := E2E.of(point))
-    }
+    power: dict[int, float] = {}
+    for place, point in enumerate(points):
+        e2e = E2E.of(point)
+        if e2e:
+            power[place] = (point.output_tokens_per_s or 0.0) / e2e
     best = max(power, key=power.__getitem__, default=0)
     return points[best] if 0 < best < len(points) - 1 else None
 
@@ -363,8 +371,8 @@ def cliff(points: Sequence[CellPoint]) -> CellPoint | None:
     """Return the last load before throughput falls, as it does where sessions no longer fit into
     the cache."""
     best = 0.0
-    for before, point in itertools.pairwise(points):
-        best = max(best, before.output_tokens_per_s or 0.0)
-        if (point.output_tokens_per_s or 0.0) < FALL * best:
-            return before
+    for lighter, heavier in itertools.pairwise(points):
+        best = max(best, lighter.output_tokens_per_s or 0.0)
+        if (heavier.output_tokens_per_s or 0.0) < FALL * best:
+            return lighter
     return None

@@ -16,7 +16,7 @@ import msgspec
 from loadstone.analyse.compare.ratio import Side, bounds, contrast
 from loadstone.core.groups import by_key
 from loadstone.report.data.frames import E2E, OUTPUT, TTFT, Measure, is_unsettled, pace
-from loadstone.report.data.points import CellPoint, alike
+from loadstone.report.data.points import FACTS, CellPoint, alike
 from loadstone.report.data.statistic import REPEATS
 from loadstone.report.data.wording import join
 
@@ -41,7 +41,7 @@ def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
     result = []
     for group in groups.values():
         for base in _group_by_length(group, fact != "prefix"):
-            chosen = {getattr(point, fact): point for point in reversed(base)}
+            chosen = {FACTS[fact](point): point for point in reversed(base)}
             if len(chosen) > 1:
                 result.append([chosen[value] for value in sorted(chosen)])
     return result
@@ -53,8 +53,10 @@ def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
     """
     groups: dict[Any, dict[tuple[int, str], CellPoint]] = defaultdict(dict)
     for point in points:
-        if point.gpus:
-            groups[alike(point, "gpus", "parallel")].setdefault((point.gpus, point.parallel), point)
+        if point.setup.gpus:
+            groups[alike(point, "gpus", "parallel")].setdefault(
+                (point.setup.gpus, point.setup.parallel), point
+            )
     result = []
     for group in groups.values():
         for (few, split), point in group.items():
@@ -86,8 +88,8 @@ def _group_by_length(group: Sequence[CellPoint], exactly: bool) -> list[list[Cel
     sets: list[list[CellPoint]] = []
     for point in group:
         for known in sets:
-            if _near(known[0].input_tokens, point.input_tokens, exactly) and _near(
-                known[0].output_tokens, point.output_tokens, exactly
+            if _near(known[0].demand.input_tokens, point.demand.input_tokens, exactly) and _near(
+                known[0].demand.output_tokens, point.demand.output_tokens, exactly
             ):
                 known.append(point)
                 break
@@ -124,14 +126,16 @@ def gpu_ratios(points: Sequence[CellPoint]) -> list[Ratio]:
     """
     groups: dict[Any, dict[str, CellPoint]] = defaultdict(dict)
     for point in points:
-        if not point.gpu:
+        if not point.setup.gpu:
             continue
-        groups[alike(point, "gpu", "version")].setdefault(point.gpu, point)
+        groups[alike(point, "gpu", "version")].setdefault(point.setup.gpu, point)
     wins: dict[tuple[str, str], float] = defaultdict(float)
     for group in groups.values():
         for a, b in itertools.permutations(group.values(), 2):
             if a.output_tokens_per_s and b.output_tokens_per_s:
-                wins[a.gpu, b.gpu] += math.log(a.output_tokens_per_s / b.output_tokens_per_s)
+                wins[a.setup.gpu, b.setup.gpu] += math.log(
+                    a.output_tokens_per_s / b.output_tokens_per_s
+                )
     result = []
     for group in groups.values():
         for (over, under), sum_log in wins.items():
@@ -174,7 +178,7 @@ def _take_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
         return not has_unsettled([ratio]), sign * ratio.over.load
 
     def sweep(ratio: Ratio) -> tuple[Any, ...]:
-        return ratio.under.gpu, *alike(ratio.over, "load")
+        return ratio.under.setup.gpu, *alike(ratio.over, "load")
 
     for ratio in ratios:
         tops[sweep(ratio)] = max(tops.get(sweep(ratio), place(ratio)), place(ratio))
@@ -184,7 +188,7 @@ def _take_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
 def interval_words(ratios: Iterable[Ratio]) -> str:
     """Say where the intervals of these ratios come from."""
     predicted = {
-        point.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)
+        point.setup.source == "simulated" for ratio in ratios for point in (ratio.over, ratio.under)
     }
     return join(
         "sampling where the spread is known" if False in predicted else "",

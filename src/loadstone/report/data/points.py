@@ -6,11 +6,14 @@ imported one by `source` alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
 from statistics import median
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from loadstone.analyse.compare.price import Prices, dollars_per_hour, weigh_tokens
 from loadstone.analyse.compare.ratio import Basis, basis
@@ -21,8 +24,9 @@ from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import (
     Accuracy,
     CellSummary,
+    Latency,
+    Metrics,
     Roofline,
-    ServerFigures,
     SessionNumbers,
     Window,
 )
@@ -34,6 +38,7 @@ from loadstone.report.data.statistic import (
     price,
     round_count,
     throughput,
+    value_of,
 )
 from loadstone.report.data.wording import clean, join
 
@@ -47,59 +52,48 @@ LENGTHS = 0.02
 """The share within which mean lengths of different runs count as those of one workload."""
 
 
-class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
-    """A cell, or repeats of one. Facts as in RunFacts, in words; numbers in SI units; None where
-    nobody reported them.
+class Setup(msgspec.Struct, kw_only=True, frozen=True):
+    """What was deployed: facts as in RunFacts, in words; "" where nobody told.
 
-    number      of the run, from 1, in the order of the report
-    cells       the cells' numbers as their summaries have them: one cell, or all repeats
-    prefix      the tokens that prompts share, and whether a cache was off; work: other wishes,
-                without lengths
-    how         a part of the load that `load` does not tell: a ramp, sessions; it is in `work` too
-    parallel    how one server is split, and how many of them there were, if several
-    label       the user's name for the setup; it is in `settings` where nothing else tells setups
-                apart (_add_labels)
-    near_*      lengths by which cells are grouped: those within LENGTHS of one another are the same
-                (_unify_lengths)
-    ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more
-                is told (`since`)
-    sums        True where only another tool's figures are known, without the requests they are of
-    output, total  tok/s: of a rate that is kept up with, that of the long run (LONG_RUN); else over
-                   the
-                steady window if all of the runs shown have one, or over whole cells (`window`);
-                those of bursts, and of cells that were never steady, always over whole cells
-    requests_per_s  over the same window
-    slo         the bounds that were asked for
-    dollars_per_hour  of all its GPUs, where prices are given and its own is known
-    dollars_*   for a million tokens
-    j_output    joules for an output token, of all GPUs that were watched; j_total: for an input or
-                output token
-    dollars_input  what a million input tokens must be sold for, see price.weigh_tokens()
+    parallel      how one server is split, and how many of them there were, if several
+    context       the longest that the engine was set up for
+    label         the user's name for it; it is in `settings` where nothing else tells setups apart
+                  (_add_labels)
     architecture  the catalogue's name for the model, where the user declared it and the server has
                   another
-    basis       of a prediction, what it rests on: see ratio.basis()
-    study       a study's name for its setup
-    who         its name in all pictures of a report
-    hue, shape  the numbers of its colour, and of its shape where that is the GPU's: see
-                series.assign_hues()
+    study         a study's name for it
     """
 
-    run: str
-    number: int
-    cell: int
-    cells: tuple[CellSummary, ...]
     source: str
     model: str
     engine: str
     version: str
     gpu: str
     gpus: int | None
-    hardware: str
     parallel: str
     precision: str
     context: str
     settings: str
     label: str
+    architecture: str
+    study: str = ""
+
+    @property
+    def hardware(self) -> str:
+        return f"{self.gpus}×{self.gpu}" if self.gpu and self.gpus else self.gpu
+
+
+class Demand(msgspec.Struct, kw_only=True, frozen=True):
+    """What was asked, beside how much at a time.
+
+    near_*  lengths by which cells are grouped: those within LENGTHS of one another are the same
+            (_unify_lengths)
+    prefix  the tokens that prompts share, and whether a cache was off; work: other wishes, without
+            lengths
+    how     a part of the load that its value does not tell: a ramp, sessions; it is in `work` too
+    slo     the bounds
+    """
+
     offline: bool
     input_tokens: int | None
     output_tokens: int | None
@@ -107,32 +101,85 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     near_output: int | None = None
     prefix: str
     work: str
-    kind: LoadKind
-    load: float
+    how: str
+    slo: str
+
+
+class Dollars(msgspec.Struct, kw_only=True, frozen=True):
+    """What it costs, where prices are given and its own is known.
+
+    per_hour       of all its GPUs
+    output, total  for a million tokens
+    input          what a million input tokens must be sold for, see price.weigh_tokens()
+    """
+
+    per_hour: float | None
+    output: Estimate | None
+    total: Estimate | None
+    input: Estimate | None
+
+
+class Joules(msgspec.Struct, kw_only=True, frozen=True):
+    """Energy of all GPUs that were watched: for an output token; `total`: or an input one."""
+
+    output: Estimate | None
+    total: Estimate | None
+
+
+class Look(msgspec.Struct, frozen=True):
+    """How it looks in all pictures of a report: its name, the numbers of its colour, and of its
+    shape where that is the GPU's: see series.assign_hues()."""
+
+    name: str = ""
+    hue: int = 0
+    shape: int | None = None
+
+
+class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
+    """A cell, or repeats of one. Numbers are in SI units; None where nobody reported them.
+
+    number      of the run, from 1, in the order of the report
+    cell        its number within the run
+    cells       the cells' summaries: of one cell, or of all repeats
+    ttft, e2e   from the intended time in open loops, from sending in closed ones and where no more
+                is told (`since`)
+    sums        True where only another tool's figures are known, without the requests they are of
+    output, total  tok/s: of a rate that is kept up with, that of the long run (LONG_RUN); else over
+                   the steady window if all of the runs shown have one, or over whole cells
+                   (`window`); those of bursts, and of cells that were never steady, always over
+                   whole cells
+    requests_per_s  over the same window
+    basis       of a prediction, what it rests on: see ratio.basis()
+    """
+
+    run: str
+    number: int
+    cell: int
+    cells: tuple[CellSummary, ...]
+    setup: Setup
+    demand: Demand
     ttft: Estimate | None
     tpot: Estimate | None
     itl: Estimate | None
     e2e: Estimate | None
-    requests_per_s: float | None
     since: str
-    window: str
     sums: bool
     output: Estimate | None
     total: Estimate | None
-    dollars_per_hour: float | None
-    dollars_output: Estimate | None
-    dollars_total: Estimate | None
-    dollars_input: Estimate | None
-    j_output: Estimate | None
-    j_total: Estimate | None
+    requests_per_s: float | None
+    window: str
+    dollars: Dollars
+    joules: Joules
     basis: Basis | None
-    architecture: str
-    how: str
-    slo: str
-    study: str = ""
-    who: str = ""
-    hue: int = 0
-    shape: int | None = None
+    look: Look = Look()
+
+    @property
+    def kind(self) -> LoadKind:
+        return self.cells[0].load.kind
+
+    @property
+    def load(self) -> float:
+        return self.cells[0].load.value
 
     @property
     def sent(self) -> int | None:
@@ -173,6 +220,14 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
         return reduce_known(min, (cell.slo_met for cell in self.cells))
 
     @property
+    def slo_words(self) -> str:
+        """Whether it met its bounds, with the probability of that."""
+        if self.slo_met is None:
+            return "-"
+        sure = "" if self.p_met is None else f" ({show_share(self.p_met)})"
+        return f"{'met' if self.slo_met else 'MISSED'}{sure}"
+
+    @property
     def p_met(self) -> float | None:
         """The probability that it meets all bounds."""
         return reduce_known(min, (cell.slo_probability for cell in self.cells))
@@ -191,6 +246,11 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     def roofline(self) -> Roofline:
         """The time and the work that the hardware allows, and the share of it that was used."""
         return self.cells[0].roofline or Roofline()
+
+    @property
+    def roofline_share(self) -> float | None:
+        """The roofline's TPOT over the one there was: 1 is as fast as the hardware can be."""
+        return share_of(self.roofline.tpot_s or None, value_of(self.tpot))
 
     @property
     def graded(self) -> Accuracy | None:
@@ -214,13 +274,9 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
         return self._share_of_prompts("shared_input_tokens")
 
     def _share_of_prompts(self, name: str) -> float | None:
-        pairs = [
-            (getattr(cell.metrics, name), cell.metrics.input_tokens)
-            for cell in self.cells
-            if cell.sessions
-        ]
+        served = [cell.metrics for cell in self.cells if cell.sessions]
         return reduce_known(
-            median, (part / whole if part is not None and whole else None for part, whole in pairs)
+            median, (share_of(getattr(metrics, name), metrics.input_tokens) for metrics in served)
         )
 
     @property
@@ -232,26 +288,21 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     def answer_s(self) -> float | None:
         """Time to the first token that is no thinking, median; None where nothing was thought."""
         times = (cell.metrics.answer_s for cell in self.cells if self.thinking_share)
-        return reduce_known(median, (each.p50 if each is not None else None for each in times))
+        return reduce_known(median, (time.p50 for time in times if time is not None))
 
     @property
     def accepted_length(self) -> float | None:
         """Tokens that a step with drafts gives."""
-        return reduce_known(
-            median, (cell.drafts.accepted_length for cell in self.cells if cell.drafts is not None)
-        )
-
-    @property
-    def server(self) -> ServerFigures | None:
-        return self.cells[0].server
+        drafts = (cell.drafts for cell in self.cells if cell.drafts is not None)
+        return reduce_known(median, (figures.accepted_length for figures in drafts))
 
     @property
     def output_tokens_per_s(self) -> float | None:
-        return self.output.value if self.output is not None else None
+        return value_of(self.output)
 
     @property
     def total_tokens_per_s(self) -> float | None:
-        return self.total.value if self.total is not None else None
+        return value_of(self.total)
 
     @property
     def tokens_per_s_per_user(self) -> float | None:
@@ -260,19 +311,20 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def tokens_per_s_per_gpu(self) -> float | None:
-        return (
-            self.output_tokens_per_s / self.gpus
-            if self.output_tokens_per_s is not None and self.gpus
-            else None
-        )
+        return share_of(self.output_tokens_per_s, self.setup.gpus)
+
+
+def share_of(part: float | None, whole: float | None) -> float | None:
+    """Divide; None where one is not known, or there is no whole."""
+    return part / whole if part is not None and whole else None
 
 
 def reduce_known(
     reduce: Callable[[list[_Value]], _Value], values: Iterable[_Value | None]
 ) -> _Value | None:
     """Reduce the values that are known to one; None where none is."""
-    known = [value for value in values if value is not None]
-    return reduce(known) if known else None
+    present = [value for value in values if value is not None]
+    return reduce(present) if present else None
 
 
 def _count_completed(cell: CellSummary) -> int | None:
@@ -284,20 +336,17 @@ def _count_completed(cell: CellSummary) -> int | None:
 def points_of(runs: Sequence[StoredRun], prices: Prices | None = None) -> list[CellPoint]:
     """Make the points of all cells, in the order of the runs. `prices`: dollars per GPU and
     hour."""
-    served = [
-        c
-        for run in runs
-        if run.facts.mode != "offline"
-        for c in run.summary.cells
-        if not c.load.is_burst
+    served = [run.summary.cells for run in runs if run.facts.mode != "offline"]
+    lasting = [
+        cell
+        for cells in served
+        for cell in cells
+        if not cell.load.is_burst and not cell.queue_grows
     ]
-    lasting = [cell for cell in served if not cell.queue_grows]
     steady = bool(lasting) and all(cell.steady is not None for cell in lasting)
-    points = [
-        _point(number, run, at, cell, steady, prices or Prices())
-        for number, run in enumerate(runs, 1)
-        for at, cell in enumerate(run.summary.cells)
-    ]
+    points: list[CellPoint] = []
+    for run_number, run in enumerate(runs, 1):
+        points += _points_of_run(run_number, run, steady, prices or Prices())
     return _add_labels(_unify_lengths(points))
 
 
@@ -307,145 +356,166 @@ def _add_labels(points: Sequence[CellPoint]) -> list[CellPoint]:
     Where other facts do, a label is but a name for them: runs labelled `plain` and `shared` that
     differ in their prefix are alike in all else.
     """
-    names = by_key((alike(point), point.label) for point in points)
+    every = {point.setup.label for point in points}
+    names = by_key((alike(point), point.setup.label) for point in points)
     telling = {label for labels in names.values() if len(set(labels)) > 1 for label in labels}
-    if len({point.label for point in points}) == 1:
-        telling = {point.label for point in points}  # of all: it stands in titles
+    if len(every) == 1:
+        telling = every  # of all: it stands in titles
     return [
-        (
-            msgspec.structs.replace(point, settings=join(point.label, point.settings))
-            if point.label in telling
-            else point
-        )
+        change_setup(point, settings=join(point.setup.label, point.setup.settings))
+        if point.setup.label in telling
+        else point
         for point in points
     ]
+
+
+def change_setup(point: CellPoint, **facts: str) -> CellPoint:
+    """Return the point with other facts of its setup."""
+    return replace(point, setup=replace(point.setup, **facts))
 
 
 def _unify_lengths(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Give points of nearly the same length the length that most of them have."""
-    inputs, outputs = (
-        _representatives(
-            [length for point in points if (length := getattr(point, name)) is not None]
-        )
-        for name in ("input_tokens", "output_tokens")
-    )
+    inputs = _representatives(point.demand.input_tokens for point in points)
+    outputs = _representatives(point.demand.output_tokens for point in points)
     return [
-        msgspec.structs.replace(
+        replace(
             point,
-            near_input=inputs.get(point.input_tokens or 0),
-            near_output=outputs.get(point.output_tokens or 0),
+            demand=replace(
+                point.demand,
+                near_input=inputs.get(point.demand.input_tokens),
+                near_output=outputs.get(point.demand.output_tokens),
+            ),
         )
         for point in points
     ]
 
 
-def _representatives(lengths: Sequence[int]) -> dict[int, int]:
-    counts = Counter(lengths)
-    chosen: dict[int, int] = {}
+def _representatives(lengths: Iterable[int | None]) -> dict[int | None, int]:
+    counts = Counter(length for length in lengths if length is not None)
+    chosen: dict[int | None, int] = {}
     for length, _ in counts.most_common():
-        near = (known for known in set(chosen.values()) if abs(known - length) <= LENGTHS * known)
-        chosen[length] = min(near, key=lambda known: abs(known - length), default=length)
+        near = (
+            common for common in set(chosen.values()) if abs(common - length) <= LENGTHS * common
+        )
+        chosen[length] = min(near, key=lambda common: abs(common - length), default=length)
     return chosen
 
 
-def _point(
-    number: int, run: StoredRun, at: int, cell: CellSummary, steady: bool, prices: Prices
-) -> CellPoint:
-    kind, metrics, facts, ok = cell.load.kind, cell.metrics, run.facts, _count_completed(cell)
-    window: Window = (cell.steady if steady and kind != "burst" else None) or metrics
-    longer = cell.lasting(steady=window is not metrics)
-    closed = kind == "concurrency"
-    ttft, e2e = (
-        None if closed else latency(each, ok)
-        for each in (metrics.ttft_intended_s, metrics.e2e_intended_s)
-    )
-    intended = ttft is not None or e2e is not None
-    output = throughput(metrics, longer, "output_tokens_per_s", kind)
-    total = throughput(metrics, longer, "total_tokens_per_s", kind)
-    delivered = throughput(metrics, window, "output_tokens_per_s", kind)
-    dollars = dollars_per_hour(facts, prices)
-    how = _describe_load(run, cell.load)
-    return CellPoint(
-        run=clean(run.info.run_id),
-        number=number,
-        cell=at,
-        cells=(cell,),
-        source=run.info.source,
-        model=clean((facts.model or "").rstrip("/").rsplit("/", 1)[-1]),
-        engine=clean(facts.engine or "unknown engine"),
-        version=clean(facts.engine_version or ""),
-        gpu=clean(facts.gpu or ""),
-        gpus=facts.gpus,
-        hardware=clean(
-            f"{facts.gpus}×{facts.gpu}" if facts.gpu and facts.gpus else facts.gpu or ""
-        ),
-        parallel=clean(join(_parallel(facts), _fleet(run), by=" ")),
-        precision=clean(_precision(facts)),
-        context=_context(run),
-        settings=clean((facts.settings or "").removeprefix(facts.named or "").removeprefix(", ")),
-        label=clean(facts.named or ""),
-        offline=facts.mode == "offline",
-        input_tokens=round_count(facts.input_tokens),
-        output_tokens=round_count(facts.output_tokens),
-        prefix=_prefix(facts),
-        work=clean(join(_work(facts, run.info.settings.workload), how, _chat(run))),
-        kind=kind,
-        load=cell.load.value,
-        ttft=ttft or latency(metrics.ttft_s, ok),
-        tpot=latency(metrics.tpot_s, ok),
-        itl=latency(metrics.itl_s, ok),
-        e2e=e2e or latency(metrics.e2e_s, ok),
-        requests_per_s=longer.requests_per_s,
-        since="the intended time" if intended else "sending",
-        window=(
-            LONG_RUN
-            if longer is not window
-            else "steady window"
-            if window is not metrics
-            else "whole cell"
-        ),
-        sums=not run.has_records,
-        output=output,
-        total=total,
-        dollars_per_hour=dollars,
-        dollars_output=price(dollars, output),
-        dollars_total=price(dollars, total),
-        dollars_input=price(dollars, output, weigh_tokens(longer, metrics)),
-        j_output=energy(window.j_per_output_token, delivered),
-        j_total=energy(window.j_per_total_token, delivered),
-        basis=basis(run.info, facts, [kind, cell.load.value, how]),
-        architecture=clean((facts.architecture or "").rstrip("/").rsplit("/", 1)[-1]),
-        how=how,
-        slo=", ".join(
-            f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in run.info.slo.items()
-        ),
-    )
+def _points_of_run(
+    run_number: int, run: StoredRun, steady: bool, prices: Prices
+) -> Iterator[CellPoint]:
+    setup = _describe_setup(run)
+    dollars = dollars_per_hour(run.facts, prices)
+    sums = not run.has_records
+    for index, cell in enumerate(run.summary.cells):
+        metrics, kind = cell.metrics, cell.load.kind
+        window: Window = (cell.steady if steady and kind != "burst" else None) or metrics
+        longer = cell.lasting(steady=window is not metrics)
+        output = throughput(metrics, longer, "output_tokens_per_s", kind)
+        total = throughput(metrics, longer, "total_tokens_per_s", kind)
+        delivered = throughput(metrics, window, "output_tokens_per_s", kind)
+        estimate = partial(latency, ok=_count_completed(cell), sums=sums)
+        ttft, e2e = map(estimate, _intended(metrics, kind))
+        demand = _describe_demand(run, cell.load)
+        yield CellPoint(
+            run=clean(run.info.run_id),
+            number=run_number,
+            cell=index,
+            cells=(cell,),
+            setup=setup,
+            demand=demand,
+            ttft=ttft or estimate(metrics.ttft_s),
+            tpot=estimate(metrics.tpot_s),
+            itl=estimate(metrics.itl_s),
+            e2e=e2e or estimate(metrics.e2e_s),
+            since="sending" if ttft is None and e2e is None else "the intended time",
+            sums=sums,
+            output=output,
+            total=total,
+            requests_per_s=longer.requests_per_s,
+            window=_name_window(longer, window, metrics),
+            dollars=Dollars(
+                per_hour=dollars,
+                output=price(dollars, output),
+                total=price(dollars, total),
+                input=price(dollars, output, weigh_tokens(longer, metrics)),
+            ),
+            joules=Joules(
+                output=energy(window.j_per_output_token, delivered),
+                total=energy(window.j_per_total_token, delivered),
+            ),
+            basis=basis(run.info, run.facts, [kind, cell.load.value, demand.how]),
+        )
 
 
-FACTS = (
-    "engine",
-    "model",
-    "gpu",
-    "gpus",
-    "parallel",
-    "version",
-    "precision",
-    "context",
-    "settings",
-    "source",
-    "kind",
-    "load",
-    "offline",
-    "near_input",
-    "near_output",
-    "prefix",
-    "work",
-)
+def _intended(metrics: Metrics, kind: LoadKind) -> tuple[Latency | None, Latency | None]:
+    """Return TTFT and E2E from the intended time, by which all but closed loops count."""
+    if kind == "concurrency":
+        return None, None
+    return metrics.ttft_intended_s, metrics.e2e_intended_s
+
+
+def _name_window(longer: Window, window: Window, metrics: Metrics) -> str:
+    if longer is not window:
+        return LONG_RUN
+    return "whole cell" if window is metrics else "steady window"
+
+
+FACTS: dict[str, Callable[[CellPoint], Any]] = {
+    **{
+        name: attrgetter(f"setup.{name}")
+        for name in (
+            "engine",
+            "model",
+            "gpu",
+            "gpus",
+            "parallel",
+            "version",
+            "precision",
+            "context",
+            "settings",
+            "source",
+        )
+    },
+    **{
+        name: attrgetter(f"demand.{name}")
+        for name in ("offline", "near_input", "near_output", "prefix", "work")
+    },
+    **{name: attrgetter(name) for name in ("kind", "load")},
+}
+"""In what cells may differ."""
 
 
 def alike(point: CellPoint, *but: str) -> tuple[Any, ...]:
     """Make a key that is equal for points with all the same facts, `but` for these."""
-    return tuple(getattr(point, fact) for fact in FACTS if fact not in but)
+    return tuple(fact(point) for name, fact in FACTS.items() if name not in but)
+
+
+def _describe_setup(run: StoredRun) -> Setup:
+    facts, target = run.facts, run.info.target
+    servers = len(target.urls) if target else 0
+    fleet = f"fleet of {servers}" if servers > 1 else ""
+    settings = (facts.settings or "").removeprefix(facts.named or "").removeprefix(", ")
+    return Setup(
+        source=run.info.source,
+        model=_last_part(facts.model),
+        engine=clean(facts.engine or "unknown engine"),
+        version=clean(facts.engine_version or ""),
+        gpu=clean(facts.gpu or ""),
+        gpus=facts.gpus,
+        parallel=clean(join(_parallel(facts), fleet, by=" ")),
+        precision=clean(_precision(facts)),
+        context=_context(run),
+        settings=clean(settings),
+        label=clean(facts.named or ""),
+        architecture=_last_part(facts.architecture),
+    )
+
+
+def _last_part(model: str | None) -> str:
+    """Return a model's name without the folder, or the organisation, that it is in."""
+    return clean((model or "").rstrip("/").rsplit("/", 1)[-1])
 
 
 def _parallel(facts: RunFacts) -> str:
@@ -455,40 +525,46 @@ def _parallel(facts: RunFacts) -> str:
     return " ".join(f"{name}{n}" for name, n in split if n and (n > 1 or name == "tp"))
 
 
-def _fleet(run: StoredRun) -> str:
-    servers = len(run.info.target.urls) if run.info.target else 0
-    return f"fleet of {servers}" if servers > 1 else ""
+def _precision(facts: RunFacts) -> str:
+    differs = facts.kv_dtype and facts.kv_dtype != facts.weights_dtype
+    return join(facts.weights_dtype, f"KV {facts.kv_dtype}" if differs else "")
+
+
+def _context(run: StoredRun) -> str:
+    target = run.info.target
+    stated = round_count(number(run.info.settings.deployment.get("max_model_tokens")))
+    tokens = stated or (target.max_model_tokens if target else None)
+    return f"max {tokens:,} tokens" if tokens else ""
+
+
+def _describe_demand(run: StoredRun, load: Load) -> Demand:
+    facts = run.facts
+    how = _describe_load(run, load)
+    bounds = run.info.slo.items()
+    return Demand(
+        offline=facts.mode == "offline",
+        input_tokens=round_count(facts.input_tokens),
+        output_tokens=round_count(facts.output_tokens),
+        prefix=_prefix(facts),
+        work=clean(join(*_work(run), how, _chat(run))),
+        how=how,
+        slo=", ".join(f"{clean(name)} < {show_seconds(limit_s)}" for name, limit_s in bounds),
+    )
 
 
 def _describe_load(run: StoredRun, load: Load) -> str:
     """Show sessions and ramps: `sessions of 4 turns`, `ramp 5–40 req/s in 60 s`."""
     sessions = mapping(run.info.settings.workload.get("sessions"))
     turns = number(mapping(sessions.get("turns")).get("mean"))
-    conversations = f"sessions of {turns:.3g} turns" if turns else "sessions"
-    talks = (
-        bool(sessions) or load.unit == "sessions"
-    )  # imported loads may count requests of conversations
-    return join(conversations if talks else "", f"ramp {load.label}" if load.profile else "")
+    talks = ""
+    if sessions or load.unit == "sessions":  # imported loads may count requests of conversations
+        talks = f"sessions of {turns:.3g} turns" if turns else "sessions"
+    return join(talks, f"ramp {load.label}" if load.profile else "")
 
 
 def _chat(run: StoredRun) -> str:
     """Name the chat endpoint, whose template lengthens every prompt."""
     return "chat" if run.info.target is not None and "chat" in run.info.target.endpoint else ""
-
-
-def _precision(facts: RunFacts) -> str:
-    kv = (
-        f"KV {facts.kv_dtype}" if facts.kv_dtype and facts.kv_dtype != facts.weights_dtype else None
-    )
-    return join(facts.weights_dtype, kv)
-
-
-def _context(run: StoredRun) -> str:
-    """Show the longest context the engine was set up for."""
-    deployment = run.info.settings.deployment
-    stated = round_count(number(deployment.get("max_model_tokens")))
-    tokens = stated or (run.info.target.max_model_tokens if run.info.target else None)
-    return f"max {tokens:,} tokens" if tokens else ""
 
 
 def _prefix(facts: RunFacts) -> str:
@@ -500,23 +576,16 @@ def _prefix(facts: RunFacts) -> str:
     return join(shared, "cache off" if facts.prefix_cache is False and shared else "")
 
 
-def _work(facts: RunFacts, workload: Mapping[str, Any]) -> str:
-    ratio, kind = facts.range_ratio, facts.workload or ""
-    spread = (
-        f"lengths down to {show_share(ratio)} of the longest"
-        if ratio is not None and ratio < 1
-        else ""
-    )
-    name = workload.get("name") or workload.get("file")
-    if name and _SHARED in str(name):
-        name = None  # the prefix tells it
-    name_of_data = (
-        str(name)
-        if name
-        else kind
-        if kind not in ("synthetic", "random", workload.get("name"))
-        else ""
-    )
-    if not name and (sha256 := workload.get("sha256")):
-        name_of_data = f"{name_of_data} {str(sha256)[:8]}"
-    return join(spread, name_of_data)
+def _work(run: StoredRun) -> Iterator[str]:
+    """Yield how lengths are spread, and the name of the data, where they are told."""
+    facts, workload = run.facts, run.info.settings.workload
+    if facts.range_ratio is not None and facts.range_ratio < 1:
+        yield f"lengths down to {show_share(facts.range_ratio)} of the longest"
+    kind = facts.workload or ""
+    name = str(workload.get("name") or workload.get("file") or "")
+    if name and _SHARED not in name:  # else the prefix tells it
+        yield name
+        return
+    data = "" if kind in ("synthetic", "random", workload.get("name")) else kind
+    sha256 = workload.get("sha256")
+    yield f"{data} {str(sha256)[:8]}" if sha256 else data

@@ -6,28 +6,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median, stdev
-from typing import Any
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from loadstone.analyse.compare.ratio import pooled, reach
+from loadstone.analyse.compare.ratio import pooled
 from loadstone.core.groups import by_key
-from loadstone.report.data.points import CellPoint, alike, reduce_known
+from loadstone.report.data.points import CellPoint, alike, change_setup, reduce_known
 from loadstone.report.data.statistic import REPEATS, Estimate
 
-_STATS = (
-    "ttft",
-    "tpot",
-    "itl",
-    "e2e",
-    "output",
-    "total",
-    "dollars_output",
-    "dollars_total",
-    "dollars_input",
-    "j_output",
-    "j_total",
-)
+_Part = TypeVar("_Part", bound=msgspec.Struct)
 
 
 def merge(points: Sequence[CellPoint]) -> CellPoint:
@@ -36,18 +25,21 @@ def merge(points: Sequence[CellPoint]) -> CellPoint:
     It meets its bounds if every repeat does, and is trusted if every repeat is. Repeated
     simulations are the same, so the first stands for all.
     """
-    first, *others = points
-    if not others or first.source == "simulated":
-        return first
-    values: dict[str, Any] = {
-        name: _merge_estimates([getattr(point, name) for point in points]) for name in _STATS
-    }
-    return msgspec.structs.replace(
-        first,
-        **values,
-        requests_per_s=reduce_known(median, (point.requests_per_s for point in points)),
+    if len(points) == 1 or points[0].setup.source == "simulated":
+        return points[0]
+    return replace(
+        _merge_numbers(points, "ttft", "tpot", "itl", "e2e", "output", "total"),
         cells=tuple(cell for point in points for cell in point.cells),
+        requests_per_s=reduce_known(median, (point.requests_per_s for point in points)),
+        dollars=_merge_numbers([point.dollars for point in points], "output", "total", "input"),
+        joules=_merge_numbers([point.joules for point in points], "output", "total"),
     )
+
+
+def _merge_numbers(parts: Sequence[_Part], *names: str) -> _Part:
+    """Return the first with the estimates of these names merged."""
+    merged = {name: _merge_estimates([getattr(part, name) for part in parts]) for name in names}
+    return replace(parts[0], **merged)
 
 
 def _merge_estimates(stats: Sequence[Estimate | None]) -> Estimate | None:
@@ -59,33 +51,32 @@ def _merge_estimates(stats: Sequence[Estimate | None]) -> Estimate | None:
     """
     from scipy.special import stdtrit
 
-    known = [stat for stat in stats if stat is not None]
-    if len(known) < 2:
-        return known[0] if known else None
-    values = [stat.value for stat in known]
+    present = [stat for stat in stats if stat is not None]
+    if len(present) < 2:
+        return present[0] if present else None
+    values = [stat.value for stat in present]
     low, high = min(values), max(values)
     margin = None
     if low > 0:
         error = stdev(map(math.log, values)) / math.sqrt(len(values))
         between = float(stdtrit(len(values) - 1, 0.975)) * error
-        within = pooled(
-            [own for stat in known if (own := reach(stat.value, stat.low, stat.high))]
-            or [(0.0, 0.0)]
-        )
-        margin = math.hypot(between, within[0]), math.hypot(between, within[1])
-    more = {
-        name: reduce_known(median, (getattr(stat, name) for stat in known))
+        reaches = [stat.reach for stat in present if stat.reach is not None]
+        below, above = pooled(reaches or [(0.0, 0.0)])
+        margin = math.hypot(between, below), math.hypot(between, above)
+    medians = {
+        name: reduce_known(median, (getattr(stat, name) for stat in present))
         for name in ("mean", "std", "p90", "p99")
     }
     return Estimate(
         value=median(values),
-        which=known[0].which,
+        which=present[0].which,
         low=low,
         high=high,
         level=REPEATS,
         sampling_margin=margin,
-        n=reduce_known(sum, (stat.n for stat in known)),
-        **more,
+        n=reduce_known(sum, (stat.n for stat in present)),
+        unbounded=any(stat.unbounded or stat.p99_high is not None for stat in present),
+        **medians,
     )
 
 
@@ -102,8 +93,11 @@ def name_setups(
 ) -> list[CellPoint]:
     """Give points the study's names of their setups. `cells`: run number → (name, number of the
     study's cell)."""
-    own = [point for point in points if point.number in cells]
-    return [msgspec.structs.replace(point, study=cells[point.number][0]) for point in own]
+    return [
+        change_setup(point, study=cells[point.number][0])
+        for point in points
+        if point.number in cells
+    ]
 
 
 def merge_cells(
@@ -111,6 +105,7 @@ def merge_cells(
 ) -> list[CellPoint]:
     """Merge the repeats of each cell of a study; `cells` as in name_setups()."""
     repeats_of = by_key(
-        ((point.source, cells[point.number][1], point.kind, point.load), point) for point in points
+        ((point.setup.source, cells[point.number][1], point.kind, point.load), point)
+        for point in points
     )
     return [merge(repeats) for repeats in repeats_of.values()]

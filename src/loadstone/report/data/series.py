@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from loadstone.catalogue.engines import ALL_ENGINES
-from loadstone.report.data.points import CellPoint
+from loadstone.core.groups import by_key
+from loadstone.report.data.points import FACTS, CellPoint, Look
 from loadstone.report.data.wording import join
 
-SETUP: tuple[tuple[str, Callable[[CellPoint], str]], ...] = (
-    ("engine", lambda point: point.engine),
-    ("gpu", lambda point: point.gpu),
-    ("model", lambda point: point.model),
-    ("gpus", lambda point: f"{point.gpus}×" if point.gpus else ""),
-    ("parallel", lambda point: point.parallel),
-    ("version", lambda point: point.version),
-    ("precision", lambda point: point.precision),
-    ("context", lambda point: point.context),
-    ("settings", lambda point: point.settings),
-    ("prefix", lambda point: point.prefix),
-    ("source", lambda point: point.source),
+SETUP = (
+    "engine",
+    "gpu",
+    "model",
+    "gpus",
+    "parallel",
+    "version",
+    "precision",
+    "context",
+    "settings",
+    "prefix",
+    "source",
 )
 """What tells one series from another, in the order in which it is told."""
 ALWAYS_TOLD = ("precision", "source")
@@ -55,61 +57,78 @@ class ChartSeries(msgspec.Struct, frozen=True):
         return join(self.setup, self.run, by=" · ")
 
 
+def _say(point: CellPoint, fact: str) -> str:
+    """Write a fact of SETUP, or the study's name for the setup."""
+    if fact == "study":
+        return point.setup.study
+    text = str(FACTS[fact](point) or "")
+    return f"{text}×" if fact == "gpus" and text else text
+
+
 def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[ChartSeries]:
     """Return a series for each point, named by what differs among them; by their runs where nothing
     else tells them apart.
 
     `without`: what the chart shows in another way, on an axis or as panels.
     """
-    facts = [(name, of) for name, of in SETUP if name not in without]
-    if all(point.study for point in points):
-        facts = [("study", lambda point: point.study), ("source", lambda point: point.source)]
-    elsewhere = [of for name, of in SETUP if name in without]
-    telling: list[Callable[[CellPoint], str]] = []
-    known = 1
-    for name, of in facts:
+    facts = [fact for fact in SETUP if fact not in without]
+    if all(point.setup.study for point in points):
+        facts = ["study", "source"]
+    telling: list[str] = []
+    distinct = 1
+    for fact in facts:
         # A fact that goes with others (the model, where each engine has its own) tells nothing
         # more.
-        distinct = len({tuple(each(point) for each in (*telling, of)) for point in points})
-        if distinct > known or (name in ALWAYS_TOLD and len({of(point) for point in points}) > 1):
-            telling.append(of)
-            known = distinct
-    first, *rest = telling or [facts[0][1]]
+        count = len({tuple(_say(point, name) for name in (*telling, fact)) for point in points})
+        differs = len({_say(point, fact) for point in points}) > 1
+        if count > distinct or (fact in ALWAYS_TOLD and differs):
+            telling.append(fact)
+            distinct = count
+    first, *rest = telling or facts[:1]
     keys = [
-        (first(point) or "not stated", join(*(of(point) for of in rest), by=" · "))
+        (
+            _say(point, first) or "not stated",
+            join(*(_say(point, fact) for fact in rest), by=" · "),
+        )
         for point in points
     ]
-    # Two points of one series under the same load cannot be told apart: then the run is part of the
-    # name.
-    places: dict[tuple[Any, ...], set[str]] = {}
-    for key, point in zip(keys, points, strict=True):
-        place = (
-            key,
-            point.kind,
-            point.load,
-            point.near_input,
-            point.near_output,
-            point.work,
-            point.prefix,
-            *(of(point) for of in elsewhere),
-        )
-        places.setdefault(place, set()).add(point.run)
-    ambiguous = {place[0] for place, runs in places.items() if len(runs) > 1}
-    repeats: dict[tuple[str, str], list[int]] = {key: [] for key in ambiguous}
-    for number, key in sorted((point.number, key) for key, point in zip(keys, points, strict=True)):
-        if key in ambiguous and number not in repeats[key]:
-            repeats[key].append(number)
+    repeats = _find_repeats(points, keys, [fact for fact in SETUP if fact in without])
 
-    def which(key: tuple[str, str], number: int) -> str:
-        if key not in ambiguous:
+    def name_run(key: tuple[str, str], run: int) -> str:
+        if key not in repeats:
             return ""
         # Of several setups, repeats are counted: a dash for each run of all would be more than
         # anybody tells apart.
-        return f"repeat {repeats[key].index(number) + 1}" if len(ambiguous) > 1 else f"run {number}"
+        return f"repeat {repeats[key].index(run) + 1}" if len(repeats) > 1 else f"run {run}"
 
     return [
-        ChartSeries(*key, which(key, point.number)) for key, point in zip(keys, points, strict=True)
+        ChartSeries(*key, name_run(key, point.number))
+        for key, point in zip(keys, points, strict=True)
     ]
+
+
+def _find_repeats(
+    points: Sequence[CellPoint], keys: Sequence[tuple[str, str]], shown: Sequence[str]
+) -> dict[tuple[str, str], list[int]]:
+    """Return the runs of each series that has two points of different runs under the same load,
+    which nothing tells apart: then the run is part of the name. `shown`: facts that the chart shows
+    in another way.
+    """
+    places = by_key(
+        ((key, *_place(point), *(_say(point, fact) for fact in shown)), point.run)
+        for key, point in zip(keys, points, strict=True)
+    )
+    ambiguous = {place[0] for place, runs in places.items() if len(set(runs)) > 1}
+    runs_of = by_key(
+        (key, point.number) for key, point in zip(keys, points, strict=True) if key in ambiguous
+    )
+    return {key: sorted(set(runs)) for key, runs in runs_of.items()}
+
+
+def _place(point: CellPoint) -> tuple[Any, ...]:
+    demand = point.demand
+    lengths = demand.near_input, demand.near_output
+    return point.kind, point.load, *lengths, demand.work, demand.prefix
 
 
 HUES = 8
@@ -118,15 +137,14 @@ HUES = 8
 
 def number_engines(names: Iterable[str]) -> dict[str, int]:
     """Number engines for their colours, so that a known one has the same on all pages."""
-    places = {
-        name: [at for at, each in enumerate(ALL_ENGINES) if each in name.lower()] for name in names
-    }
     numbers: dict[str, int] = {}
-    for name, at in places.items():
-        if at and at[0] not in numbers.values():
-            numbers[name] = at[0]
-    free = (at for at in itertools.count() if at not in numbers.values())
-    for name in places:
+    names = list(names)
+    for name in names:
+        places = [place for place, engine in enumerate(ALL_ENGINES) if engine in name.lower()]
+        if places and places[0] not in numbers.values():
+            numbers[name] = places[0]
+    free = (place for place in itertools.count() if place not in numbers.values())
+    for name in names:
         if name not in numbers:
             numbers[name] = next(free)
     return numbers
@@ -141,24 +159,24 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
     first thing in which all differ.
     """
     series = series_of(points)
-    measured = [point for point in points if point.source != "simulated"] or points
-    engines = number_engines(point.engine for point in (*measured, *points))
-    gpus = list(dict.fromkeys(point.gpu for point in points))
+    measured = [point for point in points if point.setup.source != "simulated"] or points
+    engines = number_engines(point.setup.engine for point in (*measured, *points))
+    gpus = list(dict.fromkeys(point.setup.gpu for point in points))
     by_engine = (
-        len({point.engine for point in measured}) > 1
+        len({point.setup.engine for point in measured}) > 1
         and len(engines) <= HUES
         and 1 < len(gpus) <= HUES
     )
     for names in ([s.label for s in series], [s.setup for s in series], [s.colour for s in series]):
-        numbers = {name: at for at, name in enumerate(dict.fromkeys(names))}
+        numbers = {name: place for place, name in enumerate(dict.fromkeys(names))}
         if len(numbers) <= HUES:
             break
     return [
-        msgspec.structs.replace(
+        replace(
             point,
-            who=name,
-            hue=engines[point.engine] if by_engine else numbers[name],
-            shape=gpus.index(point.gpu) if by_engine else None,
+            look=Look(name, engines[point.setup.engine], gpus.index(point.setup.gpu))
+            if by_engine
+            else Look(name, numbers[name]),
         )
         for point, name in zip(points, names, strict=True)
     ]
@@ -167,14 +185,15 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
 def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
     """List in words what all points are known to have in common: it stands in the title instead of
     the legend."""
-    shared = []
-    for name, of in SETUP:
-        values = {of(point) for point in points}
-        if name not in {*without, "source", "context"} and len(values) == 1:
-            shared.append(next(iter(values)))
-    if len({point.hardware for point in points}) == 1:
-        shared = [part for part in shared if part not in (points[0].gpu, f"{points[0].gpus}×")]
-        shared.insert(0, points[0].hardware)
+    shared: list[str] = []
+    for fact in SETUP:
+        values = {_say(point, fact) for point in points}
+        if fact not in {*without, "source", "context"} and len(values) == 1:
+            shared += values
+    if len({point.setup.hardware for point in points}) == 1:
+        setup = points[0].setup
+        shared = [part for part in shared if part not in (setup.gpu, f"{setup.gpus}×")]
+        shared.insert(0, setup.hardware)
     shared = [
         f"{part[:-1]} GPU{'s' * (part != '1×')} each" if part.endswith("×") else part
         for part in shared
@@ -184,11 +203,14 @@ def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -
 
 def workload_label(point: CellPoint) -> str:
     """Name the workload: `3,200 tokens in, 800 out, a prefix shared`."""
-    return join(lengths_label(point), point.prefix, point.work)
+    return join(lengths_label(point), point.demand.prefix, point.demand.work)
 
 
 def lengths_label(point: CellPoint) -> str:
     """Name the lengths: `3,200 tokens in, 800 out`."""
-    out = "out" if point.input_tokens is not None else "tokens out"
-    tokens = (point.input_tokens, "tokens in"), (point.output_tokens, out)
-    return ", ".join(f"{many:,} {name}" for many, name in tokens if many is not None)
+    tokens_in, tokens_out = point.demand.input_tokens, point.demand.output_tokens
+    noun = "tokens out" if tokens_in is None else "out"
+    return join(
+        None if tokens_in is None else f"{tokens_in:,} tokens in",
+        None if tokens_out is None else f"{tokens_out:,} {noun}",
+    )

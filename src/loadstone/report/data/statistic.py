@@ -33,6 +33,7 @@ class Estimate(msgspec.Struct, kw_only=True, frozen=True):
     model_margin     for a prediction, the 80 % margin of the model, where `low` and `high` include
                      sampling too
     p99_*      95 % bounds of the p99
+    unbounded  its requests are known, and cannot bound the p99 from above
     """
 
     value: float
@@ -49,6 +50,7 @@ class Estimate(msgspec.Struct, kw_only=True, frozen=True):
     p99: float | None = None
     p99_low: float | None = None
     p99_high: float | None = None
+    unbounded: bool = False
 
     @property
     def reach(self) -> Reach | None:
@@ -73,9 +75,14 @@ class Estimate(msgspec.Struct, kw_only=True, frozen=True):
         return Z95 * self.std / math.sqrt(self.n) / self.mean
 
 
-def latency(values: Latency | None, ok: int | None) -> Estimate | None:
-    """Read a latency of a summary's distribution; `ok`: the number of requests, where it has
-    none."""
+def value_of(stat: Estimate | None) -> float | None:
+    """Return an estimate's value."""
+    return stat.value if stat is not None else None
+
+
+def latency(values: Latency | None, ok: int | None, sums: bool) -> Estimate | None:
+    """Read a latency of a summary's distribution; `ok`: the number of requests, where it has none.
+    `sums`: it is another tool's, without the requests that it is of."""
     if values is None:
         return None
     which: Literal["median", "mean"] = "median" if values.p50 is not None else "mean"
@@ -102,6 +109,7 @@ def latency(values: Latency | None, ok: int | None) -> Estimate | None:
         p99=values.p99,
         p99_low=p99_low,
         p99_high=p99_high,
+        unbounded=p99_high is None and not sums,
     )
 
 

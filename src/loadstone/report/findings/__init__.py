@@ -30,9 +30,9 @@ def observations(points: Sequence[CellPoint]) -> list[Sentence]:
     """
     quiet = {id(point) for point in find_silent(points)}
     simulated = [
-        point for point in points if point.source == "simulated" and id(point) not in quiet
+        point for point in points if point.setup.source == "simulated" and id(point) not in quiet
     ]
-    sentences = _observe([point for point in points if point.source != "simulated"])
+    sentences = _observe([point for point in points if point.setup.source != "simulated"])
     sentences += [replace(each, predicted=True) for each in _observe(simulated)]
     return list({sentence.whole: sentence for sentence in sentences}.values())
 
@@ -40,12 +40,20 @@ def observations(points: Sequence[CellPoint]) -> list[Sentence]:
 def find_silent(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Return simulated points beside which others of the same model and workload stand: nothing is
     said of these."""
-    known = {_question(point) for point in points if point.source != "simulated"}
-    return [point for point in points if point.source == "simulated" and _question(point) in known]
+    known = {_question(point) for point in points if point.setup.source != "simulated"}
+    return [
+        point for point in points if point.setup.source == "simulated" and _question(point) in known
+    ]
 
 
 def _question(point: CellPoint) -> tuple[object, ...]:
-    return point.model, point.near_input, point.near_output, point.prefix, point.offline
+    return (
+        point.setup.model,
+        point.demand.near_input,
+        point.demand.near_output,
+        point.demand.prefix,
+        point.demand.offline,
+    )
 
 
 def _observe(real: Sequence[CellPoint]) -> list[Sentence]:

@@ -61,7 +61,7 @@ class Headline(msgspec.Struct, frozen=True):
 def answer(points: Sequence[CellPoint]) -> Headline | None:
     """Answer for the workload with the most setups, then cells; measured ones first; None without
     cells."""
-    measured = [point for point in points if point.source != "simulated"]
+    measured = [point for point in points if point.setup.source != "simulated"]
     groups = frames(measured or points, "load", single=True) or frames(measured or points, "load")
     groups += [frame for frame in frames(measured or points, "output", single=True) if not groups]
     if not groups:
@@ -93,10 +93,12 @@ def _sentences(frame: Frame) -> Iterator[str]:
     met, meets = within_slo(points)
     within = " within the SLO" if meets else ""
     if meets and not met:
-        yield f"No cell meets its SLO ({next(point.slo for point in points if point.slo)})."
+        bounds = next(point.demand.slo for point in points if point.demand.slo)
+        yield f"No cell meets its SLO ({bounds})."
     throughput = (
         PER_GPU
-        if len({point.gpus for point in points}) > 1 and all(point.gpus for point in points)
+        if len({point.setup.gpus for point in points}) > 1
+        and all(point.setup.gpus for point in points)
         else OUTPUT
     )
     if any(DOLLARS.of(point) for point in met):
@@ -176,7 +178,7 @@ def _crossover(frame: Frame) -> Iterator[str]:
 
 def explain_intervals(sentences: Sequence[Sentence], points: Sequence[CellPoint]) -> str:
     """Say what the brackets of these findings mean, and at which level."""
-    sources = {point.source for point in points}
+    sources = {point.setup.source for point in points}
     sums = any(point.sums for point in points)
     kinds = [
         (

@@ -51,9 +51,9 @@ def bottlenecks(frame: Frame) -> Iterable[Sentence]:
     lines: dict[tuple[str, ChartSeries], list[CellPoint]] = defaultdict(list)
     names = setups(frame.points, without=("parallel",))
     for name, (point, series) in zip(names, frame.pairs, strict=True):
-        lines[join(name, point.parallel, series.run), series].append(point)
+        lines[join(name, point.setup.parallel, series.run), series].append(point)
     for (name, _), points in lines.items():
-        if points[0].engine == "timing server":
+        if points[0].setup.engine == "timing server":
             continue  # nothing bounds it but its fixed times
         points.sort(key=lambda point: point.load)
         context = work(points[0])
@@ -135,9 +135,9 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
     holds = list(itertools.takewhile(lambda point: point.slo_met, judged))
     fails = judged[len(holds)] if len(holds) < len(judged) else None
     where = (
-        f"meets {judged[0].slo} up to {load_label(holds[-1])}"
+        f"meets {judged[0].demand.slo} up to {load_label(holds[-1])}"
         if holds
-        else f"meets {judged[0].slo} nowhere"
+        else f"meets {judged[0].demand.slo} nowhere"
     )
     if fails is None:
         return f"{where}, the highest load"
@@ -194,16 +194,16 @@ def _prefills_s(point: CellPoint) -> float | None:
     """
     if point.load <= 1:
         return 0.0
-    if point.ttft is None or not point.output_tokens or point.output_tokens < 2:
+    if point.ttft is None or not point.demand.output_tokens or point.demand.output_tokens < 2:
         return None
-    return (point.load - 1) * point.ttft.value / (point.output_tokens - 1)
+    return (point.load - 1) * point.ttft.value / (point.demand.output_tokens - 1)
 
 
 def limit(before: CellPoint, after: CellPoint) -> str:
     """Name the resource that is lacking, with the evidence: the engine's metrics first, then the
     hardware's use; if only latencies are known, what they leave open.
     """
-    server, light = after.server, after.roofline
+    server, light = after.cells[0].server, after.roofline
     running = server.running.mean if server is not None and server.running is not None else None
     waiting = server.waiting.mean if server is not None and server.waiting is not None else None
     usage = server.kv_usage.max if server is not None and server.kv_usage is not None else None

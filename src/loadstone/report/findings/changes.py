@@ -22,7 +22,7 @@ from loadstone.report.data.frames import (
     load_word,
 )
 from loadstone.report.data.pairs import Effect, Fact, Ratio, effect
-from loadstone.report.data.points import CellPoint, alike
+from loadstone.report.data.points import FACTS, CellPoint, alike
 from loadstone.report.data.series import lengths_label
 from loadstone.report.data.wording import join
 from loadstone.report.findings.sentence import Sentence, ranges, setups, spans, value, warn
@@ -78,7 +78,7 @@ def follow_length(frame: Frame) -> Iterable[Sentence]:
         parts = [f"steady for {', '.join(steady)}"] if steady else []
         span = f"from {int(ends[0]):,} to {int(ends[-1]):,} {frame.axis} tokens"
         first_of = frame.points[0]
-        workload = join(first_of.model, first_of.prefix, first_of.work)
+        workload = join(first_of.setup.model, first_of.demand.prefix, first_of.demand.work)
         text = f"{measure.name} at {load_label(first_of)} {span}: {'; '.join([*parts, *changing])}"
         yield Sentence(
             text=f"{text}{warn(frame.points)}.", kind="trend", about=frame.axis, context=workload
@@ -95,13 +95,13 @@ def find_switches(sets: Sequence[Sequence[CellPoint]], what: Fact) -> Iterable[S
     }
     for base, *others in sets:
         for point in others:
-            workload = _workload_label(base, "" if what == "prefix" else base.prefix)
+            workload = _workload_label(base, "" if what == "prefix" else base.demand.prefix)
             named = (
-                f" ({point.label} instead of {base.label})"
+                f" ({point.setup.label} instead of {base.setup.label})"
                 if _is_renamed(base, point, what)
                 else ""
             )
-            change = getattr(base, what), getattr(point, what), named
+            change = FACTS[what](base), FACTS[what](point), named
             groups[names[id(point)], workload, point.kind, *change].append((base, point))
     for (name, workload, _, before, after, named), pairs in groups.items():
         other = (f"{what} {after} instead of {before}" if before else after) + named
@@ -117,7 +117,11 @@ def find_switches(sets: Sequence[Sequence[CellPoint]], what: Fact) -> Iterable[S
 def _is_renamed(base: CellPoint, point: CellPoint, what: Fact) -> bool:
     """Tell whether the user has another name for it, which may stand for more than what was
     switched."""
-    return what != "settings" and bool(base.label and point.label) and base.label != point.label
+    return (
+        what != "settings"
+        and bool(base.setup.label and point.setup.label)
+        and base.setup.label != point.setup.label
+    )
 
 
 def find_scaling(scalings: Sequence[Pair]) -> Iterable[Sentence]:
@@ -126,11 +130,13 @@ def find_scaling(scalings: Sequence[Pair]) -> Iterable[Sentence]:
     groups: dict[tuple[str, ...], list[Pair]] = defaultdict(list)
     names = setups([point for pair in scalings for point in pair], without=("parallel",))
     for (few, many), name in zip(scalings, names[1::2], strict=True):
-        split = [f" ({point.parallel})" if point.parallel else "" for point in (few, many)]
-        workload = _workload_label(few, few.prefix)
-        groups[f"{name}{split[1]} instead of {few.hardware}{split[0]}", workload, few.kind].append(
-            (few, many)
-        )
+        split = [
+            f" ({point.setup.parallel})" if point.setup.parallel else "" for point in (few, many)
+        ]
+        workload = _workload_label(few, few.demand.prefix)
+        groups[
+            f"{name}{split[1]} instead of {few.setup.hardware}{split[0]}", workload, few.kind
+        ].append((few, many))
     for (change, workload, _), pairs in groups.items():
         of_all = [
             clause for measure in (OUTPUT, TTFT, TPOT, E2E) for clause in _clauses(pairs, measure)
@@ -142,7 +148,7 @@ def find_scaling(scalings: Sequence[Pair]) -> Iterable[Sentence]:
 
 
 def _workload_label(point: CellPoint, prefix: str) -> str:
-    return join(point.model, lengths_label(point), prefix, point.work)
+    return join(point.setup.model, lengths_label(point), prefix, point.demand.work)
 
 
 def _loads(pairs: Sequence[Pair]) -> str:
@@ -156,7 +162,7 @@ def _clauses(pairs: Sequence[Pair], measure: Measure) -> list[str]:
     for base, point in sorted(pairs, key=lambda pair: pair[0].load):
         change = effect(point, base, OUTPUT if measure is PER_GPU else measure)
         if change is not None:
-            share = (base.gpus or 1) / (point.gpus or 1) if measure is PER_GPU else 1.0
+            share = (base.setup.gpus or 1) / (point.setup.gpus or 1) if measure is PER_GPU else 1.0
             effects.append(
                 (base.load, Effect(share * change.ratio, share * change.low, share * change.high))
             )
@@ -184,7 +190,8 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
     be said, at which loads of a sweep one is ahead.
     """
     pairs = by_key(
-        ((ratio.over.gpu, ratio.under.gpu, ratio.over.engine), ratio) for ratio in ratios
+        ((ratio.over.setup.gpu, ratio.under.setup.gpu, ratio.over.setup.engine), ratio)
+        for ratio in ratios
     )
     for (over, under, engine), own in pairs.items():
         head = f"{over} against {under} with {engine}, all else equal"
@@ -206,16 +213,16 @@ def gpu_against_gpu(ratios: Sequence[Ratio]) -> Iterable[Sentence]:
             ]
             if clauses:
                 first = sweep[0].over
-                of = join(first.precision, first.parallel, first.settings)
+                of = join(first.setup.precision, first.setup.parallel, first.setup.settings)
                 head = (
-                    f"{first.hardware} against {sweep[0].under.hardware} with"
+                    f"{first.setup.hardware} against {sweep[0].under.setup.hardware} with"
                     f" {engine}{f' ({of})' if of else ''}"
                 )
                 text = (
                     f"{head}, at {_loads(_pairs(sweep))}:"
                     f" {'; '.join(clauses)}{_warned(_pairs(sweep))}."
                 )
-                context = _workload_label(first, first.prefix)
+                context = _workload_label(first, first.demand.prefix)
                 yield Sentence(text=text, kind="ratio", about="gpus", context=context)
 
 
@@ -248,7 +255,7 @@ def _ratio(ratios: Sequence[Ratio], measure: Measure) -> str | None:
     if mean < 1:
         mean, least, most = 1 / mean, 1 / most, 1 / least
     pairs = f"{least:.3g}× to {most:.3g}× over {len(own)} pairs of cells"
-    if own[0].over.source == own[0].under.source == "simulated":
+    if own[0].over.setup.source == own[0].under.setup.source == "simulated":
         pairs += (
             ", each certain to a factor of"
             f" {median(each.high / each.ratio for each in effects):.2g}"

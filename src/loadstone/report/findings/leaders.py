@@ -48,7 +48,7 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
     """Say for each hardware who leads at which x. Contests that the data does not decide are left
     out."""
     measures = (OUTPUT,) if frame.offline else (OUTPUT, TTFT, TPOT, E2E)
-    groups = by_key((point.hardware, point) for point in frame.points)
+    groups = by_key((point.setup.hardware, point) for point in frame.points)
     if len(groups) > 1 and all(len(_names(own)) == 1 for own in groups.values()):
         return  # one engine on several machines: ratios say that
     for hardware, own in groups.items():
@@ -103,7 +103,7 @@ def _contest(frame: Frame, group: Sequence[CellPoint], measure: Measure) -> tupl
     workload = (
         work(first)
         if frame.axis == "load"
-        else join(first.model, load_label(first), first.prefix, first.work)
+        else join(first.setup.model, load_label(first), first.demand.prefix, first.demand.work)
     )
     contested = [point for win in wins for point in (win.first, win.second)]
     return f"{'; '.join(clauses)}{warn(contested)}", workload
@@ -178,8 +178,8 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
     if len(ranked) < 2:
         return
     contests = [("", ranked)]
-    for hardware in dict.fromkeys(point.hardware for point in ranked):
-        own = [point for point in ranked if point.hardware == hardware]
+    for hardware in dict.fromkeys(point.setup.hardware for point in ranked):
+        own = [point for point in ranked if point.setup.hardware == hardware]
         if own[0] is not ranked[0] and len(own) > 1:
             contests.append((f" on {hardware}", own))
     for where, entered in contests:
@@ -209,7 +209,7 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     bounds are met with SURE or more, and if none that may meet them is cheaper; else say which
     cannot be told apart, and how likely each qualifies.
     """
-    priced = [point for point in frame.points if point.dollars_output is not None]
+    priced = [point for point in frame.points if point.dollars.output is not None]
     met, meets = within_slo(priced)
     least = _least(frame, met)
     where = "in bursts" if frame.mode == "burst" else frame.mode
@@ -240,10 +240,10 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
             f"{sure}{names[0]} at {load_label(first)}, {_price(first)}; {effects[0].words} below"
             " the next, "
         )
-        text += f"{names[1]} ({_dollars(second.dollars_output)} at {load_label(second)})"
+        text += f"{names[1]} ({_dollars(second.dollars.output)} at {load_label(second)})"
     else:
         alternatives = [
-            f"{names[least.index(other)]} ({_dollars(other.dollars_output)} at {load_label(other)})"
+            f"{names[least.index(other)]} ({_dollars(other.dollars.output)} at {load_label(other)})"
             for other in unclear[:3]
         ]
         alternatives += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
@@ -284,7 +284,7 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
         )
         alternatives += [
             f"the cheapest that does with {SURE:.0%} or more is {setup(point)} at"
-            f" {load_label(point)} ({_dollars(point.dollars_output)})"
+            f" {load_label(point)} ({_dollars(point.dollars.output)})"
             for point in likely[:1]
         ] or [f"none does with {SURE:.0%} or more"]
     top = DOLLARS.of(least[0]) if least else None
@@ -296,7 +296,7 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
     for point in _least(frame, others):
         if top is None or (DOLLARS.of(point) or 0.0) < top:
             alternatives.append(
-                f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars_output)}) would be"
+                f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars.output)}) would be"
                 " cheaper, and may meet them after all (probability"
                 f" {show_share(point.p_met or 0.0)})"
             )
@@ -306,7 +306,7 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
 
 def _price(point: CellPoint) -> str:
     """Write `$0.432 (0.41–0.45) a million, or $0.0533 with input counted, 41.2 tok/s per user`."""
-    cost, pace = point.dollars_output, point.tokens_per_s_per_user
+    cost, pace = point.dollars.output, point.tokens_per_s_per_user
     sure = (
         f" ({show_number(cost.low)}–{show_number(cost.high)})"
         if cost is not None and cost.reach is not None
@@ -315,8 +315,8 @@ def _price(point: CellPoint) -> str:
     return join(
         f"{_dollars(cost)}{sure} a million",
         (
-            f"or {_dollars(point.dollars_total)} with input counted"
-            if point.dollars_total is not None
+            f"or {_dollars(point.dollars.total)} with input counted"
+            if point.dollars.total is not None
             else ""
         ),
         f"{show_number(pace)} tok/s per user" if pace is not None else "",

@@ -37,7 +37,7 @@ class Sentence(msgspec.Struct, kw_only=True, frozen=True):
 
 def setup(point: CellPoint) -> str:
     """Write `vLLM on 8×H200`, or what a study calls it."""
-    return point.study or join(point.engine, point.hardware, by=" on ")
+    return point.setup.study or join(point.setup.engine, point.setup.hardware, by=" on ")
 
 
 def setups(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
@@ -46,11 +46,11 @@ def setups(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> lis
     sentence says in another place.
     """
     names = [setup(point) for point in points]
-    if all(point.study for point in points):
+    if all(point.setup.study for point in points):
         return names
-    if len({point.precision for point in points}) > 1:
+    if len({point.setup.precision for point in points}) > 1:
         names = [
-            f"{name}, {point.precision or 'precision not stated'}"
+            f"{name}, {point.setup.precision or 'precision not stated'}"
             for name, point in zip(names, points, strict=True)
         ]
     more = [
@@ -112,7 +112,7 @@ def ranges(xs: Sequence[float], every: Sequence[float]) -> str:
 
 def work(point: CellPoint) -> str:
     """Write `DeepSeek-R1, 3,200 tokens in, 800 out`."""
-    return join(point.model, workload_label(point))
+    return join(point.setup.model, workload_label(point))
 
 
 def within_slo(points: Sequence[CellPoint]) -> tuple[list[CellPoint], str]:
@@ -121,10 +121,14 @@ def within_slo(points: Sequence[CellPoint]) -> tuple[list[CellPoint], str]:
     if all(point.slo_met is None for point in points):
         return list(points), ""
     missed = {
-        (point.study, alike(point)) for point in points if point.slo_met is False
+        (point.setup.study, alike(point)) for point in points if point.slo_met is False
     }  # by one repeat, or more
-    met = [point for point in points if point.slo_met and (point.study, alike(point)) not in missed]
-    asked_for = " or ".join(dict.fromkeys(point.slo for point in points if point.slo))
+    met = [
+        point
+        for point in points
+        if point.slo_met and (point.setup.study, alike(point)) not in missed
+    ]
+    asked_for = " or ".join(dict.fromkeys(point.demand.slo for point in points if point.demand.slo))
     unsure = sum(not is_surely_met(point) for point in met)
     maybe = f", {unsure} of them with a probability below {SURE:.0%}" if unsure else ""
     return met, f"of the {len(met)} of {len(points)} cells that meet {asked_for}{maybe}"
@@ -154,7 +158,7 @@ def doubt(points: Sequence[CellPoint]) -> str:
 def _name_unmeasured(points: Iterable[CellPoint]) -> str:
     """Name GPUs of whose vendor nothing was measured: what is predicted of them comes from data
     sheets."""
-    gpus = dict.fromkeys(point.gpu for point in points if "unmeasured" in point.warnings)
+    gpus = dict.fromkeys(point.setup.gpu for point in points if "unmeasured" in point.warnings)
     return (
         f" ({' and '.join(gpus)}: from the data sheet, without a measurement of that vendor's GPUs)"
         if gpus

@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -209,10 +209,12 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def unnamed(self) -> str:
         """Say what to do where files do not name their model."""
-        if all(point.model for point in self.points):
+        if all(point.setup.model for point in self.points):
             return ""
         which = (
-            "The model is" if not any(point.model for point in self.points) else "Some models are"
+            "The model is"
+            if not any(point.setup.model for point in self.points)
+            else "Some models are"
         )
         return f"{which} not named in the files: add --set model=NAME."
 
@@ -242,9 +244,9 @@ class Report(msgspec.Struct, kw_only=True):
                 "run": point.run,
                 "cell": point.cell,
                 "load": {"kind": point.kind, "value": point.load},
-                "dollars_per_hour": point.dollars_per_hour,
-                "dollars_per_million_output_tokens": _price(point.dollars_output),
-                "dollars_per_million_total_tokens": _price(point.dollars_total),
+                "dollars_per_hour": point.dollars.per_hour,
+                "dollars_per_million_output_tokens": _price(point.dollars.output),
+                "dollars_per_million_total_tokens": _price(point.dollars.total),
                 "pools": [
                     {
                         "role": pool.role,
@@ -254,7 +256,7 @@ class Report(msgspec.Struct, kw_only=True):
                     for pool in point.cells[0].pools
                 ],
                 "list_prices": (
-                    list_prices(point.dollars_input.value) if point.dollars_input else None
+                    list_prices(point.dollars.input.value) if point.dollars.input else None
                 ),
             }
             for point in self.points
@@ -356,14 +358,18 @@ def _build(
 
 
 def _title(points: Sequence[CellPoint], runs: int) -> str:
-    def few(fact: str, noun: str) -> str:
-        names = list(dict.fromkeys(name for point in points if (name := getattr(point, fact))))
-        return ", ".join(names) if len(names) <= 3 else f"{len(names)} {noun}"
+    def name_few(names: Iterable[str], noun: str) -> str:
+        distinct = list(dict.fromkeys(filter(None, names)))
+        return ", ".join(distinct) if len(distinct) <= 3 else f"{len(distinct)} {noun}"
 
-    known = join(
-        few("engine", "engines"), few("model", "models"), few("hardware", "machines"), by=" · "
+    setups = [point.setup for point in points]
+    named = join(
+        name_few((setup.engine for setup in setups), "engines"),
+        name_few((setup.model for setup in setups), "models"),
+        name_few((setup.hardware for setup in setups), "machines"),
+        by=" · ",
     )
-    return known or f"{runs} run{'s' * (runs != 1)}"
+    return named or f"{runs} run{'s' * (runs != 1)}"
 
 
 def _part(

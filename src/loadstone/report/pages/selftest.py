@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds, show_share
-from loadstone.report.table import Shown, Table, table_of
+from loadstone.report.table import Shown, Table
 
 
 def render(selftest: Selftest) -> list[Shown]:
@@ -45,42 +45,37 @@ def _name(row: SelftestRow) -> str:
 
 
 def _errors(rows: Sequence[SelftestRow]) -> Table:
-    heads = ("error min", "p50", "p90", "p99", "p99.9", "max")
+    heads = ["streams", "tokens/s", "tokens", "error min", "p50", "p90", "p99", "p99.9", "max"]
     lines = []
     for row in rows:
-        if row.comparison is not None:
-            error = row.comparison.error_s
-            times = _times(error.min, error.p50, error.p90, error.p99, error.p999, error.max)
-            counts = ("tokens/s", show_number(row.events_per_s)), ("tokens", str(error.n))
-            share = "coalesced", show_share(row.comparison.coalesced, 2)
-            lines.append([("streams", _name(row)), *counts, *zip(heads, times, strict=True), share])
-    return table_of(lines, "streams")
+        if row.comparison is None:
+            continue
+        error = row.comparison.error_s
+        lines.append(
+            [
+                _name(row),
+                show_number(row.events_per_s),
+                str(error.n),
+                *_times(error.min, error.p50, error.p90, error.p99, error.p999, error.max),
+                show_share(row.comparison.coalesced, 2),
+            ]
+        )
+    return Table(heads=[*heads, "coalesced"], align="lrrrrrurrr", rows=lines)
 
 
 def _shifts(rows: Sequence[SelftestRow]) -> Table:
-    heads = (
-        "TTFT shift p50",
-        "p99",
-        "ITL shift p50",
-        "p99",
-        "receive lag",
-        "sends late",
-        "request",
-        "server late",
-    )
+    heads = ["streams", "TTFT shift p50", "p99", "ITL shift p50", "p99", "receive lag"]
+    heads += ["sends late", "request", "server late", "cores"]
     lines = []
     for row in rows:
-        if (shifts := row.comparison) is not None:
-            lags = (
-                row.receive_lag_p99_s,
-                row.send_lag_p99_s,
-                shifts.request_s.p50,
-                shifts.server_late_s.p99,
-            )
-            times = _times(*_both(shifts.ttft_s), *_both(shifts.itl_s), *lags)
-            cores = "cores", show_number(row.client_cores, 2)
-            lines.append([("streams", _name(row)), *zip(heads, times, strict=True), cores])
-    return table_of(lines, "streams")
+        shifts = row.comparison
+        if shifts is None:
+            continue
+        lags = row.receive_lag_p99_s, row.send_lag_p99_s
+        server = shifts.request_s.p50, shifts.server_late_s.p99
+        times = _times(*_both(shifts.ttft_s), *_both(shifts.itl_s), *lags, *server)
+        lines.append([_name(row), *times, show_number(row.client_cores, 2)])
+    return Table(heads=heads, align="lrururrrrr", rows=lines)
 
 
 def _both(shift: Shift | None) -> tuple[float | None, float | None]:
@@ -96,9 +91,10 @@ _MARKS = {"ok": "yes", "missing": "no", "warning": "look"}
 
 def render_checks(checks: Iterable[tuple[str, str, str, str, str | None]]) -> Table:
     """Show a row for each check of `doctor`: (group, name, state, what was found, what to do)."""
-    rows, before = [], ""
+    rows: list[list[str]] = []
+    previous = ""
     for group, name, state, found, remedy in checks:
         text = excerpt(f"{found}: {remedy}" if remedy else found, 300)
-        rows.append(["" if group == before else group, name, _MARKS[state], text])
-        before = group
+        rows.append(["" if group == previous else group, name, _MARKS[state], text])
+        previous = group
     return Table(heads=["", "", "", "found, and what to do"], align="nnnw", rows=rows)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
-from loadstone.core.summary import Accuracy
-from loadstone.core.units import show_load, show_number, show_seconds, show_share
+from loadstone.core.summary import CellSummary, StatedNumber
+from loadstone.core.units import show_load, show_number, show_seconds
 from loadstone.report.data.frames import (
     DOLLARS,
     E2E,
@@ -34,52 +33,64 @@ from loadstone.report.data.pairs import (
     interval_words,
     lightest,
 )
-from loadstone.report.data.points import LATENCIES, LONG_RUN, CellPoint
+from loadstone.report.data.points import LONG_RUN, CellPoint
 from loadstone.report.data.series import list_common, series_of, workload_label
-from loadstone.report.data.statistic import PREDICTED, Estimate
+from loadstone.report.data.statistic import PREDICTED
 from loadstone.report.data.wording import clean, join
 from loadstone.report.findings.sentence import within_slo
-from loadstone.report.pages.terminal import UNBOUNDED, UNBOUNDED_NOTE
-from loadstone.report.table import Table, drop_empty_columns
+from loadstone.report.pages.columns import INTERVAL, PAGE, UNBOUNDED_NOTE
+from loadstone.report.table import Column, Table, drop_empty_columns, tabulate
 
 MAX_ROWS = 400
 FILLED = 0.8
 """Share of a matrix of ratios that has to be known for it to be shown."""
+WARNED = "†"
 
 
 def overview(runs: Sequence[StoredRun], points: Sequence[CellPoint]) -> Table:
     """Make a row for each run: what it was of, what was asked, whether it can be trusted."""
-    rows = []
-    for number, run in enumerate(runs, 1):
-        own = [point for point in points if point.number == number]
-        first = own[0] if own else None
-        cells, trusted = len(run.summary.cells), sum(point.trusted for point in own)
-        rows.append(
-            [
-                str(number),
-                clean(run.info.run_id),
-                run.info.source,
-                _name_deployment(run),
-                workload_label(first) if first else "",
-                _loads(own),
-                trust((trusted, cells), stated_cells([run]) > 0),
-                (
-                    f"${show_number(first.dollars_per_hour)}"
-                    if first and first.dollars_per_hour is not None
-                    else "-"
-                ),
-            ]
-        )
-    heads = ["run", "folder", "source", "deployment", "workload", "loads", "trusted", "$ per hour"]
+    points_of = by_key((point.number, point) for point in points)
+
+    def row(number: int, run: StoredRun) -> list[str]:
+        cells = points_of.get(number, [])
+        dollars = cells[0].dollars.per_hour if cells else None
+        trusted = sum(point.trusted for point in cells)
+        return [
+            str(number),
+            clean(run.info.run_id),
+            run.info.source,
+            _name_deployment(run),
+            workload_label(cells[0]) if cells else "",
+            _loads(cells),
+            trust((trusted, len(run.summary.cells)), stated_cells([run]) > 0),
+            f"${show_number(dollars)}" if dollars is not None else "-",
+        ]
+
     return drop_empty_columns(
-        Table(key="runs", title="Runs", heads=heads, align="rlnwllnr", rows=rows, words=True)
+        Table(
+            key="runs",
+            title="Runs",
+            heads=[
+                "run",
+                "folder",
+                "source",
+                "deployment",
+                "workload",
+                "loads",
+                "trusted",
+                "$ per hour",
+            ],
+            align="rlnwllnr",
+            rows=[row(number, run) for number, run in enumerate(runs, 1)],
+            words=True,
+        )
     )
 
 
 def _loads(points: Sequence[CellPoint]) -> str:
     """Write `rate 1, 2`, of each kind of load."""
     by_kind = by_key(
-        ("batch" if point.offline else point.kind, show_load(point.load)) for point in points
+        ("batch" if point.demand.offline else point.kind, show_load(point.load)) for point in points
     )
     return "; ".join(
         f"{kind} {', '.join(loads[:12])}" + (" …" if len(loads) > 12 else "")
@@ -90,9 +101,8 @@ def _loads(points: Sequence[CellPoint]) -> str:
 def _name_deployment(run: StoredRun) -> str:
     """Name the deployment; in a fleet only the first server was asked who it is."""
     servers = len(run.info.target.urls) if run.info.target else 0
-    return clean(
-        f"first of {servers} servers: {run.facts.label}" if servers > 1 else run.facts.label, 120
-    )
+    fleet = f"first of {servers} servers: " if servers > 1 else ""
+    return clean(f"{fleet}{run.facts.label}", 120)
 
 
 def trust(cells: tuple[int, int], stated: bool) -> str:
@@ -100,7 +110,9 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
     trusted, every = cells
     if not every:
         return "no cells"
-    return f"{trusted} of {every} cells" if trusted < every else "as reported" if stated else "yes"
+    if trusted < every:
+        return f"{trusted} of {every} cells"
+    return "as reported" if stated else "yes"
 
 
 def stated_cells(runs: Sequence[StoredRun]) -> int:
@@ -108,33 +120,39 @@ def stated_cells(runs: Sequence[StoredRun]) -> int:
     return sum(cell.is_as_stated for run in runs for cell in run.summary.cells)
 
 
+def _name_load(cell: CellSummary) -> str:
+    return f"{cell.load.kind} {show_load(cell.load.value)}"
+
+
 def verdicts(runs: Sequence[StoredRun]) -> Table:
     """Make a table of every warning and error of every cell, the same ones together."""
-    places: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    found = []
     for number, run in enumerate(runs, 1):
-        of_cells = [
-            (finding, f"{cell.load.kind} {show_load(cell.load.value)}")
+        found += [(f"run {number}, as a whole", finding) for finding in run.summary.findings]
+        found += [
+            (f"run {number}, {_name_load(cell)}", finding)
             for cell in run.summary.cells
             for finding in cell.verdict.findings
         ]
-        for finding, where in [
-            *((finding, "as a whole") for finding in run.summary.findings),
-            *of_cells,
-        ]:
-            if finding.severity != "info":
-                key = finding.severity, clean(finding.kind, 60), clean(finding.remedy, 300)
-                places[key].append(f"run {number}, {where}: {clean(finding.evidence, 300)}")
+    places = by_key(
+        (
+            (finding.severity, clean(finding.kind, 60), clean(finding.remedy, 300)),
+            f"{place}: {clean(finding.evidence, 300)}",
+        )
+        for place, finding in found
+        if finding.severity != "info"
+    )
     rows = []
-    for (severity, kind, remedy), own in sorted(
-        places.items(), key=lambda at: (at[0][0] != "error", -len(at[1]))
+    for (severity, kind, remedy), texts in sorted(
+        places.items(), key=lambda entry: (entry[0][0] != "error", -len(entry[1]))
     ):
-        others = f"; and in {len(own) - 1} more cell{'s' * (len(own) > 2)}" if len(own) > 1 else ""
-        rows.append([severity, kind.replace("_", " "), own[0] + others, remedy])
-    heads = ["severity", "finding", "evidence", "remedy"]
+        count = len(texts) - 1
+        others = f"; and in {count} more cell{'s' * (count > 1)}" if count else ""
+        rows.append([severity, kind.replace("_", " "), texts[0] + others, remedy])
     return Table(
         key="verdicts",
         title="Warnings and errors",
-        heads=heads,
+        heads=["severity", "finding", "evidence", "remedy"],
         align="llll",
         rows=rows,
         words=True,
@@ -151,27 +169,14 @@ _RATE_NAMES = {
 def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
     """Make a table of the numbers that imported files state otherwise than their requests do, or no
     table."""
-    rows = []
-    for number, run in enumerate(runs, 1):
-        for cell in run.summary.cells:
-            for each in cell.stated:
-                digits = 3 if each.statistic else 4
-                show = show_seconds if each.statistic else show_number
-                name = _RATE_NAMES.get(each.metric) or clean(each.metric).removesuffix("_s").upper()
-                rows.append(
-                    [
-                        str(number),
-                        f"{cell.load.kind} {show_load(cell.load.value)}",
-                        join(name, clean(each.statistic or ""), by=" "),
-                        show(each.stated, digits),
-                        show(each.ours, digits),
-                        clean(each.definition or "-", 200),
-                        clean(cell.measured_by or "-"),
-                    ]
-                )
+    rows = [
+        _stated_row(run_number, cell, number)
+        for run_number, run in enumerate(runs, 1)
+        for cell in run.summary.cells
+        for number in cell.stated
+    ]
     if not rows:
         return []
-    heads = ["run", "load", "number", "in the file", "here", "the tool's own is", "tool"]
     notes = [
         "Definitions, token counts or failed requests make the difference. Here the definitions"
         " under the table of all cells hold, for all tools alike."
@@ -181,11 +186,30 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
             f"{len(rows) - MAX_ROWS} more are not shown; `loadstone show --json` has them as"
             " `stated`"
         )
-    title = "What files report otherwise"
     table = Table(
-        key="stated", title=title, heads=heads, align="rllrrww", rows=rows[:MAX_ROWS], notes=notes
+        key="stated",
+        title="What files report otherwise",
+        heads=["run", "load", "number", "in the file", "here", "the tool's own is", "tool"],
+        align="rllrrww",
+        rows=rows[:MAX_ROWS],
+        notes=notes,
     )
     return [drop_empty_columns(table)]
+
+
+def _stated_row(run_number: int, cell: CellSummary, number: StatedNumber) -> list[str]:
+    name = _RATE_NAMES.get(number.metric) or clean(number.metric).removesuffix("_s").upper()
+    digits = 3 if number.statistic else 4
+    show = show_seconds if number.statistic else show_number
+    return [
+        str(run_number),
+        _name_load(cell),
+        join(name, clean(number.statistic or ""), by=" "),
+        show(number.stated, digits),
+        show(number.ours, digits),
+        clean(number.definition or "-", 200),
+        clean(cell.measured_by or "-"),
+    ]
 
 
 def cells(
@@ -197,69 +221,57 @@ def cells(
     What is looked for first stands before the edge of a screen.
     """
     shown = points[:MAX_ROWS]
-    names = _deployments(shown)
-    loads = [
-        join(
-            load_label(point), point.how, point.prefix if point.prefix not in name else "", by=" · "
-        )
-        + ("" if point.trusted else f" {WARNED}")
-        for point, name in zip(shown, names, strict=True)
+    named = list(zip(shown, _deployments(shown), strict=True))
+    load_side = "l" if any(point.demand.how for point in shown) else "n"
+    naming: list[Column[tuple[CellPoint, str]]] = [
+        Column("run", lambda row: str(row[0].number)),
+        Column("deployment", lambda row: row[1], "w"),
+        Column("load", lambda row: _describe_load(*row), load_side),
     ]
-    columns = (
-        [("run", "r", [str(point.number) for point in shown]), ("deployment", "w", names)]
-        if run
-        else []
-    )
-    columns += [("load", "l" if any(point.how for point in shown) else "n", loads)]
-    columns += [
-        (_name_level(shown) if head == _INTERVAL else head, side, list(map(of, shown)))
-        for head, side, of in _NUMBERS
-    ]
-    heads, align, texts = zip(*columns, strict=True)
+    names = tabulate(naming if run else naming[2:], named)
+    numbers = tabulate(PAGE, shown)
+    level = _name_level(shown)
     shared = " · ".join(list_common(points)) if run and points else ""
     notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points), *_front(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
-    rows = [list(row) for row in zip(*texts, strict=True)]
     return drop_empty_columns(
         Table(
             key=key,
             title=title,
-            heads=list(heads),
-            align="".join(align),
-            rows=rows,
+            heads=names.heads + [level if head == INTERVAL else head for head in numbers.heads],
+            align=names.align + numbers.align,
+            rows=[[*name, *row] for name, row in zip(names.rows, numbers.rows, strict=True)],
             notes=notes,
             sortable=run,
         )
     )
 
 
+def _describe_load(point: CellPoint, deployment: str) -> str:
+    prefix = point.demand.prefix if point.demand.prefix not in deployment else ""
+    text = join(load_label(point), point.demand.how, prefix, by=" · ")
+    return text if point.trusted else f"{text} {WARNED}"
+
+
+_GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
+    ("$/M output", DOLLARS, show_number),
+    ("output tok/s per GPU", PER_GPU, lambda rate: show_number(rate, 4)),
+    ("output tok/s", OUTPUT, lambda rate: show_number(rate, 4)),
+    ("TTFT", TTFT, show_seconds),
+    ("TPOT", TPOT, show_seconds),
+)
+
+
 def scores(points: Sequence[CellPoint]) -> Table:
     """List each setup's best cell of one workload by each goal, and its load; the best of all is
     marked."""
     names = _deployments(points)
+    points_of = by_key(zip(names, points, strict=True))
     goals = [
-        (head, measure, show, best_cells(points, names, measure)) for head, measure, show in _GOALS
+        Column(head, _best_of(best_cells(points, names, measure), measure, show))
+        for head, measure, show in _GOALS
     ]
-    rows = []
-    for name in dict.fromkeys(names):
-        row = [name]
-        for _, measure, show, best in goals:
-            text, at = "-", best.get(name)
-            if at is not None:
-                first = measure.of(at) == measure.of(next(iter(best.values())))
-                text = f"{'★ ' if first else ''}{show(measure.of(at))} at {show_load(at.load)}"
-            row.append(text)
-        own = (
-            point
-            for point, whose in zip(points, names, strict=True)
-            if whose == name and point.kind != "burst"
-        )
-        loads = [
-            point.load / (point.gpus or 1) for point in within_slo(list(own))[0] if point.slo_met
-        ]
-        rows.append([*row, f"{max(loads):,.4g}" if loads else "-"])
-    heads = ["setup", *(head for head, *_ in goals), "load per GPU within the SLO"]
     notes = [
         "★: the best by its number alone; the findings say by how much, and whether beyond the"
         " intervals."
@@ -268,16 +280,41 @@ def scores(points: Sequence[CellPoint]) -> Table:
         notes.append(
             "Cells with an error are left out: not all of what was asked for was measured there."
         )
-    made = Table(
+    table = tabulate(
+        [
+            Column("setup", str, "w"),
+            *goals,
+            Column("load per GPU within the SLO", lambda name: _capacity(points_of[name])),
+        ],
+        points_of,
         key="scores",
         title="Best of each setup",
-        heads=heads,
-        align="w" + "r" * (len(goals) + 1),
-        rows=rows,
     )
-    return drop_empty_columns(
-        msgspec.structs.replace(made, rows=rows if len(rows) > 1 else [], notes=notes)
-    )
+    rows = table.rows if len(table.rows) > 1 else []
+    return drop_empty_columns(replace(table, rows=rows, notes=notes))
+
+
+def _best_of(
+    best: dict[str, CellPoint], measure: Measure, show: Callable[[float | None], str]
+) -> Callable[[str], str]:
+    """Return what shows the best cell of a setup, by its name."""
+    first = measure.of(next(iter(best.values()))) if best else None
+
+    def show_best(name: str) -> str:
+        point = best.get(name)
+        if point is None:
+            return "-"
+        value = measure.of(point)
+        return f"{'★ ' if value == first else ''}{show(value)} at {show_load(point.load)}"
+
+    return show_best
+
+
+def _capacity(points: Sequence[CellPoint]) -> str:
+    """Write the largest load of a GPU within the SLO."""
+    met, _ = within_slo([point for point in points if point.kind != "burst"])
+    loads = [point.load / (point.setup.gpus or 1) for point in met if point.slo_met]
+    return f"{max(loads):,.4g}" if loads else "-"
 
 
 def _deployments(points: Sequence[CellPoint]) -> list[str]:
@@ -291,50 +328,11 @@ def _deployments(points: Sequence[CellPoint]) -> list[str]:
 
 def _shorten(name: str, point: CellPoint) -> str:
     """Write `8×H200` for `H200 · 8×`."""
-    parts = name.split(" · ")
-    if point.gpu in parts and f"{point.gpus}×" in parts:
-        parts.remove(f"{point.gpus}×")
-        parts[parts.index(point.gpu)] = point.hardware
+    parts, gpus = name.split(" · "), f"{point.setup.gpus}×"
+    if point.setup.gpu in parts and gpus in parts:
+        parts.remove(gpus)
+        parts[parts.index(point.setup.gpu)] = point.setup.hardware
     return " · ".join(parts)
-
-
-def _number(stat: Estimate | None) -> str:
-    return show_number(stat.value) if stat is not None else "-"
-
-
-def _value(stat: Estimate | None) -> str:
-    return (
-        "-" if stat is None else show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
-    )
-
-
-def _bounds(stat: Estimate | None, show: Callable[[float | None], str] = show_seconds) -> str:
-    if stat is None or stat.low is None or stat.high is None:
-        return "-"
-    low, high = show(stat.low), show(stat.high)
-    number, _, unit = low.rpartition(" ")
-    return f"{number if unit and high.endswith(f' {unit}') else low}–{high}"
-
-
-def _show_roofline(point: CellPoint) -> str:
-    """Write the roofline's TPOT over the one there was: 100% is as fast as the hardware can be."""
-    light_s, tpot_s = point.roofline.tpot_s, point.tpot.value if point.tpot is not None else None
-    return show_share(light_s / tpot_s if light_s and tpot_s else None)
-
-
-def _p99(stat: Estimate | None, point: CellPoint) -> str:
-    """Write a p99, marked where its requests cannot bound it from above; of sums nobody has
-    them."""
-    if stat is None or stat.p99 is None:
-        return "-"
-    return (UNBOUNDED if stat.p99_high is None and not point.sums else "") + show_seconds(stat.p99)
-
-
-def _slo(point: CellPoint) -> str:
-    if point.slo_met is None:
-        return "-"
-    sure = "" if point.p_met is None else f" ({show_share(point.p_met)})"
-    return f"{'met' if point.slo_met else 'MISSED'}{sure}"
 
 
 def _name_level(points: Sequence[CellPoint]) -> str:
@@ -342,107 +340,31 @@ def _name_level(points: Sequence[CellPoint]) -> str:
     stats = (
         stat
         for point in points
-        for stat in (point.ttft, point.tpot, point.output, point.dollars_output)
+        for stat in (point.ttft, point.tpot, point.output, point.dollars.output)
     )
     levels = {stat.level for stat in stats if stat is not None and stat.level is not None}
-    return "95%" if levels <= {"95%"} else "80%" if levels == {PREDICTED} else _INTERVAL
+    if levels <= {"95%"}:
+        return "95%"
+    return "80%" if levels == {PREDICTED} else INTERVAL
 
 
-_GOALS: tuple[tuple[str, Measure, Callable[[float | None], str]], ...] = (
-    ("$/M output", DOLLARS, show_number),
-    ("output tok/s per GPU", PER_GPU, lambda much: show_number(much, 4)),
-    ("output tok/s", OUTPUT, lambda much: show_number(much, 4)),
-    ("TTFT", TTFT, show_seconds),
-    ("TPOT", TPOT, show_seconds),
-)
-
-
-def _show_right(graded: Accuracy | None) -> str:
-    return "-" if graded is None or graded.accuracy is None else f"{100 * graded.accuracy:.1f}"
-
-
-def _front(points: Sequence[CellPoint]) -> list[str]:
+def _front(points: Sequence[CellPoint]) -> Iterator[str]:
     """Name the cells than which no other has more throughput and no fewer right answers."""
     sound = [
-        (each.output.value, each.graded.accuracy or 0.0, each)
-        for each in points
-        if each.output and each.graded and each.graded.undecided is None and not each.failed
+        (point.output.value, point.graded.accuracy or 0.0, point)
+        for point in points
+        if point.output and point.graded and point.graded.undecided is None and not point.failed
     ]
     front = [
-        f"{each.study or each.label or f'run {each.number}'} at {load_label(each)}"
-        for speed, right, each in sound
+        f"{point.setup.study or point.setup.label or f'run {point.number}'} at {load_label(point)}"
+        for speed, right, point in sound
         if not any(a >= speed and b >= right and (a, b) != (speed, right) for a, b, _ in sound)
     ]
-    return (
-        [
+    if front:
+        yield (
             "Neither faster with as many right answers nor the reverse:"
             f" {clean(', '.join(front), 600)}."
-        ]
-        if front
-        else []
-    )
-
-
-_INTERVAL = "interval"
-WARNED = "†"
-_NUMBERS: tuple[tuple[str, str, Callable[[CellPoint], str]], ...] = (
-    ("in", "r", lambda point: show_number(point.input_tokens, 1)),
-    ("out", "r", lambda point: show_number(point.output_tokens, 1)),
-    ("prompts", "r", lambda point: show_number(point.ok, 1)),
-    ("req/s", "r", lambda point: show_number(point.requests_per_s)),
-    ("output tok/s", "r", lambda point: show_number(point.output_tokens_per_s, 4)),
-    (_INTERVAL, "u", lambda point: _bounds(point.output, show_number)),
-    ("total tok/s", "r", lambda point: show_number(point.total_tokens_per_s, 4)),
-    ("$/M output", "r", lambda point: _number(point.dollars_output)),
-    (_INTERVAL, "u", lambda point: _bounds(point.dollars_output, show_number)),
-    ("$/M total", "u", lambda point: _number(point.dollars_total)),
-    ("$/M list in", "u", lambda point: _number(point.dollars_input)),
-    ("J/token", "r", lambda point: _number(point.j_output)),
-    ("J/token total", "u", lambda point: _number(point.j_total)),
-    ("GPUs' W", "u", lambda point: show_number(point.power_w)),
-    ("right %", "r", lambda point: _show_right(point.graded)),
-    (
-        "95% right",
-        "u",
-        lambda point: (
-            f"{100 * each.low:.1f}–{100 * each.high:.1f}" if (each := point.graded) else "-"
-        ),
-    ),
-    ("TTFT", "r", lambda point: _value(point.ttft)),
-    (_INTERVAL, "u", lambda point: _bounds(point.ttft)),
-    ("p99", "u", lambda point: _p99(point.ttft, point)),
-    ("TPOT", "r", lambda point: _value(point.tpot)),
-    (_INTERVAL, "u", lambda point: _bounds(point.tpot)),
-    ("p99", "u", lambda point: _p99(point.tpot, point)),
-    ("roofline", "r", _show_roofline),
-    ("MBU", "r", lambda point: show_share(point.roofline.mbu)),
-    ("MFU", "r", lambda point: show_share(point.roofline.mfu)),
-    ("ITL", "r", lambda point: _value(point.itl)),
-    ("p99", "u", lambda point: show_seconds(point.itl.p99 if point.itl is not None else None)),
-    ("E2E", "r", lambda point: _value(point.e2e)),
-    ("p99", "u", lambda point: _p99(point.e2e, point)),
-    (
-        "sessions/h",
-        "r",
-        lambda point: show_number(each.per_hour) if (each := point.sessions) else "-",
-    ),
-    (
-        "task",
-        "u",
-        lambda point: (
-            show_seconds(each.task_s.p50) if (each := point.sessions) and each.task_s else "-"
-        ),
-    ),
-    ("cached", "r", lambda point: show_share(point.hit_share)),
-    ("could be", "u", lambda point: show_share(point.could_share)),
-    ("answer", "r", lambda point: show_seconds(point.answer_s)),
-    ("thinking", "u", lambda point: show_share(point.thinking_share)),
-    ("accepted", "r", lambda point: show_number(point.accepted_length)),
-    ("SLO", "r", _slo),
-    ("attained", "u", lambda point: show_share(point.attainment, 1)),
-    ("goodput/s", "u", lambda point: show_number(point.goodput_per_s)),
-)
-"""The columns of numbers in their order, each with its side (Table.align)."""
+        )
 
 
 _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
@@ -462,7 +384,7 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
         ),
     ),
     (
-        lambda point: point.dollars_per_hour is not None,
+        lambda point: point.dollars.per_hour is not None,
         (
             "$/M: dollars per million tokens, output only, or input and output: the hourly cost of"
             " all GPUs of the deployment, over the throughput beside it; the interval is that of"
@@ -501,159 +423,138 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
 """What some columns mean, where a cell has a number in them."""
 
 
-def _notes(points: Sequence[CellPoint]) -> list[str]:
+def _notes(points: Sequence[CellPoint]) -> Iterator[str]:
+    """Yield what the columns mean."""
     if not points:
-        return []
-    loops = {
-        "in closed loops": {point.since for point in points if point.kind == "concurrency"},
-        "in open loops and bursts": {
-            point.since for point in points if point.kind != "concurrency"
-        },
-    }
-    origins = {
-        name: " or ".join(sorted(origins_of)) for name, origins_of in loops.items() if origins_of
-    }
-    alike = len(set(origins.values())) == 1
-    since = (
-        sorted(set(origins.values()))
-        if alike
-        else [f"{origin} {name}" for name, origin in origins.items()]
-    )
-    windows = sorted({point.window for point in points} - {LONG_RUN})
-    window = f" over the {windows[0]}" if windows else ""
-    if len(windows) > 1:
-        window += f" (for bursts, and for loads that the server did not keep up with: {windows[1]})"
-    if any(point.window == LONG_RUN for point in points):
-        window += f"{', ' if windows else ' '}of arrival rates that were kept up with: {LONG_RUN}"
-    notes = [
-        f"Medians{'; ⌀: a mean, where no median is known' if _means(points) else ''}. "
-        f"TTFT and E2E count from {', from '.join(since)}. "
-        f"TPOT = (tT − t1)/(T − 1). Throughput{window}; total: input and output."
+        return
+    stats = [
+        stat for point in points for stat in (point.ttft, point.tpot, point.itl, point.e2e) if stat
     ]
-    notes += [text for applies, text in _EXPLAINED if any(map(applies, points))]
+    means = any(stat.which == "mean" for stat in stats)
+    yield (
+        f"Medians{'; ⌀: a mean, where no median is known' if means else ''}. "
+        f"TTFT and E2E count from {_origins(points)}. "
+        f"TPOT = (tT − t1)/(T − 1). Throughput{_windows(points)}; total: input and output."
+    )
+    yield from (text for applies, text in _EXPLAINED if any(map(applies, points)))
     level = _name_level(points)
     if level != "95%":
-        measured = "95%; for simulated cells, " if level == _INTERVAL else ""
-        notes.append(f"Intervals: {measured}80%, of the prediction.")
+        measured = "95%; for simulated cells, " if level == INTERVAL else ""
+        yield f"Intervals: {measured}80%, of the prediction."
     if any(not point.trusted for point in points):
-        notes.append(f"{WARNED}: the cell carries a warning; Verdicts says which.")
-    if any(
-        _p99(stat, point).startswith(UNBOUNDED)
-        for point in points
-        for stat in (point.ttft, point.tpot, point.e2e)
-    ):
-        notes.append(f"{UNBOUNDED_NOTE}.")
-    bounds = by_key((point.slo, point.number) for point in points if point.slo)
-    for slo, runs in bounds.items():
-        of = f" of run {', '.join(map(str, sorted(set(runs))))}" if len(bounds) > 1 else ""
-        notes.append(f"SLO{of}: {slo}.")
+        yield f"{WARNED}: the cell carries a warning; Verdicts says which."
+    marked = (stat for point in points for stat in (point.ttft, point.tpot, point.e2e) if stat)
+    if any(stat.unbounded and stat.p99 is not None for stat in marked):
+        yield f"{UNBOUNDED_NOTE}."
+    bounds = by_key((point.demand.slo, point.number) for point in points if point.demand.slo)
+    for slo, numbers in bounds.items():
+        runs = f" of run {', '.join(map(str, sorted(set(numbers))))}" if len(bounds) > 1 else ""
+        yield f"SLO{runs}: {slo}."
     if any(point.p_met is not None for point in points):
-        notes.append("In brackets after an SLO: the probability that it is met.")
+        yield "In brackets after an SLO: the probability that it is met."
     if any(point.attainment is not None for point in points):
-        notes.append(
+        yield (
             "Attained: share of the requests sent that meet all bounds; goodput: these requests,"
             " per second of the whole cell."
         )
-    return notes
 
 
-def _means(points: Sequence[CellPoint]) -> bool:
-    stats: Iterable[Estimate | None] = (
-        getattr(point, name) for point in points for name in LATENCIES
+def _origins(points: Sequence[CellPoint]) -> str:
+    """Say from when TTFT and E2E count, in closed loops and in others."""
+    loops = by_key(
+        (
+            "in closed loops" if point.kind == "concurrency" else "in open loops and bursts",
+            point.since,
+        )
+        for point in sorted(points, key=lambda point: point.kind != "concurrency")
     )
-    return any(stat is not None and stat.which == "mean" for stat in stats)
+    origins = {loop: " or ".join(sorted(set(since))) for loop, since in loops.items()}
+    if len(set(origins.values())) == 1:
+        return next(iter(origins.values()))
+    return ", from ".join(f"{origin} {loop}" for loop, origin in origins.items())
+
+
+def _windows(points: Sequence[CellPoint]) -> str:
+    """Say over which windows throughputs are."""
+    windows = sorted({point.window for point in points} - {LONG_RUN})
+    text = f" over the {windows[0]}" if windows else ""
+    if len(windows) > 1:
+        text += f" (for bursts, and for loads that the server did not keep up with: {windows[1]})"
+    if any(point.window == LONG_RUN for point in points):
+        text += f"{', ' if windows else ' '}of arrival rates that were kept up with: {LONG_RUN}"
+    return text
+
+
+_COMPARED = (
+    (OUTPUT, "output throughput"),
+    *((m, f"lower {m.name.split()[0]}") for m in (TTFT, TPOT, ITL, E2E)),
+)
 
 
 def ratios(points: Sequence[CellPoint]) -> list[Table]:
     """Make tables of GPU against GPU: ratios of throughput and latency, for all that is equal
     otherwise, a row at the lightest load and one at the highest.
     """
-    pairs: dict[tuple[str, str], dict[Any, list[Ratio]]] = defaultdict(lambda: defaultdict(list))
     every = gpu_ratios(points)
-    ends = {id(ratio): ratio for ratio in (*lightest(every), *heaviest(every))}
-    for ratio in ends.values():
-        over = ratio.over
-        key = (
-            over.engine,
-            over.model,
-            over.gpus,
-            over.parallel,
-            over.kind,
-            over.load,
-            workload_label(over),
+    ends = {id(ratio): ratio for ratio in (*lightest(every), *heaviest(every))}.values()
+    pairs = by_key(((ratio.over.setup.gpu, ratio.under.setup.gpu), ratio) for ratio in ends)
+    tables = [_ratio_table(*gpus, compared) for gpus, compared in pairs.items()]
+    filled = [[text != "-" for row in table.rows for text in row[4:]] for table in tables]
+    return [
+        table
+        for table, known in zip(tables, filled, strict=True)
+        if sum(known) >= FILLED * len(known)
+    ]
+
+
+def _ratio_table(better: str, worse: str, compared: Sequence[Ratio]) -> Table:
+    by_cell = by_key((_place(ratio.over), ratio) for ratio in compared)
+    columns: list[Column[list[Ratio]]] = [
+        Column("model", lambda row: row[0].over.setup.model or "-", "l"),
+        Column("engine", lambda row: row[0].over.setup.engine, "l"),
+        Column("GPUs", lambda row: f"{row[0].over.setup.gpus or '?'}×"),
+        Column("workload", _name_compared, "l"),
+        *(Column(head, partial(_show_times, measure)) for measure, head in _COMPARED),
+    ]
+    rows = [row for _, row in sorted(by_cell.items())]
+    notes = [
+        (
+            f"times better, with the interval: {interval_words(compared)}, and how much repeats"
+            " of one configuration differ (TTFT 8.8%, others 3.4%)"
         )
-        pairs[over.gpu, ratio.under.gpu][key].append(ratio)
-    made = []
-    for (better, worse), by_cell in pairs.items():
-        placed: list[tuple[Any, list[str]]] = []
-        for own in by_cell.values():
-            point = own[0].over
-            times = {
-                ratio.measure.key: each.times for ratio in own if (each := ratio.effect) is not None
-            }
-            improvements = [
-                times.get(measure.key, "-") for measure in (OUTPUT, TTFT, TPOT, ITL, E2E)
-            ]
-            where = join(load_label(point), workload_label(point))
-            where += (
-                ""
-                if all(ratio.over.trusted and ratio.under.trusted for ratio in own)
-                else f" {WARNED}"
-            )
-            place = (
-                point.model or "-",
-                point.engine,
-                point.gpus or 0,
-                point.parallel,
-                workload_label(point),
-                point.kind,
-                point.load,
-            )
-            placed.append(
-                (
-                    place,
-                    [
-                        point.model or "-",
-                        point.engine,
-                        f"{point.gpus or '?'}×",
-                        where,
-                        *improvements,
-                    ],
-                )
-            )
-        rows = [row for _, row in sorted(placed)]
-        heads = ["model", "engine", "GPUs", "workload", "output throughput"]
-        heads += [f"lower {name}" for name in ("TTFT", "TPOT", "ITL", "E2E")]
-        table = Table(
+    ]
+    if any(map(_is_warned, rows)):
+        notes.append(f"{WARNED}: a cell carries a warning")
+    if has_unsettled(compared):
+        notes.append(f"{UNSETTLED}.")
+    return drop_empty_columns(
+        tabulate(
+            columns,
+            rows[:MAX_ROWS],
             key=f"ratios-{better}-{worse}",
             title=f"{better} against {worse}",
-            heads=heads,
-            align="llrlrrrrr",
-            rows=rows[:MAX_ROWS],
-            notes=[
-                (
-                    "times better, with the interval:"
-                    f" {interval_words(itertools.chain(*by_cell.values()))}, and how much repeats"
-                    " of one configuration differ (TTFT 8.8%, others 3.4%)"
-                ),
-                *_doubtful(rows),
-                *(
-                    [f"{UNSETTLED}."]
-                    if has_unsettled(ratio for own in by_cell.values() for ratio in own)
-                    else []
-                ),
-            ],
+            notes=notes,
         )
-        table = drop_empty_columns(table)
-        filled = [text != "-" for row in table.rows for text in row[4:]]
-        if sum(filled) >= FILLED * len(filled):
-            made.append(table)
-    return made
-
-
-def _doubtful(rows: Sequence[Sequence[str]]) -> list[str]:
-    return (
-        [f"{WARNED}: a cell carries a warning"]
-        if any(text.endswith(f" {WARNED}") for row in rows for text in row)
-        else []
     )
+
+
+def _place(point: CellPoint) -> tuple[Any, ...]:
+    """Return the place of a cell's row in a table of ratios."""
+    setup = point.setup
+    machine = setup.model or "-", setup.engine, setup.gpus or 0, setup.parallel
+    return *machine, workload_label(point), point.kind, point.load
+
+
+def _is_warned(row: Sequence[Ratio]) -> bool:
+    return not all(ratio.over.trusted and ratio.under.trusted for ratio in row)
+
+
+def _name_compared(row: Sequence[Ratio]) -> str:
+    text = join(load_label(row[0].over), workload_label(row[0].over))
+    return f"{text} {WARNED}" if _is_warned(row) else text
+
+
+def _show_times(measure: Measure, row: Sequence[Ratio]) -> str:
+    """Show how many times better it is by this measure, with the interval."""
+    effects = (ratio.effect for ratio in row if ratio.measure.key == measure.key)
+    return next((effect.times for effect in effects if effect is not None), "-")

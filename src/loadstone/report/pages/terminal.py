@@ -10,24 +10,37 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.ranking import RULE, Ranked
+from loadstone.core.plan import Load
 from loadstone.core.settings import FirstToken
 from loadstone.core.summary import (
+    Accuracy,
     CellSummary,
     Finding,
     Latency,
     Metrics,
     Part,
     PiecePart,
-    Requests,
     SloBound,
     Summary,
+    TaskAccuracy,
 )
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_load, show_number, show_seconds, show_share
+from loadstone.report.data.points import share_of
 from loadstone.report.data.wording import join
-from loadstone.report.table import Shown, Table, show_verdict, table_of
-
-_PartsOf = Callable[[CellSummary], Sequence[Part]]
+from loadstone.report.pages.columns import (
+    RUN,
+    UNBOUNDED,
+    UNBOUNDED_NOTE,
+    RunRow,
+    show_failed,
+    show_margin,
+    show_p50,
+    show_p99,
+    show_percent,
+    show_percents,
+)
+from loadstone.report.table import Column, Shown, Table, show_verdict, tabulate
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 _LOAD_NAMES = {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}
@@ -39,11 +52,6 @@ _STATED_LABELS = {("output_tokens_per_s", None): "out tok/s", ("itl_s", "p99"): 
 """Of what an imported file states what the table has too."""
 _FIRST_PARTS = 5
 """Of a predicted TTFT, by name."""
-UNBOUNDED = "~"
-UNBOUNDED_NOTE = (
-    "~: p99 of the sample, without an upper 95% bound, which takes 368 requests, or more if slow"
-    " ones come together"
-)
 
 
 def render(summary: Summary) -> list[Shown]:
@@ -53,11 +61,12 @@ def render(summary: Summary) -> list[Shown]:
     of_run = [_finding(finding) for finding in summary.findings]
     if not cells:
         return ["nothing was sent", *of_run]
-    findings: list[Finding] = []
+    findings = _list_doubts(cells)
+    head, loads = _loads(cells)
     tables = [_table(cells, findings)]
     tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
     if any(cell.graded for cell in cells):
-        tables.append(answers(list(zip(_loads(cells)[1], cells, strict=True)), _loads(cells)[0]))
+        tables.append(_answers(list(zip(loads, cells, strict=True)), head))
     if any(cell.sessions is not None for cell in cells):
         tables.append(_sessions(cells))
     if cells[0].dialect is not None:
@@ -72,15 +81,12 @@ def render(summary: Summary) -> list[Shown]:
 
 def _answer(cells: Sequence[CellSummary]) -> list[str]:
     """Write a line on a sweep: the most throughput, and up to where every request meets the SLO."""
-    known = [
-        (much, cell)
-        for cell in cells
-        if (much := (cell.steady or cell.metrics).output_tokens_per_s)
-    ]
-    if len(known) < 2:
+    rates = [((cell.steady or cell.metrics).output_tokens_per_s or 0.0, cell) for cell in cells]
+    positive = [(rate, cell) for rate, cell in rates if rate]
+    if len(positive) < 2:
         return []
-    most, at = max(known, key=lambda each: each[0])
-    parts = [f"most throughput: {show_number(most, 4)} output tok/s at {_name_load(at)}"]
+    rate, cell = max(positive, key=lambda pair: pair[0])
+    parts = [f"most throughput: {show_number(rate, 4)} output tok/s at {_name_load(cell)}"]
     judged = sorted(
         (cell for cell in cells if cell.slo_met is not None), key=lambda cell: cell.load.value
     )
@@ -94,39 +100,27 @@ def render_ranking(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
     """Show several deployments, the best first; see analyse.ranking."""
     places = msgspec.convert(rows, list[Ranked])
     simulated = [row for row in places if row.load is not None]
-    with_bounds = any(row.slo_met is not None for row in simulated)
-    ranking = table_of(
-        [
-            [
-                ("rank", str(place)),
-                ("deployment", row.deployment),
-                (
-                    "load",
-                    (
-                        _LOAD_NAMES[row.load.kind].format(show_load(row.load.value))
-                        if row.load
-                        else ""
-                    ),
-                ),
-                ("out tok/s/GPU", show_number(row.output_tokens_per_s_per_gpu, 4)),
-                (
-                    "80%",
-                    "" if row.low is None else f"{show_number(row.low)}–{show_number(row.high)}",
-                ),
-                ("out tok/s", show_number(row.output_tokens_per_s, 4)),
-                ("TTFT p50", show_seconds(row.ttft_s)),
-                ("TPOT p50", show_seconds(row.tpot_s)),
-                ("E2E p50", show_seconds(row.e2e_s)),
-                *([("bounds", "met" if row.slo_met else "missed")] if with_bounds else []),
-            ]
-            for place, row in enumerate(simulated, 1)
-        ],
-        "deployment",
-    )
-    left_out = [
+    columns: list[Column[tuple[int, Ranked]]] = [
+        Column("rank", lambda row: str(row[0])),
+        Column("deployment", lambda row: row[1].deployment, "l"),
+        Column("load", lambda row: _name(row[1].load) if row[1].load else ""),
+        Column("out tok/s/GPU", lambda row: show_number(row[1].output_tokens_per_s_per_gpu, 4)),
+        Column("80%", lambda row: _show_range(row[1].low, row[1].high)),
+        Column("out tok/s", lambda row: show_number(row[1].output_tokens_per_s, 4)),
+        Column("TTFT p50", lambda row: show_seconds(row[1].ttft_s)),
+        Column("TPOT p50", lambda row: show_seconds(row[1].tpot_s)),
+        Column("E2E p50", lambda row: show_seconds(row[1].e2e_s)),
+    ]
+    if any(row.slo_met is not None for row in simulated):
+        columns.append(Column("bounds", lambda row: "met" if row[1].slo_met else "missed"))
+    unsimulated = [
         f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None
     ]
-    return [ranking, RULE, *left_out]
+    return [tabulate(columns, enumerate(simulated, 1)), RULE, *unsimulated]
+
+
+def _show_range(low: float | None, high: float | None) -> str:
+    return "" if low is None else f"{show_number(low)}–{show_number(high)}"
 
 
 def heading(summary: Summary) -> str:
@@ -143,35 +137,52 @@ def heading(summary: Summary) -> str:
     return " · ".join([engine, model, target.endpoint if target else "?", plan])
 
 
-def _table(cells: Sequence[CellSummary], findings: list[Finding]) -> Table:
-    has_roofline = bool(_roofline_shares(cells, "tpot_ratio"))
-    # Where nothing failed its column is empty, and makes room for one more within 120 characters.
-    has_failures = not has_roofline or any(_count_failed(cell.requests) for cell in cells)
-    rows = []
-    load_head, loads = _loads(cells)
-    for cell, load in zip(cells, loads, strict=True):
-        metrics = cell.metrics
-        ttft, e2e = _pick_clock(metrics, cells)
-        throughput = (cell.steady or metrics).output_tokens_per_s
-        share = cell.roofline.tpot_ratio if cell.roofline else None
-        rows.append(
-            [
-                (load_head, load),
-                ("ok", str(cell.requests.completed)),
-                *([("failed", _count_failed(cell.requests))] if has_failures else []),
-                ("out tok/s", show_number(throughput, 4) + _reach(cell)),
-                ("TTFT p50", _p50(ttft)),
-                ("p99", _p99(cell, ttft)),
-                ("TPOT p50", _p50(metrics.tpot_s)),
-                ("p99", _p99(cell, metrics.tpot_s)),
-                ("ITL p99", show_seconds(metrics.itl_s.p99 if metrics.itl_s else None)),
-                ("E2E p50", _p50(e2e)),
-                ("p99", _p99(cell, e2e)),
-                *([("roofline", show_share(share))] if has_roofline else []),
-                ("trusted", _show_trust(cell, findings)),
-            ]
-        )
-    return table_of(rows, "trusted", style=show_verdict)
+def _list_doubts(cells: Sequence[CellSummary]) -> list[Finding]:
+    """List the warnings and errors of all cells, each once: they have numbers."""
+    doubts: list[Finding] = []
+    for cell in cells:
+        for finding in cell.verdict.findings:
+            if finding.severity != "info" and finding not in doubts:
+                doubts.append(finding)
+    return doubts
+
+
+def _show_trust(cell: CellSummary, doubts: Sequence[Finding]) -> str:
+    numbers = [
+        str(doubts.index(finding) + 1)
+        for finding in cell.verdict.findings
+        if finding.severity != "info"
+    ]
+    if numbers:
+        return f"NO ({','.join(numbers)})"
+    return "as reported" if cell.is_as_stated else "yes"
+
+
+def _table(cells: Sequence[CellSummary], doubts: Sequence[Finding]) -> Table:
+    head, loads = _loads(cells)
+    load_of = {id(cell): load for cell, load in zip(cells, loads, strict=True)}
+    names = ["ok", "failed", "output", "ttft", "ttft_p99", "tpot", "tpot_p99", "itl_p99"]
+    names += ["e2e", "e2e_p99"]
+    if _roofline_shares(cells, "tpot_ratio"):
+        names.append("roofline")
+        # Where nothing failed its column is empty, and makes room for this one within 120
+        # characters.
+        if not any(show_failed(cell.requests) for cell in cells):
+            names.remove("failed")
+    columns: list[Column[RunRow]] = [
+        Column(head, lambda row: load_of[id(row.cell)]),
+        *(RUN[name] for name in names),
+        Column("trusted", lambda row: _show_trust(row.cell, doubts), "l"),
+    ]
+    return tabulate(columns, [_row(cell, cell, cells) for cell in cells], style=show_verdict)
+
+
+def _row(cell: CellSummary, part: CellSummary | Part, cells: Sequence[CellSummary]) -> RunRow:
+    """Make the row of a cell, or of a part of it, by the clock of a table of these cells."""
+    numbers = part if isinstance(part, Part) else part.metrics
+    ttft, e2e = _pick_clock(numbers, cells)
+    itl = None if isinstance(part, Part) else part.metrics.itl_s
+    return RunRow(cell, part.requests, ttft, numbers.tpot_s, e2e, itl)
 
 
 def _parts(
@@ -187,46 +198,41 @@ def _parts(
     begins with.
     """
     load_head, loads = _loads(cells)
-    first = f"{load_head} · {head}"
-    rows = []
-    for cell, load in zip(cells, loads, strict=True):
-        for part in parts_of(cell):
-            cached, prompts = part.cached_input_tokens, part.input_tokens
-            ttft, e2e = _pick_clock(part, cells)
-            rows.append(
-                [
-                    (first, f"{load} · {name(part)}"),
-                    ("ok", str(part.requests.completed)),
-                    ("failed", _count_failed(part.requests)),
-                    ("in tok", _figure(part.mean_input_tokens)),
-                    (
-                        "cached",
-                        show_share(cached / prompts) if cached is not None and prompts else "-",
-                    ),
-                    *_could(part, cells),
-                    ("out tok", _figure(part.mean_output_tokens)),
-                    ("share", show_share(part.token_share)),
-                    ("TTFT p50", _p50(ttft)),
-                    ("p99", _p99(cell, ttft)),
-                    ("TPOT p50", _p50(part.tpot_s)),
-                    ("E2E p50", _p50(e2e)),
-                    ("p99", _p99(cell, e2e)),
-                ]
-            )
-    return table_of(rows, first)
+    columns: list[Column[tuple[str, Part, RunRow]]] = [
+        Column(f"{load_head} · {head}", lambda row: f"{row[0]} · {name(row[1])}", "l"),
+        _of_row("ok"),
+        _of_row("failed"),
+        Column("in tok", lambda row: _figure(row[1].mean_input_tokens)),
+        Column("cached", lambda row: _share_of_prompts(row[1], "cached_input_tokens")),
+        Column("out tok", lambda row: _figure(row[1].mean_output_tokens)),
+        Column("share", lambda row: show_share(row[1].token_share)),
+        *map(_of_row, ("ttft", "ttft_p99", "tpot", "e2e", "e2e_p99")),
+    ]
+    if any(cell.sessions is not None for cell in cells):
+        could: Column[tuple[str, Part, RunRow]]
+        could = Column("could", lambda row: _share_of_prompts(row[1], "shared_input_tokens"))
+        columns.insert(5, could)
+    rows = [
+        (load, part, _row(cell, part, cells))
+        for cell, load in zip(cells, loads, strict=True)
+        for part in parts_of(cell)
+    ]
+    return tabulate(columns, rows)
 
 
-def _could(part: Any, cells: Sequence[CellSummary]) -> list[tuple[str, str]]:
-    """Make the column of what the plan could have had in the cache, where a turn tells it."""
-    if all(cell.sessions is None for cell in cells):
-        return []
-    shared, prompts = getattr(part, "shared_input_tokens", None), part.input_tokens
-    return [("could", show_share(shared / prompts) if shared is not None and prompts else "-")]
+def _of_row(name: str) -> Column[tuple[str, Part, RunRow]]:
+    column = RUN[name]
+    return Column(column.head, lambda row: column.show(row[2]), column.side)
+
+
+def _share_of_prompts(part: Part, name: str) -> str:
+    """Write which share of the prompts' tokens that is, where it is told."""
+    return show_share(share_of(getattr(part, name, None), part.input_tokens))
 
 
 def _sessions(cells: Sequence[CellSummary]) -> Table:
     """Make a row for each cell's sessions of agents; tokens are those of all measured calls."""
-    load_head, loads = _loads(cells)
+    head, loads = _loads(cells)
     rows = []
     for cell, load in zip(cells, loads, strict=True):
         numbers, metrics = cell.sessions, cell.metrics
@@ -236,22 +242,24 @@ def _sessions(cells: Sequence[CellSummary]) -> Table:
         new = None if cached is None or prompts is None else prompts - cached
         rows.append(
             [
-                (load_head, load),
-                ("sessions", str(numbers.sessions)),
-                ("ended", str(numbers.finished)),
-                ("calls", _figure(numbers.calls)),
-                ("task p50", show_seconds(task.p50) if task is not None else "-"),
-                ("p90", show_seconds(task.p90) if task is not None else "-"),
-                ("model", show_seconds(numbers.model_s)),
-                ("tools", show_seconds(numbers.tool_s)),
-                ("waiting", show_share(numbers.waiting_share, 1)),
-                ("per hour", _figure(numbers.per_hour)),
-                ("new tok", _figure(new)),
-                ("cached", _figure(cached)),
-                ("could be", _figure(metrics.shared_input_tokens)),
+                load,
+                str(numbers.sessions),
+                str(numbers.finished),
+                _figure(numbers.calls),
+                show_p50(task),
+                show_seconds(task.p90 if task is not None else None),
+                show_seconds(numbers.model_s),
+                show_seconds(numbers.tool_s),
+                show_share(numbers.waiting_share, 1),
+                _figure(numbers.per_hour),
+                _figure(new),
+                _figure(cached),
+                _figure(metrics.shared_input_tokens),
             ]
         )
-    return table_of(rows, load_head)
+    heads = [head, "sessions", "ended", "calls", "task p50", "p90", "model", "tools", "waiting"]
+    heads += ["per hour", "new tok", "cached", "could be"]
+    return Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=rows)
 
 
 def _piece(part: PiecePart) -> str:
@@ -263,7 +271,7 @@ def _piece(part: PiecePart) -> str:
     )
 
 
-_PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
+_PARTS: tuple[tuple[Callable[[CellSummary], Sequence[Part]], str, Callable[[Any], str]], ...] = (
     (lambda cell: cell.by_turn, "turn", lambda part: str(part.turn + 1)),
     (lambda cell: cell.by_replica, "server", lambda part: excerpt(str(part.url), 60)),
     (lambda cell: cell.by_piece, "load", _piece),
@@ -271,35 +279,39 @@ _PARTS: tuple[tuple[_PartsOf, str, Callable[[Any], str]], ...] = (
 """Of what a cell has parts, the head of their column, and the name of one."""
 
 
-def answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
+def _answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
     """Make one row for each cell with graded answers, named by its load, and one for each kind of
     question there."""
+    heads = [f"{head} · answers", "graded", "right %", "95%", "in form %", "cut", "failed"]
+    heads += ["unparsed", "of requests", "TTFT p50", "E2E p50"]
     shown = []
     for load, cell in rows:
-        if (graded := cell.graded) is None:
+        if cell.graded is None:
             continue
-        part = graded.part
-        counts = zip(
-            ("cut", "failed", "unparsed"), (graded.cut, graded.failed, graded.unparsed), strict=True
-        )
-        of_all = [
-            ("in form %", "-" if graded.strict is None else f"{100 * graded.strict:.1f}"),
-            *((name, "-" if count is None else str(count)) for name, count in counts),
-            ("of requests", show_share(graded.share, 1)),
-            ("TTFT p50", _p50(part.ttft_s) if part else "-"),
-            ("E2E p50", _p50(part.e2e_s) if part else "-"),
-        ]
-        shown += [
-            [
-                (f"{head} · answers", f"{load} · {excerpt(kind.task or 'all', 40)}"),
-                ("graded", str(kind.questions)),
-                ("right %", "-" if kind.accuracy is None else f"{100 * kind.accuracy:.1f}"),
-                ("95%", f"{100 * kind.low:.1f}–{100 * kind.high:.1f}"),
-                *(of_all if kind is graded else [(name, "") for name, _ in of_all]),
-            ]
-            for kind in (graded, *graded.tasks)
-        ]
-    return table_of(shown, f"{head} · answers")
+        blank = [""] * 7
+        shown.append([*_kind_row(load, cell.graded), *_all_answers(cell.graded)])
+        shown += [[*_kind_row(load, kind), *blank] for kind in cell.graded.tasks]
+    return Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=shown)
+
+
+def _kind_row(load: str, kind: TaskAccuracy) -> list[str]:
+    return [
+        f"{load} · {excerpt(kind.task or 'all', 40)}",
+        str(kind.questions),
+        show_percent(kind.accuracy),
+        show_percents(kind),
+    ]
+
+
+def _all_answers(graded: Accuracy) -> list[str]:
+    part, counts = graded.part, (graded.cut, graded.failed, graded.unparsed)
+    return [
+        show_percent(graded.strict),
+        *("-" if count is None else str(count) for count in counts),
+        show_share(graded.share, 1),
+        show_p50(part.ttft_s) if part else "-",
+        show_p50(part.e2e_s) if part else "-",
+    ]
 
 
 def _dialect(cells: Sequence[CellSummary]) -> Table:
@@ -335,7 +347,11 @@ def _loads(cells: Sequence[CellSummary]) -> tuple[str, list[str]]:
 
 def _name_load(cell: CellSummary) -> str:
     """Name a cell at the head of a line, which a number alone, as of a finding, would not."""
-    return _LOAD_NAMES[cell.load.kind].format(show_load(cell.load.value))
+    return _name(cell.load)
+
+
+def _name(load: Load) -> str:
+    return _LOAD_NAMES[load.kind].format(show_load(load.value))
 
 
 def _is_intended(cells: Sequence[CellSummary]) -> bool:
@@ -359,35 +375,6 @@ def _pick_clock(
     )
 
 
-def _count_failed(requests: Requests) -> str:
-    if requests.sent is None:
-        return "?"
-    return str(requests.sent - requests.completed) if requests.sent != requests.completed else ""
-
-
-def _p50(values: Latency | None) -> str:
-    return show_seconds(values.p50 if values is not None else None)
-
-
-def _p99(cell: CellSummary, values: Latency | None) -> str:
-    """Write the p99, marked where the sample cannot bound it from above."""
-    if values is None:
-        return "-"
-    unbounded = values.bounds("p99")[1] is None and not cell.is_as_stated
-    return (UNBOUNDED if unbounded else "") + show_seconds(values.p99)
-
-
-def _reach(cell: CellSummary) -> str:
-    """Write the 95 % margin of a steady throughput, upwards: the lower end, which is not below 0,
-    may not tell."""
-    steady = cell.steady
-    high = steady.ci95.get("output_tokens_per_s", (None, None))[1] if steady is not None else None
-    if steady is None or high is None or not steady.output_tokens_per_s:
-        return " ±?" if cell.verdict.has("interval_unknown") else ""
-    reach = 100 * (high / steady.output_tokens_per_s - 1)
-    return f" ±{reach:.0f}%" if reach >= 1 else " ±<1%"
-
-
 def _roofline_shares(cells: Sequence[CellSummary], name: str) -> list[float]:
     """Return the cells' shares of what the hardware allows, where known."""
     shares = (getattr(cell.roofline, name) for cell in cells if cell.roofline is not None)
@@ -397,12 +384,13 @@ def _roofline_shares(cells: Sequence[CellSummary], name: str) -> list[float]:
 def _roofline(cells: Sequence[CellSummary]) -> str:
     """Say what the roofline column is, and how much of bandwidth and arithmetic was used, from
     least to most."""
-    known = bool(_roofline_shares(cells, "tpot_ratio"))
-    parts = ["roofline: TPOT that the hardware allows / TPOT p50"] if known else []
-    for name, of in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
-        if shares := _roofline_shares(cells, name.lower()):
-            least, most = show_share(min(shares)), show_share(max(shares))
-            parts.append(f"{name} {least if least == most else f'{least} to {most}'} of {of}")
+    ratios = _roofline_shares(cells, "tpot_ratio")
+    parts = ["roofline: TPOT that the hardware allows / TPOT p50"] if ratios else []
+    for name, resource in (("MBU", "memory bandwidth"), ("MFU", "peak FLOP/s")):
+        shares = _roofline_shares(cells, name.lower())
+        if shares:
+            low, high = show_share(min(shares)), show_share(max(shares))
+            parts.append(f"{name} {low if low == high else f'{low} to {high}'} of {resource}")
     return " · ".join(parts)
 
 
@@ -421,18 +409,6 @@ def _energy(cells: Sequence[CellSummary]) -> str:
     return text
 
 
-def _show_trust(cell: CellSummary, findings: list[Finding]) -> str:
-    numbers = []
-    for finding in cell.verdict.findings:
-        if finding.severity != "info":
-            if finding not in findings:
-                findings.append(finding)
-            numbers.append(str(findings.index(finding) + 1))
-    if not numbers:
-        return "as reported" if cell.is_as_stated else "yes"
-    return f"NO ({','.join(numbers)})"
-
-
 def _finding(finding: Finding) -> str:
     return f"{finding.kind}: {finding.evidence}. {finding.remedy}"
 
@@ -445,15 +421,15 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
     if 0 < len(whole) < len(cells):
         window += f", at {', '.join(whole)} over the whole cell"
     unbounded = any(
-        _p99(cell, values).startswith(UNBOUNDED)
+        show_p99(values, cell).startswith(UNBOUNDED)
         for cell in cells
         for values in (*_pick_clock(cell.metrics, cells), cell.metrics.tpot_s)
     )
-    known = " ± 95%" if any(map(_reach, cells)) else ""
+    margins = " ± 95%" if any(map(show_margin, cells)) else ""
     lines = [
         (
             f"TTFT, E2E from {_since(cells)} · TPOT = (tT−t1)/(T−1) · ITL per token · out"
-            f" tok/s{known} over the {window}"
+            f" tok/s{margins} over the {window}"
         ),
         _intervals(cells) if simulated and not cells[0].measured_by else _measured_by(cells),
         *stated_lines(cells),
@@ -467,25 +443,15 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         *dict.fromkeys(cell.client.selftest or "" for cell in cells),
         UNBOUNDED_NOTE if unbounded else "",
     ]
+    found = [(cell, finding) for cell in cells for finding in cell.verdict.findings]
     lines += [
         f"{_name_load(cell)}: {finding.evidence}"
-        for cell in cells
-        for finding in cell.verdict.findings
+        for cell, finding in found
         if finding.kind == "rate_by_chance"
     ]
-    every = [
-        finding
-        for cell in cells
-        for finding in cell.verdict.findings
-        if finding.kind == "text_alone"
-    ]
-    lines += [
-        f"{evidence[0].upper()}{evidence[1:]}"
-        for evidence in dict.fromkeys(each.evidence for each in every)
-    ]
-    lines += [
-        f"{_name_load(cell)}: {'; '.join(bounds)}" for cell in cells if (bounds := _bounds(cell))
-    ]
+    texts = dict.fromkeys(finding.evidence for _, finding in found if finding.kind == "text_alone")
+    lines += [f"{text[0].upper()}{text[1:]}" for text in texts]
+    lines += [f"{_name_load(cell)}: {'; '.join(_bounds(cell))}" for cell in cells if _bounds(cell)]
     return [line for line in lines if line]
 
 
@@ -561,18 +527,19 @@ def _show_pools(cell: CellSummary) -> str:
 
 def _show_ttft_parts(cell: CellSummary) -> str:
     """Say of what TTFT consists, where the engines tell."""
-    if cell.server is None or (parts := cell.server.ttft_parts) is None:
+    parts = cell.server.ttft_parts if cell.server is not None else None
+    if parts is None:
         return ""
-    known = (
+    named = (
         ("in queues", parts.queue_s),
         ("its prompt", parts.prefill_s),
         ("its cache's way", parts.transfer_s),
     )
-    told = ", ".join(
-        f"{what} {show_seconds(seconds)}" for what, seconds in known if seconds is not None
+    times = ", ".join(
+        f"{name} {show_seconds(seconds)}" for name, seconds in named if seconds is not None
     )
     return (
-        f"{_name_load(cell)}: of a request's TTFT, on average and by the engine's counters: {told}"
+        f"{_name_load(cell)}: of a request's TTFT, on average and by the engine's counters: {times}"
     )
 
 
@@ -588,8 +555,8 @@ def _since(cells: Sequence[CellSummary]) -> str:
 
 def _measured_by(cells: Sequence[CellSummary]) -> str:
     """Name the client that measured; of our own, say how late it was at the most."""
-    if tool := cells[0].measured_by:
-        return f"measured by {tool}"
+    if cells[0].measured_by:
+        return f"measured by {cells[0].measured_by}"
     capped = any(cell.verdict.has("cap_held_back") for cell in cells)
     held = "; held back by --max-concurrency, not by the client" if capped else ""
     receive, send = (
@@ -608,16 +575,18 @@ def stated_lines(cells: Sequence[CellSummary]) -> Iterator[str]:
     for cell in cells:
         by_definition: dict[str, list[str]] = {}
         for number in cell.stated:
-            if label := _STATED_LABELS.get((number.metric, number.statistic)):
-                shown = (
-                    show_seconds(number.stated)
-                    if number.statistic
-                    else show_number(number.stated, 4)
-                )
-                own = f" ({number.definition})" if number.definition else ""
-                by_definition.setdefault(own, []).append(f"{label} {shown}")
+            label = _STATED_LABELS.get((number.metric, number.statistic))
+            if label is None:
+                continue
+            shown = (
+                show_seconds(number.stated) if number.statistic else show_number(number.stated, 4)
+            )
+            definition = f" ({number.definition})" if number.definition else ""
+            by_definition.setdefault(definition, []).append(f"{label} {shown}")
         if by_definition:
-            numbers = ", ".join(f"{', '.join(each)}{own}" for own, each in by_definition.items())
+            numbers = ", ".join(
+                f"{', '.join(texts)}{definition}" for definition, texts in by_definition.items()
+            )
             yield f"{_name_load(cell)}: the file itself reports {numbers}"
 
 
@@ -653,9 +622,8 @@ def _bound(bound: SloBound) -> str:
 def _intervals(cells: Sequence[CellSummary]) -> str:
     """Write the intervals of a prediction, by the table's clock, at the largest load that is
     trusted."""
-    cell = max(
-        [cell for cell in cells if cell.verdict.trusted] or cells, key=lambda each: each.load.value
-    )
+    trusted = [cell for cell in cells if cell.verdict.trusted]
+    cell = max(trusted or cells, key=lambda cell: cell.load.value)
     ttft, e2e = _pick_clock(cell.metrics, cells)
     shown = [
         f"{name} {show_seconds(values.low)} to {show_seconds(values.high)}"
@@ -679,8 +647,9 @@ def _first_token(first: FirstToken | None) -> list[str]:
         return []
     parts = sorted(first.parts_s.items(), key=lambda part: -part[1])
     shown = [f"{excerpt(name, 40)} {show_seconds(part_s)}" for name, part_s in parts[:_FIRST_PARTS]]
-    if rest := parts[_FIRST_PARTS:]:
-        shown.append(f"other {show_seconds(sum(part_s for _, part_s in rest))}")
+    if len(parts) > _FIRST_PARTS:
+        rest_s = sum(part_s for _, part_s in parts[_FIRST_PARTS:])
+        shown.append(f"other {show_seconds(rest_s)}")
     tokens = f"{first.prompt_tokens:,} token{'s' if first.prompt_tokens != 1 else ''}"
     return [
         f"TTFT of {tokens} alone, {show_seconds(sum(first.parts_s.values()))}: {' · '.join(shown)}"
