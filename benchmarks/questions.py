@@ -31,7 +31,7 @@ import loadstone
 from loadstone.analyse.compare.price import Prices
 from loadstone.recommend.by_hour import Hours
 from loadstone.recommend.result import Span
-from loadstone.report.charts.lines import axis_scale, lines
+from loadstone.report.charts.layers import axis_scale, lines
 from loadstone.report.charts.theme import (
     PALETTE,
     Figure,

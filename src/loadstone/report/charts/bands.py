@@ -12,7 +12,8 @@ import altair as alt
 
 from loadstone.analyse.trend import ChangePoint, TrendSeries
 from loadstone.core.units import show_number
-from loadstone.report.charts.lines import CROSSED, bounds, cross_out, unit_of, warning
+from loadstone.report.charts.captions import CROSSED, unit_of
+from loadstone.report.charts.layers import bounds, cross_out, warning
 from loadstone.report.charts.theme import (
     BLUE,
     GREY,

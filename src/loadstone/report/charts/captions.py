@@ -1,0 +1,108 @@
+"""What pictures say of their points: units, definitions, how many requests a point is of, what its
+bar means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from loadstone.core.groups import by_key
+from loadstone.core.units import show_load, show_number
+from loadstone.report.charts.theme import Row, seconds_unit
+from loadstone.report.data.frames import Frame, Measure, is_bunched
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.statistic import REPEATS
+from loadstone.report.data.wording import join, requests_a
+
+BESIDE = "labelled where there is room"
+WHOSE = ("label:N", "series")
+"""What a tooltip of every point tells first."""
+CROSSED = "×: the cell carries a warning"
+
+
+def unit_of(measure: Measure, points: Sequence[CellPoint]) -> tuple[str, float]:
+    """Return milliseconds for latencies below two seconds."""
+    if measure.unit != "s":
+        return measure.unit, 1.0
+    values = [measure.of(point) for point in points]
+    return seconds_unit(max((value for value in values if value is not None), default=math.inf))
+
+
+def name_statistic(points: Sequence[CellPoint], measure: Measure) -> str:
+    """Write `, median`, or mean, where values are one of these."""
+    stats = (measure.stat(point) for point in points)
+    kinds = {stat.which for stat in stats if stat is not None} - {"rate"}
+    return f", {' or '.join(sorted(kinds, reverse=True))}" if kinds else ""
+
+
+def definition(points: Sequence[CellPoint], measure: Measure) -> str:
+    loop = "closed loop" if points[0].kind == "concurrency" else "open loop"
+    since = " or ".join(sorted({point.since for point in points}))
+    return measure.definition.format(since=f"{since} ({loop})", window=points[0].window)
+
+
+def count_requests(measure: Measure, point: CellPoint) -> int | None:
+    """Return requests that a value is of: those of a pooled one are not its gaps."""
+    stat = None if measure.pooled else measure.stat(point)
+    return stat.n if stat is not None and stat.n is not None else point.ok
+
+
+def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
+    """Say how many requests a point is made of, and what its bar means."""
+    bunched = sum(is_bunched(point, measure) for point in points)
+    return join(
+        requests_a("point", (count_requests(measure, point) for point in points)),
+        _explain_bars(points, measure),
+        " and ".join(sorted({point.setup.source for point in points})),
+        CROSSED if not all(point.trusted for point in points) else "",
+        f"left out: {bunched} point{'s' * (bunched > 1)} whose tokens arrived together"
+        if bunched
+        else "",
+        by="; ",
+    )
+
+
+def _explain_bars(points: Sequence[CellPoint], measure: Measure) -> str:
+    stats = [(point, stat) for point in points if (stat := measure.stat(point)) is not None]
+    if not stats:
+        return "no interval: one number per cell"
+    levels = sorted({stat.level for _, stat in stats if stat.level is not None})
+    bare = [point for point, stat in stats if stat.level is None]
+    if not bare:
+        why = ""
+    elif measure.pooled:
+        why = "tokens of all requests are pooled"
+    else:
+        why = join(
+            "other tools' summaries have none" if any(point.sums for point in bare) else "",
+            "" if all(point.sums for point in bare) else "too few generations of requests",
+            by="; ",
+        )
+    if not levels:
+        return f"no interval: {why}"
+    kinds = (level if level == REPEATS else f"{level} interval" for level in levels)
+    absent = f", none at {len(bare)} of {len(stats)} points: {why}" if bare else ""
+    return f"bars: {' or '.join(kinds)}{absent}"
+
+
+def whose(frame: Frame, rows: Sequence[Row]) -> str:
+    """Write the frame's words, and the rows' series where no legend names it, since only one is
+    left."""
+    labels = {row["label"] for row in rows}
+    if len(labels) > 1:
+        return frame.words
+    series = labels.pop().replace("not stated", "")
+    return join(*dict.fromkeys([*frame.words.split(" · "), *series.split(" · ")]), by=" · ")
+
+
+def spoken(rows: Sequence[Row], unit: str) -> str:
+    """Return the lines in words, for those who do not see them."""
+    texts = []
+    for name, line in list(by_key((row["label"], row) for row in rows).items())[:12]:
+        line.sort(key=lambda row: row["x"])
+        first, last = line[0], line[-1]
+        texts.append(
+            f"{name}: {show_number(first['y'])} {unit} at {show_load(float(first['x']))} to "
+            f"{show_number(last['y'])} at {show_load(float(last['x']))}"
+        )
+    return "; ".join(texts)
