@@ -13,7 +13,8 @@ where a miss costs three times, or half, the best that holds. A choice is right 
 bound, or breaks it by less than a tenth, and its measured throughput per GPU is within a tenth of
 the best that meets it. Also printed: the same without a bound; how often bounds held that were
 stated to hold with some probability, in ten bins, over bounds of 0.7 to 1.4 times the group's
-median; and what a measurement is worth, advised against random.
+median; and what a measurement is worth, advised against random. `--held` writes what `recommend`
+says of that beside its probabilities.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,7 +37,8 @@ from loadstone.calibrate.update import SIGMA
 from loadstone.calibrate.validate import Scored, score
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.simulator.bound_errors import AS_WIDE, TAILS
-from loadstone.recommend.errors import COMMON
+from loadstone.recommend.judge.errors import COMMON
+from loadstone.recommend.tell.reasons import HeldShare
 
 Floats = NDArray[np.float64]
 NEAR = 1.1
@@ -190,6 +193,17 @@ def calibration(groups: Sequence[Sequence[Row]]) -> list[tuple[str, int, float, 
     return table
 
 
+def held_shares(groups: Sequence[Sequence[Row]]) -> list[HeldShare]:
+    """How often bounds held that were stated to hold with 60 % or more, the surest first."""
+    shares = []
+    for label, _, _, held in calibration(groups)[::-1]:
+        low, high = (int(word) for word in label.removesuffix(" %").split(" to "))
+        words = "90% or more" if high == 100 else f"{low} to {high}%"
+        if low >= 60:
+            shares.append(HeldShare(low / 100, words, round(held, 2)))
+    return shares
+
+
 def worth(groups: Sequence[Sequence[Row]], seed: int = 0) -> dict[str, float]:
     """Regret, as a share of the best throughput per GPU: by prediction, after measuring the row
     that is advised, a random one, the one that looks best."""
@@ -252,6 +266,11 @@ def main() -> None:
     parser.add_argument("points", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--groups", type=Path, help="write the groups there, for planner_peer.py")
+    parser.add_argument(
+        "--held",
+        type=Path,
+        help="write how often what was stated held: held.json of recommend/tell",
+    )
     arguments = parser.parse_args()
     scored = score(read_points(arguments.points))
     groups = groups_of(scored)
@@ -299,6 +318,8 @@ def main() -> None:
     print("stated P(SLO), rows, mean stated, held")
     for label, count, stated, held in calibration(groups):
         print(f"  {label:>12} {count:6} {stated:6.1%} {held:6.1%}")
+    if arguments.held:
+        arguments.held.write_bytes(msgspec.json.format(msgspec.json.encode(held_shares(groups))))
     document["worth"] = worth(groups)
     print("mean regret of throughput per GPU:", document["worth"])
     if arguments.json:

@@ -42,9 +42,9 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet, fleet_of
 from loadstone.predict.simulator.latencies import simulated_pace
 from loadstone.predict.simulator.parts import hasten, take_requests
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.traffic import Traffic, traffic_of
 from loadstone.recommend.recommend import recommend
-from loadstone.recommend.traffic import Traffic, traffic_of
 from loadstone.workload.options import options_of
 
 _KINDS = ("quiet and busy", "short then long", "prefixes", "bursts", "bursts of prefixes")

@@ -29,8 +29,8 @@ import numpy as np
 
 import loadstone
 from loadstone.analyse.compare.price import Prices
-from loadstone.recommend.by_hour import Hours
-from loadstone.recommend.result import Span
+from loadstone.recommend.demand.hours import Hours
+from loadstone.recommend.judge.by_hour import Span
 from loadstone.report.charts.layers import axis_scale, lines
 from loadstone.report.charts.theme import (
     PALETTE,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from loadstone.core.record import RunInfo
     from loadstone.core.signals import Interrupted
     from loadstone.core.version import __version__
-    from loadstone.recommend.result import Recommendation
+    from loadstone.recommend.tell.document import Recommendation
 
 
 __all__ = [
@@ -120,8 +120,8 @@ def recommend(model: str, **options: Any) -> Recommendation:
     --json`.
 
     `options` as the flags (`rate=20, slo="ttft_p99<1s", gpus="h200,b200"`); `--with` is `measured`.
-    help("loadstone.recommend.options.RecommendOptions") lists them. Raises loadstone.InputError,
-    one line.
+    help("loadstone.recommend.demand.options.RecommendOptions") lists them. Raises
+    loadstone.InputError, one line.
     """
     from importlib import import_module
 

@@ -37,7 +37,7 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.coefficients import INDEX, NAMES, PRIOR
 from loadstone.predict.step_time.profile import load, prior_profile, profile_of, remaining
-from loadstone.recommend.finalists import read_measured
+from loadstone.recommend.search.measured import read_measured
 from loadstone.runs.calibrate import cases_of_runs
 from profiles import profiles, residuals
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
 from loadstone.catalogue import parse_deployment
-from loadstone.recommend import asked_load, curve, finalists
-from loadstone.recommend.candidates import Candidate
-from loadstone.recommend.finalists import SimulatedCandidate
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.demand.effort import Effort
+from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.planning import Planning, plan_for
+from loadstone.recommend.judge.errors import UncertainFinalist
 from loadstone.recommend.recommend import recommend
-from loadstone.recommend.result import Recommendation
+from loadstone.recommend.search.candidates import Candidate
+from loadstone.recommend.tell.document import Recommendation
 from loadstone.workload.options import options_of
 
 BOUNDS = "ttft_p99<1s,tpot_p99<30ms"
@@ -26,6 +26,14 @@ SMALL = {
     "tp": (1,),
 }  # fmt: skip
 """Few candidates, so that a plan takes a fraction of a second."""
+FEW = Effort(
+    curve_requests=(150, 800),
+    asked_requests=(400, 800),
+    draws=256,
+    cheapest=2,
+    of_groups=1,
+)
+"""Two finalists or three, each simulated with few requests."""
 PLANNED: dict[str, Recommendation] = {}
 
 
@@ -37,23 +45,26 @@ def small_options(**changed: Any) -> RecommendOptions:
     return options_of(ASKED | SMALL | changed, RecommendOptions)
 
 
+def planning(**changed: Any) -> Planning:
+    """What is asked by options(), without prices unless there are some."""
+    return plan_for(options(**changed))
+
+
+def small_planning(**changed: Any) -> Planning:
+    return plan_for(small_options(**changed))
+
+
 def plans(**changed: Any) -> Recommendation:
-    """recommend() of small_options(), with two finalists or three, each simulated with few
-    requests."""
+    """recommend() of small_options() with FEW."""
     asked = small_options(**changed)
     if repr(asked) not in PLANNED:
-        with (
-            patch.multiple(curve, LEAST_REQUESTS=150, _MOST_REQUESTS=800),
-            patch.multiple(asked_load, _LEAST_REQUESTS=400, MOST_REQUESTS=800),
-            patch.multiple(finalists, DRAWS=256, _CHEAPEST=2, _OF_GROUPS=1),
-        ):
-            PLANNED[repr(asked)] = recommend(asked)
+        PLANNED[repr(asked)] = recommend(asked, FEW)
     return PLANNED[repr(asked)]
 
 
 def finalist(
     name: str, capacities: list[float], price: float = 2.0, replicas: int = 4
-) -> SimulatedCandidate:
+) -> UncertainFinalist:
     """A deployment that carries `capacities`, by draw; a slower draw has times that are longer in
     proportion."""
     deployment = parse_deployment(name)
@@ -61,4 +72,4 @@ def finalist(
     candidate = Candidate(deployment, None, None, capacities[0], replicas, cost, None)  # type: ignore[arg-type]
     carried = np.array(capacities, float)
     factors = np.column_stack([carried.max() / carried] * 2)
-    return SimulatedCandidate(candidate, None, None, factors, carried)  # type: ignore[arg-type]
+    return UncertainFinalist(candidate, None, None, factors, carried)  # type: ignore[arg-type]

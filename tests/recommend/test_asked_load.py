@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asked import options
-from loadstone.analyse.compare.price import Prices
+from asked import planning
 from loadstone.catalogue import parse_deployment
 from loadstone.core.summary import Summary
-from loadstone.recommend.asked_load import AskedLoad, simulate_asked
-from loadstone.recommend.candidates import make_candidate
-from loadstone.recommend.curve import Curve
-from loadstone.recommend.errors import unmeasured_errors
-from loadstone.recommend.finalists import SimulatedCandidate
-from loadstone.recommend.traffic import traffic_of
+from loadstone.recommend.judge.asked_load import AskedLoad, simulate_asked
+from loadstone.recommend.judge.choices import PlanChoice
+from loadstone.recommend.judge.errors import UncertainFinalist, unmeasured_errors
+from loadstone.recommend.search.candidates import make_candidate
+from loadstone.recommend.search.curve import Curve
 from loadstone.runs.simulate import simulate
 from loadstone.workload.options import SimulateOptions, options_of
 
@@ -69,11 +67,10 @@ CASES += [
 
 def ask(deployment: str, replicas: int, **changed: object) -> AskedLoad:
     """One plan under the asked load, without choosing it."""
-    asked = options(**({"model": deployment.partition("@")[0]} | changed))
-    traffic = traffic_of(asked)
-    candidate = make_candidate(parse_deployment(deployment), asked, traffic, Prices(), {})
-    finalist = SimulatedCandidate(candidate, Curve([], 0.0), None, np.empty(0), np.empty(0))  # type: ignore[arg-type]
-    return simulate_asked(finalist, replicas, traffic, learned=False, assumed=True)
+    asked = planning(**({"model": deployment.partition("@")[0]} | changed))
+    candidate = make_candidate(parse_deployment(deployment), asked)
+    finalist = UncertainFinalist(candidate, Curve([], 0.0), None, np.empty(0), np.empty(0))  # type: ignore[arg-type]
+    return simulate_asked(PlanChoice(finalist, replicas, 0.0, 0.0, np.empty(0)), asked)
 
 
 @pytest.mark.parametrize(("deployment", "replicas", "load", "slo"), CASES)
@@ -126,27 +123,18 @@ def test_more_at_once_than_any_measurement_covers_is_as_unsure_in_a_plan() -> No
 def test_the_errors_by_which_plans_are_chosen_have_it_too(users: int, wider: float) -> None:
     variances = []
     for each in (100, users):
-        asked = options(rate=None, concurrency=each, input="128", output="200", slo="e2e_p99<60s")
-        traffic = traffic_of(asked)
-        candidate = make_candidate(
-            parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked, traffic, Prices(), {}
-        )
+        asked = planning(rate=None, concurrency=each, input="128", output="200", slo="e2e_p99<60s")
+        candidate = make_candidate(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked)
         one = candidate._replace(load=float(each), replicas=1)
-        variances.append(np.diag(unmeasured_errors([one], traffic).covariance))
+        variances.append(np.diag(unmeasured_errors([one], asked).covariance))
     assert variances[1] / variances[0] == pytest.approx(wider, rel=0.1)
 
 
 @pytest.mark.parametrize("users", [300, 3000])
 def test_short_prompts_under_wide_bounds_are_carried_by_some_replicas(users: int) -> None:
     """Beyond what an engine has time for the closed form knows no number of users."""
-    asked = options(
+    asked = planning(
         rate=None, concurrency=users, input="128", output="200", slo="e2e_p99<60s", gpus_max=64
     )
-    candidate = make_candidate(
-        parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"),
-        asked,
-        traffic_of(asked),
-        Prices(),
-        {},
-    )
+    candidate = make_candidate(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked)
     assert 1 <= candidate.replicas <= users / 100

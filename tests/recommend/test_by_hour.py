@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import loadstone
-from asked import plans, small_options
+from asked import plans, small_options, small_planning
 from loadstone.core.errors import InputError
-from loadstone.recommend.by_hour import Hours
-from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.text import remarks
-from loadstone.recommend.traffic import replayed, traffic_of
+from loadstone.recommend.demand.hours import Hours
+from loadstone.recommend.demand.traffic import traffic_of
+from loadstone.recommend.tell.share import share_trace
+from loadstone.recommend.tell.text import remarks
 
 pytestmark = pytest.mark.long
 
@@ -100,8 +100,7 @@ def test_the_busiest_window_has_all_replicas(replicas, reserve, followed) -> Non
 def test_one_replicas_share_of_a_trace_is_sampled_or_replayed_faster(
     growth, replicas, flags, day
 ) -> None:
-    asked: RecommendOptions = small_options(**(day | {"growth": growth}))
-    named = replayed(asked, traffic_of(asked), replicas)
+    named = share_trace(small_planning(**(day | {"growth": growth})), replicas)
     assert named == {"trace": str(day["trace"]), "trace-window": "120s:180.001s"} | flags
 
 
@@ -153,7 +152,7 @@ def test_a_budget_is_compared_with_what_is_paid_by_the_hour(day) -> None:
      ("0.5K/HOUR", 365_000), ("7", 7)],
 )  # fmt: skip
 def test_a_budget_is_dollars_a_month_or_an_hour(text: str, dollars: float) -> None:
-    assert small_options(budget=text).budget == pytest.approx(dollars)
+    assert small_options(budget=text).choice.budget == pytest.approx(dollars)
 
 
 @pytest.mark.parametrize("text", ["much", "1.2.3", "-5", "30k/week", "k", "nan", "1e3"])

@@ -8,32 +8,27 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from asked import options
-from loadstone.analyse.compare.price import Prices, parse_prices
+from asked import planning
 from loadstone.catalogue import parse_deployment
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import Lengths, most_decoding, steady_states
 from loadstone.predict.step_time import StepModel
-from loadstone.recommend.candidates import Search, search, shape_of, vary_limits
-from loadstone.recommend.curve import _search_capacity, simulate_curve
-from loadstone.recommend.finalists import choose_finalists
-from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.refusal import explain_refusal
-from loadstone.recommend.traffic import traffic_of
+from loadstone.recommend.demand.planning import Planning
+from loadstone.recommend.search.candidates import search
+from loadstone.recommend.search.curve import search_capacity, simulate_curve
+from loadstone.recommend.search.finalists import choose_finalists
+from loadstone.recommend.search.layouts import shape_of, vary_limits
+from loadstone.recommend.tell.refusal import explain_refusal
 
 COSTS: dict[str, float] = {}
 
 
-def ranked(asked: RecommendOptions) -> Search:
-    prices = parse_prices(asked.price) if asked.price else Prices()
-    return search(asked, traffic_of(asked), prices)
-
-
-def least_cost(asked: RecommendOptions) -> float:
+def least_cost(asked: Planning) -> float:
     """Dollars per hour of the cheapest candidate; infinite where there is none."""
-    if repr(asked) not in COSTS:
-        COSTS[repr(asked)] = min((each.cost for each in ranked(asked).candidates), default=math.inf)
-    return COSTS[repr(asked)]
+    key = repr(asked.options)
+    if key not in COSTS:
+        COSTS[key] = min((each.cost for each in search(asked).candidates), default=math.inf)
+    return COSTS[key]
 
 
 def test_the_closed_form_follows_from_little_s_law_and_the_step_model() -> None:
@@ -51,10 +46,10 @@ def test_the_closed_form_follows_from_little_s_law_and_the_step_model() -> None:
 
 
 def test_the_closed_form_is_near_the_simulator() -> None:
-    traffic = traffic_of(options())
-    rows = ranked(options()).candidates
+    asked = planning()
+    rows = search(asked).candidates
     ratios = [
-        simulate_curve(each, traffic, each.replicas).capacity / each.load
+        simulate_curve(each, asked, each.replicas).capacity / each.load
         for each in rows[:: len(rows) // 12]
     ]
     assert np.median(np.abs(np.log(ratios))) < math.log(1.25)
@@ -99,7 +94,7 @@ def test_the_closed_form_is_near_the_simulator() -> None:
 def test_what_asks_for_more_never_costs_less(less, more) -> None:
     """More traffic, tighter bounds, fewer choices, dearer GPUs."""
     few = {"engine": "vllm", "weights_dtype": "bf16", "kv_dtype": "bf16"}
-    cheap, dear = (least_cost(options(**(few | changed))) for changed in (less, more))
+    cheap, dear = (least_cost(planning(**(few | changed))) for changed in (less, more))
     assert 0 < cheap <= dear
 
 
@@ -117,7 +112,7 @@ def test_a_candidate_needs_replicas_in_proportion_to_the_traffic(less, more, loa
     few, many = (
         {
             each.deployment.name: each
-            for each in ranked(options(**(asked | {load: value}))).candidates
+            for each in search(planning(**(asked | {load: value}))).candidates
         }
         for value in (less, more)
     )
@@ -131,12 +126,12 @@ def test_a_candidate_needs_replicas_in_proportion_to_the_traffic(less, more, loa
     "changed", [{}, {"rate": None, "concurrency": 64}, {"engine": "sglang"}, {"price": ()}]
 )
 def test_candidates_carry_the_traffic_within_the_gpus_the_cheapest_first(changed) -> None:
-    asked = options(**changed)
-    found, demand = ranked(asked), traffic_of(asked).demand
+    asked = planning(**changed)
+    found, demand = search(asked), asked.traffic.demand
     costs = [each.cost for each in found.candidates]
     assert costs == sorted(costs)
     for each in found.candidates:
-        assert each.gpus == each.replicas * each.deployment.gpus <= asked.gpus_max
+        assert each.gpus == each.replicas * each.deployment.gpus <= asked.search.gpus_max
         assert (
             each.replicas * each.load
             >= demand * (1 - 1e-6)
@@ -158,19 +153,19 @@ def test_candidates_carry_the_traffic_within_the_gpus_the_cheapest_first(changed
 def test_one_gpu_carries_short_answers_that_seldom_meet(output: str, slo: str) -> None:
     """Where one request decodes at all times, others' prompts come without end: fewer than one do
     not."""
-    asked = options(
+    asked = planning(
         output=output, slo=slo, rate=0.5, input="8k", gpus="l40s", price=(), engine="vllm", tp=(1,)
     )
-    rows = [each for each in ranked(asked).candidates if each.deployment.gpus == 1]
+    rows = [each for each in search(asked).candidates if each.deployment.gpus == 1]
     assert rows
     assert rows[0].load > 0.02
-    alone = simulate_curve(rows[0], traffic_of(asked), rows[0].replicas)
+    alone = simulate_curve(rows[0], asked, rows[0].replicas)
     assert alone.capacity > rows[0].load / 4
 
 
 @pytest.mark.parametrize("users", [1, 6])
 def test_a_replica_carries_at_least_one_user_or_none(users: int) -> None:
-    asked = options(
+    asked = planning(
         output="4",
         slo="tpot_p50<25ms",
         rate=None,
@@ -179,31 +174,29 @@ def test_a_replica_carries_at_least_one_user_or_none(users: int) -> None:
         price=(),
         tp=(1,),
     )
-    rows = ranked(asked).candidates
+    rows = search(asked).candidates
     assert rows
     assert all(each.load >= 1 and each.replicas <= users for each in rows)
 
 
 def test_many_replicas_carry_more_each_than_one_alone() -> None:
     """A router finds an idle one; beside no other, one in a hundred requests meets another soon."""
-    asked = options(
+    asked = planning(
         output="4", slo="tpot_p99<40ms", rate=4.0, input="1500", gpus="l40s", price=(), tp=(2,)
     )
-    traffic = traffic_of(asked)
-    candidate = next(each for each in ranked(asked).candidates if each.deployment.pp == 1)
-    alone, beside = _search_capacity(candidate, traffic, 1), simulate_curve(candidate, traffic, 1)
+    candidate = next(each for each in search(asked).candidates if each.deployment.pp == 1)
+    alone, beside = search_capacity(candidate, asked, 1), simulate_curve(candidate, asked, 1)
     assert beside.capacity > 1.5 * alone.capacity
 
 
 def test_of_a_dear_gpu_too_a_second_size_is_a_finalist() -> None:
-    asked = options(gpus="h100,a100", price="h100=1,a100=9", gpus_max=32, engine="vllm,sglang")
-    found, prices = ranked(asked), parse_prices(asked.price)
-    chosen = choose_finalists(found.candidates, [], asked, traffic_of(asked), prices)
+    asked = planning(gpus="h100,a100", price="h100=1,a100=9", gpus_max=32, engine="vllm,sglang")
+    chosen = choose_finalists(search(asked).candidates, [], asked)
     assert len({each.deployment.gpus for each in chosen if each.deployment.gpu.name == "a100"}) > 1
 
 
 def test_each_deployment_is_looked_at_once() -> None:
-    rows = ranked(options(rate=1)).candidates
+    rows = search(planning(rate=1)).candidates
     names = [(shape_of(each.deployment), each.deployment.arguments) for each in rows]
     assert len(set(names)) == len(names)
 
@@ -235,10 +228,10 @@ def test_limits_are_varied_by_the_engines_own_names_and_those_given_are_kept(eng
     ],
 )
 def test_a_refusal_names_what_stands_in_the_way(changed, words) -> None:
-    asked = options(**changed)
-    found = ranked(asked)
+    asked = planning(**changed)
+    found = search(asked)
     assert not found.candidates
-    line = explain_refusal(found, asked, traffic_of(asked))
+    line = explain_refusal(found, asked)
     assert words in line
     assert "\n" not in line
 
@@ -246,8 +239,8 @@ def test_a_refusal_names_what_stands_in_the_way(changed, words) -> None:
 @pytest.mark.parametrize("rate", [500, 2_000])
 def test_the_gpus_that_are_missing_would_carry_it(rate: int) -> None:
     few = {"rate": rate, "price": (), "engine": "vllm", "kv_dtype": "bf16", "gpus": "h100"}
-    asked = options(**few)
-    needed = min(each.gpus_needed for each in ranked(asked).refused if each.gpus_needed)
-    assert not ranked(asked).candidates
-    assert least_cost(options(**few, gpus_max=needed)) == needed
-    assert least_cost(options(**few, gpus_max=needed - 1)) == math.inf
+    asked = planning(**few)
+    needed = min(each.gpus_needed for each in search(asked).refused if each.gpus_needed)
+    assert not search(asked).candidates
+    assert least_cost(planning(**few, gpus_max=needed)) == needed
+    assert least_cost(planning(**few, gpus_max=needed - 1)) == math.inf

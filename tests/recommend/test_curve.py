@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asked import options
-from loadstone.analyse.compare.price import Prices
+from asked import planning
 from loadstone.core.statistics.distribution import Z80
-from loadstone.recommend.candidates import search
-from loadstone.recommend.curve import Curve, SimulatedLoad, simulate_curve
-from loadstone.recommend.errors import NOISE, JointErrors, unmeasured_errors
-from loadstone.recommend.traffic import QuantileBound, Traffic, traffic_of
+from loadstone.recommend.demand.traffic import QuantileBound, Traffic
+from loadstone.recommend.judge.errors import NOISE, JointErrors, unmeasured_errors
+from loadstone.recommend.search.candidates import search
+from loadstone.recommend.search.curve import Curve, SimulatedLoad, simulate_curve
 
 TPOT, TTFT = (
     QuantileBound("tpot_p99", "tpot", 0.99, 0.020),
@@ -27,9 +26,7 @@ TPOT, TTFT = (
 def point(load: float, *, keeps_up: bool = True) -> SimulatedLoad:
     """TPOT of 10 ms and TTFT of 0.25 s per unit of load."""
     figures = {"tpot_p99": 0.010 * load, "ttft_p99": 0.25 * load}
-    return SimulatedLoad(
-        load, keeps_up, figures, 0.1, 0.25 * load, 0.01, 0.01 * load, load, 128 * load
-    )
+    return SimulatedLoad(load, keeps_up, figures, 0.01, load, 128 * load)
 
 
 CURVE = Curve([point(1), point(2), point(4)], 2.0)
@@ -93,7 +90,7 @@ def test_between_loads_figures_are_log_linear_and_beyond_the_last_they_rise_fast
     figures = CURVE.figure("tpot_p99", loads)
     assert figures[:5].tolist() == pytest.approx([0.010, 0.010, 0.010 * math.sqrt(2), 0.020, 0.040])
     assert figures[5] == pytest.approx(0.040 * 2**4)
-    noisy = Curve([point(1), SimulatedLoad(2, True, {"tpot_p99": 0.005}, 0, 0, 0, 0, 2, 2)], 1.0)
+    noisy = Curve([point(1), SimulatedLoad(2, True, {"tpot_p99": 0.005}, 0, 2, 2)], 1.0)
     assert noisy.figure("tpot_p99", np.array([2.0])) == pytest.approx(0.010)
 
 
@@ -114,14 +111,14 @@ def test_a_load_holds_where_it_keeps_up_within_every_bound(bounds, held) -> None
 
 
 def test_a_simulated_curve_ascends_to_its_capacity() -> None:
-    asked = traffic_of(options())
-    candidate = search(options(), asked, Prices()).candidates[0]
+    asked = planning(price=())
+    candidate = search(asked).candidates[0]
     curve = simulate_curve(candidate, asked, candidate.replicas)
     loads = [each.load for each in curve.points]
     assert all(after > before for before, after in pairwise(loads))
-    assert curve.nearest(curve.capacity).holds(asked.bounds)
+    assert curve.nearest(curve.capacity).holds(asked.traffic.bounds)
     same, slower, faster, late = curve.capacities(
-        asked, np.array([[1.0, 1.0], [1.0, 1.25], [1.0, 0.8], [3.0, 1.0]])
+        asked.traffic, np.array([[1.0, 1.0], [1.0, 1.25], [1.0, 0.8], [3.0, 1.0]])
     )
     assert same == pytest.approx(curve.capacity, rel=0.06)
     assert slower < same < faster
@@ -165,8 +162,8 @@ def test_drawn_factors_have_the_interval_of_a_normal_and_longer_tails(spread: fl
 
 
 def test_measuring_one_tells_of_those_that_share_its_engine_and_gpu() -> None:
-    asked = traffic_of(options())
-    rows = search(options(), asked, Prices()).candidates
+    asked = planning(price=())
+    rows = search(asked).candidates
     mine = rows[0]
     like = next(
         each

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from asked import finalist, options
+from asked import finalist, planning
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.recommend.decide import (
+from loadstone.recommend.judge.choices import (
     PlanChoice,
     affordable,
     best_of_each,
-    plan_measurement,
     rank_choices,
-    value_measurements,
 )
-from loadstone.recommend.finalists import SimulatedCandidate
-from loadstone.recommend.traffic import traffic_of
+from loadstone.recommend.judge.errors import UncertainFinalist
+from loadstone.recommend.judge.measurement import plan_measurement, value_measurements
 
 ONE, TWO = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@2xh200/tp2"
 
 
-def choices(*finalists: SimulatedCandidate, **changed: object) -> list[PlanChoice]:
-    asked = options(**({"rate": 40, "confidence": 0.0} | changed))
-    return rank_choices(finalists, traffic_of(asked), asked)
+def choices(*finalists: UncertainFinalist, **changed: object) -> list[PlanChoice]:
+    return rank_choices(finalists, planning(**({"rate": 40, "confidence": 0.0} | changed)))
 
 
 @pytest.mark.parametrize(
@@ -143,9 +142,8 @@ def test_plans_that_hold_with_confidence_stand_before_cheaper_ones(
     ("budget", "most"), [("6k/month", 4), ("8.1/hour", 4), ("10/hour", 5), ("12k/month", 8)]
 )
 def test_a_budget_bounds_the_replicas(budget: str, most: int) -> None:
-    asked = options(budget=budget)
     rows = choices(finalist(ONE, [10] * 8 + [8] * 4 + [5] * 4), budget=budget)
-    paid = affordable(rows, traffic_of(asked), asked)
+    paid = affordable(rows, planning(budget=budget))
     assert max(each.replicas for each in paid) == most
     assert paid == [each for each in rows if each.replicas <= most]
 
@@ -161,9 +159,9 @@ def test_a_budget_bounds_the_replicas(budget: str, most: int) -> None:
     ],
 )
 def test_a_budget_that_pays_for_nothing_is_refused(changed, words) -> None:
-    asked = options(**changed)
+    asked = planning(**changed)
     with pytest.raises(InputError, match=words):
-        affordable(choices(finalist(ONE, [10] * 16)), traffic_of(asked), asked)
+        affordable(choices(finalist(ONE, [10] * 16)), asked)
 
 
 # --- what a measurement is worth ------------------------------------------------------------------
@@ -171,7 +169,7 @@ def test_a_budget_that_pays_for_nothing_is_refused(changed, words) -> None:
 
 def test_measuring_what_is_known_is_worth_nothing() -> None:
     rows = [finalist(ONE, [10] * 16)]
-    (value,) = value_measurements(choices(*rows), rows)
+    (value,) = value_measurements(choices(*rows), rows, [math.inf], 0.5)
     assert value.regret_now == value.regret_after == 0
 
 
@@ -179,7 +177,7 @@ def test_measuring_what_decides_ends_the_regret() -> None:
     """Whether four replicas are needed or eight is seen at once: their times differ by a factor of
     two."""
     rows = [finalist(TWO, [5] * 64), finalist(ONE, [10] * 32 + [5] * 32)]
-    first, second = value_measurements(choices(*rows), rows)
+    first, second = value_measurements(choices(*rows), rows, [math.inf] * 2, 0.5)
     assert first.finalist is rows[1]
     assert first.regret_now > 1
     assert first.regret_after == pytest.approx(0, abs=1e-9)
@@ -193,7 +191,7 @@ def test_no_measurement_is_expected_to_make_the_choice_worse(seed: int) -> None:
         finalist(ONE, (12 * np.exp(rng.normal(0, 0.3, 128))).tolist(), rng.uniform(1, 4)),
         finalist(TWO, (25 * np.exp(rng.normal(0, 0.3, 128))).tolist(), rng.uniform(1, 4), 2),
     ]
-    values = value_measurements(choices(*rows, gpus_max=16), rows)
+    values = value_measurements(choices(*rows, gpus_max=16), rows, [math.inf] * 2, 0.5)
     assert all(0 <= each.regret_after <= each.regret_now for each in values)
     assert [each.regret_after for each in values] == sorted(each.regret_after for each in values)
 

@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.recommend.page import write_page
-from loadstone.recommend.result import (
+from loadstone.recommend.judge.by_hour import ByHour, Span
+from loadstone.recommend.tell.document import (
     BoundText,
-    ByHour,
     DeploymentPlan,
     FinalistPoint,
     GpuChoice,
@@ -21,10 +20,10 @@ from loadstone.recommend.result import (
     MeasureNext,
     Recommendation,
     Rejected,
-    Span,
     TrafficText,
 )
-from loadstone.recommend.text import answer, plan_table, remarks, render, why_measure
+from loadstone.recommend.tell.page import write_page
+from loadstone.recommend.tell.text import answer, plan_table, remarks, render, why_measure
 
 PLAN = DeploymentPlan(
     deployment="llama-3.1-8b@1xh100/tp1", replicas=3, gpus=3, p_slo=0.864, capacity_per_s=48.0, headroom=0.2,

@@ -5,25 +5,25 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from asked import finalist, plans, small_options
-from loadstone.analyse.compare.price import Prices
+from asked import finalist, plans, small_planning
 from loadstone.catalogue import parse_deployment
 from loadstone.engines.handover import handover_problem
 from loadstone.predict.pool_rates import decode_tpot_s, most_users, pool_rates
-from loadstone.recommend import finalists
-from loadstone.recommend.candidates import Search
-from loadstone.recommend.curve import Curve, SimulatedLoad
-from loadstone.recommend.decide import rank_choices
-from loadstone.recommend.finalists import MeasuredRun, choose_finalists
-from loadstone.recommend.pools import compare_split, search_pools, tell_split
-from loadstone.recommend.result import DeploymentPlan, LatencySpan
-from loadstone.recommend.study import write_study
-from loadstone.recommend.traffic import traffic_of
+from loadstone.recommend.demand.effort import Effort
+from loadstone.recommend.judge.choices import rank_choices
+from loadstone.recommend.judge.split import compare_split
+from loadstone.recommend.search.candidates import Search
+from loadstone.recommend.search.curve import Curve, SimulatedLoad
+from loadstone.recommend.search.finalists import choose_finalists
+from loadstone.recommend.search.measured import MeasuredRun
+from loadstone.recommend.search.pools import search_pools
+from loadstone.recommend.tell.document import DeploymentPlan, LatencySpan
+from loadstone.recommend.tell.notes import tell_split
+from loadstone.recommend.tell.share import write_study
 from loadstone.studies.file import read_study
 from loadstone.studies.plan import plan_study
 
@@ -36,17 +36,16 @@ NOTHING = Search([], [], 0)
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 @pytest.mark.parametrize("load", [{}, {"rate": None, "concurrency": 64}])
 def test_ratios_come_near_to_balancing_both_pools(engine: str, load: dict[str, object]) -> None:
-    options = small_options(**ASKED | {"engine": engine} | load)
-    traffic = traffic_of(options)
-    found = search_pools(NOTHING, options, traffic, Prices())
+    asked = small_planning(**ASKED | {"engine": engine, "price": ()} | load)
+    found = search_pools(NOTHING, asked)
     candidates = found.candidates
     assert found.looked_at
     assert candidates
     assert [each.cost for each in candidates] == sorted(each.cost for each in candidates)
     for each in candidates:
         assert handover_problem(each.deployment) is None
-        assert each.gpus <= options.gpus_max
-        assert each.replicas == math.ceil(traffic.demand / each.load * (1 - 1e-9))
+        assert each.gpus <= asked.search.gpus_max
+        assert each.replicas == math.ceil(asked.traffic.demand / each.load * (1 - 1e-9))
         assert each.fleet is not None
         # What both pools carry at most, without queues, is beyond what is promised.
         bare = pool_rates(each.deployment, 4096, 256)
@@ -60,26 +59,23 @@ def test_ratios_come_near_to_balancing_both_pools(engine: str, load: dict[str, o
 def test_pools_that_were_measured_are_finalists_where_they_carry_the_traffic(
     found_again: bool,
 ) -> None:
-    options = small_options(**ASKED)
-    traffic = traffic_of(options)
-    found = search_pools(NOTHING, options, traffic, Prices()).candidates
+    asked = dataclasses.replace(small_planning(**ASKED | {"price": ()}), effort=Effort(of_pools=1))
+    found = search_pools(NOTHING, asked).candidates
     name = (
         found[-1].deployment.name
         if found_again
         else "llama-3.1-8b@prefill=9*(1xh100/tp1)+decode=1xh100/tp1"
     )
     run = MeasuredRun(parse_deployment(name).name, np.zeros(2))
-    with patch.object(finalists, "_OF_POOLS", 1):
-        chosen = choose_finalists(found, [run], options, traffic, Prices())
+    chosen = choose_finalists(found, [run], asked)
     assert (run.deployment in {each.deployment.name for each in chosen}) == found_again
 
 
 def test_bounds_that_no_worker_holds_leave_no_pools() -> None:
     for slo in ("ttft_p99<1ms", "tpot_p99<1ms"):
-        options = small_options(**ASKED | {"slo": slo})
-        assert search_pools(NOTHING, options, traffic_of(options), Prices()).candidates == []
-    options = small_options(**ASKED | {"engine": "llama.cpp"})
-    assert search_pools(NOTHING, options, traffic_of(options), Prices()).candidates == []
+        assert search_pools(NOTHING, small_planning(**ASKED | {"slo": slo})).candidates == []
+    asked = small_planning(**ASKED | {"engine": "llama.cpp"})
+    assert search_pools(NOTHING, asked).candidates == []
 
 
 @pytest.mark.long
@@ -106,11 +102,10 @@ def test_it_says_whether_splitting_pays(more: dict[str, object]) -> None:
 
 
 def test_a_study_of_plans_has_their_pools(tmp_path: Path) -> None:
-    options = small_options(**ASKED)
     names = [
         parse_deployment(each).name for each in (SPLIT, WHOLE, f"{SPLIT},kv=fp8,engine=sglang")
     ]
-    write_study(tmp_path / "study.yaml", options, traffic_of(options), names, 1)
+    write_study(small_planning(**ASKED, study=str(tmp_path / "study.yaml")), names, 1)
     launches = plan_study(read_study(tmp_path / "study.yaml"))
     assert {each.parsed.name for each in launches if each.parsed is not None} == set(names)
 
@@ -153,14 +148,13 @@ WHOLE, SPLIT = "llama-3.1-8b@1xh100/tp1", "llama-3.1-8b@prefill=1xh100/tp1+decod
 def test_it_says_from_which_load_splitting_pays(
     whole: list[float], split: list[float], pays_from: float | None, told: str
 ) -> None:
-    asked = small_options(rate=4, pools=True, confidence=0.0, miss_cost=0.1)
-    traffic = traffic_of(asked)
-    curve = Curve([SimulatedLoad(9.0, False, {}, 0, 0, 0, 0, 0, 0, limit="decode")], 4.0)
+    asked = small_planning(rate=4, pools=True, confidence=0.0, miss_cost=0.1)
+    curve = Curve([SimulatedLoad(9.0, False, {}, 0, 0, 0, limit="decode")], 4.0)
     known = [
         dataclasses.replace(finalist(*each), curve=curve)
         for each in ((WHOLE, whole), (SPLIT, split))
     ]
-    found = compare_split(rank_choices(known, traffic, asked), [], known, traffic, asked)
+    found = compare_split(rank_choices(known, asked), known, asked)
     assert found is not None
     assert found.pays_from == pays_from
     paying = [each for each in found.by_load if pays_from is not None and each.load >= pays_from]
@@ -189,8 +183,8 @@ def plan_of(deployment: str) -> DeploymentPlan:
 
 def test_a_decode_worker_is_rated_as_it_is_simulated() -> None:
     """On NVIDIA's GPUs it has smaller floors than the same engine whose steps hold prompts too."""
-    options = small_options(**ASKED | {"engine": "sglang"})
-    for each in search_pools(NOTHING, options, traffic_of(options), Prices()).candidates[:3]:
+    asked = small_planning(**ASKED | {"engine": "sglang"})
+    for each in search_pools(NOTHING, asked).candidates[:3]:
         assert each.fleet is not None
         assert each.fleet.prefill is not None
         most = most_users(each.fleet, each.fleet.prefill.rules, 4096, 256)

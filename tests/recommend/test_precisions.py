@@ -11,11 +11,11 @@ from asked import options, plans
 from loadstone.catalogue import parse_deployment
 from loadstone.core.summary import Finding
 from loadstone.engines import launch_of
-from loadstone.recommend import finalists
-from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.precisions import list_precisions
-from loadstone.recommend.result import Recommendation
-from loadstone.recommend.text import remarks
+from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.search import measured as measured_runs
+from loadstone.recommend.search.precisions import list_precisions
+from loadstone.recommend.tell.document import Recommendation
+from loadstone.recommend.tell.text import remarks
 
 
 def pairs(asked: RecommendOptions, gpu: str, engine: str) -> set[tuple[str, str]]:
@@ -66,8 +66,8 @@ def test_a_precision_whose_answers_were_wrong_is_left_out(
     told = Finding("answers_wrong", "error", "81.0% of 500 questions are answered right", "")
     cell = SimpleNamespace(verdict=SimpleNamespace(findings=[told]))
     measured = parse_deployment("llama-3.1-8b:fp8@1xh200/tp1,engine=sglang")
-    monkeypatch.setattr(finalists, "deployment_of_runs", lambda runs: measured)
-    monkeypatch.setattr(finalists, "summary_of", lambda run: SimpleNamespace(cells=[cell]))
+    monkeypatch.setattr(measured_runs, "deployment_of_runs", lambda runs: measured)
+    monkeypatch.setattr(measured_runs, "summary_of", lambda run: SimpleNamespace(cells=[cell]))
     asked = {"weights_dtype": None, "kv_dtype": None, "quality": "any"}
     failed = measured.weights_dtype, measured.kv_dtype
     assert failed in precisions_of(plans(**asked))

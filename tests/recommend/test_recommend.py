@@ -3,21 +3,23 @@ printed."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from asked import BOUNDS, PLANNED, options, plans, small_options
+from asked import BOUNDS, PLANNED, options, planning, plans, small_options, small_planning
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.recommend import asked_load, confirm
-from loadstone.recommend.confirm import ConfirmedPlan
-from loadstone.recommend.decide import PlanChoice
+from loadstone.recommend.demand.effort import Effort
+from loadstone.recommend.judge.choices import PlanChoice, rank_choices
+from loadstone.recommend.judge.confirm import Confirmation, ConfirmedPlan
+from loadstone.recommend.judge.errors import draw_errors
 from loadstone.recommend.recommend import recommend
-from loadstone.recommend.result import Recommendation
+from loadstone.recommend.search.finalists import rank_candidates, simulate_finalists
+from loadstone.recommend.tell.document import Recommendation
 from loadstone.studies.file import load_entries, read_study
 from loadstone.studies.plan import plan_study
 
@@ -260,13 +262,14 @@ def test_a_plan_that_breaks_on_the_whole_trace_is_not_said_to_hold(tmp_path: Pat
     trace = tmp_path / "trace.csv"
     lines = [f"{0.1 * at:.1f},300,30" for at in range(300)]
     trace.write_text("\n".join(["timestamp_s,input_tokens,output_tokens", *lines]) + "\n")
-    asked = small_options(rate=None, input=None, output=None, trace=str(trace), engine="vllm")
-    with (
-        patch.object(asked_load, "_WHOLE_REQUESTS", 10),
-        patch.object(confirm, "check_whole", lambda *_: (False, 300)),
-    ):
-        document = recommend(asked)
-    assert (document.holds, document.plans[0].p_slo) == (False, 0.0)
+    asked = small_planning(rate=None, input=None, output=None, trace=str(trace), engine="vllm")
+    asked = dataclasses.replace(asked, effort=Effort(whole_requests=10))
+    finalists = draw_errors(simulate_finalists(rank_candidates(asked), asked), asked)
+    choices = rank_choices(finalists, asked)
+    confirmation = Confirmation(choices, asked, check=lambda *_: (False, 300))
+    confirmed = confirmation.confirm()
+    assert (confirmation.holds(confirmed[0]), confirmed[0].figures.p_slo) == (False, 0.0)
+    assert confirmed[0].on_whole == 300
 
 
 @pytest.mark.parametrize(
@@ -280,9 +283,8 @@ def test_replicas_that_do_not_help_are_spared(likely, replicas: int) -> None:
     def simulate(choice, *_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(p_slo=likely[choice.replicas - 1])
 
-    with patch.object(confirm, "_simulate", simulate):
-        first = ConfirmedPlan(choices[2], simulate(choices[2]))  # type: ignore[arg-type]
-        spared = confirm._spare_replicas(first, choices, None, options(), learned=False)  # type: ignore[arg-type]
+    first = ConfirmedPlan(choices[2], simulate(choices[2]))  # type: ignore[arg-type]
+    spared = Confirmation(choices, planning(), simulate).spare_replicas(first)  # type: ignore[arg-type]
     assert spared.choice.replicas == replicas
 
 
@@ -291,7 +293,7 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(
     second: float, tried: list[str]
 ) -> None:
     """Plan a holds with three replicas, whose regret is 3; b would be next with `second`."""
-    counted, asked = [], options(plans=1)
+    counted, asked = [], planning(plans=1)
 
     def choice(name: str, replicas: int, regret: float) -> PlanChoice:
         deployment = SimpleNamespace(gpu=SimpleNamespace(name="h100"))
@@ -305,13 +307,7 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(
 
     finalists: dict[str, SimpleNamespace] = {}
     choices = [choice("a", 1, 1.0), choice("b", 2, second), choice("a", 3, 3.0)]
-    with (
-        patch.object(confirm, "_simulate", simulate),
-        patch.object(confirm, "_spare_replicas", lambda plan, *_, **__: plan),
-    ):
-        found = confirm.confirm_plans(
-            choices, SimpleNamespace(has_times=False), asked, learned=False
-        )  # type: ignore[arg-type]
+    found = Confirmation(choices, asked, simulate).confirm()  # type: ignore[arg-type]
     assert list(dict.fromkeys(counted)) == tried
     assert found[0].choice.finalist.name == tried[-1]
 

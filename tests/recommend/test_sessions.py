@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,13 +16,13 @@ from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.predict.simulator.latencies import task_times
 from loadstone.predict.steady_state import SteadyState
-from loadstone.recommend import candidates, finalists, sessions
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.demand.effort import FULL, Effort
+from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.sessions import run_steady
+from loadstone.recommend.demand.traffic import traffic_of
 from loadstone.recommend.recommend import recommend
-from loadstone.recommend.result import Recommendation
-from loadstone.recommend.sessions import run_steady
-from loadstone.recommend.text import render
-from loadstone.recommend.traffic import traffic_of
+from loadstone.recommend.tell.document import Recommendation
+from loadstone.recommend.tell.text import render
 from loadstone.workload.options import options_of
 
 ASKED = {
@@ -41,12 +40,8 @@ def options(**changed: Any) -> RecommendOptions:
 
 
 def plans(**changed: Any) -> Recommendation:
-    with (
-        patch.multiple(sessions, _LEAST_SESSIONS=8, _LEAST_CALLS=8),
-        patch.multiple(finalists, DRAWS=64, _CHEAPEST=1, _OF_GROUPS=1),
-        patch.object(candidates, "_MOST_STAGES", 1),
-    ):
-        return recommend(options(**changed))
+    few = Effort(stages=1, cheapest=1, of_groups=1, draws=64, sessions=8, calls=8)
+    return recommend(options(**changed), few)
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -77,7 +72,7 @@ def test_so_many_calls_are_measured_that_a_tail_can_be_seen(
     given = {"turns": str(turns), "input": "800", "output": "100", "concurrency": None} | load
     traffic = traffic_of(options(**given if load else given | {"concurrency": 20}))
     assert traffic.sessions is not None
-    plan = traffic.sessions.draw(traffic.demand, LEVEL, is_open=traffic.is_open)
+    plan = traffic.sessions.draw(traffic.demand, LEVEL, FULL, is_open=traffic.is_open)
     assert (plan.phase == 1).sum() >= 780
 
 
@@ -114,7 +109,9 @@ def test_sessions_are_drawn_whole(load: dict[str, Any]) -> None:
     # Prompts of 512, then all before with 32 of an answer and 512 more; all but the last 512 are
     # there already.
     assert traffic.lengths == pytest.approx((512 + 544, 32, (544 + 1088) / 3), rel=1e-3)
-    plan = traffic.sessions.draw(5 if traffic.demand == 5 else 0.5, LEVEL, is_open=traffic.is_open)
+    plan = traffic.sessions.draw(
+        5 if traffic.demand == 5 else 0.5, LEVEL, FULL, is_open=traffic.is_open
+    )
     measured = plan.turn[plan.phase == 1]
     assert len(measured) % 3 == 0
     assert measured.tolist() == [0, 1, 2] * (len(measured) // 3)

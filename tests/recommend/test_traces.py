@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from asked import options, plans
-from loadstone.analyse.compare.price import Prices
+from asked import options, planning, plans
 from loadstone.catalogue import parse_deployment
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.simulator.parts import find_busiest, hasten, thin
-from loadstone.recommend.candidates import make_candidate, search
-from loadstone.recommend.curve import simulate_load
-from loadstone.recommend.traffic import Traffic, traffic_of
+from loadstone.recommend.demand.planning import Planning
+from loadstone.recommend.demand.traffic import traffic_of
+from loadstone.recommend.search.candidates import make_candidate, search
+from loadstone.recommend.search.curve import simulate_load
 
 TRACED = {"rate": None, "input": None, "output": None}
 NAME = "llama-3.1-8b@1xh100/tp1,engine=vllm"
@@ -40,8 +40,8 @@ def write_trace(path: Path, *stretches: tuple[float, float, int, int], seed: int
     return path
 
 
-def traced(path: Path, **changed: object) -> Traffic:
-    return traffic_of(options(**(TRACED | {"trace": str(path)} | changed)))
+def traced(path: Path, **changed: object) -> Planning:
+    return planning(**(TRACED | {"trace": str(path)} | changed))
 
 
 # --- parts of a plan ------------------------------------------------------------------------------
@@ -49,7 +49,9 @@ def traced(path: Path, **changed: object) -> Traffic:
 
 @pytest.mark.parametrize("share", [0.01, 1 / 6, 0.5, 1.0, 2.5])
 def test_a_share_keeps_the_times_and_takes_as_many_as_it_says(share: float, tmp_path: Path) -> None:
-    plan = traced(write_trace(tmp_path / "t.csv", (30, 10, 100, 10), (10, 60, 100, 10))).plan
+    plan = traced(
+        write_trace(tmp_path / "t.csv", (30, 10, 100, 10), (10, 60, 100, 10))
+    ).traffic.plan
     part = thin(plan, share)
     assert len(part) == pytest.approx(share * len(plan), abs=1)
     assert part.cells[0].value == pytest.approx(share * plan.cells[0].value)
@@ -69,7 +71,7 @@ def test_hastened_arrivals_are_closer_and_nothing_else() -> None:
 def test_the_busiest_windows_are_those_of_most_work_and_lie_apart(tmp_path: Path) -> None:
     plan = traced(
         write_trace(tmp_path / "t.csv", (100, 20, 128, 32), (50, 10, 3000, 300), (100, 20, 128, 32))
-    ).plan
+    ).traffic.plan
     first, second = find_busiest(plan, plan.input_tokens + plan.output_tokens.astype(float), 500, 2)
     assert plan.input_tokens[first].mean() > 1500
     assert not set(first) & set(second)
@@ -85,10 +87,11 @@ def test_many_replicas_under_a_bursty_trace_are_as_fast_as_all_of_them_simulated
     tmp_path: Path,
 ) -> None:
     stretches = [(20, 60, 1024, 64), (4, 500, 1024, 64)] * 2
-    traffic = traced(write_trace(tmp_path / "t.csv", *stretches), slo="tpot_p90<30ms")
-    candidate = make_candidate(parse_deployment(NAME), options(), traffic, Prices(), {})
+    asked = traced(write_trace(tmp_path / "t.csv", *stretches), slo="tpot_p90<30ms")
+    traffic = asked.traffic
+    candidate = make_candidate(parse_deployment(NAME), asked)
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
-    some = simulate_load(candidate, traffic, traffic.demand / 24, 24)
+    some = simulate_load(candidate, asked, traffic.demand / 24, 24)
     run = run_cell(traffic.plan, 0, replace(fleet, replicas=24), grace_s=math.inf)
     whole = float(np.quantile(latencies_s(answered_rows(run))["tpot_s"], 0.9))
     assert some.figures["tpot_p90"] == pytest.approx(whole, rel=0.15)
@@ -121,8 +124,9 @@ def test_the_first_plan_holds_on_the_whole_trace(stretches, tmp_path: Path) -> N
     plan = found.plans[0]
     assert plan.checked.startswith("simulated on the whole trace")
     assert "the bounds hold by the best prediction" in plan.checked
-    traffic = traced(path, slo=slo)
-    candidate = make_candidate(parse_deployment(plan.deployment), options(), traffic, Prices(), {})
+    asked = traced(path, slo=slo)
+    traffic = asked.traffic
+    candidate = make_candidate(parse_deployment(plan.deployment), asked)
     fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
     run = run_cell(traffic.plan, 0, replace(fleet, replicas=plan.replicas), grace_s=math.inf)
     latencies = latencies_s(answered_rows(run))
@@ -145,7 +149,6 @@ def test_shared_prefixes_count_as_cached_where_candidates_are_chosen() -> None:
     }
     least = []
     for prefix in ("0", "7k"):
-        asked = options(**few, prefix=prefix)
-        least.append(search(asked, traffic_of(asked), Prices()).candidates[0].gpus)
+        least.append(search(planning(**few, prefix=prefix, price=())).candidates[0].gpus)
     assert least[1] * 3 <= least[0]
     assert traffic_of(options(**few, prefix="7k")).cached_tokens == 7 * 1024

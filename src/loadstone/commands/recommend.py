@@ -8,7 +8,7 @@ from typing import Annotated
 
 from loadstone.commands.flags import Json, option, takes
 from loadstone.commands.output import print_json, print_text
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.workload.options import RUN
 
 
@@ -28,12 +28,12 @@ def recommend(
 
     document = choose(options)
     if page is not None:
-        from loadstone.recommend.page import write_page
+        from loadstone.recommend.tell.page import write_page
 
         write_page(document, page, ["loadstone", *sys.argv[1:]])
     if json:
         print_json(document)
     else:
-        from loadstone.recommend.text import render
+        from loadstone.recommend.tell.text import render
 
         print_text(*render(document))

@@ -9,14 +9,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from loadstone.recommend.result import Recommendation
+    from loadstone.recommend.tell.document import Recommendation
 
 
 class _Wing(ModuleType):
     def __call__(self, model: str, **options: Any) -> Recommendation:
         """See loadstone.recommend()."""
         from loadstone.recommend import recommend as planner
-        from loadstone.recommend.options import RecommendOptions
+        from loadstone.recommend.demand.options import RecommendOptions
         from loadstone.workload.options import options_of
 
         return planner.recommend(options_of({"model": model, **options}, RecommendOptions))

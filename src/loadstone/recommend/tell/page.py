@@ -17,8 +17,13 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.core.units import show_share
 from loadstone.engines import rules_of
-from loadstone.recommend.result import DeploymentPlan, FinalistPoint, GpuChoice, Recommendation
-from loadstone.recommend.text import (
+from loadstone.recommend.tell.document import (
+    DeploymentPlan,
+    FinalistPoint,
+    GpuChoice,
+    Recommendation,
+)
+from loadstone.recommend.tell.text import (
     claim,
     describe_launch,
     footer,
@@ -28,6 +33,7 @@ from loadstone.recommend.text import (
     why_measure,
 )
 from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
+from loadstone.report.charts.theme import Figure
 from loadstone.report.data.wording import spell
 from loadstone.report.pages.html import frame_page, render
 from loadstone.report.table import Table
@@ -37,21 +43,13 @@ _STUDY_BYTES = 100_000
 
 
 def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()) -> None:
-    """Raises InputError where it cannot be written. `command`: what was asked, to be asked
-    again."""
+    """Write the page. `command`: what was asked, to be asked again. Raises InputError where it
+    cannot be written."""
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"-o {path}: a recommendation is an HTML page; name it e.g. plans.html")
-    best = document.plans[0]
-    finalists = {
-        (each.deployment, each.replicas): _finalist(each, document) for each in document.finalists
-    }
-    several, numbered = len(document.by_gpu) > 1, list(enumerate(document.plans, 1))
+    best, numbered = document.plans[0], list(enumerate(document.plans, 1))
+    several = len(document.by_gpu) > 1
     names = [f"{number}. {_words(plan)}" for number, plan in numbered]
-    planned = _known(document.plans, finalists)
-    of_gpus = _known(document.by_gpu, finalists) if several else planned
-    curves = {each.name: each for each in [*planned, *of_gpus]}
-    load_unit = document.traffic.unit
-    cost_unit = "dollars a month" if best.usd_per_month is not None else "GPUs"
     content = render(
         "plans.html",
         model=document.model,
@@ -63,26 +61,40 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         shorthands=[
             f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in numbered
         ],
-        remarks=[
-            spell(each) for each in (*remarks(document, gpus=False)[1:], *document.notes)
-        ],  # the first is said
-        figures=[
-            *([cost_figure(of_gpus, cost_unit, list(curves.values()))] if of_gpus else []),
-            *([load_figure(list(curves.values()), load_unit)] if curves else []),
-        ],
+        # The first is said above.
+        remarks=[spell(line) for line in (*remarks(document, gpus=False)[1:], *document.notes)],
+        figures=_draw(document, several=several),
         why=why_measure(document),
         measure=document.measure_next.command if document.measure_next else "",
         launch="\n".join(describe_launch(best)),
         command=shlex.join(command),
         study=document.study,
         study_text=_read_study(document.study),
-        rejected=_rejected(document),
+        rejected=_table_rejected(document),
         foot=footer(document),
     )
     with explain_os_error(f"-o {path}: cannot be written", "name another file"):
         path.write_text(
             frame_page(f"What to deploy for {document.model}", content), encoding="utf-8"
         )
+
+
+def _draw(document: Recommendation, *, several: bool) -> list[Figure]:
+    """Draw what the best plan of each GPU costs, and the loads that plans carry."""
+    finalists = {
+        (point.deployment, point.replicas): _finalist(point, document)
+        for point in document.finalists
+    }
+    planned = _find_finalists(document.plans, finalists)
+    of_gpus = _find_finalists(document.by_gpu, finalists) if several else planned
+    curves = list({finalist.name: finalist for finalist in [*planned, *of_gpus]}.values())
+    priced = document.plans[0].usd_per_month is not None
+    figures = []
+    if of_gpus:
+        figures.append(cost_figure(of_gpus, "dollars a month" if priced else "GPUs", curves))
+    if curves:
+        figures.append(load_figure(curves, document.traffic.unit))
+    return figures
 
 
 def describe_plan(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
@@ -95,16 +107,15 @@ def describe_plan(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
 def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
     """Write `8 × B200, one GPU each, vLLM, FP8 checkpoint of NVIDIA`."""
     deployment = parse_deployment(str(plan.deployment))
-    each = _NUMBERS.get(deployment.gpus, str(deployment.gpus))
+    replicas = "in one replica"
     if deployment.gpus == 1:
-        shared = "one GPU each" if plan.replicas > 1 else ""
-    else:
-        shared = (
-            f"{plan.replicas} replicas of {each} GPUs" if plan.replicas > 1 else "in one replica"
-        )
+        replicas = "one GPU each" if plan.replicas > 1 else ""
+    elif plan.replicas > 1:
+        gpus = _NUMBERS.get(deployment.gpus, str(deployment.gpus))
+        replicas = f"{plan.replicas} replicas of {gpus} GPUs"
     parts = [
         f"{plan.gpus} × {_gpu(deployment)}",
-        shared,
+        replicas,
         _describe_pools(deployment),
         engine_title(deployment.engine),
         _describe_weights(deployment),
@@ -126,34 +137,36 @@ def _gpu(deployment: Deployment) -> str:
 def _describe_weights(deployment: Deployment) -> str:
     """Say the precision of the weights, and whose checkpoint has it with this KV cache."""
     worker = deployment.decoder
-    wanted, rules = (worker.weights_dtype, worker.kv_dtype), rules_of(worker)
-    known = published(worker.model, worker.named)
-    found = next(
-        (each for each in known if (each.weights, each.kv) == wanted and rules.reads(each)), None
-    )
-    if found is None:
-        return f"{wanted[0].upper()} weights"
-    owner = found.name.partition("/")[0]
-    return (
-        f"{wanted[0].upper()} checkpoint of"
-        f" {owner.upper() if owner in ('nvidia', 'amd') else owner}"
-    )
+    precision, rules = (worker.weights_dtype, worker.kv_dtype), rules_of(worker)
+    title = precision[0].upper()
+    for checkpoint in published(worker.model, worker.named):
+        if (checkpoint.weights, checkpoint.kv) == precision and rules.reads(checkpoint):
+            owner = checkpoint.name.partition("/")[0]
+            owner = owner.upper() if owner in ("nvidia", "amd") else owner
+            return f"{title} checkpoint of {owner}"
+    return f"{title} weights"
 
 
 def _table_gpus(document: Recommendation) -> Table:
+    """Make a table of the best plan of each GPU, the cheapest first."""
     priced = document.plans[0].usd_per_month is not None
-    rows = []
-    for each in sorted(
-        document.by_gpu, key=lambda it: (it.deployment is None, it.usd_per_month or it.gpus or 0)
-    ):
-        if each.deployment is None:
-            why = each.why or "no plan holds the bounds within what is given"
-            rows.append([gpu_title(each.gpu), f"none: {why}", *[""] * (3 if priced else 1)])
-            continue
-        more = round(each.more_usd_per_month or 0.0)
-        cost = [f"{each.usd_per_month or 0:,.0f}", f"{more:+,}" if more else "-"] if priced else []
-        rows.append([gpu_title(each.gpu), _words(each), *cost, show_share(each.p_slo)])
     heads = ["GPU", "its best plan", *(["$ a month", "$ more a month"] if priced else []), "sure"]
+    rows = []
+    for best in sorted(
+        document.by_gpu,
+        key=lambda best: (best.deployment is None, best.usd_per_month or best.gpus or 0),
+    ):
+        row = [gpu_title(best.gpu)]
+        if best.deployment is None:
+            why = best.why or "no plan holds the bounds within what is given"
+            row += [f"none: {why}", *[""] * (len(heads) - 2)]
+        else:
+            row.append(_words(best))
+            if priced:
+                added = round(best.more_usd_per_month or 0.0)
+                row += [f"{best.usd_per_month or 0:,.0f}", f"{added:+,}" if added else "-"]
+            row.append(show_share(best.p_slo))
+        rows.append(row)
     return Table(
         title="The best plan of each GPU",
         heads=heads,
@@ -163,44 +176,42 @@ def _table_gpus(document: Recommendation) -> Table:
     )
 
 
-def _rejected(document: Recommendation) -> Table:
-    alike = [f"{each.count - 1:,}" if each.count > 1 else "" for each in document.rejected]
-    rows = [
-        [each.deployment, each.why, many]
-        for each, many in zip(document.rejected, alike, strict=True)
-    ]
+def _table_rejected(document: Recommendation) -> Table:
     return Table(
         title="Not advised",
         heads=["deployment", "why", "alike"],
         align="llr",
-        rows=rows,
+        rows=[
+            [row.deployment, row.why, f"{row.count - 1:,}" if row.count > 1 else ""]
+            for row in document.rejected
+        ],
         words=True,
     )
 
 
-def _known(
+def _find_finalists(
     plans: Sequence[DeploymentPlan | GpuChoice], finalists: dict[tuple[str, int], Finalist]
 ) -> list[Finalist]:
     keys = [(str(plan.deployment), plan.replicas) for plan in plans]
     return [finalists[key] for key in keys if key in finalists]
 
 
-def _finalist(each: FinalistPoint, document: Recommendation) -> Finalist:
-    cost = each.usd_per_month if each.usd_per_month is not None else float(each.gpus)
-    deployment = parse_deployment(each.deployment)
+def _finalist(point: FinalistPoint, document: Recommendation) -> Finalist:
+    cost = point.usd_per_month if point.usd_per_month is not None else float(point.gpus)
+    deployment = parse_deployment(point.deployment)
     return Finalist(
-        name=each.deployment,
-        words=_words(each),
+        name=point.deployment,
+        words=_words(point),
         gpu=_gpu(deployment),
         engine=engine_title(deployment.engine),
-        replicas=each.replicas,
+        replicas=point.replicas,
         cost=cost,
-        low=cost * each.needed_low,
-        high=cost * each.needed_high,
-        p_slo=each.p_slo,
-        loads=each.loads,
-        worst=each.worst,
-        share=document.traffic.value / each.replicas,
+        low=cost * point.needed_low,
+        high=cost * point.needed_high,
+        p_slo=point.p_slo,
+        loads=point.loads,
+        worst=point.worst,
+        share=document.traffic.value / point.replicas,
     )
 
 

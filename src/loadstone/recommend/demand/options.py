@@ -18,16 +18,18 @@ from loadstone.workload.options import (
     LOAD,
     RUN,
     SEARCH,
-    SHARE,
-    WORKLOAD,
     Flags,
     Limits,
+    WorkloadOptions,
     flag,
+    group,
+    list_in_docstring,
 )
 
 HOURS_PER_MONTH = 730.0
 _TRAFFIC = Limits("must be above 0 and at most 1,000,000,000", exclusive_minimum=0, maximum=1e9)
 _CONFIDENCE = Limits("must be 0 to 0.99", 0, maximum=0.99)
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6}
 _DOLLARS = re.compile(r"\$?(\d+\.?\d*|\.\d+)(k|m|)(/month|/hour|)", re.IGNORECASE)
 
 
@@ -36,54 +38,29 @@ def _dollars_per_month(value: object, name: str) -> float:
     found = _DOLLARS.fullmatch(str(value).replace(",", "").replace(" ", ""))
     if found is None:
         raise InputError(f"{name}: {value!r} is no budget; write e.g. 30k/month or 40/hour")
-    number, times, per = found.groups()
-    return (
-        float(number)
-        * {"k": 1e3, "m": 1e6}.get(times.lower(), 1.0)
-        * (HOURS_PER_MONTH if per.lower() == "/hour" else 1.0)
-    )
+    number, unit, period = (part.lower() for part in found.groups())
+    hours = HOURS_PER_MONTH if period == "/hour" else 1.0
+    return float(number) * _UNITS[unit] * hours
+
+
+_WORKLOAD = {
+    "input": "prompt tokens: 1024, 8k, uniform:512:1024, lognormal:1024:0.5 [default: 1024]",
+    "output": "output tokens, in the same forms [default: 128; a trace's own]",
+    "range_ratio": "{}",
+    "prefix": "tokens at the start of each prompt that its group shares",
+    "prefix_groups": "{}",
+    "trace": "the traffic is this trace's, at its own times",
+    "agents": "sessions of agents, those of this file; loads count them",
+    "turns": "conversations of so many turns: 4; loads count them",
+    "think_time": "with --turns: pause between them: 2s, exponential:2s",
+}
+"""Options of a workload that a traffic has, with their help."""
 
 
 @dataclasses.dataclass(kw_only=True)
-class RecommendOptions(Flags):
-    """The traffic, the bounds and the GPUs to choose among. The options of `loadstone
-    recommend`:"""
+class TrafficLoad(Flags):
+    """How much traffic there is, and the bounds under it."""
 
-    model: str = flag(
-        ARGUMENT,
-        "the model, by name or config.json, with its precision if that is fixed: llama-3.1-70b,"
-        " deepseek-r1:fp8",
-        dataclasses.MISSING,
-        text,
-        argument="model",
-    )
-    input: str | None = flag(
-        WORKLOAD,
-        "prompt tokens: 1024, 8k, uniform:512:1024, lognormal:1024:0.5 [default: 1024]",
-        read=values.text,
-    )
-    output: str | None = flag(
-        WORKLOAD, "output tokens, in the same forms [default: 128; a trace's own]", read=values.text
-    )
-    range_ratio: float = flag(
-        WORKLOAD, "draw lengths uniformly from [ratio·n, n]", 1.0, limits=SHARE
-    )
-    prefix: int = flag(
-        WORKLOAD, "tokens at the start of each prompt that its group shares", "0", values.tokens
-    )
-    prefix_groups: int = flag(WORKLOAD, "groups of prompts; prompts of a group share a prefix", 1)
-    trace: Path | None = flag(
-        WORKLOAD, "the traffic is this trace's, at its own times", read=values.path
-    )
-    agents: Path | None = flag(
-        WORKLOAD, "sessions of agents, those of this file; loads count them", read=values.path
-    )
-    turns: str | None = flag(
-        WORKLOAD, "conversations of so many turns: 4; loads count them", read=values.text
-    )
-    think_time: str | None = flag(
-        WORKLOAD, "with --turns: pause between them: 2s, exponential:2s", read=values.text
-    )
     rate: float | None = flag(
         LOAD, "requests/s to serve; of sessions, how many begin a second", limits=_TRAFFIC
     )
@@ -108,16 +85,22 @@ class RecommendOptions(Flags):
         text,
     )
     growth: float = flag(LOAD, "multiply the traffic by this", 1.0, limits=_TRAFFIC)
-    every: float = flag(
+    every_s: float = flag(
         LOAD,
         "with --trace: how often replicas are started and stopped",
         "1h",
         values.seconds,
         limits=Limits("must be above 0", exclusive_minimum=0),
     )
-    start_up: float = flag(
+    start_up_s: float = flag(
         LOAD, "with --trace: time until a replica that is started answers", "5m", values.seconds
     )
+
+
+@dataclasses.dataclass(kw_only=True)
+class SearchOptions(Flags):
+    """The deployments to choose among."""
+
     gpus: tuple[str, ...] = flag(
         SEARCH, "kinds of GPU to choose among, e.g. h200,b200,mi300x", dataclasses.MISSING, words
     )
@@ -158,6 +141,12 @@ class RecommendOptions(Flags):
         "speculative decoding: probability that a draft token is accepted [default: 0.7 ± 0.1]",
         limits=Limits("must be 0 to 1", 0, maximum=1),
     )
+
+
+@dataclasses.dataclass(kw_only=True)
+class ChoiceOptions(Flags):
+    """What plans cost, and by what they are ranked."""
+
     price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
     reserve: int = flag(
         SEARCH, "replicas that may fail: so many more than the traffic needs", 0, limits=AT_LEAST_0
@@ -193,6 +182,25 @@ class RecommendOptions(Flags):
         0.8,
         limits=_CONFIDENCE,
     )
+
+
+@dataclasses.dataclass(kw_only=True)
+class RecommendOptions(Flags):
+    """The traffic, the bounds and the GPUs to choose among. The options of `loadstone
+    recommend`:"""
+
+    model: str = flag(
+        ARGUMENT,
+        "the model, by name or config.json, with its precision if that is fixed: llama-3.1-70b,"
+        " deepseek-r1:fp8",
+        dataclasses.MISSING,
+        text,
+        argument="model",
+    )
+    workload: WorkloadOptions = group(WorkloadOptions, wording=_WORKLOAD)
+    load: TrafficLoad = group(TrafficLoad)
+    search: SearchOptions = group(SearchOptions)
+    choice: ChoiceOptions = group(ChoiceOptions)
     plans: int = flag(RUN, "plans to show", 3, limits=Limits("must be 1 to 20", 1, maximum=20))
     seed: int = flag(
         RUN,
@@ -204,3 +212,6 @@ class RecommendOptions(Flags):
     study: Path | None = flag(
         RUN, "write a study that measures these plans to this file", read=values.path
     )
+
+
+list_in_docstring(RecommendOptions)

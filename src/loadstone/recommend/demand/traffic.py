@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -23,17 +23,22 @@ from loadstone.predict.simulator.latencies import request_rows, task_times
 from loadstone.predict.simulator.parts import Rows, find_busiest, hasten, take_requests, thin
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import Lengths, SteadyState
-from loadstone.recommend.by_hour import Hours, split_hours
-from loadstone.recommend.options import RecommendOptions
-from loadstone.recommend.sessions import NO_SESSIONS, SessionFigures, SessionTraffic, find_lines
+from loadstone.recommend.demand.hours import Hours, split_hours
+from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.sessions import (
+    NO_SESSIONS,
+    SessionFigures,
+    SessionTraffic,
+    find_lines,
+)
 from loadstone.workload.draw import stagger
-from loadstone.workload.options import SimulateOptions, options_of
+from loadstone.workload.options import LoadOptions, RunOptions
 from loadstone.workload.planning import Planner
 from loadstone.workload.schedule import promised_tokens
 
-LEAST_REQUESTS, MOST_REQUESTS = 800, 8_000
+MAX_REQUESTS = 8_000
 _BURSTY_REQUESTS = 24_000
-_EVERY_REQUEST = 0.999
+_ALL_REQUESTS = 0.999
 """A bound on every request is taken as one on this share of them, where plans are chosen."""
 _WINDOWS = 10
 """A trace is cut into so many, of which each has its own mean lengths."""
@@ -85,9 +90,9 @@ class Traffic:
 
     @property
     def has_times(self) -> bool:
-        """Tell whether requests come at times that are to be kept: those of a trace, or in
+        """True where requests come at times that are to be kept: those of a trace, or in
         bunches."""
-        return self.is_open and self.plan.cells[0].process not in ("poisson", "constant")
+        return self.is_open and _has_times(self.plan)
 
     @property
     def is_open(self) -> bool:
@@ -105,51 +110,55 @@ class Traffic:
 
     def load_at(self, level: SteadyState) -> float:
         """Return what of the load a scheduler in that state carries."""
-        if self.sessions is None or self.is_open:
-            return level.rate_per_s / self.calls if self.is_open else max(1.0, level.users)
+        if self.is_open:
+            return level.rate_per_s / self.calls
+        if self.sessions is None:
+            return max(1.0, level.users)
         return level.rate_per_s / self.calls * float(self.sessions.tasks_s(level).mean())
 
     def session_figures(self, run: CellRun, load: float) -> SessionFigures:
         """Return the figures of the sessions of a replica under `load`."""
         if self.sessions is None:
             return NO_SESSIONS
-        spans, ended = task_times(run)[0], request_rows(run)["measured"] & ~np.isnan(run.end_s)
-        cached, prompts = (
-            np.array(each)[ended].sum() for each in (run.cached_tokens, run.requests.input_tokens)
-        )
-        each_s, (p50, p99) = float(spans.mean()), np.quantile(spans, (0.5, 0.99)).tolist()
-        alive_each, rate = (
-            (each_s, load * self.calls) if self.is_open else (1.0, load * self.calls / each_s)
-        )
+        ended = request_rows(run)["measured"] & ~np.isnan(run.end_s)
+        cached = np.array(run.cached_tokens)[ended].sum()
+        prompts = np.array(run.requests.input_tokens)[ended].sum()
+        spans_s, _ = task_times(run)
+        mean_s = float(spans_s.mean())
+        median_s, tail_s = np.quantile(spans_s, (0.5, 0.99)).tolist()
+        rate = load * self.calls
         return SessionFigures(
-            alive_each, rate, (p50, p99), split_tasks(run), float(cached / prompts)
+            alive_per_load=mean_s if self.is_open else 1.0,
+            requests_per_s=rate if self.is_open else rate / mean_s,
+            task_s=(median_s, tail_s),
+            parts=split_tasks(run),
+            cached_share=float(cached / prompts),
         )
 
     def latency_s(self, level: SteadyState, metric: str, quantile: float) -> float:
-        """Return by closed form a quantile of a latency."""
+        """Compute by closed form a quantile of a latency."""
         if metric == TASK and self.sessions is not None:
             return float(np.quantile(self.sessions.tasks_s(level), quantile))
         return level.latency_s(metric, quantile, self.output_tokens)
 
     def part(self, load: float, requests: int) -> Plan:
         """Return the traffic's first requests at so many per second, or so many under way."""
-        plan, cell = self.plan, self.plan.cells[0]
-        part = take_requests(plan, np.arange(min(requests, len(plan))))
+        cell = self.plan.cells[0]
+        part = take_requests(self.plan, np.arange(min(requests, len(self.plan))))
         if self.is_open:
-            cell = msgspec.structs.replace(
+            scaled = msgspec.structs.replace(
                 cell, value=load, time_scale=cell.time_scale * cell.value / load
             )
-            return replace(
-                part, cells=(cell,), intended_s=part.intended_s * (plan.cells[0].value / load)
-            )
+            return replace(part, cells=(scaled,), intended_s=part.intended_s * (cell.value / load))
         users, phase = max(1, round(load)), part.phase.copy()
         warm = min(users, len(phase) // 2)  # all of them come at once, and nobody does so later
         phase[:warm] = 0
-        output_tokens, cell = (
-            stagger(part.output_tokens, warm),
-            msgspec.structs.replace(cell, value=float(users)),
+        return replace(
+            part,
+            phase=phase,
+            output_tokens=stagger(part.output_tokens, warm),
+            cells=(msgspec.structs.replace(cell, value=float(users)),),
         )
-        return replace(part, phase=phase, output_tokens=output_tokens, cells=(cell,))
 
     def parts(self, load: float, requests: int, prompt_weight: float) -> list[Plan]:
         """Return plans of so many per second: of requests that have times of their own a share, in
@@ -167,181 +176,152 @@ class Traffic:
     def _find_windows(self, requests: int, prompt_weight: float) -> list[Rows]:
         if requests >= len(self.plan):
             return [np.arange(len(self.plan))]
-        key = 2.0 ** round(math.log2(max(prompt_weight, 1e-6))), 2 ** round(math.log2(requests))
-        if key not in self.windows:
-            work = (self.plan.input_tokens - _cached(self.plan)) * key[0] + self.plan.output_tokens
-            self.windows[key] = find_busiest(self.plan, work, min(key[1], len(self.plan)), 2)
-        return self.windows[key]
+        weight = 2.0 ** round(math.log2(max(prompt_weight, 1e-6)))
+        count = 2 ** round(math.log2(requests))
+        if (weight, count) not in self.windows:
+            computed = self.plan.input_tokens - _count_cached(self.plan)
+            work = computed * weight + self.plan.output_tokens
+            busiest = find_busiest(self.plan, work, min(count, len(self.plan)), 2)
+            self.windows[weight, count] = busiest
+        return self.windows[weight, count]
 
 
 def traffic_of(
-    options: RecommendOptions, seed: int | None = None, max_tokens: int | None = None
+    options: RecommendOptions, seed: int = _CHOICE_SEED, max_tokens: int | None = None
 ) -> Traffic:
     """Draw the traffic, without a seed as it is for every choice; sessions end before a call of
     more than `max_tokens`. Raises InputError: no load or two, no bound that can be held."""
     _check_load(options)
-    bounds = tuple(_bound(name, limit_s) for name, limit_s in parse_slo(options.slo))
-    given: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in (
-            "input",
-            "output",
-            "range_ratio",
-            "prefix",
-            "prefix_groups",
-            "turns",
-            "think_time",
-        )
-    }
-    given |= {"deployment": "", "warmup": 0, "seed": _CHOICE_SEED if seed is None else seed}
-    has_sessions = options.agents is not None or options.turns is not None
-    if not has_sessions and any(each.metric == TASK for each in bounds):
+    workload = options.workload
+    bounds = tuple(_bound(name, limit_s) for name, limit_s in parse_slo(options.load.slo))
+    has_sessions = workload.agents is not None or workload.turns is not None
+    if not has_sessions and any(bound.metric == TASK for bound in bounds):
         raise InputError(
             "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"
         )
-    if options.agents is not None:
-        given |= {"agents": options.agents, "trace": options.trace, "concurrency": 1}
-    elif options.trace is not None:
-        if options.input is not None:
-            raise InputError("--input: a trace has its own lengths; leave it out")
-        given |= {"trace": options.trace, "input": None, "prefix": 0}
-    elif options.rate is not None and not has_sessions:
-        # Of one request per second: the clock is scaled to whatever rate is looked at.
-        count = MOST_REQUESTS if options.burstiness in (1.0, math.inf) else _BURSTY_REQUESTS
-        given |= {"rate": 1.0, "requests": count, "burstiness": options.burstiness}
-    else:
-        given |= {"concurrency": 1, "requests": MOST_REQUESTS}
-    planner = Planner(options_of(given, SimulateOptions))
+    planner = Planner(_choose_run(options, seed))
     plan = planner.plan(max_tokens)
     if not len(plan):
-        raise InputError(f"{options.trace}: has no request")
-    if int(plan.output_tokens.max()) < 2 and (
-        name := next((b.name for b in bounds if b.metric == "tpot"), None)
-    ):
+        raise InputError(f"{workload.trace}: has no request")
+    paced = [bound.name for bound in bounds if bound.metric == "tpot"]
+    if paced and int(plan.output_tokens.max()) < 2:
         raise InputError(
-            f"--slo {name}: answers of one token have no time between tokens; give a longer"
+            f"--slo {paced[0]}: answers of one token have no time between tokens; give a longer"
             " --output"
         )
-    hours = split_hours(options, plan) if options.trace is not None else None
-    plan = plan if hours is None else hours.busiest
-    demand = float((options.rate or options.concurrency or plan.cells[0].value) * options.growth)
     calls = len(plan) / max(1, int((plan.turn <= 0).sum()))
-    sessions = (
-        SessionTraffic(planner, max_tokens, calls, find_lines(plan)) if has_sessions else None
-    )
-    if (
-        plan.cells[0].is_open
-        and options.rate is not None
-        and plan.cells[0].process not in ("poisson", "constant")
-    ):
+    hours = None if workload.trace is None else split_hours(options.load, plan)
+    if hours is not None:
+        plan = hours.busiest
+    value = options.load.rate or options.load.concurrency or plan.cells[0].value
+    demand = float(value * options.load.growth)
+    if options.load.rate is not None and plan.cells[0].is_open and _has_times(plan):
         plan = hasten(plan, demand / plan.cells[0].value)
-    cached = float(_cached(plan).mean())
     return Traffic(
         plan=plan,
-        kind="concurrency" if options.concurrency is not None else "rate",
+        kind="concurrency" if options.load.concurrency is not None else "rate",
         demand=demand,
         input_tokens=float(whole_prompts(plan, 0).mean()),
         output_tokens=float(max(2.0, plan.output_tokens.mean())),
         bounds=bounds,
         hours=hours.scale(demand) if hours is not None else None,
-        cached_tokens=cached,
-        levels=_cut_levels(plan) if options.trace is not None else (),
-        sessions=sessions,
+        cached_tokens=float(_count_cached(plan).mean()),
+        levels=_cut_levels(plan) if workload.trace is not None else (),
+        sessions=(
+            SessionTraffic(planner, max_tokens, calls, find_lines(plan)) if has_sessions else None
+        ),
     )
 
 
+def _choose_run(options: RecommendOptions, seed: int) -> RunOptions:
+    """Return the run whose requests are the traffic: a trace whole, else as many as can tell."""
+    workload, load = options.workload, options.load
+    has_sessions = workload.agents is not None or workload.turns is not None
+    replays = workload.trace is not None and workload.agents is None
+    if replays and workload.input is not None:
+        raise InputError("--input: a trace has its own lengths; leave it out")
+    requests = replace(workload, seed=seed, prefix=0 if replays else workload.prefix)
+    if replays:
+        chosen = LoadOptions(warmup=0)
+    elif workload.agents is not None:
+        chosen = LoadOptions(concurrency=(1,), warmup=0)
+    elif load.rate is not None and not has_sessions:
+        # Of one request per second: the clock is scaled to whatever rate is looked at.
+        count = MAX_REQUESTS if load.burstiness in (1.0, math.inf) else _BURSTY_REQUESTS
+        chosen = LoadOptions(rate=(1.0,), requests=(count,), burstiness=load.burstiness, warmup=0)
+    else:
+        chosen = LoadOptions(concurrency=(1,), requests=(MAX_REQUESTS,), warmup=0)
+    return RunOptions(workload=requests, load=chosen)
+
+
 def _check_load(options: RecommendOptions) -> None:
-    if options.trace is not None and (options.rate is not None or options.concurrency is not None):
+    workload, load = options.workload, options.load
+    has_sessions = workload.agents is not None or workload.turns is not None
+    if workload.trace is not None and (load.rate is not None or load.concurrency is not None):
         raise InputError("--trace: comes at its own times; leave --rate and --concurrency out")
-    if options.rate is not None and options.concurrency is not None:
+    if load.rate is not None and load.concurrency is not None:
         raise InputError("--rate, --concurrency: are two loads; give one")
-    if options.burstiness != 1 and (options.rate is None or options.agents or options.turns):
+    if load.burstiness != 1 and (load.rate is None or has_sessions):
         raise InputError(
             "--burstiness: says how arrivals at a rate are spread; it goes with --rate, of no"
             " sessions"
         )
-    if options.pools and (options.agents or options.turns):
+    if options.search.pools and has_sessions:
         raise InputError("--pools: sessions are planned without pools; leave it out")
-    if options.trace is None and options.rate is None and options.concurrency is None:
+    if workload.trace is None and load.rate is None and load.concurrency is None:
         raise InputError(
             "--rate: say how much traffic there is, --rate 20 or --concurrency 200 or --trace FILE"
         )
-    if options.objective == "throughput" and options.concurrency is None:
+    if options.choice.objective == "throughput" and load.concurrency is None:
         raise InputError(
             "--objective throughput: is of a batch; give --concurrency, its requests under way at"
             " once"
         )
 
 
-def _cached(plan: Plan) -> NDArray[np.float64]:
+def _has_times(plan: Plan) -> bool:
+    return plan.cells[0].process not in ("poisson", "constant")
+
+
+def _count_cached(plan: Plan) -> NDArray[np.float64]:
     """Count by request the tokens that a prefix cache with enough room would have."""
     if not shares(plan, 0):
         return np.zeros(len(plan))
     prompts, shared = whole_prompts(plan, 0), promised_tokens(plan, 0)
-    said = np.append(0, (prompts + plan.output_tokens)[:-1])  # what a later turn brings again
-    return np.asarray(np.clip(np.where(shared < 0, said, shared), 0, prompts - 1), float)
+    repeated = np.append(0, (prompts + plan.output_tokens)[:-1])  # what a later turn brings again
+    return np.asarray(np.clip(np.where(shared < 0, repeated, shared), 0, prompts - 1), float)
 
 
 def _cut_levels(plan: Plan) -> tuple[TrafficLevel, ...]:
     """Return the mean of a trace, and of its windows those that no other exceeds in tokens of
     prompts and of answers: whatever either costs, the most work is in one of these."""
-    times_s, new = plan.intended_s, plan.input_tokens - _cached(plan)
+    times_s, computed = plan.intended_s, plan.input_tokens - _count_cached(plan)
     span_s = float(times_s[-1] - times_s[0]) or 1.0
     window = np.minimum((times_s - times_s[0]) / span_s * _WINDOWS, _WINDOWS - 1).astype(int)
     counts = np.bincount(window, minlength=_WINDOWS)
-    asked = np.stack(
-        [np.bincount(window, each, _WINDOWS) for each in (new, plan.output_tokens)], axis=1
+    work = np.stack(
+        [np.bincount(window, tokens, _WINDOWS) for tokens in (computed, plan.output_tokens)],
+        axis=1,
     )
     picked: dict[int, None] = {}
-    for angle in (0.0, 0.05, 0.2, 0.5, 0.8, 1.0):
-        weights = np.array([angle, 1 - angle]) / np.maximum(1.0, asked.sum(axis=0))
-        picked.setdefault(int(np.argmax(asked @ weights)))
-    rows = [np.flatnonzero(window == each) for each in picked if counts[each]]
-    return tuple(
-        TrafficLevel(
-            len(each) * _WINDOWS / len(plan),
-            Lengths(
-                float(plan.input_tokens[each].mean()),
-                float(max(2.0, plan.output_tokens[each].mean())),
-                float((plan.input_tokens[each] - new[each]).mean()),
-            ),
+    for share in (0.0, 0.05, 0.2, 0.5, 0.8, 1.0):
+        weights = np.array([share, 1 - share]) / np.maximum(1.0, work.sum(axis=0))
+        picked.setdefault(int(np.argmax(work @ weights)))
+    levels = []
+    for number in picked:
+        rows = np.flatnonzero(window == number)
+        if not counts[number]:
+            continue
+        lengths = Lengths(
+            float(plan.input_tokens[rows].mean()),
+            float(max(2.0, plan.output_tokens[rows].mean())),
+            float((plan.input_tokens[rows] - computed[rows]).mean()),
         )
-        for each in rows
-    )
-
-
-def asked_workload(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, Any]:
-    """Return the options of `bench` that say what one of so many replicas is asked, but for the
-    load."""
-    if options.trace is not None:
-        return dict(replayed(options, traffic, replicas))
-    drawn, prefix = options.agents is None, options.prefix or None
-    named = {
-        "agents": None if drawn else str(options.agents),
-        "input": options.input or "1024" if drawn else None,
-        "output": options.output or ("128" if drawn else None),
-        "range-ratio": options.range_ratio if options.range_ratio < 1 else None,
-        "prefix": prefix,
-        "prefix-groups": prefix and options.prefix_groups,
-        "turns": options.turns,
-        "think-time": options.think_time,
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
-def replayed(options: RecommendOptions, traffic: Traffic, replicas: int) -> dict[str, str]:
-    """Return options of `bench` that give one replica its share of the trace, of its busiest
-    window."""
-    share, named = options.growth / replicas, {"trace": str(options.trace)}
-    if traffic.hours is not None:
-        named["trace-window"] = traffic.hours.window
-    if share < 1:
-        named["trace-sample"] = f"{share:.3g}"
-    return named if share <= 1 else named | {"time-scale": f"{1 / share:.3g}"}
+        levels.append(TrafficLevel(len(rows) * _WINDOWS / len(plan), lengths))
+    return tuple(levels)
 
 
 def _bound(name: str, limit_s: float) -> QuantileBound:
     metric, _, percentile = name.partition("_")
-    return QuantileBound(
-        name, metric, PERCENTILES[percentile] if percentile else _EVERY_REQUEST, limit_s
-    )
+    quantile = PERCENTILES[percentile] if percentile else _ALL_REQUESTS
+    return QuantileBound(name, metric, quantile, limit_s)

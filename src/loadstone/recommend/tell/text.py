@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_number, show_seconds, show_share
-from loadstone.recommend.result import ByHour, DeploymentPlan, Recommendation
+from loadstone.recommend.judge.by_hour import ByHour
+from loadstone.recommend.judge.host_memory import HostMemory
+from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
 from loadstone.report.table import Shown, Table
 
-_REJECTED = 8
+_MAX_REJECTED = 8
 """Kinds of deployments that are not advised and are shown."""
 
 
 def render(document: Recommendation) -> list[Shown]:
     """Show the answer, the plans, why others are not advised, and what to measure next."""
+    numbered = list(enumerate(document.plans, 1))
     parts: list[Shown] = [answer(document), ""]
-    parts += [
-        f"{number}: {plan.replicas} × {plan.deployment}"
-        for number, plan in enumerate(document.plans, 1)
-    ]
-    table = plan_table(document, [str(number) for number in range(1, len(document.plans) + 1)])
+    parts += [f"{number}: {plan.replicas} × {plan.deployment}" for number, plan in numbered]
+    table = plan_table(document, [str(number) for number, _ in numbered])
     parts += ["", table, *remarks(document), "", *document.notes]
     if document.rejected:
         parts += ["", "Not advised:"]
-        for each in document.rejected[:_REJECTED]:
-            many = f" (and {each.count - 1:,} like it)" if each.count > 1 else ""
-            parts.append(f"  {each.deployment}{many}: {each.why}")
-        if len(document.rejected) > _REJECTED:
-            parts.append(f"  {len(document.rejected) - _REJECTED} more kinds with --json")
+        for rejected in document.rejected[:_MAX_REJECTED]:
+            alike = f" (and {rejected.count - 1:,} like it)" if rejected.count > 1 else ""
+            parts.append(f"  {rejected.deployment}{alike}: {rejected.why}")
+        if len(document.rejected) > _MAX_REJECTED:
+            parts.append(f"  {len(document.rejected) - _MAX_REJECTED} more kinds with --json")
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
-    if commands := describe_launch(document.plans[0]):
+    commands = describe_launch(document.plans[0])
+    if commands:
         parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in commands)]
     if document.study:
         parts += [
@@ -51,14 +52,12 @@ def plan_table(document: Recommendation, names: list[str]) -> Table:
 
 
 def _row(plan: DeploymentPlan) -> list[str]:
+    latencies = (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)
     row = [
         str(plan.gpus),
         show_share(plan.p_slo),
         f"{plan.headroom:+,.0%}",
-        *(
-            show_seconds(each)
-            for each in (plan.ttft_s.p50, plan.ttft_s.p99, plan.tpot_s.p50, plan.tpot_s.p99)
-        ),
+        *map(show_seconds, latencies),
     ]
     if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
         mtok = plan.usd_per_mtok
@@ -72,30 +71,28 @@ def _row(plan: DeploymentPlan) -> list[str]:
 
 def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     """Say what is to be known of the plans, with `gpus` also the best plan of each kind of GPU."""
-    plans = list(enumerate(document.plans, 1))
-    priced = document.plans[0].usd_per_month_one_down is not None
-    costs = [_describe_costs(document)] if priced else []
-    checks = [f"Plan {number} was {plan.checked}." for number, plan in plans if plan.checked]
-    hourly = [
-        _describe_hours(number, plan.replicas, plan.by_hour)
-        for number, plan in plans
-        if plan.by_hour is not None
-    ]
-    why = [f"Plan {number}: {plan.why}." for number, plan in plans[:1] if plan.why]
-    binds = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in plans]
-    further = [f"Plan 1: {document.plans[0].further}."] if document.plans[0].further else []
-    warned = by_key((each, number) for number, plan in plans for each in plan.warnings)
-    warnings = [f"{_name_plans(numbers)}: {each}." for each, numbers in warned.items()]
-    hourly += _describe_sessions(document)
+    numbered = list(enumerate(document.plans, 1))
+    first = document.plans[0]
+    lines = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in numbered]
+    if first.why:
+        lines.append(f"Plan 1: {first.why}.")
+    if first.further:
+        lines.append(f"Plan 1: {first.further}.")
+    if first.usd_per_month_one_down is not None:
+        lines.append(_describe_costs(document))
+    lines += [f"Plan {number} was {plan.checked}." for number, plan in numbered if plan.checked]
+    for number, plan in numbered:
+        if plan.by_hour is not None:
+            lines.append(_describe_hours(number, plan.replicas, plan.by_hour))
+    lines += _describe_sessions(document)
+    if document.host_memory is not None:
+        lines.append(_describe_host_memory(document.host_memory))
+    if gpus:
+        lines += _describe_gpus(document)
+    warned = by_key((warning, number) for number, plan in numbered for warning in plan.warnings)
     return [
-        *binds,
-        *why,
-        *further,
-        *costs,
-        *checks,
-        *hourly,
-        *(_describe_gpus(document) if gpus else []),
-        *warnings,
+        *lines,
+        *(f"{_name_plans(numbers)}: {warning}." for warning, numbers in warned.items()),
     ]
 
 
@@ -111,48 +108,47 @@ def _name_plans(numbers: list[int]) -> str:
 
 def describe_launch(plan: DeploymentPlan) -> list[str]:
     """Return the commands of a replica, and the files that they name."""
-    files = [
-        line
-        for name, content in plan.files.items()
-        for line in (f"{name}:", *content.rstrip().splitlines())
-    ]
-    return [*plan.launch, *files]
+    lines = list(plan.launch)
+    for name, content in plan.files.items():
+        lines += [f"{name}:", *content.rstrip().splitlines()]
+    return lines
 
 
 def _describe_costs(document: Recommendation) -> str:
     """Say what the plans cost with a replica that may be down, and in whole nodes."""
-    down = ", ".join(f"${plan.usd_per_month_one_down or 0.0:,.0f}" for plan in document.plans)
+    costs = ", ".join(f"${plan.usd_per_month_one_down or 0.0:,.0f}" for plan in document.plans)
     nodes = [plan.usd_per_month_whole_nodes for plan in document.plans]
-    line = f"With a replica more, so that one may be down: {down} a month"
-    if any(each is not None for each in nodes):
-        whole = ", ".join("the same" if each is None else f"${each:,.0f}" for each in nodes)
+    line = f"With a replica more, so that one may be down: {costs} a month"
+    if any(cost is not None for cost in nodes):
+        whole = ", ".join("the same" if cost is None else f"${cost:,.0f}" for cost in nodes)
         line += f"; where GPUs are rented by the node: {whole}"
     return f"{line}."
 
 
 def _describe_sessions(document: Recommendation) -> list[str]:
-    lines = [
+    return [
         f"Plan {number}: up to {show_number(plan.sessions_per_gpu)} sessions alive per GPU; under"
         f" the load one takes {show_seconds(plan.task_s.p50)} (p99"
         f" {show_seconds(plan.task_s.p99)}), with {plan.cached_share:.0%} cached."
         for number, plan in enumerate(document.plans, 1)
         if plan.sessions_per_gpu is not None and plan.task_s is not None
     ]
-    if (host := document.host_memory) is None:
-        return lines
-    name = f"Host memory (kv_host={host.kv_host}{', assumed' * host.assumed})"
+
+
+def _describe_host_memory(host: HostMemory) -> str:
+    name = f"Host memory (kv_host={host.kv_host}{', assumed' if host.assumed else ''})"
     if host.why:
-        return [*lines, f"{name} is not weighed on plan 1: {host.why}."]
-    dollars = " and ".join(f"${each:,.0f}" for each in host.usd_per_month or ())
-    return [
-        *lines,
+        return f"{name} is not weighed on plan 1: {host.why}."
+    sessions, cached = host.sessions_per_gpu, host.cached_share
+    cost = ""
+    if host.usd_per_month:
+        cost = f", ${host.usd_per_month[0]:,.0f} and ${host.usd_per_month[1]:,.0f} a month"
+    return (
         f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU"
-        " carries {:.3g} and {:.3g} sessions, {:.0%} and {:.0%} of prompts are cached"
-        " under the larger load, and it takes {} and {} GPUs".format(
-            *host.sessions_per_gpu, *host.cached_share, *host.gpus
-        )
-        + f"{dollars and f', {dollars} a month'}, by the best prediction.",
-    ]
+        f" carries {sessions[0]:.3g} and {sessions[1]:.3g} sessions, {cached[0]:.0%} and"
+        f" {cached[1]:.0%} of prompts are cached under the larger load, and it takes"
+        f" {host.gpus[0]} and {host.gpus[1]} GPUs{cost}, by the best prediction."
+    )
 
 
 def _describe_gpus(document: Recommendation) -> list[str]:
@@ -160,36 +156,29 @@ def _describe_gpus(document: Recommendation) -> list[str]:
     if len(document.by_gpu) < 2:
         return []
     lines = []
-    for each in document.by_gpu:
-        if each.deployment is None:
-            lines.append(
-                f"On {each.gpu}: nothing,"
-                f" {each.why or 'none that holds the bounds within what is given'}."
-            )
+    for best in document.by_gpu:
+        if best.deployment is None:
+            why = best.why or "none that holds the bounds within what is given"
+            lines.append(f"On {best.gpu}: nothing, {why}.")
             continue
         cost = ""
-        if each.usd_per_month is not None:
-            cost = f", ${each.usd_per_month:,.0f} a month ({each.more_usd_per_month:+,.0f})"
+        if best.usd_per_month is not None:
+            cost = f", ${best.usd_per_month:,.0f} a month ({best.more_usd_per_month:+,.0f})"
         lines.append(
-            f"On {each.gpu}: {each.replicas} × {each.deployment}, {each.gpus} GPUs{cost}, P"
-            f" {show_share(each.p_slo)} ({100 * each.more_p_slo:+.0f})."
+            f"On {best.gpu}: {best.replicas} × {best.deployment}, {best.gpus} GPUs{cost}, P"
+            f" {show_share(best.p_slo)} ({100 * best.more_p_slo:+.0f})."
         )
     return lines
 
 
 def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
     window = "hour" if plan.every_s == 3600 else f"{plan.every_s / 60:g} min"
-    cost = plan.usd_per_month
-    broken = (
-        f"; in {plan.broken} of {len(plan.replicas)} not even all hold the bounds"
-        if plan.broken
-        else ""
-    )
-    paid = (
-        f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})"
-        if cost is not None
-        else ""
-    )
+    broken, paid = "", ""
+    if plan.broken:
+        broken = f"; in {plan.broken} of {len(plan.replicas)} not even all hold the bounds"
+    if plan.usd_per_month is not None:
+        cost = plan.usd_per_month
+        paid = f", ${cost.value:,.0f} a month ({cost.low:,.0f} to {cost.high:,.0f})"
     return (
         f"Plan {number} by the {window}: {min(plan.replicas)} to {max(plan.replicas)} replicas,"
         f" {plan.gpus:.1f} GPUs on average with {plan.start_up_s / 60:g} min to start{paid}:"
@@ -198,19 +187,20 @@ def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
 
 
 def why_measure(document: Recommendation) -> str:
+    """Say what the advised measurement is worth."""
     step = document.measure_next
     if step is None:
         return "No single measurement is expected to change the choice for the better."
-    unit = "a month" if document.plans[0].usd_per_month is not None else "GPUs"
-    unit = "tokens/s" if document.objective == "throughput" else unit
+    sign, unit = "", "GPUs"
+    if document.objective == "throughput":
+        unit = "tokens/s"
+    elif document.plans[0].usd_per_month is not None:
+        sign, unit = "$", "a month"
     count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
-    now, after = (
-        f"{'$' * (unit == 'a month')}{_plain(regret)}"
-        for regret in (step.regret_now, step.regret_after)
-    )
     return (
-        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from {now}"
-        f" to {after} {unit}. Give the run folder to --with afterwards."
+        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from"
+        f" {sign}{_plain(step.regret_now)} to {sign}{_plain(step.regret_after)} {unit}. Give the"
+        " run folder to --with afterwards."
     )
 
 
@@ -219,6 +209,7 @@ def _plain(value: float) -> str:
 
 
 def footer(document: Recommendation) -> str:
+    """Say how much was looked at, and how long it took."""
     ranking_s, simulating_s = document.seconds["ranking"], document.seconds["simulating"]
     ranked, finalists = f"{document.deployments_ranked:,} deployments", len(document.finalists)
     return f"{ranked} ranked in {ranking_s:.1f} s, {finalists} simulated in {simulating_s:.1f} s"
@@ -237,21 +228,19 @@ def say_nearest(confidence: float) -> str:
 
 def claim(document: Recommendation) -> str:
     """Say what the first plan holds under which load, and how surely."""
-    best = document.plans[0]
-    traffic = document.traffic
+    best, traffic = document.plans[0], document.traffic
     load = f"{traffic.value:{'.4g' if traffic.kind == 'rate' else 'g'}} {traffic.unit}"
-    load += ", the busiest of the trace" if best.by_hour is not None else ""
+    if best.by_hour is not None:
+        load += ", the busiest of the trace"
     bounds = ", ".join(
-        f"{each.metric} p{each.quantile * 100:g} < {show_seconds(each.bound_s)}"
-        for each in document.slo
+        f"{bound.metric} p{bound.quantile * 100:g} < {show_seconds(bound.bound_s)}"
+        for bound in document.slo
     )
     gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
     calls = "" if traffic.sessions is None else f"{traffic.sessions:.3g} calls of "
-    gives = (
-        f", and give {best.output_tokens_per_s:,.0f} tokens/s"
-        if document.objective == "throughput"
-        else ""
-    )
+    gives = ""
+    if document.objective == "throughput":
+        gives = f", and give {best.output_tokens_per_s:,.0f} tokens/s"
     return (
         f"{gpus} {bounds} at {load} ({calls}{traffic.input_tokens:,.0f} tokens in,"
         f" {traffic.output_tokens:,.0f} out) with a probability of {show_share(best.p_slo)}{gives}"

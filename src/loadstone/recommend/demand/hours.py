@@ -1,4 +1,4 @@
-"""Capacity by the hour: how many replicas run when, where a trace's traffic rises and falls.
+"""A trace by the hour: what each of its windows asks for, and how many replicas run in it.
 
 What a plan must carry is the busiest window of the trace. In the others as many replicas run as
 leave each no more requests per second than it has there, or more where these would not hold the
@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.predict.simulator.parts import take_requests
-from loadstone.recommend.options import RecommendOptions
+from loadstone.recommend.demand.options import TrafficLoad
 
 Array = NDArray[np.float64]
 _PROMPT_WEIGHT = 0.2
 """What a token of a prompt counts, in tokens of an answer, where windows are compared before a GPU
 is known."""
-_MOST_WINDOWS = 20_000
+_MAX_WINDOWS = 20_000
 """Two years by the hour. Each is simulated, and counted in a thousand draws."""
 
 
@@ -53,20 +53,24 @@ class Hours:
         """Return the same with `demand` in the busiest window."""
         return replace(self, rates=self.rates * (demand / self.rates.max()))
 
-    def replicas(self, each: Array | float, reserve: int) -> Array:
-        """Count replicas by window (last axis), where one carries `each`; not those that start for
-        a later one."""
-        return np.asarray(np.maximum(1.0, np.ceil(self.rates / each * (1 - 1e-9))) + reserve)
+    def replicas(self, carried: Array | float, reserve: int) -> Array:
+        """Count replicas by window (last axis), where one carries `carried` requests/s; not those
+        that start for a later one."""
+        needed = np.maximum(1.0, np.ceil(self.rates / carried * (1 - 1e-9)))
+        return np.asarray(needed + reserve)
 
     def mean(self, replicas: Array) -> Array:
         """Average the replicas that are paid for over the trace, those that start up too."""
         whole, rest_s = divmod(self.start_up_s, self.every_s)
-        ahead, covered, ahead_of = replicas, 1, min(int(whole) + 1, replicas.shape[-1])
-        while covered < ahead_of:
-            step = min(covered, ahead_of - covered)
-            ahead, covered = np.maximum(ahead, np.roll(ahead, -step, axis=-1)), covered + step
-        started = np.maximum(0.0, np.roll(ahead, -1, axis=-1) - ahead)
-        mean: Array = (ahead + started * rest_s / self.every_s).mean(axis=-1)
+        windows = min(int(whole) + 1, replicas.shape[-1])
+        # The most that any of so many windows needs, this one the first: doubled as far as it goes.
+        paid, covered = replicas, 1
+        while covered < windows:
+            step = min(covered, windows - covered)
+            paid = np.maximum(paid, np.roll(paid, -step, axis=-1))
+            covered += step
+        started = np.maximum(0.0, np.roll(paid, -1, axis=-1) - paid)
+        mean: Array = (paid + started * rest_s / self.every_s).mean(axis=-1)
         return mean
 
     def followed(self, replicas: int, reserve: int) -> Array:
@@ -74,37 +78,37 @@ class Hours:
         return self.replicas(float(self.rates.max()) / (replicas - reserve), reserve)
 
 
-def split_hours(options: RecommendOptions, plan: Plan) -> Hours | None:
+def split_hours(load: TrafficLoad, plan: Plan) -> Hours | None:
     """Split the whole trace into windows; None where it is no longer than one and a half. Raises
     InputError: too many."""
-    times_s, every_s = plan.intended_s, options.every
-    if times_s[-1] > every_s * _MOST_WINDOWS:
+    times_s, every_s = plan.intended_s, load.every_s
+    if times_s[-1] > every_s * _MAX_WINDOWS:
         raise InputError(
             f"--every {every_s:g}s: cuts the trace, {times_s[-1]:,.0f} s, into more than"
-            f" {_MOST_WINDOWS:,} windows; give {math.ceil(times_s[-1] / _MOST_WINDOWS)}s or more"
+            f" {_MAX_WINDOWS:,} windows; give {math.ceil(times_s[-1] / _MAX_WINDOWS)}s or more"
         )
-    count = int(
-        times_s[-1] / every_s + 0.5
-    )  # the last is half as long as the others, to one and a half times
+    # The last is half as long as the others, to one and a half times.
+    count = int(times_s[-1] / every_s + 0.5)
     if count < 2:
         return None
     lengths_s = np.full(count, every_s)
     lengths_s[-1] = times_s[-1] - (count - 1) * every_s
     window = np.minimum(times_s // every_s, count - 1).astype(np.int64)
     rates = np.bincount(window, minlength=count) / lengths_s
-    work = (
-        np.bincount(window, _PROMPT_WEIGHT * plan.input_tokens + plan.output_tokens, count)
-        / lengths_s
-    )
-    at = int(np.argmax(work))
-    plans = tuple(
-        take_requests(plan, np.flatnonzero(window == each), each * every_s, float(rates[each]))
-        for each in range(count)
-    )
+    tokens = _PROMPT_WEIGHT * plan.input_tokens + plan.output_tokens
+    work = np.bincount(window, tokens, count) / lengths_s
+    busiest = int(np.argmax(work))
+    begin_s = busiest * every_s
+    plans = [
+        take_requests(
+            plan, np.flatnonzero(window == number), number * every_s, float(rates[number])
+        )
+        for number in range(count)
+    ]
     return Hours(
-        work * (rates[at] / work[at]),
-        every_s,
-        options.start_up,
-        (at * every_s, at * every_s + float(lengths_s[at]) + 1e-3),
-        plans,
+        rates=work * (rates[busiest] / work[busiest]),
+        every_s=every_s,
+        start_up_s=load.start_up_s,
+        busiest_s=(begin_s, begin_s + float(lengths_s[busiest]) + 1e-3),
+        plans=tuple(plans),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,26 +15,25 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.steady_state import SteadyState
-from loadstone.workload.options import change
+from loadstone.recommend.demand.effort import Effort
+from loadstone.workload.options import LoadOptions
 from loadstone.workload.planning import Planner
 
-_LEAST_SESSIONS, _LEAST_CALLS = 24, 800
-_MOST_CALLS = 12_000
-"""Sessions and calls of a simulation at least, and calls at most, where that leaves a few sessions
-more than are alive."""
-_LEAST_BESIDE = 8
+_MAX_CALLS = 12_000
+"""Of a simulation, where that leaves a few sessions more than are alive."""
+_MIN_BESIDE = 8
 
 
 class SessionFigures(NamedTuple):
     """Holds what the sessions of a replica came to, all 0 where there are none.
 
-    alive_each  sessions alive on average for each of the load
-    task_s      p50 and p99 of the time of one; `parts`: shares of it up to first tokens, and from
-                there to the last
-    cached_share  of prompts
+    alive_per_load  sessions alive on average for each of the load
+    task_s          p50 and p99 of the time of one; `parts`: shares of it up to first tokens, and
+                    from there to the last
+    cached_share    of prompts
     """
 
-    alive_each: float = 0.0
+    alive_per_load: float = 0.0
     requests_per_s: float = 0.0
     task_s: tuple[float, float] = (0.0, 0.0)
     parts: tuple[float, float] = (0.0, 0.0)
@@ -44,7 +43,7 @@ class SessionFigures(NamedTuple):
 NO_SESSIONS = SessionFigures()
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class SessionTraffic:
     """Holds the sessions of a traffic: mean calls of one, and by session the calls that wait for
     one another longest: `lines` of their number, tokens of answers, seconds of pauses."""
@@ -55,24 +54,29 @@ class SessionTraffic:
     lines: NDArray[np.float64]
 
     def tasks_s(self, level: SteadyState) -> NDArray[np.float64]:
-        """Return by closed form how long each session takes."""
+        """Compute by closed form how long each session takes."""
         first_s = level.base_s + level.busy * level.queue_s if level.busy < 1 else math.inf
         return np.asarray(self.lines @ np.array([first_s - level.tpot_s, level.tpot_s, 1.0]))
 
-    def draw(self, load: float, level: SteadyState, *, is_open: bool) -> Plan:
+    def draw(self, load: float, level: SteadyState, effort: Effort, *, is_open: bool) -> Plan:
         """Draw sessions, whole ones: `load` that begin a second, or are alive. Those before the
         measured ones are as many as are alive; in a closed loop as many more come last, beside
         which the load falls."""
-        alive = max(
-            1, math.ceil(load * float(self.tasks_s(level).mean())) if is_open else round(load)
+        alive = load * float(self.tasks_s(level).mean()) if is_open else round(load)
+        alive = max(1, math.ceil(alive))
+        room = int(_MAX_CALLS / self.calls) - alive * (1 if is_open else 2)
+        wanted = max(effort.sessions, alive, round(effort.calls / self.calls))
+        sessions = max(_MIN_BESIDE, min(room, wanted)) + (0 if is_open else alive)
+        planner = copy.copy(self.planner)
+        planner.options = dataclasses.replace(
+            planner.options,
+            load=LoadOptions(
+                rate=(load,) if is_open else (),
+                concurrency=() if is_open else (alive,),
+                warmup=alive,
+                requests=(math.ceil((sessions + 1) * self.calls),),
+            ),
         )
-        room = int(_MOST_CALLS / self.calls) - alive * (1 if is_open else 2)
-        sessions = max(
-            _LEAST_BESIDE, min(room, max(_LEAST_SESSIONS, alive, round(_LEAST_CALLS / self.calls)))
-        ) + (0 if is_open else alive)
-        wanted, planner = math.ceil((sessions + 1) * self.calls), copy.copy(self.planner)
-        asked = {"rate": (load,), "concurrency": ()} if is_open else {"concurrency": (alive,)}
-        planner.options = change(planner.options, **asked, warmup=alive, requests=(wanted,))
         plan = planner.plan(self.max_tokens)
         return plan.take(np.arange(np.flatnonzero(plan.turn <= 0)[-1]))  # the last one is not whole
 
@@ -80,23 +84,19 @@ class SessionTraffic:
 def find_lines(plan: Plan) -> NDArray[np.float64]:
     """Find the longest line of each session, as SessionTraffic has them."""
     begins, graph = np.flatnonzero(plan.turn <= 0), plan.graph
-    own = np.stack([np.ones(len(plan)), plan.output_tokens, plan.think_s], axis=1)
+    calls = np.stack([np.ones(len(plan)), plan.output_tokens, plan.think_s], axis=1)
     if not graph.recorded:  # a chain is its own longest line
-        return np.asarray(np.add.reduceat(own, begins))
-    lines = own.copy()
+        return np.asarray(np.add.reduceat(calls, begins))
+    lines = calls.copy()
     for row in range(len(plan)):
         parents = row - plan.turn[row] + graph.parents[graph.offsets[row] : graph.offsets[row + 1]]
         if len(parents):
             longest = parents[np.argmax(lines[parents, 0])]
             lines[row] += lines[longest]
-            lines[row, :2] -= graph.sent[row] * own[longest, :2]  # it does not wait for that answer
-    ends = np.append(begins[1:], len(plan))
-    return np.array(
-        [
-            lines[first + np.argmax(lines[first:end, 0])]
-            for first, end in zip(begins, ends, strict=True)
-        ]
-    )
+            # It does not wait for an answer that was already sent on.
+            lines[row, :2] -= graph.sent[row] * calls[longest, :2]
+    sessions = np.split(lines, begins[1:])
+    return np.array([session[np.argmax(session[:, 0])] for session in sessions])
 
 
 def run_steady(plan: Plan, fleet: Fleet) -> CellRun:

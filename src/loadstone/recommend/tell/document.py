@@ -6,15 +6,11 @@ from typing import Literal
 
 import msgspec
 
+from loadstone.recommend.judge.by_hour import ByHour, Span
+from loadstone.recommend.judge.host_memory import HostMemory
+from loadstone.recommend.judge.split import Split
+
 SCHEMA = 1
-
-
-class Span(msgspec.Struct, frozen=True):
-    """A figure with an 80 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 class LatencySpan(msgspec.Struct, frozen=True):
@@ -52,25 +48,6 @@ class TrafficText(msgspec.Struct, frozen=True):
             else ("sessions/s", "sessions alive")
         )
         return names[self.kind != "rate"]
-
-
-class ByHour(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan whose replicas follow a trace, windows of `every_s`.
-
-    replicas  by window, the reserve included
-    gpus      that are paid for on average, those that start up included; usd_per_month: what they
-              cost
-    saves     share of what the plan costs with all its replicas all the time
-    broken    windows in which not even all replicas hold the bounds, by the best prediction
-    """
-
-    replicas: list[int]
-    every_s: float
-    start_up_s: float
-    gpus: float
-    usd_per_month: Span | None
-    saves: float
-    broken: int = 0
 
 
 class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,28 +104,6 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     sessions_per_gpu: float | None = None
     task_s: LatencySpan | None = None
     cached_share: float | None = None
-
-
-class HostMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """The first plan without and with `kv_host`, memory in the host, of a replica, by the best
-    prediction.
-
-    assumed           nobody gave its size
-    sessions_per_gpu  alive, where a replica carries what it can
-    cached_share      of prompts, under the load that the better of both carries
-    gpus              that carry the traffic; usd_per_month: what they cost, None without prices
-    pays              a replica carries a tenth more with it; what the memory costs is not counted
-    why               it could not be told
-    """
-
-    kv_host: str
-    assumed: bool
-    sessions_per_gpu: list[float] = []
-    cached_share: list[float] = []
-    gpus: list[int] = []
-    usd_per_month: list[float] | None = None
-    pays: bool = False
-    why: str = ""
 
 
 class GpuChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,40 +166,6 @@ class FinalistPoint(msgspec.Struct, frozen=True):
     """Whether p_slo is of the asked load, simulated as for a plan; else of loads nearby."""
 
 
-class SplitAtLoad(msgspec.Struct, frozen=True):
-    """Says whether the best plan with pools is the better one under a load, as SplitText does."""
-
-    load: float
-    pays: bool
-    probability: float
-    equal: float
-
-
-class SplitText(msgspec.Struct, frozen=True, kw_only=True):
-    """Says whether prefill and decode in pools of their own pay: whether the first plan has them.
-
-    probability  that the split plan is the better one, by its cost and what broken bounds cost,
-                 over the errors of the model; `equal`: that it is as good
-    split, whole the best plan with pools and without, with its GPUs
-    limit        what is full where the split one breaks its bounds: prefill, decode, link, none
-    by_load      the same by what the finalists carry, under loads around the asked one, in the
-                 traffic's unit
-    pays_from    the least of these from which on it pays under all; None: it does not under the
-                 largest
-    pays_from_probability  that it is the better one there
-    """
-
-    pays: bool
-    probability: float
-    equal: float
-    split: str
-    whole: str
-    limit: str
-    by_load: list[SplitAtLoad] = []
-    pays_from: float | None = None
-    pays_from_probability: float | None = None
-
-
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     traffic: TrafficText
@@ -262,7 +183,7 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the first plan holds with that probability."""
     objective: Literal["cost", "throughput"] = "cost"
     by_gpu: list[GpuChoice] = []
-    split: SplitText | None = None
+    split: Split | None = None
     """With --pools."""
     host_memory: HostMemory | None = None
     """Where the traffic is sessions."""

@@ -1,0 +1,110 @@
+"""What is planned for: the options, the traffic, the prices, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from loadstone.analyse.compare.price import Prices, key, parse_prices
+from loadstone.catalogue import parse_deployment
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.errors import InputError
+from loadstone.engines import rules_of
+from loadstone.recommend.demand.effort import FULL, Effort
+from loadstone.recommend.demand.options import ChoiceOptions, RecommendOptions, SearchOptions
+from loadstone.recommend.demand.traffic import Traffic, traffic_of
+from loadstone.workload.options import check_limits
+
+
+def _ignore(line: str) -> None:
+    """Show progress to nobody."""
+
+
+@dataclass(frozen=True)
+class Planning:
+    """Holds what is asked. `show`: is given lines that say what is being done."""
+
+    options: RecommendOptions
+    traffic: Traffic
+    prices: Prices
+    show: Callable[[str], None] = _ignore
+    effort: Effort = FULL
+
+    @property
+    def search(self) -> SearchOptions:
+        return self.options.search
+
+    @property
+    def choice(self) -> ChoiceOptions:
+        return self.options.choice
+
+    @property
+    def by_throughput(self) -> bool:
+        return self.choice.objective == "throughput"
+
+    @property
+    def acceptance_known(self) -> bool:
+        return self.search.acceptance is not None
+
+    def price_gpu(self, deployment: Deployment) -> float:
+        """Return dollars per hour of one GPU; 1 where no prices are given."""
+        return self.prices.get(key(deployment.gpu.name), math.nan) if self.prices else 1.0
+
+    def load_of_replica(self, replicas: int) -> float:
+        """Return the share of the traffic of one of so many replicas, but for those that may
+        fail."""
+        return self.traffic.demand / (replicas - self.choice.reserve)
+
+    def redraw(self) -> Planning:
+        """Return the same with other requests, those of --seed."""
+        return replace(self, traffic=_draw_traffic(self.options, self.options.seed))
+
+
+def plan_for(
+    options: RecommendOptions,
+    show: Callable[[str], None] = _ignore,
+    effort: Effort = FULL,
+) -> Planning:
+    """Draw the traffic, and read the prices. Raises InputError: a number beyond its limits, names
+    that mean nothing, GPUs without a price, no load or two, no bound that can be held."""
+    check_limits(options)
+    traffic = _draw_traffic(options)
+    prices = parse_prices(options.choice.price) if options.choice.price else Prices()
+    gpus = gpu_names(options) if prices else []
+    for name, gpu in zip(options.search.gpus, gpus, strict=False):
+        if key(gpu) not in prices:
+            raise InputError(
+                f"--price: none is given for {name}; add {name}=DOLLARS, or leave it out of --gpus"
+            )
+    return Planning(options, traffic, prices, show, effort)
+
+
+def gpu_names(options: RecommendOptions) -> list[str]:
+    """Return the catalogue's name of each GPU of --gpus. Raises InputError."""
+    return [
+        parse_deployment(f"{options.model}@1x{name}/tp1").gpu.name for name in options.search.gpus
+    ]
+
+
+def named_deployments(options: RecommendOptions) -> Iterator[Deployment]:
+    """List the model on one GPU of each kind under each engine, with --argument. Raises InputError:
+    unknown names."""
+    arguments = ",".join(options.search.arguments)
+    for gpu, engine in product(options.search.gpus, options.search.engine):
+        text = f"{options.model}@1x{gpu}/tp1,engine={engine}"
+        first = parse_deployment(text)
+        try:
+            yield parse_deployment(f"{text},{arguments}") if arguments else first
+        except InputError:
+            # Of several engines, those have an argument that know it.
+            if len(options.search.engine) == 1:
+                raise
+
+
+def _draw_traffic(options: RecommendOptions, seed: int = 0) -> Traffic:
+    """Draw the traffic; sessions of a file end where the model's context does, if that is known."""
+    deployments = named_deployments(options) if options.workload.agents is not None else ()
+    limits = (rules_of(deployment).context_limit for deployment in deployments)
+    return traffic_of(options, seed, max_tokens=next(limits, None))

@@ -1,0 +1,153 @@
+"""The plans that are shown: each is simulated under the load that was asked for. Those that do not
+hold there give way to more replicas, or to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loadstone.recommend.demand.planning import Planning
+from loadstone.recommend.judge.asked_load import AskedLoad, check_whole, simulate_asked
+from loadstone.recommend.judge.by_hour import ByHour
+from loadstone.recommend.judge.choices import PlanChoice, best_of_each
+
+_MAX_ADDED = 3
+"""Times that replicas are added to a plan that does not hold."""
+_AS_SURE = 0.005
+"""A probability that is lower by less is the same."""
+_MAX_OF_GPU = 3
+"""Plans of a kind of GPU that are tried for one that holds."""
+
+
+class ConfirmedPlan(NamedTuple):
+    """A plan under the asked load. on_whole: requests of the whole trace, where that was simulated
+    besides; by_hour: how its replicas follow a trace."""
+
+    choice: PlanChoice
+    figures: AskedLoad
+    on_whole: int = 0
+    by_hour: ByHour | None = None
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """Tries plans, of all `choices`, under the asked load. `simulate`, `check`: the load itself,
+    and a whole trace."""
+
+    choices: Sequence[PlanChoice]
+    planning: Planning
+    simulate: Callable[[PlanChoice, Planning], AskedLoad] = simulate_asked
+    check: Callable[[PlanChoice, Planning], tuple[bool, int]] = check_whole
+
+    def confirm(self) -> list[ConfirmedPlan]:
+        """Return --plans of all plans, and the best of each kind of GPU: first those that hold with
+        --confidence, of these the least regret, then the likeliest."""
+        wanted = self.planning.options.plans
+        confirmed: list[ConfirmedPlan] = []
+        for head in best_of_each(self.choices):
+            held = [plan.choice for plan in confirmed if self.holds(plan)]
+            held_of_gpu = [choice for choice in held if choice.gpu == head.gpu]
+            tried_of_gpu = [plan.choice.gpu for plan in confirmed].count(head.gpu)
+            if (self._adds(head, held, wanted) and len(confirmed) < 2 * wanted) or (
+                self._adds(head, held_of_gpu, 1) and tried_of_gpu < _MAX_OF_GPU
+            ):
+                self.planning.show(f"simulating the asked load on {head.shorthand}")
+                confirmed.append(self._grow(head))
+        plans = sorted(confirmed, key=self._order)
+        plans[0] = self.spare_replicas(plans[0])
+        return self._check_first(plans)
+
+    def holds(self, plan: ConfirmedPlan) -> bool:
+        return plan.figures.p_slo >= self.planning.choice.confidence
+
+    def _order(self, plan: ConfirmedPlan) -> tuple[bool, float]:
+        if not self.holds(plan):
+            return True, -plan.figures.p_slo
+        if not self.planning.by_throughput:
+            return False, plan.choice.regret
+        serving = plan.choice.replicas - self.planning.choice.reserve
+        return False, -plan.figures.output_tokens_per_s * serving
+
+    def _adds(self, head: PlanChoice, held: Sequence[PlanChoice], wanted: int) -> bool:
+        """Tell whether a plan is to be tried beside those that hold: where they are fewer than
+        wanted, or one of them had to get so many replicas that this one now has less regret."""
+        if len(held) < wanted:
+            return True
+        last = sorted(choice.regret for choice in held)[wanted - 1]
+        return head.p_slo >= self.planning.choice.confidence and head.regret < last
+
+    def _with_replicas(self, head: PlanChoice) -> list[PlanChoice]:
+        """Return the choices of the same finalist, the fewest replicas first."""
+        same = [choice for choice in self.choices if choice.finalist is head.finalist]
+        return sorted(same, key=lambda choice: choice.replicas)
+
+    def _try(self, choice: PlanChoice) -> ConfirmedPlan:
+        return ConfirmedPlan(choice, self.simulate(choice, self.planning))
+
+    def _grow(self, head: PlanChoice) -> ConfirmedPlan:
+        """Simulate a plan under the asked load, with more replicas as long as it does not hold
+        there."""
+        plan = self._try(head)
+        larger = [choice for choice in self._with_replicas(head) if choice.replicas > head.replicas]
+        for choice in larger[:_MAX_ADDED]:
+            if self.holds(plan):
+                break
+            plan = self._try(choice)
+        return plan
+
+    def spare_replicas(self, plan: ConfirmedPlan) -> ConfirmedPlan:
+        """Return the plan with fewer replicas, as long as these hold as likely under the asked
+        load: beyond some number more do not help."""
+        limit = plan.figures.p_slo - _AS_SURE
+        for choice in reversed(self._with_replicas(plan.choice)):
+            if choice.replicas < plan.choice.replicas:
+                smaller = self._try(choice)
+                if smaller.figures.p_slo < limit or self.holds(smaller) < self.holds(plan):
+                    break
+                plan = smaller
+        return plan
+
+    def _check_first(self, plans: list[ConfirmedPlan]) -> list[ConfirmedPlan]:
+        """Put first the first plan that also holds on the whole trace."""
+        if not self.planning.traffic.has_times:
+            return plans
+        failed: list[ConfirmedPlan] = []
+        for number, plan in enumerate(plans):
+            if plan.figures.whole or not self.holds(plan):
+                return [*plans[number:], *failed]
+            self.planning.show(f"simulating the whole trace on {plan.choice.shorthand}")
+            holds, requests = self.check(plan.choice, self.planning)
+            if holds:
+                checked = plan._replace(on_whole=requests)
+                return [checked, *plans[number + 1 :], *failed]
+            broken = plan.figures._replace(met=False, p_slo=0.0)
+            failed.append(plan._replace(on_whole=requests, figures=broken))
+        return failed
+
+
+def confirm_plans(choices: Sequence[PlanChoice], planning: Planning) -> list[ConfirmedPlan]:
+    """Return the plans to show, and the best of each GPU, as Confirmation has them; with --seed
+    with the latencies that other requests give them, as likely to hold as before."""
+    plans = Confirmation(choices, planning).confirm()
+    if not planning.options.seed:
+        return plans
+    redrawn = planning.redraw()
+    return [
+        plan._replace(
+            figures=simulate_asked(plan.choice, redrawn)._replace(p_slo=plan.figures.p_slo)
+        )
+        for plan in plans
+    ]
+
+
+def join_confirmed(
+    choices: Sequence[PlanChoice], confirmed: Sequence[ConfirmedPlan]
+) -> list[PlanChoice]:
+    """Return the best choice of each finalist; of those that were confirmed, that one with its
+    probability."""
+    shown = {
+        plan.choice.finalist.name: plan.choice._replace(p_slo=plan.figures.p_slo)
+        for plan in confirmed
+    }
+    return [shown.get(choice.finalist.name, choice) for choice in best_of_each(choices)]

@@ -1,0 +1,107 @@
+"""The deployments to look at: engines, GPUs, layouts and precisions, under several limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import msgspec
+
+from loadstone.catalogue.architecture.model import Experts
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.engines import rules_of
+from loadstone.recommend.demand.options import RecommendOptions
+from loadstone.recommend.demand.planning import named_deployments
+from loadstone.recommend.search.precisions import list_precisions
+
+_STEPS = (None, 2048, 16384)
+_SLOTS = (None, 64, 256)
+_DRAFTS = (None, 1, 3)
+_MAX_TP = 16
+
+
+def list_machines(options: RecommendOptions, stages: int) -> Iterator[Deployment]:
+    """List deployments that differ in all but their engines' limits, of so many pipeline stages at
+    most. Raises InputError: unknown names."""
+    for first in named_deployments(options):
+        mixture = any(isinstance(run.mlp, Experts) for run in first.model.kinds)
+        precisions = list_precisions(first, options)
+        for gpus in _powers_of_two(options.search.gpus_max):
+            per_node = min(gpus, first.gpu.per_node)
+            for tp, pp, dp, ep in _layouts(gpus, per_node, stages, mixture=mixture):
+                if options.search.tp and tp not in options.search.tp:
+                    continue
+                for weights, kv in precisions:
+                    yield msgspec.structs.replace(
+                        first,
+                        gpus=gpus,
+                        nodes=-(-gpus // first.gpu.per_node),
+                        tp=tp,
+                        pp=pp,
+                        dp=dp,
+                        ep=ep,
+                        attention_dp=dp > 1,
+                        weights_dtype=weights,
+                        kv_dtype=kv,
+                    )
+
+
+def _powers_of_two(limit: int) -> Sequence[int]:
+    return [2**exponent for exponent in range(limit.bit_length())]
+
+
+def _layouts(
+    gpus: int, per_node: int, stages: int, *, mixture: bool
+) -> Iterator[tuple[int, int, int, int]]:
+    """List (tp, pp, dp, ep) of one replica. Replicas that share nothing are replicas of the plan;
+    only ranks that share experts are counted as dp here."""
+    for tp in _powers_of_two(min(gpus, _MAX_TP)):
+        groups = gpus // tp
+        if groups == 1:
+            yield tp, 1, 1, 1
+            if mixture and tp > 1:
+                yield tp, 1, 1, tp
+        elif groups <= stages and tp <= per_node:
+            yield tp, groups, 1, 1
+        if mixture and groups > 1 and tp <= 4:
+            yield tp, 1, groups, 1
+            yield tp, 1, groups, gpus
+
+
+def vary_limits(base: Deployment) -> Iterator[Deployment]:
+    """List a deployment under its engine's own limits, and others; with drafts where the checkpoint
+    has layers."""
+    given = {name for name, _ in base.arguments}
+    rules = rules_of(base)
+    names = (rules.step_argument, rules.seqs_argument, "num_speculative_tokens")
+    drafts = _DRAFTS if base.model.draft_layers else (None,)
+    for limits in product(_STEPS, _SLOTS, drafts):
+        added = [
+            (name, str(limit))
+            for name, limit in zip(names, limits, strict=True)
+            if name and limit is not None
+        ]
+        if given.isdisjoint(name for name, _ in added):
+            yield msgspec.structs.replace(base, arguments=(*base.arguments, *added))
+
+
+def shape_of(base: Deployment) -> tuple[object, ...]:
+    """Return what a deployment is without the arguments of its engine."""
+    if base.is_split:
+        return (base.name,)
+    return (
+        base.gpu.name,
+        base.engine,
+        base.gpus,
+        base.tp,
+        base.pp,
+        base.dp,
+        base.ep,
+        base.weights_dtype,
+        base.kv_dtype,
+    )
+
+
+def schedulers_in_step(deployment: Deployment) -> int:
+    """Count the schedulers of one replica that share their steps."""
+    return deployment.dp if deployment.attention_dp else 1

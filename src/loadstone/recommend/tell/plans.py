@@ -1,0 +1,262 @@
+"""The rows of a recommendation: plans, what was passed over, what to measure next, points for
+charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+import numpy as np
+
+from loadstone.analyse.compare.price import per_million
+from loadstone.catalogue import parse_deployment
+from loadstone.core.statistics.distribution import Z80
+from loadstone.recommend.demand.options import HOURS_PER_MONTH
+from loadstone.recommend.demand.planning import Planning, gpu_names
+from loadstone.recommend.judge.asked_load import TPOT, TTFT
+from loadstone.recommend.judge.by_hour import Span
+from loadstone.recommend.judge.choices import PlanChoice
+from loadstone.recommend.judge.confirm import ConfirmedPlan
+from loadstone.recommend.judge.judgement import Judgement
+from loadstone.recommend.judge.measurement import START_MINUTES
+from loadstone.recommend.search.candidates import Refused, Search
+from loadstone.recommend.search.curve import Array
+from loadstone.recommend.search.measured import MeasuredRun
+from loadstone.recommend.tell.document import (
+    DeploymentPlan,
+    FinalistPoint,
+    GpuChoice,
+    LatencySpan,
+    MeasureNext,
+    Rejected,
+)
+from loadstone.recommend.tell.reasons import (
+    describe_check,
+    explain_probability,
+    name_best_change,
+    name_tightest,
+)
+from loadstone.recommend.tell.share import bench_command
+from loadstone.recommend.tell.start import describe_further, describe_start
+
+_MAX_REJECTED = 40
+
+
+def describe_plan(
+    confirmed: ConfirmedPlan,
+    planning: Planning,
+    found: Search,
+    measured: Sequence[MeasuredRun],
+) -> DeploymentPlan:
+    """Return the plan with its capacity, cost, latencies and launch commands."""
+    traffic, priced = planning.traffic, bool(planning.prices)
+    choice, figures = confirmed.choice, confirmed.figures
+    sessions = figures.sessions
+    finalist, replicas = choice.finalist, choice.replicas
+    spread = np.sqrt(np.diag(figures.error.covariance))
+    carried = float(np.median(finalist.capacities)) * replicas
+    per_s, rate = traffic.calls, traffic.demand * traffic.calls * traffic.output_tokens
+    if not traffic.is_open:
+        per_s = figures.requests_per_s / (traffic.demand / replicas)
+        rate = figures.output_tokens_per_s * (replicas - planning.choice.reserve)
+    costs = finalist.needed_interval(planning) * choice.cost / replicas
+    tokens_costs = costs
+    if planning.by_throughput:  # what is paid is given, and what it gives is not sure
+        tokens_costs = choice.cost * np.exp(np.array([-Z80, Z80]) * spread[TPOT])
+        costs = np.full(2, choice.cost)
+    start = describe_start(finalist.candidate)
+
+    def per_mtok(dollars: float) -> float:
+        return per_million(dollars, rate) or 0.0
+
+    has_sessions = traffic.sessions is not None
+    return DeploymentPlan(
+        deployment=finalist.name,
+        replicas=replicas,
+        gpus=choice.gpus,
+        p_slo=round(figures.p_slo, 3),
+        capacity_per_s=carried * per_s,
+        headroom=carried / traffic.demand - 1,
+        usd_per_mtok=_span(per_mtok, choice.cost, tokens_costs) if priced else None,
+        usd_per_month=_span(_per_month, choice.cost, costs) if priced else None,
+        ttft_s=_latency(figures.ttft_s, float(spread[TTFT])),
+        tpot_s=_latency(figures.tpot_s, float(spread[TPOT])),
+        binds=name_tightest(finalist, planning),
+        helps=name_best_change(finalist.candidate, found),
+        regret=choice.regret * _unit_of_regret(planning),
+        output_tokens_per_s=rate,
+        source=(
+            "measured" if finalist.name in {run.deployment for run in measured} else "simulated"
+        ),
+        launch=start.commands,
+        files=start.files,
+        warnings=start.warnings,
+        further=describe_further(finalist.candidate, replicas, planning),
+        by_hour=confirmed.by_hour,
+        why=explain_probability(figures),
+        usd_per_month_one_down=(
+            choice.usd_per_month / replicas * (replicas + 1) if priced else None
+        ),
+        usd_per_month_whole_nodes=_price_whole_nodes(choice) if priced else None,
+        checked=describe_check(confirmed, planning),
+        sessions_per_gpu=carried * sessions.alive_per_load / choice.gpus if has_sessions else None,
+        task_s=_latency(sessions.task_s, float(spread[TPOT])) if has_sessions else None,
+        cached_share=sessions.cached_share if has_sessions else None,
+    )
+
+
+def _unit_of_regret(planning: Planning) -> float:
+    return HOURS_PER_MONTH if planning.prices and not planning.by_throughput else 1.0
+
+
+def _per_month(dollars: float) -> float:
+    return dollars * HOURS_PER_MONTH
+
+
+def _span(convert: Callable[[float], float], cost: float, costs: Array) -> Span:
+    low, high = float(costs[0]), float(costs[1])
+    return Span(convert(cost), convert(min(low, cost)), convert(max(high, cost)))
+
+
+def _latency(latency_s: tuple[float, float], spread: float) -> LatencySpan:
+    median_s, tail_s = latency_s
+    factor = math.exp(Z80 * spread)
+    return LatencySpan(median_s, tail_s, median_s / factor, median_s * factor)
+
+
+def _price_whole_nodes(choice: PlanChoice) -> float | None:
+    """Return dollars a month of the nodes that the plan stands on; None where it fills them."""
+    deployment, per_node = choice.finalist.deployment, choice.finalist.deployment.gpu.per_node
+    if deployment.gpus < per_node:
+        nodes = -(-choice.replicas // (per_node // deployment.gpus))
+    else:
+        nodes = choice.replicas * -(-deployment.gpus // per_node)
+    if nodes * per_node == choice.gpus:
+        return None
+    return choice.cost / choice.gpus * nodes * per_node * HOURS_PER_MONTH
+
+
+def choose_by_gpu(
+    confirmed: Sequence[ConfirmedPlan], refused: Sequence[Refused], planning: Planning
+) -> list[GpuChoice]:
+    """Return the best plan of each kind of GPU that was named, beside the first plan."""
+    first = confirmed[0]
+    rows = []
+    for gpu in gpu_names(planning.options):
+        best = next((plan for plan in confirmed if plan.choice.gpu == gpu), None)
+        if best is None:
+            rows.append(GpuChoice(gpu=gpu, deployment=None, why=_why_not(gpu, refused)))
+            continue
+        choice = best.choice
+        added = (choice.cost - first.choice.cost) * HOURS_PER_MONTH
+        rows.append(
+            GpuChoice(
+                gpu=gpu,
+                deployment=choice.finalist.name,
+                replicas=choice.replicas,
+                gpus=choice.gpus,
+                p_slo=round(best.figures.p_slo, 3),
+                usd_per_month=choice.usd_per_month if planning.prices else None,
+                more_usd_per_month=added if planning.prices else None,
+                more_p_slo=round(best.figures.p_slo - first.figures.p_slo, 3),
+            )
+        )
+    return rows
+
+
+def _why_not(gpu: str, refused: Sequence[Refused]) -> str:
+    """Say why nothing on a GPU carries the traffic: what came nearest, or the usual reason."""
+    on_gpu = [row for row in refused if parse_deployment(row.deployment).gpu.name == gpu]
+    too_few = [row for row in on_gpu if row.gpus_needed]
+    if too_few:
+        return min(too_few, key=lambda row: row.gpus_needed).why
+    if on_gpu:
+        return max(on_gpu, key=lambda row: row.alike).why
+    return ""
+
+
+def list_rejected(
+    choices: Sequence[PlanChoice],
+    plans: Sequence[DeploymentPlan],
+    refused: Sequence[Refused],
+    found: Search,
+    *,
+    priced: bool,
+) -> list[Rejected]:
+    """List what is not advised: finalists that are no plan, dearer candidates, and what cannot
+    carry the traffic."""
+    shown = {plan.deployment for plan in plans}
+    rows = []
+    for choice in choices:
+        if choice.finalist.name in shown:
+            continue
+        cost = f"${choice.usd_per_month:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        why = f"{choice.replicas} replicas, {cost}, hold with a probability of {choice.p_slo:.0%}"
+        rows.append(Rejected(choice.finalist.name, why))
+    dearer = len(found.candidates) - len(choices)
+    if dearer > 0:
+        dearest = found.candidates[-1]
+        why = f"carries it with {dearest.gpus} GPUs; not among the cheapest"
+        rows.append(Rejected(dearest.name, why, dearer))
+    kinds = sorted(refused, key=lambda row: -row.alike)
+    rows += [Rejected(row.deployment, row.why, row.alike) for row in kinds]
+    return rows[:_MAX_REJECTED]
+
+
+def next_measurement(judgement: Judgement, planning: Planning) -> MeasureNext | None:
+    """Return the command that measures the finalist under its share of the traffic; None: that is
+    worth nothing."""
+    best = judgement.measurement
+    if best.regret_after >= best.regret_now:
+        return None
+    deployment, minutes = best.finalist.deployment, round(best.minutes)
+    serving = judgement.measured_replicas - planning.choice.reserve
+    unit = _unit_of_regret(planning)
+    return MeasureNext(
+        command=bench_command(deployment, planning, serving, minutes - round(START_MINUTES)),
+        minutes=minutes,
+        regret_now=best.regret_now * unit,
+        regret_after=best.regret_after * unit,
+        deployment=deployment.name,
+        requests=round(best.requests) if math.isfinite(best.requests) else None,
+    )
+
+
+def chart_points(
+    choices: Sequence[PlanChoice], asked: Collection[str], planning: Planning
+) -> list[FinalistPoint]:
+    """Return a point for each finalist, of its best plan; `front` marks those that none is cheaper
+    and surer than. `asked`: those that were simulated under the asked load."""
+    points = [_chart_point(choice, choice.finalist.name in asked, planning) for choice in choices]
+    costs = [(point.usd_per_month or float(point.gpus), -point.p_slo) for point in points]
+
+    def dominated(cost: tuple[float, float]) -> bool:
+        return any(rival[0] <= cost[0] and rival[1] <= cost[1] and rival != cost for rival in costs)
+
+    return [
+        msgspec.structs.replace(point, front=not dominated(cost))
+        for point, cost in zip(points, costs, strict=True)
+    ]
+
+
+def _chart_point(choice: PlanChoice, asked: bool, planning: Planning) -> FinalistPoint:
+    finalist, traffic = choice.finalist, planning.traffic
+    share = finalist.curve.nearest(traffic.demand / choice.replicas)
+    low, high = finalist.needed_interval(planning) / choice.replicas
+    points = finalist.curve.points
+    return FinalistPoint(
+        deployment=finalist.name,
+        replicas=choice.replicas,
+        gpus=choice.gpus,
+        p_slo=round(choice.p_slo, 3),
+        usd_per_month=choice.usd_per_month if planning.prices else None,
+        output_tokens_per_s_per_gpu=share.output_tokens_per_s / finalist.deployment.gpus,
+        output_tokens_per_s_per_user=1 / share.tpot_p50_s if share.tpot_p50_s > 0 else 0.0,
+        loads=[point.load for point in points],
+        worst=[point.worst(traffic.bounds) for point in points],
+        front=False,
+        needed_low=float(low),
+        needed_high=float(high),
+        asked=asked,
+    )

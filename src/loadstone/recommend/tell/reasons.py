@@ -1,0 +1,143 @@
+"""Why a plan is as it is: what binds, what would help, why its probability is what it is."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from loadstone.analyse.verdict.run import LIMITS
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.engines import engine_title
+from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.step_time.step import parts_of
+from loadstone.recommend.demand.planning import Planning
+from loadstone.recommend.judge.asked_load import AskedLoad, quantity_of
+from loadstone.recommend.judge.confirm import ConfirmedPlan
+from loadstone.recommend.judge.errors import UncertainFinalist
+from loadstone.recommend.search.candidates import Candidate, Search
+from loadstone.recommend.search.curve import fleet_size
+
+_WORTH = 1.03
+_LAYOUT = ("tp", "pp", "dp", "ep")
+
+
+class HeldShare(msgspec.Struct, frozen=True):
+    """How often bounds held that were stated to hold with a probability from `stated` on, up to the
+    next (benchmarks/planner_choice.py)."""
+
+    stated: float
+    words: str
+    held: float
+
+
+@cache
+def held_shares() -> list[HeldShare]:
+    """Read what the benchmark wrote, the surest first."""
+    table = files(__package__).joinpath("held.json").read_bytes()
+    return msgspec.json.decode(table, type=list[HeldShare])
+
+
+def explain_probability(asked: AskedLoad) -> str:
+    """Say which bound breaks most often, by which error, and how often such a statement held."""
+    name, missed = asked.weakest
+    cause, share = asked.cause
+    quantity = quantity_of(name)
+    off = math.expm1(Z80 * math.sqrt(float(asked.error.covariance[quantity, quantity])))
+    held = ""
+    for row in held_shares():
+        if asked.p_slo >= row.stated:
+            held = f"; of what was stated with {row.words}, {row.held:.0%} held"
+            break
+    return (
+        f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off"
+        f" by {off:.0%}, and {share:.0%} of that variance is {cause}{held}"
+    )
+
+
+def describe_check(confirmed: ConfirmedPlan, planning: Planning) -> str | None:
+    """Say how much of a trace was simulated; None where the traffic has no times of its own."""
+    traffic, figures = planning.traffic, confirmed.figures
+    if not traffic.has_times:
+        return None
+    replicas = confirmed.choice.replicas
+    size = fleet_size(confirmed.choice.finalist.candidate, replicas, traffic)
+    traced = "trace" if traffic.plan.cells[0].process == "trace" else "drawn traffic"
+    if traffic.hours is not None:
+        traced = "busiest window"
+    extent = f"the windows of the {traced} that ask for most"
+    if figures.whole or confirmed.on_whole:
+        extent = f"the whole {traced}"
+    count = confirmed.on_whole or figures.requests
+    share = "" if size == replicas else f", the share of {size} of {replicas} replicas"
+    verdict = "hold" if figures.met else "break"
+    return (
+        f"simulated on {extent} ({count:,} requests{share}): the bounds {verdict} by the best"
+        " prediction"
+    )
+
+
+def name_tightest(finalist: UncertainFinalist, planning: Planning) -> str:
+    """Name the bound that breaks first, and what its time mostly is."""
+    candidate, traffic = finalist.candidate, planning.traffic
+    broken = finalist.curve.first_broken(traffic.bounds)
+    name = "throughput"
+    if broken.keeps_up:
+        tightest = max(traffic.bounds, key=lambda bound: broken.figures[bound.name] / bound.bound_s)
+        name = tightest.name
+    batch = candidate.decoding_batch
+    context = batch * (traffic.input_tokens + traffic.output_tokens / 2)
+    parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
+    whole_s = sum(part.seconds for part in parts)
+    mostly = " and ".join(f"{part.seconds / whole_s:.0%} {part.name}" for part in parts[:2])
+    full = f"; {LIMITS[broken.limit]}" if broken.limit else ""
+    return f"{name} breaks first{full}; a decode step of {batch} requests is {mostly}"
+
+
+def name_best_change(candidate: Candidate, found: Search) -> str:
+    """Name the one change on the same GPUs that would carry most more of the traffic per GPU, by
+    closed form."""
+    deployment = candidate.deployment
+    best, change = _WORTH, "no single change would carry more per GPU"
+    for rival in found.candidates:
+        if not _differs_once(deployment, rival.deployment):
+            continue
+        gain = (rival.load / rival.deployment.gpus) / (candidate.load / deployment.gpus)
+        if gain > best:
+            best = gain
+            name = _name_change(deployment, rival.deployment)
+            change = f"{name} would carry {gain - 1:.0%} more per GPU"
+    return change
+
+
+def _differs_once(deployment: Deployment, rival: Deployment) -> bool:
+    """Tell whether two deployments on one kind of GPU differ in one thing; a layout is one."""
+    if rival.gpu.name != deployment.gpu.name or rival.is_split or deployment.is_split:
+        return False
+    changed = {
+        "layout" if axis in ("gpus", *_LAYOUT) else axis
+        for axis in ("gpus", *_LAYOUT, "engine", "weights_dtype", "kv_dtype", "arguments")
+        if getattr(rival, axis) != getattr(deployment, axis)
+    }
+    return len(changed) == 1
+
+
+def _name_change(deployment: Deployment, rival: Deployment) -> str:
+    if deployment.engine != rival.engine:
+        return engine_title(rival.engine)
+    if deployment.weights_dtype != rival.weights_dtype:
+        return f"weights in {rival.weights_dtype}"
+    if deployment.kv_dtype != rival.kv_dtype:
+        return f"kv={rival.kv_dtype}"
+    if deployment.arguments != rival.arguments:
+        added = [
+            f"{name}={value}"
+            for name, value in rival.arguments
+            if (name, value) not in deployment.arguments
+        ]
+        return ", ".join(added) or "the engine's own limits"
+    gpus = "one GPU" if rival.gpus == 1 else f"{rival.gpus} GPUs"
+    layout = [f"{axis}{getattr(rival, axis)}" for axis in _LAYOUT if getattr(rival, axis) > 1]
+    return f"{gpus} a replica with {', '.join(layout) or 'tp1'}"
