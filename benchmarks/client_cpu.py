@@ -108,7 +108,7 @@ def ours(url: str, streams: int, tokens: int, usage: str) -> float:
                 output=str(tokens), workers=1, out=Path(folder),
                 extra_body={"stream_options": OPTIONS[usage]},
             )
-        )  # fmt: skip
+        ).document()  # fmt: skip
     cell = document["cells"][0]
     assert cell["requests"]["ok"] == streams, cell["requests"]
     assert cell["metrics"]["output_tokens"] == streams * tokens

@@ -344,7 +344,7 @@ def intervals_of_simulated(deployment: str, runs: int, loads: dict[str, dict[str
                 options = SimulateOptions.read(
                     deployment=deployment, seed=seed, out=Path(folder), draws=0, **load
                 )
-                document = simulate.simulate(options)
+                document = simulate.simulate(options).document()
                 metrics = document["cells"][0]["metrics"]
                 for base, statistic in SHOWN:
                     found = metrics[f"{base}_s"]
@@ -413,8 +413,8 @@ def simulated(deployment: str, pairs: int, loads: dict[str, dict[str, Any]]) -> 
                     options = SimulateOptions.read(
                         deployment=deployment, seed=seed, out=Path(folder), draws=0, **load
                     )
-                    runs.append(Path(simulate.simulate(options)["run_dir"]))
-                document = compare([runs[0]], [runs[1]], seed=pair)
+                    runs.append(Path(simulate.simulate(options).run_dir))
+                document = compare([runs[0]], [runs[1]], seed=pair).document()
                 rows = [row for cell in document["cells"] for row in cell["metrics"]]
                 alarms += any(row["differs"] for row in rows)
                 ends = [(row["low"], row["high"]) for row in rows if row["low"] is not None]
@@ -469,7 +469,7 @@ def measured(folder: Path) -> None:
             taken = list(zip(runs[start:], sides, strict=False))
             document = compare(
                 *([run for run, side in taken if side == which] for which in "AB"), seed=start
-            )
+            ).document()
             rows = [
                 row
                 for cell in document["cells"]

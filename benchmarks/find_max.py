@@ -53,7 +53,7 @@ def true_capacity(kind: str, bounds: str, traffic: Json) -> float:
         load = {kind: str(middle if kind == "rate" else round(middle))}
         with tempfile.TemporaryDirectory() as out:
             options = options_of(given | load | {"out": out}, SimulateOptions)
-            cell = simulate(change(options, requests=(LONG,), seed=12345))["cells"][0]
+            cell = simulate(change(options, requests=(LONG,), seed=12345)).document()["cells"][0]
         holds = all(each["value"] <= each["limit_s"] for each in cell["slo"])
         low, high = (middle, high) if holds else (low, middle)
     return math.sqrt(low * high) if kind == "rate" else round(low)
@@ -72,7 +72,7 @@ def on_simulated_clock(seeds: int) -> Json:
                 "find_max": BOUNDS,
                 "seed": seed,
             }
-            answer = find_max(options_of(given, SimulateOptions))["max"]
+            answer = find_max(options_of(given, SimulateOptions)).document()["max"]
         middle = math.sqrt(answer["load"]["value"] * answer["fails_at"]["value"])
         rows.append({"seed": seed, "low": answer["load"]["value"], "high": answer["fails_at"]["value"],
                      "off": middle / capacity - 1, "requests": answer["requests"],
@@ -127,7 +127,7 @@ def over_http(longest_s: float, kinds: Sequence[str]) -> list[Json]:
             begun_s, before = time.monotonic(), counted(url)
             answer = find_max(
                 options_of(given | ({kind: "8"} if kind == "concurrency" else {}), Options)
-            )["max"]
+            ).document()["max"]
             row = answer | {"seconds": time.monotonic() - begun_s, "asked": counted(url) - before}
         off = {
             name: value["value"] / capacity - 1

@@ -459,7 +459,7 @@ def room_for_users(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
         ("llama-3.1-405b:fp8", 8),
     ):
         rows = [
-            loadstone.size(f"{model}@{gpus}x{gpu}", context="8k")["rows"][0]
+            loadstone.size(f"{model}@{gpus}x{gpu}", context="8k").document()["rows"][0]
             for gpu in ("h100", "h200")
         ]
         users = [each["max_concurrent_requests"] for each in rows]
@@ -574,9 +574,9 @@ def two_nodes(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
 
 def paged_continuous(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
     held = {
-        name: loadstone.size(f"llama-3.1-70b:fp8@1xh200/max_model_len={name}", context=768)["rows"][
-            0
-        ]["max_concurrent_requests"]
+        name: loadstone.size(
+            f"llama-3.1-70b:fp8@1xh200/max_model_len={name}", context=768
+        ).document()["rows"][0]["max_concurrent_requests"]
         for name in ("8192", "2048,kv_cache=reserved", "8192,kv_cache=reserved")
     }
     names = {
@@ -667,7 +667,7 @@ def precision(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
                 )
         shown.append(line)
     users = [
-        loadstone.size(f"llama-3.1-70b@8xh200/tp8{kv}", context="128k")["rows"][0][
+        loadstone.size(f"llama-3.1-70b@8xh200/tp8{kv}", context="128k").document()["rows"][0][
             "max_concurrent_requests"
         ]
         for kv in ("", ",kv=fp8")
@@ -1005,7 +1005,8 @@ def measured_here(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
                 for e in ("eight-slots", engine)
             ]
             rows = {
-                each["metric"]: each for each in loadstone.compare(*sides)["cells"][0]["metrics"]
+                each["metric"]: each
+                for each in loadstone.compare(*sides).document()["cells"][0]["metrics"]
             }
             found[engine, workload, load] = each = rows["output_tokens_per_s"]
             line.append(bracketed(each))
@@ -1154,7 +1155,7 @@ def _checked(
                 f"{model}@{int(gpus) * (many - 1)}x{gpu}/dp{many - 1},{options}",
                 trace=file, trace_window=f"{every_s * at:g}s:{every_s * (at + 1):g}s", time_scale=1 / growth,
                 warmup=0, draws=0, out=folder,
-            )["cells"][0]["metrics"]  # fmt: skip
+            ).document()["cells"][0]["metrics"]  # fmt: skip
             ttft.append(cell["ttft_intended_s"]["p99"])
             tpot.append(1e3 * cell["tpot_s"]["p90"])
     return f"{min(ttft):.2f}–{max(ttft):.2f} s, {min(tpot):.0f}–{max(tpot):.0f} ms"

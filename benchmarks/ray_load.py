@@ -103,7 +103,7 @@ def measured(options: Options) -> tuple[dict[str, float], dict[str, float]]:
         if event.kind in ("cell", "cell_end"):
             at[event.kind] = cpu_s()
 
-    document = bench(options, on_event)
+    document = bench(options, on_event).document()
     cell: dict[str, Any] = document["cells"][0]
     result = {
         "requests": float(cell["requests"]["ok"]),

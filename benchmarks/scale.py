@@ -65,7 +65,7 @@ def run(
         tempfile.TemporaryDirectory() as folder,
     ):
         started = time.monotonic()
-        document: dict[str, Any] = bench(options(server.url, Path(folder)))
+        document: dict[str, Any] = bench(options(server.url, Path(folder))).document()
         wall_s = time.monotonic() - started
         size = sum(file.stat().st_size for file in Path(document["run_dir"]).iterdir())
     memory.running = False

@@ -161,7 +161,7 @@ def workloads(folder: Path) -> dict[str, tuple[str, Row]]:
             {"agents": tree, "concurrency": [4], "requests": [176], "warmup": 0},
         ),
     }
-    chat = {"agents": messages(folder / "messages.jsonl"), "endpoint": "chat"}
+    chat = {"agents": messages(folder / "messages.jsonl")}
     found["messages"] = (DEPLOYMENT, {**chat, "concurrency": [6], "requests": [112], "warmup": 0})
     found["messages, live answers"] = (DEPLOYMENT, {**found["messages"][1], "answers": "live"})
     if SAMPLES.is_dir():
@@ -190,8 +190,10 @@ def main() -> None:
         for name, (deployment, options) in workloads(folder).items():
             if sys.argv[1:] and name not in sys.argv[1:]:
                 continue
-            simulated = loadstone.simulate(deployment, **options, draws=0, out=folder)
-            measured = loadstone.bench(sim=deployment, plan=Path(simulated["run_dir"]), out=folder)
+            simulated = loadstone.simulate(deployment, **options, draws=0, out=folder).document()
+            measured = loadstone.bench(
+                sim=deployment, plan=Path(simulated["run_dir"]), out=folder
+            ).document()
             one, other = figures(simulated), figures(measured)
             lag_s = measured["cells"][0]["client"]["receive_lag_p99_s"]
             said = name

@@ -118,10 +118,10 @@ def closing(requests: int) -> None:
                 simulated = loadstone.simulate(
                     DEPLOYMENT, **options, input="512", output="64", range_ratio=ratio, requests=[requests],
                     out=Path(folder),
-                )  # fmt: skip
+                ).document()  # fmt: skip
                 measured = loadstone.bench(
                     sim=DEPLOYMENT, plan=Path(simulated["run_dir"]), out=Path(folder)
-                )
+                ).document()
                 one, other = (document["cells"][0]["metrics"] for document in (simulated, measured))
                 client = measured["cells"][0]["client"]
                 for name in ("ttft_s", "tpot_s"):

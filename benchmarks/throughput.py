@@ -75,7 +75,7 @@ def row(
         options = SimulateOptions.read(
             deployment=deployment, plan=folder / "plan.parquet", out=folder, draws=6
         )
-        document = simulate.simulate(options)
+        document = simulate.simulate(options).document()
         metrics = document["cells"][0]["metrics"]
         found = metrics["interval"]["output_tokens_per_s"]
         held += found["low"] <= truth <= found["high"]

@@ -45,7 +45,7 @@ def main() -> int:
                 url=server.url, trace=given.trace, time_scale=[given.time_scale], workers=given.workers,
                 requests=[given.requests] if given.requests else (), out=Path(folder),
             )
-        )  # fmt: skip
+        ).document()  # fmt: skip
         records = open_run(document["run_dir"]).records()
     cell = document["cells"][0]
     measured = np.array([phase == "measure" for phase in records["phase"].to_pylist()])

@@ -78,7 +78,7 @@ def main() -> None:
             document = simulate(
                 "llama-3.1-8b@1xh100", concurrency=4, input=500, output="uniform:32:96", requests=64, seed=seed,
                 draws=0, out=scratch,
-            )  # fmt: skip
+            ).document()  # fmt: skip
             pool.append(read_run(Path(document["run_dir"])))
         show("simulated", pool, wanted.series, wanted.runs)
 
@@ -208,7 +208,7 @@ def gate_llama(folder: Path, pairs: int, until: float) -> None:
 def gate(name: str, pairs: Sequence[tuple[Sequence[Path], Sequence[Path]]], runs: int = 2) -> None:
     failed, ratios = 0, []
     for a, b in pairs:
-        document = compare(a, b, fail_on=["tpot_p50>+3%"])
+        document = compare(a, b, fail_on=["tpot_p50>+3%"]).document()
         failed += any(bound["met"] for bound in document["fail_on"])
         ratios += [
             each["ratio"]

@@ -93,7 +93,7 @@ def simulations() -> Iterator[tuple[str, Any]]:
 
 def validations() -> Iterator[tuple[str, Any]]:
     for name in ("public_points", "vendor_tables"):
-        document = loadstone.validate_points(ROOT / "benchmarks" / f"{name}.csv")
+        document = loadstone.validate_points(ROOT / "benchmarks" / f"{name}.csv").document()
         rows = document.pop("rows")
         yield f"{name} summary", document
         for start in range(0, len(rows), 40):
@@ -107,7 +107,7 @@ def imports(paths: list[Path], base: Path, **options: Any) -> Iterator[tuple[str
             document = (
                 runs
                 if isinstance(runs, dict)
-                else [loadstone.open_run(run).summary() for run in runs]
+                else [loadstone.open_run(run).summary().document() for run in runs]
             )
             text = json.dumps(document).replace(folder, "OUT").replace(str(path), path.name)
             yield path.relative_to(base).as_posix(), json.loads(text)
@@ -134,7 +134,7 @@ def verbs() -> Iterator[tuple[str, Any]]:
         a, b = (
             loadstone.simulate(
                 f"llama-3.1-70b@{gpus}", out=folder, slo="ttft<1s,tpot_p99<40ms", **load
-            )["run_dir"]
+            ).document()["run_dir"]
             for gpus in ("4xh100", "4xh200")
         )
         where = {a: "A", b: "B", Path(a).name: "A", Path(b).name: "B", folder: "OUT"}
@@ -146,13 +146,15 @@ def verbs() -> Iterator[tuple[str, Any]]:
 
         yield (
             "compare",
-            json.loads(named(json.dumps(loadstone.compare(a, b, price="h100=2,h200=3")))),
+            json.loads(
+                named(json.dumps(loadstone.compare(a, b, price="h100=2,h200=3").document()))
+            ),
         )
         yield (
             "query",
             loadstone.query_runs(
                 "select status, count(*) from records group by all order by all", folder
-            ),
+            ).document(),
         )
         for kind in ("md", "csv"):
             (written,) = loadstone.write_report(

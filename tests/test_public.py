@@ -109,8 +109,8 @@ def test_importing_loadstone_takes_no_heavy_library() -> None:
 def test_results_are_imported_compared_and_reported(tmp_path: Path) -> None:
     for name in ("a", "b"):
         make_run(tmp_path / name, [CLOSED], {})
-    document = loadstone.compare(tmp_path / "a", [tmp_path / "b"])
-    assert document["schema"] == 1
+    comparison = loadstone.compare(tmp_path / "a", [tmp_path / "b"])
+    assert comparison.document()["schema"] == comparison.schema == 1
     (page,) = loadstone.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "both.md")
     assert page.read_text().startswith("#")
     with pytest.raises(InputError):
@@ -122,12 +122,10 @@ def test_runs_are_queried_and_exported(tmp_path: Path) -> None:
     for _ in range(2):  # the modules of the package are no names of its functions
         found = loadstone.query_runs(
             "select cell, count(*) as n from records group by all", tmp_path
-        )
+        ).document()
         assert found == {"schema": 1, "columns": ["cell", "n"], "rows": [{"cell": 0, "n": 5}]}
     make_run(tmp_path / "b", [CLOSED], {})
-    assert loadstone.query_runs("select distinct run from records", tmp_path / "b")["rows"] == [
-        {"run": "b"}
-    ]
+    assert loadstone.query_runs("select distinct run from records", tmp_path / "b").rows == [("b",)]
     path = loadstone.export_run(tmp_path / "a", out=tmp_path / "a.csv")
     assert path.read_text().startswith("run,")
     with pytest.raises(InputError, match="--format"):
@@ -145,7 +143,7 @@ def test_a_run_is_opened(tmp_path: Path) -> None:
         assert isinstance(table, pa.Table)
         assert table.schema.equals(run_folder.records_schema())
         assert (table.num_rows, table["tokens"].to_pylist()) == (5, [[1, 2, 3]] * 5)
-        assert run.summary() == summarise(tmp_path / "r")
+        assert run.summary().document() == summarise(tmp_path / "r")
 
 
 def test_a_run_is_read_wherever_the_notebook_goes(
@@ -156,7 +154,7 @@ def test_a_run_is_read_wherever_the_notebook_goes(
     run = loadstone.open_run("r")
     monkeypatch.chdir("/")
     assert run.records().num_rows == 5
-    assert run.summary()["run_id"] == "r"
+    assert run.summary().run_id == "r"
 
 
 def test_a_run_shows_what_it_is_and_stands_for_its_folder(tmp_path: Path) -> None:
@@ -175,18 +173,16 @@ def test_what_is_no_run_is_not_opened(tmp_path: Path) -> None:
 
 def test_a_summary_is_told_from_its_folder(tmp_path: Path) -> None:
     make_run(tmp_path / "r", [CLOSED], {})
-    document: Any = loadstone.open_run(tmp_path / "r").summary()
+    summary: Any = loadstone.open_run(tmp_path / "r").summary()
     uses: list[Callable[[], Any]] = [
-        lambda: loadstone.open_run(document),
-        lambda: loadstone.compare(document, [tmp_path / "r"]),
-        lambda: loadstone.compare(tmp_path / "r", [document]),
-        lambda: loadstone.write_report(document, tmp_path / "r.md"),
-        lambda: loadstone.export_run(document),
+        lambda: loadstone.open_run(summary),
+        lambda: loadstone.compare(summary, [tmp_path / "r"]),
+        lambda: loadstone.compare(tmp_path / "r", [summary]),
+        lambda: loadstone.write_report(summary, tmp_path / "r.md"),
+        lambda: loadstone.export_run(summary),
     ]
     for use in uses:
-        with pytest.raises(
-            InputError, match=r"of type dict; of a summary, give its \['run_dir'\]$"
-        ):
+        with pytest.raises(InputError, match=r"of type Summary; of a summary, give its run_dir$"):
             use()
 
 
@@ -194,7 +190,7 @@ def test_a_bound_may_be_one_text(tmp_path: Path) -> None:
     a, b = (make_run(tmp_path / name, [CLOSED], {}) for name in "ab")
     one = loadstone.compare(a, b, fail_on="ttft_p50>+5%")
     assert one == loadstone.compare(a, b, fail_on=["ttft_p50>+5%"])
-    assert len(one["fail_on"]) == 1
+    assert len(one.fail_on) == 1
 
 
 def test_the_home_folder_is_meant_by_its_sign(
@@ -203,10 +199,10 @@ def test_the_home_folder_is_meant_by_its_sign(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    document = loadstone.simulate(
+    summary = loadstone.simulate(
         "llama-3.1-8b@1xh100", concurrency=1, requests=2, draws=0, out="~/runs"
     )
-    assert Path(document["run_dir"]).parent == tmp_path / "home" / "runs"
+    assert Path(summary.run_dir).parent == tmp_path / "home" / "runs"
     assert loadstone.write_report("~/runs", "~/all.csv") == [tmp_path / "home" / "all.csv"]
     assert list(Path().iterdir()) == []
     assert make_path("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
@@ -214,10 +210,10 @@ def test_the_home_folder_is_meant_by_its_sign(
 
 def test_a_run_is_recovered(tmp_path: Path) -> None:
     make_run(tmp_path / "r", [CLOSED], {})
-    document = loadstone.recover(str(tmp_path / "r"))
-    assert document["cells"][0]["requests"]["sent"] == 4
+    summary = loadstone.recover(str(tmp_path / "r"))
+    assert summary.cells[0].requests.sent == 4
     assert (tmp_path / "r" / "summary.json").exists()
-    assert loadstone.recover(tmp_path / "r") == document
+    assert loadstone.recover(tmp_path / "r") == summary
 
 
 @pytest.mark.process
@@ -350,7 +346,7 @@ def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(
 
 @pytest.mark.process
 def test_bench_measures(tmp_path: Path) -> None:
-    document = loadstone.bench(
+    summary = loadstone.bench(
         sim="ttft=5ms,itl=1ms",
         input="8",
         output="4",
@@ -359,17 +355,17 @@ def test_bench_measures(tmp_path: Path) -> None:
         warmup=0,
         out=tmp_path,
     )
-    assert document["cells"][0]["requests"]["ok"] == 4
-    run = loadstone.open_run(document["run_dir"])
+    assert summary.cells[0].requests.ok == 4
+    run = loadstone.open_run(summary.run_dir)
     assert run.records()["output_tokens"].to_pylist() == [4] * 4
-    assert run.summary() == document
+    assert run.summary() == summary
     assert run.info.status == "done"
 
 
 def test_folders_may_be_text(tmp_path: Path) -> None:
     options = {"input": "16", "output": "4", "concurrency": [1], "requests": [1]}
-    document = loadstone.simulate("llama-3.1-8b@1xh100", out=str(tmp_path / "runs"), **options)
-    assert Path(document["run_dir"]).parent == tmp_path / "runs"
+    summary = loadstone.simulate("llama-3.1-8b@1xh100", out=str(tmp_path / "runs"), **options)
+    assert Path(summary.run_dir).parent == tmp_path / "runs"
 
 
 def test_simulate_takes_what_the_command_takes(tmp_path: Path) -> None:
@@ -383,7 +379,9 @@ def test_simulate_takes_what_the_command_takes(tmp_path: Path) -> None:
     deployment = "llama-3.1-8b@1xh100/num_speculative_tokens=3"
 
     def tpot(**more: Any) -> Any:
-        return loadstone.simulate(deployment, **options, **more)["cells"][0]["metrics"]["tpot_s"]
+        return loadstone.simulate(deployment, **options, **more).document()["cells"][0]["metrics"][
+            "tpot_s"
+        ]
 
     lucky, unlucky = tpot(acceptance=1.0, draws=0), tpot(acceptance=0.0, draws=0)
     assert lucky["p50"] < unlucky["p50"] / 3
@@ -407,5 +405,5 @@ def test_a_file_named_as_a_module_of_pythons_is_none_of_a_workers(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("queue.py").write_text("raise RuntimeError('a notebook has begun again')")
-    document = loadstone.bench(sim="ttft=5ms,itl=1ms", input=8, output=4, concurrency=1, requests=2)
-    assert document["status"] == "done"
+    summary = loadstone.bench(sim="ttft=5ms,itl=1ms", input=8, output=4, concurrency=1, requests=2)
+    assert summary.status == "done"

@@ -1,9 +1,11 @@
 """Loadstone: size, simulate, measure and compare LLM inference serving.
 
-    document = loadstone.bench("http://localhost:8000", concurrency=[1, 8], output="128")
-    run = loadstone.open_run(document["run_dir"])
+    summary = loadstone.bench("http://localhost:8000", concurrency=[1, 8], output="128")
+    print(summary.cells[0].metrics.output_tokens_per_s)
+    run = loadstone.open_run(summary.run_dir)
     run.records()
 
+Results are types with fields; their `document()` is what the command prints with `--json`.
 Importing it takes no time: each function imports what it needs when it is called.
 """
 
@@ -17,12 +19,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from loadstone.analyse.compare.result import Comparison
+    from loadstone.analyse.query import QueryResult
+    from loadstone.calibrate.validate import Validation
     from loadstone.core.errors import InputError, LoadstoneError
     from loadstone.core.plan import Plan
+    from loadstone.core.ranked_runs import RankedRuns
     from loadstone.core.record import RunInfo
     from loadstone.core.signals import Interrupted
+    from loadstone.core.summary import Summary
     from loadstone.core.version import __version__
+    from loadstone.predict.sizing.deployments import Sizes
     from loadstone.recommend.tell.document import Recommendation
+    from loadstone.runs.calibrate import CalibratedProfile
 
 
 __all__ = [
@@ -62,9 +71,9 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"loadstone.core.{_MODULES[name]}"), name)
 
 
-def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, Any]:
-    """Measure a live engine, or an embedded one without `url`; returns the summary, as `loadstone
-    bench --json`.
+def bench(url: str | Sequence[str] | None = None, **options: Any) -> Summary:
+    """Measure a live engine, or an embedded one without `url`; returns the summary, with `find_max`
+    a SearchSummary.
 
     Several URLs are a fleet of servers with the same model behind them.
 
@@ -78,36 +87,30 @@ def bench(url: str | Sequence[str] | None = None, **options: Any) -> dict[str, A
     from loadstone.runs.run import run
     from loadstone.workload.options import Options, options_of
 
-    return run(options_of({"url": url, **options}, Options))
+    return run(options_of({"url": url, **options}, Options))  # type: ignore[return-value]
 
 
-def size(models: str | Sequence[str], **options: Any) -> dict[str, Any]:
-    """Compute whether models fit, their longest context and batch; returns the document of
-    `loadstone size --json`.
+def size(models: str | Sequence[str], **options: Any) -> Sizes:
+    """Compute whether models fit, their longest context and batch: `rows`.
 
     `models` as the command takes them; `options` as the flags, single values or lists;
     help("loadstone.predict.sizing.options.SizeOptions") lists them. Raises loadstone.InputError,
     one line.
     """
-    from msgspec import to_builtins
-
-    from loadstone.predict.sizing.deployments import sizes
+    from loadstone.predict.sizing.deployments import Sizes, sizes
     from loadstone.predict.sizing.options import SizeOptions
     from loadstone.workload.options import options_of
 
-    return {
-        "schema": 1,
-        "rows": to_builtins(sizes(options_of({"models": models, **options}, SizeOptions))),
-    }
+    return Sizes(rows=sizes(options_of({"models": models, **options}, SizeOptions)))
 
 
-def simulate(deployment: str, **options: Any) -> dict[str, Any]:
-    """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary, as `loadstone simulate
-    --json`.
+def simulate(deployment: str, **options: Any) -> Summary | RankedRuns:
+    """Simulate a deployment, as `llama-3.1-70b@8xh200`; returns the summary. Of several in one
+    text, `llama-3.1-70b@4xh200/tp={2,4}`: their `runs` and `ranking`.
 
-    `options` are those of bench() (what is about a server does nothing), and `acceptance`, `draws`,
-    `profile` as the flags of `loadstone simulate`;
-    help("loadstone.workload.options.SimulateOptions") lists them. Raises as bench() does.
+    `options` are those of bench() that are not about a server, and `acceptance`, `draws`, `profile`
+    as the flags of `loadstone simulate`; help("loadstone.workload.options.SimulateOptions") lists
+    them. Raises as bench() does.
     """
     from loadstone.runs.run import run
     from loadstone.workload.options import SimulateOptions, options_of
@@ -129,7 +132,7 @@ def recommend(model: str, **options: Any) -> Recommendation:
     return advice
 
 
-def recover(path: str | PathLike[str]) -> dict[str, Any]:
+def recover(path: str | PathLike[str]) -> Summary:
     """Finish a run folder that a crash left; returns the summary. Harmless to repeat. Raises
     InputError."""
     from loadstone.runs import execution
@@ -145,24 +148,19 @@ def compare(
     allow_errors: bool = False,
     price: str | Sequence[str] = (),
     seed: int = 0,
-) -> dict[str, Any]:
-    """Compare two sides, each a run folder or several repeats; returns the document of `loadstone
-    compare --json`, with ratios B over A.
+) -> Comparison:
+    """Compare two sides, each a run folder or several repeats; ratios are B over A.
 
     `fail_on`: bounds such as `ttft_p99>+5%`, which a cell of B with an error finding passes by
     `allow_errors` alone; `price`: dollars per GPU and hour, such as `h200=3.2`. Raises InputError,
     one line.
     """
-    import msgspec
-
     from loadstone.analyse.compare import compare as compare_sides
 
     bounds = [fail_on] if isinstance(fail_on, str) else fail_on
-    comparison = compare_sides(
+    return compare_sides(
         _folders(a), _folders(b), fail_on=bounds, allow_errors=allow_errors, price=price, seed=seed
     )
-    document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(comparison))
-    return document
 
 
 def import_files(
@@ -211,35 +209,22 @@ def export_run(
     return path
 
 
-def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> dict[str, Any]:
-    """Query the run folders in `runs`, or one of them, by SQL; returns the document of `loadstone
-    query --json`.
-
-    Raises InputError, one line.
-    """
+def query_runs(sql: str, runs: str | PathLike[str] = "runs") -> QueryResult:
+    """Query the run folders in `runs`, or one of them, by SQL. Raises InputError, one line."""
     from loadstone.analyse import query
 
-    columns, rows = query.rows_of(sql, _folder(runs))
-    return {
-        "schema": 1,
-        "columns": columns,
-        "rows": [dict(zip(columns, row, strict=True)) for row in rows],
-    }
+    return query.rows_of(sql, _folder(runs))
 
 
 def validate_points(
     points: str | PathLike[str], *, profile: str | PathLike[str] | None = None
-) -> dict[str, Any]:
-    """Predict every measurement of a CSV; returns the document of `loadstone validate --json`.
-    Raises InputError."""
-    from msgspec import to_builtins
-
+) -> Validation:
+    """Predict every measurement of a CSV. Raises InputError."""
     from loadstone.calibrate.points import read_points
     from loadstone.calibrate.validate import score, validation
 
     rows = score(read_points(_folder(points)), None if profile is None else str(_folder(profile)))
-    document: dict[str, Any] = to_builtins(validation(rows))
-    return document
+    return validation(rows)
 
 
 def calibrate_profile(
@@ -249,22 +234,17 @@ def calibrate_profile(
     profile: str = "mine",
     out: str | PathLike[str] | None = None,
     force: bool = False,
-) -> dict[str, Any]:
-    """Fit a profile to your own runs and keep it by the name `profile`; returns the document of
-    `loadstone calibrate --json`.
+) -> CalibratedProfile:
+    """Fit a profile to your own runs and keep it by the name `profile`.
 
     `deployment`: what they ran on, where they do not tell. `out`: the folder to keep it in.
     `force`: also from cells that are not trusted. Raises InputError.
     """
-    from msgspec import to_builtins
-
     from loadstone.runs.calibrate import calibrate
 
-    result = calibrate(
+    return calibrate(
         _folders(runs), deployment, profile, None if out is None else _folder(out), force=force
     )
-    document: dict[str, Any] = to_builtins(result, enc_hook=str)
-    return document
 
 
 def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list[Path]:
@@ -275,7 +255,7 @@ def _folders(paths: str | PathLike[str] | Sequence[str | PathLike[str]]) -> list
 
 
 def _folder(path: Any) -> Path:
-    """Read a path. Raises InputError where it is none, such as a run's document."""
+    """Read a path. Raises InputError where it is none, such as a run's summary."""
     from loadstone.core.errors import InputError
     from loadstone.core.host import make_path
 
@@ -283,7 +263,7 @@ def _folder(path: Any) -> Path:
         return make_path(path)
     except TypeError:
         problem = f"a path is needed, and this is of type {type(path).__name__}"
-        raise InputError(f"{problem}; of a summary, give its ['run_dir']") from None
+        raise InputError(f"{problem}; of a summary, give its run_dir") from None
 
 
 def open_run(path: str | PathLike[str]) -> Run:
@@ -324,8 +304,8 @@ class Run:
             run_folder.read_records(self.folder), schema=run_folder.records_schema()
         )
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> Summary:
         """Compute the numbers from the records. Raises InputError where there are none."""
         from loadstone.analyse.summary import summary_of
 
-        return summary_of(self.folder).document()
+        return summary_of(self.folder)

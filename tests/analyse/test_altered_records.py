@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     document = loadstone.simulate(
         "llama-3.1-8b@1xh100", concurrency=2, requests=8, output=8, draws=0, out=out
-    )
+    ).document()
     return Path(document["run_dir"])
 
 

@@ -342,7 +342,7 @@ def test_settings_of_another_version_or_program_are_left_out(
     papers["settings"] |= settings
     (b / "run.json").write_text(json.dumps(papers))
     for sides in ((a, b), (b, a)):
-        rows_of = rows(loadstone.compare(*sides, price="h100=2"))
+        rows_of = rows(loadstone.compare(*sides, price="h100=2").document())
         assert rows_of["tpot_p50"]["ratio"] == pytest.approx(1, abs=0.2)
 
 
@@ -418,7 +418,7 @@ def test_a_ratio_that_no_two_runs_have_is_none(tmp_path: Path, value: float) -> 
         (folder / "summary.json").write_bytes(msgspec.json.encode(summary))
         folders.append(folder)
     for sides in (folders, folders[::-1]):
-        assert rows(loadstone.compare(*sides))["ttft_p50"]["ratio"] is None
+        assert rows(loadstone.compare(*sides).document())["ttft_p50"]["ratio"] is None
 
 
 # --- a rhythm -------------------------------------------------------------------------------------

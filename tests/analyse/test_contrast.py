@@ -95,7 +95,7 @@ def simulated(tmp_path: Path, more: str) -> Any:
     done = loadstone.simulate(
         f"{MODEL}/max_num_seqs=32,max_model_len=8192{more}", concurrency="32", input="512", output="128",
         range_ratio="0.2", requests=256, out=tmp_path, draws=0,
-    )  # fmt: skip
+    ).document()  # fmt: skip
     return done["cells"][0]["metrics"]
 
 

@@ -281,7 +281,7 @@ def bench(tmp_path: Path, **options: Any) -> dict[str, Any]:
     with start(FAST) as server:
         return loadstone.bench(
             server.url, input="8", output="4", concurrency=[2], warmup=0, out=tmp_path, **options
-        )
+        ).document()
 
 
 @pytest.mark.process
@@ -366,7 +366,7 @@ def test_tables_reports_and_comparisons_tell_of_it(tmp_path: Path) -> None:
     assert said == f"2 GPUs drew {show_number(1501)} W · {spent}"
 
     one, two = (Path(document["run_dir"]) for document in documents)
-    (cell,) = loadstone.compare(one, two)["cells"]
+    (cell,) = loadstone.compare(one, two).document()["cells"]
     (row,) = [row for row in cell["metrics"] if row["metric"] == "j_per_output_token"]
     assert (row["a"], row["b"]) == (joules[0], joules[1])
     assert row["ratio"] == pytest.approx(joules[1] / joules[0])

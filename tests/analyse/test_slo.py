@@ -85,10 +85,10 @@ def test_a_simulation_says_how_likely_its_bounds_hold(tmp_path: Path) -> None:
     """A bound at what is predicted is as likely missed as met, with a model that is off by a
     third."""
     options = {"rate": [4.0], "requests": [60], "out": tmp_path, "input": "256", "output": "32"}
-    (plain,) = simulate("llama-3.1-8b@1xh100", **options)["cells"]
+    (plain,) = simulate("llama-3.1-8b@1xh100", **options).document()["cells"]
     p50 = plain["metrics"]["tpot_s"]["p50"]
     slo = f"tpot_p50<{p50 * 1e3:.6f}ms,tpot_p99<{20 * p50:.4f}s,ttft<1h"
-    document = simulate("llama-3.1-8b@1xh100", **options, slo=slo)
+    document = simulate("llama-3.1-8b@1xh100", **options, slo=slo).document()
     (cell,) = document["cells"]
     at, far, every = cell["slo"]
     assert 0.3 < at["p_met"] < 0.7
@@ -109,15 +109,15 @@ def test_the_time_of_a_session_is_bounded_where_there_are_sessions(tmp_path: Pat
         "draws": 8,
     }
     talks = asked | {"turns": "3", "think_time": "2s"}
-    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<60s", out=tmp_path / "met")[
-        "cells"
-    ]
+    (cell,) = simulate(
+        "llama-3.1-8b@1xh100", **talks, slo="task_p90<60s", out=tmp_path / "met"
+    ).document()["cells"]
     (bound,) = cell["slo"]
     assert bound["value"] == cell["sessions"]["task_s"]["p90"] > 4  # two pauses
     assert (bound["met"], bound["p_met"], cell["p_slo"]) == (True, 1.0, 1.0)
-    (cell,) = simulate("llama-3.1-8b@1xh100", **talks, slo="task_p90<4s", out=tmp_path / "missed")[
-        "cells"
-    ]
+    (cell,) = simulate(
+        "llama-3.1-8b@1xh100", **talks, slo="task_p90<4s", out=tmp_path / "missed"
+    ).document()["cells"]
     assert (cell["slo"][0]["met"], cell["p_slo"]) == (False, 0.0)
     with pytest.raises(InputError, match="is the time of a session; give --agents FILE or --turns"):
         simulate("llama-3.1-8b@1xh100", **asked, slo="task_p90<60s", out=tmp_path / "none")

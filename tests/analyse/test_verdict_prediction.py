@@ -34,8 +34,8 @@ def findings(tmp_path: Path, deployment: str, **options: Any) -> dict[str, Any]:
         out=tmp_path,
         draws=0,
         **options,
-    )
-    (cell,) = done["cells"] if isinstance(done, dict) else done.summary()["cells"]
+    ).document()
+    (cell,) = done["cells"] if isinstance(done, dict) else done.summary().document()["cells"]
     found = {each["kind"]: each for each in cell["verdict"]["findings"]}
     assert cell["verdict"]["trusted"] == all(each["severity"] == "info" for each in found.values())
     return found
@@ -52,7 +52,7 @@ def test_a_simulated_scheduler_works_under_the_lengths_that_are_asked(tmp_path: 
             requests=4,
             out=tmp_path,
             draws=0,
-        )
+        ).document()
         policy = run_folder.read_info(Path(done["run_dir"])).settings.policy
         assert least <= policy["kv_blocks"] * policy["block_tokens"] / (int(prompt) + 128) <= most
 

@@ -25,9 +25,9 @@ CONTRACT = {
 
 
 def test_combinations_in_which_a_replica_has_nobody_to_share_with_are_left_out() -> None:
-    rows = package.size("deepseek-v3", gpu="h200", gpus=[8, 16], tp=[1, 8], attention_dp=True)[
-        "rows"
-    ]
+    rows = package.size(
+        "deepseek-v3", gpu="h200", gpus=[8, 16], tp=[1, 8], attention_dp=True
+    ).document()["rows"]
     assert [(row["gpus"], row["tp"], row["dp"]) for row in rows] == [
         (8, 1, 8),
         (16, 1, 16),
@@ -49,7 +49,7 @@ def test_of_several_engines_each_takes_its_own_arguments() -> None:
         engine=["vllm", "sglang", "trtllm"],
         arguments=given,
         context=2048,
-    )["rows"]
+    ).document()["rows"]
     assert [row["engine"] for row in rows] == ["vllm", "sglang", "tensorrt-llm"]
     assert [row["pp"] for row in rows] == [2, 1, 2]  # the same word of two of them
     assert [row["max_concurrent_requests"] == 16 for row in rows] == [True, False, False]
@@ -307,8 +307,9 @@ GIVEN = {"gpu": "h100"}
     ],
 )
 def test_in_python_as_on_the_command_line(options: dict[str, Any], same: dict[str, Any]) -> None:
-    assert package.size("llama-3.1-8b", **GIVEN, **options) == package.size(
-        "llama-3.1-8b", **GIVEN, **same
+    assert (
+        package.size("llama-3.1-8b", **GIVEN, **options).document()
+        == package.size("llama-3.1-8b", **GIVEN, **same).document()
     )
 
 
@@ -370,12 +371,17 @@ def test_what_was_assumed_of_a_config_is_said_everywhere(
 
 
 def test_in_python() -> None:
-    one = package.size("llama-3.1-8b", gpu="h100", context=8192)
-    assert package.size(["llama-3.1-8b"], gpu=["h100"], context=[8192]) == one
+    one = package.size("llama-3.1-8b", gpu="h100", context=8192).document()
+    assert package.size(["llama-3.1-8b"], gpu=["h100"], context=[8192]).document() == one
     assert one["rows"][0]["fits"]
     for several in ((8192,), range(8192, 8193), np.array([8192]), (tokens for tokens in (8192,))):
-        assert package.size(np.array(["llama-3.1-8b"]), gpu=("h100",), context=several) == one
-    assert package.size("llama-3.1-8b", gpu="h100", context=np.array(8192), batch=[]) == one
+        assert (
+            package.size(np.array(["llama-3.1-8b"]), gpu=("h100",), context=several).document()
+            == one
+        )
+    assert (
+        package.size("llama-3.1-8b", gpu="h100", context=np.array(8192), batch=[]).document() == one
+    )
     with pytest.raises(InputError, match=r"^contexts: no such option; the nearest is context$"):
         package.size("llama-3.1-8b", contexts=8192)
     with pytest.raises(InputError, match="none given"):

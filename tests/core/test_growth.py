@@ -102,7 +102,7 @@ def test_nor_is_one_that_is_not_kept_up_with_or_fails() -> None:
 def test_a_predicted_interval_holds_what_the_rate_gives(tmp_path: Path) -> None:
     options: dict[str, Any] = {"rate": [1.0, 4.0], "requests": [150], "out": tmp_path, "draws": 4}
     for seed in range(3):
-        for cell in simulate("llama-3.1-70b@4xh100", seed=seed, **options)["cells"]:
+        for cell in simulate("llama-3.1-70b@4xh100", seed=seed, **options).document()["cells"]:
             found, truth = (
                 cell["metrics"]["interval"]["output_tokens_per_s"],
                 cell["load"]["value"] * 128,

@@ -134,7 +134,7 @@ def bench(tmp_path: Path, **options: Any) -> dict[str, Any]:
             warmup=0,
             out=tmp_path,
             **({"requests": [8]} | options),
-        )
+        ).document()
 
 
 @pytest.mark.process

@@ -136,7 +136,7 @@ def test_imported_documents_stay(path: Path, tmp_path: Path) -> None:
     except InputError:
         pytest.skip("no result file")
     for run in runs:
-        check_same(loadstone.open_run(run).summary())
+        check_same(loadstone.open_run(run).summary().document())
         assert read(run).cells
 
 
@@ -149,7 +149,7 @@ def test_documents_of_the_shared_results_stay(tmp_path: Path) -> None:
         except InputError:
             continue
         for run in runs:
-            check_same(loadstone.open_run(run).summary())
+            check_same(loadstone.open_run(run).summary().document())
 
 
 def test_simulated_documents_stay(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_simulated_documents_stay(tmp_path: Path) -> None:
     }
     document = loadstone.simulate(
         "llama-3.1-8b@1xh100", concurrency=[2], slo="ttft<1s,tpot_p99<1s", **options
-    )
+    ).document()
     assert document["cells"][0]["metrics"]["ttft_s"]["low"] is not None
     check_same(document)
     assert json.dumps(read(Path(document["run_dir"])).document()) == json.dumps(document)
@@ -176,7 +176,7 @@ def test_where_no_interval_is_known_a_simulated_document_says_null(tmp_path: Pat
         "draws": 0,
         "out": tmp_path,
     }
-    document = loadstone.simulate("llama-3.1-8b@1xh100", rate=[2], **options)
+    document = loadstone.simulate("llama-3.1-8b@1xh100", rate=[2], **options).document()
     assert document["cells"][0]["metrics"]["ttft_s"]["high"] is None
     check_same(document)
 

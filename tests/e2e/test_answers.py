@@ -410,7 +410,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Json]:
             "concurrency": 1,
         }
         given |= {"requests": len(NAMES), "out": tmp_path_factory.mktemp("answers")}
-        document = bench(options_of(given, Options))
+        document = bench(options_of(given, Options)).document()
     assert document["cells"][0]["requests"]["sent"] == len(NAMES)
     return {
         NAMES[int(each["request_id"][2:])]: each for each in read_records(Path(document["run_dir"]))

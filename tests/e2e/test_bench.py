@@ -368,7 +368,7 @@ def test_time_to_connect_is_limited(tmp_path: Path) -> None:
             url=server.url, input="8", output="4", concurrency=[2], requests=[2], warmup=0, out=tmp_path,
             timeout_connect_s=0.5,
         )  # fmt: skip
-        document = bench.bench(options, on_event)
+        document = bench.bench(options, on_event).document()
     assert document["cells"][0]["requests"]["timeout"] == 2
     findings = document["cells"][0]["verdict"]["findings"]
     assert "waited 0.5 s for connecting" in findings[0]["evidence"]

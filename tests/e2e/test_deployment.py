@@ -285,7 +285,7 @@ def test_a_fleet_has_one_together_and_python_says_it_too(
         document = package.bench(
             [timing.url, second.url], deployment="llama-3.1-8b@2xh100/dp2", concurrency=2, requests=4, input=8,
             output=4, out=tmp_path,
-        )  # fmt: skip
+        ).document()  # fmt: skip
     facts = run_facts(package.open_run(document["run_dir"]).info)
     assert (facts.gpu, facts.gpus, facts.dp, facts.tp) == ("H100", 2, 2, 1)
     with pytest.raises(InputError, match="not MODEL@GPUS"):
@@ -433,7 +433,7 @@ def test_calibrate_reads_no_file_that_a_run_names(
         out=tmp_path / "runs",
         warmup=0,
         sim="ttft=5ms,itl=1ms",
-    )
+    ).document()
     path = Path(run["run_dir"]) / "run.json"
     document = json.loads(path.read_bytes())
     named = name.format(folder=tmp_path) if isinstance(name, str) else name

@@ -47,7 +47,9 @@ def run(
             "warmup": 0,
             "out": out,
         }
-        return bench(options_of({**given, "metrics_port": str(port), **options}, Options), on_event)
+        return bench(
+            options_of({**given, "metrics_port": str(port), **options}, Options), on_event
+        ).document()
 
 
 def test_a_run_that_goes_on_is_told_of_and_is_gone_after_it(tmp_path: Path) -> None:

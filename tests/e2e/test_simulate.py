@@ -68,7 +68,7 @@ def test_the_document_is_benchs_with_intervals(simulate: Loadstone) -> None:
     }  # fmt: skip
     assert json.loads((folder / "summary.json").read_text()) == done.document
     opened = package.open_run(folder)
-    assert opened.summary() == done.document
+    assert opened.summary().document() == done.document
     assert opened.info.settings.deployment["gpu"] == "h100"
     assert opened.info.settings.deployment["engine"] == "vllm"
     assert len(opened.records()) == 80 + 9
@@ -220,7 +220,9 @@ def test_what_size_holds_is_simulated(simulate: Loadstone) -> None:
 
 
 def test_from_python(tmp_path: Path) -> None:
-    document = package.simulate(DEPLOYMENT, concurrency=[2], requests=[8], output="4", out=tmp_path)
+    document = package.simulate(
+        DEPLOYMENT, concurrency=[2], requests=[8], output="4", out=tmp_path
+    ).document()
     assert document["cells"][0]["requests"]["ok"] == 8
     with pytest.raises(InputError, match="not MODEL@GPUS"):
         package.simulate("nothing")
@@ -353,7 +355,7 @@ def test_python_gives_the_same_document(tmp_path: Path) -> None:
         output="8",
         draws=0,
         out=tmp_path,
-    )
+    ).document()
     assert [row["gpus"] for row in several["ranking"]] == [1, 1]
 
 

@@ -116,7 +116,7 @@ def test_whatever_is_read_can_be_sized_and_simulated(
                 with contextlib.suppress(InputError):  # some cannot be cut so
                     (row,) = loadstone.size(
                         f"{model}@{cut},engine={engine}", context=[1024], batch=[4]
-                    )["rows"]
+                    ).document()["rows"]
                     assert all(
                         math.isfinite(value) for value in row.values() if isinstance(value, float)
                     )
@@ -128,7 +128,7 @@ def test_whatever_is_read_can_be_sized_and_simulated(
             requests=8,
             draws=0,
             out=tmp_path,
-        )
+        ).document()
         (cell,) = run["cells"]
         assert cell["light"]["tpot_s"] < cell["metrics"]["tpot_s"]["p50"], truth["type"]
         done += 1

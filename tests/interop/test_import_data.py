@@ -188,7 +188,7 @@ def test_what_a_file_states_otherwise_stands_beside_the_numbers_of_its_requests(
     page = loadstone.write_report(folder, tmp_path / "report.html")[0].read_text()
     assert "What files report otherwise" in page
     copied = Path(shutil.copytree(folder, tmp_path / "copied"))
-    evidence = [one["evidence"] for one in loadstone.compare(folder, copied)["findings"]]
+    evidence = [one["evidence"] for one in loadstone.compare(folder, copied).document()["findings"]]
     assert any(
         f"output_tokens_per_s {number}" in one and "total_output_tokens/duration" in one
         for one in evidence
@@ -201,4 +201,4 @@ def test_numbers_that_agree_with_the_files_own_are_not_repeated(tmp_path: Path) 
     assert not any(one.metric in ("ttft_s", "e2e_s") for one in cell.stated)
     assert "stated" not in loadstone.simulate(
         "llama-3.1-8b@1xh100", concurrency="2", input="64", output="8", requests=4, out=tmp_path, draws=0
-    )["cells"][0]  # fmt: skip
+    ).document()["cells"][0]  # fmt: skip

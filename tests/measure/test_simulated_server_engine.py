@@ -401,7 +401,7 @@ def test_accepted_drafts_are_those_that_were_set_however_they_are_counted(tmp_pa
         url = json.loads(process.stdout.readline())["url"]
         document = loadstone.bench(
             url, concurrency=[8], requests=[16], warmup=0, input="100", output="300", out=tmp_path
-        )  # fmt: skip
+        ).document()  # fmt: skip
         counted = metrics(TimingServer(url, process.pid))
         meta = httpx.post(
             f"{url}/generate", json={"text": "a b", "sampling_params": {"max_new_tokens": 40}}

@@ -147,7 +147,7 @@ def test_a_simulation_says_which_class_it_is_in(tmp_path: Path) -> None:
         requests=4,
         out=tmp_path,
         draws=0,
-    )
+    ).document()
     found = {each["kind"]: each for each in done["cells"][0]["verdict"]["findings"]}
     assert "family on CDNA 3" in found["uncovered"]["evidence"]
     assert "two points" in found["uncovered"]["remedy"]
@@ -161,7 +161,7 @@ def test_a_simulation_says_which_class_it_is_in(tmp_path: Path) -> None:
         warmup=0,
         out=tmp_path,
         draws=0,
-    )
+    ).document()
     assert "waves" in [each["kind"] for each in together["cells"][0]["verdict"]["findings"]]
 
 

@@ -266,7 +266,7 @@ def simulated(tmp_path: Path, deployment: str, **options: Any) -> Any:
         out=tmp_path,
         draws=0,
         **options,
-    )
+    ).document()
 
 
 def test_a_larger_draft_costs_more_and_is_no_assumption(tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ def test_a_simulated_run_says_what_each_pool_did(tmp_path: Path) -> None:
         output="32",
         draws=3,
         out=tmp_path,
-    )
+    ).document()
     (found,) = [
         each for each in summary["cells"][0]["verdict"]["findings"] if each["kind"] == "pools"
     ]

@@ -119,7 +119,9 @@ def test_the_parts_of_a_first_token_add_up_to_it() -> None:
 
 def test_simulate_says_of_what_the_first_token_consists(tmp_path: Path) -> None:
     load = {"input": "1", "output": "4", "concurrency": [1], "requests": [2], "out": tmp_path}
-    document = simulate(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", draws=0, **load))
+    document = simulate(
+        SimulateOptions.read(deployment="llama-3.1-8b@1xh100", draws=0, **load)
+    ).document()
     first = document["first_token"]
     assert first["prompt_tokens"] == 1
     ttft_s = document["cells"][0]["metrics"]["ttft_s"]["p50"]

@@ -251,7 +251,7 @@ def test_the_document_has_the_files_units(tmp_path: Path) -> None:
     assert 1 < row["predicted"]["tpot_ms"] < 60
     assert set(row["low"]) == set(row["high"]) == {"ttft_ms", "tpot_ms", "output_tok_s"}
     assert row["profile"].startswith("vllm-async-hopper")
-    (row,) = loadstone.validate_points(write(tmp_path / "points.csv", {}))["rows"]
+    (row,) = loadstone.validate_points(write(tmp_path / "points.csv", {})).document()["rows"]
     assert row["measured"] == {"ttft_ms": 60, "tpot_ms": 8, "output_tok_s": None}
 
 
@@ -308,7 +308,7 @@ def test_pools_are_simulated_as_one_pool_is(tmp_path: Path) -> None:
         requests=40,
         warmup=0,
         out=tmp_path,
-    )
+    ).document()
     tpot_s = simulated["cells"][0]["metrics"]["tpot_s"]["p50"]
     assert one.predicted["tpot"] == pytest.approx(tpot_s, rel=0.1)  # but for the family held out
     (full,) = score(read_points(write(tmp_path / "points.csv", POOLS | {"input_len": "900000"})))

@@ -44,7 +44,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, Deploymen
                     draws=8,
                     **load,
                 )
-            )["run_dir"]
+            ).run_dir
         )
         for name, load in loads.items()
         for n, (engine, gpu, gpus) in enumerate(DEPLOYMENTS)
@@ -97,7 +97,7 @@ def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -
     }
     deployments = (f"llama-3.1-8b@{gpus}xh100/tp{gpus}" for gpus in (1, 2))
     runs = [
-        Path(simulate.simulate(SimulateOptions.read(deployment=name, **load))["run_dir"])
+        Path(simulate.simulate(SimulateOptions.read(deployment=name, **load)).run_dir)
         for name in deployments
     ]
     slow, fast = points_of([read_run(folder) for folder in runs])

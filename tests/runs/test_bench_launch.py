@@ -53,7 +53,7 @@ def pid_of(program: Path) -> int:
 
 def test_a_deployment_is_started_measured_and_stopped(program: Path) -> None:
     told: list[str] = []
-    document = bench(options(program), lambda event: told.append(event.text))
+    document = bench(options(program), lambda event: told.append(event.text)).document()
     assert gone(pid_of(program))
     assert document["status"] == "done"
     assert document["cells"][0]["requests"]["ok"] == 6
@@ -87,7 +87,7 @@ def test_an_engine_that_dies_while_it_is_measured_is_why_the_run_failed(program:
             os.kill(pid_of(program), signal.SIGKILL)
             assert eventually(lambda: gone(pid_of(program)))
 
-    document = bench(options(program, requests=4), kill)
+    document = bench(options(program, requests=4), kill).document()
     info = run_folder.read_info(Path(document["run_dir"]))
     assert info.status == "failed"
     assert "llama.cpp ended by signal 9" in str(info.error)

@@ -159,7 +159,7 @@ def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignor
         output=128,
         out=tmp_path,
         find_max="ttft_p99<500ms,tpot_p99<15ms",
-    )
+    ).document()
     low, high = found["max"]["load"]["value"], found["max"]["fails_at"]["value"]
     assert low < high <= NEAR * low * 1.0001
     assert found["max"]["probes"] == list(range(len(found["cells"])))

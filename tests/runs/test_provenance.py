@@ -161,9 +161,7 @@ def test_runs_that_differ_in_what_they_were_made_with_say_so(tmp_path: Path) -> 
         packages={"vllm": "0.33.0", "torch": "2.9"},
     )  # fmt: skip
     folders = [
-        Path(
-            bench(options_of(given | {"out": tmp_path / name}, Options), made_with=made)["run_dir"]
-        )
+        Path(bench(options_of(given | {"out": tmp_path / name}, Options), made_with=made).run_dir)
         for name, made in (("a", base), ("b", newer), ("c", None))
     ]
     rows = {row.what: (row.a, row.b) for row in compare(folders[:1], folders[1:2]).setup}
@@ -187,7 +185,7 @@ def test_another_version_s_provenance_is_none(tmp_path: Path) -> None:
         "requests": 4,
         "out": tmp_path,
     }
-    folder = Path(bench(options_of(given, Options))["run_dir"])
+    folder = Path(bench(options_of(given, Options)).run_dir)
     info = run_folder.read_info(folder)
     assert info.settings.provenance.commands == ()
     info.settings = read_settings({"provenance": {"commands": 3}})

@@ -74,7 +74,7 @@ def rows(folder: Path) -> list[tuple[object, ...]]:
 def test_the_merged_run_is_that_of_one_machine(tmp_path: Path, address: str) -> None:
     with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
         folders = [
-            Path(bench(options(server.url, tmp_path, ray, requests=[120]))["run_dir"])
+            Path(bench(options(server.url, tmp_path, ray, requests=[120])).run_dir)
             for ray in (None, address)
         ]
     here, there = map(rows, folders)
@@ -113,7 +113,9 @@ def test_a_worker_that_dies_there_ends_the_run_and_loses_no_record(
             threading.Thread(target=kill_one).start()
 
     with start(FixedLatency(ttft_s=0.02, itl_s=0.005)) as server:
-        document = bench(options(server.url, tmp_path, address, duration_s=60.0), on_event)
+        document = bench(
+            options(server.url, tmp_path, address, duration_s=60.0), on_event
+        ).document()
     folder = Path(document["run_dir"])
     info = run_folder.read_info(folder)
     assert info.status == "failed"

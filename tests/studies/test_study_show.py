@@ -61,7 +61,7 @@ def test_times_are_near_those_of_the_simulator(
     (launch, _) = plan_study(read_study(tmp_path / "s.yaml"))
     options = {name.replace("-", "_"): value for name, value in launch.cells[0].options.items()}
     options |= {"deployment": launch.deployment, "out": tmp_path, "draws": 0}
-    summary = simulate(options_of(options, SimulateOptions))
+    summary = simulate(options_of(options, SimulateOptions)).document()
     (ran,) = run_folder.read_info(Path(summary["run_dir"])).cells
     assert cell.seconds == pytest.approx(ran.end_s - ran.start_s, rel=0.25)
     assert deployment.seconds == pytest.approx(2 * cell.seconds)

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from loadstone.core import run_folder
+from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.files import TemporaryFolder, check_regular, read_json
 
@@ -75,11 +76,16 @@ _MOST_BYTES = 64 * 1024 * 1024
 """No run's run.json or summary.json is larger."""
 
 
-class QueryResult(NamedTuple):
+class QueryResult(Document, msgspec.Struct):
     """The result of a query: the names of its columns, and its rows."""
 
     columns: list[str]
-    rows: list[tuple[object, ...]]
+    rows: list[tuple[Any, ...]]
+
+    def document(self) -> dict[str, Any]:
+        """Return what `loadstone query --json` prints: each row by the names of its columns."""
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        return {"schema": 1, "columns": self.columns, "rows": rows}
 
 
 class _Streams(msgspec.Struct):

@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-import msgspec
-
-from loadstone.core.plan import Load
+from loadstone.core.ranked_runs import Ranked
 from loadstone.core.summary import CellSummary, Summary
 
 RULE = (
@@ -20,31 +18,6 @@ RULE = (
     " bounds on latency; within 1% by the median E2E"
 )
 _ALIKE = 0.01
-
-
-class Ranked(msgspec.Struct, kw_only=True, frozen=True):
-    """A deployment, at the load at which it was judged.
-
-    deployment             in shorthand
-    run_dir                its run; None where it cannot be simulated, and `why` says what hinders
-    output_tokens_per_s_per_gpu, low, high   with the 80 % interval, where it is known
-    ttft_s, tpot_s, e2e_s  medians
-    slo_met                None without bounds
-    """
-
-    deployment: str
-    gpus: int | None = None
-    run_dir: str | None = None
-    load: Load | None = None
-    output_tokens_per_s: float | None = None
-    output_tokens_per_s_per_gpu: float | None = None
-    low: float | None = None
-    high: float | None = None
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-    e2e_s: float | None = None
-    slo_met: bool | None = None
-    why: str | None = None
 
 
 def judged(deployment: str, gpus: int, summary: Summary) -> Ranked:

@@ -17,6 +17,7 @@ import numpy as np
 from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
 from loadstone.calibrate.points import Point
 from loadstone.catalogue import Worker
+from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.statistics.distribution import Z80
@@ -360,7 +361,7 @@ class ScoredRow(msgspec.Struct, frozen=True):
     uncovered: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-class Validation(msgspec.Struct, frozen=True):
+class Validation(Document, msgspec.Struct, frozen=True):
     """The document of `loadstone validate --json`."""
 
     schema: int

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadstone.commands.flags import Json, Strict, takes
 from loadstone.commands.output import show_run
 from loadstone.core.errors import InputError
 from loadstone.workload.options import Options
+
+if TYPE_CHECKING:
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.core.summary import Summary
 
 
 def _target(words: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +34,7 @@ def bench(options: Options, json: Json = False, strict: Strict = False) -> None:
     from loadstone.commands.progress import Display
     from loadstone.runs.run import run
 
-    def measure() -> dict[str, Any]:
+    def measure() -> Summary | RankedRuns:
         with Display() as display:
             return run(options, display)
 

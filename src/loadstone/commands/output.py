@@ -14,6 +14,8 @@ from loadstone.core.signals import SIGNALS, Interrupted
 from loadstone.core.text import printable
 
 if TYPE_CHECKING:
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.core.summary import Summary
     from loadstone.report.table import Shown
 
 INTERRUPTED = 130
@@ -28,52 +30,55 @@ _OBEYED = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\uf
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
 
 
-def show_document(document: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(document)
-        return
-    from loadstone.core.summary import Summary
+def show_result(result: Summary | RankedRuns, as_json: bool) -> None:
+    """Print the numbers of a run or of several, and where these are kept."""
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.core.summary import SearchSummary
     from loadstone.report.pages.terminal import render, render_ranking
 
-    if "runs" in document:
-        if "ranking" in document:  # of several deployments
-            print_text(*render_ranking(document["ranking"]))
-        else:
-            print_text(*(part for run in document["runs"] for part in render(Summary.of(run))))
-        for run in document["runs"]:
-            print(run["run_dir"])
+    if as_json:
+        print_json(result.document())
         return
-    print_text(*render(Summary.of(document)))
-    if "max" in document:
-        print_text("", document["max"]["text"])
-    print(document["run_dir"])
+    if isinstance(result, RankedRuns):
+        if result.ranking is not None:
+            print_text(*render_ranking(result.ranking))
+        else:
+            print_text(*(part for run in result.runs for part in render(run)))
+        for run in result.runs:
+            print(run.run_dir)
+        return
+    print_text(*render(result))
+    if isinstance(result, SearchSummary):
+        print_text("", result.max.text)
+    print(result.run_dir)
 
 
-def show_run(run: Callable[[], dict[str, Any]], done: str, as_json: bool, strict: bool) -> None:
-    """Show the document of a run that was `done` ("measured"), and end the command with its exit
+def show_run(
+    run: Callable[[], Summary | RankedRuns], done: str, as_json: bool, strict: bool
+) -> None:
+    """Show the result of a run that was `done` ("measured"), and end the command with its exit
     code.
 
     Of a run that a signal ends, show what there is of it, and where it is.
     """
-    from loadstone.core.summary import Summary
+    from loadstone.core.ranked_runs import RankedRuns
 
     try:
-        document = run()
+        result = run()
     except Interrupted as interrupted:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # impatience shall not cut what is printed of it
-        with contextlib.suppress(
-            OSError
-        ):  # whoever read it may be gone, as with a terminal that is closed
-            show_document(interrupted.document, as_json)
+        # Whoever read it may be gone, as with a terminal that is closed.
+        with contextlib.suppress(OSError):
+            show_result(interrupted.result, as_json)
         print(f"interrupted; what was {done} is in {interrupted.folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except KeyboardInterrupt:
         print(f"loadstone: interrupted before anything was {done}", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    show_document(document, as_json)
-    runs = document.get("runs", [document])
-    if any(run["status"] == "failed" or (strict and not Summary.of(run).trusted) for run in runs):
+    show_result(result, as_json)
+    runs = result.runs if isinstance(result, RankedRuns) else [result]
+    if any(summary.status == "failed" or (strict and not summary.trusted) for summary in runs):
         sys.exit(1)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.commands.output import print_json, print_rows, print_text, show_document
+from loadstone.commands.output import print_json, print_rows, print_text, show_result
 
 
 def recover(
@@ -22,7 +22,7 @@ def recover(
     repeat."""
     from loadstone.runs.execution import recover as finish
 
-    show_document(finish(run), json)
+    show_result(finish(run), json)
 
 
 def selftest(
@@ -91,7 +91,7 @@ def show(
     """Show a run again, recomputed from its records."""
     from loadstone.analyse.summary import summary_of
 
-    show_document(summary_of(run, dialect).document(), json)
+    show_result(summary_of(run, dialect), json)
 
 
 def query(
@@ -106,10 +106,10 @@ def query(
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load),
     `runs`, and `server` (samples of the servers' /metrics and of GPUs).
     """
-    from loadstone import query_runs
     from loadstone.analyse.query import rows_of
 
+    found = rows_of(sql, runs)
     if json:
-        print_json(query_runs(sql, runs))
+        print_json(found.document())
     else:
-        print_rows(*rows_of(sql, runs))
+        print_rows(found.columns, found.rows)

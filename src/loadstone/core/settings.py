@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -101,6 +101,37 @@ class PooledCell(msgspec.Struct, frozen=True, kw_only=True):
     limit: str
 
 
+class SearchedLoad(msgspec.Struct, frozen=True):
+    """A load that a search looked at: requests per second, or requests under way."""
+
+    kind: Literal["rate", "concurrency"]
+    value: float
+
+
+class FoundMax(msgspec.Struct, kw_only=True, frozen=True):
+    """The answer of a search for the highest load at which bounds hold.
+
+    load        the highest that holds; `fails_at`: the lowest that fails; None: there was none
+    confidence  with which both are known; `requests`: sent by all probes
+    probes      cells of the search's document; `runs`: names of their run folders
+    text        the answer in a sentence
+    """
+
+    load: SearchedLoad | None
+    fails_at: SearchedLoad | None
+    confidence: float = 0.0
+    requests: int = 0
+    probes: list[int] = []
+    text: str = ""
+    runs: list[str] = []
+
+    @property
+    def unit(self) -> str:
+        """The unit of its loads."""
+        load = self.load or self.fails_at
+        return "under way" if load is not None and load.kind == "concurrency" else "requests/s"
+
+
 class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The settings of a run.
 
@@ -132,7 +163,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     sampling: dict[str, Any] | None = None
     prefix_cache: bool | str | None = None
     expected_e2e_s: list[float] = []
-    find_max: dict[str, Any] | None = None
+    find_max: FoundMax | None = None
     # measured
     structured: str | UnsetType | None = UNSET
     check: dict[str, Any] | None = None

@@ -7,7 +7,11 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.core.summary import Summary
 
 SIGNALS = (
     signal.SIGINT,
@@ -26,12 +30,12 @@ Handler = Callable[[int, FrameType | None], None]
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C or a termination signal ended the run; what was measured or simulated is saved in
-    `folder`."""
+    `folder`, and `result` is what would have been returned, of as much as there is."""
 
-    def __init__(self, folder: Path, document: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, result: Summary | RankedRuns) -> None:
         super().__init__(str(folder))
         self.folder = folder
-        self.document = document
+        self.result = result
 
 
 def ignores_hangup(number: signal.Signals) -> bool:

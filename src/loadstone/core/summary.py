@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.plan import Load
 from loadstone.core.record import Clock, RunStatus, Source, Stop, Target
-from loadstone.core.settings import FirstToken
+from loadstone.core.settings import FirstToken, FoundMax
 
 if TYPE_CHECKING:
     from loadstone.core.statistics import Distribution
@@ -790,7 +791,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
         return math.prod(least.values()) if least else None
 
 
-class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     """A run: what it was of, a CellSummary for each load that was begun, and findings that none of
     these can tell.
 
@@ -844,6 +845,18 @@ class Summary(msgspec.Struct, kw_only=True, omit_defaults=True):
             and all(finding.severity == "info" for finding in self.findings)
             and all(cell.verdict.trusted and cell.slo_met is not False for cell in self.cells)
         )
+
+
+class SearchSummary(Summary, kw_only=True, omit_defaults=True):
+    """A search for the highest load, as the run that its answer is about, with the cells of all its
+    probes.
+
+    run_dirs  the run folders of all probes, in their order
+    max       the answer
+    """
+
+    run_dirs: list[str]
+    max: FoundMax
 
 
 def latency_field(base: str, load: Load) -> str:

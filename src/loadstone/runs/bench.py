@@ -21,6 +21,7 @@ from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
+from loadstone.core.summary import Summary
 from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter, worker_page
@@ -42,10 +43,11 @@ def bench(
     on_event: Listener = lambda event: None,
     made_with: Provenance | None = None,
     stopping: Stopping | None = None,
-) -> dict[str, Any]:
-    """Measure a live engine; returns the summary (the `--json` document), whose `run_dir` holds the
-    run. `made_with`: what is known of how the server at a URL was started. `stopping`: in place of
-    what the options say ends a cell.
+) -> Summary:
+    """Measure a live engine; returns the summary, whose `run_dir` holds the run.
+
+    `made_with`: what is known of how the server at a URL was started. `stopping`: in place of what
+    the options say ends a cell.
 
     Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and
     Interrupted, after saving, when a signal ended it. Requests that fail during the run are

@@ -23,6 +23,7 @@ from loadstone.calibrate.update import update
 from loadstone.catalogue import Deployment, parse_deployment
 from loadstone.catalogue.deployment.shorthand import parse_named
 from loadstone.core import run_folder
+from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.summary import CellSummary
 from loadstone.predict.step_time.profile import Quantity, profile_of, save, user_folder
@@ -35,7 +36,7 @@ _MOST_CACHED = 0.05
 than it varies."""
 
 
-class CalibratedProfile(msgspec.Struct, frozen=True, rename={"base": "from"}):
+class CalibratedProfile(Document, msgspec.Struct, frozen=True, rename={"base": "from"}):
     """A profile moved towards measurements; the document of `loadstone calibrate --json`.
 
     profile, path   its name, and the file it is kept in

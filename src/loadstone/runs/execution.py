@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from loadstone.analyse.other_tools import DIALECTS
 from loadstone.analyse.summary import conclude, parse_slo
@@ -18,7 +18,7 @@ from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.secrets import blank_words
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Interrupted, Signals
-from loadstone.core.summary import TASK
+from loadstone.core.summary import TASK, Summary
 from loadstone.core.version import __version__
 from loadstone.workload.options import OutputOptions, RunOptions
 
@@ -119,7 +119,7 @@ def check_room(folder: Path, plan: Plan, event_bytes: float) -> None:
         )
 
 
-def execute(run: OpenRun, measure: Callable[[], str | None]) -> dict[str, Any]:
+def execute(run: OpenRun, measure: Callable[[], str | None]) -> Summary:
     """Own the run's folder while `measure` fills it, and conclude; returns the summary. What ends
     the run early is written there.
 
@@ -139,23 +139,23 @@ def execute(run: OpenRun, measure: Callable[[], str | None]) -> dict[str, Any]:
         if signals.count:
             info.status, info.error = "interrupted", "interrupted by a signal"
             run_folder.log(folder, info.error)
-        document = finish(folder, info)
+        summary = finish(folder, info)
     if signals.count:
-        raise Interrupted(folder, document)
-    return document
+        raise Interrupted(folder, summary)
+    return summary
 
 
-def finish(folder: Path, info: RunInfo) -> dict[str, Any]:
+def finish(folder: Path, info: RunInfo) -> Summary:
     """Make records of the journals and the summary of the records, as the folder's owner."""
     voids = Counter[int]()
     run_folder.assemble(folder, voids)
     for cell, answers in voids.items():
         info.cells[cell].void_firsts = answers
     info.journals_damaged = run_folder.damaged_journals(folder) or info.journals_damaged
-    return conclude(folder, info, run_folder.read_plan(folder)).document()
+    return conclude(folder, info, run_folder.read_plan(folder))
 
 
-def recover(folder: Path) -> dict[str, Any]:
+def recover(folder: Path) -> Summary:
     """Finish a run folder that a crash left: make records of what the journals hold, and the
     summary. Idempotent.
 

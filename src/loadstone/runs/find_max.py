@@ -19,9 +19,11 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from loadstone.analyse.stopping import Stopping, parse_rules
 from loadstone.analyse.summary import parse_slo
@@ -29,9 +31,10 @@ from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.provenance import Provenance
+from loadstone.core.settings import FoundMax, SearchedLoad
 from loadstone.core.signals import Interrupted
 from loadstone.core.statistics.distribution import PERCENTILES
-from loadstone.core.summary import QUEUE_GROWS
+from loadstone.core.summary import QUEUE_GROWS, SearchSummary, Summary
 from loadstone.core.text import excerpt
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import Lengths, steady_states
@@ -77,17 +80,17 @@ AnyOptions = TypeVar("AnyOptions", bound=RunOptions)
 
 class Probe(NamedTuple):
     """A load that was tried. `holds`: None where the time did not tell; `likely`: what then looks
-    more likely; `document`: of its run; `why`: it does not, where that is no bound."""
+    more likely; `run`: its summary; `why`: it does not, where that is no bound."""
 
     load: float
     holds: bool | None
     likely: bool
-    document: dict[str, Any]
+    run: Summary
     why: str = ""
 
     @property
     def requests(self) -> int:
-        return sum(cell["requests"]["sent"] or 0 for cell in self.document["cells"])
+        return sum(cell.requests.sent or 0 for cell in self.run.cells)
 
 
 Try = Callable[[float, int, float, float], Probe]
@@ -99,16 +102,15 @@ def find_max(
     options: RunOptions,
     on_event: Listener = lambda event: None,
     made_with: Provenance | None = None,
-) -> dict[str, Any]:
-    """Search by measuring a live engine, or by simulating; returns the document of bench with
-    `max`, its cells those of all probes. `made_with`: as in bench.
+) -> SearchSummary:
+    """Search by measuring a live engine, or by simulating. `made_with`: as in bench.
 
     Raises InputError, and Interrupted with what was measured.
     """
     search = read_search(options)
     if isinstance(options, SimulateOptions):
         first = search.start or _guess(options, options.simulator.deployment, search)
-        return _document(
+        return _summary(
             _search(_probe_simulation(options, search), first, search.kind, math.inf), search
         )
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
@@ -133,7 +135,7 @@ def find_max(
         first = search.start or (_guess(options, declared, search) if declared else 1.0)
         growth = _GROWTH if search.start or declared else _GROWTH_UNKNOWN
         budget_s = options.early_end.max_duration_s or LONGEST_S
-        return _document(
+        return _summary(
             _search(tried, first, search.kind, budget_s, growth, _NEAR_MEASURED), search
         )
 
@@ -218,19 +220,19 @@ def _probe_server(
         shows_s = (
             _LEAST_PROBE_S if search.kind == "rate" else 0.0
         )  # of a closed loop no queue grows
-        document = bench(
+        run = bench(
             probe, on_event, made_with, Stopping(rules, most_errors, 0.0, longest_s, shows_s)
         )
-        stopped = run_folder.read_info(Path(document["run_dir"])).cells[0].stopped
+        stopped = run_folder.read_info(Path(run.run_dir)).cells[0].stopped
         holds, why = stopped.holds if stopped is not None else None, ""
-        kinds = _findings(document)
+        kinds = _findings(run)
         if stopped is not None and stopped.rule == "errors":
             holds, why = False, f"{stopped.evidence.partition(',')[0]}"
         elif QUEUE_GROWS & kinds:
             holds, why = False, "the server does not keep up with it"
         elif holds and "pace_unknown" in kinds:
             holds = None
-        return Probe(load, holds, _holds(document) if holds is None else holds, document, why)
+        return Probe(load, holds, _holds(run) if holds is None else holds, run, why)
 
     return tried
 
@@ -239,23 +241,23 @@ def _probe_simulation(options: SimulateOptions, search: LoadSearch) -> Try:
     def tried(load: float, number: int, left_s: float, error: float) -> Probe:
         requests = max(_SIMULATED_REQUESTS, 20 * round(load) if search.kind == "concurrency" else 0)
         probe = _probe_options(options, search.kind, load, None)
-        document = simulate(change(probe, requests=(requests,), slo=search.bounds, draws=0))
-        holds = _holds(document) and not QUEUE_GROWS & _findings(document)
-        return Probe(load, holds, holds, document)
+        run = simulate(change(probe, requests=(requests,), slo=search.bounds, draws=0))
+        holds = _holds(run) and not QUEUE_GROWS & _findings(run)
+        return Probe(load, holds, holds, run)
 
     return tried
 
 
-def _findings(document: dict[str, Any]) -> set[str]:
+def _findings(run: Summary) -> set[str]:
     """Return the kinds of a probe's findings; none where nothing of it was sent."""
-    return {each["kind"] for cell in document["cells"] for each in cell["verdict"]["findings"]}
+    return {finding.kind for cell in run.cells for finding in cell.verdict.findings}
 
 
-def _holds(document: dict[str, Any]) -> bool:
+def _holds(run: Summary) -> bool:
     """Return True where each bounded percentile, as it was seen, is within its bound."""
-    seen = [each for cell in document["cells"] for each in cell.get("slo", ())]
-    return bool(seen) and all(
-        each["value"] is not None and each["value"] <= each["limit_s"] for each in seen
+    bounds = [bound for cell in run.cells for bound in cell.slo]
+    return bool(bounds) and all(
+        bound.value is not None and bound.value <= bound.limit_s for bound in bounds
     )
 
 
@@ -387,46 +389,40 @@ def _next_load(low: float, high: float, kind: Kind, growth: float, near: float) 
     return following if following > _LEAST_RATE and (low == 0 or high > near * low) else None
 
 
-def _document(answer: SearchAnswer, search: LoadSearch) -> dict[str, Any]:
-    """Return the document of the run whose load holds and is the highest, or of the last one, with
+def _summary(answer: SearchAnswer, search: LoadSearch) -> SearchSummary:
+    """Return the summary of the run whose load holds and is the highest, or of the last one, with
     the cells of all.
 
     Raises Interrupted with it where the search was cut off.
     """
     probes, kind = answer.probes, search.kind
-    best = next((each for each in probes if each.holds and each.load == answer.low), probes[-1])
-    cells = [cell for each in probes for cell in each.document["cells"]]
-    found: dict[str, Any] = {
-        "load": {"kind": kind, "value": answer.low} if answer.low else None,
-        "fails_at": {"kind": kind, "value": answer.high} if answer.high is not None else None,
-        "confidence": CONFIDENCE,
-        "requests": sum(each.requests for each in probes),
-        "probes": list(range(len(cells))),
-    }
-    found["text"] = _text(answer, found, search.bounds, best.document["source"] == "measured")
-    found["runs"] = [Path(each.document["run_dir"]).name for each in probes]
-    folder = Path(best.document["run_dir"])
-    document = best.document | {
-        "cells": cells,
-        "run_dirs": [each.document["run_dir"] for each in probes],
-    }
+    best = next((probe for probe in probes if probe.holds and probe.load == answer.low), probes[-1])
+    cells = [cell for probe in probes for cell in probe.run.cells]
+    found = FoundMax(
+        load=SearchedLoad(kind, answer.low) if answer.low else None,
+        fails_at=SearchedLoad(kind, answer.high) if answer.high is not None else None,
+        confidence=CONFIDENCE,
+        requests=sum(probe.requests for probe in probes),
+        probes=list(range(len(cells))),
+        runs=[Path(probe.run.run_dir).name for probe in probes],
+    )
+    text = _text(answer, found, search.bounds, best.run.source == "measured")
+    found = msgspec.structs.replace(found, text=text)
+    whole = msgspec.structs.asdict(best.run) | {"cells": cells}
+    run_dirs = [probe.run.run_dir for probe in probes]
+    summary = SearchSummary(**whole, run_dirs=run_dirs, max=found)
+    folder = Path(best.run.run_dir)
     if answer.cut:
-        raise Interrupted(folder, document | {"max": found})
+        raise Interrupted(folder, summary)
     info = run_folder.read_info(folder)
     info.settings.find_max = found
     run_folder.write_info(folder, info)
-    return document | {"max": found}
+    return summary
 
 
-def unit_of(found: Mapping[str, Any]) -> str:
-    """Return the unit of an answer's loads."""
-    kind = (found["load"] or found["fails_at"] or {}).get("kind")
-    return "under way" if kind == "concurrency" else "requests/s"
-
-
-def _text(answer: SearchAnswer, found: dict[str, Any], bounds: str, measured: bool) -> str:
+def _text(answer: SearchAnswer, found: FoundMax, bounds: str, measured: bool) -> str:
     """Write the answer in a sentence: what holds and what fails, surely or as it seems."""
-    unit = unit_of(found)
+    unit = found.unit
 
     def loads(verb: str, sure: float | None, seem: list[float]) -> str:
         if sure:
@@ -453,17 +449,17 @@ def _text(answer: SearchAnswer, found: dict[str, Any], bounds: str, measured: bo
     sure = (
         "simulated"
         if not measured
-        else f"{found['confidence']:.0%} sure"
+        else f"{found.confidence:.0%} sure"
         if answer.low or answer.high
         else ""
     )
-    tail = f"{len(answer.probes)} probes, {found['requests']:,} requests"
+    tail = f"{len(answer.probes)} probes, {found.requests:,} requests"
     if measured and not (answer.low and answer.high) and (below or not why):
         tail += "; a longer --max-duration tells more"
     at_low = (
-        each.document["cells"] for each in answer.probes if each.load == answer.low and each.holds
+        probe.run.cells for probe in answer.probes if probe.load == answer.low and probe.holds
     )
-    if not all(cell["verdict"]["trusted"] for cell in next(at_low, [])):
+    if not all(cell.verdict.trusted for cell in next(at_low, [])):
         tail += "; where they hold, the probe is not trusted"
     return (
         f"{bounds} {loads('hold', answer.low, below)}, and "

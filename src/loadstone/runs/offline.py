@@ -9,7 +9,6 @@ import math
 import shutil
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,9 +18,11 @@ from loadstone.catalogue.engines import engine_title
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.ranked_runs import RankedRuns
 from loadstone.core.record import CellInfo, RequestRecord, Target
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
+from loadstone.core.summary import SCHEMA, Summary
 from loadstone.engines import keywords_named
 from loadstone.engines.launch import site_of
 from loadstone.engines.offline.keywords import Keywords
@@ -63,7 +64,7 @@ class _Stopped(Exception):
 
 def offline(
     options: OfflineOptions, tell: Callable[[str], None] = lambda note: None
-) -> dict[str, Any]:
+) -> Summary | RankedRuns:
     """Measure batches through the engine's own interface, or simulate them; returns the summary, of
     several output lengths theirs as `runs`. `tell` gets notes on how the engine is loaded.
 
@@ -72,16 +73,12 @@ def offline(
     before.
     """
     if options.simulate:
-        documents = [simulate(each) for each in _simulations(options)]
+        runs = [simulate(simulation) for simulation in _simulations(options)]
     else:
         if options.profile is not None:
             raise InputError("--profile: of simulated batches; add --simulate, or leave it out")
-        documents = _measure(options, tell)
-    return (
-        documents[0]
-        if len(documents) == 1
-        else {"schema": documents[0]["schema"], "runs": documents}
-    )
+        runs = _measure(options, tell)
+    return runs[0] if len(runs) == 1 else RankedRuns(schema=SCHEMA, runs=runs)
 
 
 def _options_of_runs(options: OfflineOptions) -> list[RunOptions]:
@@ -124,7 +121,7 @@ def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
     ]
 
 
-def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[str, Any]]:
+def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[Summary]:
     """Load the engine once and run the batches, each length of outputs into a folder of its own."""
     runs = _options_of_runs(options)
     keywords = keywords_named(options.deployment, site_of(options.start))
@@ -138,16 +135,16 @@ def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[dict[
             if signals.count:
                 raise _Stopped
 
-        documents = []
+        measured: list[Summary] = []
         with OfflineEngine(keywords, interpreter, dict(options.start.environment), look) as engine:
             loaded = engine.load()
             for each, plan in zip(runs, plans, strict=True):
                 session = _open(options.deployment, each, plan, keywords, engine, loaded, signals)
-                documents.append(execution.execute(session.run, session.measure))
+                measured.append(execution.execute(session.run, session.measure))
                 signals.on_first = None
-                if documents[-1]["status"] != "done":
+                if measured[-1].status != "done":
                     break
-    return documents
+    return measured
 
 
 def _plan(options: RunOptions) -> Plan:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from loadstone.workload.options import Options, RunOptions, SimulateOptions
 
 if TYPE_CHECKING:
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.core.summary import Summary
     from loadstone.runs.cells import Event
 
 
 def run(
     options: RunOptions, on_event: Callable[[Event], None] = lambda event: None
-) -> dict[str, Any]:
-    """Do what the options ask for; returns the `--json` document. Raises as bench() and simulate()
-    do."""
+) -> Summary | RankedRuns:
+    """Do what the options ask for. Raises as bench() and simulate() do."""
     if options.load.find_max is not None:
         from loadstone.runs.find_max import find_max
 
@@ -23,7 +24,7 @@ def run(
     if isinstance(options, SimulateOptions):
         from loadstone.runs import simulate
 
-        return simulate.simulate(options)
+        return simulate.simulate_alternatives(options)
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     from loadstone.runs import bench
 

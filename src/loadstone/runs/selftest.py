@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 import msgspec
@@ -120,8 +119,8 @@ def _row(level: StreamLevel, contended: bool) -> SelftestRow:
                 salt=_SALT,
                 out=out,
             )
-            document = bench.bench(options)
-            return _numbers(row, document, law, _ask_truth(server))
+            summary = bench.bench(options)
+            return _numbers(row, summary, law, _ask_truth(server))
     except LoadstoneError as error:
         return msgspec.structs.replace(row, note=str(error))
 
@@ -139,13 +138,13 @@ def _ask_truth(server: TimingServer) -> dict[str, list[int]]:
 
 def _numbers(
     row: SelftestRow,
-    document: Mapping[str, Any],
+    summary: Summary,
     law: FixedLatency,
     truth: Mapping[str, Sequence[int]],
 ) -> SelftestRow:
-    if not document["cells"]:
+    if not summary.cells:
         return msgspec.structs.replace(row, note="nothing was sent")
-    folder, cell = Path(document["run_dir"]), Summary.of(document).cells[0]
+    folder, cell = Path(summary.run_dir), summary.cells[0]
     info = run_folder.read_info(folder)
     records = pa.Table.from_batches(
         run_folder.read_records(folder, 0), schema=run_folder.records_schema()

@@ -9,13 +9,13 @@ import dataclasses
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.ranking import Ranked, judged, ranking
+from loadstone.analyse.ranking import judged, ranking
 from loadstone.catalogue.deployment.alternatives import expand
 from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import parse_deployment
@@ -23,6 +23,7 @@ from loadstone.catalogue.engines import engine_title, not_simulated
 from loadstone.core import run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
+from loadstone.core.ranked_runs import Ranked, RankedRuns
 from loadstone.core.record import CellInfo, Target
 from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
@@ -67,40 +68,42 @@ _EVENT_BYTES = 12
 """Of records, for each token: its time and its number, before they are compressed."""
 
 
-def simulate(options: SimulateOptions) -> dict[str, Any]:
-    """Simulate a deployment; returns the summary (the `--json` document), whose `run_dir` holds the
-    run. Of several, such as `llama-3.1-70b@4xh200/tp={2,4}`, their summaries are `runs`, and
-    `ranking` has the best first.
+def simulate_alternatives(options: SimulateOptions) -> Summary | RankedRuns:
+    """Simulate a deployment as simulate() does, or several, such as
+    `llama-3.1-70b@4xh200/tp={2,4}`, which are ranked.
 
-    Raises InputError, one line, where it cannot be done, of several where none can, and
-    Interrupted, after saving the cells that were done, when a signal ended it.
+    Raises InputError, one line, where none of them can be simulated, and Interrupted as simulate().
     """
     texts = list(dict.fromkeys(expand(options.simulator.deployment)))
     if len(texts) == 1:
-        return _simulate(change(options, deployment=texts[0]))
-    document: dict[str, Any] = {"schema": SCHEMA, "runs": [], "ranking": []}
+        return simulate(change(options, deployment=texts[0]))
+    runs: list[Summary] = []
     rows: list[Ranked] = []
     for text in texts:
         try:
-            run = _simulate(change(options, deployment=text))
+            run = simulate(change(options, deployment=text))
         except DiskFullError:
             raise
         except InputError as error:
             rows.append(Ranked(deployment=text, why=str(error)))
         except Interrupted as interrupted:
-            document["runs"].append(interrupted.document)
-            document["ranking"] = msgspec.to_builtins(ranking(rows))
-            raise Interrupted(interrupted.folder, document) from None
+            runs.append(cast(Summary, interrupted.result))
+            so_far = RankedRuns(schema=SCHEMA, runs=runs, ranking=ranking(rows))
+            raise Interrupted(interrupted.folder, so_far) from None
         else:
-            document["runs"].append(run)
-            rows.append(judged(text, parse_deployment(text).gpus, Summary.of(run)))
-    if not document["runs"]:
+            runs.append(run)
+            rows.append(judged(text, parse_deployment(text).gpus, run))
+    if not runs:
         raise InputError(rows[0].why)
-    return document | {"ranking": msgspec.to_builtins(ranking(rows))}
+    return RankedRuns(schema=SCHEMA, runs=runs, ranking=ranking(rows))
 
 
-def _simulate(options: SimulateOptions) -> dict[str, Any]:
-    """Simulate one deployment."""
+def simulate(options: SimulateOptions) -> Summary:
+    """Simulate one deployment; returns the summary, whose `run_dir` holds the run.
+
+    Raises InputError, one line, where it cannot be done, and Interrupted, after saving the cells
+    that were done, when a signal ended it.
+    """
     with Signals() as signals:
         simulation = _open(options, signals)
         return execution.execute(simulation.run, simulation.simulate)

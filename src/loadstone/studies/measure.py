@@ -15,7 +15,7 @@ from loadstone.analyse.stored_run import read_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.provenance import Provenance
-from loadstone.core.summary import Summary
+from loadstone.core.summary import SearchSummary, Summary
 from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.runs.bench import bench
 from loadstone.runs.cells import Event
@@ -49,11 +49,8 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         if engine.worker_metrics:
             options.setdefault("worker_metrics", engine.worker_metrics)
         if engine.client is None:
-            return _summary(
-                (find_max if cell.is_search else bench)(
-                    options_of(options, Options), on_event, engine.made_with
-                )
-            )
+            carry_out = find_max if cell.is_search else bench
+            return _of_one_run(carry_out(options_of(options, Options), on_event, engine.made_with))
         engine.client.bench(
             command_words({name: value for name, value in options.items() if name != "out"}), out
         )
@@ -81,18 +78,17 @@ def simulated(read: StudyFile) -> Measure:
     ) -> Summary:
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
         options = {name: value for name, value in options.items() if name in simulated_names}
-        return _summary(
-            (find_max if cell.is_search else simulate)(options_of(options, SimulateOptions))
-        )
+        carry_out = find_max if cell.is_search else simulate
+        return _of_one_run(carry_out(options_of(options, SimulateOptions)))
 
     return measure
 
 
-def _summary(document: dict[str, Any]) -> Summary:
+def _of_one_run(summary: Summary) -> Summary:
     """Return the summary of a cell; of a search, that of the run which its answer is about."""
-    if "max" not in document:
-        return Summary.of(document)
-    run = document["run_dir"]
+    if not isinstance(summary, SearchSummary):
+        return summary
+    run = summary.run_dir
     return msgspec.structs.replace(read_run(Path(run)).summary, run_dir=run)
 
 

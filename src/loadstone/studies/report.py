@@ -8,7 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,9 +23,9 @@ from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
 from loadstone.core.run_folder.owner import is_owned
 from loadstone.core.secrets import blank, keys_in, names_key
+from loadstone.core.settings import FoundMax
 from loadstone.report.data.wording import clean
 from loadstone.report.pages.study import StudyCell, StudyPart
-from loadstone.runs.find_max import unit_of
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import read_entries
 from loadstone.studies.plan import PlannedCell, PlannedLaunch
@@ -125,11 +125,13 @@ def _cells(
     return list(cells.values())
 
 
-def _found(answer: Mapping[str, Any]) -> str:
+def _found(answer: FoundMax) -> str:
     """Say what a search found, in a few words."""
-    low, high = (answer[name] and f"{answer[name]['value']:.4g}" for name in ("load", "fails_at"))
-    holds = f"holds at {low} {unit_of(answer)}" if low else "holds at no load tried"
-    return f"{holds}, fails at {high or 'no load tried'}"
+    holds, fails = (
+        f"{load.value:.4g}" if load is not None else "" for load in (answer.load, answer.fails_at)
+    )
+    shown = f"holds at {holds} {answer.unit}" if holds else "holds at no load tried"
+    return f"{shown}, fails at {fails or 'no load tried'}"
 
 
 def _names(launches: Sequence[PlannedLaunch]) -> dict[str, str]:

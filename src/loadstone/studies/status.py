@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.run_folder.owner import is_owned
+from loadstone.core.settings import FoundMax
 from loadstone.studies.file import StudyFile
 from loadstone.studies.journal import read_entries
 from loadstone.studies.plan import PlannedCell, PlannedLaunch
@@ -64,7 +65,7 @@ def repeats_text(launch: PlannedLaunch) -> str:
     )
 
 
-def read_answer(run: Path) -> dict[str, Any] | None:
+def read_answer(run: Path) -> FoundMax | None:
     """Return the answer of a search, of which this is the run that it is about."""
     return run_folder.read_info(run).settings.find_max
 
@@ -122,7 +123,7 @@ def _cell_status(
     if state == "waiting" and why.get(cell.id):
         state = "failed"
     answer = read_answer(run) if run and cell.is_search else None
-    found = answer["text"] if answer else None
+    found = answer.text if answer else None
     return CellStatus(
         cell.id, cell.workload, cell.load, cell.repeat, state, str(run) if run else None, found
     )

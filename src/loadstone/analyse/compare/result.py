@@ -16,6 +16,7 @@ from loadstone.analyse.compare.metric import Metric
 from loadstone.analyse.compare.permutation import Units
 from loadstone.analyse.compare.price import Prices
 from loadstone.analyse.grading.paired import ComparedAnswers
+from loadstone.core.document import Document
 from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.record import Source
@@ -296,7 +297,7 @@ class BoundResult(msgspec.Struct, kw_only=True, frozen=True):
         return self.met or self.missing or bool(self.failing)
 
 
-class Comparison(msgspec.Struct, kw_only=True, frozen=True):
+class Comparison(Document, msgspec.Struct, kw_only=True, frozen=True):
     """A against B; `level`: the chance of any false alarm; `resolution`: a smaller difference
     counts as none.
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import product
 
+import msgspec
+
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.alternatives import expand, split_commas
 from loadstone.catalogue.deployment.deployment import Deployment
@@ -13,6 +15,7 @@ from loadstone.catalogue.deployment.pools import has_pools
 from loadstone.catalogue.deployment.shorthand import engine_of, key_value, split_deployment
 from loadstone.catalogue.deployment.suggestion import EXAMPLE, suggest
 from loadstone.catalogue.engines import OWNERS, owners_of
+from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.options import SizeOptions
 from loadstone.predict.sizing.size import Row, pool_sizes, size
@@ -178,6 +181,13 @@ def _is_possible(
     if sharing and (dp or (gpus // ways if tp else 1)) < 2:
         return False  # one replica shares with nobody
     return (ways == gpus if whole else gpus % ways == 0) and gpus % (ep or 1) == 0
+
+
+class Sizes(Document, msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `loadstone size --json`."""
+
+    schema: int = 1
+    rows: list[Row]
 
 
 def sizes(options: SizeOptions) -> list[Row]:

@@ -4,13 +4,12 @@ number."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
-from loadstone.analyse.ranking import RULE, Ranked
+from loadstone.analyse.ranking import RULE
 from loadstone.core.plan import Load
+from loadstone.core.ranked_runs import Ranked
 from loadstone.core.settings import FirstToken
 from loadstone.core.summary import (
     Accuracy,
@@ -96,9 +95,8 @@ def _answer(cells: Sequence[CellSummary]) -> list[str]:
     return ["; ".join(parts)]
 
 
-def render_ranking(rows: Sequence[Mapping[str, Any]]) -> list[Shown]:
+def render_ranking(places: Sequence[Ranked]) -> list[Shown]:
     """Show several deployments, the best first; see analyse.ranking."""
-    places = msgspec.convert(rows, list[Ranked])
     simulated = [row for row in places if row.load is not None]
     columns: list[Column[tuple[int, Ranked]]] = [
         Column("rank", lambda row: str(row[0])),

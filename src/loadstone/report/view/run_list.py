@@ -212,7 +212,7 @@ def _row(key: str, folder: Path) -> RunRow:
 
 
 def _probes(info: RunInfo) -> tuple[str, ...]:
-    found = (info.settings.find_max or {}).get("runs")
+    found = info.settings.find_max and info.settings.find_max.runs
     return tuple(clean(str(name), 120) for name in found) if isinstance(found, list) else ()
 
 

@@ -1,0 +1,18 @@
+"""Results of commands, typed: the functions of the package return them, `--json` prints them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Document:
+    """A struct that is a command's result, beside msgspec.Struct among its bases."""
+
+    __slots__ = ()
+
+    def document(self) -> dict[str, Any]:
+        """Return what the command prints with `--json`: dicts, lists, numbers and text."""
+        document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=str))
+        return document
