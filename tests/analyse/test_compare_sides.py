@@ -77,9 +77,9 @@ def test_a_run_is_named_once_however_it_is_spelled(tmp_path: Path, loadstone: Lo
 def test_a_folder_stands_for_the_repeats_in_it(tmp_path: Path) -> None:
     a = [make(tmp_path / "A" / str(n), seed=n, plan_seed=n) for n in range(2)]
     b = [make(tmp_path / "B" / str(n), seed=10 + n, plan_seed=n) for n in range(2)]
-    document = compare([tmp_path / "A"], [tmp_path / "B"])
+    document = compare([tmp_path / "A"], [tmp_path / "B"]).document()
     assert document["a"]["runs"] == list(map(str, a))
-    assert document["cells"] == compare(a, b)["cells"]
+    assert document["cells"] == compare(a, b).document()["cells"]
     with pytest.raises(InputError, match="the same run twice on side A"):
         compare([tmp_path / "A", a[1]], b)
 
@@ -93,7 +93,7 @@ def test_a_folder_of_other_runs_than_repeats_is_refused(
     b = make(tmp_path / "b")
     runs = [make(tmp_path / "runs" / "1"), make(tmp_path / "runs" / "2", seed=1, **other)]
     if "loadstone" in other:
-        assert len(compare([tmp_path / "runs"], [b])["a"]["runs"]) == 2
+        assert len(compare([tmp_path / "runs"], [b]).document()["a"]["runs"]) == 2
         return
     with pytest.raises(InputError, match=rf"name the run in it: {runs[0]}, {runs[1]}"):
         compare([tmp_path / "runs"], [b])
@@ -109,7 +109,7 @@ def test_the_finding_says_which_side_has_one_run(tmp_path: Path) -> None:
     a, b, c = (make(tmp_path / name, seed=n) for n, name in enumerate("abc"))
 
     def said(*sides: list[Path]) -> list[str]:
-        found = compare(*sides)["findings"]
+        found = compare(*sides).document()["findings"]
         return [
             each["evidence"].partition(":")[0] for each in found if each["kind"] == "one_run_each"
         ]
@@ -139,30 +139,30 @@ def by_time(folder: Path, seconds: float, **fields: Any) -> Path:
 def test_runs_by_time_are_paired_as_far_as_both_went(tmp_path: Path) -> None:
     a = by_time(tmp_path / "a", 6, requests=160, seed=1)
     b = by_time(tmp_path / "b", 6, requests=152, seed=2)
-    document = compare([a], [b])
+    document = compare([a], [b]).document()
     assert document["setup"] == []
     assert document["cells"][0]["units"]["paired"]
-    shorter = compare([a], [by_time(tmp_path / "c", 3, requests=80, seed=3)])
+    shorter = compare([a], [by_time(tmp_path / "c", 3, requests=80, seed=3)]).document()
     assert not shorter["cells"][0]["units"]["paired"]  # half of A's would be left out
     assert shorter["setup"] == [{"what": "ends after", "a": ["6 s"], "b": ["3 s"]}]
 
 
 def test_what_differs_in_the_plan_is_said(tmp_path: Path) -> None:
     a = make(tmp_path / "a", requests=160)
-    setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)])["setup"]
+    setup = compare([a], [by_time(tmp_path / "b", 4, requests=156)]).document()["setup"]
     assert setup_lines(convert(setup)) == ["ends after: 160 requests → 4 s"]
-    assert setup_lines(convert(compare([a], [make(tmp_path / "c", plan_seed=3)])["setup"])) == [
-        "seed: 0 → 3"
-    ]
+    assert setup_lines(
+        convert(compare([a], [make(tmp_path / "c", plan_seed=3)]).document()["setup"])
+    ) == ["seed: 0 → 3"]
     varied = {"workload": run_folder.read_info(a).settings.workload | {"sessions": {"turns": 3}}}
     info = run_folder.read_info(make(tmp_path / "d", settings=varied))
     info.settings.workload["output"] |= {"sd": 5.0}
     run_folder.write_info(tmp_path / "d", info)
-    assert setup_lines(convert(compare([a], [tmp_path / "d"])["setup"])) == [
+    assert setup_lines(convert(compare([a], [tmp_path / "d"]).document()["setup"])) == [
         "workload output: sd 0 → sd 5"
     ]
     unexplained = make(tmp_path / "e", plan_id="another")
-    assert [one["what"] for one in compare([a], [unexplained])["setup"]] == ["plan"]
+    assert [one["what"] for one in compare([a], [unexplained]).document()["setup"]] == ["plan"]
 
 
 def placed(folder: Path, plan: Any) -> RunCell:
@@ -215,7 +215,9 @@ def test_a_difference_too_small_to_matter_is_none(tmp_path: Path) -> None:
     """All requests of B are slower, and nothing varies: of a millionth that says nothing, of a
     hundredth all."""
     a = make(tmp_path / "a", spread=0)
-    same = rows(compare([a], [make(tmp_path / "b", spread=0, slower=1 + 1e-6, plan_seed=1)]))
+    same = rows(
+        compare([a], [make(tmp_path / "b", spread=0, slower=1 + 1e-6, plan_seed=1)]).document()
+    )
     for name in ("ttft_p50", "tpot_p50", "e2e_p50"):
         assert (same[name]["differs"], same[name]["better"], same[name]["conclusion"]) == (
             False,
@@ -225,7 +227,9 @@ def test_a_difference_too_small_to_matter_is_none(tmp_path: Path) -> None:
     assert not any(row["differs"] for row in same.values())
     assert same["tpot_p50"]["p"] == 1  # none of these values can be told from another
     assert same["tpot_p50"]["would_show"] == 1 + RESOLUTION
-    apart = rows(compare([a], [make(tmp_path / "c", spread=0, slower=1.01, plan_seed=1)]))
+    apart = rows(
+        compare([a], [make(tmp_path / "c", spread=0, slower=1.01, plan_seed=1)]).document()
+    )
     assert all(apart[name]["better"] == "a" for name in ("ttft_p50", "tpot_p50", "e2e_p50"))
 
 
@@ -393,7 +397,7 @@ def test_records_that_nothing_could_have_measured_end_in_no_traceback(
             with pytest.raises(InputError, match="records whose"):
                 compare(*sides)
             continue
-        for row in rows(compare(*sides)).values():
+        for row in rows(compare(*sides).document()).values():
             numbers = [value for value in row.values() if isinstance(value, float)]
             assert all(map(math.isfinite, numbers)), row
 
@@ -481,7 +485,7 @@ def simulated(folder: Path, **fields: Any) -> Path:
 
 
 def judged(a: Path, b: Path, metric: str = "tpot_p50", **options: Any) -> tuple[Any, str]:
-    document = compare([a], [b], **options)
+    document = compare([a], [b], **options).document()
     (said,) = [each["evidence"] for each in document["findings"] if each["kind"] == "predicted"]
     return rows(document)[metric], said
 
@@ -550,7 +554,7 @@ def test_repeats_of_a_simulation_do_not_make_the_model_better(tmp_path: Path) ->
         for n in range(4)
     ]
     b = [simulated(tmp_path / f"b{n}", plan_seed=n, slower=0.95, gpu="h200") for n in range(4)]
-    found = rows(compare(a, b))["tpot_p50"]
+    found = rows(compare(a, b).document())["tpot_p50"]
     off = math.log(1.1) * math.sqrt(0.4)
     assert math.log(found["model_high"] / found["ratio"]) == pytest.approx(off)
     assert math.log(found["ratio"] / found["model_low"]) == pytest.approx(off)

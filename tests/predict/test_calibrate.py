@@ -481,7 +481,7 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     assert model.decode_line(1)[0] == pytest.approx(0.01, rel=0.25)
     in_python = calibrate_profile(
         str(run.folder), deployment=where[1], out=tmp_path / "other", force=True
-    )
+    ).document()
     assert in_python == found | {"path": str(tmp_path / "other" / "mine.json")}
     said = loadstone("calibrate", run.folder, run.folder / ".." / run.folder.name, *where)
     assert said.code == 0

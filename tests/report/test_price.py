@@ -174,7 +174,7 @@ def test_a_price_is_compared_as_the_throughput_for_a_dollar(tmp_path: Path) -> N
         make(tmp_path / "a", seed=1, settings=H200),
         make(tmp_path / "b", seed=2, slower=1.1, settings=H100),
     )
-    document = compare([a], [b], price=["h200=3,h100=2"])
+    document = compare([a], [b], price=["h200=3,h100=2"]).document()
     found = rows(document)
     row, rate = found["dollars_per_million_output_tokens"], found["output_tokens_per_s"]
     assert row["a"] == pytest.approx(3 / 3600 / rate["a"] * 1e6)
@@ -198,7 +198,7 @@ def test_what_is_slower_and_as_much_cheaper_is_no_different(tmp_path: Path) -> N
         make(tmp_path / "a", seed=1, settings=H200),
         make(tmp_path / "b", seed=2, slower=1.1, settings=H100),
     )
-    found = rows(compare([a], [b], price=["h200=2.2,h100=1"]))
+    found = rows(compare([a], [b], price=["h200=2.2,h100=1"]).document())
     assert found["output_tokens_per_s"]["differs"]
     row = found["dollars_per_million_output_tokens"]
     assert not row["differs"]
@@ -208,7 +208,9 @@ def test_what_is_slower_and_as_much_cheaper_is_no_different(tmp_path: Path) -> N
 def test_prices_of_repeats_are_compared_as_runs(tmp_path: Path) -> None:
     a = [make(tmp_path / f"a{n}", seed=n, settings=H200) for n in range(4)]
     b = [make(tmp_path / f"b{n}", seed=10 + n, settings=H100) for n in range(4)]
-    row = rows(compare(a, b, price=["h200=3,h100=2"]))["dollars_per_million_output_tokens"]
+    row = rows(compare(a, b, price=["h200=3,h100=2"]).document())[
+        "dollars_per_million_output_tokens"
+    ]
     assert row["ratio"] == pytest.approx(4 / 3, rel=0.02)
     assert row["better"] == "a"
 
@@ -218,7 +220,7 @@ def test_without_a_price_nothing_changes(tmp_path: Path) -> None:
         make(tmp_path / "a", seed=1, settings=H200),
         make(tmp_path / "b", seed=2, slower=1.01, settings=H200),
     )
-    plain, priced = compare([a], [b]), compare([a], [b], price=["h200=3"])
+    plain, priced = compare([a], [b]).document(), compare([a], [b], price=["h200=3"]).document()
     assert "prices" not in plain
     assert not any(name.startswith("dollars") for name in rows(plain))
     # What costs as much on both sides adds nothing to the family either.
@@ -227,7 +229,7 @@ def test_without_a_price_nothing_changes(tmp_path: Path) -> None:
 
 def test_a_side_without_a_price_is_told_of(tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", settings=H200), make(tmp_path / "b")
-    document = compare([a], [b], price=["h200=3"])
+    document = compare([a], [b], price=["h200=3"]).document()
     assert rows(document)["dollars_per_million_output_tokens"]["ratio"] is None
     (said,) = [one["evidence"] for one in document["findings"] if one["kind"] == "no_price"]
     assert said == "no price is known for B b (the GPU is not stated)"
@@ -239,7 +241,7 @@ def test_a_bound_on_a_price_needs_one(tmp_path: Path) -> None:
         make(tmp_path / "b", seed=2, slower=1.1, settings=H200),
     )
     bound = "dollars_per_million_output_tokens>+5%"
-    (met,) = compare([a], [b], fail_on=[bound], price=["h200=3"])["fail_on"]
+    (met,) = compare([a], [b], fail_on=[bound], price=["h200=3"]).document()["fail_on"]
     assert met["met"]
     with pytest.raises(InputError, match="needs --price"):
         compare([a], [b], fail_on=[bound])

@@ -61,7 +61,7 @@ def test_what_a_comparison_calls_better_a_report_does_too(
     better = silent = 0
     for one, other in itertools.combinations(DEPLOYMENTS, 2):
         a, b = sweep[load, one], sweep[load, other]
-        document = compare([a], [b])
+        document = compare([a], [b]).document()
         points = points_of([read_run(folder) for folder in (a, b)])
         told = " ".join(each.text for each in observations(points))
         half = len(points) // 2
@@ -111,7 +111,7 @@ def test_the_error_that_two_predictions_share_is_in_no_finding(tmp_path: Path) -
     assert found.clear
     (row,) = [
         row
-        for row in compare([runs[1]], [runs[0]])["cells"][0]["metrics"]
+        for row in compare([runs[1]], [runs[0]]).document()["cells"][0]["metrics"]
         if row["metric"] == "tpot_p50"
     ]
     assert (found.low, found.high) == pytest.approx((row["model_low"], row["model_high"]))

@@ -4,7 +4,10 @@ decisions alone."""
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -12,15 +15,28 @@ import loadstone
 from loadstone.analyse.stopping import Stopping, Watch, parse_rules
 from loadstone.core.errors import InputError
 from loadstone.core.record import WatchedRequest
+from loadstone.core.settings import FoundMax, SearchedLoad
+from loadstone.core.summary import SCHEMA, Summary
 from loadstone.runs.find_max import NEAR, Probe, SearchAnswer, _search, _text, find_max
 from loadstone.workload.options import SimulateOptions, options_of
+
+NOTHING = Summary(
+    schema=SCHEMA,
+    run_id="",
+    run_dir="",
+    source="measured",
+    status="done",
+    plan_id="",
+    seed=0,
+    cells=[],
+)
 
 
 def _tried(capacity: float, sure: bool = True):  # type: ignore[no-untyped-def]
     def tried(load: float, number: int, left_s: float, error: float) -> Probe:
         holds = load <= capacity
         return Probe(
-            load, holds if sure or abs(load / capacity - 1) > 0.2 else None, holds, {"cells": []}
+            load, holds if sure or abs(load / capacity - 1) > 0.2 else None, holds, NOTHING
         )
 
     return tried
@@ -53,7 +69,7 @@ def test_what_is_not_sure_is_not_said() -> None:
 def test_a_load_that_surely_holds_far_below_the_edge_is_not_the_answer() -> None:
     def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
         sure = longest_s > 100 or load < 2
-        return Probe(load, load <= 50 if sure else None, load <= 50, {"cells": []})
+        return Probe(load, load <= 50 if sure else None, load <= 50, NOTHING)
 
     answer = _search(tried, 1.0, "rate", 600.0, 4.0)
     assert 50 / 1.2 < answer.low <= 50 < (answer.high or math.inf) < 50 * 1.2
@@ -63,7 +79,7 @@ def test_of_probes_that_contradict_each_other_the_later_is_believed() -> None:
     def tried(load: float, number: int, longest_s: float, error: float) -> Probe:
         sure = longest_s > 100
         edge = 50.0 if sure else 80.0  # short probes are fooled
-        return Probe(load, load <= edge if sure else None, load <= edge, {"cells": []})
+        return Probe(load, load <= edge if sure else None, load <= edge, NOTHING)
 
     answer = _search(tried, 32.0, "rate", 600.0)
     assert 25 < answer.low <= 50 < (answer.high or math.inf) <= 100
@@ -102,14 +118,14 @@ def test_bounds_are_not_said_to_hold_before_a_queue_would_show() -> None:
 def test_what_fails_at_less_does_not_hold() -> None:
     """Two of many loads fail though higher ones hold: a server that is disturbed."""
     answer = _search(
-        lambda load, *_: Probe(load, load != 4, load != 4, {"cells": []}), 1.0, "rate", 600.0, 4.0
+        lambda load, *_: Probe(load, load != 4, load != 4, NOTHING), 1.0, "rate", 600.0, 4.0
     )
     assert answer.high == 4
     assert answer.low < 4
 
 
 def probe(load: float, holds: bool | None, likely: bool, why: str = "") -> Probe:
-    return Probe(load, holds, likely, {"cells": []}, why)
+    return Probe(load, holds, likely, NOTHING, why)
 
 
 @pytest.mark.parametrize(
@@ -129,22 +145,21 @@ def probe(load: float, holds: bool | None, likely: bool, why: str = "") -> Probe
 def test_one_sentence_says_the_result(
     probes: list[Probe], low: float, high: float | None, words: str
 ) -> None:
-    found = {
-        "load": {"kind": "rate", "value": low} if low else None,
-        "fails_at": {"kind": "rate", "value": high} if high else None, "confidence": 0.9, "requests": 100,
-    }  # fmt: skip
+    found = FoundMax(
+        load=SearchedLoad("rate", low) if low else None,
+        fails_at=SearchedLoad("rate", high) if high else None,
+        confidence=0.9,
+        requests=100,
+    )
     assert _text(SearchAnswer(probes, low, high), found, "b", measured=True).startswith(words)
 
 
 @pytest.mark.parametrize("trusted", [True, False])
 def test_the_sentence_says_that_the_load_s_probe_is_not_trusted(trusted: bool) -> None:
-    doubted = probe(8, True, True)._replace(document={"cells": [{"verdict": {"trusted": trusted}}]})
-    found = {
-        "load": {"kind": "rate", "value": 8},
-        "fails_at": None,
-        "confidence": 0.9,
-        "requests": 100,
-    }
+    cell: Any = SimpleNamespace(verdict=SimpleNamespace(trusted=trusted))
+    run = msgspec.structs.replace(NOTHING, cells=[cell])
+    doubted = probe(8, True, True)._replace(run=run)
+    found = FoundMax(load=SearchedLoad("rate", 8), fails_at=None, confidence=0.9, requests=100)
     text = _text(
         SearchAnswer([doubted, probe(16, None, False)], 8, None), found, "b", measured=True
     )

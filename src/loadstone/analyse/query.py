@@ -7,12 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
 from loadstone.core import run_folder
-from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.files import TemporaryFolder, check_regular, read_json
 
@@ -76,7 +75,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 """No run's run.json or summary.json is larger."""
 
 
-class QueryResult(Document, msgspec.Struct):
+class QueryResult(NamedTuple):
     """The result of a query: the names of its columns, and its rows."""
 
     columns: list[str]

@@ -53,7 +53,7 @@ def calibrate(
     for key in keys:
         if key in result.error_before and key in result.error_after:
             wide, narrow = (
-                _ends(each[key]) for each in (result.interval_before, result.interval_after)
+                _ends(interval[key]) for interval in (result.interval_before, result.interval_after)
             )
             print(
                 f"{key.upper()}: off by {result.error_before[key]:.1%} before,"

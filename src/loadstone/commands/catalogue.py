@@ -61,9 +61,9 @@ def catalogue(
         print_json({"schema": 1, kind: [_document(item) for item in items]})
     elif names:
         for item in items:
-            lines = [(what, _show(value), unit) for what, unit, value in rows_of(item)]
+            lines = [(fact, _show(value), unit) for fact, unit, value in rows_of(item)]
             print_rows(
-                [item.name, "", ""], [*lines, *((what, text, "") for what, text in _remarks(item))]
+                [item.name, "", ""], [*lines, *((fact, text, "") for fact, text in _remarks(item))]
             )
     else:
         print_rows(*_listing(kind, items, rows_of))
@@ -176,12 +176,12 @@ _BRIEF = {
 def _listing(
     kind: str, items: Sequence[Any], rows_of: Any
 ) -> tuple[list[str], list[tuple[str, ...]]]:
-    units = {what: unit for what, unit, _ in rows_of(items[0])}
-    heads = [f"{what}, {units[what]}" if units[what] else what for what in _BRIEF[kind]]
+    units = {fact: unit for fact, unit, _ in rows_of(items[0])}
+    heads = [f"{fact}, {units[fact]}" if units[fact] else fact for fact in _BRIEF[kind]]
     lines = []
     for item in items:
-        values = {what: _show(value) for what, _, value in rows_of(item)}
-        lines.append((item.name, *(values[what] for what in _BRIEF[kind])))
+        values = {fact: _show(value) for fact, _, value in rows_of(item)}
+        lines.append((item.name, *(values[fact] for fact in _BRIEF[kind])))
     return ["name", *heads], lines
 
 
@@ -194,10 +194,10 @@ def _set_side_by_side(
         heads += [name, f"÷ {names[0]}"]
     lines = []
     for rows in zip(*table, strict=True):
-        what, unit, first = rows[0]
+        fact, unit, first = rows[0]
         if all(value is None for _, _, value in rows):
             continue
-        line = [what, unit, _show(first)]
+        line = [fact, unit, _show(first)]
         for _, _, value in rows[1:]:
             ratio = _ratio(value, first)
             line += [_show(value), "" if ratio is None else f"{ratio:.2f}"]

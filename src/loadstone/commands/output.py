@@ -114,8 +114,8 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
 
     lines = [[_plain(value) for value in row] for row in rows]
     align = "n"
-    for at in range(1, len(columns)):
-        cells = [row[at] for row in rows]
+    for column in range(1, len(columns)):
+        cells = [row[column] for row in rows]
         numbers = any(map(_is_number, cells)) and all(
             cell in (None, "-") or _is_number(cell) for cell in cells
         )

@@ -112,4 +112,4 @@ def query(
     if json:
         print_json(found.document())
     else:
-        print_rows(found.columns, found.rows)
+        print_rows(*found)

@@ -65,12 +65,12 @@ def size(
             f"{error.filename}: cannot write ({error.strerror}); name another file"
         ) from error
     if json:
-        carried = [{**each._asdict(), "says": each.describe()} for each in rates]
+        carried = [{**rate._asdict(), "says": rate.describe()} for rate in rates]
         print_json({"schema": 1, "rows": rows} | ({"pools": carried} if rates else {}))
     else:
         from loadstone.report.pages.sizes import render, render_pivot
 
         shown = render(rows) if by is None else render_pivot(rows, words(by, "--by"), show)
-        print_text(*shown, *(each.describe() for each in rates))
+        print_text(*shown, *(rate.describe() for rate in rates))
     if strict and not any(row.fits for row in rows):
         sys.exit(1)

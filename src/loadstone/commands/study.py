@@ -73,23 +73,24 @@ def show(file: File, price: Price = None, json: Json = False) -> None:
 def _print_estimate(found: StudyEstimate) -> None:
     from loadstone.report.table import Table
 
-    priced = any(each.usd is not None for each in found.deployments)
+    priced = any(deployment.usd is not None for deployment in found.deployments)
     rows: list[tuple[str, int, DeploymentEstimate | StudyEstimate]] = [
-        (each.deployment, each.repeats * len(each.cells), each) for each in found.deployments
+        (estimate.deployment, estimate.repeats * len(estimate.cells), estimate)
+        for estimate in found.deployments
     ]
     rows.append(("all", found.cells, found))
     heads = ["deployment", "launches", "cells", "requests", "hours", "GPU hours"]
     lines = [
         [
             deployment,
-            f"{each.launches:,}",
+            f"{estimate.launches:,}",
             f"{cells:,}",
-            f"{each.requests:,}",
-            f"{each.seconds / 3600:.2f}" if each.seconds else "unknown",
-            f"{each.gpu_hours:.2f}" if each.gpu_hours else "unknown",
-            *(["" if each.usd is None else f"{each.usd:,.2f}"] if priced else []),
+            f"{estimate.requests:,}",
+            f"{estimate.seconds / 3600:.2f}" if estimate.seconds else "unknown",
+            f"{estimate.gpu_hours:.2f}" if estimate.gpu_hours else "unknown",
+            *(["" if estimate.usd is None else f"{estimate.usd:,.2f}"] if priced else []),
         ]
-        for deployment, cells, each in rows
+        for deployment, cells, estimate in rows
     ]
     heads += ["$"] if priced else []
     print_text(Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=lines))
@@ -133,11 +134,11 @@ def run(
         if not (text := event.text) and event.kind != "done":
             return
         which = f"repeat {event.cell.repeat}" if event.cell else repeats_text(event.launch)
-        what = f"{deployment_name(event.launch)}, {which}"
+        shown = f"{deployment_name(event.launch)}, {which}"
         cell = f" · {event.cell.workload}, {event.cell.load}" if event.cell else ""
         print(
             f"{event.kind:6}"
-            f" {what}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}",
+            f" {shown}{cell}{': ' + text if event.kind in ('failed', 'ready') else ''}",
             file=sys.stderr,
         )
 

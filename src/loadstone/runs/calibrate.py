@@ -112,14 +112,14 @@ def calibrate(
         deployment=target.name,
         remark=slower_than_fewer(cases),
         acceptance=acceptance,
-        furthest=max((exp(abs(median(each))) for each in gaps if each), default=1.0),
+        furthest=max((exp(abs(median(values))) for values in gaps if values), default=1.0),
     )
 
 
 def _each(
     values: Mapping[Quantity, list[float]], middle: Callable[[list[float]], float]
 ) -> dict[Quantity, float]:
-    return {key: middle(each) for key, each in values.items() if each}
+    return {key: middle(numbers) for key, numbers in values.items() if numbers}
 
 
 def _error(gaps: list[float]) -> float:
@@ -149,12 +149,12 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
                 f"{folder}: {facts.engine} was measured, but not which engine is behind it; give it"
                 " with --deployment"
             )
-        own = f"{msgspec.json.encode(facts.hardware)!r} {facts.own_model}"
-        deployments.setdefault(f"{name} {own}", (folder, _parse(folder, name, facts)))
-    (first, deployment), *others = deployments.values()
-    if others:
+        described = f"{msgspec.json.encode(facts.hardware)!r} {facts.own_model}"
+        deployments.setdefault(f"{name} {described}", (folder, _parse(folder, name, facts)))
+    (first, deployment), *further = deployments.values()
+    if further:
         raise InputError(
-            f"{others[0][0]}: was measured on {others[0][1].name}, and {first} on"
+            f"{further[0][0]}: was measured on {further[0][1].name}, and {first} on"
             f" {deployment.name}; calibrate on runs of one deployment, or give it with --deployment"
         )
     return deployment
@@ -193,7 +193,7 @@ def cases_of_runs(
                 f"{folder}: each request has {info.target.choices} answers side by side, and its"
                 " TPOT is of all together; calibrate on a run without n"
             )
-        before = len(cases)
+        count = len(cases)
         for number, cell in enumerate(summary_of(folder).cells):
             case = _case(folder, number, cell, deployment, work, len(cases) + 1)
             if case is None:
@@ -205,7 +205,7 @@ def cases_of_runs(
                     " from it; measure it again, or take it all the same with --force"
                 )
             cases.append(case)
-        if len(cases) == before:
+        if len(cases) == count:
             raise InputError(
                 f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are"
                 " needed"

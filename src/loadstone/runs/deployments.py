@@ -91,10 +91,12 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     if engine in ENGINES:
         # What a server says may hold commas, which would be options of the shorthand.
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
-        told = {"engine": engine, "engine_version": plain}
+        reported_by_server = {"engine": engine, "engine_version": plain}
         replace = msgspec.structs.replace
-        pools = tuple(replace(pool, worker=replace(pool.worker, **told)) for pool in named.split)
-        named = replace(named, split=pools, **told)
+        pools = tuple(
+            replace(pool, worker=replace(pool.worker, **reported_by_server)) for pool in named.split
+        )
+        named = replace(named, split=pools, **reported_by_server)
     record = deployed.to_settings()
     if named.is_split:
         record["pools"] = named.to_settings()["pools"]
@@ -155,9 +157,9 @@ def doubts(deployed: Deployment, target: Target) -> list[str]:
         and model.max_context_tokens is not None
         and context > model.max_context_tokens
     ):
-        most = model.max_context_tokens
+        longest = model.max_context_tokens
         differences.append(
-            f"the server's context is {context:,} tokens, beyond the model's {most:,}"
+            f"the server's context is {context:,} tokens, beyond the model's {longest:,}"
         )
     return differences
 

@@ -107,7 +107,9 @@ def _gpus() -> _Checks:
         yield "NVIDIA", problem, remedy
         return
     with gpus:
-        values = {(each.gpu, each.name.partition(":")[2]): each.value for each in gpus.read()}
+        values = {
+            (reading.gpu, reading.name.partition(":")[2]): reading.value for reading in gpus.read()
+        }
         for gpu in gpus.describe():
             clock, held_by, used = (
                 values.get((gpu.gpu, name), 0.0)
@@ -135,11 +137,11 @@ def _engines() -> _Checks:
                 None if path else table.install,
             )
     for name, programs in _PLACES.items():
-        there = ", ".join(filter(shutil.which, programs.split()))
+        found = ", ".join(filter(shutil.which, programs.split()))
         yield (
             name,
-            there or "none",
-            None if there else f"one of {programs.replace(' ', ', ')}, if wanted",
+            found or "none",
+            None if found else f"one of {programs.replace(' ', ', ')}, if wanted",
         )
 
 
@@ -159,7 +161,7 @@ def _folders(out: Path) -> _Checks:
         ("cache", host.cache_folder(), "set XDG_CACHE_HOME"),
         ("runs", out.absolute(), "--out"),
     ):
-        there = next(path for path in (folder, *folder.parents) if path.exists())
-        free = shutil.disk_usage(there).free / _GIB
-        remedy = None if os.access(there, os.W_OK) and free > 5 else f"{do}: another"
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(existing).free / _GIB
+        remedy = None if os.access(existing, os.W_OK) and free > 5 else f"{do}: another"
         yield name, f"{folder}, {free:.0f} GiB free", remedy

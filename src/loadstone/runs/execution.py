@@ -61,13 +61,13 @@ def describe(
 ) -> RunInfo:
     """Write what run.json says of a run before it begins, without secrets. `name`: parts of the
     folder's name."""
-    now = datetime.now(UTC)
+    begun = datetime.now(UTC)
     settings.label, settings.dialect = options.output.label, options.output.dialect
     settings.workload, settings.grace_s = plan.workload, options.load.grace_s
     return RunInfo(
-        run_id=run_folder.run_id(now, *name),
+        run_id=run_folder.run_id(begun, *name),
         source=source,
-        created=now.isoformat(timespec="seconds"),
+        created=begun.isoformat(timespec="seconds"),
         command=_without_secrets(options.output.command),
         loadstone=__version__,
         host=host.describe(),

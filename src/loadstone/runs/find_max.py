@@ -154,10 +154,10 @@ def read_search(options: RunOptions) -> LoadSearch:
     load, workload = options.load, options.workload
     text = load.find_max or ""
     try:
-        known = all(rule.limit_s for rule in parse_rules(text)) and bool(parse_slo(text))
+        is_readable = all(rule.limit_s for rule in parse_rules(text)) and bool(parse_slo(text))
     except InputError:
-        known = False
-    if not known:
+        is_readable = False
+    if not is_readable:
         problem = (
             f"{excerpt(text, 80)!r} is no bound on percentiles; write e.g."
             " ttft_p99<500ms,tpot_p99<30ms"
@@ -330,19 +330,27 @@ def _search(
             break
         probes.append(probe)
         believed = [
-            each for each in believed if each.holds is not None or _is_consistent(each, probe)
+            earlier
+            for earlier in believed
+            if earlier.holds is not None or _is_consistent(earlier, probe)
         ] + [probe]
-        low = max((each.load for each in believed if each.likely), default=0.0)
-        high = min((each.load for each in believed if not each.likely), default=math.inf)
+        low = max((candidate.load for candidate in believed if candidate.likely), default=0.0)
+        high = min(
+            (candidate.load for candidate in believed if not candidate.likely), default=math.inf
+        )
         following, share = _next_load(low, high, kind, growth, near), _GUIDES
         if following is None:
             following, share = _deciding_load(probes, low, high, kind), _DECIDES
         if following is None:
             break
         load = following
-    failed = min((each.load for each in probes if each.holds is False), default=None)
+    failed = min((candidate.load for candidate in probes if candidate.holds is False), default=None)
     # What failed at less does not hold: more load is not what would help.
-    sure = [each.load for each in probes if each.holds and (failed is None or each.load < failed)]
+    sure = [
+        candidate.load
+        for candidate in probes
+        if candidate.holds and (failed is None or candidate.load < failed)
+    ]
     return SearchAnswer(probes, max(sure, default=0.0), failed, cut)
 
 
@@ -364,11 +372,11 @@ def _deciding_load(probes: Sequence[Probe], low: float, high: float, kind: Kind)
             load = edge / distance if sure else edge * distance
             if kind == "concurrency":
                 load = float(math.floor(load) if sure else math.ceil(load))
-            known = any(
-                each.holds is sure and (each.load >= load if sure else each.load <= load)
-                for each in probes
+            is_decided = any(
+                probe.holds is sure and (probe.load >= load if sure else probe.load <= load)
+                for probe in probes
             )
-            if not known and load > _LEAST_RATE and load not in loads:
+            if not is_decided and load > _LEAST_RATE and load not in loads:
                 return load
     return None
 
@@ -434,15 +442,15 @@ def _text(answer: SearchAnswer, found: FoundMax, bounds: str, measured: bool) ->
         )
 
     seem = {
-        holds: sorted(each.load for each in answer.probes if each.likely is holds)
+        holds: sorted(probe.load for probe in answer.probes if probe.likely is holds)
         for holds in (True, False)
     }
-    below = [load for load in seem[True][::-1] if answer.high is None or load < answer.high]
+    holding = [load for load in seem[True][::-1] if answer.high is None or load < answer.high]
     why = next(
         (
-            each.why
-            for each in answer.probes
-            if each.load == answer.high and each.holds is False and each.why
+            probe.why
+            for probe in answer.probes
+            if probe.load == answer.high and probe.holds is False and probe.why
         ),
         "",
     )
@@ -454,7 +462,7 @@ def _text(answer: SearchAnswer, found: FoundMax, bounds: str, measured: bool) ->
         else ""
     )
     tail = f"{len(answer.probes)} probes, {found.requests:,} requests"
-    if measured and not (answer.low and answer.high) and (below or not why):
+    if measured and not (answer.low and answer.high) and (holding or not why):
         tail += "; a longer --max-duration tells more"
     at_low = (
         probe.run.cells for probe in answer.probes if probe.load == answer.low and probe.holds
@@ -462,7 +470,7 @@ def _text(answer: SearchAnswer, found: FoundMax, bounds: str, measured: bool) ->
     if not all(cell.verdict.trusted for cell in next(at_low, [])):
         tail += "; where they hold, the probe is not trusted"
     return (
-        f"{bounds} {loads('hold', answer.low, below)}, and "
+        f"{bounds} {loads('hold', answer.low, holding)}, and "
         f"{loads('fail', answer.high, [each for each in seem[False] if each > answer.low])}"
         f"{f', where {why}' if why else ''} ({'; '.join(filter(None, (sure, tail)))})"
     )

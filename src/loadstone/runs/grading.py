@@ -32,13 +32,13 @@ class AnswerGrader:
         # Numbers that one question alone asks for.
         self._asked_for = {
             needle: question.id
-            for question in (self._question(plan.prompts[at]) for at in used)
+            for question in (self._question(plan.prompts[row]) for row in used)
             for needle in (question.answer if question.grade == "needle" else ())
             if _NUMBER.fullmatch(needle)
         }
 
     def take(self, answers: Sequence[GradedText]) -> None:
-        self._answers += [self._grade(each) for each in answers]
+        self._answers += [self._grade(answer) for answer in answers]
 
     def save(self) -> None:
         """Write the grades so far. Raises InputError, DiskFullError."""
@@ -82,7 +82,7 @@ class AnswerGrader:
 def _marks(text: str) -> list[int]:
     """Hash every beginning of a text whose length is a multiple of STEP."""
     marks, so_far = [], hashlib.blake2b(digest_size=4)
-    for at in range(0, min(len(text), _MOST_MARKS * run_folder.STEP), run_folder.STEP):
-        so_far.update(text[at : at + run_folder.STEP].encode())
+    for start in range(0, min(len(text), _MOST_MARKS * run_folder.STEP), run_folder.STEP):
+        so_far.update(text[start : start + run_folder.STEP].encode())
         marks.append(int.from_bytes(so_far.copy().digest()))
     return marks

@@ -115,9 +115,9 @@ def _simulations(options: OfflineOptions) -> list[SimulateOptions]:
     )
     return [
         SimulateOptions(
-            workload=each.workload, load=each.load, output=each.output, simulator=simulator
+            workload=run.workload, load=run.load, output=run.output, simulator=simulator
         )
-        for each in _options_of_runs(options)
+        for run in _options_of_runs(options)
     ]
 
 
@@ -127,7 +127,7 @@ def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[Summa
     keywords = keywords_named(options.deployment, site_of(options.start))
     for note in keywords.notes:
         tell(note)
-    plans = [_plan(each) for each in runs]
+    plans = [_plan(run) for run in runs]
     interpreter = find_interpreter(keywords, options.python)
     with Signals() as signals:
 
@@ -138,8 +138,8 @@ def _measure(options: OfflineOptions, tell: Callable[[str], None]) -> list[Summa
         measured: list[Summary] = []
         with OfflineEngine(keywords, interpreter, dict(options.start.environment), look) as engine:
             loaded = engine.load()
-            for each, plan in zip(runs, plans, strict=True):
-                session = _open(options.deployment, each, plan, keywords, engine, loaded, signals)
+            for run, plan in zip(runs, plans, strict=True):
+                session = _open(options.deployment, run, plan, keywords, engine, loaded, signals)
                 measured.append(execution.execute(session.run, session.measure))
                 signals.on_first = None
                 if measured[-1].status != "done":
@@ -235,9 +235,11 @@ class _Batches:
                     plan.request(cell, index)
                     for index in range(first, last or len(plan.rows(cell)))
                 ]
-                prompts = [self.writer.write(each) for each in requests]
+                prompts = [self.writer.write(request) for request in requests]
                 try:
-                    batch = self.engine.generate(prompts, [each.output_tokens for each in requests])
+                    batch = self.engine.generate(
+                        prompts, [request.output_tokens for request in requests]
+                    )
                 except LaunchError as error:
                     if cell == 0:
                         raise
@@ -247,7 +249,7 @@ class _Batches:
                     for request, answer in zip(requests, batch.answers, strict=True)
                 ]
                 table = pa.Table.from_pylist(rows, schema=run_folder.records_schema())
-                if not all(journal.write(each) for each in table.combine_chunks().to_batches()):
+                if not all(journal.write(batch) for batch in table.combine_chunks().to_batches()):
                     return "the disk is full"
             start_s, end_s = batch.start_s - origin_s, batch.end_s - origin_s
             info.cells[cell] = CellInfo(
@@ -273,7 +275,7 @@ def _record(
         phase=request.phase,
         intended_s=batch.start_s - origin_s,
         sent_s=batch.start_s - origin_s,
-        arrival_s=[(each or 0.0) - origin_s for each in times],
+        arrival_s=[(time_s or 0.0) - origin_s for time_s in times],
         read=list(range(len(times))),
         tokens=tokens,
         token_source="running usage",  # noqa: S106

@@ -210,12 +210,12 @@ def plan_for(
     there, in seconds, where that decides how many there are. `draft`: made without knowing the
     server. Raises InputError.
     """
-    workload, most = planner.options.workload, server.target.max_model_tokens
+    workload, limit = planner.options.workload, server.target.max_model_tokens
     if workload.trace is not None or workload.agents is not None:
-        return planner.plan(most, server.target.overhead_tokens + 1), []
-    if workload.dataset is not None and workload.turns is None and most is not None:
+        return planner.plan(limit, server.target.overhead_tokens + 1), []
+    if workload.dataset is not None and workload.turns is None and limit is not None:
         with count_long_prompts(client, server) as beyond:
-            return planner.plan(most, beyond=beyond), []
+            return planner.plan(limit, beyond=beyond), []
     if not planner.chooses_length or workload.dataset is not None:
         return draft, []
     expected_s = answer_times_s(draft, server, client.proxy)
@@ -258,12 +258,12 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
 def check_client(options: ClientOptions) -> None:
     """Refuse what cannot be, before anything is started. Raises InputError, which names the
     flag."""
-    most = 4 * max(4, os.cpu_count() or 1)
+    limit = 4 * max(4, os.cpu_count() or 1)
     if options.ray is not None:
-        most = 1024  # its machines have more processors than this one
-    if options.workers is not None and not 1 <= options.workers <= most:
+        limit = 1024  # its machines have more processors than this one
+    if options.workers is not None and not 1 <= options.workers <= limit:
         raise InputError(
-            f"--workers {options.workers}: must be from 1 to {most} on this host; one per core is"
+            f"--workers {options.workers}: must be from 1 to {limit} on this host; one per core is"
             " enough"
         )
     if options.proxy is not None:
@@ -364,16 +364,16 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
         and not plan.has_texts
     ):
         row = int((plan.input_tokens + plan.output_tokens).argmax())
-        what = (
+        problem = (
             f"--input {plan.input_tokens[row]} and --output {plan.output_tokens[row]}: together"
             " they are"
         )
         if plan.phase[row] == CHECK:
-            what = f"--check: an answer of {plan.output_tokens[row]} tokens (--check-tokens) is"
+            problem = f"--check: an answer of {plan.output_tokens[row]} tokens (--check-tokens) is"
         elif plan.has_sessions:
-            what = f"--turns: a session grows to {longest} tokens,"
+            problem = f"--turns: a session grows to {longest} tokens,"
         raise InputError(
-            f"{what} beyond the server's context of {target.max_model_tokens} tokens; "
+            f"{problem} beyond the server's context of {target.max_model_tokens} tokens; "
             "ask for less, or start the server with a longer context"
         )
     check_open_files(plan, workers or choose_workers(plan.cells))
@@ -385,15 +385,17 @@ def check_open_files(plan: Plan, workers: int) -> None:
     How many an open loop has at once is not known before, but where it is capped: at most the cap,
     or its requests.
     """
-    most = 0.0
+    largest = 0.0
     for cell, load in enumerate(plan.cells):
         connections = load.value if not load.is_open else load.max_concurrency or 0
         if not load.is_closed and not plan.cyclic(cell):
             connections = min(
                 connections, load.max_concurrency or connections, len(plan.rows(cell))
             )
-        most = max(most, connections)
+        largest = max(largest, connections)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if limit != resource.RLIM_INFINITY and most / workers + 64 > limit:
-        what = f"{most:g} connections at once" if most else "even without a connection too few"
-        raise InputError(f"{what}: the limit of open files is {limit}; raise it with ulimit -n")
+    if limit != resource.RLIM_INFINITY and largest / workers + 64 > limit:
+        problem = (
+            f"{largest:g} connections at once" if largest else "even without a connection too few"
+        )
+        raise InputError(f"{problem}: the limit of open files is {limit}; raise it with ulimit -n")

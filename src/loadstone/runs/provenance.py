@@ -142,15 +142,15 @@ def _interpreter(program: str) -> list[str] | None:
 
 def _digest(runtime: str, image: str, *, here: bool) -> str | None:
     """Find the digest of the image that a name stands for on this machine."""
-    told = image
+    described = image
     if here and runtime in ("docker", "podman") and "@" not in image:
-        told = (
+        described = (
             _output(
                 [runtime, "image", "inspect", "--format", "{{json .RepoDigests}}", image], _ANSWER_S
             )
             or ""
         )
-    digest = _DIGEST.search(told)
+    digest = _DIGEST.search(described)
     return digest[0] if digest else None
 
 

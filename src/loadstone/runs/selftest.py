@@ -109,7 +109,7 @@ def _row(level: StreamLevel, contended: bool) -> SelftestRow:
     itl_s = 1 / level.tokens_per_s
     law = FixedLatency(ttft_s=itl_s, itl_s=itl_s)
     try:
-        with TemporaryFolder() as out, start(law, keep_truth=True) as server:
+        with TemporaryFolder() as folder, start(law, keep_truth=True) as server:
             options = Options.read(
                 url=server.url,
                 concurrency=[level.streams],
@@ -117,7 +117,7 @@ def _row(level: StreamLevel, contended: bool) -> SelftestRow:
                 input=str(_INPUT_TOKENS),
                 output=str(_OUTPUT_TOKENS),
                 salt=_SALT,
-                out=out,
+                out=folder,
             )
             summary = bench.bench(options)
             return _numbers(row, summary, law, _ask_truth(server))

@@ -111,22 +111,22 @@ def simulate(options: SimulateOptions) -> Summary:
 
 def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
     """Make the plan and the folder of a simulation. Raises InputError."""
-    asked, output = options.simulator, options.output
-    deployment = parse_deployment(asked.deployment)
+    simulator, output = options.simulator, options.output
+    deployment = parse_deployment(simulator.deployment)
     fleet = fleet_of(
         deployment,
-        acceptance=asked.acceptance,
-        profile=asked.profile,
-        offline=asked.offline,
-        route=asked.route,
+        acceptance=simulator.acceptance,
+        profile=simulator.profile,
+        offline=simulator.offline,
+        route=simulator.route,
     )
-    if asked.acceptance is None and isinstance(fleet.model, StepModel):
-        asked = dataclasses.replace(asked, acceptance=fleet.model.profile.acceptance)
+    if simulator.acceptance is None and isinstance(fleet.model, StepModel):
+        simulator = dataclasses.replace(simulator, acceptance=fleet.model.profile.acceptance)
     longest, limit = longest_request(deployment, fleet.policy)
     planner = Planner(options)
     has_lengths = options.workload.trace is not None or options.workload.agents is not None
     plan = planner.plan(longest if has_lengths else None)
-    if asked.offline:
+    if simulator.offline:
         if not all(load.is_burst for load in plan.cells):
             raise InputError(
                 "--offline: a batch is there whole; give its size with --rate inf --requests 32,64"
@@ -134,8 +134,10 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         plan.workload["mode"] = "offline"
     execution.bounds_of(output, plan)
     lengths = check(plan, longest, limit)
-    fleet = fleet_for(fleet, deployment, lengths, acceptance=asked.acceptance, route=asked.route)
-    settings = _settings(deployment, fleet, asked)
+    fleet = fleet_for(
+        fleet, deployment, lengths, acceptance=simulator.acceptance, route=simulator.route
+    )
+    settings = _settings(deployment, fleet, simulator)
     if planner.chooses_length:
         settings.expected_e2e_s = [
             answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))
@@ -149,13 +151,13 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         deployment.model.name.rsplit("/", 1)[-1],
         f"{deployment.gpus}x{deployment.decoder.gpu.name}",
     )
-    target = _target(deployment, longest, asked)
+    target = _target(deployment, longest, simulator)
     name = ("sim", deployment.decoder.engine, model, gpus)
     info = execution.describe(options, plan, target, settings, source="simulated", name=name)
     run = execution.open_run(output.out, info, plan, signals, _EVENT_BYTES)
-    draws = DRAWS if asked.draws is None else asked.draws
+    draws = DRAWS if simulator.draws is None else simulator.draws
     return _Simulation(
-        run, deployment, fleet, draws, options.load.grace_s, asked.acceptance is not None
+        run, deployment, fleet, draws, options.load.grace_s, simulator.acceptance is not None
     )
 
 
@@ -180,19 +182,19 @@ class _Simulation:
         )
         if info.settings.basis is not None:
             loads = [
-                each
+                load
                 for cell in range(len(plan.cells))
-                for each in find_uncovered_load(plan, cell, self.fleet)
+                for load in find_uncovered_load(plan, cell, self.fleet)
             ]
             if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
                 info.settings.basis.moves_in_waves = True
-            info.settings.basis.uncovered += list(dict.fromkeys(each.what for each in loads))
+            info.settings.basis.uncovered += list(dict.fromkeys(load.what for load in loads))
         errors = uncertainty(
             plan, self.fleet, self.draws, info.slo, acceptance_known=self.acceptance_known
         )
-        info.settings.intervals = [each.intervals for each in errors]
+        info.settings.intervals = [error.intervals for error in errors]
         if info.slo:
-            info.settings.slo_factors = [each.factors for each in errors]
+            info.settings.slo_factors = [error.factors for error in errors]
         signals.on_first = lambda: None
         kv_tokens = [
             pool.policy.kv_tokens for pool in self.fleet.pools for _ in range(pool.replicas)
@@ -282,9 +284,10 @@ def _moves_in_waves(plan: Plan, cell: int) -> bool:
     """Tell whether users of a closed loop end together and come back together, as none is shorter
     than another."""
     rows = plan.rows(cell)
-    here = slice(rows.start, rows.stop)
+    of_cell = slice(rows.start, rows.stop)
     alike = all(
-        len(set(column[here].tolist())) == 1 for column in (plan.input_tokens, plan.output_tokens)
+        len(set(column[of_cell].tolist())) == 1
+        for column in (plan.input_tokens, plan.output_tokens)
     )
     return plan.cells[cell].slots > 1 and alike and not plan.has_sessions
 
@@ -312,7 +315,7 @@ def _target(deployment: Deployment, longest: int, asked: SimulatorOptions) -> Ta
 def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> PredictionBasis:
     """Collect what the prediction rests on, for verdict.prediction_findings()."""
     towers = deployment.model.vision_parameters or any(
-        "tower" in each for each in deployment.model.assumed
+        "tower" in assumption for assumption in deployment.model.assumed
     )
     workers = [pool.worker for pool in deployment.pools]
     basis = PredictionBasis(
@@ -323,16 +326,16 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
         basis.profile = profile.name
-        told = [
-            unmeasured(worker, each.profile)
-            for worker, each in zip(workers, _models(fleet), strict=True)
+        unmeasured_parts = [
+            unmeasured(worker, model.profile)
+            for worker, model in zip(workers, _models(fleet), strict=True)
         ]
-        basis.unmeasured = next(filter(None, told), "")
+        basis.unmeasured = next(filter(None, unmeasured_parts), "")
         basis.vendor_unmeasured = not all(map(vendor_measured, workers))
         basis.engine_unmeasured = not engine_measured(deployment.decoder)
         if not is_own(profile):
             basis.uncovered = _each(
-                [each.what for each in uncovered_classes(worker)] for worker in workers
+                [uncovered.what for uncovered in uncovered_classes(worker)] for worker in workers
             )
     crossed = [worker.nodes_crossed for worker in workers if guesses_network(worker)]
     if crossed:

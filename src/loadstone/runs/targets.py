@@ -82,11 +82,11 @@ def _start_llama_cpp(plan: Plan, stack: contextlib.ExitStack) -> Servers:
     from loadstone.measure.engines import llama_cpp
 
     folder = stack.enter_context(TemporaryFolder())
-    most = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
+    users = max((int(load.value) for load in plan.cells if not load.is_open), default=8)
     process = stack.enter_context(
         llama_cpp.launch(
-            slots=min(64, max(1, most)),
-            connections=min(1024, most),
+            slots=min(64, max(1, users)),
+            connections=min(1024, users),
             context_tokens=longest_tokens(plan) + 64,
             log_path=folder / "engine.log",
         )

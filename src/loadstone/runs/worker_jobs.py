@@ -50,7 +50,7 @@ def _destination(
     # tunnel.
     forward = f"{parts.scheme}://{parts.netloc}" if via is not None and not tls else ""
     bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname  # IPv6
-    own = {name.lower() for name, _ in headers}
+    given_names = {name.lower() for name, _ in headers}
     fixed = [
         ("Host", parts.netloc),
         ("User-Agent", f"loadstone/{__version__}"),
@@ -64,7 +64,8 @@ def _destination(
         tls_name=parts.hostname if tls else None,
         tunnel=f"{bracketed}:{port}" if via is not None and tls else None,
         request_line=f"POST {forward}{path} HTTP/1.1",
-        headers=[(name, value) for name, value in fixed if name.lower() not in own] + headers,
+        headers=[(name, value) for name, value in fixed if name.lower() not in given_names]
+        + headers,
         secrets=keys,
     )
 

@@ -266,9 +266,9 @@ def _decode(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
         raise InputError(f"{path}:{refusal.line}:{refusal.column}: {refusal}") from None
     except (yaml.YAMLError, ValueError) as error:
         place = getattr(error, "problem_mark", None)
-        at = f":{place.line + 1}:{place.column + 1}" if place is not None else ""
+        position = f":{place.line + 1}:{place.column + 1}" if place is not None else ""
         problem = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise InputError(f"{path}{at}: no YAML ({problem})") from None
+        raise InputError(f"{path}{position}: no YAML ({problem})") from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -282,7 +282,9 @@ def _locate(node: yaml.Node) -> Mark:
 def _read_value(loader: yaml.CSafeLoader, node: yaml.Node, at: str, marks: dict[str, Mark]) -> Any:
     marks.setdefault(at, _locate(node))
     if isinstance(node, yaml.SequenceNode):
-        return [_read_value(loader, each, f"{at}[{i}]", marks) for i, each in enumerate(node.value)]
+        return [
+            _read_value(loader, child, f"{at}[{i}]", marks) for i, child in enumerate(node.value)
+        ]
     if isinstance(node, yaml.MappingNode):
         result = {}
         for key, content in node.value:
@@ -338,12 +340,12 @@ ACCEPTANCE = "acceptance"
 """An option of a workload, whose text decides it: simulations take it, and what is measured has its
 own."""
 WORKLOAD_FLAGS = {
-    each.name.replace("_", "-")
-    for field, each in flags_of(Options).items()
-    if (each.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
+    flag.name.replace("_", "-")
+    for field, flag in flags_of(Options).items()
+    if (flag.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
 } | {ACCEPTANCE}
 LOAD_FLAGS = {
-    each.name.replace("_", "-") for each in flags_of(Options).values() if each.heading == LOAD
+    flag.name.replace("_", "-") for flag in flags_of(Options).values() if flag.heading == LOAD
 }
 """Options of `bench` that a study\'s workloads and loads may have."""
 
@@ -357,10 +359,10 @@ def _check(read: StudyFile) -> None:
         for key in ("engines", "workloads", "machines")
         for name in getattr(study, key)
     ]
-    for at, name in names:
+    for place, name in names:
         if not NAME.fullmatch(name):
             raise read.error(
-                at, f"{name!r} is no name; write up to 64 letters, digits, dots and hyphens"
+                place, f"{name!r} is no name; write up to 64 letters, digits, dots and hyphens"
             )
     if study.repeats < 1:
         raise read.error("$.repeats", f"repeats: {study.repeats}; write at least 1")
@@ -382,14 +384,14 @@ def _check_engines(read: StudyFile) -> None:
         if engine.url is not None:
             _check_url(read, f"$.engines.{name}.url", engine.url)
         elif engine_key(engine.engine or name) is None:
-            known = ", ".join(ENGINES)
+            names = ", ".join(ENGINES)
             raise read.error(
-                f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {known}"
+                f"$.engines.{name}", f"{engine.engine or name}: no engine; known are {names}"
             )
     for i, name in enumerate(study.deployments.engine):
         if name not in study.engines and engine_key(name) is None:
-            known = ", ".join(dict.fromkeys((*study.engines, *ENGINES)))
-            raise read.error(f"$.deployments.engine[{i}]", f"{name}: no engine; known are {known}")
+            names = ", ".join(dict.fromkeys((*study.engines, *ENGINES)))
+            raise read.error(f"$.deployments.engine[{i}]", f"{name}: no engine; known are {names}")
 
 
 def _check_machines(read: StudyFile) -> None:
@@ -417,15 +419,15 @@ def _check_flags(read: StudyFile) -> None:
         for key in workload:
             if key not in WORKLOAD_FLAGS:
                 raise _no_such_flag(read, f"$.workloads.{name}.{key}", key, WORKLOAD_FLAGS)
-    for at, load in load_entries(read.study):
+    for place, load in load_entries(read.study):
         for key, value in load.items():
             if key not in LOAD_FLAGS:
-                raise _no_such_flag(read, f"{at}.{key}", key, LOAD_FLAGS)
+                raise _no_such_flag(read, f"{place}.{key}", key, LOAD_FLAGS)
             if (
                 value is None
             ):  # else a search without bounds would be a load of one request at a time
                 raise read.error(
-                    f"{at}.{key}", f"{key}: has no value; write one, or leave the key out"
+                    f"{place}.{key}", f"{key}: has no value; write one, or leave the key out"
                 )
 
 
@@ -457,12 +459,12 @@ def _check_exclusions(read: StudyFile) -> None:
     axes["model"] = read.study.deployments.model
     for i, exclusion in enumerate(read.study.deployments.excluded):
         for axis, value in exclusion.items():
-            at = f"$.deployments.except[{i}].{axis}"
+            place = f"$.deployments.except[{i}].{axis}"
             if axis not in axes:
-                raise read.error(at, f"{axis}: no axis; write engine, layout or model")
+                raise read.error(place, f"{axis}: no axis; write engine, layout or model")
             if value not in axes[axis]:
                 raise read.error(
-                    at, f"{axis}: {value!r} is none of this study's, so that nothing is left out"
+                    place, f"{axis}: {value!r} is none of this study's, so that nothing is left out"
                 )
 
 

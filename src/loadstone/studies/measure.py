@@ -59,9 +59,9 @@ def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
         if run is None:
             raise TargetError(f"{out}: the client has left no run here")
         info = run_folder.read_info(run)
-        there = msgspec.to_builtins(info.settings.provenance)
+        made_there = msgspec.to_builtins(info.settings.provenance)
         info.settings.provenance = msgspec.convert(
-            msgspec.to_builtins(engine.made_with) | there, Provenance
+            msgspec.to_builtins(engine.made_with) | made_there, Provenance
         )
         run_folder.write_info(run, info)
         return msgspec.structs.replace(read_run(run).summary, run_dir=str(run))
@@ -117,7 +117,7 @@ class Simulation:
 def command_words(options: Mapping[str, Any]) -> list[str]:
     """Turn options of `bench`, as options_of() takes them, into words of its command line."""
     flags = flags_of(Options)
-    by_name = {each.name: each for each in flags.values()} | flags
+    by_name = {flag.name: flag for flag in flags.values()} | flags
     words = []
     for given, value in options.items():
         each = by_name[given]
@@ -127,9 +127,9 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
         elif isinstance(value, Mapping):
             words.append(f"{flag}={msgspec.json.encode(value).decode()}")
         elif value is not None:
-            many = isinstance(value, Sequence) and not isinstance(value, str)
+            is_list = isinstance(value, Sequence) and not isinstance(value, str)
             apart = each.name in ("header", "stop", "gpu_metrics", "worker_metrics")
-            texts = [str(one) for one in value] if many else [str(value)]
+            texts = [str(part) for part in value] if is_list else [str(value)]
             words += (
                 texts
                 if each.argument

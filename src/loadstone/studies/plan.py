@@ -87,7 +87,7 @@ def plan_study(read: StudyFile) -> tuple[PlannedLaunch, ...]:
     study = read.study
     _check_size(read)
     loads = _cells(read)
-    setups = [_setup(read, *each) for each in _combinations(read)]
+    setups = [_setup(read, *combination) for combination in _combinations(read)]
     _check_different(read, setups)
     repeats = range(1, study.repeats + 1)
     if study.restart == "never":
@@ -131,8 +131,8 @@ def _combinations(read: StudyFile) -> Iterator[tuple[str, str, str]]:
     for engine, model, layout in itertools.product(engines, models, deployments.layout):
         values = {"engine": engine, "model": model, "layout": layout}
         if not any(
-            all(values[axis] == value for axis, value in each.items())
-            for each in deployments.excluded
+            all(values[axis] == value for axis, value in exclusion.items())
+            for exclusion in deployments.excluded
         ):
             left += 1
             yield engine, model, layout
@@ -146,10 +146,11 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> PlannedLaunch
     """Make the launch of a deployment that every repeat has, without its id and cells."""
     engine = read.study.engines.get(name, EngineSettings())
     kind = engine_key(engine.engine or name)
-    known, own = _split_arguments(engine, layout)
-    if known and has_pools(f"@{layout}"):
+    of_shorthand, of_engine = _split_arguments(engine, layout)
+    if of_shorthand and has_pools(f"@{layout}"):
         raise read.error(
-            "$.engines", f"{name}: of pools each has its own {known[0]}; write it in the layout"
+            "$.engines",
+            f"{name}: of pools each has its own {of_shorthand[0]}; write it in the layout",
         )
     model = model or engine.model or ""
     if not model and kind != EMBEDDED and engine.url is None:
@@ -157,24 +158,26 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> PlannedLaunch
             "$.study", f"{name} has no model to load; write model: with an id or a path"
         )
     if layout and not model and engine.url is None:
-        at = read.study.deployments.layout.index(layout)
+        index = read.study.deployments.layout.index(layout)
         remedy = (
             "the small model that llama.cpp gets without one runs on this machine as it is; write"
             " model:"
         )
-        raise read.error(f"$.deployments.layout[{at}]", f"{layout}: a layout of no model: {remedy}")
+        raise read.error(
+            f"$.deployments.layout[{index}]", f"{layout}: a layout of no model: {remedy}"
+        )
     deployment = parsed = None
     if model and layout and kind is not None:
         version = [f"version={engine.version}"] if engine.version else []
-        options = [layout.partition("/")[2], f"engine={kind}", *version, *known]
+        options = [layout.partition("/")[2], f"engine={kind}", *version, *of_shorthand]
         deployment = f"{model}@{layout.partition('/')[0]}/{','.join(filter(None, options))}"
         try:
             parsed = parse_deployment(deployment)
         except InputError as error:
-            at = read.study.deployments.layout.index(layout)
-            raise read.error(f"$.deployments.layout[{at}]", str(error)) from None
+            index = read.study.deployments.layout.index(layout)
+            raise read.error(f"$.deployments.layout[{index}]", str(error)) from None
     return PlannedLaunch(
-        "", name, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(own), 0, ()
+        "", name, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(of_engine), 0, ()
     )
 
 
@@ -182,7 +185,7 @@ def _split_arguments(
     engine: EngineSettings, layout: str
 ) -> tuple[list[str], list[tuple[str, str | None]]]:
     """Return the arguments that the shorthand of a deployment has, and the others."""
-    known, own = [], []
+    of_shorthand, of_engine = [], []
     for key, value in engine.args.items():
         plain = key.lstrip("-").replace("-", "_")
         text = (
@@ -193,10 +196,10 @@ def _split_arguments(
             else f"{value}"
         )
         if plain in ARGUMENTS and layout and text is not None:
-            known.append(f"{plain}={text}")
+            of_shorthand.append(f"{plain}={text}")
         else:
-            own.append((key.lstrip("-"), text))
-    return known, own
+            of_engine.append((key.lstrip("-"), text))
+    return of_shorthand, of_engine
 
 
 class _Cell(NamedTuple):
@@ -213,7 +216,7 @@ def _cells(read: StudyFile) -> list[_Cell]:
     cells: list[_Cell] = []
     seen: dict[str, _Cell] = {}
     for name, workload in read.study.workloads.items():
-        for at, entry in load_entries(read.study):
+        for place, entry in load_entries(read.study):
             for number, (label, load) in enumerate(_single_loads(entry)):
                 options = workload | load | {"seed": read.study.seed}
                 try:
@@ -228,7 +231,7 @@ def _cells(read: StudyFile) -> list[_Cell]:
                     identity = _identity(meant, accepted)
                 except InputError as error:
                     key = str(error).partition(":")[0].lstrip("-")
-                    where = f"$.workloads.{name}.{key}" if key in workload else f"{at}.{key}"
+                    where = f"$.workloads.{name}.{key}" if key in workload else f"{place}.{key}"
                     raise read.error(where, str(error)) from None
                 cells.append(_Cell(name, label, options, identity))
                 if (same := seen.setdefault(_hash(identity), cells[-1])) is not cells[-1]:
@@ -237,7 +240,7 @@ def _cells(read: StudyFile) -> list[_Cell]:
                         " one out"
                     )
                     raise read.error(
-                        at if same.workload == name else f"$.workloads.{name}", problem
+                        place if same.workload == name else f"$.workloads.{name}", problem
                     )
     return cells
 
@@ -288,7 +291,10 @@ def _check_different(read: StudyFile, setups: Sequence[PlannedLaunch]) -> None:
     seen: dict[str, PlannedLaunch] = {}
     for setup in setups:
         if (same := seen.setdefault(_hash(_identity_of(read, setup)), setup)) is not setup:
-            names = (f"{each.engine} {each.model} {each.layout}".strip() for each in (setup, same))
+            names = (
+                f"{launch.engine} {launch.model} {launch.layout}".strip()
+                for launch in (setup, same)
+            )
             raise read.error("$.deployments", f"{' is the same as '.join(names)}; leave one out")
 
 
@@ -310,15 +316,15 @@ def _launch(
     cells = tuple(
         PlannedCell(
             _hash(
-                {"launch": launch, "options": each.identity} | ({"repeat": repeat} if never else {})
+                {"launch": launch, "options": cell.identity} | ({"repeat": repeat} if never else {})
             ),
-            each.workload,
-            each.load,
+            cell.workload,
+            cell.load,
             repeat,
-            each.options,
+            cell.options,
         )
         for repeat in repeats
-        for each in loads
+        for cell in loads
     )
     return setup._replace(id=launch, repeat=repeats[0], cells=cells)
 

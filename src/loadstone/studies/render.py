@@ -57,9 +57,9 @@ def render(
     if machine.kind not in ("dstack", "kubernetes"):
         return None
     if engine.image is None:
-        at = f"$.engines.{launch.engine}" if launch.engine in read.study.engines else "$.engines"
+        place = f"$.engines.{launch.engine}" if launch.engine in read.study.engines else "$.engines"
         raise read.error(
-            at,
+            place,
             f"{launch.engine} has no image, and {machine.kind} runs images; write image: under it",
         )
     bare = msgspec.structs.replace(engine, image=None)
@@ -86,8 +86,8 @@ def _dstack(
     name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
 ) -> dict[str, Any]:
     def address(number: int) -> str:
-        others = f'$(echo "$DSTACK_NODES_IPS" | sed -n {number + 1}p)'
-        return f'"{others if number else "$DSTACK_MASTER_NODE_IP"}"'
+        further = f'$(echo "$DSTACK_NODES_IPS" | sed -n {number + 1}p)'
+        return f'"{further if number else "$DSTACK_MASTER_NODE_IP"}"'
 
     count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
     variables = commands.ranks[0].env
@@ -125,7 +125,7 @@ def _kubernetes(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a Job with a pod for each rank, which all end where one does, and the Service that
     gives the pods names."""
-    own = machine.kubernetes or Kubernetes()
+    additions = machine.kubernetes or Kubernetes()
     count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
     script = _script(
         machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}"
@@ -147,12 +147,12 @@ def _kubernetes(
         "subdomain": name,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 60,
-        "containers": [_lay_over(container, own.container)],
+        "containers": [_lay_over(container, additions.container)],
         "volumes": [
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}
         ],
     }
-    about = {"name": name, **({"namespace": own.namespace} if own.namespace else {})}
+    about = {"name": name, **({"namespace": additions.namespace} if additions.namespace else {})}
     service = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,  # ranks look for each other before they serve
@@ -165,7 +165,7 @@ def _kubernetes(
         "completionMode": "Indexed",
         "backoffLimit": 0,
         **({"activeDeadlineSeconds": round(machine.time)} if machine.time else {}),
-        "template": {"spec": _lay_over(pod, own.pod)},
+        "template": {"spec": _lay_over(pod, additions.pod)},
     }
     return (
         {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
@@ -183,8 +183,8 @@ def _script(
         f"printf %s {shlex.quote(text)} >/tmp/{name}" for name, text in commands.files.items()
     ]
     ranks = []
-    for each in commands.ranks:
-        words = (f"/tmp/{word}" if word in commands.files else word for word in each.argv)  # noqa: S108 - the container's
+    for command in commands.ranks:
+        words = (f"/tmp/{word}" if word in commands.files else word for word in command.argv)  # noqa: S108 - the container's
         ranks.append(f"exec {' '.join(shell_word(word, address) for word in words)}")
     if len(ranks) == 1:
         return "\n".join([*lines, *ranks])
@@ -202,11 +202,11 @@ def _lay_over(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any
     replaced."""
     result = dict(base)
     for key, value in more.items():
-        there = result.get(key)
-        if isinstance(there, Mapping) and isinstance(value, Mapping):
-            result[key] = _lay_over(there, value)
-        elif isinstance(there, list) and isinstance(value, list):
-            result[key] = [*there, *value]
+        present = result.get(key)
+        if isinstance(present, Mapping) and isinstance(value, Mapping):
+            result[key] = _lay_over(present, value)
+        elif isinstance(present, list) and isinstance(value, list):
+            result[key] = [*present, *value]
         else:
             result[key] = value
     return result

@@ -66,14 +66,14 @@ def study_runs(
     """
     runs = {cell.id: find_run(folder, cell) for launch in launches for cell in launch.cells}
     missing = _missing(launches, folder, runs)
-    others = (
+    foreign = (
         sum(path.name not in runs for path in (folder / CELLS).glob("*")) if folder.is_dir() else 0
     )
     if not any(runs.values()):
         cause = f" ({missing[0]})" if (folder / "journal.jsonl").exists() else ""
         why = (
-            f"its {others} cells are of another study, or of this file before it was changed"
-            if others
+            f"its {foreign} cells are of another study, or of this file before it was changed"
+            if foreign
             else ""
         )
         remedy = "run the study first, or name the folder that holds its folder with --out"
@@ -97,8 +97,8 @@ def study_runs(
         apart=apart,
     )
     folders = (*filter(None, runs.values()), *(cell.simulated for cell in cells if cell.simulated))
-    left_out = f"{folder / CELLS}: {others} cells that are not, or no longer, of this file"
-    return StudyRuns(folders, part, (left_out,) if others else ())
+    left_out = f"{folder / CELLS}: {foreign} cells that are not, or no longer, of this file"
+    return StudyRuns(folders, part, (left_out,) if foreign else ())
 
 
 def _cells(
@@ -108,19 +108,22 @@ def _cells(
     cells: dict[tuple[object, ...], StudyCell] = {}
     names = _names(launches)
     for launch in launches:
-        for at, cell in enumerate(launch.cells):
+        for index, cell in enumerate(launch.cells):
             new = StudyCell(name=names[launch.id], workload=cell.workload, load=cell.load)
-            each = cells.setdefault((launch.engine, launch.model, launch.layout, at), new)
-            each.planned += 1
+            study_cell = cells.setdefault((launch.engine, launch.model, launch.layout, index), new)
+            study_cell.planned += 1
             if run := runs[cell.id]:
-                each.runs.append(run)
-                each.simulated = each.simulated or (find_run(twin, cell) if twin else None)
-    for each in cells.values():
-        answers = [("", run) for run in each.runs] + (
-            [("simulated: ", each.simulated)] if each.simulated else []
-        )
-        each.found = "; ".join(
-            what + _found(answer) for what, run in answers if (answer := read_answer(run))
+                study_cell.runs.append(run)
+                study_cell.simulated = study_cell.simulated or (
+                    find_run(twin, cell) if twin else None
+                )
+    for study_cell in cells.values():
+        runs_by_source = [("", run) for run in study_cell.runs]
+        if study_cell.simulated:
+            runs_by_source.append(("simulated: ", study_cell.simulated))
+        answers = [(source, read_answer(run)) for source, run in runs_by_source]
+        study_cell.found = "; ".join(
+            source + _found(answer) for source, answer in answers if answer
         )
     return list(cells.values())
 
@@ -137,14 +140,13 @@ def _found(answer: FoundMax) -> str:
 def _names(launches: Sequence[PlannedLaunch]) -> dict[str, str]:
     """Name deployments by the study's own names: the engine's, and the model's and layout's where
     it has several."""
-    models, layouts = ({getattr(each, axis) for each in launches} for axis in ("model", "layout"))
-    named = {
-        each.id: (
-            (engine_title(each.engine) if each.engine in ENGINES else each.engine)
-            + f"{f' {each.model}' * (len(models) > 1)}{f' on {each.layout}' * (len(layouts) > 1)}"
-        )
-        for each in launches
-    }
+    has_models = len({launch.model for launch in launches}) > 1
+    has_layouts = len({launch.layout for launch in launches}) > 1
+    named = {}
+    for launch in launches:
+        engine = engine_title(launch.engine) if launch.engine in ENGINES else launch.engine
+        model = f" {launch.model}" if has_models else ""
+        named[launch.id] = engine + model + (f" on {launch.layout}" if has_layouts else "")
     gpus = re.compile(r"(?<= on )(\d+)x(\w+)(?:/tp\1$)?")
     return {
         key: gpus.sub(lambda it: f"{it[1]}×{gpu_title(it[2])}", name) for key, name in named.items()
@@ -180,16 +182,16 @@ def _missing(
         alike = _OF_A_LAUNCH.sub("", cause)  # a port and a folder of its own
         shown.setdefault(alike, cause)
         which = f" ({lacking[0].workload} at {lacking[0].load})" if len(lacking) == 1 else ""
-        what = f"{len(lacking)} of its {len(launch.cells)} cells{which}"
-        repeats.setdefault((names[launch.id], what, alike), []).append(str(launch.repeat))
+        lacks = f"{len(lacking)} of its {len(launch.cells)} cells{which}"
+        repeats.setdefault((names[launch.id], lacks, alike), []).append(str(launch.repeat))
     often = len({launch.repeat for launch in launches}) > 1
     return [
         clean(
-            f"{name} lacks {what}{' in repeat ' * often}{' and '.join(which * often)}:"
+            f"{name} lacks {lacks}{' in repeat ' * often}{' and '.join(which * often)}:"
             f" {shown[alike]}",
             600,
         )
-        for (name, what, alike), which in repeats.items()
+        for (name, lacks, alike), which in repeats.items()
     ]
 
 
@@ -208,8 +210,8 @@ def _differences(done: Sequence[_Done]) -> list[str]:
     """Return sentences on what differs between runs though the study does not vary it: a deployment
     has one command, an engine one installation, and the rest is the same for the whole study."""
     compared: dict[str, tuple[_Group, _Value]] = {
-        what: (_GROUPS.get(what, _study), lambda each, value=value: value(each.made))  # type: ignore[misc]
-        for what, value in MADE_WITH.items()
+        fact: (_GROUPS.get(fact, _study), lambda each, value=value: value(each.made))  # type: ignore[misc]
+        for fact, value in MADE_WITH.items()
     }
     compared |= {
         "engine version": (
@@ -221,16 +223,17 @@ def _differences(done: Sequence[_Done]) -> list[str]:
         "client's processor": (_study, lambda each: each.info.host.cpu),
     }
     sentences = []
-    for what, (whose, value) in compared.items():
-        groups = by_key((whose(each), known) for each in done if (known := value(each)) is not None)
+    for fact, (whose, value) in compared.items():
+        pairs = ((whose(run), value(run)) for run in done)
+        groups = by_key(pair for pair in pairs if pair[1] is not None)
         for name, values in groups.items():
             distinct = list(
-                {msgspec.json.encode(each, order="sorted"): each for each in values}.values()
+                {msgspec.json.encode(value, order="sorted"): value for value in values}.values()
             )
             if len(distinct) > 1:
                 shown = " or ".join(map(_text, _only_differing(distinct)))
-                of = f" of {name}" if name else ""
-                sentences.append(clean(f"Not every run{of} has the same {what}: {shown}.", 600))
+                owner = f" of {name}" if name else ""
+                sentences.append(clean(f"Not every run{owner} has the same {fact}: {shown}.", 600))
     return sentences
 
 
@@ -261,15 +264,16 @@ def _only_differing(values: list[object]) -> list[object]:
     mappings = [value for value in values if isinstance(value, dict)]
     if len(mappings) < len(values):
         return values
-    keys = dict.fromkeys(key for each in mappings for key in each)
-    differing = [key for key in keys if len({each.get(key) for each in mappings}) > 1]
-    return [{key: each.get(key) for key in differing} for each in mappings]
+    keys = dict.fromkeys(key for mapping in mappings for key in mapping)
+    differing = [key for key in keys if len({mapping.get(key) for mapping in mappings}) > 1]
+    return [{key: mapping.get(key) for key in differing} for mapping in mappings]
 
 
 def _text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(
-            f"no {name}" if each is None else f"{name} {each}" for name, each in value.items()
+            f"no {name}" if content is None else f"{name} {content}"
+            for name, content in value.items()
         )
     return str(value)
 
@@ -280,25 +284,27 @@ def _text(value: object) -> str:
 def _made_with(done: Sequence[_Done]) -> tuple[Facts, list[tuple[str, Facts]]]:
     """Return what all runs were made with alike, as (name, value); and by deployment the rest."""
     by_deployment: dict[str, dict[str, dict[str, None]]] = {}
-    for each in done:
-        known = by_deployment.setdefault(deployment_name(each.launch), {})
-        for what, value in _known(each):
+    for run in done:
+        facts = by_deployment.setdefault(deployment_name(run.launch), {})
+        for fact, value in _known(run):
             if (
-                not what.startswith("command") or what not in known
+                not fact.startswith("command") or fact not in facts
             ):  # each launch has a port of its own
-                known.setdefault(what, {})[clean(value, _LONGEST)] = None
+                facts.setdefault(fact, {})[clean(value, _LONGEST)] = None
     texts = {
-        name: {what: " | ".join(each) for what, each in known.items()}
-        for name, known in by_deployment.items()
+        name: {fact: " | ".join(contents) for fact, contents in facts.items()}
+        for name, facts in by_deployment.items()
     }
-    names = dict.fromkeys(what for known in texts.values() for what in known)
-    alike = [what for what in names if len({known.get(what) for known in texts.values()}) == 1]
+    names = dict.fromkeys(fact for facts in texts.values() for fact in facts)
+    alike = [fact for fact in names if len({facts.get(fact) for facts in texts.values()}) == 1]
     first = next(iter(texts.values()))
     apart = [
-        (name, [(what, known[what]) for what in known if what not in alike])
-        for name, known in texts.items()
+        (name, [(fact, facts[fact]) for fact in facts if fact not in alike])
+        for name, facts in texts.items()
     ]
-    return [(what, first[what]) for what in alike], [each for each in apart if each[1]]
+    return [(fact, first[fact]) for fact in alike], [
+        deployment for deployment in apart if deployment[1]
+    ]
 
 
 def _known(run: _Done) -> Facts:
@@ -328,7 +334,7 @@ def _known(run: _Done) -> Facts:
             f" {info.host.python}"
         ),
     }
-    return [*commands, *((what, value) for what, value in facts.items() if value)]
+    return [*commands, *((fact, value) for fact, value in facts.items() if value)]
 
 
 def _without_secrets(read: StudyFile) -> str:

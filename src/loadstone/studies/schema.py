@@ -40,7 +40,7 @@ def _entry(options: dict[str, Any], flags: Collection[str]) -> dict[str, Any]:
     properties = {}
     for flag in sorted(flags):
         schema = options[flag.replace("-", "_")]
-        many = [{"type": "array", "items": {"type": ["string", "number"]}}]
-        has_list = any(each.get("type") == "array" for each in schema.get("anyOf", ()))
-        properties[flag] = schema | {"anyOf": schema["anyOf"] + many} if has_list else schema
+        lists = [{"type": "array", "items": {"type": ["string", "number"]}}]
+        has_list = any(choice.get("type") == "array" for choice in schema.get("anyOf", ()))
+        properties[flag] = schema | {"anyOf": schema["anyOf"] + lists} if has_list else schema
     return {"type": "object", "properties": properties, "additionalProperties": False}

@@ -127,20 +127,23 @@ class _Served(NamedTuple):
 
 def estimate(read: StudyFile, launches: Sequence[PlannedLaunch], prices: Prices) -> StudyEstimate:
     """Estimate what a study takes. Raises InputError where a file that it names cannot be read."""
-    asked: dict[bytes, _Asked] = {}
+    plans: dict[bytes, _Asked] = {}
     by_deployment = by_key(
         (f"{launch.engine} {deployment_name(launch)}", launch) for launch in launches
     )
-    deployments = [_deployment(read, each, asked, prices) for each in by_deployment.values()]
-    cells = [(cell, each.repeats) for each in deployments for cell in each.cells]
-    dollars = [each.usd for each in deployments if each.usd is not None]
+    deployments = [
+        _deployment(read, launches_of_one, plans, prices)
+        for launches_of_one in by_deployment.values()
+    ]
+    cells = [(cell, deployment.repeats) for deployment in deployments for cell in deployment.cells]
+    dollars = [deployment.usd for deployment in deployments if deployment.usd is not None]
     return StudyEstimate(
         study=read.study.study,
         launches=len(launches),
         cells=sum(len(launch.cells) for launch in launches),
-        requests=sum(each.requests for each in deployments),
-        seconds=sum(each.seconds for each in deployments),
-        gpu_hours=sum(each.gpu_hours for each in deployments),
+        requests=sum(deployment.requests for deployment in deployments),
+        seconds=sum(deployment.seconds for deployment in deployments),
+        gpu_hours=sum(deployment.gpu_hours for deployment in deployments),
         usd=sum(dollars) if len(dollars) == len(deployments) else None,
         unpredicted=sum(repeats for cell, repeats in cells if cell.seconds is None),
         deployments=deployments,
@@ -251,17 +254,21 @@ def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
             f"One run ends after {limits.total / 3600:.2f} hours (limits: total); run it again to"
             " go on."
         )
-    for each in found.deployments:
+    for deployment in found.deployments:
         for problem, cells in by_key(
-            (cell.problem, cell) for cell in each.cells if cell.problem
+            (cell.problem, cell) for cell in deployment.cells if cell.problem
         ).items():
             which = (
-                "" if len(cells) == len(each.cells) else f", {cells[0].workload}, {cells[0].load}"
+                ""
+                if len(cells) == len(deployment.cells)
+                else f", {cells[0].workload}, {cells[0].load}"
             )
-            more = f" and {len(cells) - 1} more cells" if which and len(cells) > 1 else ""
-            yield f"{each.deployment}{which}{more}: {problem}"
+            further = f" and {len(cells) - 1} more cells" if which and len(cells) > 1 else ""
+            yield f"{deployment.deployment}{which}{further}: {problem}"
         waiting = [
-            (cell.users, cell.at_once, cell) for cell in each.cells if cell.users and cell.at_once
+            (cell.users, cell.at_once, cell)
+            for cell in deployment.cells
+            if cell.users and cell.at_once
         ]
         waiting = [
             (users, at_once, cell) for users, at_once, cell in waiting if at_once < 0.99 * users
@@ -272,7 +279,7 @@ def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
                 f" and {len(waiting) - 1} more cells" if waiting[1:] else ""
             )
             served = f"{at_once:.0f} of {users:.0f} requests are served at once"
-            yield f"{each.deployment}: {served} in {which}; others wait"
+            yield f"{deployment.deployment}: {served} in {which}; others wait"
 
 
 class _Engine:
@@ -296,10 +303,11 @@ class _Engine:
 
     def _cell(self, asked: _Asked) -> _Served:
         """Serve all loads of a plan: a load that is left out is several."""
-        each = [self._load(asked, cell) for cell in range(len(asked.plan.cells))]
-        most = max(each, key=lambda one: one.users)
-        return most._replace(
-            requests=sum(one.requests for one in each), seconds=sum(one.seconds for one in each)
+        loads = [self._load(asked, cell) for cell in range(len(asked.plan.cells))]
+        largest = max(loads, key=lambda served: served.users)
+        return largest._replace(
+            requests=sum(served.requests for served in loads),
+            seconds=sum(served.seconds for served in loads),
         )
 
     def _load(self, asked: _Asked, cell: int) -> _Served:
@@ -310,13 +318,13 @@ class _Engine:
             intended_s = plan.intended_s[rows.start : rows.stop]
             ends = intended_s[~np.isnan(intended_s)]
             issued_s = float(ends.max()) if len(ends) else 0.0
-            most, rate = min(count, load.max_concurrency or count), count / max(issued_s, 1e-9)
-            users, before = 1.0, 0.0
+            limit, rate = min(count, load.max_concurrency or count), count / max(issued_s, 1e-9)
+            users, previous = 1.0, 0.0
             for _ in range(_ROUNDS):
                 e2e_s, at_once = self._e2e_s(users, asked)
-                if abs(users - before) < _SAME * users:
+                if abs(users - previous) < _SAME * users:
                     break
-                before, users = users, max(1.0, min(most, rate * e2e_s))
+                previous, users = users, max(1.0, min(limit, rate * e2e_s))
             seconds = max(issued_s, count * e2e_s / at_once) + e2e_s
             return _Served(count, seconds, e2e_s, users, at_once)
         users = min(load.value, load.max_concurrency or math.inf)
@@ -338,8 +346,10 @@ class _Engine:
         """Return the seconds of a request that has a slot, and how many of `users` have one."""
         policy, model = self._policy, self._model
         prompt, output = asked.prompt_tokens, asked.output_tokens
-        each = policy.reserved_tokens or prompt + output
-        seqs = max(1.0, min(users / self._replicas, policy.max_seqs, policy.kv_tokens / each))
+        request_tokens = policy.reserved_tokens or prompt + output
+        seqs = max(
+            1.0, min(users / self._replicas, policy.max_seqs, policy.kv_tokens / request_tokens)
+        )
         batch = max(1, round(seqs / policy.pipeline))
         context = batch * (prompt + output / 2)
         decode_s = model.step_s(batch, context, ())

@@ -160,9 +160,9 @@ def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
     """Return why an engine failed, by its log from byte `start` on, in a line. `code`: with which
     it ended, if it did."""
     text = _read_log(log, start)
-    known = cause_of(text, engine)
-    if known is not None:
-        return f"{known.cause}; {known.remedy}"
+    cause = cause_of(text, engine)
+    if cause is not None:
+        return f"{cause.cause}; {cause.remedy}"
     if code == 137:
         return (
             "it was killed, which is what a full memory does (of the machine, or the container's"
@@ -281,18 +281,18 @@ class Cause(NamedTuple):
 
 def cause_of(log: str, engine: str) -> Cause | None:
     """Return the first known cause in a log; None: none is known."""
-    known = list(failures(engine))
+    candidates = list(failures(engine))
     some = re.compile(
-        "|".join(each.pattern for each in known)
+        "|".join(failure.pattern for failure in candidates)
     )  # one look at each line of a long log
     lines = [
         line
         for line in (_PREFIX.sub("", line) for line in dict.fromkeys(log.splitlines()))
         if some.search(line)
     ]
-    return _find_first(lines, [each for each in known if not each.vague]) or _find_first(
-        lines, known
-    )
+    return _find_first(
+        lines, [failure for failure in candidates if not failure.vague]
+    ) or _find_first(lines, candidates)
 
 
 def _find_first(lines: list[str], known: list[Failure]) -> Cause | None:
@@ -314,7 +314,7 @@ def first_error(log: str) -> str:
     lines = [_PREFIX.sub("", line) for line in log.splitlines()]
     for i, line in enumerate(lines):
         if line.startswith(_TRACEBACK):
-            ends = (each for each in lines[i + 1 :] if each and not each[0].isspace())
+            ends = (text for text in lines[i + 1 :] if text and not text[0].isspace())
             return " ".join(next(ends, "a traceback that ends nowhere").split())[:300]
     last = [" ".join(line.split()) for line in lines if line.strip()][-_TAIL_LINES:]
     return " | ".join(last)[:300] or "it wrote nothing"

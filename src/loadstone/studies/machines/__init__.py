@@ -42,29 +42,33 @@ def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
             "run --render FOLDER writes the files; start one, and measure it as an engine with url:"
         )
         raise read.error(f"$.machines.{name}", f"{problem}; {remedy}")
-    study, parts, at = read.study, machine.parallel, f"$.machines.{name}.parallel"
+    study, parts, place = read.study, machine.parallel, f"$.machines.{name}.parallel"
     served = [key for key, engine in study.engines.items() if engine.url is not None]
     if parts > 1 and served:
         raise read.error(
-            at,
+            place,
             f"parallel: {served[0]} is one server at a url, for one launch at a time; leave it out",
         )
     if machine.kind in ("slurm", "ray"):
         kind = SlurmMachine if machine.kind == "slurm" else RayMachine
         return [kind(machine, study.engines, study.limits, study.study) for _ in range(parts)]
     if machine.kind == "ssh":
-        shares = _divide(read, at, machine.ssh, parts, "hosts")
+        shares = _divide(read, place, machine.ssh, parts, "hosts")
         parted = [msgspec.structs.replace(machine, ssh=share) for share in shares]
-        return [SshMachine(each, study.engines, study.limits, study.study) for each in parted]
+        return [
+            SshMachine(settings, study.engines, study.limits, study.study) for settings in parted
+        ]
     gpus = _find_gpus() if parts > 1 else ()
     if not gpus:
         return [LocalMachine(study.engines, study.limits.ready) for _ in range(parts)]
     machines: list[Machine] = []
     replace = msgspec.structs.replace
     engines = dict.fromkeys(study.deployments.engine, EngineSettings()) | study.engines
-    for share in _divide(read, at, gpus, parts, "GPUs"):
+    for share in _divide(read, place, gpus, parts, "GPUs"):
         visible = {_VISIBLE: ",".join(share)}
-        restricted = {name: replace(each, env=visible | each.env) for name, each in engines.items()}
+        restricted = {
+            name: replace(engine, env=visible | engine.env) for name, engine in engines.items()
+        }
         machines.append(LocalMachine(restricted, study.limits.ready))
     return machines
 
@@ -73,12 +77,12 @@ def _divide(
     read: StudyFile, at: str, things: tuple[str, ...], parts: int, what: str
 ) -> list[tuple[str, ...]]:
     """Divide hosts or GPUs among the launches that run at a time."""
-    each = len(things) // parts
-    if not each:
+    share = len(things) // parts
+    if not share:
         raise read.error(
             at, f"parallel: {parts} launches at a time on {len(things)} {what}; write fewer"
         )
-    return [things[each * i : each * (i + 1)] for i in range(parts)]
+    return [things[share * i : share * (i + 1)] for i in range(parts)]
 
 
 def _find_gpus() -> tuple[str, ...]:
@@ -87,5 +91,5 @@ def _find_gpus() -> tuple[str, ...]:
     if visible is not None:
         return tuple(filter(None, visible.split(",")))
     with contextlib.suppress(InputError), Gpus() as gpus:
-        return tuple(each.uuid for each in gpus.describe())
+        return tuple(gpu.uuid for gpu in gpus.describe())
     return ()

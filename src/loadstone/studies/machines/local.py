@@ -74,8 +74,8 @@ class LocalMachine:
             router = stack.enter_context(RunningEngine(made.launches[-1], folder / "router"))
             router.wait_ready(self._ready_s)
             running, first = [*workers, router], workers[0].launch
-            ranks = tuple(rank for each in running for rank in each.launch.ranks)
-            start_up_s = max(each.start_up_s or 0.0 for each in workers) + (
+            ranks = tuple(rank for engine in running for rank in engine.launch.ranks)
+            start_up_s = max(worker.start_up_s or 0.0 for worker in workers) + (
                 router.start_up_s or 0.0
             )
             made_with = provenance.of_launch(
@@ -83,12 +83,12 @@ class LocalMachine:
             )
             handle: Handle = {
                 "url": router.url,
-                "processes": [pid for each in running for pid in each.processes],
+                "processes": [pid for engine in running for pid in engine.processes],
             }
 
             def check() -> None:
-                for each in running:
-                    each.check()
+                for engine in running:
+                    engine.check()
 
             pages: tuple[str, ...] = ()
             with contextlib.suppress(InputError):  # without, the router's own are read

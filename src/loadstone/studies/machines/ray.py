@@ -88,8 +88,8 @@ class RayMachine(RemoteMachine):
                     ray, commands, actors, folder, self._machine.setup, taken_up
                 ) as ranks:
                     ranks.wait_ready(self._limits.ready)
-                    own = RayClient(ray, actors[0], self._machine, folder, ranks.check)
-                    with choose_client(self._machine, {None: own}, folder, ranks.check) as sender:
+                    first = RayClient(ray, actors[0], self._machine, folder, ranks.check)
+                    with choose_client(self._machine, {None: first}, folder, ranks.check) as sender:
                         yield running_launch(ranks, handle, sender)
             finally:
                 _end_actors(ray, namespace)
@@ -150,18 +150,18 @@ class RayProcess(LedProcess):
             self._actor.end.remote()
 
     def _follow(self) -> None:
-        at, code = 0, None
+        offset, code = 0, None
         with self.log_path.open("ab", buffering=0) as log:
             while code is None:
                 try:
-                    piece, code = self._ray.get(self._actor.read.remote(at), timeout=_ANSWER_S)
+                    piece, code = self._ray.get(self._actor.read.remote(offset), timeout=_ANSWER_S)
                 except Exception as error:
                     self.lost = f"{self._node} or its part of Ray was lost ({type(error).__name__})"
                     log.write(f"{self.lost}\n".encode())
                     code = _LOST
                     break
                 log.write(piece)
-                at += len(piece)
+                offset += len(piece)
                 if code is None:
                     time.sleep(_POLL_S)
         self._ended(code if code >= 0 else 128 - code)
@@ -242,7 +242,7 @@ def _connect(address: str, namespace: str) -> Iterator[Any]:
         import ray
     except ModuleNotFoundError:
         raise InputError("machines with ray need Ray; pip install 'loadstone[ray]'") from None
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
     host, _, port = address.rpartition(":")
     try:
         if port.isdecimal():  # Ray itself would try for minutes
@@ -263,7 +263,7 @@ def _connect(address: str, namespace: str) -> Iterator[Any]:
         for (
             number,
             handler,
-        ) in before.items():  # Ray has handlers of its own; a study ends as it decides
+        ) in handlers.items():  # Ray has handlers of its own; a study ends as it decides
             if handler is not None:
                 signal.signal(number, handler)
     try:
@@ -300,8 +300,8 @@ def _place_actors(ray: Any, namespace: str, count: int, gpus: int) -> list[Any]:
         and node["Resources"].get("CPU", 0) >= 1
     ]
     if len(fit) < count:
-        what = f" with {gpus} GPUs" if gpus else ""
-        raise TargetError(f"{count} nodes{what} are needed, and the Ray cluster has {len(fit)}")
+        size = f" with {gpus} GPUs" if gpus else ""
+        raise TargetError(f"{count} nodes{size} are needed, and the Ray cluster has {len(fit)}")
     needs = {"CPU": 1} | ({"GPU": gpus} if gpus else {})
     group = placement_group(
         [needs] * count, strategy="STRICT_SPREAD", name=namespace, lifetime="detached"
@@ -327,10 +327,10 @@ def _end_actors(ray: Any, namespace: str) -> None:
     """End the actors and give the nodes back."""
     from ray.util.placement_group import remove_placement_group
 
-    for each in ray.util.list_named_actors(all_namespaces=True):
-        if each["namespace"] == namespace:
+    for named in ray.util.list_named_actors(all_namespaces=True):
+        if named["namespace"] == namespace:
             with contextlib.suppress(Exception):
-                actor = ray.get_actor(each["name"], namespace=namespace)
+                actor = ray.get_actor(named["name"], namespace=namespace)
                 ray.get(actor.clean.remote(), timeout=_POLL_S * 10)
                 ray.kill(actor)
     with contextlib.suppress(Exception):

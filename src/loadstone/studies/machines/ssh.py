@@ -96,9 +96,9 @@ class SshMachine(RemoteMachine):
             raise InputError(
                 f"{count} nodes are needed, and this machine has {len(names)}; name more under ssh"
             )
-        others = {self._machine.client or names[0]} - {client.HERE, *names}
+        further = {self._machine.client or names[0]} - {client.HERE, *names}
         journal.write("launch", launch=launch.id)
-        with connect(self._machine, (*names, *others)) as hosts:
+        with connect(self._machine, (*names, *further)) as hosts:
             ranks = hosts[:count]
             by_name = {host.name: host for host in hosts}
             sender = by_name.get(self._machine.client or names[0])
@@ -209,15 +209,17 @@ def make_script(
 ) -> str:
     """Make the script for a host's shell. Secrets follow it line by line, then the lines that keep
     it going."""
-    before = [f"printf %s {shlex.quote(text)} >{shlex.quote(name)}" for name, text in files.items()]
-    before += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
+    preparation = [
+        f"printf %s {shlex.quote(text)} >{shlex.quote(name)}" for name, text in files.items()
+    ]
+    preparation += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
     variables = [f"{name}={value}" for name, value in env.items()]
     stop = (
         ["(", *setup, shlex.join(words), ") >/dev/null"] if (words := container_stop(argv)) else []
     )
     return _LEAD.format(
         enter=f"cd {shlex.quote(work)}" if work else f'cd "$({_TEMPORARY})"',
-        before="\n".join(before),
+        before="\n".join(preparation),
         setup="\n".join(setup),
         command=join_words(["env", *variables, *argv]),
         lease=_LEASE_S,
