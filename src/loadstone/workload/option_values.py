@@ -69,7 +69,7 @@ def endpoint(value: Any, flag: str) -> str:
             " give the URL of its HTTP port (8000 by default)"
         )
     if name not in ENDPOINTS:
-        raise InputError(f"{flag} {name}: no such API; choose one of {', '.join(ENDPOINTS)}")
+        raise InputError(f"{flag}: {name!r} is no API; choose one of {', '.join(ENDPOINTS)}")
     return name
 
 
