@@ -14,7 +14,7 @@ import pytest
 
 from conftest import Write, lines
 from loadstone.core.errors import InputError
-from loadstone.workload import dataset, files
+from loadstone.workload import files
 from loadstone.workload.dataset import Dataset, read
 
 PUBLIC = Path(__file__).resolve().parents[3] / "shared/data/prompts"
@@ -123,13 +123,13 @@ def test_prose_with_commas_is_text(write: Write, line: str) -> None:
 def test_a_line_without_end_is_not_read_to_its_end(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_LINE_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1000)
     good = json.dumps({"prompt": "a"})
     long = json.dumps({"prompt": "b" * 1000})
     assert len(read(write(f"{good}\n" * 500)).prompts) == 500
     with pytest.raises(InputError, match="line 2: over 1,000 bytes"):
         read(write(f"{good}\n{long}\n{good}\n"))
-    monkeypatch.setattr(dataset, "_MOST_ARRAY_BYTES", 3000)
+    monkeypatch.setattr(files, "MAX_ARRAY_BYTES", 3000)
     assert len(read(write(json.dumps(["a"] * 500))).prompts) == 500
     with pytest.raises(InputError, match="array of over 3,000 bytes; give JSONL"):
         read(write(gzip.compress(json.dumps(["a"] * 5000).encode())))

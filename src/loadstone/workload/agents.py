@@ -32,14 +32,13 @@ from numpy.typing import NDArray
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks
-from loadstone.workload.agent_formats import GIVE, READERS, documents, format_of
+from loadstone.workload.agent_formats import GIVE, READERS, format_of
 from loadstone.workload.agent_formats.session import RawSession
 from loadstone.workload.block_tree import count_alike
 from loadstone.workload.draw import Draw, Limits, Rows, Workload, text_rows
-from loadstone.workload.files import open_bytes
+from loadstone.workload.files import open_requests
 from loadstone.workload.lengths import Length, Think
 from loadstone.workload.prompts import text_tokens
-from loadstone.workload.trace import BadLine
 
 _CANDIDATES = 8
 """Earlier calls of a session, the latest first, whose prompts one is compared with."""
@@ -275,28 +274,13 @@ def read(path: Path, *, skip_bad: bool = False) -> AgentTrace:
     line, where the file cannot be read, is of no known format, or (without `skip_bad`) a line
     cannot be used.
     """
-    with open_bytes(path, GIVE) as (stream, sha256):
-        numbered = documents(path, stream)
-        name = ""
-        skipped, store = Counter[str](), _Store()
-        reader = None
-        for line, value in numbered:
-            try:
-                if reader is None:
-                    name = format_of(path, line, value)
-                    reader = READERS[name](store.dropped)
-                for session in reader.add(line, value):
-                    store.add(session)
-            except BadLine as bad:
-                _leave_out(path, line, bad, skip_bad, skipped)
-        for raw in reader.finish() if reader is not None else ():
-            if isinstance(raw, RawSession):
-                store.add(raw)
-            else:
-                _leave_out(path, raw.line, raw.error, skip_bad, skipped)
-    if not store.sessions:
-        left_out = ", ".join(f"{count} left out ({reason})" for reason, count in skipped.items())
-        raise InputError(f"{path}: no sessions{': ' * bool(left_out)}{left_out}; {GIVE}")
+    with open_requests(path, GIVE, skip_bad=skip_bad, documents=True) as file:
+        name = format_of(file)
+        store = _Store()
+        for session in READERS[name](file, store.dropped):
+            store.add(session)
+        if not store.sessions:
+            file.refuse_empty("sessions")
     if len(store.block_tokens) > 1:
         sizes = " and of ".join(map(str, sorted(store.block_tokens)))
         raise InputError(f"{path}: blocks of {sizes} tokens (0: messages); give files of one kind")
@@ -305,18 +289,10 @@ def read(path: Path, *, skip_bad: bool = False) -> AgentTrace:
         store.sessions,
         store.block_tokens.pop(),
         store.prompts,
-        sha256,
-        dict(skipped),
+        file.sha256,
+        dict(file.skipped),
         dict(store.dropped),
     )
-
-
-def _leave_out(path: Path, line: int, bad: BadLine, skip_bad: bool, skipped: Counter[str]) -> None:
-    if not skip_bad:
-        raise InputError(
-            f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad"
-        ) from None
-    skipped[bad.reason] += 1
 
 
 class _Store:

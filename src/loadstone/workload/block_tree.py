@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,9 +107,9 @@ class _Node:
         return before
 
 
-def count_alike(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:
+def count_alike(blocks: NDArray[Any], prompt: NDArray[Any]) -> int:
     """Count with how many of the same blocks both begin."""
-    short = min(len(one), len(other))
-    apart = one[:short] != other[:short]
+    short = min(len(blocks), len(prompt))
+    apart = blocks[:short] != prompt[:short]
     first = int(apart.argmax()) if short else 0
     return first if short and apart[first] else short

@@ -31,16 +31,15 @@ from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import CHECK, Plan
-from loadstone.workload.dataset import ItemError, kind_of, pieces, value_of
-from loadstone.workload.files import open_bytes
+from loadstone.workload.files import BadItem, BadLine, decode, open_requests
 
 GENERATED = "generated"
 """Names the built-in set in place of a file."""
 GRADES = ("number", "letter", "text", "exact", "json", "schema", "tool", "needle", "maths")
 LETTERS = "ABCDEFGHIJ"
 _GIVE = "give JSONL, a question with its answer on each line"
-_MOST_QUESTIONS = 100_000
-_MOST_BYTES, _MOST_ITEM_BYTES = 1 << 28, 1 << 22
+_MAX_QUESTIONS = 100_000
+_MAX_BYTES, _MAX_ITEM_BYTES = 1 << 28, 1 << 22
 _GENERATED_QUESTIONS = 1000
 _SHORT, _LONG = 128, 1024
 """Tokens that an answer may have where its item does not say: of texts and needles, and of all that
@@ -104,8 +103,8 @@ def read_checks(given: str, *, seed: int, prompt_tokens: int, most_tokens: int |
     if not colon or not count.strip().isdecimal() or Path(given).exists():
         name, count = given, ""
     asked = int(count[:12]) if count else None
-    if asked is not None and not 1 <= asked <= _MOST_QUESTIONS:
-        raise InputError(f"--check {given}: write FILE:N with 1 to {_MOST_QUESTIONS:,} questions")
+    if asked is not None and not 1 <= asked <= _MAX_QUESTIONS:
+        raise InputError(f"--check {given}: write FILE:N with 1 to {_MAX_QUESTIONS:,} questions")
     if name == GENERATED:
         items = generate(asked or _GENERATED_QUESTIONS, seed, prompt_tokens)
         sha256 = hashlib.sha256(msgspec.json.encode(items)).hexdigest()
@@ -123,41 +122,36 @@ _Item = tuple[dict[str, Any], int]
 
 
 def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
-    with open_bytes(path, _GIVE) as (stream, sha256):
-        kind = kind_of(path, stream)
-        if kind == "text":
+    with open_requests(path, _GIVE) as file:
+        if file.kind == "text":
             raise InputError(f"{path}: no questions with answers; {_GIVE}")
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"--check {path}: over {_MOST_BYTES:,} bytes; give a part of it")
-        kept = [
-            (at, bytes(each))
-            for at, each in islice(pieces(path, stream, kind, False), _MOST_QUESTIONS)
-        ]
-    random.Random(seed).shuffle(kept)
-    items, unit = [], "line" if kind == "lines" else "element"
-    for number, data in kept[:asked]:
-        if len(data) > _MOST_ITEM_BYTES:
-            raise InputError(
-                f"--check {path}, {unit} {number}: over {_MOST_ITEM_BYTES:,} bytes; shorten it"
-            )
+        if path.stat().st_size > _MAX_BYTES:
+            raise InputError(f"--check {path}: over {_MAX_BYTES:,} bytes; give a part of it")
+        pieces = list(islice(file.pieces, _MAX_QUESTIONS))
+    random.Random(seed).shuffle(pieces)
+    items = []
+    for number, data in pieces[:asked]:
+        where = f"--check {path}, {file.unit} {number}"
+        if len(data) > _MAX_ITEM_BYTES:
+            raise InputError(f"{where}: over {_MAX_ITEM_BYTES:,} bytes; shorten it")
         try:
-            items.append(_item(value_of(data, kind), number))
-        except ItemError as error:
-            raise InputError(f"--check {path}, {unit} {number}: {error}") from None
+            items.append(_item(decode(data), number))
+        except BadLine as bad:
+            raise InputError(f"{where}: {bad}") from None
     if not items or len({item["check"].id for item, _ in items}) < len(items):
         raise InputError(
             f"--check {path}: {'items share an id; give each its own' if items else 'no questions'}"
         )
-    return items, sha256
+    return items, file.sha256
 
 
 # --- items of files -------------------------------------------------------------------------------
 
 
 def _item(value: Any, number: int) -> _Item:
-    """Read one item. Raises ItemError where it is no question, or cannot be graded."""
+    """Read one item. Raises BadItem where it is no question, or cannot be graded."""
     if not isinstance(value, dict):
-        raise ItemError(f"not an object; {_GIVE}")
+        raise BadItem(f"not an object; {_GIVE}")
     value = _own_form(value)
     schema, kind = value.get("schema", value.get("json_schema")), value.get("kind")
     guess = (
@@ -174,11 +168,11 @@ def _item(value: Any, number: int) -> _Item:
     limit = value.get("max_tokens", _SHORT if grade in ("text", "exact", "needle") else _LONG)
     messages = value.get("messages", [{"role": "user", "content": value.get("prompt")}])
     if grade not in GRADES:
-        raise ItemError(f"grade {str(grade)[:40]!r}: unknown; choose one of {', '.join(GRADES)}")
+        raise BadItem(f"grade {str(grade)[:40]!r}: unknown; choose one of {', '.join(GRADES)}")
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < 1 << 24:
-        raise ItemError(f"'max_tokens' is {str(limit)[:40]}, not a count of tokens")
+        raise BadItem(f"'max_tokens' is {str(limit)[:40]}, not a count of tokens")
     if not (isinstance(messages, list) and messages and all(map(_is_message, messages))):
-        raise ItemError("no question: name the field one of messages, prompt, question")
+        raise BadItem("no question: name the field one of messages, prompt, question")
     name = value.get("id", value.get("unique_id"))
     schema = _schema(schema) if grade == "schema" else None
     tools, answer = (
@@ -186,7 +180,7 @@ def _item(value: Any, number: int) -> _Item:
         _check_answer(grade, value.get("answer")),
     )
     if grade == "tool" and answer and answer["name"] not in {tool["name"] for tool in tools}:
-        raise ItemError(
+        raise BadItem(
             f"the answer calls {answer['name'][:40]!r}, which is none of its tools; correct it"
         )
     question = Question(
@@ -260,12 +254,12 @@ def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
         each_one = [each if isinstance(each, dict) else {"text": each} for each in _listed(options)]
         labels, texts = ([each.get(name) for each in each_one] for name in ("label", "text"))
     if not (isinstance(texts, list) and 2 <= len(texts) <= len(LETTERS)):
-        raise ItemError(f"'choices' is not a list of 2 to {len(LETTERS)} options")
+        raise BadItem(f"'choices' is not a list of 2 to {len(LETTERS)} options")
     for names in (labels, list(LETTERS[: len(texts)]), texts):
         if isinstance(names, list) and isinstance(answer, str) and answer in names:
             answer = names.index(answer)
     if type(answer) is not int or not 0 <= answer < len(texts):
-        raise ItemError(
+        raise BadItem(
             f"the answer {str(answer)[:40]!r} is none of its {len(texts)} options; name one of them"
         )
     shown = "\n".join(f"{letter}. {option}" for letter, option in zip(LETTERS, texts, strict=False))
@@ -288,12 +282,12 @@ def _is_message(message: Any) -> bool:
 
 
 def _check_answer(grade: str, answer: Any) -> Any:
-    """Return the right answer as its grader takes it. Raises ItemError where there is none, or it
+    """Return the right answer as its grader takes it. Raises BadItem where there is none, or it
     is impossible."""
     if grade == "schema" or (grade == "tool" and answer is None):
         return None
     if answer is None or answer in ("", [], {}):
-        raise ItemError("no answer to grade by: give it under 'answer'")
+        raise BadItem("no answer to grade by: give it under 'answer'")
     if grade == "tool" and isinstance(answer, dict):
         answer = {"name": answer.get("name"), "arguments": answer.get("arguments", {})}
     text = str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer).strip()
@@ -308,7 +302,7 @@ def _check_answer(grade: str, answer: Any) -> Any:
     if not possible.get(
         grade, all(type(each) in (str, int, float) and str(each).strip() for each in many)
     ):
-        raise ItemError(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
+        raise BadItem(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
     return (
         answer
         if grade in ("json", "tool")
@@ -335,13 +329,13 @@ def find_pattern(pattern: str, text: str) -> bool:
 
 
 def _schema(schema: Any) -> Any:
-    """Return a JSON schema, as an object or as text. Raises ItemError where it is none, or nothing
+    """Return a JSON schema, as an object or as text. Raises BadItem where it is none, or nothing
     may fit it."""
     try:
         from jsonschema import Draft202012Validator
         from jsonschema.exceptions import SchemaError
     except ImportError:
-        raise ItemError(
+        raise BadItem(
             "its grade needs the package jsonschema: pip install 'loadstone[check]'"
         ) from None
     try:
@@ -351,21 +345,21 @@ def _schema(schema: Any) -> Any:
         for pattern in _PATTERN.findall(text):
             find_pattern(msgspec.json.decode(pattern, type=str), "")
     except (SchemaError, RecursionError, ValueError) as error:
-        raise ItemError(f"no JSON schema ({str(getattr(error, 'message', error))[:120]})") from None
+        raise BadItem(f"no JSON schema ({str(getattr(error, 'message', error))[:120]})") from None
     if not isinstance(schema, dict) or '"patternProperties":' in text or _ELSEWHERE.search(text):
-        raise ItemError(
+        raise BadItem(
             "its schema is no object, or has patternProperties or a $ref to what is not in it"
         )
     return schema
 
 
 def _tools(tools: Any) -> list[Any]:
-    """Return the functions that may be called. Raises ItemError where there are none."""
+    """Return the functions that may be called. Raises BadItem where there are none."""
     functions = [each.get("function", each) for each in _listed(tools) if isinstance(each, dict)]
     if not functions or not all(
         isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions
     ):
-        raise ItemError("no tools that can be called: give them under 'tools' as OpenAI has them")
+        raise BadItem("no tools that can be called: give them under 'tools' as OpenAI has them")
     return [
         {"name": each["name"], "parameters": _schema(each.get("parameters") or {})}
         for each in functions
@@ -375,7 +369,7 @@ def _tools(tools: Any) -> list[Any]:
 # --- the built-in set -----------------------------------------------------------------------------
 
 _LINE_TOKENS = 20
-_MOST_LINES = 400
+_MAX_LINES = 400
 
 
 def generate(count: int, seed: int, prompt_tokens: int) -> list[_Item]:
@@ -384,7 +378,7 @@ def generate(count: int, seed: int, prompt_tokens: int) -> list[_Item]:
 
     Each has a number of its own, so that an answer with that of another request shows.
     """
-    lines = max(4, min(_MOST_LINES, prompt_tokens // _LINE_TOKENS))
+    lines = max(4, min(_MAX_LINES, prompt_tokens // _LINE_TOKENS))
     numbers = random.Random(f"{seed}/numbers").sample(range(1_000_000, 10_000_000), count)
     return [
         _generated(at, random.Random(f"{seed}/{at}"), number, lines)

@@ -25,13 +25,11 @@ called: their results belong to them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,19 +38,12 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, rank_by_first_use
 from loadstone.core.text import excerpt
 from loadstone.workload.draw import LENGTHS, Draw, Limits, Rows, Workload, roll, text_rows
-from loadstone.workload.files import describe_broken, first_line, lines, open_bytes
+from loadstone.workload.files import BadItem, decode, open_requests
 from loadstone.workload.lengths import Length
 
 GIVE = "give JSON, JSONL or plain text in UTF-8"
 
-Kind = Literal["array", "lines", "text"]
-
-_ARRAY = re.compile(rb'\[\s*(["{\[\]]|$)')
-_OBJECT = re.compile(rb'\{\s*(["}]|$)')
-
-_MOST_ARRAY_BYTES = 1 << 32
-_MOST_PROMPTS = 10_000_000
-_READ_BYTES = 1 << 20
+_MAX_PROMPTS = 10_000_000
 _NAME = re.compile(rb"[\w .-]{1,40}")
 _HEADS = frozenset(
     {
@@ -98,9 +89,6 @@ _CHANGES = re.compile(
 )
 """Names of columns, roles and fields of messages without which a request is another one."""
 _ROLES = {"human": "user", "user": "user", "system": "system", "developer": "system"}
-_INK = re.compile(r"[^ \t\n\r]|\Z")
-_UNREADABLE = b"{"
-"""Stands for the element at which an array breaks."""
 
 
 class Dataset(Workload, msgspec.Struct, frozen=True):
@@ -248,56 +236,84 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
     Raises InputError, with the line (of an array: the element), where the file cannot be read, is
     not text, is broken, lacks a field or holds no prompt.
     """
-    with open_bytes(path, GIVE) as (stream, sha256):
-        return _read(path, stream, sha256, conversations, skip_bad)
-
-
-def _read(
-    path: Path, stream: BinaryIO, sha256: str, conversations: bool, skip_bad: bool
-) -> Dataset:
-    kind = kind_of(path, stream)
-    unit = "element" if kind == "array" else "line"
-    field: str | None = None
-    format = "text" if kind == "text" else ""
-    prompts: list[str] = []
-    output_tokens: list[int | None] = []
-    turns: list[list[str]] = []
-    dropped: Counter[str] = Counter()
-    skipped = bad = 0
-    for number, data in pieces(path, stream, kind, skip_bad):
-        try:
-            item = request_of(value_of(data, kind))
-            if not format:
-                field = field_of(item)
-                format = FORMATS[field] if field else "prompts"
-            lost: set[str] = set()
-            prompt = prompt_of(item, field, lost)
-            tokens = None if field is None else output_tokens_of(item)
-            user_turns = turns_of(item, field, prompt, lost) if conversations and prompt else []
-        except ItemError as error:
-            if skip_bad:
-                bad += 1
-                continue
+    with open_requests(path, GIVE, skip_bad=skip_bad) as file:
+        if file.kind == "text" and _is_table(file.head):
             raise InputError(
-                f"{path}, {unit} {number}: {error}, or leave such {unit}s out with --skip-bad"
-            ) from None
-        dropped.update(lost)
-        if prompt is None or (conversations and not user_turns):
-            skipped += 1
-            continue
-        if len(prompts) == _MOST_PROMPTS:
-            raise InputError(
-                f"{path}, {unit} {number}: over {_MOST_PROMPTS:,} prompts; give fewer, in several"
-                " files"
+                f"{path}: a table with named columns; give JSONL, an object with a prompt on each"
+                " line (a trace goes with --trace)"
             )
-        prompts.append(prompt)
-        output_tokens.append(tokens)
-        if conversations:
-            turns.append(user_turns)
-    if not prompts:
+        items = _Items("text" if file.kind == "text" else "", conversations)
+        asked: list[_Asked] = []
+        skipped = 0
+        for number, item in file.read(items.read):
+            if item is None:
+                skipped += 1
+                continue
+            if len(asked) == _MAX_PROMPTS:
+                file.refuse(number, f"over {_MAX_PROMPTS:,} prompts; give fewer, in several files")
+            asked.append(item)
+    bad = file.skipped.total()
+    if not asked:
         why = f": none of its {skipped + bad} items has a prompt to send" if skipped + bad else ""
         raise InputError(f"{path}: no prompts{why}; {GIVE}")
-    return Dataset(format, prompts, output_tokens, sha256, skipped, turns, bad, dict(dropped))
+    return Dataset(
+        items.format,
+        [item.prompt for item in asked],
+        [item.output_tokens for item in asked],
+        file.sha256,
+        skipped,
+        [item.turns for item in asked] if conversations else [],
+        bad,
+        dict(items.dropped),
+    )
+
+
+class _Asked(NamedTuple):
+    """What one item asks; see Dataset."""
+
+    prompt: str
+    output_tokens: int | None
+    turns: list[str]
+
+
+class _Items:
+    """Reads items that are like the first."""
+
+    def __init__(self, format: str, conversations: bool) -> None:
+        self.format, self._conversations = format, conversations
+        self.dropped = Counter[str]()
+        self._field: str | None = None
+
+    def read(self, data: bytes) -> _Asked | None:
+        """Read an item; None where it has no prompt to send. Raises BadLine."""
+        item: Any = _decode_text(data) if self.format == "text" else request_of(decode(data))
+        if not self.format:
+            self._field = field_of(item)
+            self.format = FORMATS[self._field] if self._field else "prompts"
+        lost: set[str] = set()
+        prompt = prompt_of(item, self._field, lost)
+        tokens = None if self._field is None else output_tokens_of(item)
+        turns = []
+        if self._conversations and prompt:
+            turns = turns_of(item, self._field, prompt, lost)
+        self.dropped.update(lost)
+        if prompt is None or (self._conversations and not turns):
+            return None
+        return _Asked(prompt, tokens, turns)
+
+
+def _decode_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise BadItem(f"invalid UTF-8; {GIVE}") from None
+
+
+def _is_table(first: bytes) -> bool:
+    """Return True for the header of a CSV file with prompts, or of a trace: as text its lines would
+    be prompts."""
+    names = [name.strip(b" \"'").lower() for name in re.split(rb"[,;\t]", first)]
+    return len(names) > 1 and all(map(_NAME.fullmatch, names)) and not _HEADS.isdisjoint(names)
 
 
 def request_of(item: Any) -> Any:
@@ -315,21 +331,21 @@ def field_of(item: Any) -> str | None:
         for field in FORMATS:
             if item.get(field) is not None:
                 return field
-    raise ItemError(
+    raise BadItem(
         f"neither a string nor an object with a prompt; name the field one of {', '.join(FORMATS)}"
     )
 
 
 def prompt_of(item: Any, field: str | None, lost: set[str]) -> str | None:
     """Return the prompt of one item, None where it has none to send; `lost` gets the names of what
-    cannot be sent. Raises ItemError where it is not what `field` asks.
+    cannot be sent. Raises BadItem where it is not what `field` asks.
     """
     if field is None:
         if not isinstance(item, str):
-            raise ItemError("not a string, as the first item is; give items of one kind")
+            raise BadItem("not a string, as the first item is; give items of one kind")
         return item if item.strip() else None
     if not isinstance(item, dict) or field not in item:
-        raise ItemError(f"no field {field!r}, which the first item has; give items of one kind")
+        raise BadItem(f"no field {field!r}, which the first item has; give items of one kind")
     value = item[field]
     used = {field, *_extra_fields(item)} if field in ("conversations", "messages") else {field}
     if field == "instruction":
@@ -351,7 +367,7 @@ def prompt_of(item: Any, field: str | None, lost: set[str]) -> str | None:
     if field == "turns":
         value = next(iter(_list(item, field)), "")
     if not isinstance(value, str):
-        raise ItemError(f"{field!r} is not text; give the prompt as a string")
+        raise BadItem(f"{field!r} is not text; give the prompt as a string")
     return value if value.strip() else None
 
 
@@ -402,12 +418,12 @@ def _check_messages(item: dict[str, Any]) -> list[dict[str, Any]]:
     sent = []
     for message in _list(item, "messages"):
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
-            raise ItemError("a message lacks 'role' as a string; correct it or leave it out")
+            raise BadItem("a message lacks 'role' as a string; correct it or leave it out")
         content = message.get("content")
         if not isinstance(content, str | list) and not (
             content is None and any(map(message.get, _CALLS))
         ):
-            raise ItemError(
+            raise BadItem(
                 "the 'content' of a message is neither text nor a list of parts; correct it or"
                 " leave it out"
             )
@@ -425,7 +441,7 @@ def turns_of(item: Any, field: str | None, prompt: str, lost: set[str]) -> list[
     messages = [{"role": "user", "content": prompt}]
     if field == "turns":
         if not all(isinstance(text, str) for text in item[field]):
-            raise ItemError("one of 'turns' is not text; give each as a string")
+            raise BadItem("one of 'turns' is not text; give each as a string")
         messages = [{"role": "user", "content": text} for text in item[field]]
     elif field == "conversations":
         messages = [
@@ -464,7 +480,7 @@ def _turn(turn: Any) -> tuple[str | None, str]:
         and isinstance(turn.get("from"), str)
         and isinstance(turn.get("value"), str)
     ):
-        raise ItemError(
+        raise BadItem(
             "a turn of 'conversations' lacks 'from' or 'value' as a string; correct it or leave"
             " it out"
         )
@@ -489,7 +505,7 @@ def _compact(messages: list[dict[str, Any]], item: Any) -> str:
 def _list(item: dict[str, Any], field: str) -> list[Any]:
     value = item[field]
     if not isinstance(value, list):
-        raise ItemError(f"{field!r} is not a list; give its turns in one")
+        raise BadItem(f"{field!r} is not a list; give its turns in one")
     return value
 
 
@@ -505,128 +521,8 @@ def output_tokens_of(item: dict[str, Any]) -> int | None:
             or value != int(value)
             or not 1 <= value < 2**31
         ):
-            raise ItemError(
+            raise BadItem(
                 f"{field!r} is {value!r}, not a count of tokens; give a whole number of at least 1"
             )
         return int(value)
     return None
-
-
-class ItemError(Exception):
-    """Something is wrong with one item; the text has what, and the remedy; where it lies is known
-    higher up."""
-
-
-def kind_of(path: Path, stream: BinaryIO) -> Kind:
-    """Tell `array`, `lines` (of JSON) or `text` by the first line with content; leaves `stream`
-    there."""
-    first = first_line(path, stream, GIVE)[1].strip()
-    if _ARRAY.match(first):
-        return "array"
-    if _OBJECT.match(first):
-        return "lines"
-    # Prose may open with a quotation mark; only a whole JSON string is one.
-    try:
-        msgspec.json.decode(first, type=str)
-    except ValueError:
-        if _table(first):
-            raise InputError(
-                f"{path}: a table with named columns; give JSONL, an object with a prompt on each"
-                " line (a trace goes with --trace)"
-            ) from None
-        return "text"
-    return "lines"
-
-
-def _table(first: bytes) -> bool:
-    """Return True for the header of a CSV file with prompts, or of a trace: as text its lines would
-    be prompts."""
-    names = [name.strip(b" \"'").lower() for name in re.split(rb"[,;\t]", first)]
-    return len(names) > 1 and all(map(_NAME.fullmatch, names)) and not _HEADS.isdisjoint(names)
-
-
-def pieces(
-    path: Path, stream: BinaryIO, kind: Kind, skip_bad: bool
-) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
-    """Yield the items, numbered from 1: an array's by their position, others by their line. With
-    `skip_bad` those of an array that breaks are the ones before, and one that cannot be read.
-    Raises InputError where an array breaks.
-    """
-    return _array(path, stream, skip_bad) if kind == "array" else _lines(path, stream)
-
-
-def _lines(path: Path, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, numbered from 1, without their ends."""
-    for number, line in enumerate(lines(path, stream), 1):
-        if line.strip():
-            yield number, line.rstrip(b"\r\n")
-
-
-def _array(
-    path: Path, stream: BinaryIO, skip_bad: bool
-) -> Iterator[tuple[int, bytes | msgspec.Raw]]:
-    """Yield the elements, numbered from 1, still as JSON: decoded all at once they would take many
-    times the file."""
-    data = bytearray()
-    while part := stream.read(_READ_BYTES):
-        data += part
-        if len(data) > _MOST_ARRAY_BYTES:
-            raise InputError(
-                f"{path}: an array of over {_MOST_ARRAY_BYTES:,} bytes; give JSONL, read line by"
-                " line"
-            )
-    try:
-        elements = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except (ValueError, RecursionError) as error:
-        if skip_bad:
-            yield from enumerate(_salvage(data.decode("utf-8", "replace")), 1)
-            return
-        byte = re.search(r"\(byte (\d+)\)", str(error))
-        line = data.count(b"\n", 0, int(byte[1]) if byte else len(data.rstrip())) + 1
-        raise InputError(
-            f"{path}, line {line}: {describe_broken(error)}; correct it, give JSONL, or keep what"
-            " can be read with --skip-bad"
-        ) from None
-    yield from enumerate(elements, 1)
-
-
-def value_of(piece: bytes | msgspec.Raw, kind: Kind) -> Any:
-    """Decode an item. Raises ItemError where it cannot be read."""
-    try:
-        return bytes(piece).decode() if kind == "text" else msgspec.json.decode(piece)
-    except UnicodeDecodeError:
-        raise ItemError(f"invalid UTF-8; {GIVE}") from None
-    except (ValueError, RecursionError) as error:
-        raise ItemError(
-            f"{describe_broken(error)}; JSONL has one whole value on each line"
-        ) from None
-
-
-def _salvage(text: str) -> Iterator[bytes]:
-    """Yield the elements of an array up to where it breaks; what is after that is one that cannot
-    be read.
-
-    Half of a surrogate pair breaks the strict decoder, and not this one: its element alone is then
-    found to be bad.
-    """
-    decode = json.JSONDecoder().raw_decode
-    at = text.index("[") + 1
-    try:
-        while True:
-            at = _skip_blanks(text, at)
-            element, at = decode(text, at)
-            yield json.dumps(element).encode()
-            at = _skip_blanks(text, at)
-            if text[at : at + 1] != ",":
-                break
-            at += 1
-    except (ValueError, RecursionError):
-        yield _UNREADABLE
-        return
-    if text[at : at + 1] != "]" or text[at + 1 :].strip():
-        yield _UNREADABLE
-
-
-def _skip_blanks(text: str, at: int) -> int:
-    match = _INK.search(text, at)
-    return match.start() if match else len(text)

@@ -25,12 +25,11 @@ import csv
 import math
 import re
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +39,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.workload.arrivals import default_requests
 from loadstone.workload.draw import Draw, Limits, Rows, Workload, text_rows
-from loadstone.workload.files import describe_broken, first_line, lines, open_bytes
+from loadstone.workload.files import BadLine, RequestFile, decode, open_requests
 from loadstone.workload.lengths import Length
 
 Floats = NDArray[np.float64]
@@ -62,17 +61,6 @@ _DATE = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
 _TOO_LONG = "too long for the model"
-_ONE_OBJECT = "give one whole object on each line"
-
-
-class BadLine(Exception):
-    """Something is wrong with one line; the text has what, and the remedy; `reason` is the name
-    under which such lines are counted.
-    """
-
-    def __init__(self, reason: str, what: str, remedy: str = "correct it") -> None:
-        super().__init__(f"{what}; {remedy}")
-        self.reason = reason
 
 
 class TraceFormat(NamedTuple):
@@ -100,7 +88,7 @@ _FORMATS = (
 _BAILIAN = TraceFormat("bailian", "timestamp", "input_length", "output_length", 1, 16)
 
 
-class Request(NamedTuple):
+class _Request(NamedTuple):
     """A line that can be used. time: in the format's ticks; tokens at least 1; block_tokens 0:
     without hash_ids."""
 
@@ -112,9 +100,9 @@ class Request(NamedTuple):
     block_tokens: int
 
 
-Lines = Iterator[tuple[int, dict[str, Any] | BadLine]]
+_Lines = Iterator[tuple[int, dict[str, Any]]]
 """Line numbers, from 1, each with the values that stand there by their names, as the file has them
-(text in CSV, anything in JSON); blank lines are passed over."""
+(text in CSV, anything in JSON)."""
 
 
 class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
@@ -380,18 +368,17 @@ def read(path: Path, *, skip_bad: bool = False) -> Trace:
     its length, earlier than the line before, or a repeated line. Whether a model takes them is
     asked of what is to be sent: without_longer(), check_lengths().
     """
-    with open_bytes(path, GIVE) as (stream, sha256):
-        format, rows = _rows(path, stream)
-        return _read(path, format, rows, sha256, skip_bad)
+    with open_requests(path, GIVE, skip_bad=skip_bad) as file:
+        format, rows = _csv(file) if file.kind == "text" else _json(file)
+        return _read(file, format, rows)
 
 
-def _read(path: Path, format: TraceFormat, rows: Lines, sha256: str, skip_bad: bool) -> Trace:
+def _read(file: RequestFile, format: TraceFormat, rows: _Lines) -> Trace:
     # Arrays, not lists: a trace may have millions of lines.
     time_s, lines, inputs, outputs = array("d"), array("i"), array("i"), array("i")
     offsets, block_ids = array("q", [0]), array("i")
     prompts: list[str] = []
     renumbered: dict[int, int] = {}
-    skipped: Counter[str] = Counter()
     first = last = 0.0
     fractions = False
     block_tokens = 0
@@ -402,11 +389,8 @@ def _read(path: Path, format: TraceFormat, rows: Lines, sha256: str, skip_bad: b
                 same = (request.input_tokens, request.output_tokens) == (inputs[-1], outputs[-1])
                 _check_order(request.time, last, lines[-1], same and format.name == "azure")
         except BadLine as bad:
-            if not skip_bad and not (format.name == "burstgpt" and bad.reason == "no answer"):
-                raise InputError(
-                    f"{path}, line {line}: {bad}, or leave such lines out with --skip-bad"
-                ) from None
-            skipped[bad.reason] += 1
+            failed = format.name == "burstgpt" and bad.reason == "no answer"
+            file.leave_out(line, bad, expected=failed)
             continue
         if not lines:
             first = request.time
@@ -422,8 +406,7 @@ def _read(path: Path, format: TraceFormat, rows: Lines, sha256: str, skip_bad: b
         block_ids.extend([renumbered.setdefault(id, len(renumbered)) for id in request.hash_ids])
         offsets.append(len(block_ids))
     if not lines:
-        left_out = ", ".join(f"{count} left out ({reason})" for reason, count in skipped.items())
-        raise InputError(f"{path}: no requests{': ' * bool(left_out)}{left_out}; {GIVE}")
+        file.refuse_empty("requests")
     times = np.array(time_s, np.float64)
     per_s = (len(times) - 1) / times[-1] if format.name == "mooncake" and times[-1] > 0 else 0.0
     if fractions and per_s >= _SECONDS_PER_S:
@@ -439,8 +422,8 @@ def _read(path: Path, format: TraceFormat, rows: Lines, sha256: str, skip_bad: b
         block_offsets=np.array(offsets, np.int64),
         block_ids=np.array(block_ids, np.int32),
         prompts=prompts or None,
-        sha256=sha256,
-        skipped=dict(skipped),
+        sha256=file.sha256,
+        skipped=dict(file.skipped),
     )
 
 
@@ -451,43 +434,33 @@ def _check_order(time: float, last: float, last_line: int, repeated: bool) -> No
         raise BadLine("repeated line", f"the same as line {last_line}", "leave one of them")
 
 
-def _rows(path: Path, stream: BinaryIO) -> tuple[TraceFormat, Lines]:
-    """Tell the format of a file, and its lines, read as they are taken.
-
-    Raises InputError where it is empty, is not text, or has not all the columns of a format.
-    """
-    line, head = first_line(path, stream, GIVE)
-    if not head:
-        raise InputError(f"{path}: empty; {GIVE}")
-    if head.lstrip()[:1] in (b"{", b"["):
-        return _json(path, lines(path, stream), line, head)
+def _csv(file: RequestFile) -> tuple[TraceFormat, _Lines]:
+    """Tell the format of a CSV file by its header, and its lines, read as they are taken. Raises
+    InputError where it has not all the columns of a format."""
     try:
-        head.decode()
+        file.head.decode()
     except UnicodeDecodeError:
-        raise InputError(f"{path}, line {line}: invalid UTF-8; {GIVE}") from None
-    return _csv(path, lines(path, stream))
-
-
-def _csv(path: Path, lines: Iterator[bytes]) -> tuple[TraceFormat, Lines]:
+        file.refuse(file.first, f"invalid UTF-8; {GIVE}")
     # Invalid bytes must not end the reading of the lines behind them: they are met again in the
     # value they spoil.
-    reader = csv.reader((data.decode(errors="surrogateescape") for data in lines), strict=True)
+    lines = (data.decode(errors="surrogateescape") for data in file.lines())
+    reader = csv.reader(lines, strict=True)
     try:
         header = next((row for row in reader if any(map(str.strip, row))), None)
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: broken CSV: {error}; {GIVE}") from None
+        file.refuse(reader.line_num, f"broken CSV: {error}; {GIVE}")
     if header is None:
-        raise InputError(f"{path}: empty; {GIVE}")
+        raise InputError(f"{file.path}: empty; {GIVE}")
     columns = [column.strip() for column in header]
-    format = _format(f"{path}, line {reader.line_num}", columns, ("prompt",))
-    names = [
-        *format.columns,
-        *(["prompt"] if format.name == "plain" and "prompt" in columns else []),
-    ]
-    return format, _csv_rows(reader, len(columns), [(name, columns.index(name)) for name in names])
+    format = _format(f"{file.path}, line {reader.line_num}", columns, ("prompt",))
+    names = [*format.columns]
+    if format.name == "plain" and "prompt" in columns:
+        names.append("prompt")
+    places = {name: columns.index(name) for name in names}
+    return format, _csv_rows(file, reader, len(columns), places)
 
 
-def _csv_rows(reader: Any, width: int, columns: list[tuple[str, int]]) -> Lines:
+def _csv_rows(file: RequestFile, reader: Any, width: int, places: dict[str, int]) -> _Lines:
     while True:
         # A prompt in quotation marks may go over several lines; the first is the one to name.
         line = reader.line_num + 1
@@ -496,47 +469,42 @@ def _csv_rows(reader: Any, width: int, columns: list[tuple[str, int]]) -> Lines:
         except StopIteration:
             return
         except csv.Error as error:
-            yield line, BadLine("broken line", f"broken CSV: {error}")
+            file.leave_out(line, BadLine("broken line", f"broken CSV: {error}"))
             continue
         if len(cells) == width:
-            yield line, {name: cells[at] for name, at in columns}
+            yield line, {name: cells[place] for name, place in places.items()}
         elif any(map(str.strip, cells)):
-            yield (
-                line,
-                BadLine("broken line", f"values: {len(cells)}, columns of the header: {width}"),
-            )
+            what = f"values: {len(cells)}, columns of the header: {width}"
+            file.leave_out(line, BadLine("broken line", what))
 
 
-def _json(path: Path, lines: Iterator[bytes], line: int, head: bytes) -> tuple[TraceFormat, Lines]:
-    where = f"{path}, line {line}"
+def _json(file: RequestFile) -> tuple[TraceFormat, _Lines]:
+    """Tell the format of a JSONL file by its first line, and its lines, read as they are taken.
+    Raises InputError where that has not all the keys of a format."""
+    where = f"{file.path}, line {file.first}"
     try:
-        first = _object(head)
+        first = _object(file.head)
     except BadLine as bad:
         raise InputError(f"{where}: {bad}; the first line determines the format") from None
-    format = _format(where, list(first), ("prompt", "hash_ids", "block_tokens"))
-    return format, _json_rows(lines, format, first.get("prompt") is not None)
+    optional = ("prompt", "hash_ids", "block_tokens")
+    format = _format(where, list(first), optional)
+    keys = {*format.columns, *optional}
+    has_prompts = first.get("prompt") is not None
+
+    def read(data: bytes) -> dict[str, Any]:
+        item = _object(data)
+        if format.name == "plain":
+            _check_plain(item, keys, has_prompts)
+        else:
+            item.pop("prompt", None)
+        return item
+
+    return format, file.read(read)
 
 
-def _json_rows(lines: Iterator[bytes], format: TraceFormat, has_prompts: bool) -> Lines:
-    known = {*format.columns, "prompt", "hash_ids", "block_tokens"}
-    for line, data in enumerate(lines, 1):
-        text = data.strip()
-        if not text:
-            continue
-        try:
-            item = _object(text)
-            if format.name == "plain":
-                _check_plain(item, known, has_prompts)
-            else:
-                item.pop("prompt", None)
-            yield line, item
-        except BadLine as bad:
-            yield line, bad
-
-
-def _check_plain(item: dict[str, Any], known: set[str], has_prompts: bool) -> None:
-    if not known.issuperset(item):
-        raise BadLine("broken line", f"unknown: {_list(item.keys() - known)}", "leave it out")
+def _check_plain(item: dict[str, Any], keys: set[str], has_prompts: bool) -> None:
+    if not keys.issuperset(item):
+        raise BadLine("broken line", f"unknown: {_list(item.keys() - keys)}", "leave it out")
     if (item.get("prompt") is not None) != has_prompts:
         what = "no 'prompt'" if has_prompts else "a 'prompt'"
         raise BadLine(
@@ -545,12 +513,9 @@ def _check_plain(item: dict[str, Any], known: set[str], has_prompts: bool) -> No
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    try:
-        item = msgspec.json.decode(data)
-    except (ValueError, RecursionError) as error:
-        raise BadLine("broken line", describe_broken(error), _ONE_OBJECT) from None
+    item: Any = decode(data)
     if not isinstance(item, dict):
-        raise BadLine("broken line", "JSON, but no object", _ONE_OBJECT)
+        raise BadLine("broken line", "JSON, but no object", "give one whole object on each line")
     return item
 
 
@@ -570,14 +535,14 @@ def _format(where: str, names: list[str], optional: tuple[str, ...]) -> TraceFor
             f"{where}: found {_list(names)}, but not {_list(missing)}; a trace of format"
             f" {format.name} needs it"
         )
-    known = {*format.columns, *optional}
-    odd = [column for column in names if column not in known] if format.name == "plain" else []
+    taken = {*format.columns, *optional}
+    odd = [column for column in names if column not in taken] if format.name == "plain" else []
     if odd:
         raise InputError(
             f"{where}: unknown: {_list(odd)}; leave it out, or name it one of"
-            f" {_list(sorted(known))}"
+            f" {_list(sorted(taken))}"
         )
-    twice = sorted({column for column in known if names.count(column) > 1})
+    twice = sorted({column for column in taken if names.count(column) > 1})
     if twice:
         raise InputError(f"{where}: more than one {_list(twice)}; leave one")
     return format
@@ -600,13 +565,11 @@ def _show(value: object) -> str:
 # --- the values of a line -------------------------------------------------------------------------
 
 
-def _request(row: dict[str, Any] | BadLine, format: TraceFormat, block_tokens: int) -> Request:
+def _request(row: dict[str, Any], format: TraceFormat, block_tokens: int) -> _Request:
     """Make a request of a line. Raises BadLine where none can be made.
 
     `block_tokens`: the size of blocks in the lines before, 0 while none had any.
     """
-    if isinstance(row, BadLine):
-        raise row
     time = (_date if format.name == "azure" else _time)(row.get(format.time), format.time)
     output_tokens = _least_1(row, format.output, "no answer")
     input_tokens = _least_1(row, format.input, "no input")
@@ -617,7 +580,7 @@ def _request(row: dict[str, Any] | BadLine, format: TraceFormat, block_tokens: i
     if size and block_tokens and size != block_tokens:
         what = f"blocks of {size} tokens here, of {block_tokens} further up"
         raise BadLine("hash_ids do not fit", what, "give all lines the same 'block_tokens'")
-    return Request(time, input_tokens, output_tokens, prompt, ids or (), size)
+    return _Request(time, input_tokens, output_tokens, prompt, ids or (), size)
 
 
 def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_tokens: int) -> int:

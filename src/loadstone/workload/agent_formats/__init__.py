@@ -3,34 +3,33 @@ their parents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import BinaryIO
+from collections import Counter
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.workload.agent_formats.messages import MessagesReader
-from loadstone.workload.agent_formats.mlperf import MlperfReader
-from loadstone.workload.agent_formats.otel import OtelReader
-from loadstone.workload.agent_formats.rows import RowsReader
-from loadstone.workload.agent_formats.session import Reader
-from loadstone.workload.agent_formats.weka import WekaReader
-from loadstone.workload.files import describe_broken, first_line, lines
+from loadstone.workload.agent_formats.messages import read_messages
+from loadstone.workload.agent_formats.mlperf import read_mlperf
+from loadstone.workload.agent_formats.otel import read_otel
+from loadstone.workload.agent_formats.rows import read_rows
+from loadstone.workload.agent_formats.session import RawSession
+from loadstone.workload.agent_formats.weka import read_weka
+from loadstone.workload.files import BadLine, RequestFile, decode
 
 GIVE = (
     "give sessions of agents as a Weka trace, Mooncake or Dynamo rows with session_id, MLPerf's"
     " agentic rows, OpenAI messages with tools, or OpenTelemetry GenAI spans, as JSON or JSONL in"
     " UTF-8"
 )
-_MOST_BYTES = 1 << 31
-READERS: dict[str, type[Reader]] = {
-    "weka": WekaReader,
-    "otel": OtelReader,
-    "mlperf": MlperfReader,
-    "messages": MessagesReader,
-    "rows": RowsReader,
+READERS: dict[str, Callable[[RequestFile, Counter[str]], Iterator[RawSession]]] = {
+    "weka": read_weka,
+    "otel": read_otel,
+    "mlperf": read_mlperf,
+    "messages": read_messages,
+    "rows": read_rows,
 }
+"""By format: yields the sessions of a file; counts, by name, what cannot be sent."""
 _KEYS = (
     ("weka", {"requests", "block_size"}),
     ("otel", {"spans"}),
@@ -43,59 +42,19 @@ _KEYS = (
 )
 
 
-def documents(path: Path, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield the JSON objects of a file, with their line or, of an array, their place: one to a
-    line, in an array, or one that is the whole file. Raises InputError.
-    """
-    line, head = first_line(path, stream, GIVE)
-    text = head.strip()
-    if not text:
-        raise InputError(f"{path}: empty; {GIVE}")
-    if text[:1] == b"{" and _is_whole(text):
-        for number, data in enumerate(lines(path, stream), 1):
-            if data.strip():
-                yield number, data
-        return
-    if text[:1] not in (b"{", b"["):
-        raise InputError(f"{path}, line {line}: no JSON object; {GIVE}")
-    data = stream.read(_MOST_BYTES + 1)
-    if len(data) > _MOST_BYTES:
-        raise InputError(
-            f"{path}: over {_MOST_BYTES:,} bytes in one JSON value; give JSONL, an object on each"
-            " line"
-        )
-    if text[:1] == b"{":
-        yield line, data
-        return
-    try:
-        elements = msgspec.json.decode(data, type=list[msgspec.Raw])
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: {describe_broken(error)}; correct it, or give JSONL") from None
-    yield from ((number, bytes(element)) for number, element in enumerate(elements, 1))
-
-
-def _is_whole(text: bytes) -> bool:
-    """Tell whether a line that begins an object is one, or is meant to be: a file of one
-    pretty-printed object has its first line end in the middle.
-    """
-    try:
-        msgspec.json.decode(text, type=msgspec.Raw)
-    except (ValueError, RecursionError):
-        return not text.rstrip(b"\r\n").endswith((b"{", b"[", b","))
-    return True
-
-
-def format_of(path: Path, line: int, value: bytes) -> str:
+def format_of(file: RequestFile) -> str:
     """Tell the format by the keys of the first object. Raises InputError where it is none."""
+    if file.head and file.kind == "text":
+        file.refuse(file.first, f"no JSON object; {GIVE}")
+    piece = file.peek()
+    if piece is None:
+        raise InputError(f"{file.path}: empty; {GIVE}")
+    number, data = piece
     try:
-        keys = set(msgspec.json.decode(value, type=dict[str, msgspec.Raw]))
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"{path}, line {line}: {describe_broken(error)}; the first object determines the format"
-        ) from None
-    for name, needed in _KEYS:
-        if needed <= keys:
-            return name
-    raise InputError(
-        f"{path}, line {line}: not an agents' session, but {', '.join(sorted(keys)[:12])}; {GIVE}"
-    )
+        keys = set(decode(data, dict[str, msgspec.Raw]))
+    except BadLine as bad:
+        file.refuse(number, f"{bad}; the first object determines the format")
+    found = next((name for name, needed in _KEYS if needed <= keys), None)
+    if found is None:
+        file.refuse(number, f"not an agents' session, but {', '.join(sorted(keys)[:12])}; {GIVE}")
+    return found

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import ASSISTANT
-from loadstone.workload.agent_formats.session import NO_BLOCKS, RawCall, RawSession, Reader, read_as
+from loadstone.workload.agent_formats.session import NO_BLOCKS, RawCall, RawSession
+from loadstone.workload.files import BadLine, RequestFile, decode
 from loadstone.workload.prompts import text_tokens
-from loadstone.workload.trace import BadLine
 
 _SENT = (
     "content",
@@ -52,6 +52,11 @@ def text_of(message: Message, dropped: Counter[str]) -> str:
     if content is not None or not (message.tool_calls or message.function_call):
         sent["content"] = content or ""
     return msgspec.json.encode({"role": message.role, **sent}).decode()
+
+
+def asks(messages: Sequence[str]) -> bool:
+    """Tell whether messages end with one that wants an answer."""
+    return bool(messages) and not messages[-1].startswith(ASSISTANT)
 
 
 def answer_tokens(text: str) -> int:
@@ -97,34 +102,31 @@ class _Conversation(Struct):
     parallel_tool_calls: bool | None = None
 
 
-class MessagesReader(Reader):
-    """Reads OpenAI's messages: an assistant's message is the answer to a call, and what stands last
+def read_messages(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
+    """Read OpenAI's messages: an assistant's message is the answer to a call, and what stands last
     asks for one."""
-
-    def __init__(self, dropped: Counter[str]) -> None:
-        super().__init__(dropped)
-        self._whole = set[int]()  # digests of the lines so far
-
-    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
-        item = read_as(_Conversation, value)
+    digests = set[int]()  # of the conversations so far
+    for line, item in file.read(lambda data: decode(data, _Conversation)):
         fields = fields_of(msgspec.structs.asdict(item))
         calls: list[RawCall] = []
         messages: list[str] = []
-        begun = 0
+        digest = 0
         for message in item.messages:
-            if begun in self._whole:
+            if digest in digests:
                 raise InputError(
-                    f"--agents, line {line}: begins with all of an earlier one; give it as"
+                    f"--agents, {file.unit} {line}: begins with all of an earlier one; give it as"
                     " --dataset"
                 )
-            text = text_of(message, self._dropped)
-            begun = hash((begun, text))
-            if message.role == "assistant" and messages and not messages[-1].startswith(ASSISTANT):
+            text = text_of(message, dropped)
+            digest = hash((digest, text))
+            if message.role == "assistant" and asks(messages):
                 calls.append(call_of_messages(messages, len(calls), answer_tokens(text), fields))
             messages.append(text)
-        if messages and not messages[-1].startswith(ASSISTANT):
+        if asks(messages):
             calls.append(call_of_messages(messages, len(calls), 0, fields))
-        self._whole.add(begun)
-        if not calls:
-            raise BadLine("no calls", "no message that asks for an answer", "leave it out")
-        yield RawSession(calls, 0)
+        digests.add(digest)
+        if calls:
+            yield RawSession(calls, 0)
+        else:
+            what = "no message that asks for an answer"
+            file.leave_out(line, BadLine("no calls", what, "leave it out"))

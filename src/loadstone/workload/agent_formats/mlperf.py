@@ -8,23 +8,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from loadstone.core.plan import ASSISTANT
 from loadstone.workload.agent_formats.messages import (
     Message,
     answer_tokens,
+    asks,
     call_of_messages,
     fields_of,
     text_of,
 )
-from loadstone.workload.agent_formats.session import (
-    BadSession,
-    RawCall,
-    RawSession,
-    Reader,
-    Seconds,
-    read_as,
-)
-from loadstone.workload.trace import BadLine
+from loadstone.workload.agent_formats.session import RawCall, RawSession, Seconds
+from loadstone.workload.files import BadLine, RequestFile, decode
 
 
 class _ToolResult(Struct):
@@ -41,63 +34,56 @@ class _Turn(Message, kw_only=True):
     delay_seconds: Seconds | None = None
 
 
-class MlperfReader(Reader):
-    """Reads MLPerf's agentic rows: messages, those of a conversation one after another."""
+class _Conversation:
+    """The calls of a conversation so far, and the messages of which the next one's prompt is."""
 
     def __init__(self, dropped: Counter[str]) -> None:
-        super().__init__(dropped)
-        self._name: str | int | None = None
-        self._seen: set[str | int] = set()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._calls: list[RawCall] = []
+        self.calls: list[RawCall] = []
+        self._dropped = dropped
         self._messages: list[str] = []
         self._fields: str | None = None
         self._delay_s = 0.0
 
-    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
-        row = read_as(_Turn, value)
-        if row.conversation_id != self._name:
-            if row.conversation_id in self._seen:
-                what = f"conversation {str(row.conversation_id)[:40]!r} goes on after another"
-                raise BadLine("unsorted", what, "keep its rows together")
-            yield from self._end()
-            self._begin()
-            self._name = row.conversation_id
-            self._seen.add(row.conversation_id)
+    def add(self, row: _Turn) -> None:
         if row.system and not self._messages:
-            self._messages.append(text_of(Message("system", row.system), self._dropped))
+            self._add(Message("system", row.system))
         if row.tools:
             self._fields = fields_of({"tools": row.tools})
         self._delay_s += row.delay_seconds or 0.0
         if row.role == "assistant":
-            text = text_of(row, self._dropped)
-            if self._messages and not self._messages[-1].startswith(ASSISTANT):
-                self._end_call(answer_tokens(text))
-            self._messages.append(text)
+            self.end_call(answer_tokens(text_of(row, Counter())))
+            self._add(row)
         elif row.tool_results is not None:
-            self._messages += [
-                text_of(
-                    Message("tool", each.content, tool_call_id=each.tool_call_id), self._dropped
-                )
-                for each in row.tool_results
-            ]
+            for result in row.tool_results:
+                self._add(Message("tool", result.content, tool_call_id=result.tool_call_id))
         else:
-            self._messages.append(text_of(row, self._dropped))
+            self._add(row)
 
-    def _end_call(self, output_tokens: int) -> None:
-        call = call_of_messages(
-            self._messages, len(self._calls), output_tokens, self._fields, self._delay_s
-        )
-        self._calls.append(call)
-        self._delay_s = 0.0
+    def _add(self, message: Message) -> None:
+        self._messages.append(text_of(message, self._dropped))
 
-    def finish(self) -> Iterator[RawSession | BadSession]:
-        yield from self._end()
+    def end_call(self, output_tokens: int) -> None:
+        """Note what the last messages ask, if they do."""
+        if asks(self._messages):
+            place = len(self.calls)
+            self.calls.append(
+                call_of_messages(self._messages, place, output_tokens, self._fields, self._delay_s)
+            )
+            self._delay_s = 0.0
 
-    def _end(self) -> Iterator[RawSession]:
-        if self._messages and not self._messages[-1].startswith(ASSISTANT):
-            self._end_call(0)
-        if self._calls:
-            yield RawSession(self._calls, 0)
+
+def read_mlperf(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
+    """Read MLPerf's agentic rows: messages, those of a conversation one after another."""
+    conversations: dict[str | int, _Conversation] = {}
+    name: str | int | None = None
+    for line, row in file.read(lambda data: decode(data, _Turn)):
+        if row.conversation_id != name and row.conversation_id in conversations:
+            what = f"conversation {str(row.conversation_id)[:40]!r} goes on after another"
+            file.leave_out(line, BadLine("unsorted", what, "keep its rows together"))
+            continue
+        name = row.conversation_id
+        conversations.setdefault(name, _Conversation(dropped)).add(row)
+    for conversation in conversations.values():
+        conversation.end_call(0)
+        if conversation.calls:
+            yield RawSession(conversation.calls, 0)

@@ -4,110 +4,103 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from loadstone.core.groups import by_key
 from loadstone.workload.agent_formats.messages import Message, fields_of, text_of
 from loadstone.workload.agent_formats.session import (
-    MOST_SECONDS,
+    MAX_SECONDS,
     NO_BLOCKS,
     RawCall,
     RawSession,
-    Reader,
-    read_as,
 )
+from loadstone.workload.files import BadLine, RequestFile, decode
 from loadstone.workload.prompts import text_tokens
-from loadstone.workload.trace import BadLine
 
+_NO_CALLS = ("execute_tool", "embeddings", "invoke_agent")
+"""Operations that ask no model for text."""
+_ANSWERS = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.output", "gen_ai.completion")
+_COUNTS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _UNKNOWN_OUTPUT = 1000
 """Tokens of a span's answer of which neither the length nor the text is known, nor a limit."""
 
 
-class OtelReader(Reader):
-    """Reads GenAI spans: a document has all spans of a session, or of several, by trace_id."""
+def read_otel(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
+    """Read GenAI spans: a document has all spans of a session, or of several, by trace_id."""
 
-    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
-        traces: dict[str, list[dict[str, Any]]] = {}
-        for span in _spans(read_as(dict[str, Any], value)):
-            if isinstance(span, dict) and isinstance(span.get("attributes"), dict):
-                traces.setdefault(str(span.get("trace_id") or span.get("traceId")), []).append(span)
-        found = False
-        for spans in traces.values():
-            timed = [call for call in map(self._call, spans) if call is not None]
-            if timed:
-                found = True
-                yield _session_of_spans(timed)
-        if not found:
+    def read(data: bytes) -> list[RawSession]:
+        spans = [
+            span
+            for span in _spans(decode(data, dict[str, Any]))
+            if isinstance(span, dict) and isinstance(span.get("attributes"), dict)
+        ]
+        traces = by_key((str(span.get("trace_id") or span.get("traceId")), span) for span in spans)
+        timed = [
+            [call for span in members if (call := _call_of(span, dropped)) is not None]
+            for members in traces.values()
+        ]
+        if not any(timed):
             raise BadLine(
                 "no calls",
                 "no span with gen_ai.input.messages",
                 "record what is asked, or leave it out",
             )
+        return [_session_of_spans(calls) for calls in timed if calls]
 
-    def _call(self, span: dict[str, Any]) -> tuple[float, float, RawCall] | None:
-        """Make a call of a span, with its times; None where it is none."""
-        facts = span["attributes"]
-        asked = facts.get("gen_ai.input.messages", facts.get("gen_ai.prompt"))
-        if asked is None or facts.get("gen_ai.operation.name") in (
-            "execute_tool",
-            "embeddings",
-            "invoke_agent",
-        ):
-            return None
-        messages = [text_of(each, self._dropped) for each in _span_messages(asked, "user")]
-        if not messages:
-            return None
-        names = (
-            "gen_ai.output.messages",
-            "gen_ai.output.text",
-            "gen_ai.output",
-            "gen_ai.completion",
-        )
-        answer = next((facts[name] for name in names if facts.get(name)), None)
-        counted = facts.get(
-            "gen_ai.usage.output_tokens", facts.get("gen_ai.usage.completion_tokens")
-        )
-        if counted is None and answer is not None:
-            counted = text_tokens(
-                "".join(text_of(each, Counter()) for each in _span_messages(answer, "assistant"))
-            )
-        if counted is None:
-            counted = facts.get("gen_ai.request.max_tokens") or _UNKNOWN_OUTPUT
-        tools = _decoded(facts.get("gen_ai.tool.definitions"))
-        fields = fields_of({"tools": tools if isinstance(tools, list) else None})
-        start, end = _seconds(span, "start"), _seconds(span, "end")
-        out = _whole(counted, "output tokens")
-        return (
-            start,
-            max(start, end),
-            RawCall((), False, 0.0, 1, max(1, out), NO_BLOCKS, messages, fields),
-        )
+    for _, sessions in file.read(read):
+        yield from sessions
+
+
+def _call_of(span: dict[str, Any], dropped: Counter[str]) -> tuple[float, float, RawCall] | None:
+    """Make a call of a span, with its times; None where it is none."""
+    facts = span["attributes"]
+    asked = _first_of(facts, ("gen_ai.input.messages", "gen_ai.prompt"))
+    if asked is None or facts.get("gen_ai.operation.name") in _NO_CALLS:
+        return None
+    messages = [text_of(message, dropped) for message in _span_messages(asked, "user")]
+    if not messages:
+        return None
+    counted = _first_of(facts, _COUNTS)
+    answer = next((facts[name] for name in _ANSWERS if facts.get(name)), None)
+    if counted is None and answer is not None:
+        texts = [text_of(part, Counter()) for part in _span_messages(answer, "assistant")]
+        counted = text_tokens("".join(texts))
+    if counted is None:
+        counted = facts.get("gen_ai.request.max_tokens") or _UNKNOWN_OUTPUT
+    tools = _decoded(facts.get("gen_ai.tool.definitions"))
+    fields = fields_of({"tools": tools if isinstance(tools, list) else None})
+    start, end = _seconds(span, "start"), _seconds(span, "end")
+    tokens = max(1, _whole(counted, "output tokens"))
+    call = RawCall((), False, 0.0, 1, tokens, NO_BLOCKS, messages, fields)
+    return start, max(start, end), call
+
+
+def _first_of(facts: dict[str, Any], names: Sequence[str]) -> Any:
+    """Return the value under the first of these names that is there."""
+    return next((facts[name] for name in names if name in facts), None)
 
 
 def _session_of_spans(timed: list[tuple[float, float, RawCall]]) -> RawSession:
     """Link calls by their times: each follows all that had ended by then, but those that these
     followed."""
-    timed.sort(key=lambda each: each[:2])
-    starts, ends = (np.array([each[at] for each in timed]) for at in (0, 1))
-    calls = []
-    for place, (start, _, call) in enumerate(timed):
-        over = np.flatnonzero(ends[:place] <= start)
-        sent = not len(over)
-        after = (
-            over[ends[over] > starts[over].max(initial=-math.inf)]
-            if len(over)
-            else np.array([place - 1])
-        )
-        if not len(after) and len(over):
-            after = over[-1:]  # calls that took no time
-        since = float((starts if sent else ends)[after].max()) if place else start
-        links = tuple(after.tolist()) if place else ()
+    timed.sort(key=lambda call: call[:2])
+    starts, ends = (np.array([call[column] for call in timed]) for column in (0, 1))
+    calls = [timed[0][2]]
+    for place, (start, _, call) in enumerate(timed[1:], 1):
+        ended = np.flatnonzero(ends[:place] <= start)
+        parents = ended[ends[ended] > starts[ended].max(initial=-math.inf)]
+        if not len(parents):
+            # Calls that took no time, or none that had ended: then it follows the one before it.
+            parents = ended[-1:] if len(ended) else np.array([place - 1])
+        sent = not len(ended)
+        since = float((starts if sent else ends)[parents].max())
         calls.append(
-            call._replace(after=links, sent=sent and place > 0, delay_s=max(0.0, start - since))
+            call._replace(after=tuple(parents.tolist()), sent=sent, delay_s=max(0.0, start - since))
         )
     return RawSession(calls, 0)
 
@@ -120,18 +113,16 @@ def _spans(item: dict[str, Any]) -> Iterator[Any]:
         for scope in _objects(resource, "scopeSpans"):
             for span in _objects(scope, "spans"):
                 named = _objects(span, "attributes")
-                yield {
-                    **span,
-                    "attributes": {
-                        str(each.get("key")): _plain(each.get("value")) for each in named
-                    },
-                }
+                facts = {str(fact.get("key")): _plain(fact.get("value")) for fact in named}
+                yield {**span, "attributes": facts}
 
 
 def _objects(item: dict[str, Any], name: str) -> Iterator[dict[str, Any]]:
     """Yield the objects of a list; nothing where there is no list."""
-    value = item.get(name)
-    yield from (each for each in value if isinstance(each, dict)) if isinstance(value, list) else ()
+    values = item.get(name)
+    for value in values if isinstance(values, list) else ():
+        if isinstance(value, dict):
+            yield value
 
 
 def _plain(value: Any) -> Any:
@@ -179,8 +170,10 @@ def _of_parts(item: dict[str, Any], parts: list[Any]) -> list[Message]:
     message = Message(str(item.get("role") or "user"))
     results: list[Message] = []
     texts: list[str] = []
-    others: list[dict[str, Any]] = []
-    for part in (each for each in parts if isinstance(each, dict)):
+    unknown: list[dict[str, Any]] = []
+    for part in parts:
+        if not isinstance(part, dict):
+            continue
         kind = part.get("type")
         if kind == "text":
             texts.append(str(part.get("content") or part.get("text") or ""))
@@ -201,15 +194,13 @@ def _of_parts(item: dict[str, Any], parts: list[Any]) -> list[Message]:
             text = result if isinstance(result, str) else msgspec.json.encode(result).decode()
             results.append(Message("tool", text, tool_call_id=str(part.get("id"))))
         else:
-            others.append({"type": str(kind)})
-    message.content = (
-        [*({"type": "text", "text": each} for each in texts), *others]
-        if others
-        else "\n".join(texts)
-    )
+            unknown.append({"type": str(kind)})
+    message.content = "\n".join(texts)
+    if unknown:
+        message.content = [*({"type": "text", "text": text} for text in texts), *unknown]
     if not texts and message.tool_calls:
         message.content = None
-    alone = results and not texts and not others and not message.tool_calls
+    alone = results and not texts and not unknown and not message.tool_calls
     return results if alone else [message, *results]
 
 
@@ -224,7 +215,7 @@ def _seconds(span: dict[str, Any], which: str) -> float:
         seconds = float(value)
     except (TypeError, ValueError, OverflowError):
         seconds = math.inf
-    if abs(seconds) > MOST_SECONDS:
+    if abs(seconds) > MAX_SECONDS:
         raise BadLine("not a number", f"no time in a span's {which}_time", "give it as ISO 8601")
     return seconds
 

@@ -12,19 +12,17 @@ from msgspec import Meta, Struct
 from loadstone.core.groups import by_key
 from loadstone.workload.agent_formats.messages import Message, fields_of, text_of
 from loadstone.workload.agent_formats.session import (
-    BadSession,
     Id,
     RawCall,
     RawSession,
-    Reader,
     Seconds,
     Tokens,
     make_blocks,
-    read_as,
 )
-from loadstone.workload.trace import BadLine
+from loadstone.workload.files import BadLine, RequestFile, decode
 
-_DYNAMO_BLOCK, _MOONCAKE_BLOCK = 64, 512
+_BLOCK_SIZES = (512, 64, 16, 32, 128, 256, 1024)
+"""Tokens of a block: Mooncake's, Dynamo's, then others."""
 
 
 class _Row(Struct):
@@ -49,19 +47,102 @@ class _Row(Struct):
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
 
+    @property
+    def name(self) -> str | int | None:
+        return self.request_id if self.request_id is not None else self.id
 
-class RowsReader(Reader):
-    """Reads a call per line. Sessions may be interleaved; parents may stand in other sessions,
-    which are then one."""
+    @property
+    def input_count(self) -> int:
+        return self.input_length or self.input_tokens or 0
+
+    @property
+    def output_count(self) -> int:
+        return self.output_length if self.output_length is not None else self.output_tokens or 0
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds after its parents; None where the row does not say."""
+        if self.delay_s is not None:
+            return self.delay_s
+        if self.delay is None and self.tool_wait_ms is None:
+            return None
+        return ((self.delay or 0.0) + (self.tool_wait_ms or 0.0)) / 1000
+
+
+def read_rows(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
+    """Read a call per line. Sessions may be interleaved; parents may stand in other sessions, which
+    are then one."""
+    rows = _Rows(dropped)
+    rows.numbered += file.read(rows.read)
+    parents = _find_parents(file, rows.numbered)
+    links = [found or [] for found in parents]
+    for members in _connected(links, [row.session_id for _, row in rows.numbered]):
+        if any(parents[place] is None for place in members):
+            continue
+        order = _sort_parents_first(members, links)
+        if len(order) < len(members):
+            place = next(place for place in members if place not in set(order))
+            what = "it waits for a call that waits for it"
+            circle = BadLine("circle", what, "take one of these parents away")
+            file.leave_out(rows.numbered[place][0], circle)
+            continue
+        try:
+            session = rows.session(order, links)
+        except BadLine as bad:
+            file.leave_out(rows.line, bad)
+        else:
+            yield session
+
+
+def _find_parents(file: RequestFile, rows: Sequence[tuple[int, _Row]]) -> list[list[int] | None]:
+    """Find the parents of each row: those that it names, else the row before it of its session;
+    None where there cannot be such."""
+    places: dict[str | int, int] = {}
+    for place, (_, row) in enumerate(rows):
+        if row.name is not None:
+            places.setdefault(row.name, place)
+    last: dict[str | int, int] = {}
+    parents: list[list[int] | None] = []
+    for place, (line, row) in enumerate(rows):
+        previous = []
+        if row.session_id is not None:
+            previous = [last[row.session_id]] if row.session_id in last else []
+            last[row.session_id] = place
+        try:
+            parents.append(_parents_of(row, place, places, previous))
+        except BadLine as bad:
+            file.leave_out(line, bad)
+            parents.append(None)
+    return parents
+
+
+def _parents_of(
+    row: _Row, place: int, places: Mapping[str | int, int], previous: list[int]
+) -> list[int]:
+    if row.name is not None and places[row.name] != place:
+        raise BadLine("repeated id", f"{str(row.name)[:40]!r} names two calls", "rename one")
+    named = row.wait_for if row.wait_for is not None else row.after
+    if named is None:
+        return previous
+    missing = [name for name in named if name not in places]
+    if missing:
+        what = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
+        raise BadLine("no such parent", what, "give that call, or another")
+    return [places[name] for name in dict.fromkeys(named)]
+
+
+class _Rows:
+    """Reads rows, `numbered` by their lines, and makes the calls of sessions of them."""
 
     def __init__(self, dropped: Counter[str]) -> None:
-        super().__init__(dropped)
-        self._rows: list[tuple[int, _Row]] = []
+        self.numbered: list[tuple[int, _Row]] = []
+        self.line = 0
+        """Of the row that is being made a call."""
+        self._dropped = dropped
         self._block = 0
-        self._line = 0  # of the row that is being made a call
 
-    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
-        row = read_as(_Row, value)
+    def read(self, data: bytes) -> _Row:
+        row: _Row = decode(data, _Row)
         if row.message_mode != "history":
             raise BadLine(
                 "live only",
@@ -74,120 +155,64 @@ class RowsReader(Reader):
                 f"'trigger' is {row.trigger[:40]!r}",
                 "write sent or ended",
             )
-        if not row.messages and (
-            row.messages is not None or not (row.input_length or row.input_tokens)
-        ):
+        if not row.messages and (row.messages is not None or not row.input_count):
             raise BadLine("no input", "neither messages nor a length of input above 0")
         if row.block_tokens is not None and self._block not in (0, row.block_tokens):
             what = f"blocks of {row.block_tokens} tokens here, of {self._block} further up"
             raise BadLine("hash_ids do not fit", what, "give all lines the same 'block_tokens'")
         self._block = row.block_tokens or self._block
-        self._rows.append((line, row))
-        yield from ()
+        return row
 
-    def finish(self) -> Iterator[RawSession | BadSession]:
-        places: dict[str | int, int] = {}
-        repeated: dict[int, BadSession] = {}
-        for at, (line, row) in enumerate(self._rows):
-            name = row.request_id if row.request_id is not None else row.id
-            if name is not None and places.setdefault(name, at) != at:
-                repeated[at] = BadSession(
-                    line,
-                    BadLine("repeated id", f"{str(name)[:40]!r} names two calls", "rename one"),
-                )
-        parents = [repeated.get(at, each) for at, each in enumerate(self._parents(places))]
-        yield from (each for each in parents if isinstance(each, BadSession))
-        known = [each if isinstance(each, list) else [] for each in parents]
-        for members in _connected(known, [row.session_id for _, row in self._rows]):
-            if any(isinstance(parents[at], BadSession) for at in members):
-                continue
-            order = _sort_parents_first(members, known)
-            if len(order) < len(members):
-                at = next(each for each in members if each not in set(order))
-                circle = BadLine(
-                    "circle",
-                    "it waits for a call that waits for it",
-                    "take one of these parents away",
-                )
-                yield BadSession(self._rows[at][0], circle)
-                continue
-            try:
-                yield self._session(order, known)
-            except BadLine as bad_line:
-                yield BadSession(self._line, bad_line)
-
-    def _parents(self, places: Mapping[str | int, int]) -> Iterator[list[int] | BadSession]:
-        """Yield the parents of each row: those that it names, else the row before it of its
-        session."""
-        last: dict[str | int, int] = {}
-        for at, (line, row) in enumerate(self._rows):
-            named = row.wait_for if row.wait_for is not None else row.after
-            before = last.get(row.session_id) if row.session_id is not None else None
-            if row.session_id is not None:
-                last[row.session_id] = at
-            if named is None:
-                yield [] if before is None else [before]
-                continue
-            missing = [each for each in named if each not in places]
-            if missing:
-                what = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
-                yield BadSession(
-                    line, BadLine("no such parent", what, "give that call, or another")
-                )
-            else:
-                yield [places[each] for each in dict.fromkeys(named)]
-
-    def _session(self, order: Sequence[int], parents: Sequence[Sequence[int]]) -> RawSession:
-        rows = [self._rows[at][1] for at in order]
-        place_of = {at: place for place, at in enumerate(order)}
-        block = 0 if rows[0].messages is not None else self._block_tokens()
+    def session(self, order: Sequence[int], parents: Sequence[Sequence[int]]) -> RawSession:
+        """Make a session of the rows at these places, parents first. Raises BadLine."""
+        rows = [self.numbered[place][1] for place in order]
+        number_of = {place: number for number, place in enumerate(order)}
+        has_messages = rows[0].messages is not None
+        block = 0 if has_messages else self._block_tokens()
         calls = []
-        for place, (at, row) in enumerate(zip(order, rows, strict=True)):
-            self._line = self._rows[at][0]
-            after = tuple(sorted(place_of[each] for each in parents[at]))
-            sent, delay_s = row.trigger == "sent", self._delay_s(row)
-            if place and delay_s is None and row.timestamp is not None:
+        for number, row in enumerate(rows):
+            self.line = self.numbered[order[number]][0]
+            if (row.messages is not None) != has_messages:
+                raise BadLine(
+                    "no input", "a session of which some calls have messages and some have not"
+                )
+            after = tuple(sorted(number_of[place] for place in parents[order[number]]))
+            sent, delay_s = row.trigger == "sent", row.pause_s
+            if number and delay_s is None and row.timestamp is not None:
                 # Only when it began is known: it keeps that distance from the sending of the one
                 # that it follows.
                 first = rows[after[-1] if after else 0].timestamp
                 sent, delay_s = True, max(0.0, row.timestamp - (first or 0.0)) / 1000
-            if place and not after:
+            if number and not after:
                 after, sent = (0,), True
-            out = row.output_length if row.output_length is not None else row.output_tokens or 0
-            tokens = row.input_length or row.input_tokens or 1
-            messages = [text_of(each, self._dropped) for each in row.messages or ()]
-            if (row.messages is None) == (rows[0].messages is not None):
-                raise BadLine(
-                    "no input", "a session of which some calls have messages and some have not"
+            tokens = row.input_count or 1
+            calls.append(
+                RawCall(
+                    after,
+                    sent,
+                    delay_s or 0.0 if number else 0.0,
+                    tokens,
+                    row.output_count,
+                    make_blocks(row.hash_ids, tokens, block),
+                    [text_of(message, self._dropped) for message in row.messages or ()],
+                    fields_of({"tools": row.tools, "tool_choice": row.tool_choice}),
                 )
-            fields = fields_of({"tools": row.tools, "tool_choice": row.tool_choice})
-            blocks = make_blocks(row.hash_ids, tokens, block)
-            pause_s = delay_s or 0.0 if place else 0.0
-            calls.append(RawCall(after, sent, pause_s, tokens, out, blocks, messages, fields))
+            )
         return RawSession(calls, block)
-
-    def _delay_s(self, row: _Row) -> float | None:
-        if row.delay_s is not None:
-            return row.delay_s
-        if row.delay is None and row.tool_wait_ms is None:
-            return None
-        return ((row.delay or 0.0) + (row.tool_wait_ms or 0.0)) / 1000
 
     def _block_tokens(self) -> int:
         """Tell how many tokens a block has, which Mooncake's format does not say: what most
         prompts' lengths fit."""
-        if self._block:
-            return self._block
-        sizes = (_MOONCAKE_BLOCK, _DYNAMO_BLOCK, 16, 32, 128, 256, 1024)
-        told = [
-            (len(row.hash_ids), row.input_length or row.input_tokens or 1)
-            for _, row in self._rows[:1000]
-        ]
-        fits = {
-            size: sum(-(-tokens // size) == count for count, tokens in told if count)
-            for size in sizes
-        }
-        self._block = max(sizes, key=lambda size: fits[size])
+        if not self._block:
+            counts = [
+                (len(row.hash_ids), row.input_count or 1)
+                for _, row in self.numbered[:1000]
+                if row.hash_ids
+            ]
+            self._block = max(
+                _BLOCK_SIZES,
+                key=lambda size: sum(-(-tokens // size) == count for count, tokens in counts),
+            )
         return self._block
 
 
@@ -198,32 +223,37 @@ def _connected(
     together."""
     root = list(range(len(parents)))
 
-    def find(at: int) -> int:
-        while root[at] != at:
-            root[at] = root[root[at]]
-            at = root[at]
-        return at
+    def find(place: int) -> int:
+        while root[place] != place:
+            root[place] = root[root[place]]
+            place = root[place]
+        return place
+
+    def join(place: int, relative: int) -> None:
+        lower, upper = sorted((find(place), find(relative)))
+        root[upper] = lower
 
     first: dict[str | int, int] = {}
-    for at, name in enumerate(names):
-        for other in [*parents[at], *([] if name is None else [first.setdefault(name, at)])]:
-            one, two = sorted((find(at), find(other)))
-            root[two] = one
-    return list(by_key((find(at), at) for at in range(len(parents))).values())
+    for place, name in enumerate(names):
+        for parent in parents[place]:
+            join(place, parent)
+        if name is not None:
+            join(place, first.setdefault(name, place))
+    return list(by_key((find(place), place) for place in range(len(parents))).values())
 
 
 def _sort_parents_first(members: Sequence[int], parents: Sequence[Sequence[int]]) -> list[int]:
     """Order a session's rows so that each comes after those that it waits for; without those of a
     circle."""
-    left = {at: len(parents[at]) for at in members}
-    children = by_key((each, at) for at in members for each in parents[at])
-    ready = [at for at in members if not left[at]]
+    waits = {place: len(parents[place]) for place in members}
+    children = by_key((parent, place) for place in members for parent in parents[place])
+    ready = [place for place in members if not waits[place]]
     order = []
     while ready:
-        at = heapq.heappop(ready)
-        order.append(at)
-        for child in children.get(at, ()):
-            left[child] -= 1
-            if not left[child]:
+        place = heapq.heappop(ready)
+        order.append(place)
+        for child in children.get(place, ()):
+            waits[child] -= 1
+            if not waits[child]:
                 heapq.heappush(ready, child)
     return order

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
-import msgspec
 import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from loadstone.workload.files import describe_broken
-from loadstone.workload.trace import BadLine
+from loadstone.workload.files import BadLine
 
-MOST_SECONDS = 1e12
-Seconds = Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+MAX_SECONDS = 1e12
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Tokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Id = Annotated[int, Meta(ge=0)]
-_Kind = TypeVar("_Kind")
 NO_BLOCKS = np.empty(0, np.uint64)
 
 
@@ -42,40 +38,6 @@ class RawSession(NamedTuple):
     calls: list[RawCall]
     block_tokens: int
     is_local: bool = False
-
-
-class BadSession(NamedTuple):
-    """A session that turned out to be impossible once the file was read, by one of its lines."""
-
-    line: int
-    error: BadLine
-
-
-class Reader:
-    """Reads a format. `dropped` counts what cannot be sent, by name."""
-
-    def __init__(self, dropped: Counter[str]) -> None:
-        self._dropped = dropped
-
-    def add(self, line: int, value: bytes) -> Iterator[RawSession]:
-        """Take a document; yield sessions that are whole. Raises BadLine."""
-        raise NotImplementedError
-
-    def finish(self) -> Iterator[RawSession | BadSession]:
-        """Yield what is whole at the file's end, beyond what was."""
-        yield from ()
-
-
-def read_as(kind: type[_Kind], value: bytes) -> _Kind:
-    """Decode a document. Raises BadLine where it is not of this kind."""
-    try:
-        return msgspec.json.decode(value, type=kind)
-    except msgspec.ValidationError as error:
-        raise BadLine("not as the format has it", str(error)) from None
-    except (ValueError, RecursionError) as error:
-        raise BadLine(
-            "broken line", describe_broken(error), "give one whole object on each line"
-        ) from None
 
 
 def make_blocks(ids: Sequence[int], tokens: int, block_tokens: int) -> NDArray[np.uint64]:
