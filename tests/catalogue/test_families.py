@@ -22,11 +22,11 @@ from loadstone.catalogue.architecture.mlp import DenseMlp, Experts
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.config.families import tables
 from loadstone.catalogue.config.reader import read_config, read_given, read_path
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.catalogue.find import entries_of
 from loadstone.core.errors import InputError
-from loadstone.engines import ranks
+from loadstone.engines import rules_of
 from loadstone.engines.sharding.rank import CacheLayer
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.work import work_of
@@ -202,7 +202,7 @@ def test_a_table_that_is_looked_up_is_not_passed() -> None:
     model = read("gemma4_text", **E2B)
     assert model.parameters - model.active_parameters == 262_144 * 35 * 256
     assert model.active_parameters == pytest.approx(2.3e9, rel=0.01)
-    first, second = ranks(Deployment(model=model, gpu=catalogue.gpu("h200"), gpus=2, pp=2))
+    first, second = rules_of(Worker(model=model, gpu=catalogue.gpu("h200"), gpus=2, pp=2)).ranks
     assert first.weights_bytes - second.weights_bytes > 262_144 * 35 * 256
 
 
@@ -211,7 +211,7 @@ def test_products_of_every_layers_embedding_are_counted() -> None:
 
     def flops(width: int) -> float:
         model = read("gemma4_text", **{**E2B, "hidden_size_per_layer_input": width})
-        work = work_of(Deployment(model=model, gpu=catalogue.gpu("h200"), gpus=1))
+        work = work_of(Worker(model=model, gpu=catalogue.gpu("h200"), gpus=1))
         return float((work.operators.layers * work.operators.flops).sum())
 
     assert flops(256) - flops(0) == pytest.approx(2 * 3 * 35 * 1536 * 256)
@@ -226,7 +226,7 @@ def deploy(folder: Path, name: str, options: str = "", **changes: Any) -> Any:
 
 
 def test_attention_and_a_state_in_one_layer_are_two_caches(tmp_path: Path) -> None:
-    (rank,) = ranks(deploy(tmp_path, "falcon_h1"))
+    (rank,) = rules_of(deploy(tmp_path, "falcon_h1")).ranks
     state = 1536 * 2 + 480 * 2  # vLLM keeps both as it computes, where the config does not say
     assert set(rank.cache) == {CacheLayer(2, 0.0, None, state), CacheLayer(2, 64 * 2.0)}
     assert rank.weights_bytes == 2 * 122_608
@@ -246,9 +246,9 @@ def test_engines_keep_states_of_which_the_config_says_nothing_differently(
 ) -> None:
     deployment = deploy(tmp_path, "granitemoehybrid", f"1xh200/engine={engine}", **changes)
     state = 2048 * width + 576 * 2
-    assert [layer.state_bytes for layer in ranks(deployment)[0].cache if layer.state_bytes] == [
-        state
-    ]
+    assert [
+        layer.state_bytes for layer in rules_of(deployment).ranks[0].cache if layer.state_bytes
+    ] == [state]
     assert float(work_of(deployment).state[0]) == 2 * 2 * state  # two layers; read and written
 
 
@@ -260,9 +260,9 @@ def test_states_that_every_engine_keeps_in_fp32(tmp_path: Path, name: str) -> No
     kept = (
         state.conv_width - 1
     ) * state.conv_channels * 2 + state.heads * state.key_dim * state.value_dim * 4
-    assert {layer.state_bytes for layer in ranks(deployment)[0].cache if layer.state_bytes} == {
-        kept
-    }
+    assert {
+        layer.state_bytes for layer in rules_of(deployment).ranks[0].cache if layer.state_bytes
+    } == {kept}
 
 
 def test_a_state_is_cut_by_its_own_heads(tmp_path: Path) -> None:

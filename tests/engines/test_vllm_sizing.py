@@ -17,8 +17,8 @@ import pytest
 from engines import tiny_model
 from engines.launch import _HOMES, _READY_TIMEOUT_S, environment
 from loadstone import catalogue
-from loadstone.catalogue import Deployment
-from loadstone.engines import ranks, rules_of
+from loadstone.catalogue import Worker
+from loadstone.engines import rules_of
 from loadstone.measure.engines.launch import serve
 from loadstone.measure.engines.process import free_port
 
@@ -56,14 +56,15 @@ def test_blocks_and_longest_context_are_those_vllm_prints(setting: Setting, tmp_
     signal.alarm(400)  # it starts in most of a minute on a quiet machine
     printed, config = vllm_says(setting, tmp_path)
     model = catalogue.model(str(tmp_path / "tiny" / "config.json"))
-    deployment = Deployment(
+    deployment = Worker(
         model=model, gpu=catalogue.gpu("l4"), gpus=1, weights_dtype="fp32", kv_dtype="fp32"
     )
     rules = rules_of(deployment)
     limits = rules.limits()
     block = setting.block_tokens or CPU_BLOCK_TOKENS
     cache = rules.cache(
-        ranks(deployment)[0], type(limits)(block, limits.max_batched_tokens, limits.max_seqs)
+        rules_of(deployment).ranks[0],
+        type(limits)(block, limits.max_batched_tokens, limits.max_seqs),
     )
     blocks = cache.blocks(setting.kv_bytes)
     assert (blocks, block) == (int(config["num_gpu_blocks"]), int(config["block_size"]))

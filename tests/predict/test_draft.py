@@ -13,7 +13,7 @@ import loadstone
 from loadstone.catalogue import parse_worker
 from loadstone.catalogue.deployment.shorthand import models_of
 from loadstone.core.errors import InputError
-from loadstone.engines import ranks
+from loadstone.engines import rules_of
 from loadstone.predict.sizing.memory import memory_of
 from loadstone.predict.sizing.size import size
 from loadstone.predict.step_time import StepModel
@@ -100,8 +100,8 @@ def test_one_that_cannot_guess_is_one_line(said: str, why: str) -> None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_every_rank_holds_its_part_of_it(engine: str) -> None:
     plain, named = (parse_worker(f"{text},engine={engine}") for text in (LARGE, NAMED))
-    (alone,) = ranks(parse_worker("llama-3-8b@8xh200/tp8"))
-    (before,), (after,) = ranks(plain), ranks(named)
+    (alone,) = rules_of(parse_worker("llama-3-8b@8xh200/tp8")).ranks
+    (before,), (after,) = rules_of(plain).ranks, rules_of(named).ranks
     assert after.weights_bytes == before.weights_bytes + alone.weights_bytes
     one, other = size(plain, 8192), size(named, 8192)
     assert other.weights_bytes - one.weights_bytes == 8 * alone.weights_bytes
@@ -123,9 +123,9 @@ def test_memory_is_not_kept_free_for_one_that_is_counted() -> None:
 
 def test_of_a_pipeline_the_last_stage_holds_it_whole() -> None:
     more = "num_speculative_tokens=5,draft=llama-3-8b"
-    first, last = ranks(parse_worker(f"llama-3-70b@16xh200/tp8,pp2,{more}"))
-    (alone,) = ranks(parse_worker("llama-3-8b@8xh200/tp8"))
-    plain = ranks(parse_worker("llama-3-70b@16xh200/tp8,pp2"))
+    first, last = rules_of(parse_worker(f"llama-3-70b@16xh200/tp8,pp2,{more}")).ranks
+    (alone,) = rules_of(parse_worker("llama-3-8b@8xh200/tp8")).ranks
+    plain = rules_of(parse_worker("llama-3-70b@16xh200/tp8,pp2")).ranks
     assert first == plain[0]
     assert last.weights_bytes == plain[1].weights_bytes + alone.weights_bytes
     assert memory_of(parse_worker(f"llama-3-70b@16xh200/tp8,pp2,{more}")).binding == 1
@@ -145,7 +145,7 @@ def test_replicas_have_one_each() -> None:
         size(parse_worker(f"llama-3-70b@8xh200/tp4,dp2{more}"), 8192)
         for more in ("", ",num_speculative_tokens=5,draft=llama-3-8b")
     )
-    (alone,) = ranks(parse_worker("llama-3-8b@4xh200/tp4"))
+    (alone,) = rules_of(parse_worker("llama-3-8b@4xh200/tp4")).ranks
     assert named.weights_bytes - plain.weights_bytes == 8 * alone.weights_bytes
 
 

@@ -11,7 +11,7 @@ import pytest
 from loadstone import catalogue
 from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
-from loadstone.engines import ranks, rules_of
+from loadstone.engines import rules_of
 from loadstone.engines.sharding.limits import GIB, MIB, EngineLimits
 from loadstone.engines.sharding.rank import CacheLayer, stage_layers
 from loadstone.predict.scheduler import policy_of
@@ -24,16 +24,16 @@ PRINTED = re.compile(r"^\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([+−]?[\d.]+) 
 
 
 def test_what_one_gpu_holds_of_llama_8b() -> None:
-    (rank,) = ranks(parse_worker("llama-3.1-8b@1xh100"))
+    (rank,) = rules_of(parse_worker("llama-3.1-8b@1xh100")).ranks
     assert rank.weights_bytes == 2 * 8_030_261_248
     assert rank.cache == (CacheLayer(32, 2 * 8 * 128 * 2.0),)
 
 
 def test_tensor_parallelism_cuts_matrices_and_repeats_norms() -> None:
-    whole = ranks(parse_worker("llama-3.1-8b@1xh100"))[0].weights_bytes
+    whole = rules_of(parse_worker("llama-3.1-8b@1xh100")).ranks[0].weights_bytes
     norms = (2 * 32 + 1) * 4096 * 2
     for tp in (2, 4, 8):
-        (rank,) = ranks(parse_worker(f"llama-3.1-8b@{tp}xh100/tp{tp}"))
+        (rank,) = rules_of(parse_worker(f"llama-3.1-8b@{tp}xh100/tp{tp}")).ranks
         assert rank.weights_bytes == pytest.approx((whole - norms) / tp + norms)
         assert rank.cache == (CacheLayer(32, 2 * 8 / tp * 128 * 2.0),)
 
@@ -58,7 +58,7 @@ def test_the_latent_is_on_every_rank() -> None:
 
 
 def test_compressed_attention_keeps_a_window_and_a_share_of_the_rest() -> None:
-    (rank,) = ranks(parse_worker("deepseek-v4-pro@8xb200/tp8"))
+    (rank,) = rules_of(parse_worker("deepseek-v4-pro@8xb200/tp8")).ranks
     windows = CacheLayer(61, 512 * 2.0, 128)
     assert rank.cache == (
         windows,
@@ -68,7 +68,7 @@ def test_compressed_attention_keeps_a_window_and_a_share_of_the_rest() -> None:
 
 
 def test_states_are_cut_by_their_heads() -> None:
-    (rank,) = ranks(parse_worker("qwen3.5-397b-a17b:fp8@8xb200/tp8"))
+    (rank,) = rules_of(parse_worker("qwen3.5-397b-a17b:fp8@8xb200/tp8")).ranks
     state = (
         64 * 128 * 128 * 4 + 3 * (2 * 16 + 64) * 128 * 2
     )  # in 32 bits; three inputs of the convolution in 16
@@ -76,9 +76,11 @@ def test_states_are_cut_by_their_heads() -> None:
 
 
 def test_experts_are_dealt_out_or_cut_alike() -> None:
-    cut, dealt = (ranks(parse_worker(f"mixtral-8x7b@8xh100/tp8{more}"))[0] for more in ("", ",ep8"))
+    cut, dealt = (
+        rules_of(parse_worker(f"mixtral-8x7b@8xh100/tp8{more}")).ranks[0] for more in ("", ",ep8")
+    )
     assert cut.weights_bytes == dealt.weights_bytes
-    (shared,) = ranks(parse_worker("mixtral-8x7b@8xh100/tp1,dp8,attention-dp,ep8"))
+    (shared,) = rules_of(parse_worker("mixtral-8x7b@8xh100/tp1,dp8,attention-dp,ep8")).ranks
     assert shared.weights_bytes > cut.weights_bytes  # the attention is whole on each
 
 
@@ -86,17 +88,17 @@ def test_stages_share_layers_and_have_an_end_each() -> None:
     assert stage_layers(32, 4) == [8, 8, 8, 8]
     assert stage_layers(61, 4) == [15, 15, 16, 15]
     assert stage_layers(30, 4) == [7, 8, 8, 7]
-    stages = ranks(parse_worker("llama-3.1-8b@4xh100/tp1,pp4"))
+    stages = rules_of(parse_worker("llama-3.1-8b@4xh100/tp1,pp4")).ranks
     table = 128_256 * 4096 * 2
     assert [rank.head for rank in stages] == [False, False, False, True]
     assert stages[0].weights_bytes == stages[1].weights_bytes + table
     assert stages[3].weights_bytes == stages[1].weights_bytes + table + 4096 * 2
     assert sum(rank.weights_bytes for rank in stages) == 2 * 8_030_261_248
     # Three dense layers, in the first stage alone.
-    uneven = ranks(parse_worker("deepseek-v3@16xh200/tp8,pp2,nodes=2"))
+    uneven = rules_of(parse_worker("deepseek-v3@16xh200/tp8,pp2,nodes=2")).ranks
     assert (
         sum(rank.weights_bytes for rank in uneven)
-        == ranks(parse_worker("deepseek-v3@8xh200/tp8"))[0].weights_bytes
+        == rules_of(parse_worker("deepseek-v3@8xh200/tp8")).ranks[0].weights_bytes
     )
 
 

@@ -25,7 +25,7 @@ def launch(
     the commands that start it, on one node or many, as each engine's release spells them.
     """
     from loadstone.catalogue import parse_deployment
-    from loadstone.engines import ENGINES
+    from loadstone.engines import ENGINES, rules_of
     from loadstone.engines.deployment_launch import launch_deployment
     from loadstone.engines.launch import site_of
     from loadstone.predict.sizing.check import find_misfits
@@ -35,7 +35,11 @@ def launch(
     site, parsed = site_of(options.start), parse_deployment(options.deployment)
     made = launch_deployment(parsed, site)
     judged = [pool.worker for pool in parsed.pools if pool.worker.engine in ENGINES]
-    misfits = [f"this will not start: {line}" for worker in judged for line in find_misfits(worker)]
+    misfits = [
+        f"this will not start: {line}"
+        for worker in judged
+        for line in find_misfits(rules_of(worker))
+    ]
     for note in (*dict.fromkeys(misfits), *made.notes):
         print(f"loadstone: {note}", file=sys.stderr)
     if json:

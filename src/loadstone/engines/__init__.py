@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import msgspec
 
-from loadstone.catalogue.deployment.deployment import Deployment, Worker
-from loadstone.catalogue.deployment.shorthand import parse_deployment
+from loadstone.catalogue.deployment.deployment import Worker
+from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
 from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
@@ -15,7 +15,6 @@ from loadstone.engines.mlx_lm import MlxLm
 from loadstone.engines.offline.keywords import Keywords, keywords_of
 from loadstone.engines.rules import EngineRules
 from loadstone.engines.sglang import Sglang
-from loadstone.engines.sharding.rank import Rank, ranks_of, shape_of
 from loadstone.engines.tensorrt_llm import TensorrtLlm
 from loadstone.engines.transformers import Transformers
 from loadstone.engines.vllm import Vllm
@@ -33,75 +32,47 @@ EMBEDDED = LlamaCpp.name
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)
 
 
-def rules_of(deployment: Worker) -> EngineRules:
-    """Return the rules of a deployment of one pool. Raises InputError for several, each of which
-    has its own."""
-    if isinstance(deployment, Deployment):
-        deployment = deployment.worker
-    return _ALL.get(deployment.engine, EngineRules)(deployment)
+def rules_of(worker: Worker) -> EngineRules:
+    """Return the rules of a worker's engine, with the worker in them: whoever has these asks no
+    more by its name."""
+    return _ALL.get(worker.engine, EngineRules)(worker)
 
 
-def launch_of(deployment: Worker, site: Site = ANYWHERE) -> Launch:
-    """Return the commands that start a deployment. Raises InputError where its engine cannot be
-    started so."""
-    rules = rules_of(deployment)
-    if deployment.argument("server") is not None:
-        command = triton.command(deployment, site)
-        return launch_command(msgspec.structs.replace(deployment, arguments=()), command, site)
-    rules, command = _advise(rules, site)
-    return launch_command(rules.deployment, command, site)
+def launch_of(worker: Worker, site: Site = ANYWHERE) -> Launch:
+    """Return the commands that start a worker. Raises InputError where its engine cannot be started
+    so."""
+    if worker.argument("server") is not None:
+        command = triton.command(worker, site)
+        return launch_command(msgspec.structs.replace(worker, arguments=()), command, site)
+    rules, command = _advise(rules_of(worker), site)
+    return launch_command(rules.worker, command, site)
 
 
 def _advise(rules: EngineRules, site: Site) -> tuple[EngineRules, Command]:
-    """Return the rules of the deployment as it would start, and how, with what is to be said of it;
-    see advise()."""
+    """Return the rules of the worker as it would start, and how, with what is to be said of it; see
+    advise()."""
     rules.check_launch()
-    deployment = rules.deployment
+    worker = rules.worker
     notes: list[str] = []
-    if deployment.engine in ENGINES and deployment.gpu.vendor != "any":
-        changed, notes = advise(rules, ranks(deployment))
-        if rules.loads_first and (stored := rules.weights(site).first) is not None:
-            notes += describe_loading(
-                rules, site, ranks(msgspec.structs.replace(deployment, weights_dtype=stored))
-            )
-        rules = rules_of(changed)
+    if worker.engine in ENGINES and worker.gpu.vendor != "any":
+        changed, notes = advise(rules, rules.ranks)
+        stored = rules.weights(site).first if rules.loads_first else None
+        if stored is not None:
+            loaded = rules.of(msgspec.structs.replace(worker, weights_dtype=stored))
+            notes += describe_loading(rules, site, loaded.ranks)
+        rules = rules.of(changed)
     command = rules.command(site)
     return rules, command._replace(notes=(*command.notes, *notes))
 
 
 def launch_named(text: str, site: Site) -> Launch:
-    """Return launch_of() a deployment's shorthand, at the checkpoint that it names. Raises
+    """Return launch_of() a worker's shorthand, at the checkpoint that it names. Raises
     InputError."""
-    return launch_of(parse_deployment(text), site)
+    return launch_of(parse_worker(text), site)
 
 
 def keywords_named(text: str, site: Site) -> Keywords:
     """Return what launch_named() does for the engine's own interface in Python. Raises
     InputError."""
-    rules, command = _advise(rules_of(parse_deployment(text)), site)
-    return keywords_of(rules.deployment, command, site, rules.model_name(site))
-
-
-def ranks(deployment: Worker) -> tuple[Rank, ...]:
-    """Return a rank for each pipeline stage, first to last; the last one holds the draft model too,
-    if any."""
-    rules = rules_of(deployment)
-    stages = ranks_of(
-        deployment.model,
-        shape_of(deployment),
-        deployment.weights_dtype,
-        rules.kv_dtype,
-        rules.state_dtype,
-        windows=rules.keeps_windows,
-        drafts=bool(rules.draft_layers),
-    )
-    if (drafting := deployment.drafting) is None:
-        return stages
-    last, draft = stages[-1], ranks(drafting)[0]
-    together = msgspec.structs.replace(
-        last,
-        weights_bytes=last.weights_bytes + draft.weights_bytes,
-        mxfp4_bytes=last.mxfp4_bytes + draft.mxfp4_bytes,
-        cache=last.cache + draft.cache,
-    )
-    return (*stages[:-1], together)
+    rules, command = _advise(rules_of(parse_worker(text)), site)
+    return keywords_of(rules.worker, command, site, rules.model_name(site))

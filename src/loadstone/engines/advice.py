@@ -8,7 +8,7 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines.launch import Site
 from loadstone.engines.rules import EngineRules
-from loadstone.engines.sharding.limits import GIB, count
+from loadstone.engines.sharding.limits import GIB
 from loadstone.engines.sharding.rank import Rank
 
 _SURE = 0.9
@@ -20,22 +20,22 @@ def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Worker, list[s
     """Return the deployment with a shorter context where the engine would not start with the
     model's own, and a line for each thing that is changed, or that will not do. `stages`: a rank of
     each."""
-    deployment = rules.deployment
+    worker = rules.worker
     limits = rules.limits()
     budgets = [rules.budget(rank, limits) for rank in stages]
     tightest = min(budgets, key=lambda budget: budget.kv_bytes)
     if tightest.kv_bytes <= 0:
         have, weights = tightest.total_bytes - tightest.outside_bytes, tightest.weights_bytes
-        return deployment, [
-            f"{_gib(weights)} GiB of weights on each {deployment.gpu.name} and what runs them do"
+        return worker, [
+            f"{_gib(weights)} GiB of weights on each {worker.gpu.name} and what runs them do"
             f" not fit the {_gib(have)} GiB that the engine may use; `loadstone size` tells what"
             " would"
         ]
-    given, own = count(deployment, "max_model_len", "max_seq_len"), rules.model_context
+    given, own = worker.count("max_model_len", "max_seq_len"), rules.model_context
     if given is not None and own is not None and given > own and rules.refuses_longer:
         more = rules.longer_context(given)
-        return deployment, [
-            f"a context of {given:,} is beyond the {own:,} of {deployment.model.name}: {more}"
+        return worker, [
+            f"a context of {given:,} is beyond the {own:,} of {worker.model.name}: {more}"
         ]
     wanted = given or rules.context_limit
     caches = [rules.cache(rank, limits) for rank in stages]
@@ -45,38 +45,38 @@ def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Worker, list[s
         if cache.block_bytes
     ]
     if not rules.needs_context or wanted is None or not blocks:
-        return deployment, []
+        return worker, []
     fits = min(cache.max_context(min(blocks), wanted, 1) for cache in caches if cache.block_bytes)
     if fits >= wanted:
-        return deployment, []
+        return worker, []
     if given is not None:
-        return deployment, [
+        return worker, [
             f"a request of {given:,} tokens does not fit the cache, which holds one of {fits:,}"
         ]
     shorter = max(1, int(fits * _SURE) // _WHOLE_TOKENS * _WHOLE_TOKENS or int(fits * _SURE))
-    arguments = tuple(sorted((*deployment.arguments, ("max_model_len", str(shorter)))))
+    arguments = tuple(sorted((*worker.arguments, ("max_model_len", str(shorter)))))
     note = (
         f"max_model_len={shorter}: the cache holds no request of {wanted:,} tokens, which the model"
         " allows"
     )
-    return msgspec.structs.replace(deployment, arguments=arguments), [note]
+    return msgspec.structs.replace(worker, arguments=arguments), [note]
 
 
 def describe_loading(rules: EngineRules, site: Site, first: tuple[Rank, ...]) -> list[str]:
     """Say whether weights fit that are loaded before they are quantised; `first`: ranks with
     these."""
-    deployment = rules.deployment
-    weights, total = max(rank.weights_bytes for rank in first), deployment.gpu.usable_bytes
+    worker = rules.worker
+    weights, total = max(rank.weights_bytes for rank in first), worker.gpu.usable_bytes
     stored = rules.weights(site).first
     text = (
-        f"{deployment.engine} loads {_gib(weights)} GiB of {stored} weights on each GPU before it"
+        f"{worker.engine} loads {_gib(weights)} GiB of {stored} weights on each GPU before it"
         " quantises them"
     )
     if weights < total:
         return [f"{text}, which fits"]
     return [
         f"{text}: more than its {_gib(total)} GiB; convert the checkpoint to"
-        f" {deployment.weights_dtype} first"
+        f" {worker.weights_dtype} first"
     ]
 
 

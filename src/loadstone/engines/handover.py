@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
-from loadstone.engines import ranks, rules_of
+from loadstone.engines import rules_of
 from loadstone.engines.rules import EngineRules, Handover
 from loadstone.engines.sharding.rank import CacheLayer, sequence_bytes
 
@@ -47,53 +47,51 @@ class Link(NamedTuple):
         return self.copies * sequence_bytes(self.cache, tokens) / max(1, tokens)
 
 
-def link_of(prefill: Worker, decode: Worker, rules: Handover) -> Link:
+def link_of(prefill: Worker, decode: Worker, handover: Handover) -> Link:
     """Return the way of a cache: each rank of the decode worker that serves a request (all its
     tensor-parallel ones; with latent attention each gets it whole) receives from a rank of the
     prefill worker, over its own network card.
     """
-    cache = tuple(layer for rank in ranks(decode) for layer in rank.cache)
+    cache = tuple(layer for rank in rules_of(decode).ranks for layer in rank.cache)
     pairs = min(prefill.tp, decode.tp)
     nics = (gpu.nic_bytes_per_s or _USUAL_NIC for gpu in (prefill.gpu, decode.gpu))
-    return Link(cache, decode.tp, pairs * _SHARE * min(nics), rules.latency_s)
+    return Link(cache, decode.tp, pairs * _SHARE * min(nics), handover.latency_s)
 
 
 def handover_of(deployment: Deployment) -> Handover:
     """Return how the pools of a deployment hand caches over. Raises InputError where they
     cannot."""
     prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
-    problem, rules = handover_problem(deployment), decode.handover
-    if problem is not None or rules is None:
+    handover, problem = decode.handover, next(_problems(prefill, decode), None)
+    if handover is None or problem is not None:
         raise InputError(f"{deployment.name}: {problem}")
-    asked = prefill.deployment.argument("load_balance_method") in _BALANCED
-    return rules._replace(
-        by_room=rules.by_room and not (asked and prefill.version >= rules.balances_since)
-    )
+    balanced = prefill.worker.argument("load_balance_method") in _BALANCED
+    by_room = not (balanced and prefill.version >= handover.balances_since)
+    return handover._replace(by_room=handover.by_room and by_room)
 
 
 def handover_problem(deployment: Deployment) -> str | None:
     """Return why the pools of a deployment cannot hand caches over; None where they can."""
-    prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
-    return next(_problems(prefill, decode), None)
+    return next(_problems(*(rules_of(pool.worker) for pool in deployment.pools)), None)
 
 
 def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:
     """List why the two cannot hand caches over, each with what would work (vLLM's
     nixl_connector_compatibility.md, SGLang's issue 15674)."""
-    one, other = prefill.deployment, decode.deployment
-    if one.engine != other.engine:
+    sender, receiver = prefill.worker, decode.worker
+    if sender.engine != receiver.engine:
         yield (
-            f"{one.engine} cannot hand a KV cache to {other.engine}; give both pools one engine, "
-            f"e.g. engine={other.engine}"
+            f"{sender.engine} cannot hand a KV cache to {receiver.engine}; give both pools one"
+            f" engine, e.g. engine={receiver.engine}"
         )
         return
-    engine, rules = other.engine, decode.handover
-    if rules is None:
+    engine, handover = receiver.engine, decode.handover
+    if handover is None:
         yield f"{engine} has no prefill and decode apart; vllm, sglang and tensorrt-llm have"
         return
-    if min(prefill.version, decode.version) < rules.since:
+    if min(prefill.version, decode.version) < handover.since:
         yield (
-            f"{engine} hands caches over since {'.'.join(map(str, rules.since))}; write a later"
+            f"{engine} hands caches over since {'.'.join(map(str, handover.since))}; write a later"
             " version="
         )
     if prefill.kv_dtype != decode.kv_dtype:
@@ -105,22 +103,22 @@ def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:
         yield (
             "vllm hands caches over between equal versions alone; write one version= for both pools"
         )
-    if any(run.states for run in other.model.kinds) and one.tp != other.tp:
+    if any(run.states for run in receiver.model.kinds) and sender.tp != receiver.tp:
         yield (
-            f"tp{one.tp} and tp{other.tp}: recurrent states are handed over between equal tp alone;"
-            " write one tp"
+            f"tp{sender.tp} and tp{receiver.tp}: recurrent states are handed over between equal tp"
+            " alone; write one tp"
         )
     if (
         engine != "tensorrt-llm"
-        and not other.model.has_latent_attention
-        and gcd(one.tp, other.tp) < min(one.tp, other.tp)
+        and not receiver.model.has_latent_attention
+        and gcd(sender.tp, receiver.tp) < min(sender.tp, receiver.tp)
     ):
         yield (
-            f"tp{one.tp} and tp{other.tp}: {engine} cuts KV heads only where one tp divides the"
-            " other"
+            f"tp{sender.tp} and tp{receiver.tp}: {engine} cuts KV heads only where one tp divides"
+            " the other"
         )
-    if other.pp > 1:
+    if receiver.pp > 1:
         yield (
-            f"a decode worker with pp{other.pp} is not simulated; write tp or attention-dp in its"
-            " place"
+            f"a decode worker with pp{receiver.pp} is not simulated; write tp or attention-dp in"
+            " its place"
         )

@@ -21,7 +21,6 @@ from loadstone.catalogue.deployment.deployment import Draft, Worker
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import ENGINES
 from loadstone.core.errors import InputError
-from loadstone.engines.sharding.limits import switched
 from loadstone.workload.options import StartOptions
 
 Runtime = Literal["docker", "podman", "enroot", "pyxis", "apptainer"]
@@ -240,16 +239,15 @@ def quote_word(word: str) -> str:
     return f'"$HOME"/{shlex.quote(word[2:])}' if word.startswith("~/") else shlex.quote(word)
 
 
-def launch_command(deployment: Worker, command: Command, site: Site) -> Launch:
+def launch_command(worker: Worker, command: Command, site: Site) -> Launch:
     """Return the commands of all nodes. Raises InputError: a container without an image, something
     that is no flag."""
-    addresses = addresses_of(deployment, site)
-    if len(addresses) != deployment.nodes:
+    addresses = addresses_of(worker, site)
+    if len(addresses) != worker.nodes:
         raise InputError(
-            f"{len(addresses)} nodes are named, and the deployment has {deployment.nodes}; name"
-            " each"
+            f"{len(addresses)} nodes are named, and the deployment has {worker.nodes}; name each"
         )
-    alone = deployment.nodes == 1 and site.runtime is None
+    alone = worker.nodes == 1 and site.runtime is None
     port = site.port or command.port
     if not 1 <= port <= _LAST_PORT:
         raise InputError(
@@ -282,25 +280,25 @@ def launch_command(deployment: Worker, command: Command, site: Site) -> Launch:
             site.image,
             _SHM,
             tuple(mounts),
-            deployment.gpu.vendor,
+            worker.gpu.vendor,
             site.devices,
             site.options,
         )
     ranks = []
     for i, address in enumerate(addresses):
         flags = [*command.flags, *listening, *(command.nodes[i] if command.nodes else [])]
-        flags += launch_flags(deployment, command, site)
+        flags += launch_flags(worker, command, site)
         words = _spell_words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
         own = {**({command.own_address: address} if command.own_address else {}), **environment}
         if container is not None:
-            where = (f"--nodelist={address}",) if deployment.nodes > 1 or site.role else ()
+            where = (f"--nodelist={address}",) if worker.nodes > 1 or site.role else ()
             argv = _wrap_in_container(
                 container, command, argv, own, (f"loadstone-{port}-{i}", *where)
             )
         ranks.append(RankCommand(address, tuple(argv), {} if container else own))
     return Launch(
-        engine=deployment.engine,
+        engine=worker.engine,
         ranks=tuple(ranks),
         url=f"http://{site.host if alone and not site.role else addresses[0]}:{port}",
         container=container,
@@ -313,12 +311,12 @@ def launch_command(deployment: Worker, command: Command, site: Site) -> Launch:
     )
 
 
-def addresses_of(deployment: Worker, site: Site) -> tuple[str, ...]:
+def addresses_of(worker: Worker, site: Site) -> tuple[str, ...]:
     """Return the address of every node, rank 0 first: as they are named, else placeholders; this
     machine where it is the only one."""
-    if deployment.nodes == 1:
+    if worker.nodes == 1:
         return site.nodes[:1] if site.role else (HERE,)
-    return site.nodes or tuple(f"node{i}" for i in range(deployment.nodes))
+    return site.nodes or tuple(f"node{i}" for i in range(worker.nodes))
 
 
 def _spell_words(flags: Flags, underscores: bool) -> list[str]:
@@ -334,30 +332,28 @@ def _spell_words(flags: Flags, underscores: bool) -> list[str]:
     return words
 
 
-def launch_rows(deployment: Worker) -> Iterator[tuple[str, str | bool]]:
+def launch_rows(worker: Worker) -> Iterator[tuple[str, str | bool]]:
     """Yield the deployment's arguments that only launching knows, by the spelling of the engine's
     command line. Raises InputError for a switch that is neither true nor false."""
-    engine = ENGINES[deployment.engine]
-    for name, text in deployment.arguments:
+    engine = ENGINES[worker.engine]
+    for name, text in worker.arguments:
         if engine.launch.get(name):
-            on = switched(deployment, name) if name in engine.switches else None
+            on = worker.switch(name) if name in engine.switches else None
             yield engine.launch[name], text if on is None else on
 
 
-def launch_settings(deployment: Worker) -> Iterator[tuple[str, str | int | bool]]:
+def launch_settings(worker: Worker) -> Iterator[tuple[str, str | int | bool]]:
     """Yield those rows of launch_rows() that are keys of a file of settings:
     `moe_config.backend`."""
-    for spelling, value in launch_rows(deployment):
+    for spelling, value in launch_rows(worker):
         if spelling.startswith(_SETTINGS):
             number = isinstance(value, str) and value.isascii() and value.isdigit()
             yield spelling.removeprefix(_SETTINGS), int(value) if number else value
 
 
-def launch_flags(
-    deployment: Worker, command: Command, site: Site
-) -> Iterator[tuple[str, str | bool]]:
+def launch_flags(worker: Worker, command: Command, site: Site) -> Iterator[tuple[str, str | bool]]:
     """Yield the flags of launch_rows()."""
-    for today, value in launch_rows(deployment):
+    for today, value in launch_rows(worker):
         spelling = command.renamed.get(today, today)
         if not spelling or spelling.startswith(_SETTINGS):
             continue
@@ -510,27 +506,25 @@ class Weights(NamedTuple):
 
 
 def choose_weights(
-    deployment: Worker, site: Site, reads: Callable[[Checkpoint], bool], quantises: bool
+    worker: Worker, site: Site, reads: Callable[[Checkpoint], bool], quantises: bool
 ) -> Weights:
     """Return the checkpoint that was named, in the deployment's precision: as it is, as somebody
     publishes it, by what the engine does when it loads, or a folder into which it must be
     converted. Raises InputError.
     """
-    model, wanted = deployment.model, deployment.weights_dtype
+    model, wanted = worker.model, worker.weights_dtype
     if site.model is not None:
         return Weights(site.model, model.kv_dtype)
-    named = named_checkpoint(model, deployment.named)
+    named = named_checkpoint(model, worker.named)
     if wanted == named.weights:
         return Weights(named.name, named.kv)
     if wanted in DTYPES and named.weights in DTYPES:
         return Weights(named.name, named.kv, [("dtype", DTYPES[wanted])])
     known = [
-        each
-        for each in published(model, deployment.named)
-        if each.weights == wanted and reads(each)
+        each for each in published(model, worker.named) if each.weights == wanted and reads(each)
     ]
     if known:
-        chosen = min(known, key=lambda each: each.kv != deployment.kv_dtype)
+        chosen = min(known, key=lambda each: each.kv != worker.kv_dtype)
         tuned = bool(TUNED.search(chosen.name.lower())) and not TUNED.search(named.name.lower())
         note = f"{named.name} is in {named.weights}; in {wanted} it is published as {chosen.name}"
         return Weights(
@@ -540,7 +534,7 @@ def choose_weights(
         return Weights(named.name, named.kv, [("quantization", "fp8")], first=named.weights)
     folder = f"./{named.name.rpartition('/')[2]}-{wanted}"
     note = (
-        f"no checkpoint of {named.name} in {wanted} is known that {deployment.engine} reads, and it"
+        f"no checkpoint of {named.name} in {wanted} is known that {worker.engine} reads, and it"
         " makes none"
     )
     return Weights(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
-from loadstone.engines.sharding.limits import BatchLimits, Budget, count, switched
+from loadstone.engines.sharding.limits import BatchLimits, Budget
 from loadstone.engines.sharding.rank import Rank
 
 SLOTS = 4
@@ -35,37 +35,37 @@ class LlamaCpp(EngineRules):
 
     @property
     def slots(self) -> int:
-        return count(self.deployment, "parallel") or SLOTS
+        return self.worker.count("parallel") or SLOTS
 
     @property
     def cache_tokens(self) -> int:
         """Return the cells of all slots. `max_model_len`, which is not llama.cpp's word, is one
         slot's."""
-        total = count(self.deployment, "ctx_size")
-        each = count(self.deployment, "max_model_len", "max_seq_len")
+        total = self.worker.count("ctx_size")
+        each = self.worker.count("max_model_len", "max_seq_len")
         if total is None and each is not None:
             total = each * self.slots
-        return total or self.deployment.model.max_context_tokens or UNKNOWN_CONTEXT_TOKENS
+        return total or self.worker.model.max_context_tokens or UNKNOWN_CONTEXT_TOKENS
 
     @property
     def context_limit(self) -> int | None:
         """Return a context no longer than a slot, where the slots' cache was sized by
         `ctx_size`."""
-        limit, total = super().context_limit, count(self.deployment, "ctx_size")
+        limit, total = super().context_limit, self.worker.count("ctx_size")
         if total is None:
             return limit
         slot = max(1, total // self.slots)
         return slot if limit is None else min(limit, slot)
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
-        batch_tokens = count(self.deployment, "batch_size") or BATCH_TOKENS
+        batch_tokens = self.worker.count("batch_size") or BATCH_TOKENS
         return BatchLimits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         """Return logits of every slot and the widest of a piece's intermediate results, in 32 bits;
         a state of every slot. What the cache leaves is outside: it is never asked for.
         """
-        total, model = self.deployment.gpu.usable_bytes, self.deployment.model
+        total, model = self.worker.gpu.usable_bytes, self.worker.model
         piece = min(MICRO_BATCH_TOKENS, limits.max_batched_tokens)
         activation = float(_FLOAT_BYTES * model.vocab * max(limits.max_seqs, piece))
         states = limits.max_seqs * sum(layer.count * layer.state_bytes for layer in rank.cache)
@@ -83,19 +83,19 @@ class LlamaCpp(EngineRules):
         """Return `llama-server` with a GGUF file."""
         if site.model is None:
             raise InputError("llama.cpp loads a GGUF file; name one with --model")
-        if self.deployment.tp > 1 and self.deployment.pp > 1:
+        if self.worker.tp > 1 and self.worker.pp > 1:
             raise InputError("llama.cpp cuts layers or deals them, not both; leave out tp or pp")
         cache = self.kv_flag({"fp32": "f32", "bf16": "bf16", "fp16": "f16", "int8": "q8_0"}, site)
         flags: Flags = [
             ("alias", site.served_name),
             ("parallel", self.slots),
             ("ctx-size", self.cache_tokens),
-            ("batch-size", count(self.deployment, "batch_size")),
+            ("batch-size", self.worker.count("batch_size")),
             ("cache-type-k", cache),
             ("cache-type-v", cache),
-            ("no-cache-prompt", switched(self.deployment, "prefix_caching") is False),
+            ("no-cache-prompt", self.worker.switch("prefix_caching") is False),
             # Over all GPUs it sees it otherwise deals layers, which is pp.
-            ("split-mode", "tensor" if self.deployment.tp > 1 else None),
+            ("split-mode", "tensor" if self.worker.tp > 1 else None),
             ("metrics", True),
             # The old name of --no-ui: old and new versions know it.
             ("no-webui", True),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from loadstone.engines.launch import Command, Flags, Site, name_draft
 from loadstone.engines.rules import EngineRules
-from loadstone.engines.sharding.limits import count, is_speculative
 
 
 class MlxLm(EngineRules):
@@ -15,13 +14,13 @@ class MlxLm(EngineRules):
     def command(self, site: Site) -> Command:
         """Return its command: it serves under the name that it loads; /v1/models lists its
         cache."""
-        guessed, draft = is_speculative(self.deployment), self.deployment.draft
+        guessed, draft = self.worker.is_speculative, self.worker.draft
         flags: Flags = [
             ("kv-bits", self.kv_flag({"int8": "8"}, site)),
             ("draft-model", name_draft(draft) if draft else None),
             (
                 "num-draft-tokens",
-                count(self.deployment, "num_speculative_tokens") if guessed else None,
+                self.worker.count("num_speculative_tokens") if guessed else None,
             ),
         ]
         weights = self.weights(site)

@@ -10,8 +10,9 @@ alone.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -27,13 +28,8 @@ from loadstone.engines.sharding.limits import (
     BatchLimits,
     Budget,
     Version,
-    count,
-    is_speculative,
-    memory_size,
-    switched,
-    version_of,
 )
-from loadstone.engines.sharding.rank import Rank
+from loadstone.engines.sharding.rank import Rank, ranks_of, shape_of
 
 Order = Literal["mixed", "prefill-first", "static"]
 Route = Literal["least-busy", "round-robin", "prefix", "hashed"]
@@ -227,12 +223,17 @@ class EngineRules:
     router_in_image: ClassVar[bool] = True
     spelled: ClassVar[frozenset[str]] = _COMMON
 
-    def __init__(self, deployment: Worker) -> None:
-        self.deployment = deployment
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def of(self, worker: Worker) -> Self:
+        """Return the rules of another worker of the same engine."""
+        return type(self)(worker)
 
     @property
     def version(self) -> Version:
-        return version_of(self.deployment, self.newest)
+        match = re.search(r"[0-9]{1,6}(?:\.[0-9]{1,6}){1,2}", self.worker.engine_version or "")
+        return tuple(map(int, match[0].split("."))) if match else self.newest
 
     @property
     def era(self) -> str:
@@ -245,12 +246,10 @@ class EngineRules:
     def model_context(self) -> int | None:
         """Return the longest context that the model was made for, or that its config is overridden
         to. Raises InputError for an override that is not understood."""
-        own, text = (
-            self.deployment.model.max_context_tokens,
-            self.deployment.argument(self.overrides),
-        )
+        made_for = self.worker.model.max_context_tokens
+        text = self.worker.argument(self.overrides)
         if text is None:
-            return own
+            return made_for
         try:
             overrides = msgspec.json.decode(text, type=_Overrides)
         except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -259,7 +258,7 @@ class EngineRules:
                 " rope_scaling and "
                 f'max_position_embeddings here, e.g. {{"max_position_embeddings": 65536}}'
             ) from None
-        limit = overrides.max_position_embeddings or own
+        limit = overrides.max_position_embeddings or made_for
         scaling = overrides.rope_parameters or overrides.rope_scaling
         if scaling is None or limit is None or (scaling.rope_type or scaling.type) in _UNSCALED:
             return limit
@@ -272,9 +271,9 @@ class EngineRules:
 
     def longer_context(self, context_tokens: int) -> str:
         """Return what would make the model's context so long: the argument, or a config.json."""
-        own = self.model_context or context_tokens
-        scaling = f'"rope_type":"yarn","factor":{math.ceil(context_tokens / own)}.0'
-        scaling += f',"original_max_position_embeddings":{own}'
+        present = self.model_context or context_tokens
+        scaling = f'"rope_type":"yarn","factor":{math.ceil(context_tokens / present)}.0'
+        scaling += f',"original_max_position_embeddings":{present}'
         if self.overrides:
             return f'{self.overrides}={{"rope_parameters":{{{scaling}}}}}'
         return f'a config.json with "rope_parameters": {{{scaling}}}'
@@ -283,10 +282,36 @@ class EngineRules:
     def context_limit(self) -> int | None:
         """Return the longest context in tokens: the model's own, or the engine's where it was given
         a shorter one."""
-        limits = (self.model_context, count(self.deployment, "max_model_len", "max_seq_len"))
+        limits = (self.model_context, self.worker.count("max_model_len", "max_seq_len"))
         return min((limit for limit in limits if limit is not None), default=None)
 
     # --- memory -----------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """Return a rank for each pipeline stage, first to last; the last one holds the draft model
+        too, if any."""
+        worker = self.worker
+        stages = ranks_of(
+            worker.model,
+            shape_of(worker),
+            worker.weights_dtype,
+            self.kv_dtype,
+            self.state_dtype,
+            windows=self.keeps_windows,
+            drafts=bool(self.draft_layers),
+        )
+        drafting = worker.drafting
+        if drafting is None:
+            return stages
+        last, draft = stages[-1], self.of(drafting).ranks[0]
+        together = msgspec.structs.replace(
+            last,
+            weights_bytes=last.weights_bytes + draft.weights_bytes,
+            mxfp4_bytes=last.mxfp4_bytes + draft.mxfp4_bytes,
+            cache=last.cache + draft.cache,
+        )
+        return (*stages[:-1], together)
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
         """Return its limits; `context_tokens`: the longest request it is made for; None: the
@@ -323,7 +348,7 @@ class EngineRules:
     @property
     def kv_dtype(self) -> str:
         """Return what the KV cache is kept in."""
-        return self.deployment.kv_dtype or self.deployment.model.kv_dtype
+        return self.worker.kv_dtype or self.worker.model.kv_dtype
 
     @property
     def state_dtype(self) -> str:
@@ -348,18 +373,18 @@ class EngineRules:
         the deployment guesses tokens by them, and not by a draft model beside the checkpoint
         (Worker.drafting).
         """
-        deployment = self.deployment
-        own = is_speculative(deployment) and deployment.draft is None
-        return deployment.model.draft_layers if own and self.counts_drafts else ()
+        worker = self.worker
+        own = worker.is_speculative and worker.draft is None
+        return worker.model.draft_layers if own and self.counts_drafts else ()
 
     # --- what it refuses: one line each, with what would work -------------------------------------
 
     def hardware_refusal(self) -> str | None:
         """Return why it does not run on this GPU, or not with these weights; which other engines do
         is said elsewhere."""
-        gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
+        gpu, weights = self.worker.gpu, self.worker.weights_dtype
         if self.marlin and gpu.architecture == "Volta" and weights in _NOT_IN_MARLIN:
-            engine = self.deployment.engine
+            engine = self.worker.engine
             return (
                 f"{engine} has no kernels for {weights} weights on a {gpu.name}; bf16 or int4 would"
                 " work"
@@ -369,7 +394,7 @@ class EngineRules:
     def cache_refusal(self) -> str | None:
         """Return why it cannot keep a KV cache in the deployment's precision, or not on this
         GPU."""
-        engine, kv, gpu = self.deployment.engine, self.deployment.kv_dtype, self.deployment.gpu
+        engine, kv, gpu = self.worker.engine, self.worker.kv_dtype, self.worker.gpu
         known = self.cache_dtypes
         if known and kv not in known:
             return (
@@ -387,24 +412,22 @@ class EngineRules:
 
     def offload_refusal(self) -> str | None:
         """Return why it cannot keep KV blocks where the deployment says."""
-        deployment = self.deployment
-        host, disk = (memory_size(deployment, name) for name in ("kv_host", "kv_disk"))
+        worker = self.worker
+        host, disk = (worker.memory_bytes(name) for name in ("kv_host", "kv_disk"))
         if host is None and disk is None:
             return None
         offload = self.offload
         if offload is None:
             name = "kv_host" if host is not None else "kv_disk"
             return (
-                f"{name}: {deployment.engine} keeps no KV cache outside of the GPUs here; leave it"
+                f"{name}: {worker.engine} keeps no KV cache outside of the GPUs here; leave it"
                 " out, or use vllm"
             )
         if host is None:
             return "kv_disk lies below the host's memory; give kv_host too"
         if disk is not None and not offload.disk:
-            return (
-                f"kv_disk: {deployment.engine} is not simulated with one; leave it out, or use vllm"
-            )
-        if switched(deployment, "prefix_caching") is False:
+            return f"kv_disk: {worker.engine} is not simulated with one; leave it out, or use vllm"
+        if worker.switch("prefix_caching") is False:
             return (
                 "kv_host: nothing is found again without a prefix cache; leave out prefix_caching=0"
             )
@@ -425,12 +448,12 @@ class EngineRules:
     def batches_under_way(self) -> int:
         """Return how many batches one engine works on at a time: one for each stage of a
         pipeline."""
-        return max(1, self.deployment.pp)
+        return max(1, self.worker.pp)
 
     @property
     def is_eager(self) -> bool:
         """Return whether decode steps run without CUDA graphs: told so, or too old to have them."""
-        return switched(self.deployment, "enforce_eager") is True
+        return self.worker.switch("enforce_eager") is True
 
     @property
     def graph_tokens(self) -> int:
@@ -454,13 +477,13 @@ class EngineRules:
     def uneven_share(self) -> float:
         """Return the standard deviation of the tokens that the ranks of wide experts get, as a part
         of their mean; below 0: as in measured engines, which place experts as they come."""
-        return EPLB_UNEVEN if switched(self.deployment, "eplb") else -1.0
+        return EPLB_UNEVEN if self.worker.switch("eplb") else -1.0
 
     @property
     def overlaps_halves(self) -> bool:
         """Return whether one half of a batch is computed while the tokens of the other are on their
         way."""
-        return switched(self.deployment, "two_batch_overlap") is True
+        return self.worker.switch("two_batch_overlap") is True
 
     def uncovered(self) -> list[str]:
         """Return what of the deployment no measurement covers, in this engine's own ways."""
@@ -477,7 +500,7 @@ class EngineRules:
     def command(self, site: Site) -> Command:
         """Return its command line for the deployment at `site`. Raises InputError where it cannot
         be had, or not so."""
-        engine = self.deployment.engine
+        engine = self.worker.engine
         raise InputError(
             f"{engine} is not started from here; start it yourself, and give `bench` its URL"
         )
@@ -485,7 +508,7 @@ class EngineRules:
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return the command line of the router before the `workers` of its pools. Raises
         InputError."""
-        raise InputError(f"{self.deployment.engine} has no router between pools")
+        raise InputError(f"{self.worker.engine} has no router between pools")
 
     def model_name(self, site: Site) -> str:
         """Return what the engine is told to load."""
@@ -494,59 +517,53 @@ class EngineRules:
     def weights(self, site: Site) -> Weights:
         """Return the checkpoint that it loads, and how it gets the deployment's precision. Raises
         InputError."""
-        return choose_weights(self.deployment, site, self.reads, self.quantises)
+        return choose_weights(self.worker, site, self.reads, self.quantises)
 
     def reads(self, checkpoint: Checkpoint) -> bool:
         """Return whether it reads what others publish in a precision of their own, on this GPU."""
         makers = {"nvidia": "nvidia", "amd": "amd"}
-        vendor = makers.get(checkpoint.publisher, self.deployment.gpu.vendor)
-        return bool(self.cache_dtypes) and vendor == self.deployment.gpu.vendor
+        vendor = makers.get(checkpoint.publisher, self.worker.gpu.vendor)
+        return bool(self.cache_dtypes) and vendor == self.worker.gpu.vendor
 
     def kv_flag(self, names: Mapping[str, str], site: Site) -> str | None:
         """Return how the engine spells the precision of its KV cache; None where that is the
         checkpoint's. Raises InputError."""
-        kv = self.deployment.kv_dtype
-        if kv == self.deployment.model.kv_dtype == self.weights(site).kv:
+        kv = self.worker.kv_dtype
+        if kv == self.worker.model.kv_dtype == self.weights(site).kv:
             return None
         if kv not in names:
             raise InputError(
-                f"kv={kv}: {self.deployment.engine} takes {', '.join(names)}; leave it out for"
-                " its own"
+                f"kv={kv}: {self.worker.engine} takes {', '.join(names)}; leave it out for its own"
             )
         return names[self.kv_dtype if self.kv_dtype in names else kv]
 
     def check_launch(self) -> None:
         """Raises InputError for what its command line cannot say: what the engine does not have,
         and what simulations alone have, to contrast with what engines do."""
-        deployment = self.deployment
-        if (refusal := self.offload_refusal()) is not None:
+        worker = self.worker
+        refusal = self.offload_refusal()
+        if refusal is not None:
             raise InputError(refusal)
-        if deployment.argument("kv_disk") is not None:
+        if worker.argument("kv_disk") is not None:
             raise InputError(
                 "kv_disk: no command here says that; start the engine yourself, and give `bench`"
                 " its URL"
             )
         counts = ("tp", "pp", "dp", "ep", "nodes")
-        wanted = [name for name in counts if getattr(deployment, name) > 1]
-        wanted += ["attention-dp"] if deployment.attention_dp else []
-        wanted += ["kv"] if deployment.kv_dtype != deployment.model.kv_dtype else []
-        wanted += [name for name, _ in deployment.arguments if name in _COMMON]
+        wanted = [name for name in counts if getattr(worker, name) > 1]
+        wanted += ["attention-dp"] if worker.attention_dp else []
+        wanted += ["kv"] if worker.kv_dtype != worker.model.kv_dtype else []
+        wanted += [name for name, _ in worker.arguments if name in _COMMON]
         for name in wanted:
             if name not in self.spelled:
-                raise InputError(
-                    f"{name}: no command of {deployment.engine} says that; leave it out"
-                )
-        if (
-            is_speculative(deployment)
-            and deployment.draft is None
-            and not deployment.model.draft_layers
-        ):
+                raise InputError(f"{name}: no command of {worker.engine} says that; leave it out")
+        if worker.is_speculative and worker.draft is None and not worker.model.draft_layers:
             raise InputError(
-                f"num_speculative_tokens: {deployment.model.name} has no layers that guess tokens;"
+                f"num_speculative_tokens: {worker.model.name} has no layers that guess tokens;"
                 " name a smaller model with draft=MODEL, or leave it out"
             )
         for name, choices in CHOICES.items():
-            value = self.deployment.argument(name)
+            value = self.worker.argument(name)
             if value is not None and value != choices[0]:
                 raise InputError(
                     f"{name}={value}: no engine does so, it can only be simulated; leave it out"

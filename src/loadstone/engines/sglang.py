@@ -20,11 +20,6 @@ from loadstone.engines.sharding.limits import (
     MIB,
     BatchLimits,
     Budget,
-    count,
-    fraction,
-    is_speculative,
-    memory_size,
-    switched,
 )
 from loadstone.engines.sharding.rank import Rank
 
@@ -175,9 +170,9 @@ class Sglang(EngineRules):
         `max_seqs` here is the graphs' largest batch; what may run at once follows from the cache,
         see max_seqs(). Before 0.5: 2048 tokens below 25 GB, else 8192.
         """
-        deployment = self.deployment
-        gib = deployment.gpu.usable_bytes / GIB
-        many = deployment.moe_ranks >= 4
+        worker = self.worker
+        gib = worker.gpu.usable_bytes / GIB
+        many = worker.moe_ranks >= 4
         if gib < 20:
             chunk, graph = 2048, 8
         elif gib < 60:
@@ -187,34 +182,31 @@ class Sglang(EngineRules):
         else:
             chunk, graph = 16_384, 512
         if self.version < (0, 5):
-            chunk = 2048 if deployment.gpu.usable_bytes < 25e9 else 8192
+            chunk = 2048 if worker.gpu.usable_bytes < 25e9 else 8192
         return BatchLimits(
-            block_tokens=count(deployment, "page_size") or 1,
-            max_batched_tokens=count(deployment, "chunked_prefill_size", "max_prefill_tokens")
-            or chunk,
-            max_seqs=count(deployment, "cuda_graph_max_bs") or graph,
+            block_tokens=worker.count("page_size") or 1,
+            max_batched_tokens=worker.count("chunked_prefill_size", "max_prefill_tokens") or chunk,
+            max_seqs=worker.count("cuda_graph_max_bs") or graph,
         )
 
     def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return 2048, up to 4096 where the cache holds that many at 512 per whole context; of all
         replicas 48 where tokens are guessed, and 256 of DeepSeek-V4.
         """
-        deployment = self.deployment
-        given = count(deployment, "max_running_requests")
-        if given is None and deployment.model.model_type == "deepseek_v4":
+        worker = self.worker
+        given = worker.count("max_running_requests")
+        if given is None and worker.model.model_type == "deepseek_v4":
             given = _COMPRESSED_SEQS
-        elif given is None and is_speculative(deployment):
+        elif given is None and worker.is_speculative:
             given = SPECULATIVE_SEQS
         if given is not None:
-            return max(
-                1, min(given // (deployment.dp if deployment.attention_dp else 1), kv_tokens // 2)
-            )
-        context = count(deployment, "max_model_len", "max_seq_len") or self.model_context or 131_072
+            return max(1, min(given // (worker.dp if worker.attention_dp else 1), kv_tokens // 2))
+        context = worker.count("max_model_len", "max_seq_len") or self.model_context or 131_072
         return max(1, min(max(min(kv_tokens * 512 // context, 4096), 2048), kv_tokens // 2))
 
     @property
     def most_kv_tokens(self) -> int | None:
-        return count(self.deployment, "max_total_tokens")
+        return self.worker.count("max_total_tokens")
 
     def static_fraction(self, limits: BatchLimits) -> float:
         """Return mem_fraction_static where nothing is said: (memory − reserved) / memory, to three
@@ -228,12 +220,12 @@ class Sglang(EngineRules):
         The chunk is that of all ranks together: it is dealt out after this
         (_handle_data_parallelism).
         """
-        deployment = self.deployment
-        given = fraction(deployment, "mem_fraction_static")
+        worker = self.worker
+        given = worker.fraction("mem_fraction_static")
         if given is not None:
             return given
-        total = deployment.gpu.usable_bytes / MIB
-        ranks = deployment.moe_ranks * deployment.pp
+        total = worker.gpu.usable_bytes / MIB
+        ranks = worker.moe_ranks * worker.pp
         if self._sized_after_capture:
             reserved = 1536 + ranks / 8 * 1024
         else:
@@ -241,16 +233,16 @@ class Sglang(EngineRules):
             reserved += self._graphs_mib(limits)
             if total > 60 * 1024:
                 reserved = max(reserved, 10 * 1024)
-            if is_speculative(deployment) and deployment.draft is None and not self.counts_drafts:
+            if worker.is_speculative and worker.draft is None and not self.counts_drafts:
                 reserved += _DRAFT_MIB
         return max(0.001, round((total - reserved) / total, 3))
 
     @property
     def _sized_after_capture(self) -> bool:
-        graphs = not switched(self.deployment, "enforce_eager")
+        graphs = not self.worker.switch("enforce_eager")
         return (
             graphs
-            and not self.deployment.model.has_latent_attention
+            and not self.worker.model.has_latent_attention
             and self.version >= _AFTER_CAPTURE_SINCE
         )
 
@@ -258,23 +250,21 @@ class Sglang(EngineRules):
         """Return what it expects of its graphs itself: 2 per sequence of the largest batch, with
         attention-DP 3 (4.5 above 300) more for every replica's; for prefill 8 per captured size,
         with MLA 1536."""
-        deployment = self.deployment
-        if switched(deployment, "enforce_eager"):
+        worker = self.worker
+        if worker.switch("enforce_eager"):
             return 0.0
         total = float(_GRAPH_MIB_PER_SEQ * limits.max_seqs)
-        if deployment.attention_dp:
-            total += limits.max_seqs * deployment.dp * (4.5 if limits.max_seqs > 300 else 3)
-        if deployment.model.has_latent_attention:
+        if worker.attention_dp:
+            total += limits.max_seqs * worker.dp * (4.5 if limits.max_seqs > 300 else 3)
+        if worker.model.has_latent_attention:
             return total + 1536
         return total + _GRAPH_MIB_PER_PREFILL_SIZE * _prefill_sizes(limits.max_batched_tokens)
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         """Return its budget: activations have no piece of their own here: the slack that
         mem_fraction_static leaves is for them."""
-        deployment, total = self.deployment, self.deployment.gpu.usable_bytes
-        several = deployment.gpus > 1 and (
-            deployment.tp * deployment.pp > 1 or deployment.attention_dp
-        )
+        worker, total = self.worker, self.worker.gpu.usable_bytes
+        several = worker.gpus > 1 and (worker.tp * worker.pp > 1 or worker.attention_dp)
         context = CONTEXT_TP_BYTES if several else CONTEXT_BYTES
         graphs = self._graphs_mib(limits) * MIB if self._sized_after_capture else 0.0
         slack = (total - context) * (1 - self.static_fraction(limits))
@@ -295,7 +285,7 @@ class Sglang(EngineRules):
     def _shares_states(self) -> bool:
         return (
             self.version >= _SHARES_STATES_SINCE
-            and switched(self.deployment, "prefix_caching") is not False
+            and self.worker.switch("prefix_caching") is not False
         )
 
     def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
@@ -303,7 +293,7 @@ class Sglang(EngineRules):
 
     @property
     def keeps_windows(self) -> bool:
-        return self.deployment.model.model_type in _WINDOWED
+        return self.worker.model.model_type in _WINDOWED
 
     @property
     def counts_drafts(self) -> bool:
@@ -312,7 +302,7 @@ class Sglang(EngineRules):
     @property
     def offload(self) -> Offload:
         """Return HiCache's, which writes as `hicache_write_policy` says."""
-        write = self.deployment.argument("hicache_write_policy") or "write_through"
+        write = self.worker.argument("hicache_write_policy") or "write_through"
         if write not in ("write_through", "write_back"):
             raise InputError(
                 f"hicache_write_policy={write!r}: is not known; use write_through or write_back"
@@ -320,7 +310,7 @@ class Sglang(EngineRules):
         return Offload("overlap", "evicted" if write == "write_back" else "through")
 
     def draft_refusal(self) -> str | None:
-        both = self.deployment.draft is not None and self.deployment.attention_dp
+        both = self.worker.draft is not None and self.worker.attention_dp
         return (
             "sglang takes no draft model with attention-dp; leave one of the two out"
             if both
@@ -335,9 +325,9 @@ class Sglang(EngineRules):
             "prefill-first",
             keep_free=1.0 if exact else KEEP_FREE,
             route="round-robin",
-            poll_steps=count(self.deployment, "scheduler_recv_interval") or 0,
+            poll_steps=self.worker.count("scheduler_recv_interval") or 0,
         )
-        if not self.deployment.attention_dp:
+        if not self.worker.attention_dp:
             return alone
         keep_free = 1.0 if exact else KEEP_FREE * DP_CONSERVATIVENESS
         return alone._replace(
@@ -348,9 +338,9 @@ class Sglang(EngineRules):
     def _sharing_ranks(self) -> int:
         """Return among how many --chunked-prefill-size is dealt out: all ranks with attention-DP
         since 0.4.4; before, each had half of it."""
-        if not self.deployment.attention_dp:
+        if not self.worker.attention_dp:
             return 1
-        return self.deployment.dp if self.version >= (0, 4, 4) else 2
+        return self.worker.dp if self.version >= (0, 4, 4) else 2
 
     @property
     def graph_tokens(self) -> int:
@@ -361,23 +351,18 @@ class Sglang(EngineRules):
         until its pull request 22128; DeepSeek on 0.5.12 still has 212 ms to a first token then, 85
         without).
         """
-        deployment, model = self.deployment, self.deployment.model
+        worker, model = self.worker, self.worker.model
         if self.is_eager or self.version < _PROMPT_GRAPHS_SINCE:
             return 0
-        if switched(deployment, "disable_piecewise_cuda_graph"):
+        if worker.switch("disable_piecewise_cuda_graph"):
             return 0
-        if (
-            deployment.ep > 1
-            or deployment.attention_dp
-            or deployment.pp > 1
-            or model.vision_parameters
-        ):
+        if worker.ep > 1 or worker.attention_dp or worker.pp > 1 or model.vision_parameters:
             return 0
-        if deployment.gpu.vendor != "nvidia" or is_speculative(deployment):
+        if worker.gpu.vendor != "nvidia" or worker.is_speculative:
             return 0
         latent = any(isinstance(run.attention, LatentAttention) for run in model.kinds)
         chunk = _LATENT_GRAPH_TOKENS if latent else self.limits().max_batched_tokens
-        return count(deployment, "piecewise_cuda_graph_max_tokens") or chunk
+        return worker.count("piecewise_cuda_graph_max_tokens") or chunk
 
     @property
     def graph_seqs(self) -> int:
@@ -385,22 +370,20 @@ class Sglang(EngineRules):
 
     @property
     def padded_seqs(self) -> int:
-        return 0 if self.is_eager else count(self.deployment, "cuda_graph_bs") or 0
+        return 0 if self.is_eager else self.worker.count("cuda_graph_bs") or 0
 
     @property
     def uneven_share(self) -> float:
         return (
-            0.0
-            if self.deployment.argument("ep_dispatch_algorithm") == "fake"
-            else super().uneven_share
+            0.0 if self.worker.argument("ep_dispatch_algorithm") == "fake" else super().uneven_share
         )
 
     def uncovered(self) -> list[str]:
-        deployment, found = self.deployment, []
-        if deployment.attention_dp and deployment.argument("moe_a2a_backend") == "deepep":
+        worker, found = self.worker, []
+        if worker.attention_dp and worker.argument("moe_a2a_backend") == "deepep":
             found.append("SGLang's attention data-parallel with DeepEP")
         first, after = _SLOW_ON_B300
-        if deployment.gpu.name == "b300" and first <= self.version < after:
+        if worker.gpu.name == "b300" and first <= self.version < after:
             found.append("SGLang 0.5.10 and 0.5.11 on B300, which run slowly there")
         return found
 
@@ -411,44 +394,44 @@ class Sglang(EngineRules):
         sglang.launch_server`. Short forms such as --tp are prefixes that a later release may find
         ambiguous, so names are written in full.
         """
-        deployment = self.deployment
-        if deployment.nodes > 1 and deployment.dp > 1 and not deployment.attention_dp:
+        worker = self.worker
+        if worker.nodes > 1 and worker.dp > 1 and not worker.attention_dp:
             raise InputError(
-                f"dp{deployment.dp}: sglang has its replicas on one node; start one for each, or"
+                f"dp{worker.dp}: sglang has its replicas on one node; start one for each, or"
                 " use attention-dp"
             )
         weights = self.weights(site)
-        new, apart = self.version >= _NEW_SPELLINGS_SINCE, deployment.attention_dp
-        chunk = -1 if switched(deployment, "enable_chunked_prefill") is False else None
+        new, apart = self.version >= _NEW_SPELLINGS_SINCE, worker.attention_dp
+        chunk = -1 if worker.switch("enable_chunked_prefill") is False else None
         flags: Flags = [
             ("served-model-name", site.served_name),
-            ("tp-size", deployment.moe_ranks),
-            ("pp-size", over_one(deployment.pp)),
-            ("attn-dp-size", deployment.dp if apart and new else None),
+            ("tp-size", worker.moe_ranks),
+            ("pp-size", over_one(worker.pp)),
+            ("attn-dp-size", worker.dp if apart and new else None),
             # 0.4.1 took as many replicas as ranks, and knew no number of them.
             (
                 "dp-size",
-                None if apart and (new or self.version < (0, 4, 2)) else over_one(deployment.dp),
+                None if apart and (new or self.version < (0, 4, 2)) else over_one(worker.dp),
             ),
             ("enable-dp-attention", apart and not new),
-            ("ep-size", over_one(deployment.ep)),
+            ("ep-size", over_one(worker.ep)),
             *weights.flags,
             ("kv-cache-dtype", self.kv_flag(_KV_FLAGS, site)),
-            ("context-length", count(deployment, "max_model_len", "max_seq_len")),
-            *((name, deployment.argument(name)) for name in _OWN_FLAGS),
-            ("chunked-prefill-size", chunk or deployment.argument("chunked_prefill_size")),
+            ("context-length", worker.count("max_model_len", "max_seq_len")),
+            *((name, worker.argument(name)) for name in _OWN_FLAGS),
+            ("chunked-prefill-size", chunk or worker.argument("chunked_prefill_size")),
             (
                 "cuda-graph-max-bs-decode" if new else "cuda-graph-max-bs",
-                deployment.argument("cuda_graph_max_bs"),
+                worker.argument("cuda_graph_max_bs"),
             ),
             (
                 "cuda-graph-max-bs-prefill" if new else "piecewise-cuda-graph-max-tokens",
-                deployment.argument("piecewise_cuda_graph_max_tokens"),
+                worker.argument("piecewise_cuda_graph_max_tokens"),
             ),
-            ("enable-eplb", switched(deployment, "eplb") is True),
-            ("enable-two-batch-overlap", switched(deployment, "two_batch_overlap") is True),
+            ("enable-eplb", worker.switch("eplb") is True),
+            ("enable-two-batch-overlap", worker.switch("two_batch_overlap") is True),
             *self._eager_flags(new),
-            ("disable-radix-cache", switched(deployment, "prefix_caching") is False),
+            ("disable-radix-cache", worker.switch("prefix_caching") is False),
             *self._speculation,
             *self._offload_flags,
             ("enable-metrics", True),
@@ -464,25 +447,23 @@ class Sglang(EngineRules):
                 "--model-path",
                 weights.model,
             ]
-        first = addresses_of(deployment, site)[0]
+        first = addresses_of(worker, site)[0]
         nodes: list[Flags] = [
             [
-                ("nnodes", deployment.nodes),
+                ("nnodes", worker.nodes),
                 ("node-rank", i),
                 ("dist-init-addr", f"{first}:{_DIST_PORT}"),
             ]
-            for i in range(deployment.nodes)
+            for i in range(worker.nodes)
         ]
-        return Command(
-            program, flags, nodes if deployment.nodes > 1 else [], weights.notes, port=30000
-        )
+        return Command(program, flags, nodes if worker.nodes > 1 else [], weights.notes, port=30000)
 
     def _pool_flags(self, site: Site) -> Flags:
         """Return those of a worker of a pool: it waits for its peers at a port of its own, and
         DeepEP's kernels are those of its work."""
         prefills, deepep = (
             site.role == "prefill",
-            self.deployment.argument("moe_a2a_backend") == "deepep",
+            self.worker.argument("moe_a2a_backend") == "deepep",
         )
         return [
             ("disaggregation-mode", site.role),
@@ -505,21 +486,21 @@ class Sglang(EngineRules):
     @property
     def _offload_flags(self) -> Flags:
         """Return HiCache's: its size is of each rank."""
-        host = memory_size(self.deployment, "kv_host")
+        host = self.worker.memory_bytes("kv_host")
         if host is None:
             return []
         return [
             ("enable-hierarchical-cache", True),
             (
                 "hicache-size",
-                max(1, int(host / self.deployment.gpus / 1e9)),
+                max(1, int(host / self.worker.gpus / 1e9)),
             ),  # 0 is twice the KV cache
-            ("hicache-write-policy", self.deployment.argument("hicache_write_policy")),
+            ("hicache-write-policy", self.worker.argument("hicache_write_policy")),
         ]
 
     def _eager_flags(self, new: bool) -> Flags:
-        if not switched(self.deployment, "enforce_eager"):
-            off = switched(self.deployment, "disable_piecewise_cuda_graph") is True
+        if not self.worker.switch("enforce_eager"):
+            off = self.worker.switch("disable_piecewise_cuda_graph") is True
             return [("disable-prefill-cuda-graph" if new else "disable-piecewise-cuda-graph", off)]
         if not new:
             return [("disable-cuda-graph", True)]
@@ -531,7 +512,7 @@ class Sglang(EngineRules):
     @property
     def _speculation(self) -> Flags:
         """Return a chain of guesses: by the model's own layers, or by a draft model."""
-        tokens, draft = count(self.deployment, "num_speculative_tokens"), self.deployment.draft
+        tokens, draft = self.worker.count("num_speculative_tokens"), self.worker.draft
         if tokens is None:
             return []
         return [

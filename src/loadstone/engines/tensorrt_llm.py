@@ -29,10 +29,6 @@ from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Schedul
 from loadstone.engines.sharding.limits import (
     BatchLimits,
     Budget,
-    count,
-    fraction,
-    memory_size,
-    switched,
 )
 from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
 from loadstone.engines.vllm import runtime_bytes
@@ -82,22 +78,22 @@ class TensorrtLlm(EngineRules):
 
     def limits(self, context_tokens: int | None = None) -> BatchLimits:
         return BatchLimits(
-            block_tokens=count(self.deployment, "block_size") or 32,
-            max_batched_tokens=count(self.deployment, "max_num_tokens") or 8192,
-            max_seqs=count(self.deployment, "max_batch_size") or 2048,
+            block_tokens=self.worker.count("block_size") or 32,
+            max_batched_tokens=self.worker.count("max_num_tokens") or 8192,
+            max_seqs=self.worker.count("max_batch_size") or 2048,
         )
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
-        total = self.deployment.gpu.usable_bytes
-        share = fraction(self.deployment, "free_gpu_memory_fraction") or 0.9
-        activation = activation_bytes(self.deployment, rank, limits, LOGIT_BYTES)
-        runtime = runtime_bytes(self.deployment)
+        total = self.worker.gpu.usable_bytes
+        share = self.worker.fraction("free_gpu_memory_fraction") or 0.9
+        activation = activation_bytes(self.worker, rank, limits, LOGIT_BYTES)
+        runtime = runtime_bytes(self.worker)
         free = max(0.0, total - rank.weights_bytes - activation - runtime)
         return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)
 
     def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return the most requests: max_batch_size is of each batch in its pipeline."""
-        return limits.max_seqs * self.deployment.pp
+        return limits.max_seqs * self.worker.pp
 
     @property
     def offload(self) -> Offload:
@@ -105,7 +101,7 @@ class TensorrtLlm(EngineRules):
         return Offload("blocking", "evicted")
 
     def hardware_refusal(self) -> str | None:
-        gpu, weights = self.deployment.gpu, self.deployment.weights_dtype
+        gpu, weights = self.worker.gpu, self.worker.weights_dtype
         if gpu.vendor != "nvidia":
             return f"tensorrt-llm runs on NVIDIA's GPUs alone, not on a {gpu.name}"
         if gpu.architecture in _OLD_GPUS and self.version >= _AMPERE_SINCE:
@@ -120,25 +116,25 @@ class TensorrtLlm(EngineRules):
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
         """Return whole prompts beside decodes; ranks of attention-DP are given requests by how many
         they have."""
-        deployment = self.deployment
-        chunked = switched(deployment, "enable_chunked_prefill") is True
-        if deployment.attention_dp:
+        worker = self.worker
+        chunked = worker.switch("enable_chunked_prefill") is True
+        if worker.attention_dp:
             return Scheduling(
-                chunked=chunked, keep_free=1.0, hold_steps=count(deployment, "timeout_iters") or 0
+                chunked=chunked, keep_free=1.0, hold_steps=worker.count("timeout_iters") or 0
             )
-        share = fraction(deployment, "batch_wait_max_tokens_ratio") or 0.0
+        share = worker.fraction("batch_wait_max_tokens_ratio") or 0.0
         return Scheduling(
             chunked=chunked,
             keep_free=1.0,
             route="round-robin",
-            gather_steps=count(deployment, "batch_wait_timeout_iters") or 0,
+            gather_steps=worker.count("batch_wait_timeout_iters") or 0,
             gather_tokens=int(share * max_batched_tokens),
         )
 
     def weights(self, site: Site) -> Weights:
         """Return what it loads: where it builds an engine, it quantises to FP8 then."""
-        built = self.deployment.argument("backend") == "tensorrt"
-        return choose_weights(self.deployment, site, self.reads, built)
+        built = self.worker.argument("backend") == "tensorrt"
+        return choose_weights(self.worker, site, self.reads, built)
 
     def reads(self, checkpoint: Checkpoint) -> bool:
         """Return whether it does: not what compressed-tensors and AutoAWQ write."""
@@ -150,12 +146,10 @@ class TensorrtLlm(EngineRules):
     @property
     def graph_tokens(self) -> int:
         """Return the largest of `capture_num_tokens`, which nobody has by default."""
-        return 0 if self.is_eager else count(self.deployment, "capture_num_tokens") or 0
+        return 0 if self.is_eager else self.worker.count("capture_num_tokens") or 0
 
     def uncovered(self) -> list[str]:
-        picks = any(
-            getattr(run.attention, "top_tokens", None) for run in self.deployment.model.kinds
-        )
+        picks = any(getattr(run.attention, "top_tokens", None) for run in self.worker.model.kinds)
         return ["TensorRT-LLM with sparse attention (DSA)"] if picks else []
 
     @property
@@ -169,13 +163,13 @@ class TensorrtLlm(EngineRules):
     def command(self, site: Site) -> Command:
         """Return `trtllm-serve serve`, as 1.3.0rc3 spells it: flags have underscores, and what has
         no flag is in a file of YAML, which overrides them."""
-        deployment = self.deployment
-        if deployment.dp > 1 and not deployment.attention_dp:
+        worker = self.worker
+        if worker.dp > 1 and not worker.attention_dp:
             raise InputError(
-                f"dp{deployment.dp}: trtllm-serve has no replicas; start one for each, or use"
+                f"dp{worker.dp}: trtllm-serve has no replicas; start one for each, or use"
                 " attention-dp"
             )
-        built = deployment.argument("backend") == "tensorrt"
+        built = worker.argument("backend") == "tensorrt"
         weights = self.weights(site)
         notes = weights.notes
         if built and site.model is None:
@@ -186,16 +180,16 @@ class TensorrtLlm(EngineRules):
                 ),
             )
         flags: Flags = [
-            ("tp_size", deployment.moe_ranks),
-            ("pp_size", over_one(deployment.pp)),
-            ("ep_size", over_one(deployment.ep)),
+            ("tp_size", worker.moe_ranks),
+            ("pp_size", over_one(worker.pp)),
+            ("ep_size", over_one(worker.ep)),
             (
                 "gpus_per_node",
-                deployment.gpus // deployment.nodes if deployment.nodes > 1 else None,
+                worker.gpus // worker.nodes if worker.nodes > 1 else None,
             ),
-            ("max_seq_len", count(deployment, "max_model_len", "max_seq_len")),
-            *((name, deployment.argument(name)) for name in _OWN_FLAGS),
-            ("enable_chunked_prefill", switched(deployment, "enable_chunked_prefill")),
+            ("max_seq_len", worker.count("max_model_len", "max_seq_len")),
+            *((name, worker.argument(name)) for name in _OWN_FLAGS),
+            ("enable_chunked_prefill", worker.switch("enable_chunked_prefill")),
         ]
         settings = self._make_settings(site, weights)
         name = _SETTINGS_FILE if site.role is None else f"trtllm-{site.role}.yaml"
@@ -203,8 +197,8 @@ class TensorrtLlm(EngineRules):
             flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", name))
         files = ((name, msgspec.yaml.encode(settings).decode()),) if settings else ()
         program = [site.program or "trtllm-serve", "serve", weights.model]
-        tasks = deployment.gpus // deployment.nodes if deployment.nodes > 1 else 1
-        if deployment.nodes > 1:
+        tasks = worker.gpus // worker.nodes if worker.nodes > 1 else 1
+        if worker.nodes > 1:
             program = ["trtllm-llmapi-launch", *program]
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
 
@@ -225,33 +219,33 @@ class TensorrtLlm(EngineRules):
     def _make_settings(self, site: Site, weights: Weights) -> dict[str, Any]:
         """Return what the file has. The fraction is there since releases have named its flag
         differently, and some take the file's kv_cache_config for all of it."""
-        deployment = self.deployment
+        worker = self.worker
         cache: dict[str, Any] = {}
-        if (share := fraction(deployment, "free_gpu_memory_fraction")) is not None:
+        if (share := worker.fraction("free_gpu_memory_fraction")) is not None:
             cache["free_gpu_memory_fraction"] = share
         if (dtype := self.kv_flag(_KV_FLAGS, site)) is not None:
             cache["dtype"] = dtype
-        if (tokens := count(deployment, "block_size")) is not None:
+        if (tokens := worker.count("block_size")) is not None:
             cache["tokens_per_block"] = tokens
-        if (reused := switched(deployment, "prefix_caching")) is not None:
+        if (reused := worker.switch("prefix_caching")) is not None:
             cache["enable_block_reuse"] = reused
-        if (host := memory_size(deployment, "kv_host")) is not None:
-            cache["host_cache_size"] = int(host / deployment.gpus)
+        if (host := worker.memory_bytes("kv_host")) is not None:
+            cache["host_cache_size"] = int(host / worker.gpus)
         settings: dict[str, Any] = {"kv_cache_config": cache} if cache else {}
         if site.role is not None:
             settings["cache_transceiver_config"] = {"backend": "DEFAULT"}
-            if (longest := count(deployment, "max_model_len", "max_seq_len")) is not None:
+            if (longest := worker.count("max_model_len", "max_seq_len")) is not None:
                 settings["cache_transceiver_config"]["max_tokens_in_buffer"] = longest
         if (
             site.role == "prefill"
         ):  # its documentation asks for that of servers that compute prompts alone
             settings["disable_overlap_scheduler"] = True
-        if deployment.attention_dp:
+        if worker.attention_dp:
             settings["enable_attention_dp"] = True
         if self.is_eager:
             settings["cuda_graph_config"] = None
-        if (tokens := count(deployment, "num_speculative_tokens")) is not None:
-            draft = deployment.draft
+        if (tokens := worker.count("num_speculative_tokens")) is not None:
+            draft = worker.draft
             settings["speculative_config"] = (
                 {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
                 if draft is None
@@ -262,11 +256,11 @@ class TensorrtLlm(EngineRules):
                 }
             )
         for name in ("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio"):
-            if (text := deployment.argument(name)) is not None:
-                settings[name] = float(text) if name.endswith("ratio") else count(deployment, name)
-        if (steps := count(deployment, "timeout_iters")) is not None:
+            if (text := worker.argument(name)) is not None:
+                settings[name] = float(text) if name.endswith("ratio") else worker.count(name)
+        if (steps := worker.count("timeout_iters")) is not None:
             settings["attention_dp_config"] = {"enable_balance": True, "timeout_iters": steps}
-        if (tokens := count(deployment, "capture_num_tokens")) is not None:
+        if (tokens := worker.count("capture_num_tokens")) is not None:
             settings["torch_compile_config"] = {
                 "enable_piecewise_cuda_graph": True,
                 "capture_num_tokens": [tokens],
@@ -276,7 +270,7 @@ class TensorrtLlm(EngineRules):
                 settings["dtype"] = value
         if ("quantization", "fp8") in weights.flags:
             settings["quant_config"] = {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}
-        for key, value in launch_settings(deployment):
+        for key, value in launch_settings(worker):
             group, dot, name = key.partition(".")
             (settings.setdefault(group, {}) if dot else settings)[name or group] = value
         return settings

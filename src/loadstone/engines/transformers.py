@@ -6,7 +6,6 @@ from __future__ import annotations
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
-from loadstone.engines.sharding.limits import count
 
 
 class Transformers(EngineRules):
@@ -19,13 +18,12 @@ class Transformers(EngineRules):
         weights = self.weights(site)
         if weights.notes:
             raise InputError(
-                f"transformers makes no {self.deployment.weights_dtype} weights; name such a"
-                " checkpoint"
+                f"transformers makes no {self.worker.weights_dtype} weights; name such a checkpoint"
             )
         flags: Flags = [
             *weights.flags,
             ("continuous-batching", True),
-            ("cb-block-size", count(self.deployment, "block_size")),
+            ("cb-block-size", self.worker.count("block_size")),
             ("no-cb-use-cuda-graph", self.is_eager),
         ]
         return Command(

@@ -14,7 +14,7 @@ BACKENDS = ("tensorrt-llm", "vllm")
 _PORT = 8000
 
 
-def command(deployment: Worker, site: Site) -> Command:
+def command(worker: Worker, site: Site) -> Command:
     """Return `tritonserver` with HTTP on the port, gRPC on the next and metrics on the one after.
     Engines that TensorRT-LLM built (`backend=tensorrt`) are run by its backend in C++, in
     orchestrator mode, where one Triton starts a process for each GPU by MPI; other backends start
@@ -22,17 +22,17 @@ def command(deployment: Worker, site: Site) -> Command:
 
     Raises InputError without a repository, and for several nodes.
     """
-    if (server := deployment.argument("server")) != "triton":
+    if (server := worker.argument("server")) != "triton":
         raise InputError(
             f"server={server}: write server=triton, or leave it out for the engine's own server"
         )
     if site.model is None:
         raise InputError("Triton serves a model repository; name its folder with --model")
-    if deployment.nodes > 1:
+    if worker.nodes > 1:
         raise InputError(
             "Triton is started on one node here; start it yourself, and give `bench` its URL"
         )
-    built = deployment.argument("backend") == "tensorrt"
+    built = worker.argument("backend") == "tensorrt"
     port = site.port or _PORT
     return Command(
         [

@@ -26,10 +26,6 @@ from loadstone.engines.sharding.limits import (
     GIB,
     BatchLimits,
     Budget,
-    count,
-    fraction,
-    memory_size,
-    switched,
 )
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
@@ -86,10 +82,10 @@ _TRANSFERS = {
 """By pool; NIXL itself takes who sends from each request, as the router has it."""
 
 
-def runtime_bytes(deployment: Worker) -> float:
+def runtime_bytes(worker: Worker) -> float:
     """Return the runtime's bytes: attention-DP's ranks exchange what their experts need, and have
     collectives' buffers too."""
-    return RUNTIME_TP_BYTES if deployment.tp > 1 or deployment.attention_dp else RUNTIME_BYTES
+    return RUNTIME_TP_BYTES if worker.tp > 1 or worker.attention_dp else RUNTIME_BYTES
 
 
 class Vllm(EngineRules):
@@ -145,13 +141,13 @@ class Vllm(EngineRules):
         to be disabled", 0.7; later V0 the same). Before: no. `enable_chunked_prefill`, if given,
         decides.
         """
-        given = switched(self.deployment, "enable_chunked_prefill")
+        given = self.worker.switch("enable_chunked_prefill")
         if given is not None:
             return given
         if not self.is_v0:
             return True
         long = self.version >= (0, 5, 4) and context_tokens > _CHUNKED_BEYOND_TOKENS
-        return long and not self.deployment.model.has_latent_attention
+        return long and not self.worker.model.has_latent_attention
 
     # --- memory -----------------------------------------------------------------------------------
 
@@ -164,12 +160,12 @@ class Vllm(EngineRules):
         0.6.5 512 (pull request 10544). A step that takes whole prompts has room for one of
         `context_tokens`, and for 2048.
         """
-        deployment, total = self.deployment, self.deployment.gpu.usable_bytes
+        worker, total = self.worker, self.worker.gpu.usable_bytes
         if self.is_v0:
             tokens, seqs = (512 if self.version < (0, 6, 5) else 2048), 256
         elif total >= 160 * GIB:
             tokens, seqs = 16_384, 1024
-        elif total >= 70 * GIB and "a100" not in deployment.gpu.name.lower():
+        elif total >= 70 * GIB and "a100" not in worker.gpu.name.lower():
             tokens, seqs = 8192, 1024
         else:
             tokens, seqs = 2048, 256
@@ -177,31 +173,29 @@ class Vllm(EngineRules):
         if not self.chunks_prompts(context):
             tokens = max(2048, context)
         return BatchLimits(
-            block_tokens=count(deployment, "block_size") or 16,
-            max_batched_tokens=count(deployment, "max_num_batched_tokens") or tokens,
-            max_seqs=count(deployment, "max_num_seqs") or seqs,
+            block_tokens=worker.count("block_size") or 16,
+            max_batched_tokens=worker.count("max_num_batched_tokens") or tokens,
+            max_seqs=worker.count("max_num_seqs") or seqs,
         )
 
     @property
     def utilization(self) -> float:
         """Return 0.92 where nothing is said; 0.9 up to 0.20 (it was 0.9 in 0.19 and is 0.92 in
         0.32)."""
-        given = fraction(self.deployment, "gpu_memory_utilization")
+        given = self.worker.fraction("gpu_memory_utilization")
         return given if given is not None else (0.92 if self.version >= (0, 21) else 0.9)
 
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
-        deployment, total = self.deployment, self.deployment.gpu.usable_bytes
+        worker, total = self.worker, self.worker.gpu.usable_bytes
         logit_bytes = LOGIT_BYTES if self.version >= (0, 17) else SORTED_LOGIT_BYTES
-        beside = rope_bytes(deployment.model, self.model_context) + padding_bytes(
-            deployment.model, rank
-        )
-        without_graphs = switched(deployment, "enforce_eager") or self.cudagraph_mode == "none"
+        beside = rope_bytes(worker.model, self.model_context) + padding_bytes(worker.model, rank)
+        without_graphs = worker.switch("enforce_eager") or self.cudagraph_mode == "none"
         return Budget(
             total_bytes=total,
             outside_bytes=total - math.ceil(total * self.utilization),
             weights_bytes=rank.weights_bytes,
-            activation_bytes=activation_bytes(deployment, rank, limits, logit_bytes),
-            runtime_bytes=runtime_bytes(deployment) + beside,
+            activation_bytes=activation_bytes(worker, rank, limits, logit_bytes),
+            runtime_bytes=runtime_bytes(worker) + beside,
             graphs_bytes=GRAPHS_BYTES if self.version >= (0, 21) and not without_graphs else 0.0,
         )
 
@@ -211,8 +205,8 @@ class Vllm(EngineRules):
         to go back to. When the first two came is not known to us; 0.30 is taken.
         """
         late = self.version >= (0, 30)
-        steps = self.deployment.pp + 1 if late else self.deployment.pp
-        states = 1 if switched(self.deployment, "prefix_caching") is False else 2
+        steps = self.worker.pp + 1 if late else self.worker.pp
+        states = 1 if self.worker.switch("prefix_caching") is False else 2
         in_flight = steps * limits.max_batched_tokens
         return grouped(
             rank.cache, limits.block_tokens, in_flight, states, held_blocks=1 if late else 0
@@ -230,7 +224,7 @@ class Vllm(EngineRules):
         """Return the precision: it packs an FP8 cache of sparse MLA in its own way (DeepSeek-V3.2,
         GLM-5: its DeepseekV32ForCausalLM makes `fp8` to `fp8_ds_mla`), which keeps the RoPE key in
         bf16."""
-        dtype, kinds = super().kv_dtype, self.deployment.model.kinds
+        dtype, kinds = super().kv_dtype, self.worker.model.kinds
         sparse = any(
             isinstance(run.attention, LatentAttention) and run.attention.top_tokens for run in kinds
         )
@@ -240,27 +234,27 @@ class Vllm(EngineRules):
     def state_dtype(self) -> str:
         """Return the precision in which it computes (MambaStateDtypeCalculator); others have fp32
         (SGLang's mamba2_state_dtype)."""
-        return self.deployment.model.dtype
+        return self.worker.model.dtype
 
     # --- what it refuses --------------------------------------------------------------------------
 
     def cache_refusal(self) -> str | None:
-        deployment, kv = self.deployment, self.deployment.kv_dtype
-        if deployment.model.has_latent_attention and kv in ("int8", "nvfp4"):
+        worker, kv = self.worker, self.worker.kv_dtype
+        if worker.model.has_latent_attention and kv in ("int8", "nvfp4"):
             return f"vllm has no KV cache in {kv} for MLA; fp8 would work (kv=fp8)"
         refusal = super().cache_refusal()
         if refusal is not None or kv != "nvfp4":
             return refusal
         if self.version < (0, 21):
             return (
-                f"vllm {deployment.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would"
+                f"vllm {worker.engine_version} has no KV cache in nvfp4; 0.21 has, or fp8 would"
                 " work (kv=fp8)"
             )
-        if deployment.gpu.architecture in _NVFP4_IN_PART and any(
-            map(_is_small_or_has_sinks, deployment.model.kinds)
+        if worker.gpu.architecture in _NVFP4_IN_PART and any(
+            map(_is_small_or_has_sinks, worker.model.kinds)
         ):
             return (
-                f"vllm has no KV cache in nvfp4 on a {deployment.gpu.name} for heads of 64 numbers"
+                f"vllm has no KV cache in nvfp4 on a {worker.gpu.name} for heads of 64 numbers"
                 " or attention sinks; fp8 would work (kv=fp8)"
             )
         return None
@@ -269,13 +263,13 @@ class Vllm(EngineRules):
     def offload(self) -> Offload:
         """Return its own, by `kv_offload` LMCache's (whose steps wait for their loads, in chunks of
         256 tokens) or KVBM's (as its own)."""
-        kind = self.deployment.argument("kv_offload") or "native"
+        kind = self.worker.argument("kv_offload") or "native"
         if kind not in _OFFLOADS:
             raise InputError(f"kv_offload={kind!r}: is not known; use {', '.join(_OFFLOADS)}")
         return _OFFLOADS[kind]
 
     def draft_refusal(self) -> str | None:
-        model, draft = self.deployment.model, self.deployment.draft
+        model, draft = self.worker.model, self.worker.draft
         if draft is None or draft.model.vocab == model.vocab:
             return None
         return (
@@ -301,7 +295,7 @@ class Vllm(EngineRules):
     @property
     def cudagraph_mode(self) -> str:
         """Return one of CUDAGRAPH_MODES."""
-        mode = self.deployment.argument("cudagraph_mode") or "full_and_piecewise"
+        mode = self.worker.argument("cudagraph_mode") or "full_and_piecewise"
         if mode.lower() not in CUDAGRAPH_MODES:
             known = ", ".join(CUDAGRAPH_MODES).upper()
             raise InputError(f"--cudagraph-mode: {mode!r} is not a mode of vLLM; use {known}")
@@ -319,7 +313,7 @@ class Vllm(EngineRules):
 
     @property
     def graph_seqs(self) -> int:
-        guessed = count(self.deployment, "num_speculative_tokens") or 0
+        guessed = self.worker.count("num_speculative_tokens") or 0
         return self._captured_tokens // (1 + guessed)
 
     @property
@@ -327,11 +321,11 @@ class Vllm(EngineRules):
         if self.is_eager or self.is_v0:
             return 0
         limits = self.limits()
-        given = count(self.deployment, "max_cudagraph_capture_size")
+        given = self.worker.count("max_cudagraph_capture_size")
         return min(given or min(2 * limits.max_seqs, _GRAPH_TOKENS), limits.max_batched_tokens)
 
     def uncovered(self) -> list[str]:
-        gpu = self.deployment.gpu
+        gpu = self.worker.gpu
         grace = (gpu.architecture or "").startswith("Grace")
         return [f"hosts with Grace processors ({gpu.name})"] if grace else []
 
@@ -340,26 +334,26 @@ class Vllm(EngineRules):
     def command(self, site: Site) -> Command:
         """Return `vllm serve`, as 0.33 spells it (`vllm serve --help=all`). Several nodes: its own
         processes where ranks reach over nodes (`--nnodes`), else replicas dealt over the nodes."""
-        deployment = self.deployment
+        worker = self.worker
         weights = self.weights(site)
         notes = weights.notes
         chunks, prefixes = (
-            switched(deployment, "enable_chunked_prefill"),
-            switched(deployment, "prefix_caching"),
+            worker.switch("enable_chunked_prefill"),
+            worker.switch("prefix_caching"),
         )
         flags: Flags = [
             ("served-model-name", site.served_name),
-            ("tensor-parallel-size", deployment.tp),
-            ("pipeline-parallel-size", over_one(deployment.pp)),
-            ("data-parallel-size", over_one(deployment.dp)),
-            ("enable-expert-parallel", deployment.ep > 1),
-            ("enable-eplb", switched(deployment, "eplb") is True),
-            ("enable-dbo", switched(deployment, "two_batch_overlap") is True),
+            ("tensor-parallel-size", worker.tp),
+            ("pipeline-parallel-size", over_one(worker.pp)),
+            ("data-parallel-size", over_one(worker.dp)),
+            ("enable-expert-parallel", worker.ep > 1),
+            ("enable-eplb", worker.switch("eplb") is True),
+            ("enable-dbo", worker.switch("two_batch_overlap") is True),
             *weights.flags,
             ("kv-cache-dtype", self.kv_flag(_KV_FLAGS, site)),
-            ("max-model-len", count(deployment, "max_model_len", "max_seq_len")),
-            *((name, deployment.argument(name)) for name in _OWN_FLAGS),
-            ("enforce-eager", switched(deployment, "enforce_eager")),
+            ("max-model-len", worker.count("max_model_len", "max_seq_len")),
+            *((name, worker.argument(name)) for name in _OWN_FLAGS),
+            ("enforce-eager", worker.switch("enforce_eager")),
             ("enable-chunked-prefill", chunks),
             ("no-enable-chunked-prefill", chunks is False),
             ("enable-prefix-caching", prefixes),
@@ -369,11 +363,11 @@ class Vllm(EngineRules):
             ("kv-transfer-config", _TRANSFERS.get(site.role or "")),
             *self._offload_flags,
         ]
-        ranks = deployment.moe_ranks if deployment.attention_dp else deployment.tp * deployment.dp
-        if deployment.ep > 1 and deployment.ep != ranks:
-            notes += (f"vLLM deals experts over all {ranks} ranks, not over {deployment.ep}",)
+        ranks = worker.moe_ranks if worker.attention_dp else worker.tp * worker.dp
+        if worker.ep > 1 and worker.ep != ranks:
+            notes += (f"vLLM deals experts over all {ranks} ranks, not over {worker.ep}",)
         program = [site.program or "vllm", "serve", weights.model]
-        backend, renamed = deployment.argument("attention_backend"), {}
+        backend, renamed = worker.argument("attention_backend"), {}
         if self.version < _STRUCTURED_OUTPUTS_SINCE:
             renamed["structured-outputs-config.backend"] = "guided-decoding-backend"
         if self.version < _ATTENTION_FLAG_SINCE:
@@ -412,8 +406,8 @@ class Vllm(EngineRules):
 
     @property
     def _offload_flags(self) -> Flags:
-        deployment, backend = self.deployment, self.deployment.argument("kv_offload")
-        host = memory_size(deployment, "kv_host")
+        worker, backend = self.worker, self.worker.argument("kv_offload")
+        host = worker.memory_bytes("kv_host")
         if host is None:
             return []
         if backend == "kvbm":
@@ -421,21 +415,21 @@ class Vllm(EngineRules):
                 "kv_offload=kvbm: is started by Dynamo; start it yourself, and give `bench` its URL"
             )
         return [
-            ("kv-offloading-size", f"{host / deployment.dp / GIB:g}"),
+            ("kv-offloading-size", f"{host / worker.dp / GIB:g}"),
             ("kv-offloading-backend", backend),
         ]
 
     @property
     def _compilation(self) -> str | None:
-        mode = self.deployment.argument("cudagraph_mode")
+        mode = self.worker.argument("cudagraph_mode")
         return None if mode is None else json.dumps({"cudagraph_mode": self.cudagraph_mode.upper()})
 
     @property
     def _speculation(self) -> str | None:
-        tokens = count(self.deployment, "num_speculative_tokens")
+        tokens = self.worker.count("num_speculative_tokens")
         if tokens is None:
             return None
-        draft = self.deployment.draft
+        draft = self.worker.draft
         config = (
             {"method": "mtp"}
             if draft is None
@@ -444,12 +438,12 @@ class Vllm(EngineRules):
         return json.dumps({**config, "num_speculative_tokens": tokens})
 
     def _spell_nodes(self, site: Site) -> list[Flags]:
-        deployment, nodes = self.deployment, self.deployment.nodes
+        worker, nodes = self.worker, self.worker.nodes
         if nodes == 1:
             return []
-        first = addresses_of(deployment, site)[0]
-        each = deployment.dp // nodes
-        if deployment.dp > 1 and deployment.dp % nodes == 0:
+        first = addresses_of(worker, site)[0]
+        each = worker.dp // nodes
+        if worker.dp > 1 and worker.dp % nodes == 0:
             common: Flags = [
                 ("data-parallel-size-local", each),
                 ("data-parallel-address", first),

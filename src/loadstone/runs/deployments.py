@@ -20,7 +20,6 @@ from loadstone.catalogue.engines import ENGINES, engine_key
 from loadstone.core.errors import InputError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
-from loadstone.engines.sharding.limits import count
 from loadstone.engines.table import SIMULATED
 from loadstone.engines.triton import BACKENDS
 from loadstone.measure.engines import attach
@@ -149,7 +148,7 @@ def doubts(deployed: Deployment, target: Target) -> list[str]:
                 f"the server's model has {parameters:.3g} parameters, not {model.parameters:.3g}"
             )
     context = target.max_model_tokens
-    limit = count(deployed, "max_model_len", "max_seq_len")
+    limit = deployed.decoder.count("max_model_len", "max_seq_len")
     if context is not None and limit is not None and context != limit:
         differences.append(f"the server's context is {context:,} tokens, not {limit:,}")
     elif (

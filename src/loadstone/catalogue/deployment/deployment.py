@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import Any
 
 import msgspec
@@ -9,7 +11,7 @@ import msgspec
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.checkpoints import split_precision
 from loadstone.catalogue.deployment.pools import Role
-from loadstone.catalogue.engines import DEFAULT_ENGINE
+from loadstone.catalogue.engines import DEFAULT_ENGINE, OFF, ON
 from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.core.errors import InputError
 
@@ -29,7 +31,9 @@ _PLAIN = (
 """Fields of a deployment that its description has as they are."""
 
 
-_MOST_OF_A_NODE = 16
+_MAX_NODE_GPUS = 16
+_MEMORY = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([gt]i?b)")
+_UNITS = {"gb": 1e9, "tb": 1e12, "gib": 2.0**30, "tib": 2.0**40}
 
 
 class Draft(msgspec.Struct, frozen=True):
@@ -128,7 +132,7 @@ class Worker(msgspec.Struct, frozen=True):
     def rack_gpus(self) -> int:
         """Return the GPUs of a rack whose links join all of them, so that its trays are one node;
         0: it has none."""
-        return self.gpu.per_node if self.gpu.per_node > _MOST_OF_A_NODE else 0
+        return self.gpu.per_node if self.gpu.per_node > _MAX_NODE_GPUS else 0
 
     @property
     def drafting(self) -> Worker | None:
@@ -158,8 +162,61 @@ class Worker(msgspec.Struct, frozen=True):
             draft=None,
         )
 
+    @property
+    def is_speculative(self) -> bool:
+        """Return whether it guesses tokens and verifies them."""
+        return (self.argument("num_speculative_tokens") or "0") != "0"
+
     def argument(self, name: str) -> str | None:
         return dict(self.arguments).get(name)
+
+    def count(self, *names: str) -> int | None:
+        """Return the first of these arguments that was given, a whole number of at least 1. Raises
+        InputError."""
+        for name in names:
+            text = self.argument(name)
+            if text is None:
+                continue
+            if text.isascii() and text.isdigit() and 1 <= int(text) < 2**40:
+                return int(text)
+            raise InputError(
+                f"{_flag(name)}: {text!r} is not a whole number of at least 1; write e.g. 8192"
+            )
+        return None
+
+    def fraction(self, name: str) -> float | None:
+        """Return an argument that is a number above 0 and up to 1. Raises InputError."""
+        text = self.argument(name)
+        if text is None:
+            return None
+        with contextlib.suppress(ValueError):
+            if 0 < float(text) <= 1:
+                return float(text)
+        raise InputError(
+            f"{_flag(name)}: {text!r} is not a fraction; write a number above 0 and up to 1,"
+            " e.g. 0.9"
+        )
+
+    def memory_bytes(self, name: str) -> float | None:
+        """Return an argument that is a size of memory, in bytes. Raises InputError."""
+        text = self.argument(name)
+        if text is None:
+            return None
+        match = _MEMORY.fullmatch(text.lower())
+        if match is None or not float(match[1]):
+            raise InputError(
+                f"{name}={text!r}: is a size of memory with its unit; write e.g. {name}=512gb"
+            )
+        return float(match[1]) * _UNITS[match[2]]
+
+    def switch(self, name: str) -> bool | None:
+        """Return an argument that is true or false. Raises InputError."""
+        text = self.argument(name)
+        if text is None:
+            return None
+        if text.lower() not in (*ON, *OFF):
+            raise InputError(f"{_flag(name)}: {text!r} is neither true nor false")
+        return text.lower() in ON
 
     def to_settings(self) -> dict[str, Any]:
         """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py."""
@@ -176,6 +233,10 @@ class Worker(msgspec.Struct, frozen=True):
             "arguments": dict(self.arguments),
             "name": self.name,
         }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 class DeployedPool(msgspec.Struct, frozen=True):

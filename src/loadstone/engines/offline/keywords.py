@@ -30,27 +30,27 @@ class Keywords(msgspec.Struct, frozen=True):
     timed: bool = False
 
 
-def keywords_of(deployment: Worker, command: Command, site: Site, model: str) -> Keywords:
+def keywords_of(worker: Worker, command: Command, site: Site, model: str) -> Keywords:
     """Return the keywords that say what `command` says. Raises InputError where one process cannot
-    hold the deployment, or the engine has no such interface."""
-    engine = deployment.engine
+    hold the worker, or the engine has no such interface."""
+    engine = worker.engine
     offline = offline_table(engine)
     if offline is None:
         known = ", ".join(offline_engines())
         raise InputError(
             f"{engine} has no interface for batches that is used here; engine= one of {known}"
         )
-    if deployment.nodes > 1:
-        raise InputError(f"nodes={deployment.nodes}: a batch runs on one node; leave nodes out")
-    if offline.one_replica and deployment.dp > 1:
-        raise InputError(f"dp{deployment.dp}: {engine}'s interface holds one replica; leave dp out")
-    if offline.one_gpu and deployment.gpus > 1:
-        raise InputError(f"{deployment.gpus} GPUs: {engine} takes a batch on one; name one")
+    if worker.nodes > 1:
+        raise InputError(f"nodes={worker.nodes}: a batch runs on one node; leave nodes out")
+    if offline.one_replica and worker.dp > 1:
+        raise InputError(f"dp{worker.dp}: {engine}'s interface holds one replica; leave dp out")
+    if offline.one_gpu and worker.gpus > 1:
+        raise InputError(f"{worker.gpus} GPUs: {engine} takes a batch on one; name one")
     arguments: dict[str, Any] = {}
     for _, content in command.files:
         arguments |= msgspec.yaml.decode(content)
     own = [(name, True if value is None else value) for name, value in site.arguments]
-    for flag, text in [*command.flags, *launch_flags(deployment, command, site), *own]:
+    for flag, text in [*command.flags, *launch_flags(worker, command, site), *own]:
         name, value = flag.lstrip("-").replace("-", "_"), _read_value(text)
         if not name.replace(".", "_").isidentifier():
             raise InputError(

@@ -86,11 +86,11 @@ class Shape(msgspec.Struct, frozen=True):
     expert_ep: int
 
 
-def shape_of(deployment: Worker) -> Shape:
+def shape_of(worker: Worker) -> Shape:
     """Return the shape: attention-DP spreads the experts over all its ranks (vLLM and SGLang
     alike); plain DP copies the whole."""
-    ep = min(max(1, deployment.ep), deployment.moe_ranks)
-    return Shape(deployment.tp, deployment.pp, deployment.moe_ranks // ep, ep)
+    ep = min(max(1, worker.ep), worker.moe_ranks)
+    return Shape(worker.tp, worker.pp, worker.moe_ranks // ep, ep)
 
 
 @lru_cache(maxsize=4096)
@@ -284,9 +284,7 @@ def widths(model: Model, shape: Shape) -> tuple[float, float]:
     return dense, routed
 
 
-def activation_bytes(
-    deployment: Worker, rank: Rank, limits: BatchLimits, logit_bytes: int
-) -> float:
+def activation_bytes(worker: Worker, rank: Rank, limits: BatchLimits, logit_bytes: int) -> float:
     """Return the peak bytes of a step on one rank, beside weights and KV cache.
 
     With T = max_batched_tokens, S = min(max_seqs, T), V the vocabulary and h the hidden size:
@@ -300,8 +298,8 @@ def activation_bytes(
     the peak; sampling nearly always is. Shaped after vLLM's profile run, and checked against what
     29 runs of vLLM 0.15 to 0.19 on an H100 printed (docs/sizing.md).
     """
-    model, batched_tokens = deployment.model, limits.max_batched_tokens
-    dense, routed = widths(model, shape_of(deployment))
+    model, batched_tokens = worker.model, limits.max_batched_tokens
+    dense, routed = widths(model, shape_of(worker))
     seqs = min(limits.max_seqs, batched_tokens)
     layer = _BYTES * batched_tokens * (dense + model.hidden)
     sampling = 0.0

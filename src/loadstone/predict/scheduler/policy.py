@@ -35,8 +35,7 @@ from numpy.typing import NDArray
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
-from loadstone.engines.rules import Load, Order, Route, Scheduling, Write
-from loadstone.engines.sharding.limits import switched
+from loadstone.engines.rules import EngineRules, Load, Order, Route, Scheduling, Write
 from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens
 
 
@@ -190,13 +189,13 @@ def _speculation(deployment: Worker, acceptance: float, most_tokens: int) -> Spe
     return Speculative(int(drafts), acceptance)
 
 
-def _tiers_of(deployment: Worker, possible: bool) -> Tiers | None:
-    below, offload = lower_tiers(deployment), rules_of(deployment).offload
+def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:
+    below, offload = lower_tiers(rules.worker), rules.offload
     if not below or offload is None:
         return None
     if not possible:
         raise InputError(
-            f"{deployment.name}: kv_host is not simulated here with pp, or without a prefix cache"
+            f"{rules.worker.name}: kv_host is not simulated here with pp, or without a prefix cache"
         )
     how = offload._asdict()
     del how["disk"]  # it is in what there is of it
@@ -238,7 +237,7 @@ def policy_of(
     pipeline = rules.batches_under_way
     share = deployment.pp // pipeline
     speculative = _speculation(deployment, acceptance, limits.max_batched_tokens)
-    caching = switched(deployment, "prefix_caching")
+    caching = deployment.switch("prefix_caching")
     habits = rules.scheduling(limits.max_batched_tokens)
     budget = habits.budget_tokens or limits.max_batched_tokens
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
@@ -274,6 +273,6 @@ def policy_of(
         speculative=speculative,
         pipeline=pipeline,
         batch_seqs=batch_seqs,
-        tiers=_tiers_of(deployment, pipeline == 1 and kept),
+        tiers=_tiers_of(rules, pipeline == 1 and kept),
         **as_scheduled,
     )

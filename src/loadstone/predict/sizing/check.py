@@ -18,7 +18,7 @@ from loadstone.catalogue.architecture.model import (
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.find import published_in
 from loadstone.engines import ENGINES, rules_of
-from loadstone.engines.sharding.limits import count
+from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.rank import shape_of
 
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
@@ -26,38 +26,37 @@ _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 
 def contradictions(deployment: Worker, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
-    rules, model = rules_of(deployment), deployment.model
-    problems = find_misfits(deployment)
-    own, length = rules.model_context, count(deployment, "max_model_len", "max_seq_len")
-    if length is not None and own is not None and length > own and rules.refuses_longer:
+    rules = rules_of(deployment)
+    problems = find_misfits(rules)
+    limit, length = rules.model_context, deployment.count("max_model_len", "max_seq_len")
+    if length is not None and limit is not None and length > limit and rules.refuses_longer:
         problems.append(
-            f"max_model_len {length:,} is beyond the {own:,} that {model.name} was made for, and"
-            f" {deployment.engine} will not start; ask for at most {own:,}, or scale its positions:"
-            f" {rules.longer_context(length)}"
+            f"max_model_len {length:,} is beyond the {limit:,} that {deployment.model.name} was"
+            f" made for, and {deployment.engine} will not start; ask for at most {limit:,}, or"
+            f" scale its positions: {rules.longer_context(length)}"
         )
-    too_long = beyond_context(deployment, context_tokens)
+    too_long = beyond_context(rules, context_tokens)
     return problems if too_long is None else [*problems, too_long]
 
 
-def find_misfits(deployment: Worker) -> list[str]:
-    """Find what of a deployment cannot be, whatever the context; a line each."""
-    rules = rules_of(deployment)
-    refusals = (_with_others(deployment, rules.hardware_refusal()), rules.cache_refusal())
+def find_misfits(rules: EngineRules) -> list[str]:
+    """Find what of a worker cannot be, whatever the context; a line each."""
+    worker = rules.worker
     lines = [
-        *_shape(deployment),
-        *_published(deployment),
-        *refusals,
-        *_draft(deployment),
+        *_shape(worker),
+        *_published(worker),
+        _with_others(worker, rules.hardware_refusal()),
+        rules.cache_refusal(),
+        *_draft(worker),
         rules.draft_refusal(),
+        rules.offload_refusal(),
     ]
-    lines.append(rules.offload_refusal())
     return list(dict.fromkeys(line for line in lines if line is not None))
 
 
-def beyond_context(deployment: Worker, context_tokens: int | None) -> str | None:
+def beyond_context(rules: EngineRules, context_tokens: int | None) -> str | None:
     """Why requests cannot be so long, whatever the memory; None where they can."""
-    rules, model = rules_of(deployment), deployment.model
-    limit = rules.context_limit
+    model, limit = rules.worker.model, rules.context_limit
     if context_tokens is None or limit is None or context_tokens <= limit:
         return None
     if limit == rules.model_context:
@@ -89,10 +88,10 @@ def _with_others(deployment: Worker, refusal: str | None) -> str | None:
         return None
     others = [
         engine
-        for engine in ENGINES
+        for engine, rules in ENGINES.items()
         if engine != deployment.engine
-        and deployment.weights_dtype not in ENGINES[engine].unreadable_weights
-        and rules_of(
+        and deployment.weights_dtype not in rules.unreadable_weights
+        and rules(
             msgspec.structs.replace(deployment, engine=engine, arguments=())
         ).hardware_refusal()
         is None

@@ -9,9 +9,10 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
-from loadstone.engines import ENGINES, ranks, rules_of
+from loadstone.engines import ENGINES, rules_of
+from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.kv_cache import Cache, largest
-from loadstone.engines.sharding.limits import BatchLimits, Budget, EngineLimits, memory_size
+from loadstone.engines.sharding.limits import BatchLimits, Budget, EngineLimits
 from loadstone.engines.sharding.rank import Rank
 from loadstone.predict.sizing.check import contradictions
 
@@ -26,6 +27,7 @@ class Memory(msgspec.Struct, frozen=True):
     """limits; a (rank, budget, cache) per pipeline stage; `binding`: the stage whose cache has the
     fewest blocks, which all of them then have."""
 
+    rules: EngineRules
     limits: BatchLimits
     stages: tuple[tuple[Rank, Budget, Cache], ...]
     binding: int
@@ -38,6 +40,18 @@ class Memory(msgspec.Struct, frozen=True):
     @property
     def cache(self) -> Cache:
         return self.stages[self.binding][2]
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens that the cache holds, of requests as long as they may be."""
+        if not self.cache.block_bytes:
+            return NO_LIMIT_TOKENS
+        return self.cache.tokens(self.blocks, self.rules.context_limit or NO_LIMIT_TOKENS)
+
+    @property
+    def max_seqs(self) -> int:
+        """Return the requests that one replica's scheduler runs at once, whatever the memory."""
+        return self.rules.max_seqs(self.limits, self.tokens)
 
     @property
     def has_room(self) -> bool:
@@ -103,19 +117,21 @@ def memory_of(deployment: Worker, context_tokens: int | None = None) -> Memory:
     rules = rules_of(deployment)
     limits = rules.limits(context_tokens)
     stages = tuple(
-        (rank, rules.budget(rank, limits), rules.cache(rank, limits)) for rank in ranks(deployment)
+        (rank, rules.budget(rank, limits), rules.cache(rank, limits)) for rank in rules.ranks
     )
     rooms = [budget.kv_bytes for _, budget, _ in stages]
     lacking = [i for i, (_, budget, cache) in enumerate(stages) if _lacks(budget, cache)]
     if lacking:
-        return Memory(limits, stages, min(lacking, key=lambda i: rooms[i]), 0)
+        return Memory(rules, limits, stages, min(lacking, key=lambda i: rooms[i]), 0)
     blocks = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
     growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
     binding = min(growing or range(len(stages)), key=lambda i: (blocks[i], rooms[i]))
     most = rules.most_kv_tokens
     if most is not None:
-        return Memory(limits, stages, binding, min(blocks[binding], most // limits.block_tokens))
-    return Memory(limits, stages, binding, blocks[binding])
+        return Memory(
+            rules, limits, stages, binding, min(blocks[binding], most // limits.block_tokens)
+        )
+    return Memory(rules, limits, stages, binding, blocks[binding])
 
 
 def _lacks(budget: Budget, cache: Cache) -> bool:
@@ -161,18 +177,6 @@ def _longest(memory: Memory, limit: int, requests: int) -> int:
     )  # states share the room
 
 
-def max_seqs(deployment: Worker, memory: Memory) -> int:
-    """Requests that one replica's scheduler runs at once, whatever the memory."""
-    return rules_of(deployment).max_seqs(memory.limits, _tokens(deployment, memory))
-
-
-def _tokens(deployment: Worker, memory: Memory) -> int:
-    context = rules_of(deployment).context_limit or NO_LIMIT_TOKENS
-    return (
-        memory.cache.tokens(memory.blocks, context) if memory.cache.block_bytes else NO_LIMIT_TOKENS
-    )
-
-
 def engine_limits(deployment: Worker, context_tokens: int | None = None) -> EngineLimits:
     """Return the limits that a scheduler of this deployment works under. Raises InputError where it
     does not fit, and says why.
@@ -184,7 +188,7 @@ def engine_limits(deployment: Worker, context_tokens: int | None = None) -> Engi
     if wrong:
         raise InputError(f"{deployment.name}: {wrong[0]}")
     memory = memory_of(deployment)
-    tokens = _tokens(deployment, memory)
+    tokens = memory.tokens
     if not memory.has_room or tokens <= 0:
         raise InputError(f"{deployment.name}: {no_room(deployment, memory)}")
     block = memory.limits.block_tokens
@@ -194,7 +198,7 @@ def engine_limits(deployment: Worker, context_tokens: int | None = None) -> Engi
         )
     blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
     # However short they are, each takes its states.
-    most = max(1, int(min(max_seqs(deployment, memory), memory.whole_requests(1))))
+    most = max(1, int(min(memory.max_seqs, memory.whole_requests(1))))
     return EngineLimits(block, memory.limits.max_batched_tokens, most, tokens, blocks)
 
 
@@ -210,7 +214,7 @@ def lower_tiers(deployment: Worker) -> dict[str, float]:
     A rank keeps the blocks of its own layout: copies of a latent cache are kept as often as there
     are ranks. Memory and disk are the deployment's, dealt evenly over its ranks.
     """
-    host, disk = (memory_size(deployment, name) for name in ("kv_host", "kv_disk"))
+    host, disk = (deployment.memory_bytes(name) for name in ("kv_host", "kv_disk"))
     if host is None:
         return {}
     memory, limits = memory_of(deployment), engine_limits(deployment)
@@ -252,7 +256,8 @@ def no_room(
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
     if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
         return f"{text}; replicas that share one set of experts would ({_cut(shared)})"
-    if (freed := _keeping_less_free(deployment)) is not None:
+    freed = _keeping_less_free(memory.rules)
+    if freed is not None:
         return (
             f"{text}; {freed} would: by itself the engine keeps more free, the larger its chunks of"
             " prompts"
@@ -290,15 +295,13 @@ def more_gpus(
     return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
 
 
-def _keeping_less_free(deployment: Worker) -> str | None:
+def _keeping_less_free(rules: EngineRules) -> str | None:
     """The argument for the usual share of static memory, if the engine's own is smaller and with
     this there is room."""
-    name = rules_of(deployment).static_argument
-    if not name or deployment.argument(name) is not None:
+    name, worker = rules.static_argument, rules.worker
+    if not name or worker.argument(name) is not None:
         return None
-    told = msgspec.structs.replace(
-        deployment, arguments=(*deployment.arguments, (name, _USUAL_FRACTION))
-    )
+    told = msgspec.structs.replace(worker, arguments=(*worker.arguments, (name, _USUAL_FRACTION)))
     return f"{name}={_USUAL_FRACTION}" if memory_of(told).has_room else None
 
 

@@ -13,7 +13,7 @@ from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment, 
 from loadstone.catalogue.engines import not_simulated
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
-from loadstone.engines.sharding.limits import is_speculative
+from loadstone.engines.rules import EngineRules
 from loadstone.engines.sharding.rank import kv_replication, sequence_bytes
 from loadstone.predict.sizing.check import beyond_context, contradictions
 from loadstone.predict.sizing.memory import (
@@ -22,7 +22,6 @@ from loadstone.predict.sizing.memory import (
     can_hold,
     lower_tiers,
     max_context,
-    max_seqs,
     memory_of,
     more_gpus,
     no_room,
@@ -123,7 +122,7 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
     if reserved is not None and not memory.holds(reserved, each):
         longest = 0
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
-    seqs = max_seqs(deployment, memory) if memory.has_room else 0
+    seqs = memory.max_seqs if memory.has_room else 0
     ways = deployment.tp * dp
     kv_bytes = (
         batch
@@ -138,7 +137,7 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
         gpu=deployment.gpu.name,
         **{name: getattr(deployment, name) for name in _SAME},
         weights_bytes=_as_integer(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
-        kv_bytes_per_token=_as_integer(_kv_bytes_per_token(deployment), above=math.inf),
+        kv_bytes_per_token=_as_integer(_kv_bytes_per_token(rules), above=math.inf),
         kv_replication=_as_integer(
             kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf
         ),
@@ -157,7 +156,7 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
         max_concurrent_requests=dp * int(min(seqs, held)),
         kv_capacity_tokens=dp * capacity,
         warm_sessions=dp * capacity // context,
-        warm_sessions_host=_warm_with_host(deployment, context, capacity) if fits else None,
+        warm_sessions_host=_warm_with_host(rules, context, capacity) if fits else None,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
         why=_why(deployment, memory, _Request(taken, batch, longest, seqs), fits, wrong),
@@ -219,27 +218,23 @@ def _of_pool(
     )
 
 
-def _warm_with_host(deployment: Worker, context: int, capacity: int) -> int | None:
+def _warm_with_host(rules: EngineRules, context: int, capacity: int) -> int | None:
     """Count the sessions that stay warm in the KV caches or the host: what is copied when it is
     computed is in both, what is copied when its room is wanted in one of them."""
-    offload, below = rules_of(deployment).offload, lower_tiers(deployment)
+    offload, below = rules.offload, lower_tiers(rules.worker)
     if offload is None or not below:
         return None
     host = int(below["host_tokens"])
-    return (
-        deployment.dp
-        * (capacity + host if offload.write == "evicted" else max(capacity, host))
-        // context
-    )
+    tokens = capacity + host if offload.write == "evicted" else max(capacity, host)
+    return rules.worker.dp * tokens // context
 
 
-def _kv_bytes_per_token(deployment: Worker) -> float:
-    rules = rules_of(deployment)
-    kv_dtype = rules.kv_dtype
-    total = deployment.model.kv_bytes_per_token(kv_dtype)
+def _kv_bytes_per_token(rules: EngineRules) -> float:
+    worker, kv_dtype = rules.worker, rules.kv_dtype
+    total = worker.model.kv_bytes_per_token(kv_dtype)
     total += sum(run.count * run.kv_bytes_per_token(kv_dtype) for run in rules.draft_layers)
-    if deployment.draft is not None:
-        total += deployment.draft.model.kv_bytes_per_token(kv_dtype)
+    if worker.draft is not None:
+        total += worker.draft.model.kv_bytes_per_token(kv_dtype)
     return total
 
 
@@ -255,7 +250,7 @@ def _draft_assumed(deployment: Worker) -> Iterator[str]:
             f"draft {deployment.draft.model.name}: {each}"
             for each in deployment.draft.model.assumed
         )
-    elif is_speculative(deployment) and not deployment.model.draft_layers:
+    elif deployment.is_speculative and not deployment.model.draft_layers:
         yield (
             "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has"
             " none of its own"
@@ -277,7 +272,7 @@ def _why(
 ) -> str:
     context, batch, longest, seqs = request
     if wrong:
-        if wrong == [beyond_context(deployment, context)] and memory.has_room:
+        if wrong == [beyond_context(memory.rules, context)] and memory.has_room:
             held = int(min(memory.whole_requests(context), seqs)) * deployment.dp
             many = f"{held:,} request{'' if held == 1 else 's'} of {context:,} tokens"
             return f"memory holds {many}, but {wrong[0]}" if held else wrong[0]
@@ -300,7 +295,7 @@ def _why(
             remedies.append(f"a context of {longest:,} fits")
         if batch > 1 and held:
             remedies.append(f"a batch of {min(held, seqs * dp)} fits")
-        remedies += _larger_caches(deployment, context, batch)
+        remedies += _larger_caches(memory.rules, context, batch)
         return "; ".join([text, *(remedies or ["larger GPUs would"])])
     if batch > seqs * deployment.dp:
         return (
@@ -329,9 +324,10 @@ def _fewer_bits(deployment: Worker, context: int, batch: int) -> str | None:
     return None
 
 
-def _larger_caches(deployment: Worker, context: int, batch: int) -> list[str]:
+def _larger_caches(rules: EngineRules, context: int, batch: int) -> list[str]:
     """List what would make the room for KV larger, or a token smaller."""
-    if arguments := rules_of(deployment).cache_arguments(context, batch):
+    deployment, arguments = rules.worker, rules.cache_arguments(context, batch)
+    if arguments:
         texts = {name: str(value) for name, value in arguments}
         others = tuple(each for each in deployment.arguments if each[0] not in texts)
         larger = msgspec.structs.replace(deployment, arguments=(*others, *texts.items()))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
+from loadstone.engines.rules import EngineRules
 
 _TWICE = 2.0
 _FOUR_BITS = ("nvfp4", "mxfp4")
@@ -25,11 +26,12 @@ class Uncovered(NamedTuple):
     times: float = _TWICE
 
 
-def uncovered(deployment: Worker, measured: Collection[str], family: str) -> list[Uncovered]:
+def uncovered(rules: EngineRules, measured: Collection[str], family: str) -> list[Uncovered]:
     """List the classes that a deployment is in. `measured`: the families with measurements on its
     architecture."""
-    gpu, model, weights = deployment.gpu, deployment.model, deployment.weights_dtype
-    found = [Uncovered(what) for what in rules_of(deployment).uncovered()]
+    worker = rules.worker
+    gpu, model, weights = worker.gpu, worker.model, worker.weights_dtype
+    found = [Uncovered(kind) for kind in rules.uncovered()]
     if gpu.vendor == "amd":
         if family not in measured:
             found.append(Uncovered(f"{model.name}'s family on {gpu.architecture}"))

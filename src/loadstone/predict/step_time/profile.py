@@ -188,7 +188,7 @@ def uncovered_classes(deployment: Worker) -> list[Uncovered]:
     measured on its architecture."""
     mine = shipped_profiles().get(("*", "*", architecture_of(deployment.gpu)))
     families = () if mine is None else mine.provenance.families
-    return uncovered(deployment, families, family_of(deployment.model))
+    return uncovered(rules_of(deployment), families, family_of(deployment.model))
 
 
 def leave_out(profile: Profile, family: str) -> Profile:
