@@ -97,7 +97,7 @@ def test_an_engine_without_a_per_tensor_kernel_has_its_own_of_16_bits_beside_oth
 def test_a_link_of_amds_mesh_reaches_what_it_was_measured_at_beside_nvlinks_coefficient() -> None:
     def reach(gpu: str) -> float:
         work = work_of(parse_worker(f"llama-3.1-70b@2x{gpu}/tp2"))
-        return float(work.efficiency_memory[work.kind == COLLECTIVE][0])
+        return float(work.operators.efficiency_memory[work.operators.kind == COLLECTIVE][0])
 
     assert reach("h200") == 1
     assert 0.47 * reach("mi300x") == pytest.approx(48 / 64, rel=0.01)
