@@ -36,13 +36,11 @@ from inferencex import ACCEPTANCE
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_worker
 from loadstone.core.errors import InputError
-from loadstone.predict.simulator.bound_errors import find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import DECODE_FLOORS, fleet_for, fleet_of
-from loadstone.predict.simulator.interval import intervals
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s
+from loadstone.predict.simulator.uncertainty import intervals, margins_of
 from loadstone.predict.step_time import StepModel
-from loadstone.predict.step_time.profile import remaining
 from loadstone.runs.simulate import check
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
@@ -227,9 +225,7 @@ def predict(cell: Cell, draws: int) -> None:
     assert isinstance(fleet.model, StepModel)
     factors: dict[str, tuple[float, float]] = {}
     if draws:
-        profile = fleet.model.profile
-        wider = profile.wider_for(find_uncovered_load(plan, 0, fleet))
-        factors = intervals(plan, 0, fleet, fleet.draws(draws, 0), remaining(profile), wider)
+        factors = intervals(plan, 0, fleet, fleet.draws(draws, 0), margins_of(plan, 0, fleet))
     for name, value in values.items():
         low, high = factors.get(METRICS[name], (1.0, 1.0))
         cell.predicted[name] = value, value * low, value * high

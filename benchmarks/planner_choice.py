@@ -36,7 +36,7 @@ from loadstone.calibrate.points import deployment_of, read_points
 from loadstone.calibrate.update import SIGMA
 from loadstone.calibrate.validate import Scored, score
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.simulator.bound_errors import AS_WIDE, TAILS
+from loadstone.predict.simulator.uncertainty import AS_WIDE, TAILS
 from loadstone.recommend.judge.errors import COMMON
 from loadstone.recommend.tell.reasons import HeldShare
 

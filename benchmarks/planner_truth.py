@@ -31,17 +31,17 @@ import numpy as np
 
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
-from loadstone.predict.simulator.bound_errors import (
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import Fleet, fleet_of
+from loadstone.predict.simulator.latencies import simulated_pace
+from loadstone.predict.simulator.parts import hasten, take_requests
+from loadstone.predict.simulator.uncertainty import (
     AS_WIDE,
     TAILS,
     PredictionError,
     bounded_figures,
     estimate_error,
 )
-from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.fleet import Fleet, fleet_of
-from loadstone.predict.simulator.latencies import simulated_pace
-from loadstone.predict.simulator.parts import hasten, take_requests
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.recommend.demand.traffic import Traffic, traffic_of
 from loadstone.recommend.recommend import recommend

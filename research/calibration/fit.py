@@ -267,10 +267,10 @@ def solve(
         _target("tpot", table, groups, use, weights, base + len(groups.offsets)),
     )
     normal = np.diag(1 / prior**2)
-    said = predict(table, np.exp(_logarithms(groups, unknowns)))
+    said = [*predict(table, np.exp(_logarithms(groups, unknowns)))]
     cost = _cost(targets, said, unknowns, prior)
     for _ in range(_ROUNDS):
-        by = slopes(table, _logarithms(groups, unknowns))
+        by = [*slopes(table, np.exp(_logarithms(groups, unknowns)))]
         step = np.zeros(groups.unknowns)
         for _ in range(_REWEIGHTINGS):
             normal, step = _step(groups, targets, by, said, unknowns, step, prior)
@@ -279,7 +279,7 @@ def solve(
         length = min(1.0, 0.5 / max(1e-9, float(np.abs(step).max())))
         for _ in range(_HALVINGS):
             moved = unknowns + length * step
-            there = predict(table, np.exp(_logarithms(groups, moved)))
+            there = [*predict(table, np.exp(_logarithms(groups, moved)))]
             lower = _cost(targets, there, moved, prior)
             if lower < cost:
                 break

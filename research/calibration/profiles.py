@@ -127,7 +127,7 @@ def known_variance(
     table: CaseTable, logarithms: Array, spreads: Sequence[Array]
 ) -> dict[Quantity, Array]:
     """Variance of ln TTFT, ln TPOT and (as TPOT's) ln throughput from that of the coefficients."""
-    by_ttft, by_tpot = slopes(table, logarithms)
+    by_ttft, by_tpot = slopes(table, np.exp(logarithms))
     ttft = np.array(
         [slope @ spread @ slope for slope, spread in zip(by_ttft, spreads, strict=True)]
     )

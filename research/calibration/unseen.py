@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 import history
 from loadstone.calibrate.cases import case_of
 from loadstone.calibrate.points import Point, read_points
 from loadstone.calibrate.validate import Scored, errors, score
-from loadstone.predict.step_time.profile import shipped_profiles
+from loadstone.predict.step_time.profile import Quantity, shipped_profiles
 
 HISTORY = "the programme's history"
 
@@ -59,10 +60,19 @@ def groups_of(
     return groups
 
 
+def bias_of(rows: Sequence[Scored], quantity: Quantity) -> float:
+    """Return the median of predicted/measured, less 1, of the rows that have the quantity."""
+    ratios = [
+        row.predicted[quantity] / row.measured[quantity] for row in rows if quantity in row.measured
+    ]
+    return float(np.median(ratios) - 1)
+
+
 def show(name: str, rows: Sequence[Scored]) -> None:
     parts = [f"{name[:44]:44s}"]
     for quantity, found in errors(rows).items():
-        numbers = f"{found.median_error:6.1%} {found.bias:+5.0%} in {found.coverage:4.0%}"
+        bias = bias_of(rows, quantity)
+        numbers = f"{found.median_error:6.1%} {bias:+5.0%} in {found.coverage:4.0%}"
         parts.append(f"{quantity} n {found.n:4d} {numbers}")
     print(" | ".join(parts))
 

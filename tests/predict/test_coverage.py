@@ -15,9 +15,9 @@ from loadstone.calibrate.points import Point
 from loadstone.calibrate.validate import Scored, score
 from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.predict.scheduler import policy_of
-from loadstone.predict.simulator.bound_errors import estimate_error
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_of
+from loadstone.predict.simulator.uncertainty import estimate_error
 from loadstone.predict.sizing.memory import engine_limits, memory_of, no_room
 from loadstone.predict.step_time.coverage import uncovered_load, widening
 from loadstone.predict.step_time.profile import leave_out, profile_of, remaining, uncovered_classes

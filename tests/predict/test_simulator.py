@@ -37,10 +37,11 @@ from loadstone.predict.simulator.engine import (
 )
 from loadstone.predict.simulator.fast import applies, run_fast
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.interval import _figures, beginning, intervals
+from loadstone.predict.simulator.parts import beginning
 from loadstone.predict.simulator.pipeline import complete, engines_of
 from loadstone.predict.simulator.run import CellRun, Counters, State
 from loadstone.predict.simulator.table import tables
+from loadstone.predict.simulator.uncertainty import Margins, intervals, median_figures
 from loadstone.workload.options import Options
 from loadstone.workload.planning import plan_of
 from loadstone.workload.schedule import promised_tokens
@@ -1355,9 +1356,9 @@ def test_intervals_are_as_wide_as_the_draws_and_what_remained() -> None:
         for factor in np.linspace(0.8, 1.2, 41)
     ]
     draws = [Fleet(POLICY, each) for each in draws]
-    found = intervals(asked, 0, fleet, draws, {})
+    found = intervals(asked, 0, fleet, draws, Margins({}))
     assert found["tpot_s"] == pytest.approx((0.84, 1.16), abs=0.005)
-    wider = intervals(asked, 0, fleet, draws, {"tpot": 0.5})
+    wider = intervals(asked, 0, fleet, draws, Margins({"tpot": 0.5}))
     assert wider["tpot_s"][0] < 0.6
     assert wider["tpot_s"][1] > 1.7
     assert wider["ttft_s"] == found["ttft_s"]
@@ -1372,17 +1373,23 @@ def test_throughput_is_as_unsure_as_e2e_only_where_it_follows_from_it() -> None:
         Fleet(POLICY, Times(step=0.010 * factor, token=0.0)) for factor in np.linspace(0.8, 1.2, 21)
     ]
     remains = {"ttft": 0.5, "tpot": 0.5}
-    closed = intervals(plan(concurrency=[4], requests=[200], output="50"), 0, fleet, draws, remains)
+    closed = intervals(
+        plan(concurrency=[4], requests=[200], output="50"), 0, fleet, draws, Margins(remains)
+    )
     low, high = closed["output_tokens_per_s"]
     assert low == pytest.approx(1 / closed["e2e_s"][1], rel=0.1)
     assert high == pytest.approx(1 / closed["e2e_s"][0], rel=0.1)
-    slow = intervals(plan(rate=[1.0], requests=[200], output="50"), 0, fleet, draws, remains)
+    slow = intervals(
+        plan(rate=[1.0], requests=[200], output="50"), 0, fleet, draws, Margins(remains)
+    )
     assert slow["output_tokens_per_s"] == pytest.approx((1.0, 1.0), abs=0.02)
     assert slow["e2e_s"][1] > 1.3
 
 
 def test_without_draws_nothing_is_known_to_be_unsure() -> None:
-    found = intervals(plan(concurrency=[2], requests=[20]), 0, Fleet(POLICY, SLOPED), [], {})
+    found = intervals(
+        plan(concurrency=[2], requests=[20]), 0, Fleet(POLICY, SLOPED), [], Margins({})
+    )
     assert "e2e_s" in found
     assert set(found.values()) == {(1.0, 1.0)}
 
@@ -1392,7 +1399,7 @@ def test_medians_are_those_of_the_measured() -> None:
     asked = plan(
         concurrency=[4], requests=[9], warmup=12, input="uniform:10:900", output="uniform:1:90"
     )
-    found = _figures(run_cell(asked, 0, fleet))
+    found = median_figures(run_cell(asked, 0, fleet))
     measured = [record for record in records_of(asked, fleet) if record["phase"] == "measure"]
     assert found["ttft_s"] == pytest.approx(
         np.median([each["arrival_s"][0] - each["sent_s"] for each in measured])
@@ -1409,13 +1416,13 @@ def test_of_one_token_e2e_is_as_unsure_as_ttft() -> None:
     fleet = Fleet(POLICY, SLOPED)
     draws = [fleet]
     asked = plan(output="1", concurrency=[2], requests=[20])
-    found = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
+    found = intervals(asked, 0, fleet, draws, Margins({"ttft": 0.5, "tpot": 0.1}))
     assert found["e2e_s"] == pytest.approx(found["ttft_s"])
     assert found["output_tokens_per_s"] == pytest.approx(
         found["e2e_s"]
     )  # no draw says that it is surer
     asked = plan(output="500", concurrency=[2], requests=[20])
-    long = intervals(asked, 0, fleet, draws, {"ttft": 0.5, "tpot": 0.1})
+    long = intervals(asked, 0, fleet, draws, Margins({"ttft": 0.5, "tpot": 0.1}))
     assert long["tpot_s"][1] * 0.98 < long["e2e_s"][1] < long["ttft_s"][1]
 
 

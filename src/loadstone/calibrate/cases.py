@@ -17,8 +17,9 @@ of simulating and fitting converge.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -37,7 +38,7 @@ from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
-from loadstone.predict.step_time.coefficients import INDEX, Array
+from loadstone.predict.step_time.coefficients import INDEX, Array, slopes_of
 from loadstone.predict.step_time.formulas import (
     MeanStep,
     both,
@@ -58,8 +59,6 @@ REQUESTS_PER_USER = 10
 CONC * 10 ))`)."""
 _FILLED_S = 1000.0
 """Between the request that fills the prefix cache and those that come at times of their own."""
-_STEP = 1e-3
-"""Of ln θ, for slopes by differences."""
 
 
 # --- a point's traffic ----------------------------------------------------------------------------
@@ -361,44 +360,27 @@ def _plan(
     cached: int = 0,
 ) -> Plan:
     count = len(inputs)
-    none, nothing = np.full(count, -1, np.int32), np.zeros(count, np.int32)
+    absent, zeros = np.full(count, -1, np.int32), np.zeros(count, np.int32)
     return Plan(
         seed=seed,
         cells=(Load("concurrency", users) if times is None else Load("rate", 1.0),),
         workload={},
         exact_output=True,
-        cell=nothing,
+        cell=zeros,
         phase=np.ones(count, np.uint8),
         intended_s=np.full(count, np.nan) if times is None else times,
         input_tokens=inputs.astype(np.int32),
         output_tokens=outputs.astype(np.int32),
-        prefix_group=nothing if cached else none,
+        prefix_group=zeros if cached else absent,
         prefix_tokens=np.full(count, cached, np.int32),
-        turn=none,
+        turn=absent,
         think_s=np.zeros(count),
-        prompt=none,
-        graph=CallGraph.of_turns(none),
+        prompt=absent,
+        graph=CallGraph.of_turns(absent),
     )
 
 
 # --- all points at once ---------------------------------------------------------------------------
-
-
-_MEANS = (
-    "batch",
-    "context",
-    "chunk",
-    "chunk_sequences",
-    "chunk_pairs",
-    "chunk_window_pairs",
-    "mixed_decodes",
-    "met",
-    "q",
-    "rate",
-    "ttft_s",
-    "tpot_s",
-    "held_back",
-)
 
 
 class CaseTable:
@@ -490,38 +472,45 @@ def slower_than_fewer(cases: Sequence[Case]) -> str | None:
     )
 
 
-def _means(case: Case, outcome: Outcome) -> tuple[float, ...]:
-    """Return the columns of _MEANS for one case."""
-    middle = np.mean if case.point.stat == "mean" else np.median
+def middle_of(case: Case) -> Callable[[NDArray[np.float64]], np.floating[Any]]:
+    """Return what the point's figures are of its requests: the mean or the median."""
+    return np.mean if case.point.stat == "mean" else np.median
+
+
+def _means(case: Case, outcome: Outcome) -> dict[str, float]:
+    """Return the row of one case, by column of CaseTable."""
+    middle = middle_of(case)
     mean = float(case.inputs.mean()) - case.cached
     sequences = max(1.0, outcome.chunk_tokens / mean)
     # A chunk of a longer prompt has on average half the prompt before it.
     new = min(mean, outcome.chunk_tokens)
     pairs = new * (case.cached + max(mean - new, 0.0) / 2 + new / 2)
     mixed = case.policy.order == "mixed"
-    return (
-        max(1.0, outcome.decodes),
-        max(1.0, outcome.context),
-        outcome.chunk_tokens,
-        sequences,
-        sequences * pairs,
-        sequences * min(pairs, new * float(case.work.window[0])),
-        max(0.0, outcome.decodes - sequences) if mixed else 0.0,
-        outcome.met_tokens,
-        outcome.prompt_steps
-        / max(1.0, outcome.decode_steps + (outcome.prompt_steps if mixed else 0)),
-        outcome.output_tokens / outcome.duration_s,
-        float(middle(outcome.ttft_s)),
-        float(middle(outcome.tpot_s)),
-        outcome.held_back,
-    )
+    decode_steps = outcome.decode_steps + (outcome.prompt_steps if mixed else 0)
+    return {
+        "batch": max(1.0, outcome.decodes),
+        "context": max(1.0, outcome.context),
+        "chunk": outcome.chunk_tokens,
+        "chunk_sequences": sequences,
+        "chunk_pairs": sequences * pairs,
+        "chunk_window_pairs": sequences * min(pairs, new * float(case.work.window[0])),
+        "mixed_decodes": max(0.0, outcome.decodes - sequences) if mixed else 0.0,
+        "met": outcome.met_tokens,
+        "q": outcome.prompt_steps / max(1.0, decode_steps),
+        "rate": outcome.output_tokens / outcome.duration_s,
+        "ttft_s": float(middle(outcome.ttft_s)),
+        "tpot_s": float(middle(outcome.tpot_s)),
+        "held_back": outcome.held_back,
+    }
 
 
 def refresh(table: CaseTable, values: Array) -> None:
-    """Simulates every case at its own coefficients (d × K) and keeps what the formula needs."""
-    means = [_means(case, simulate(case, values[at])[0]) for at, case in enumerate(table.cases)]
-    for name, column in zip(_MEANS, np.array(means, float).T, strict=True):
-        setattr(table, name, column)
+    """Simulate every case at its own coefficients (d × K), and keep what the formula needs."""
+    means = [
+        _means(case, simulate(case, own)[0]) for case, own in zip(table.cases, values, strict=True)
+    ]
+    for name in means[0]:
+        setattr(table, name, np.array([row[name] for row in means], float))
     table.held_back = table.held_back.astype(bool)
     decode, prompt = (
         mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True)
@@ -576,25 +565,17 @@ def host_seconds(table: CaseTable, values: Array) -> Array:
     return np.asarray(request + per_token * table.tokens + stream)
 
 
-def predict(table: CaseTable, values: Array) -> tuple[Array, Array]:
-    """(ln TTFT, ln TPOT) by the formula, d each."""
+def predict(table: CaseTable, values: Array) -> Array:
+    """Return ln TTFT and ln TPOT by the formula, 2 × d."""
     decode, prompt = (
         mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True)
     )
     share = np.where(table.mixed_decodes > 0, 1 - table.q, 1.0)
     tpot = table.r * (share * decode + table.q * prompt)
     ttft = host_seconds(table, values) + table.w * decode + table.k * prompt
-    return np.log(ttft), np.log(tpot)
+    return np.asarray(np.log(np.array([ttft, tpot])))
 
 
-def slopes(table: CaseTable, logarithms: Array) -> tuple[Array, Array]:
-    """d ln TTFT / d ln θ and d ln TPOT / d ln θ, d × K each, by differences."""
-    ttft, tpot = predict(table, np.exp(logarithms))
-    by_ttft, by_tpot = np.zeros(logarithms.shape), np.zeros(logarithms.shape)
-    for column in range(logarithms.shape[1]):
-        moved = logarithms.copy()
-        moved[:, column] += _STEP
-        up_ttft, up_tpot = predict(table, np.exp(moved))
-        by_ttft[:, column] = (up_ttft - ttft) / _STEP
-        by_tpot[:, column] = (up_tpot - tpot) / _STEP
-    return by_ttft, by_tpot
+def slopes(table: CaseTable, values: Array) -> Array:
+    """Return d ln TTFT / d ln θ and d ln TPOT / d ln θ of the formula, 2 × d × K."""
+    return np.ascontiguousarray(slopes_of(lambda moved: predict(table, moved), values))

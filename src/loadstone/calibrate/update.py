@@ -67,7 +67,7 @@ def update(
         gap = {key: measured[key] - values for key, values in predicted.items()}
         if turn == 0:
             gap_before = {key: _finite(values) for key, values in gap.items()}
-        by = dict(zip(gap, slopes(table, rows), strict=True))
+        by = dict(zip(gap, slopes(table, np.exp(rows)), strict=True))
         if turn == last:
             break
         normal, right = inverse.copy(), inverse @ (start - logarithms)

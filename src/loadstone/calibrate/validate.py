@@ -6,7 +6,7 @@ Also the document of `loadstone validate --json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, inf, sqrt
 from typing import Literal, cast
@@ -14,18 +14,17 @@ from typing import Literal, cast
 import msgspec
 import numpy as np
 
-from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
+from loadstone.calibrate.cases import Case, CaseTable, case_of, middle_of, refresh, slopes
 from loadstone.calibrate.points import Point
 from loadstone.catalogue import Worker
 from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.simulator.bound_errors import find_uncovered_load
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.interval import intervals
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s
+from loadstone.predict.simulator.uncertainty import find_uncovered_load, intervals, margins_of
 from loadstone.predict.step_time.coefficients import Array
 from loadstone.predict.step_time.coverage import uncovered_load
 from loadstone.predict.step_time.profile import (
@@ -43,25 +42,27 @@ from loadstone.predict.step_time.profile import (
 from loadstone.predict.step_time.step import StepModel
 
 _DRAWS = 12
-_METRICS = "ttft_s", "tpot_s", "output_tokens_per_s"
-QUANTITIES: tuple[Quantity, ...] = ("ttft", "tpot", "throughput")
-
+_METRICS: dict[Quantity, str] = {
+    "ttft": "ttft_s",
+    "tpot": "tpot_s",
+    "throughput": "output_tokens_per_s",
+}
+QUANTITIES: tuple[Quantity, ...] = tuple(_METRICS)
 
 Way = Literal["all", "source", "engine", "gpu", "model", "regime"]
+ByQuantity = dict[Quantity, float]
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Errors of n predictions. median_error |predicted/measured − 1|; bias: the median of
-    predicted/measured, less 1; coverage: the share of measurements inside the 80 % interval."""
+    """Errors of n predictions. median_error |predicted/measured − 1|; coverage: the share of
+    measurements inside the 80 % interval."""
 
     n: int
     median_error: float
-    bias: float
     coverage: float
 
 
-ByQuantity = dict[Quantity, Errors]
-Summary = dict[Way, dict[str, ByQuantity]]
+Summary = dict[Way, dict[str, dict[Quantity, Errors]]]
 
 
 class Scored(msgspec.Struct, frozen=True):
@@ -76,10 +77,10 @@ class Scored(msgspec.Struct, frozen=True):
     """
 
     point: Point
-    predicted: dict[Quantity, float]
-    low: dict[Quantity, float]
-    high: dict[Quantity, float]
-    measured: dict[Quantity, float]
+    predicted: ByQuantity
+    low: ByQuantity
+    high: ByQuantity
+    measured: ByQuantity
     skipped_because: str | None = None
     deployment: str = ""
     profile: str = ""
@@ -95,46 +96,39 @@ def score(
     """Predict every point in order, where that is possible. `profile_name`: a user's profile, in
     place of the shipped ones; `hold_out`: by coefficients that were fitted without a point's model
     family."""
-    cases: list[Case] = []
+    scored: dict[int, Scored] = {}
+    cases: dict[int, Case] = {}
     profiles: list[Profile] = []
-    skipped: dict[int, str] = {}
-    pooled: dict[int, Scored] = {}
-    for point in points:
-        if point.exclude:
-            skipped[point.row] = f"excluded: {point.exclude}"
-            continue
+    for number, point in enumerate(points):
         try:
-            case = case_of(point, profile_name)
+            case = _included(point, profile_name)
             if case.fleet is not None:
-                pooled[point.row] = _score_pools(case, case.fleet, hold_out=hold_out)
+                scored[number] = _score_pools(case, case.fleet, hold_out=hold_out)
                 continue
         except InputError as reason:
-            skipped[point.row] = str(reason)
+            scored[number] = _skip(point, reason)
             continue
         try:
             profiles.append(profile_of(case.worker, profile_name))
-            cases.append(case)
+            cases[number] = case
         except OtherArchitecture as reason:
-            skipped[point.row] = str(reason)
-    predicted = dict(
-        zip((case.point.row for case in cases), _predicted(cases, profiles, hold_out), strict=True)
-    )
-    predicted |= pooled
-    return [
-        predicted.get(point.row)
-        or Scored(
-            point,
-            {},
-            {},
-            {},
-            measured_of(point),
-            skipped.get(point.row, "the same row number twice"),
-        )
-        for point in points
-    ]
+            scored[number] = _skip(point, reason)
+    predicted = _predicted([*cases.values()], profiles, hold_out)
+    scored |= zip(cases, predicted, strict=True)
+    return [scored[number] for number in range(len(points))]
 
 
-def measured_of(point: Point) -> dict[Quantity, float]:
+def _included(point: Point, profile_name: str | None) -> Case:
+    if point.exclude:
+        raise InputError(f"excluded: {point.exclude}")
+    return case_of(point, profile_name)
+
+
+def _skip(point: Point, reason: InputError) -> Scored:
+    return Scored(point, {}, {}, {}, measured_of(point), str(reason))
+
+
+def measured_of(point: Point) -> ByQuantity:
     values = (point.ttft_s, point.tpot_s, point.output_tokens_per_s)
     return {
         name: value for name, value in zip(QUANTITIES, values, strict=True) if value is not None
@@ -144,33 +138,24 @@ def measured_of(point: Point) -> dict[Quantity, float]:
 def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: bool) -> list[Scored]:
     if not cases:
         return []
-    families = [
-        family_of(case.deployment.model, case.point.fold) if hold_out else "" for case in cases
-    ]
-    held = [
-        True if family in profile.held_out else None if is_own(profile) else False
-        for profile, family in zip(profiles, families, strict=True)
-    ]
-    profiles = [
-        leave_out(profile, family) for profile, family in zip(profiles, families, strict=True)
-    ]
-    values = np.array([profile.values() for profile in profiles])
+    families = [_family_held_out(case, hold_out) for case in cases]
+    kept = [leave_out(*pair) for pair in zip(profiles, families, strict=True)]
+    values = np.array([profile.values() for profile in kept])
     table = CaseTable(cases)
     refresh(table, values)
-    by_ttft, by_tpot = slopes(table, np.log(values))
+    by_ttft, by_tpot = slopes(table, values)
     scored = []
-    for at, (case, profile) in enumerate(zip(cases, profiles, strict=True)):
-        predicted: dict[Quantity, float] = {
-            "ttft": float(table.ttft_s[at]),
-            "tpot": float(table.tpot_s[at]),
-            "throughput": float(table.rate[at]),
+    for row, (case, profile) in enumerate(zip(cases, kept, strict=True)):
+        predicted: ByQuantity = {
+            "ttft": float(table.ttft_s[row]),
+            "tpot": float(table.tpot_s[row]),
+            "throughput": float(table.rate[row]),
         }
         loads = [] if is_own(profile) else uncovered_load(case.worker, *count_at_once(case))
-        spread = _spreads(case, profile, predicted, by_ttft[at : at + 1], by_tpot[at : at + 1])
-        width = {
-            name: exp(Z80 * profile.wider_for(loads) * value) for name, value in spread.items()
-        }
-        found = [] if is_own(profile) else [*uncovered_classes(case.worker), *loads]
+        spread = _spreads(case, profile, predicted, by_ttft[row : row + 1], by_tpot[row : row + 1])
+        wider = profile.wider_for(loads)
+        width = {name: exp(Z80 * wider * value) for name, value in spread.items()}
+        classes = [] if is_own(profile) else [*uncovered_classes(case.worker), *loads]
         scored.append(
             Scored(
                 point=_with_names(case),
@@ -180,36 +165,43 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
                 measured=measured_of(case.point),
                 deployment=case.deployment.name,
                 profile=profile.name,
-                held_out=held[at],
+                held_out=_is_held_out(profiles[row], families[row]),
                 users=case.users,
                 rows_left=profile.provenance.rows,
-                uncovered=tuple(each.what for each in found),
+                uncovered=tuple(uncovered.what for uncovered in classes),
             )
         )
     return scored
 
 
+def _family_held_out(case: Case, hold_out: bool) -> str:
+    return family_of(case.deployment.model, case.point.fold) if hold_out else ""
+
+
+def _is_held_out(profile: Profile, family: str) -> bool | None:
+    if family in profile.held_out:
+        return True
+    return None if is_own(profile) else False
+
+
 def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
     """Simulate a point's pools, also at coefficients drawn from the profiles' uncertainty, for the
     intervals."""
-    family = family_of(case.deployment.model, case.point.fold) if hold_out else ""
+    family = _family_held_out(case, hold_out)
     fleet, profile = _hold_out(fleet, case.worker, family)
-    if (pool := fleet.prefill) is not None:
-        prefill, _ = _hold_out(pool.fleet, case.deployment.prefiller, family)
-        fleet = replace(fleet, prefill=pool._replace(fleet=prefill))
-    plan, middle = case.plan(), np.mean if case.point.stat == "mean" else np.median
+    if fleet.prefill is not None:
+        prefill, _ = _hold_out(fleet.prefill.fleet, case.deployment.prefiller, family)
+        fleet = replace(fleet, prefill=fleet.prefill._replace(fleet=prefill))
+    plan, middle = case.plan(), middle_of(case)
     rows = answered_rows(run_cell(plan, 0, fleet))[case.warm :]
     latencies = latencies_s(rows)
-    predicted: dict[Quantity, float] = {
+    predicted: ByQuantity = {
         "ttft": float(middle(latencies["ttft_s"])),
         "tpot": float(middle(latencies["tpot_s"])),
         "throughput": float(rows["tokens"].sum() / (rows["end"].max() - rows["sent"].min())),
     }
-    loads = [] if is_own(profile) else find_uncovered_load(plan, 0, fleet)
-    factors = intervals(
-        plan, 0, fleet, fleet.draws(_DRAWS, 0), remaining(profile), profile.wider_for(loads)
-    )
-    ends = {name: factors[metric] for name, metric in zip(QUANTITIES, _METRICS, strict=True)}
+    factors = intervals(plan, 0, fleet, fleet.draws(_DRAWS, 0), margins_of(plan, 0, fleet))
+    ends = {name: factors[metric] for name, metric in _METRICS.items()}
     return Scored(
         point=_with_names(case),
         predicted=predicted,
@@ -218,10 +210,10 @@ def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
         measured=measured_of(case.point),
         deployment=case.deployment.name,
         profile=profile.name,
-        held_out=True if family in profile.held_out else None if is_own(profile) else False,
+        held_out=_is_held_out(profile, family),
         users=case.users,
         rows_left=profile.provenance.rows,
-        uncovered=tuple(each.what for each in loads),
+        uncovered=tuple(load.what for load in find_uncovered_load(plan, 0, fleet)),
     )
 
 
@@ -229,13 +221,8 @@ def _hold_out(fleet: Fleet, worker: Worker, family: str) -> tuple[Fleet, Profile
     """Return the fleet by coefficients that were fitted without a family of models."""
     model = cast(StepModel, fleet.model)
     profile = leave_out(model.profile, family)
-    return (
-        replace(
-            fleet,
-            model=StepModel(worker, profile, draft_tokens=model.draft_tokens, work=model.work),
-        ),
-        profile,
-    )
+    without = StepModel(worker, profile, draft_tokens=model.draft_tokens, work=model.work)
+    return replace(fleet, model=without), profile
 
 
 def count_at_once(case: Case) -> tuple[int, int]:
@@ -251,7 +238,7 @@ def count_at_once(case: Case) -> tuple[int, int]:
 def _spreads(
     case: Case,
     profile: Profile,
-    predicted: Mapping[Quantity, float],
+    predicted: ByQuantity,
     by_ttft: Array,
     by_tpot: Array,
 ) -> dict[Quantity, float]:
@@ -266,11 +253,11 @@ def _spreads(
         tokens_s = (float(case.outputs.mean()) - 1) * predicted["tpot"]
         first = predicted["ttft"] / (predicted["ttft"] + tokens_s)
         slope = (first * by_ttft + (1 - first) * by_tpot)[0]
-        rest = remaining(profile, source)
+        remains = remaining(profile, source)
         spread["throughput"] = sqrt(
             float(slope @ np.array(profile.covariance) @ slope)
-            + (first * rest["ttft"]) ** 2
-            + ((1 - first) * rest["tpot"]) ** 2
+            + (first * remains["ttft"]) ** 2
+            + ((1 - first) * remains["tpot"]) ** 2
         )
     return spread
 
@@ -292,47 +279,44 @@ def _with_names(case: Case) -> Point:
 def regime(scored: Scored) -> str:
     """Name the load by what limits a step: few users read weights, many compute; long prompts hold
     up the others."""
-    users = (
-        "1-8 users" if scored.users <= 8 else "9-64 users" if scored.users <= 64 else "65+ users"
-    )
+    users = "65+ users"
+    if scored.users <= 64:
+        users = "1-8 users" if scored.users <= 8 else "9-64 users"
     long = (scored.point.input_tokens or 0) >= 4000
     return f"{users}, {'long' if long else 'short'} prompts"
 
 
 WAYS: dict[Way, Callable[[Scored], str]] = {
-    "source": lambda each: each.point.source or "unnamed",
-    "engine": lambda each: each.point.engine,
-    "gpu": lambda each: each.point.gpu,
-    "model": lambda each: each.point.fold or each.point.model,
+    "source": lambda row: row.point.source or "unnamed",
+    "engine": lambda row: row.point.engine,
+    "gpu": lambda row: row.point.gpu,
+    "model": lambda row: row.point.fold or row.point.model,
     "regime": regime,
 }
 
 
 def summarise(rows: Sequence[Scored]) -> Summary:
     """Summarise the errors of the rows with a prediction: {"all" | way: {which: {quantity: …}}}."""
-    usable = [each for each in rows if each.skipped_because is None]
-    summary: Summary = {"all": {"all": errors(usable)}} if usable else {}
+    usable = [row for row in rows if row.skipped_because is None]
+    if not usable:
+        return {}
+    summary: Summary = {"all": {"all": errors(usable)}}
     for name, way in WAYS.items():
-        members = by_key((way(each), each) for each in usable)
-        if members:
-            summary[name] = {which: errors(members[which]) for which in sorted(members)}
+        members = by_key((way(row), row) for row in usable)
+        summary[name] = {which: errors(members[which]) for which in sorted(members)}
     return summary
 
 
-def errors(rows: Sequence[Scored]) -> ByQuantity:
-    by_quantity: ByQuantity = {}
+def errors(rows: Sequence[Scored]) -> dict[Quantity, Errors]:
+    found: dict[Quantity, Errors] = {}
     for name in QUANTITIES:
-        if not (here := [each for each in rows if name in each.measured]):
+        measured = [row for row in rows if name in row.measured]
+        if not measured:
             continue
-        ratio = np.array([each.predicted[name] / each.measured[name] for each in here])
-        inside = [each.low[name] <= each.measured[name] <= each.high[name] for each in here]
-        by_quantity[name] = Errors(
-            len(here),
-            float(np.median(np.abs(ratio - 1))),
-            float(np.median(ratio) - 1),
-            float(np.mean(inside)),
-        )
-    return by_quantity
+        off = [abs(row.predicted[name] / row.measured[name] - 1) for row in measured]
+        inside = [row.low[name] <= row.measured[name] <= row.high[name] for row in measured]
+        found[name] = Errors(len(measured), float(np.median(off)), float(np.mean(inside)))
+    return found
 
 
 class Figures(msgspec.Struct, frozen=True):
@@ -345,8 +329,7 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class ScoredRow(msgspec.Struct, frozen=True):
-    """A Scored as `loadstone validate --json` prints it; the last five are there if it was
-    predicted."""
+    """A Scored as `loadstone validate --json` prints it."""
 
     row: int
     predicted: Figures
@@ -354,11 +337,6 @@ class ScoredRow(msgspec.Struct, frozen=True):
     high: Figures
     measured: Figures
     skipped_because: str | None
-    deployment: str | msgspec.UnsetType = msgspec.UNSET
-    profile: str | msgspec.UnsetType = msgspec.UNSET
-    family_held_out: bool | msgspec.UnsetType | None = msgspec.UNSET
-    rows_left: int | msgspec.UnsetType = msgspec.UNSET
-    uncovered: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Validation(Document, msgspec.Struct, frozen=True):
@@ -370,31 +348,21 @@ class Validation(Document, msgspec.Struct, frozen=True):
 
 
 def validation(rows: Sequence[Scored]) -> Validation:
-    return Validation(1, [_row(each) for each in rows], summarise(rows))
+    return Validation(1, [_show_row(row) for row in rows], summarise(rows))
 
 
-def _row(each: Scored) -> ScoredRow:
-    row = ScoredRow(
-        each.point.row,
-        predicted=_figures(each.predicted),
-        low=_figures(each.low),
-        high=_figures(each.high),
-        measured=_figures(each.measured),
-        skipped_because=each.skipped_because,
-    )
-    if each.skipped_because is not None:
-        return row
-    return msgspec.structs.replace(
-        row,
-        deployment=each.deployment,
-        profile=each.profile,
-        family_held_out=each.held_out,
-        rows_left=each.rows_left,
-        uncovered=each.uncovered,
+def _show_row(row: Scored) -> ScoredRow:
+    return ScoredRow(
+        row.point.row,
+        predicted=_figures(row.predicted),
+        low=_figures(row.low),
+        high=_figures(row.high),
+        measured=_figures(row.measured),
+        skipped_because=row.skipped_because,
     )
 
 
-def _figures(values: dict[Quantity, float]) -> Figures:
+def _figures(values: ByQuantity) -> Figures:
     def rounded(name: Quantity, scale: float) -> float | None:
         return float(f"{values[name] * scale:.6g}") if name in values else None
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import math
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -28,24 +27,19 @@ from loadstone.core.record import CellInfo, Target
 from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
-from loadstone.predict.simulator.bound_errors import (
-    bound_factors,
-    estimate_error,
-    find_uncovered_load,
-)
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
-from loadstone.predict.simulator.interval import CellIntervals, answer_s, beginning, intervals
+from loadstone.predict.simulator.latencies import answer_s
 from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import Counters
 from loadstone.predict.simulator.table import tables
+from loadstone.predict.simulator.uncertainty import cell_uncertainties, find_uncovered_load
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.predict.step_time.profile import (
     engine_measured,
     is_own,
-    remaining,
     uncovered_classes,
     unmeasured,
     vendor_measured,
@@ -60,8 +54,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DRAWS = 24
-_BOUNDED_REQUESTS = 2_000
-"""Of a cell, for the errors of what is bounded."""
 _PAUSE_S = 0.1
 """Between cells."""
 _EVENT_BYTES = 12
@@ -189,7 +181,7 @@ class _Simulation:
             if any(_moves_in_waves(plan, cell) for cell in range(len(plan.cells))):
                 info.settings.basis.moves_in_waves = True
             info.settings.basis.uncovered += list(dict.fromkeys(load.what for load in loads))
-        errors = uncertainty(
+        errors = cell_uncertainties(
             plan, self.fleet, self.draws, info.slo, acceptance_known=self.acceptance_known
         )
         info.settings.intervals = [error.intervals for error in errors]
@@ -247,37 +239,6 @@ def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
             )
         lengths.append(both)
     return np.concatenate(lengths)
-
-
-def uncertainty(
-    plan: Plan,
-    fleet: Fleet,
-    draws: int,
-    slo: Collection[str] = (),
-    *,
-    acceptance_known: bool = False,
-) -> list[CellIntervals]:
-    """Compute by cell how far off metrics may be; see simulator.interval and
-    simulator.bound_errors. Nothing where the model knows no spread."""
-    model = fleet.model
-    if not isinstance(model, StepModel) or draws < 1:
-        return [CellIntervals({}, {}) for _ in plan.cells]
-    drawn = fleet.draws(draws, plan.seed)
-    found = []
-    for cell in range(len(plan.cells)):
-        wider = model.profile.wider_for(find_uncovered_load(plan, cell, fleet))
-        factors: dict[str, list[float]] = {}
-        if slo:
-            part = beginning(plan, cell, _BOUNDED_REQUESTS)
-            run = run_cell(part, 0, fleet, grace_s=math.inf)
-            error = estimate_error(run, fleet, acceptance_known=acceptance_known)
-            factors = bound_factors(part, run, fleet, slo, error)
-        found.append(
-            CellIntervals(
-                intervals(plan, cell, fleet, drawn, remaining(model.profile), wider), factors
-            )
-        )
-    return found
 
 
 def _moves_in_waves(plan: Plan, cell: int) -> bool:

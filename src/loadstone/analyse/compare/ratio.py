@@ -19,9 +19,9 @@ their intervals:
 and the upper end likewise; c is how far both go together, 0 but for requests compared in pairs (the
 method of variance estimates recovery: Zou and Donner, Statistics in Medicine 27 (2008)).
 
-Each simulated run has an 80 % interval of its own (predict.simulator.interval), and two such runs
-may share what is wrong with them. How much, published measurements say (docs/compare.md): on one
-user's machines the errors of two predictions go together by two thirds, of one profile and one
+Each simulated run has an 80 % interval of its own (predict.simulator.uncertainty), and two such
+runs may share what is wrong with them. How much, published measurements say (docs/compare.md): on
+one user's machines the errors of two predictions go together by two thirds, of one profile and one
 model by four fifths; and one deployment with one workload has one error, which the ratio does not
 have.
 """

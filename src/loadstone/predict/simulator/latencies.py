@@ -68,3 +68,19 @@ def latencies_s(rows: NDArray[Any]) -> dict[str, Floats]:
 def simulated_pace(run: CellRun, load: Load) -> Pace:
     """Tell whether the simulated deployment keeps up with an open loop."""
     return pace_of(load, request_rows(run))
+
+
+def answer_s(run: CellRun) -> float:
+    """Estimate how long a request takes under the load, but for a queue before it, which grows as
+    long as an overload does: the least TTFT, and the median time from the first token to the last.
+    Seconds.
+    """
+    count = run.requests.count
+    first, end, sent = (
+        np.array(times[:count])
+        for times in (run.journal.first_s, run.end_s, run.requests.sent_s_of)
+    )
+    done = ~np.isnan(end)
+    if not done.any():
+        return 0.0
+    return float((first - sent)[done].min() + np.median((end - first)[done]))

@@ -12,6 +12,26 @@ from numpy.typing import NDArray
 from loadstone.core.plan import Plan
 
 Rows = NDArray[np.int64]
+_LEAST_REQUESTS = 300
+_ROUNDS = 4
+"""Requests of a cell's beginning, for each slot of a closed loop."""
+_MAX_REQUESTS = 4096
+
+
+def beginning(plan: Plan, cell: int, least: int = _LEAST_REQUESTS) -> Plan:
+    """Cut a plan of one cell: the warm-up of that one and its first requests, as many as settle it;
+    `least`, where there are so many."""
+    load = plan.cells[cell]
+    rows = plan.rows(cell)
+    wanted = least if load.is_open else max(least, int(_ROUNDS * load.value))
+    count = min(len(rows), plan.warmup_count(cell) + min(wanted, _MAX_REQUESTS))
+    while count < len(rows) and plan.turn[rows.start + count] > 0:
+        count += 1  # sessions are whole
+    picked = np.arange(rows.start, rows.start + count)
+    if load.slots:
+        # By count, also of a cell by time: what goes round after the part is not looked at.
+        load = msgspec.structs.replace(load, duration_s=None)
+    return plan.take(picked, cells=(load,), cell=np.zeros(count, np.int32))
 
 
 def take_requests(plan: Plan, rows: Rows, start_s: float = 0.0, rate: float | None = None) -> Plan:

@@ -12,6 +12,7 @@ step model; [G] a guess from how the kernel works, with a spread to match.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -179,6 +180,22 @@ LIGHT: Array = np.array(
 LIGHT[INDEX["routing_shape"]] = (
     1.4  # more uneven than any fit has found, so that fewer experts are read
 )
+
+MOVE = 1e-3
+"""Of ln θ, for slopes by differences."""
+
+
+def slopes_of(logarithms: Callable[[Array], Array], values: Array) -> Array:
+    """Return d logarithms(values) / d ln(values) by differences. The coefficients are the last axis
+    of `values`, and a new last axis of what comes back."""
+    start = logarithms(values)
+    columns = []
+    for number in range(values.shape[-1]):
+        moved = values.copy()
+        moved[..., number] *= np.exp(MOVE)
+        columns.append((logarithms(moved) - start) / MOVE)
+    return np.moveaxis(np.array(columns), 0, -1)
+
 
 PROCESSOR = "cpu"
 """Its architecture, as boards.architecture_of() has it of the catalogue's processor."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
-from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, LIGHT, Array
+from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, LIGHT, MOVE, Array
 from loadstone.predict.step_time.formulas import (
     Terms,
     attended_pairs,
@@ -306,8 +306,6 @@ _PARTS = {
     "before the engine": ("request_s", "request_token_s"),
     "streaming": ("stream_s",),
 }
-_MOVE = 1e-3
-"""Of ln θ, for slopes by differences."""
 
 
 def first_token_s(model: StepModel, prompt_tokens: int, step_tokens: int) -> float:
@@ -341,8 +339,8 @@ def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[Ti
         # A share of a peak works the other way round: time grows as it falls.
         signs = [1.0 if COEFFICIENTS[INDEX[each]].unit.startswith("s") else -1.0 for each in names]
         values = model.values.copy()
-        values[[INDEX[each] for each in names]] *= np.exp(_MOVE * np.array(signs))
-        parts.append(TimePart(name, (seconds(model.at(values)) - total) / _MOVE))
+        values[[INDEX[each] for each in names]] *= np.exp(MOVE * np.array(signs))
+        parts.append(TimePart(name, (seconds(model.at(values)) - total) / MOVE))
     parts.append(TimePart(REST, total - sum(part.seconds for part in parts)))
     return sorted(
         (part for part in parts if part.seconds > 1e-3 * total), key=lambda part: -part.seconds

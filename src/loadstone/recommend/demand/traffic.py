@@ -16,12 +16,12 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.summary import TASK
-from loadstone.predict.simulator.bound_errors import split_tasks
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.content import shares
 from loadstone.predict.simulator.latencies import request_rows, task_times
 from loadstone.predict.simulator.parts import Rows, find_busiest, hasten, take_requests, thin
 from loadstone.predict.simulator.run import CellRun
+from loadstone.predict.simulator.uncertainty import split_tasks
 from loadstone.predict.steady_state import Lengths, SteadyState
 from loadstone.recommend.demand.hours import Hours, split_hours
 from loadstone.recommend.demand.options import RecommendOptions

@@ -1,7 +1,7 @@
 """A plan under the very load that was asked for: its latencies, and how likely all bounds hold.
 
 The probability is that of `simulate --slo`: the same draws of the model's errors
-(predict/simulator/bound_errors.py), judged by the same function (analyse/slo.py).
+(predict/simulator/uncertainty.py), judged by the same function (analyse/slo.py).
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core.plan import Plan
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Requests
-from loadstone.predict.simulator.bound_errors import (
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import Fleet
+from loadstone.predict.simulator.latencies import request_rows, simulated_pace, task_times
+from loadstone.predict.simulator.uncertainty import (
     PredictionError,
     bound_factors,
     bounded_figures,
     split_error,
     sum_causes,
 )
-from loadstone.predict.simulator.cell import run_cell
-from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.latencies import request_rows, simulated_pace, task_times
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.demand.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.judge.choices import PlanChoice

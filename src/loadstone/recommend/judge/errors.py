@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from loadstone.calibrate.update import SIGMA
 from loadstone.catalogue.deployment.deployment import Deployment
-from loadstone.predict.simulator.bound_errors import (
+from loadstone.predict.simulator.uncertainty import (
     AS_WIDE,
     QUANTITIES,
     TAILS,

@@ -16,7 +16,7 @@ _TITLES: dict[Quantity, str] = {"tpot": "TPOT", "ttft": "TTFT", "throughput": "o
 
 def render(rows: Sequence[Scored]) -> list[Shown]:
     """Show the errors of all rows that could be predicted, and why others could not."""
-    heads = ["", *(head for title in _TITLES.values() for head in (title, "n", "bias", "in 80%"))]
+    heads = ["", *(head for title in _TITLES.values() for head in (title, "n", "in 80%"))]
     lines = []
     for way, groups in summarise(rows).items():
         if way != "all":
@@ -24,16 +24,15 @@ def render(rows: Sequence[Scored]) -> list[Shown]:
         for which, by_quantity in groups.items():
             cells = [cell for name in _TITLES for cell in _cells(by_quantity.get(name))]
             lines.append([which if way == "all" else f"  {which[:48]}", *cells])
-    return [Table(heads=heads, align="n" + "ruuu" * len(_TITLES), rows=lines), *explain(rows)]
+    return [Table(heads=heads, align="n" + "ruu" * len(_TITLES), rows=lines), *explain(rows)]
 
 
 def _cells(errors: Errors | None) -> tuple[str, ...]:
     if errors is None:
-        return ("",) * 4
+        return ("",) * 3
     return (
         show_share(errors.median_error, 1),
         str(errors.n),
-        f"{errors.bias:+.0%}",
         show_share(errors.coverage),
     )
 
@@ -46,10 +45,7 @@ def explain(rows: Sequence[Scored]) -> list[str]:
     return [
         f"{len(scored)} of {len(rows)} points predicted{_fits(scored)}",
         *_left(scored),
-        (
-            "median |predicted/measured − 1|; bias: median of predicted/measured; share inside the"
-            " 80% interval"
-        ),
+        "median |predicted/measured − 1|; share inside the 80% interval",
         *(f"left out, {count}: {reason}" for reason, count in reasons.most_common(8)),
     ]
 

@@ -9,14 +9,13 @@ import pytest
 
 from loadstone.catalogue import parse_deployment
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.simulator.bound_errors import (
-    PredictionError,
-    bound_factors,
-    draw_factors,
-    estimate_error,
-)
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_of
+from loadstone.predict.simulator.uncertainty import (
+    PredictionError,
+    bound_factors,
+    estimate_error,
+)
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
 
@@ -42,23 +41,23 @@ def factors_under(
 def test_draws_have_the_interval_of_a_normal_and_are_always_the_same(spread: float) -> None:
     error = PredictionError(np.array([0.1, 0.0]), np.diag([spread**2, spread**2]))
     for at, mean in enumerate(error.mean):
-        logs = np.log(draw_factors(error)[:, at]) - mean
+        logs = np.log(error.draw_factors()[:, at]) - mean
         assert np.quantile(logs, (0.1, 0.9)).tolist() == pytest.approx(
             [-Z80 * spread, Z80 * spread], rel=0.15
         )
         assert abs(np.median(logs)) < 0.1 * spread
-    assert (draw_factors(error) == draw_factors(error)).all()
+    assert (error.draw_factors() == error.draw_factors()).all()
 
 
 def test_in_a_closed_loop_a_slow_engine_is_slow_and_nothing_else() -> None:
-    drawn = draw_factors(PredictionError(np.zeros(2), np.diag([0.1**2, 0.2**2])))
+    drawn = PredictionError(np.zeros(2), np.diag([0.1**2, 0.2**2])).draw_factors()
     found = factors_under({"concurrency": [16]}, "tpot_p99", "ttft_p99")
     assert found["tpot_p99"] == pytest.approx(drawn[:, 1].tolist())
     assert found["ttft_p99"] == pytest.approx(drawn[:, 0].tolist())
 
 
 def test_at_a_rate_a_slow_engine_has_a_larger_batch_and_at_last_does_not_keep_up() -> None:
-    drawn = draw_factors(PredictionError(np.zeros(2), np.diag([0.1**2, 0.2**2])))[:, 1]
+    drawn = PredictionError(np.zeros(2), np.diag([0.1**2, 0.2**2])).draw_factors()[:, 1]
     idle, busy = (
         np.array(factors_under({"rate": [rate]}, "tpot_p99")["tpot_p99"]) for rate in (1.0, 25.0)
     )
