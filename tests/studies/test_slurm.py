@@ -32,8 +32,8 @@ def test_a_job_asks_for_what_the_deployment_and_the_file_say(tmp_path: Path) -> 
     study.path.write_text(study.path.read_text().replace("2xcpu/tp2", "16xh200/tp16"))
     read = read_study(study.path)
     (launch,) = plan_study(read)
-    made = SlurmMachine(read.study.machines["nodes"], read.study.engines, read.study.limits, "two")
-    commands = commands_of(launch, read.study.engines["vllm"], node_addresses(2), 8000)
+    made = SlurmMachine(read.study.machines["nodes"], read.study)
+    commands = commands_of(launch, node_addresses(2), 8000)
     script = made.script(launch, commands, tmp_path / "a folder", "job")
     for line in ("--nodes=2", "--gpus-per-node=8", "--partition=h200", "--account=lab", "--qos=high", "--time=90",
                  "--no-requeue", "--exclusive"):  # fmt: skip
@@ -52,7 +52,7 @@ def test_a_world_of_mpi_is_one_step_with_a_task_for_each_gpu(tmp_path: Path) -> 
     (launch,) = plan_study(read)
     text = "deepseek-v3@16xh200/tp16,nodes=2,engine=tensorrt-llm,prefix_caching=0"
     commands = launch_named(text, Site(nodes=node_addresses(2)))
-    made = SlurmMachine(read.study.machines["nodes"], read.study.engines, read.study.limits, "two")
+    made = SlurmMachine(read.study.machines["nodes"], read.study)
     script = made.script(launch, commands, tmp_path, "job")
     assert "#SBATCH --ntasks-per-node=8\n" in script
     assert "srun --nodes=2 --ntasks-per-node=8 --mpi=pmix " in script
@@ -87,7 +87,8 @@ def test_a_study_file_says_what_a_container_gets_and_the_remote_cache_is_mounted
 ) -> None:
     study = TwoRanks(tmp_path, "{partition: h200}", {})
     study.path.write_text(study.path.read_text().replace("2xcpu/tp2", "16xh200/tp16"))
-    (launch,) = plan_study(read_study(study.path))
+    read = read_study(study.path)
+    (launch,) = plan_study(read)
     engine = EngineSettings(
         image="a/b:1",
         mounts=("/data:/data",),
@@ -95,17 +96,13 @@ def test_a_study_file_says_what_a_container_gets_and_the_remote_cache_is_mounted
         options=("--privileged",),
         env={"A": "b"},
     )
-    script = SlurmMachine(
-        read_study(study.path).study.machines["nodes"],
-        {launch.engine: engine},
-        read_study(study.path).study.limits,
-        "two",
-    ).render(launch, tmp_path, 8000)
+    launch = launch._replace(settings=engine)
+    script = SlurmMachine(read.study.machines["nodes"], read.study).render(launch, tmp_path)
     assert (
         '--volume "$HOME"/.cache/huggingface:/root/.cache/huggingface --volume /data:/data'
         in script
     )
     assert "--device /dev/infiniband --gpus all" in script
     assert "--env A=b --privileged " in script
-    here = commands_of(launch, engine, (), 8000, here=True).ranks[0].argv
+    here = commands_of(launch, (), 8000, here=True).ranks[0].argv
     assert f"{Path.home()}/.cache/huggingface:/root/.cache/huggingface" in here

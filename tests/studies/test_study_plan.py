@@ -202,7 +202,7 @@ def test_the_small_model_gets_the_arguments_of_its_engine(tmp_path: Path) -> Non
         (launch,) = plan_study(read)
         if image:
             with pytest.raises(InputError, match="runs in no container"):
-                commands_of(launch, read.study.engines["e"], (), 1)
+                commands_of(launch, (), 1)
         else:
-            words = commands_of(launch, read.study.engines["e"], (), 1).ranks[0].argv
+            words = commands_of(launch, (), 1).ranks[0].argv
             assert words[-2:] == ("--ubatch-size", "64")

@@ -23,7 +23,7 @@ from conftest import Loadstone, eventually, gone
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.studies.commands import commands_of, pools_of
-from loadstone.studies.file import EngineSettings, read_study
+from loadstone.studies.file import read_study
 from loadstone.studies.journal import read_entries
 from loadstone.studies.machines import make_machines
 from loadstone.studies.machines.local import LocalMachine
@@ -257,11 +257,7 @@ def test_each_launch_that_runs_at_a_time_has_its_own_gpus(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     path.write_text(PARALLEL)
     machines = make_machines(read_study(path), None)
-    seen = [
-        machine._engines["llama.cpp"].env
-        for machine in machines
-        if isinstance(machine, LocalMachine)
-    ]
+    seen = [machine.environment for machine in machines if isinstance(machine, LocalMachine)]
     assert seen == [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
     path.write_text(PARALLEL.replace("parallel: 2", "parallel: 5"))
     with pytest.raises(InputError, match="5 launches at a time on 4 GPUs"):
@@ -445,7 +441,7 @@ def test_pools_that_a_study_cannot_start_are_one_line(
         read = read_study(path)
         (launch, *_) = plan_study(read)
         assert launch.parsed is not None
-        pools_of(launch.parsed, launch, read.study.engines["vllm"], 9000)
+        pools_of(launch.parsed, launch, 9000)
 
     with pytest.raises(InputError, match=said):
         start_first()
@@ -457,4 +453,4 @@ def test_pools_are_not_started_on_other_machines(path: Path) -> None:
     )
     (launch, *_) = plan_study(read_study(path))
     with pytest.raises(InputError, match="pools are started on one machine, `local`, alone"):
-        commands_of(launch, EngineSettings(), (), 9000)
+        commands_of(launch, (), 9000)

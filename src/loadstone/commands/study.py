@@ -166,52 +166,37 @@ def _print_commands(
     """Print what starts each deployment on a machine, once, or write it into `files`: repeats are
     started alike."""
     from loadstone.core.run_folder.folder import writing
-    from loadstone.engines.deployment_launch import DeploymentLaunch
-    from loadstone.engines.launch import Launch
-    from loadstone.studies.commands import commands_of, pools_of
-    from loadstone.studies.file import EngineSettings
     from loadstone.studies.machines import find_machine
-    from loadstone.studies.render import render
     from loadstone.studies.status import deployment_name
     from loadstone.studies.supervise import LAUNCHES
 
-    name, machine = find_machine(read, on)
+    name, kind = find_machine(read, on)
     for launch in launches:
         if launch.repeat > 1:
             continue
-        engine = read.study.engines.get(launch.engine, EngineSettings())
         title = f"# {deployment_name(launch)}"
-        if engine.url is not None:
-            print(title, f"# {engine.url} runs already", sep="\n")
+        if launch.settings.url is not None:
+            print(title, f"# {launch.settings.url} runs already", sep="\n")
             continue
-        file = render(read, machine, launch, folder / LAUNCHES / launch.id)
-        if file is not None and files is not None:
+        file = kind.render(read, name, launch, folder / LAUNCHES / launch.id)
+        if file is None:
+            if files is not None:
+                raise InputError(
+                    f"--render: {name} is of kind {read.study.machines[name].kind}, which takes"
+                    " commands; see --dry-run"
+                )
+            commands = kind.commands(launch, _PORT)
+            notes = [f"# {note}" for note in commands.notes]
+            print(title, *notes, *commands.shell_lines(), sep="\n")
+        elif files is None:
+            separator = [file.separator] if file.separator else []
+            print(*separator, title, f"# {file.name}: {file.hint}", sep="\n")
+            print(file.text, end="")
+        else:
             with writing(files):
                 files.mkdir(parents=True, exist_ok=True)
                 (files / file.name).write_text(file.text, "utf-8")
             print(title, f"# {file.hint}", files / file.name, sep="\n")
-            continue
-        if file is not None:
-            print(
-                *(["---"] if machine.kind != "slurm" else []),
-                title,
-                f"# {file.name}: {file.hint}",
-                sep="\n",
-            )
-            print(file.text, end="")
-            continue
-        if files is not None:
-            raise InputError(
-                f"--render: {name} is of kind {machine.kind}, which takes commands; see --dry-run"
-            )
-        print(title)
-        parsed = launch.parsed
-        if machine.kind == "local" and parsed is not None and parsed.is_split:
-            commands: Launch | DeploymentLaunch = pools_of(parsed, launch, engine, _PORT)
-        else:
-            commands = commands_of(launch, engine, (), _PORT)
-        for line in (*(f"# {note}" for note in commands.notes), *commands.shell_lines()):
-            print(line)
 
 
 @study.command()

@@ -16,7 +16,6 @@ from loadstone.engines.deployment_launch import DeploymentLaunch, launch_deploym
 from loadstone.engines.launch import Launch as Commands
 from loadstone.engines.launch import RankCommand, Site, own_words, quote_word, site_of
 from loadstone.measure.engines import llama_cpp
-from loadstone.studies.file import EngineSettings
 from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
 from loadstone.workload.option_values import variables
 from loadstone.workload.options import StartOptions
@@ -28,7 +27,6 @@ _EMBEDDED_CONTEXT = 4096
 
 def commands_of(
     launch: PlannedLaunch,
-    engine: EngineSettings,
     nodes: tuple[str, ...],
     port: int | None,
     host: str = "127.0.0.1",
@@ -38,7 +36,7 @@ def commands_of(
     machine starts them, and folders of the home are those of its user. Raises InputError where the
     engine cannot be started so.
     """
-    site = _site_of(launch, engine, nodes, port, host)
+    site, engine = _site_of(launch, nodes, port, host), launch.settings
     if not here:
         site = msgspec.structs.replace(site, cache=engine.cache)
     if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
@@ -54,13 +52,11 @@ def commands_of(
     return launch_of(launch.parsed.worker, site)
 
 
-def pools_of(
-    deployment: Deployment, launch: PlannedLaunch, engine: EngineSettings, port: int
-) -> DeploymentLaunch:
+def pools_of(deployment: Deployment, launch: PlannedLaunch, port: int) -> DeploymentLaunch:
     """Return the commands of all workers of a deployment with pools on this machine, and the
     router's. Raises InputError."""
-    made = launch_deployment(deployment, _site_of(launch, engine, (), port, "127.0.0.1"))
-    nodes = {rank.node for each in made.launches for rank in each.ranks}
+    made = launch_deployment(deployment, _site_of(launch, (), port, "127.0.0.1"))
+    nodes = {rank.node for commands in made.launches for rank in commands.ranks}
     if len(nodes) > 1:
         raise InputError(
             f"{len(nodes)} nodes are needed, and `local` is one; start them yourself, and give"
@@ -69,13 +65,8 @@ def pools_of(
     return made
 
 
-def _site_of(
-    launch: PlannedLaunch,
-    engine: EngineSettings,
-    nodes: tuple[str, ...],
-    port: int | None,
-    host: str,
-) -> Site:
+def _site_of(launch: PlannedLaunch, nodes: tuple[str, ...], port: int | None, host: str) -> Site:
+    engine = launch.settings
     start = StartOptions(
         model=engine.model,
         arguments=launch.arguments,

@@ -61,7 +61,7 @@ class PlannedCell(NamedTuple):
 class PlannedLaunch(NamedTuple):
     """A deployment that is started, measured and stopped.
 
-    engine      its name in the study
+    engine      its name in the study; `settings`: what the study says of it
     layout      hardware and parallelism, as the study has them; empty: this machine as it is
     deployment  the shorthand; None where nothing is known of the hardware
     parsed      the deployment that it stands for
@@ -72,6 +72,7 @@ class PlannedLaunch(NamedTuple):
 
     id: str
     engine: str
+    settings: EngineSettings
     model: str
     layout: str
     deployment: str | None
@@ -177,7 +178,16 @@ def _setup(read: StudyFile, name: str, model: str, layout: str) -> PlannedLaunch
             index = read.study.deployments.layout.index(layout)
             raise read.error(f"$.deployments.layout[{index}]", str(error)) from None
     return PlannedLaunch(
-        "", name, model or EMBEDDED_MODEL, layout, deployment, parsed, tuple(of_engine), 0, ()
+        "",
+        name,
+        engine,
+        model or EMBEDDED_MODEL,
+        layout,
+        deployment,
+        parsed,
+        tuple(of_engine),
+        0,
+        (),
     )
 
 
@@ -290,7 +300,7 @@ def _check_different(read: StudyFile, setups: Sequence[PlannedLaunch]) -> None:
     """Refuse two deployments that are one."""
     seen: dict[str, PlannedLaunch] = {}
     for setup in setups:
-        if (same := seen.setdefault(_hash(_identity_of(read, setup)), setup)) is not setup:
+        if (same := seen.setdefault(_hash(_identity_of(setup)), setup)) is not setup:
             names = (
                 f"{launch.engine} {launch.model} {launch.layout}".strip()
                 for launch in (setup, same)
@@ -298,8 +308,8 @@ def _check_different(read: StudyFile, setups: Sequence[PlannedLaunch]) -> None:
             raise read.error("$.deployments", f"{' is the same as '.join(names)}; leave one out")
 
 
-def _identity_of(read: StudyFile, setup: PlannedLaunch) -> dict[str, Any]:
-    engine = read.study.engines.get(setup.engine, EngineSettings())
+def _identity_of(setup: PlannedLaunch) -> dict[str, Any]:
+    engine = setup.settings
     return {
         "engine": engine_key(engine.engine or setup.engine) or setup.engine,
         "settings": msgspec.to_builtins(engine),
@@ -312,7 +322,7 @@ def _launch(
     read: StudyFile, setup: PlannedLaunch, repeats: Sequence[int], loads: list[_Cell]
 ) -> PlannedLaunch:
     never = read.study.restart == "never"
-    launch = _hash(_identity_of(read, setup) | {"repeat": None if never else repeats[0]})
+    launch = _hash(_identity_of(setup) | {"repeat": None if never else repeats[0]})
     cells = tuple(
         PlannedCell(
             _hash(

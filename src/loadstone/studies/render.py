@@ -12,18 +12,18 @@ import re
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import yaml  # type: ignore[import-untyped]
 
 from loadstone.catalogue.hardware import Gpu
-from loadstone.core.errors import InputError
 from loadstone.engines.launch import SECRETS
 from loadstone.engines.launch import Launch as Commands
 from loadstone.studies.commands import commands_of, gpus_per_node, node_addresses, shell_word
-from loadstone.studies.file import EngineSettings, Kubernetes, MachineSettings, StudyFile
-from loadstone.studies.machines.slurm import SlurmMachine
+from loadstone.studies.file import Kubernetes, MachineSettings, StudyFile
+from loadstone.studies.machines.client import check_has_no_mpi
+from loadstone.studies.machines.kind import MachineKind, Rendered
 from loadstone.studies.plan import PlannedLaunch
 
 _PORT = 8000
@@ -34,81 +34,132 @@ _MEMORY_BAND = 0.15
 """Makers and clouds state the same GPU's memory in GB, in GiB, or as far as it can be used."""
 
 
-class Rendered(NamedTuple):
-    """Holds a file. `hint`: how it is handed in, and where the engine then answers."""
+class _SchedulerKind(MachineKind):
+    """A scheduler that takes files: it runs an engine in its image."""
 
-    name: str
-    text: str
-    hint: str
+    def render(
+        self, read: StudyFile, name: str, launch: PlannedLaunch, folder: Path
+    ) -> Rendered | None:
+        """See MachineKind."""
+        machine, engine = read.study.machines[name], launch.settings
+        if engine.image is None:
+            named = launch.engine in read.study.engines
+            raise read.error(
+                f"$.engines.{launch.engine}" if named else "$.engines",
+                f"{launch.engine} has no image, and {machine.kind} runs images; write image: under"
+                " it",
+            )
+        bare = launch._replace(settings=msgspec.structs.replace(engine, image=None))
+        nodes = node_addresses(len(commands_of(bare, (), _PORT).ranks))
+        commands = commands_of(bare, nodes, _PORT, "0.0.0.0")  # noqa: S104 - reached from outside of its container
+        check_has_no_mpi(commands, "use a machine of Slurm")
+        return self.write(f"loadstone-{launch.id}", machine, launch, commands)
+
+    def write(
+        self, name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands
+    ) -> Rendered:
+        """Write the file that starts these commands."""
+        raise NotImplementedError
 
 
-def render(
-    read: StudyFile, machine: MachineSettings, launch: PlannedLaunch, folder: Path
-) -> Rendered | None:
-    """Return the launch as its machine's scheduler takes it; None where a machine has none, and
-    starts commands itself. `folder`: of the launch. Raises InputError.
-    """
-    engine = read.study.engines.get(launch.engine, EngineSettings())
-    name = f"loadstone-{launch.id}"
-    if machine.kind == "slurm":
-        slurm = SlurmMachine(machine, read.study.engines, read.study.limits, read.study.study)
-        hint = f"mkdir -p {shlex.quote(str(folder.absolute()))}, then sbatch"
-        return Rendered(f"{name}.sh", slurm.render(launch, folder, _PORT), hint)
-    if machine.kind not in ("dstack", "kubernetes"):
-        return None
-    if engine.image is None:
-        place = f"$.engines.{launch.engine}" if launch.engine in read.study.engines else "$.engines"
-        raise read.error(
-            place,
-            f"{launch.engine} has no image, and {machine.kind} runs images; write image: under it",
-        )
-    bare = msgspec.structs.replace(engine, image=None)
-    nodes = node_addresses(len(commands_of(launch, bare, (), _PORT).ranks))
-    commands = commands_of(launch, bare, nodes, _PORT, "0.0.0.0")  # noqa: S104 - reached from outside of its container
-    if commands.tasks_per_node > 1:
-        raise InputError(
-            f"{commands.engine} over several nodes is one world of MPI; use a machine of Slurm"
-        )
-    if machine.kind == "dstack":
+class DstackKind(_SchedulerKind):
+    """dstack, which takes a task."""
+
+    def write(
+        self, name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands
+    ) -> Rendered:
+        """See _SchedulerKind."""
+
+        def address(number: int) -> str:
+            further = f'$(echo "$DSTACK_NODES_IPS" | sed -n {number + 1}p)'
+            return f'"{further if number else "$DSTACK_MASTER_NODE_IP"}"'
+
+        count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
+        variables = commands.ranks[0].env
+        task = {
+            "type": "task",
+            "name": name,
+            **({"nodes": count} if count > 1 else {}),
+            "image": launch.settings.image,
+            "env": [
+                *([] if SECRETS[0] in variables else SECRETS[:1]),
+                *(f"{k}={v}" for k, v in variables.items()),
+            ],
+            "commands": [_script(machine, commands, "DSTACK_NODE_RANK", address)],
+            "ports": [_PORT],
+            "resources": {
+                "gpu": _name_gpu_for_dstack(gpu) | {"count": gpus} if gpu and gpus else 0,
+                "shm_size": f"{_SHM_GIB}GB",
+            },
+            **({"max_duration": f"{round(machine.time)}s"} if machine.time else {}),
+        }
         hint = f"dstack apply -f, while which it answers at http://localhost:{_PORT}"
-        return Rendered(
-            f"{name}.dstack.yml",
-            _yaml(_dstack(name, machine, launch, commands, engine.image)),
-            hint,
+        text = _yaml(_lay_over(task, machine.dstack or {}))
+        return Rendered(f"{name}.dstack.yml", text, hint, "---")
+
+
+class KubernetesKind(_SchedulerKind):
+    """Kubernetes, which takes a Job with a pod for each rank, which all end where one does, and the
+    Service that gives the pods names."""
+
+    def write(
+        self, name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands
+    ) -> Rendered:
+        """See _SchedulerKind."""
+        additions = machine.kubernetes or Kubernetes()
+        count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
+        script = _script(
+            machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}"
         )
-    hint = f"kubectl apply -f; in its namespace it answers at http://{name}-0.{name}:{_PORT}"
-    return Rendered(
-        f"{name}.yaml", _yaml(*_kubernetes(name, machine, launch, commands, engine.image)), hint
-    )
-
-
-def _dstack(
-    name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
-) -> dict[str, Any]:
-    def address(number: int) -> str:
-        further = f'$(echo "$DSTACK_NODES_IPS" | sed -n {number + 1}p)'
-        return f'"{further if number else "$DSTACK_MASTER_NODE_IP"}"'
-
-    count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
-    variables = commands.ranks[0].env
-    task = {
-        "type": "task",
-        "name": name,
-        **({"nodes": count} if count > 1 else {}),
-        "image": image,
-        "env": [
-            *([] if SECRETS[0] in variables else SECRETS[:1]),
-            *(f"{k}={v}" for k, v in variables.items()),
-        ],
-        "commands": [_script(machine, commands, "DSTACK_NODE_RANK", address)],
-        "ports": [_PORT],
-        "resources": {
-            "gpu": _name_gpu_for_dstack(gpu) | {"count": gpus} if gpu and gpus else 0,
-            "shm_size": f"{_SHM_GIB}GB",
-        },
-        **({"max_duration": f"{round(machine.time)}s"} if machine.time else {}),
-    }
-    return _lay_over(task, machine.dstack or {})
+        container = {
+            "name": "engine",
+            "image": launch.settings.image,
+            # Kubernetes fills in $(NAME) itself, where a shell would run a command.
+            "command": ["sh", "-c", script.replace("$(", "$$(")],
+            "env": [{"name": key, "value": value} for key, value in commands.ranks[0].env.items()],
+            "envFrom": [{"secretRef": {"name": _SECRET, "optional": True}}],
+            "ports": [{"containerPort": _PORT}],
+            "resources": {"limits": {_GPU_RESOURCES[gpu.vendor]: gpus} if gpu and gpus else {}},
+            "readinessProbe": {
+                "httpGet": {"path": commands.ready, "port": _PORT},
+                "periodSeconds": 5,
+            },
+            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - of the container
+        }
+        pod = {
+            "restartPolicy": "Never",
+            "subdomain": name,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 60,
+            "containers": [_lay_over(container, additions.container)],
+            "volumes": [
+                {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}
+            ],
+        }
+        about = {
+            "name": name,
+            **({"namespace": additions.namespace} if additions.namespace else {}),
+        }
+        service = {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # ranks look for each other before they serve
+            "selector": {"batch.kubernetes.io/job-name": name},
+            "ports": [{"port": _PORT}],
+        }
+        job = {
+            "completions": count,
+            "parallelism": count,
+            "completionMode": "Indexed",
+            "backoffLimit": 0,
+            **({"activeDeadlineSeconds": round(machine.time)} if machine.time else {}),
+            "template": {"spec": _lay_over(pod, additions.pod)},
+        }
+        text = _yaml(
+            {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": job},
+        )
+        hint = f"kubectl apply -f; in its namespace it answers at http://{name}-0.{name}:{_PORT}"
+        return Rendered(f"{name}.yaml", text, hint, "---")
 
 
 def _name_gpu_for_dstack(gpu: Gpu) -> dict[str, Any]:
@@ -118,59 +169,6 @@ def _name_gpu_for_dstack(gpu: Gpu) -> dict[str, Any]:
     gib = gpu.hbm_bytes / 2**30
     low, high = (round(gib * (1 + sign * _MEMORY_BAND)) for sign in (-1, 1))
     return {"name": re.sub(r"^rtx-(?=a\d)|-", "", name).upper(), "memory": f"{low}GB..{high}GB"}
-
-
-def _kubernetes(
-    name: str, machine: MachineSettings, launch: PlannedLaunch, commands: Commands, image: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return a Job with a pod for each rank, which all end where one does, and the Service that
-    gives the pods names."""
-    additions = machine.kubernetes or Kubernetes()
-    count, gpus, gpu = len(commands.ranks), gpus_per_node(launch), _gpu(launch)
-    script = _script(
-        machine, commands, "JOB_COMPLETION_INDEX", lambda number: f"{name}-{number}.{name}"
-    )
-    container = {
-        "name": "engine",
-        "image": image,
-        # Kubernetes fills in $(NAME) itself, where a shell would run a command.
-        "command": ["sh", "-c", script.replace("$(", "$$(")],
-        "env": [{"name": key, "value": value} for key, value in commands.ranks[0].env.items()],
-        "envFrom": [{"secretRef": {"name": _SECRET, "optional": True}}],
-        "ports": [{"containerPort": _PORT}],
-        "resources": {"limits": {_GPU_RESOURCES[gpu.vendor]: gpus} if gpu and gpus else {}},
-        "readinessProbe": {"httpGet": {"path": commands.ready, "port": _PORT}, "periodSeconds": 5},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - of the container
-    }
-    pod = {
-        "restartPolicy": "Never",
-        "subdomain": name,
-        "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": 60,
-        "containers": [_lay_over(container, additions.container)],
-        "volumes": [
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{_SHM_GIB}Gi"}}
-        ],
-    }
-    about = {"name": name, **({"namespace": additions.namespace} if additions.namespace else {})}
-    service = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,  # ranks look for each other before they serve
-        "selector": {"batch.kubernetes.io/job-name": name},
-        "ports": [{"port": _PORT}],
-    }
-    job = {
-        "completions": count,
-        "parallelism": count,
-        "completionMode": "Indexed",
-        "backoffLimit": 0,
-        **({"activeDeadlineSeconds": round(machine.time)} if machine.time else {}),
-        "template": {"spec": _lay_over(pod, additions.pod)},
-    }
-    return (
-        {"apiVersion": "v1", "kind": "Service", "metadata": about, "spec": service},
-        {"apiVersion": "batch/v1", "kind": "Job", "metadata": about, "spec": job},
-    )
 
 
 def _script(

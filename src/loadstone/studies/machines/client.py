@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from loadstone.core.errors import InputError, TargetError
-from loadstone.engines.launch import Launch
+from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.launch import LaunchError, RankProcess, StartedRanks
 from loadstone.measure.engines.process import last_lines
 from loadstone.runs import provenance
-from loadstone.studies.file import EngineSettings, MachineSettings, StudyLimits
+from loadstone.studies.file import MachineSettings, Study
 from loadstone.studies.journal import Handle
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.supervise import LoadClient, RunningLaunch
@@ -29,25 +29,22 @@ _FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
 class RemoteMachine:
     """A machine whose launches run on other hosts than this one."""
 
-    def __init__(
-        self,
-        machine: MachineSettings,
-        engines: Mapping[str, EngineSettings],
-        limits: StudyLimits,
-        study: str,
-    ) -> None:
+    def __init__(self, machine: MachineSettings, study: Study) -> None:
         self._machine = machine
-        self._engines = engines
-        self._limits = limits
-        self._study = study
+        self._limits = study.limits
+        self._study = study.study
 
-    def _settings_of(self, launch: PlannedLaunch) -> EngineSettings:
-        """Return the settings of an engine that is started. Raises InputError for one that runs
-        already."""
-        engine = self._engines.get(launch.engine, EngineSettings())
-        if engine.url is not None:
-            raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
-        return engine
+
+def check_is_started(launch: PlannedLaunch) -> None:
+    """Raise InputError for an engine that runs already."""
+    if launch.settings.url is not None:
+        raise InputError(f"{launch.engine} has a url; measure it on a machine with local: true")
+
+
+def check_has_no_mpi(commands: Commands, machine: str = "use Slurm") -> None:
+    """Raise InputError for commands whose nodes are one world of MPI."""
+    if commands.tasks_per_node > 1:
+        raise InputError(f"{commands.engine} over several nodes is one world of MPI; {machine}")
 
 
 def running_launch(ranks: StartedRanks, handle: Handle, sender: LoadClient | None) -> RunningLaunch:
@@ -98,7 +95,7 @@ class LedRanks(StartedRanks):
 
     def __init__(
         self,
-        launch: Launch,
+        launch: Commands,
         url: str,
         folder: Path,
         start: Callable[[int, Path, Callable[[], None]], LedProcess],

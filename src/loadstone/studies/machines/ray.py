@@ -27,10 +27,18 @@ from loadstone.engines.launch import SECRETS
 from loadstone.engines.launch import Launch as Commands
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of, gpus_per_node
-from loadstone.studies.file import MachineSettings
+from loadstone.studies.file import MachineSettings, StudyFile
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.client import LedProcess, LedRanks, RemoteMachine, running_launch
+from loadstone.studies.machines.client import (
+    LedProcess,
+    LedRanks,
+    RemoteMachine,
+    check_has_no_mpi,
+    check_is_started,
+    running_launch,
+)
+from loadstone.studies.machines.kind import MachineKind
 from loadstone.studies.machines.ray_host import RankHost
 from loadstone.studies.machines.ssh import (
     CLIENT_GRACE_S,
@@ -40,7 +48,7 @@ from loadstone.studies.machines.ssh import (
     make_script,
 )
 from loadstone.studies.plan import PlannedLaunch
-from loadstone.studies.supervise import RunningLaunch
+from loadstone.studies.supervise import Machine, RunningLaunch
 
 _POLL_S = 0.3
 _ANSWER_S = 60.0
@@ -48,6 +56,15 @@ _END_S = 30.0
 _REACH_S = 10.0
 _LOST = 255
 """What stands for the exit code where the node was lost first."""
+
+
+class RayKind(MachineKind):
+    """The nodes of a cluster of Ray."""
+
+    def make(self, read: StudyFile, name: str) -> Sequence[Machine]:
+        """See MachineKind."""
+        machine = read.study.machines[name]
+        return [RayMachine(machine, read.study) for _ in range(machine.parallel)]
 
 
 class RayMachine(RemoteMachine):
@@ -60,8 +77,8 @@ class RayMachine(RemoteMachine):
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._settings_of(launch)
-        count = len(commands_of(launch, engine, (), 1).ranks)
+        check_is_started(launch)
+        count = len(commands_of(launch, (), 1).ranks)
         place = hashlib.sha256(bytes(folder.absolute())).hexdigest()[:8]
         namespace = f"loadstone-{self._study}-{launch.id}-{place}"
         with _connect(self._machine.ray or "auto", namespace) as ray:
@@ -79,11 +96,8 @@ class RayMachine(RemoteMachine):
                 port = port or about[0][1]
                 handle = handle | {"port": port}
                 journal.write("launch", launch=launch.id, handle=handle)
-                commands = commands_of(launch, engine, addresses, port, addresses[0])
-                if commands.tasks_per_node > 1:
-                    raise InputError(
-                        f"{commands.engine} over several nodes is one world of MPI; use Slurm"
-                    )
+                commands = commands_of(launch, addresses, port, addresses[0])
+                check_has_no_mpi(commands)
                 with _start_ranks(
                     ray, commands, actors, folder, self._machine.setup, taken_up
                 ) as ranks:

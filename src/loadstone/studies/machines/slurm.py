@@ -28,14 +28,16 @@ from loadstone.studies.commands import (
     shell_word,
     with_address,
 )
-from loadstone.studies.file import EngineSettings, MachineSettings
+from loadstone.studies.file import MachineSettings, StudyFile
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.client import RemoteMachine, running_launch
+from loadstone.studies.machines.client import RemoteMachine, check_is_started, running_launch
+from loadstone.studies.machines.kind import MachineKind, Rendered
 from loadstone.studies.machines.ssh import choose_client
 from loadstone.studies.plan import PlannedLaunch
-from loadstone.studies.supervise import RunningLaunch
+from loadstone.studies.supervise import Machine, RunningLaunch
 
+_PORT = 8000
 _FIRST_POLL_S, _LAST_POLL_S = 0.5, 10.0
 """Seconds between looks at a job that waits: ever more, for the sake of who runs the controller."""
 _LOOK_S = 5.0
@@ -98,6 +100,23 @@ _CONTAINED = '"$@" &\nwait $!'
 before Slurm kills what started it, which would leave it behind."""
 
 
+class SlurmKind(MachineKind):
+    """The nodes of a cluster of Slurm."""
+
+    def make(self, read: StudyFile, name: str) -> Sequence[Machine]:
+        """See MachineKind."""
+        machine = read.study.machines[name]
+        return [SlurmMachine(machine, read.study) for _ in range(machine.parallel)]
+
+    def render(
+        self, read: StudyFile, name: str, launch: PlannedLaunch, folder: Path
+    ) -> Rendered | None:
+        """See MachineKind: the script that a study submits."""
+        text = SlurmMachine(read.study.machines[name], read.study).render(launch, folder)
+        hint = f"mkdir -p {shlex.quote(str(folder.absolute()))}, then sbatch"
+        return Rendered(f"loadstone-{launch.id}.sh", text, hint)
+
+
 class SlurmMachine(RemoteMachine):
     """Submits a job for each launch. The folder of studies must be one that the nodes share with
     this host."""
@@ -109,7 +128,7 @@ class SlurmMachine(RemoteMachine):
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        self._settings_of(launch)
+        check_is_started(launch)
         folder = folder.absolute()
         name = self._name(launch, folder)
         old = find_job(_job_name(left)) if left else None
@@ -137,10 +156,10 @@ class SlurmMachine(RemoteMachine):
         """Cancel the job, if there is one still."""
         cancel(_job_name(left))
 
-    def render(self, launch: PlannedLaunch, folder: Path, port: int) -> str:
-        """Write the script that would be submitted, where `port` is the one that is free."""
-        folder = folder.absolute()
-        return self.script(launch, self._commands(launch, port), folder, self._name(launch, folder))
+    def render(self, launch: PlannedLaunch, folder: Path) -> str:
+        """Write the script that would be submitted, with a port that is likely to be free."""
+        folder, commands = folder.absolute(), self._commands(launch, _PORT)
+        return self.script(launch, commands, folder, self._name(launch, folder))
 
     def _name(self, launch: PlannedLaunch, folder: Path) -> str:
         """Name the job: the same study in another folder has jobs of its own."""
@@ -151,9 +170,8 @@ class SlurmMachine(RemoteMachine):
     def _commands(self, launch: PlannedLaunch, port: int) -> Commands:
         """Return the commands of all ranks, with what stands for addresses until the job has its
         nodes."""
-        engine = self._engines.get(launch.engine, EngineSettings())
-        nodes = node_addresses(len(commands_of(launch, engine, (), port).ranks))
-        return commands_of(launch, engine, nodes, port, nodes[0])
+        nodes = node_addresses(len(commands_of(launch, (), port).ranks))
+        return commands_of(launch, nodes, port, nodes[0])
 
     def script(self, launch: PlannedLaunch, commands: Commands, folder: Path, name: str) -> str:
         """Write the script that `sbatch` gets."""

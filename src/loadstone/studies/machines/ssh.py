@@ -22,18 +22,28 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import SECRETS, join_words
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.process import container_stop
 from loadstone.runs.preflight import KEY_VARIABLES
 from loadstone.studies.commands import commands_of
-from loadstone.studies.file import MachineSettings
+from loadstone.studies.file import MachineSettings, StudyFile
 from loadstone.studies.journal import Handle, StudyJournal
 from loadstone.studies.machines import client
-from loadstone.studies.machines.client import LedProcess, LedRanks, RemoteMachine, running_launch
+from loadstone.studies.machines.client import (
+    LedProcess,
+    LedRanks,
+    RemoteMachine,
+    check_has_no_mpi,
+    check_is_started,
+    running_launch,
+)
+from loadstone.studies.machines.kind import MachineKind, divide
 from loadstone.studies.plan import PlannedLaunch
-from loadstone.studies.supervise import LoadClient, RunningLaunch
+from loadstone.studies.supervise import LoadClient, Machine, RunningLaunch
 
 _BEAT_S = 3.0
 _LEASE_S = 15
@@ -77,6 +87,17 @@ echo $port
 """
 
 
+class SshKind(MachineKind):
+    """Hosts that are reached by SSH, divided among launches that run at a time."""
+
+    def make(self, read: StudyFile, name: str) -> Sequence[Machine]:
+        """See MachineKind."""
+        machine = read.study.machines[name]
+        shares = divide(read, name, machine.ssh, "hosts")
+        parts = [msgspec.structs.replace(machine, ssh=share) for share in shares]
+        return [SshMachine(part, read.study) for part in parts]
+
+
 class SshMachine(RemoteMachine):
     """Starts a launch on the first of its hosts. Each is reached as `ssh` would, by its
     configuration and keys, and refused where its own key is not known.
@@ -89,8 +110,8 @@ class SshMachine(RemoteMachine):
         self, launch: PlannedLaunch, folder: Path, journal: StudyJournal, left: Handle
     ) -> Iterator[RunningLaunch]:
         """See supervise.Machine."""
-        engine = self._settings_of(launch)
-        count = len(commands_of(launch, engine, (), 1).ranks)
+        check_is_started(launch)
+        count = len(commands_of(launch, (), 1).ranks)
         names = self._machine.ssh[:count]
         if len(names) < count:
             raise InputError(
@@ -104,14 +125,8 @@ class SshMachine(RemoteMachine):
             sender = by_name.get(self._machine.client or names[0])
             alone = "127.0.0.1" if sender is ranks[0] else ranks[0].address
             port = int(ranks[0].output(_FREE_PORT))
-            commands = commands_of(
-                launch, engine, tuple(host.address for host in ranks), port, alone
-            )
-            if commands.tasks_per_node > 1:
-                raise InputError(
-                    f"{commands.engine} over several nodes is one world of MPI; use a machine of"
-                    " Slurm"
-                )
+            commands = commands_of(launch, tuple(host.address for host in ranks), port, alone)
+            check_has_no_mpi(commands, "use a machine of Slurm")
             with _start_ranks(commands, ranks, folder, self._machine.setup) as running:
                 running.wait_ready(self._limits.ready)
                 sends = SshClient(sender, self._machine, folder, running.check) if sender else None
