@@ -50,7 +50,9 @@ VOLATILE = frozenset({"run_dir", "run_id", "run", "client", "created", "file", "
 def plain(value: Any) -> Any:
     """`value` less clocks, paths and what machine this is, numbers to nine digits."""
     if isinstance(value, dict):
-        return {str(key): plain(each) for key, each in value.items() if key not in VOLATILE}
+        # A finding's values are those of its words.
+        left_out = VOLATILE | {"values"} if "evidence" in value else VOLATILE
+        return {str(key): plain(each) for key, each in value.items() if key not in left_out}
     if isinstance(value, list | tuple):
         return [plain(each) for each in value]
     if isinstance(value, float):

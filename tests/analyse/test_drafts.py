@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from loadstone.analyse.drafts import COLUMNS, acceptance_of, drafts_of, pool_drafts
-from loadstone.analyse.verdict import server_figures
+from loadstone.analyse.server_figures import server_figures
 from loadstone.core import arrays
 from loadstone.core.run_folder import records_schema, server_schema
 from loadstone.core.summary import DraftFigures, Level, ServerFigures

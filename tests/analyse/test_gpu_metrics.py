@@ -13,11 +13,11 @@ import pytest
 
 import loadstone
 from conftest import FAST, eventually
-from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures
+from loadstone.analyse.server_figures import gpu_figures
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import GPUS, POOLS, Readings, find_meaning, select_gpu_labels
-from loadstone.core.summary import Summary
+from loadstone.core.summary import Finding, GpuFigures, Summary
 from loadstone.core.units import show_number
 from loadstone.measure.engines.observe import (
     GPU_SERIES,

@@ -13,7 +13,7 @@ from conftest import Loadstone
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.stored_run import read_run
-from loadstone.analyse.summary import add_roofline
+from loadstone.analyse.summary import complete
 from loadstone.core import run_folder
 from loadstone.core.summary import CellSummary, Roofline, Verdict
 from report_folders import cell, length, run
@@ -83,13 +83,13 @@ def test_more_than_the_hardware_has_is_not_to_be_trusted(tmp_path: Path) -> None
             info = run_folder.read_info(folder)
             summary = read_run(folder).summary
             for again in range(2):
-                add_roofline(summary, info)
+                complete(summary, info)
                 kinds = [finding.kind for finding in summary.cells[0].verdict.findings]
                 assert kinds.count("beyond_hardware") == told, again
             assert summary.cells[0].verdict.trusted != told
             info.source = "simulated"
             summary.cells[0].verdict = Verdict(True, [])
-            add_roofline(summary, info)
+            complete(summary, info)
             assert summary.cells[0].verdict.trusted
 
 

@@ -5,22 +5,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.analyse import verdict
-from loadstone.analyse.verdict import Finding, judge
+from loadstone.analyse.verdict.finding import judge
 from loadstone.core.plan import Load
+from loadstone.core.summary import Finding, Verdict
 from verdict_cells import LOAD, Case, check, closed, found, plan_of, rows
 
 
 def test_a_clean_cell_has_no_findings() -> None:
     assert found(rows()) == {}
     assert found(closed(8, 400), plan_of(Load("concurrency", 8), warm=8)) == {}
-    assert judge([]) == verdict.Verdict(True, [])
+    assert judge([]) == Verdict(True, [])
 
 
 def test_warnings_and_errors_spoil_trust_and_come_first() -> None:
     info, warning, error = (Finding(s, s, "", "") for s in ("info", "warning", "error"))  # type: ignore[arg-type]
-    assert judge([info]) == verdict.Verdict(True, [info])
-    assert judge([info, warning, error]) == verdict.Verdict(False, [error, warning, info])
+    assert judge([info]) == Verdict(True, [info])
+    assert judge([info, warning, error]) == Verdict(False, [error, warning, info])
     assert msgspec.to_builtins(judge([warning])) == {
         "trusted": False,
         "findings": [{"kind": "warning", "severity": "warning", "evidence": "", "remedy": ""}],

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from msgspec import structs
 
-from loadstone.analyse import verdict
-from loadstone.analyse.verdict import Finding
+from loadstone.analyse.verdict.requests import EventReader
 from loadstone.core import run_folder
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
+from loadstone.core.summary import Finding
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan
@@ -463,6 +463,6 @@ def test_arrivals_without_end_say_nothing_of_a_rhythm() -> None:
     batch = pa.RecordBatch.from_pylist(
         rows(1, arrival_s=endless), schema=run_folder.records_schema()
     )
-    events = verdict.EventReader()
+    events = EventReader()
     events.add(batch)
     assert events.figures().pattern.tolist() == [0]

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo
-from loadstone.core.summary import Latency, ReplicaPart, Requests
+from loadstone.core.summary import Finding, Latency, ReplicaPart, Requests
 from verdict_cells import COUNT, LOAD, TARGET, Case, Rows, check, closed, found, plan_of, rows
 
 

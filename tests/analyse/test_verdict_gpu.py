@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.analyse.verdict import Finding, GpuFigures, gpu_figures, server_figures
+from loadstone.analyse.server_figures import gpu_figures, server_figures
 from loadstone.core.gpu_metrics import Readings
+from loadstone.core.summary import Finding, GpuFigures
 from test_verdict_server import Said, said, table
 from verdict_cells import Case, check, found, rows
 

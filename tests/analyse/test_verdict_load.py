@@ -10,10 +10,9 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
-from loadstone.analyse.verdict import Finding
 from loadstone.analyse.verdict.steady import Change, step, trend
 from loadstone.core.plan import Load
-from loadstone.core.summary import ReplicaPart, Requests
+from loadstone.core.summary import Finding, ReplicaPart, Requests
 from loadstone.workload.arrivals import profile_arrivals
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan

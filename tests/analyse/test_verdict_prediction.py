@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import loadstone
-from loadstone.analyse.verdict import prediction_findings
+from loadstone.analyse.verdict.run import prediction_findings
 from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.core import run_folder
 from loadstone.predict.step_time.profile import profile_of, save, unmeasured

@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec import structs
 
-from loadstone.analyse.verdict import Finding, kept_findings, run_findings
+from loadstone.analyse.verdict.run import kept_findings, run_findings
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
+from loadstone.core.summary import Finding
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import build
 from summary_documents import summarise, trusted

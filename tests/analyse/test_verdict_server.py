@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone.analyse.verdict import Finding, ServerFigures, server_figures
+from loadstone.analyse.server_figures import server_figures
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
-from loadstone.core.summary import Level
+from loadstone.core.summary import Finding, Level, ServerFigures
 from loadstone.measure.engines.observe import read_metrics
 from loadstone.workload import agents
 from loadstone.workload.lengths import Length, Sessions

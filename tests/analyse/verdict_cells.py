@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from loadstone.analyse import verdict
 from loadstone.analyse.metrics import measure_cell
-from loadstone.analyse.verdict import Finding, Origin, cell_findings
+from loadstone.analyse.verdict.finding import Origin
+from loadstone.analyse.verdict.requests import SCALARS, EventReader, JudgedCell, request_table
+from loadstone.analyse.verdict.rules import cell_findings
 from loadstone.core import run_folder
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.settings import read_settings
+from loadstone.core.summary import Finding
 from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
@@ -133,14 +135,14 @@ def found(
     numbers = measure_cell(
         lambda: [batch], plan.cells[cell], streams=target is None or target.streams
     )
-    scalars = pa.Table.from_batches([batch]).select(verdict.SCALARS)
+    scalars = pa.Table.from_batches([batch]).select(SCALARS)
     # Cut anywhere: batches are as the file has them.
-    events = verdict.EventReader()
+    events = EventReader()
     for cut in (batch.slice(0, 7), batch.slice(7)):
         events.add(cut)
-    seen = verdict.JudgedCell(
+    seen = JudgedCell(
         numbers=numbers,
-        requests=verdict.request_table(scalars, events),
+        requests=request_table(scalars, events),
         plan=plan,
         number=cell,
         origin=Origin(source),

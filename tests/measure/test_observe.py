@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from conftest import eventually
-from loadstone.analyse.verdict.server import server_figures
+from loadstone.analyse.server_figures import server_figures
 from loadstone.core import run_folder
 from loadstone.engines.server_metrics import NAMES
 from loadstone.measure.engines import observe

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from loadstone.analyse.verdict.finding import finding
 from loadstone.core import host, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
@@ -19,7 +20,7 @@ from loadstone.core.version import __version__
 SCHEMA = 1
 LAG_TIMES = 10.0
 """Receive lag of a run over the self-test's, from which the client was not what was tested."""
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +131,7 @@ def load() -> Selftest | None:
     """Read this host's self-test; None where there is none that can be read."""
     try:
         selftest = read_json(
-            path(), Selftest, _MOST_BYTES, "a self-test", "make one with `loadstone selftest`"
+            path(), Selftest, _MAX_BYTES, "a self-test", "make one with `loadstone selftest`"
         )
     except (InputError, RuntimeError):  # no file, no JSON, no home
         return None
@@ -166,67 +167,46 @@ def quote(cell: CellSummary, selftest: Selftest | None) -> tuple[str | None, Fin
     if selftest is None or streams is None or not rate:
         return None, None
     row = bound(selftest, streams, rate)
-    if row is not None and (lag_s := _waited_s(cell, row)) is not None:
-        return (
-            (
-                "the self-test of this host does not apply here: the client read later than in the"
-                " self-test"
-            ),
-            Finding(
-                "beyond_selftest",
-                "info",
-                f"the receive lag was {show_seconds(lag_s, 2)} (p99), and "
-                f"{show_seconds(row.receive_lag_p99_s, 2)} in the self-test of this host: "
-                "tokens read together have the time of the newest",
-                "Leave the client as much processor time as in the self-test.",
-            ),
+    lag_s = cell.client.receive_lag_p99_s
+    if row is not None and _waited(cell, row):
+        line = (
+            "the self-test of this host does not apply here: the client read later than in the"
+            " self-test"
         )
+        tested_s = row.receive_lag_p99_s
+        return line, finding("beyond_selftest.late", lag_s=lag_s, tested_lag_s=tested_s)
     if row is not None and row.comparison is not None:
         error = row.comparison.error_s
         name, most_s = ("p99", error.p99) if error.p99 is not None else ("at most", error.max)
-        off = (
+        size = f"{show_number(row.streams, 1)} streams, {show_number(row.events_per_s, 2)} events/s"
+        error_line = (
             f"a token's time is off by {show_seconds(error.p50, 2)}, {name}"
             f" {show_seconds(most_s, 2)}"
         )
-        return f"self-test of this host at {_size(row.streams, row.events_per_s)}: {off}", None
+        return f"self-test of this host at {size}: {error_line}", None
     tested = [row for row in selftest.rows if row.comparison is not None and not row.contended]
-    most = max(tested, key=lambda row: row.events_per_s or 0, default=None)
-    reached = (
-        f", which went up to {_size(most.streams, most.events_per_s)}" if most is not None else ""
-    )
-    return "beyond the self-test of this host", Finding(
+    largest = max(tested, key=lambda row: row.events_per_s or 0, default=None)
+    return "beyond the self-test of this host", finding(
         "beyond_selftest",
-        "info",
-        f"{_size(streams, rate)} are beyond the self-test of this host{reached}",
-        "Run `loadstone selftest` without --quick, or check the cell's own receive lag and late"
-        " sends.",
+        streams=math.ceil(streams),
+        events_per_s=rate,
+        tested_streams=largest.streams if largest else None,
+        tested_events_per_s=largest.events_per_s if largest else None,
     )
 
 
-def _waited_s(cell: CellSummary, row: SelftestRow) -> float | None:
-    """Return the cell's receive lag (p99) where it is not as in the self-test, and long enough to
-    bring tokens together.
+def _waited(cell: CellSummary, row: SelftestRow) -> bool:
+    """Tell if the cell's receive lag (p99) is not as in the self-test, and long enough to bring
+    tokens together.
 
     Stamps are the kernel's: as long as a read comes before the stream's next token, its waiting
     changes no time.
     """
-    lag_s, tested_s, tpot = (
-        cell.client.receive_lag_p99_s,
-        row.receive_lag_p99_s,
-        cell.metrics.tpot_s,
-    )
-    if (
-        lag_s is None
-        or tested_s is None
-        or tpot is None
-        or lag_s < max(tpot.p50 or 0.0, LAG_TIMES * tested_s)
-    ):
-        return None
-    return lag_s
-
-
-def _size(streams: float, events_per_s: float | None) -> str:
-    return f"{show_number(math.ceil(streams), 1)} streams, {show_number(events_per_s, 2)} events/s"
+    lag_s, tested_s = cell.client.receive_lag_p99_s, row.receive_lag_p99_s
+    tpot = cell.metrics.tpot_s
+    if lag_s is None or tested_s is None or tpot is None:
+        return False
+    return lag_s >= max(tpot.p50 or 0.0, LAG_TIMES * tested_s)
 
 
 def _streams(cell: CellSummary) -> float | None:

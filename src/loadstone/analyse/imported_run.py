@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.analyse import verdict
+from loadstone.analyse.verdict.finding import Origin, finding
 from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
@@ -27,7 +27,6 @@ from loadstone.core.summary import (
     Summary,
     finite,
 )
-from loadstone.core.units import show_seconds
 
 _RATES = ("output_tokens_per_s", "total_tokens_per_s", "requests_per_s")
 _NEEDS_A_CLOCK = ("steady", "sustained", "achieved_rate_per_s", *_RATES)
@@ -41,7 +40,7 @@ _SHOWN = ("mean", "p50", "p99")
 DIFFERENCE = 0.02
 """A stated mean and that of the requests of the same file differ worth a word from this share on.
 """
-MOST_DIFFERENCE = 2.0
+MAX_RATIO = 2.0
 """TTFT and E2E differ by this factor under no definition: one of both is wrong."""
 
 
@@ -89,10 +88,10 @@ def of_cell(info: RunInfo, cell: int) -> ImportedCell | None:
         return None
 
 
-def origin(info: RunInfo, imported: ImportedCell | None) -> verdict.Origin:
+def origin(info: RunInfo, imported: ImportedCell | None) -> Origin:
     """Tell where a cell's records come from, and which facts they lack."""
     imported = imported or ImportedCell()
-    return verdict.Origin(
+    return Origin(
         info.source,
         common_clock=not imported.relative_times,
         every_event="output_events" not in imported.unknown,
@@ -128,12 +127,8 @@ def overlay(summary: CellSummary, imported: ImportedCell) -> None:
         summary.duration_s = stated.duration_s
         for name in _NEEDS_A_CLOCK:
             setattr(metrics, name, finite(stated.totals.get(name)))
-    findings = [
-        *summary.verdict.findings,
-        *imported.findings,
-        *_differences(metrics, stated.latencies),
-    ]
-    summary.verdict = verdict.judge(findings)
+    summary.verdict.findings.extend(imported.findings)
+    summary.verdict.findings.extend(_differences(metrics, stated.latencies))
     summary.measured_by, summary.graded = imported.tool, stated.graded
     summary.stated = list(_stated_otherwise(summary, imported))
 
@@ -143,51 +138,43 @@ def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[
     the cell."""
     from loadstone.analyse.other_tools import find_definition
 
+    window, totals = summary.lasting(), imported.stated.totals
     shown: list[tuple[str, str | None, float | None, float | None]] = [
-        (name, None, imported.stated.totals.get(name), getattr(summary.lasting(), name))
-        for name in _RATES
+        (name, None, totals.get(name), getattr(window, name)) for name in _RATES
     ]
     for name, statistics in imported.stated.latencies.items():
         values = summary.metrics.latency(name) if name in LATENCIES else None
         if values is not None:
-            shown += [(name, each, statistics.get(each), values.value(each)) for each in _SHOWN]
+            shown += [
+                (name, statistic, statistics.get(statistic), values.value(statistic))
+                for statistic in _SHOWN
+            ]
     for metric, statistic, number, ours in shown:
         stated = finite(number)
-        if (
-            stated is None
-            or ours is None
-            or abs(stated - ours) <= SHOWN_DIFFERENCE * max(stated, ours)
-        ):
+        if stated is None or ours is None:
             continue
-        definition = find_definition(imported.definitions, metric)
-        yield StatedNumber(
-            metric=metric, statistic=statistic, stated=stated, ours=ours, definition=definition
-        )
+        if abs(stated - ours) > SHOWN_DIFFERENCE * max(stated, ours):
+            definition = find_definition(imported.definitions, metric)
+            yield StatedNumber(
+                metric=metric, statistic=statistic, stated=stated, ours=ours, definition=definition
+            )
 
 
 def _differences(
     metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]
-) -> list[Finding]:
-    shown, wide = [], False
+) -> Iterator[Finding]:
+    """Find means that differ from those that the file states."""
+    means, wide = [], False
     for name, statistics in latencies.items():
         values: Latency | None = getattr(metrics, name, None)
-        ours, theirs = values.mean if values is not None else None, statistics.get("mean")
-        if ours is None or theirs is None or abs(ours - theirs) <= DIFFERENCE * max(ours, theirs):
+        measured = values.mean if values is not None else None
+        stated = statistics.get("mean")
+        if measured is None or stated is None:
             continue
-        label = name.removesuffix("_s").upper()
-        wide |= name in ("ttft_s", "e2e_s") and max(ours, theirs) > MOST_DIFFERENCE * min(
-            ours, theirs
-        )
-        shown.append(
-            f"{label} {show_seconds(theirs)} as stated, {show_seconds(ours)} by its requests"
-        )
-    evidence = f"means differ from those that the file states: {'; '.join(shown)}"
-    remedy = (
-        "Definitions or token counts differ, or failed requests were counted: use the means by the"
-        " requests."
-    )
-    return (
-        [Finding("stated_differs", "warning" if wide else "info", evidence, remedy)]
-        if shown
-        else []
-    )
+        low, high = sorted((measured, stated))
+        if high - low > DIFFERENCE * high:
+            label = name.removesuffix("_s").upper()
+            means.append({"metric": label, "stated_s": stated, "measured_s": measured})
+            wide |= name in ("ttft_s", "e2e_s") and high > MAX_RATIO * low
+    if means:
+        yield finding("stated_differs.wide" if wide else "stated_differs", means=means)

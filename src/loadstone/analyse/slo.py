@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadstone.analyse.metrics import RequestBounds
 from loadstone.core.arrays import Floats
+from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
 from loadstone.core.summary import (
@@ -21,7 +23,11 @@ from loadstone.core.summary import (
     SloBound,
     latency_field,
 )
+from loadstone.core.units import parse_seconds
 
+_MAX_BARE_S = 10.0
+"""The least bound, in seconds, that needs a unit: without one it is more likely to be meant in
+milliseconds."""
 SURE = 0.9
 """Probability from which a bound counts as met for sure, and below one less which as missed for
 sure: the ends of an 80 % interval.
@@ -36,6 +42,54 @@ class Bound(NamedTuple):
 
     name: str
     limit_s: float
+
+
+def parse_slo(text: str) -> tuple[Bound, ...]:
+    """Parse bounds, in seconds, from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a
+    percentile (`tpot_p99`).
+
+    A small number without a unit is seconds. Raises InputError.
+    """
+    bounds: dict[str, float] = {}
+    for part in text.split(","):
+        name, sign, limit = part.partition("<")
+        base, joint, percentile = name.strip().partition("_")
+        if not sign or base not in (*SLO_KEYS, TASK) or (joint and percentile not in PERCENTILES):
+            raise InputError(
+                f"--slo: {part.strip()!r} is not a bound; write e.g. ttft<500ms,tpot_p99<30ms "
+                f"({', '.join(SLO_KEYS)}; of sessions task; {', '.join(PERCENTILES)})"
+            )
+        if base == TASK and not joint:
+            raise InputError(
+                f"--slo: {part.strip()!r}: is on a percentile of sessions; write e.g. task_p90<120s"
+            )
+        if name.strip() in bounds:
+            raise InputError(f"--slo: {name.strip()} has two bounds; give one")
+        limit = limit.removeprefix("=").strip()
+        limit_s = parse_seconds(limit, "--slo")
+        bounds[name.strip()] = limit_s
+        if limit_s >= _MAX_BARE_S and limit[-1] in "0123456789.":
+            # Other tools' bounds are milliseconds without saying so.
+            raise InputError(
+                f"--slo: {part.strip()!r}: {limit} seconds? write {limit}ms or {limit}s"
+            )
+        if not limit_s > 0:
+            raise InputError(f"--slo: {part.strip()!r} can never be met; write a time above 0")
+    return tuple(Bound(name, limit_s) for name, limit_s in bounds.items())
+
+
+def request_bounds(slo: Sequence[Bound]) -> RequestBounds:
+    """Choose what goodput and attainment ask of a request: the bounds on requests; where all are on
+    percentiles, their limits, of several on one measure the largest, which is what a user bears at
+    worst.
+    """
+    limits: dict[str, float] = {}
+    per_request = [bound for bound in slo if bound.name in SLO_KEYS]
+    for name, limit_s in per_request or slo:
+        base = name.partition("_")[0]
+        if base in SLO_KEYS:  # run.json may have another version's bounds
+            limits[f"{base}_s"] = max(limit_s, limits.get(f"{base}_s", 0.0))
+    return RequestBounds(**limits)
 
 
 def bounds_of(

@@ -8,6 +8,7 @@ import msgspec
 
 from loadstone.analyse import imported_run
 from loadstone.analyse.run_facts import RunFacts, run_facts
+from loadstone.analyse.verdict.finding import judge
 from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.record import RunInfo
@@ -35,21 +36,27 @@ def read_run(folder: Path) -> StoredRun:
     there are no records. Else the summary is made again, of the records: another version may have
     defined its numbers otherwise.
     """
-    from loadstone.analyse.summary import add_roofline, doubt, measured_summary
+    from loadstone.analyse.summary import complete, doubt, measured_summary
 
     info = run_folder.read_info(folder)
     has_records = (folder / "records.parquet").exists()
-    if (folder / "summary.json").exists() and (info.loadstone == __version__ or not has_records):
-        only_stated = imported_run.is_summary_only(folder, info)
-        summary = imported_run.read(folder, info) if only_stated else summaries.read(folder)
-        altered = run_folder.find_changed(folder, info.marks)
-        if has_records and altered:
-            summary = measured_summary(folder, info)
-        doubt(altered, summary.cells)
-        if has_records or any(cell.roofline is not None for cell in summary.cells):
-            return StoredRun(
-                folder=folder, info=info, summary=summary, facts=run_facts(info, summary)
-            )
-    else:
+    is_stored = (folder / "summary.json").exists()
+    if not is_stored or (has_records and info.loadstone != __version__):
         summary = measured_summary(folder, info)
-    return StoredRun(folder=folder, info=info, summary=summary, facts=add_roofline(summary, info))
+        facts = complete(summary, info)
+        return StoredRun(folder=folder, info=info, summary=summary, facts=facts)
+    changed = run_folder.find_changed(folder, info.marks)
+    if has_records and changed:
+        summary = measured_summary(folder, info)
+    elif imported_run.is_summary_only(folder, info):
+        summary = imported_run.read(folder, info)
+    else:
+        summary = summaries.read(folder)
+    doubt(changed, summary.cells)
+    if has_records or any(cell.roofline is not None for cell in summary.cells):
+        for cell in summary.cells:
+            cell.verdict = judge(cell.verdict.findings)
+        facts = run_facts(info, summary)
+    else:
+        facts = complete(summary, info)
+    return StoredRun(folder=folder, info=info, summary=summary, facts=facts)

@@ -84,18 +84,20 @@ def _unknown() -> None:
 # --- the verdict ----------------------------------------------------------------------------------
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """A fact to know about a cell: the evidence, in numbers, and a remedy.
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A fact to know about a cell: the evidence, in words, and a remedy.
 
-    info     a reader should know it; it spoils nothing
-    warning  some of the numbers do not mean what they seem to
-    error    some of what was asked for was not measured
+    severity  info: a reader should know it, and it spoils nothing; warning: some of the numbers do
+              not mean what they seem to; error: some of what was asked for was not measured
+    values    the numbers and names of which the words were made, with their units in their names;
+              none where another program or an earlier version found it
     """
 
     kind: str
     severity: Severity
     evidence: str
     remedy: str
+    values: dict[str, Any] = {}
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -111,9 +113,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
     def kinds(self, *severities: Severity) -> list[str]:
         """List the kinds of its findings of these severities, each once."""
-        return list(
-            dict.fromkeys(each.kind for each in self.findings if each.severity in severities)
-        )
+        chosen = [finding.kind for finding in self.findings if finding.severity in severities]
+        return list(dict.fromkeys(chosen))
 
 
 # --- latencies and throughputs --------------------------------------------------------------------

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from loadstone.analyse.other_tools import DIALECTS
-from loadstone.analyse.summary import conclude, parse_slo
+from loadstone.analyse.slo import parse_slo
+from loadstone.analyse.summary import conclude
 from loadstone.core import host, run_folder
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan

@@ -25,8 +25,8 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from loadstone.analyse.slo import parse_slo
 from loadstone.analyse.stopping import Stopping, parse_rules
-from loadstone.analyse.summary import parse_slo
 from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError

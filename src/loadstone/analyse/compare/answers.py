@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from loadstone.analyse.compare.sides import RunCell
-from loadstone.analyse.grading.accuracy import show_drift
 from loadstone.analyse.grading.paired import ComparedAnswers, pair_answers, show_p, tell
 from loadstone.analyse.run_facts import mapping
+from loadstone.analyse.verdict.finding import finding
 from loadstone.core import run_folder
 from loadstone.core.summary import Finding
 
@@ -26,24 +26,22 @@ def compare_answers(a: Sequence[RunCell], b: Sequence[RunCell]) -> ComparedAnswe
         return None
     if on_a.share is None or on_b.share is None:
         return f"{'A' if on_a.share is None else 'B'} states their number alone"
-    again = [
-        pair
-        for side in (a, b)
-        for pair in itertools.starmap(_pair, itertools.pairwise(side))
-        if pair
-    ]
+    repeats = [_pair(*runs) for side in (a, b) for runs in itertools.pairwise(side)]
     if abs(on_a.share - on_b.share) > _SHARES_ALIKE:
         return f"they are {on_a.share:.1%} of A's requests and {on_b.share:.1%} of B's"
-    digests = [
-        mapping(place.run.info.settings.workload.get("check")).get("sha256")
-        for place in (a[0], b[0])
-    ]
-    pairs = _pair(a[0], b[0], again) if digests[0] == digests[1] else None
+    pairs = None
+    if _questions(a[0]) == _questions(b[0]):
+        pairs = _pair(a[0], b[0], [pair for pair in repeats if pair])
     return pairs or f"no question of {on_a.name} (A) and {on_b.name} (B) is on both sides"
 
 
+def _questions(cell: RunCell) -> object:
+    """Return what is equal for cells that ask questions of one file."""
+    return mapping(cell.run.info.settings.workload.get("check")).get("sha256")
+
+
 def _pair(a: RunCell, b: RunCell, again: Sequence[ComparedAnswers] = ()) -> ComparedAnswers | None:
-    on_a, on_b = (run_folder.read_answers(place.run.folder, place.number) for place in (a, b))
+    on_a, on_b = (run_folder.read_answers(cell.run.folder, cell.number) for cell in (a, b))
     return pair_answers(on_a, on_b, again)
 
 
@@ -51,28 +49,13 @@ def answer_findings(load: str, answers: ComparedAnswers | str) -> Iterator[Findi
     """Find answers that are wrong on one side alone, that are of another length, or cannot be
     compared."""
     if isinstance(answers, str):
-        evidence = f"at {load} graded answers cannot be compared: {answers}"
-        yield Finding(
-            "answers_not_alike", "warning", evidence, "Measure both with one plan: --plan RUN_A."
-        )
+        yield finding("answers_not_alike", load=load, why=answers)
         return
     side, worse = answers.worse()
     if side:
-        evidence = (
-            f"at {load} {side.upper()} has fewer right answers than the other side: {tell(worse)}"
-        )
-        remedy = (
-            "Speed with wrong answers does not win: look at what differs in the setup, one switch"
-            " at a time."
-        )
-        yield Finding("answers_wrong", "error", evidence, remedy)
+        yield finding("answers_wrong.side", load=load, side=side.upper(), worse=tell(worse))
     if answers.undecided is None and answers.drifts:
-        evidence = f"at {load} B's {show_drift(answers)} A's, to the same questions"
-        remedy = (
-            "Answers of another length are another workload: look at stops, templates and"
-            " precision."
-        )
-        yield Finding("length_drifts", "warning", evidence, remedy)
+        yield finding("length_drifts.sides", load=load, **answers.drift)
 
 
 def tell_answers(answers: ComparedAnswers) -> str:
@@ -85,20 +68,14 @@ def tell_answers(answers: ComparedAnswers) -> str:
             f", told apart ({show_p(answers.p)}, {100 * answers.low:+.1f} to"
             f" {100 * answers.high:+.1f} points)"
         )
+    elif answers.would_show is not None:
+        head += f", not told apart; {100 * answers.would_show:.1f} points would show"
     else:
-        shown = (
-            f"{100 * answers.would_show:.1f} points"
-            if answers.would_show is not None
-            else "no loss"
-        )
-        head += f", not told apart; {shown} would show"
-    share = answers.discordant if answers.flips is None else answers.flips
-    of = (
-        "A against A"
-        if answers.flips is not None
-        else "A against B; measure A twice to know A against A"
-    )
-    lost = [each for each in answers.tasks if each.differs]
-    return f"{head} ({100 * share:.2g}% of answers flip {of})" + (
-        f"; told apart: {tell(lost)}" if lost else ""
-    )
+        head += ", not told apart; no loss would show"
+    share, sides = answers.flips, "A against A"
+    if share is None:
+        share = answers.discordant
+        sides = "A against B; measure A twice to know A against A"
+    lost = [task for task in answers.tasks if task.differs]
+    tasks = f"; told apart: {tell(lost)}" if lost else ""
+    return f"{head} ({100 * share:.2g}% of answers flip {sides}){tasks}"

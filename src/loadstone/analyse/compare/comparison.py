@@ -44,17 +44,17 @@ from loadstone.analyse.compare.sides import (
     runs_in,
 )
 from loadstone.analyse.grading.paired import ComparedAnswers, adjust
+from loadstone.analyse.verdict.finding import finding
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import Finding
-from loadstone.core.units import show_number, show_seconds
 
 Sides = tuple[list[ComparedRun], list[ComparedRun]]
 
 MOST_RUNS = repeats.MOST_RUNS
-MOST_STATED = 4
+MAX_STATED = 4
 """The most numbers of files that one finding lists."""
 _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine environment")
 """Differences that repeats of one run may have."""
@@ -223,15 +223,34 @@ def _findings(
     sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Difference]
 ) -> Iterator[Finding]:
     yield from _different_workloads(setup)
-    yield from _doubted_cells(sides)
+    doubted = [
+        f"{side} {cell.load.kind} {cell.load.value:g}"
+        for side, run in _runs(sides)
+        for cell in run.summary.cells
+        if not cell.verdict.trusted
+    ]
+    if doubted:
+        yield finding("untrusted", cells=list(dict.fromkeys(doubted[:12])))
     yield from _predictions(sides, compared)
     yield from _other_numbers(sides, compared)
     yield from _single_runs(sides, compared)
-    yield from _order_of_runs(compared)
-    yield from _point_values(compared)
+    in_turn = [cell.load for cell in compared if cell.one_after_another]
+    if in_turn:
+        yield finding("not_in_turn", loads=name_loads(in_turn))
+    by_reason = by_key((cell.why, cell.load) for cell in compared if cell.unit is None)
+    if by_reason:
+        reasons = [{"loads": name_loads(loads), "why": why} for why, loads in by_reason.items()]
+        yield finding("point_values", reasons=reasons)
     for cell in compared:
         if cell.answers is not None:
             yield from answer_findings(cell.load.label, cell.answers)
+
+
+def _runs(sides: Sides) -> Iterator[tuple[str, ComparedRun]]:
+    """List all runs, each with the name of its side."""
+    for side, runs in zip("AB", sides, strict=True):
+        for run in runs:
+            yield side, run
 
 
 def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:
@@ -239,154 +258,80 @@ def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:
     unknown = [row.what for row in rows if row.a is None or row.b is None]
     different = [row.what for row in rows if row.what not in unknown]
     if unknown:
-        evidence = (
-            "whether both sides had the same workload is unknown: one does not state its"
-            f" {', '.join(unknown)}"
-        )
-        remedy = "State it when importing the run (--set), or measure both with one plan."
-        yield Finding("workload_not_told", "warning", evidence, remedy)
+        yield finding("workload_not_told", facts=unknown)
     if different:
-        evidence = f"the sides had different workloads: {', '.join(different)} differ"
-        remedy = "The numbers differ because of the workload too: measure both with one plan."
-        yield Finding("workloads_differ", "warning", evidence, remedy)
-
-
-def _doubted_cells(sides: Sides) -> Iterator[Finding]:
-    doubted = [
-        f"{side} {cell.load.kind} {cell.load.value:g}"
-        for side, runs in zip("AB", sides, strict=True)
-        for run in runs
-        for cell in run.summary.cells
-        if not cell.verdict.trusted
-    ]
-    if not doubted:
-        return
-    evidence = f"cells that carry warnings: {', '.join(dict.fromkeys(doubted[:12]))}"
-    remedy = (
-        "Read their findings first (`loadstone show`): what is wrong there affects the ratio too."
-    )
-    yield Finding("untrusted", "warning", evidence, remedy)
+        yield finding("workloads_differ", facts=different)
 
 
 def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     """Find numbers in imported files that their requests contradict, among the metrics compared."""
     loads = {load_key(cell.load) for cell in compared}
     names = {row.name for cell in compared for row in cell.rows}
-    parts = [
-        f"{side} {cell.load.label} {name} {show(number.stated, 4)} (compared:"
-        f" {show(number.ours, 4)}{f'; its own: {number.definition}' if number.definition else ''})"
-        for side, runs in zip("AB", sides, strict=True)
-        for run in runs
-        for cell in run.summary.cells
-        if load_key(cell.load) in loads
-        for number in cell.stated
-        if (name := compared_name(number.metric, number.statistic)) in names
-        for show in (show_seconds if number.statistic else show_number,)
-    ]
-    if not parts:
-        return
-    more = f", and {len(parts) - MOST_STATED} more" if len(parts) > MOST_STATED else ""
-    evidence = (
-        "files state other numbers than their requests give:"
-        f" {', '.join(parts[:MOST_STATED])}{more}"
-    )
-    remedy = "Both sides are compared by one definition: use the numbers compared."
-    yield Finding("stated_otherwise", "info", evidence, remedy)
+    numbers = []
+    for side, run in _runs(sides):
+        for cell in run.summary.cells:
+            for number in cell.stated if load_key(cell.load) in loads else ():
+                name = compared_name(number.metric, number.statistic)
+                unit = "_s" if number.statistic else ""
+                values = {
+                    "side": side,
+                    "load": cell.load.label,
+                    "metric": name,
+                    f"stated{unit}": number.stated,
+                    f"compared{unit}": number.ours,
+                    "definition": number.definition,
+                }
+                if name in names:
+                    numbers.append(values)
+    if numbers:
+        omitted = len(numbers) - MAX_STATED
+        yield finding(
+            "stated_otherwise",
+            numbers=numbers[:MAX_STATED],
+            omitted=omitted if omitted > 0 else None,
+        )
 
 
 def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     """Tell that a side is a prediction, and how the model's error is taken into account."""
-    simulated = [
-        side for side, runs in zip("AB", sides, strict=True) if any(run.simulated for run in runs)
-    ]
+    simulated = list(dict.fromkeys(side for side, run in _runs(sides) if run.simulated))
     if not simulated:
         return
-    shared = shared_error([basis(run.info, run.facts) for side in sides for run in side])
+    shared = shared_error([basis(run.info, run.facts) for _, run in _runs(sides)])
     known = any(row.model is not None for cell in compared for row in cell.rows)
     if shared == 1:
-        conclusion = (
-            "both are one deployment with one workload, so the performance model's errors"
-            " cancel out"
-        )
+        name = "predicted.one_deployment"
     elif not known:
-        conclusion = (
-            "the performance model's error is unknown (--draws 0), and no conclusion includes it"
-        )
+        name = "predicted.no_error"
     elif len(simulated) == 1:
-        conclusion = "the conclusions include the performance model's error (80%)"
+        name = "predicted"
     else:
-        alike = shared == ONE_PROFILE
-        whose, share = (
-            ("one profile and model", "four fifths")
-            if alike
-            else ("two profiles or models", "two thirds")
-        )
-        conclusion = (
-            f"with {whose}, {share} of the performance model's error is assumed to cancel out"
-        )
-    evidence = (
-        f"{' and '.join(simulated)}: simulated; intervals and tests cover the simulation's own"
-        " spread; "
-    )
-    yield Finding(
-        "predicted", "info", evidence + conclusion, "Measure where a decision depends on it."
-    )
+        name = "predicted.one_profile" if shared == ONE_PROFILE else "predicted.two_profiles"
+    yield finding(name, sides=simulated)
 
 
 def _single_runs(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
     measured = [row for cell in compared for row in cell.rows if row.single_run]
-    looked_at = [cell for cell in compared if cell.unit == "blocks" or measured]
+    examined = [cell for cell in compared if cell.unit == "blocks" or measured]
     single = {
-        side for cell in looked_at for side, runs in zip("AB", cell.runs, strict=True) if runs == 1
+        side for cell in examined for side, runs in zip("AB", cell.runs, strict=True) if runs == 1
     }
     if not single:
         return
-    which = "on each side" if len(single) == 2 else f"on {single.pop()}"
-    evidence = (
-        f"only one run {which}: the spread within a run is known, the spread from run to run is not"
-    )
-    remedy = "To cover what other seeds draw, simulate repeats: compare A1,A2,A3 B1,B2,B3."
-    if measured:
-        evidence += (
-            ", so neither side is called better; intervals have that of published repeats in it"
-        )
-        remedy = repeats.how(*sides, repeats.to_measure(measured))
-    yield Finding("one_run_each", "info", evidence, remedy)
-
-
-def _order_of_runs(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
-    if not (loads := [cell.load for cell in compared if cell.one_after_another]):
+    side = single.pop() if len(single) == 1 else None
+    if not measured:
+        yield finding("one_run_each", side=side)
         return
-    evidence = (
-        f"at {name_loads(loads)} all runs of one side were measured before all of the other: what"
-        " changed meanwhile on the machine is in the difference; intervals have the spread of"
-        " published repeats in them"
-    )
-    yield Finding("not_in_turn", "info", evidence, "Measure A and B in turn: A, B, B, A.")
-
-
-def _point_values(compared: Sequence[ComparedCell]) -> Iterator[Finding]:
-    by_reason = by_key((cell.why, cell.load) for cell in compared if cell.unit is None)
-    if not by_reason:
-        return
-    reasons = "; ".join(f"at {name_loads(loads)}: {why}" for why, loads in by_reason.items())
-    evidence = f"no test, only point values, {reasons}"
-    yield Finding("point_values", "info", evidence, "Measure longer, or repeat both runs.")
+    runs = repeats.to_measure(measured)
+    commands = repeats.commands(*sides, runs)
+    yield finding("one_run_each.measured", side=side, runs=runs, commands=commands)
 
 
 def _missing_prices(sides: Sides, prices: Prices) -> Iterator[Finding]:
-    runs = [
-        (f"{side} {run.folder.name}", run.facts)
-        for side, own in zip("AB", sides, strict=True)
-        for run in own
-    ]
-    evidence = without_price(runs, prices)
-    remedy = (
-        "Give --price GPU=DOLLARS; of a result file, state the GPU at its import: --set gpu=h200"
-        " --set gpus=8."
-    )
-    if evidence:
-        yield Finding("no_price", "info", evidence, remedy)
+    runs = [(f"{side} {run.folder.name}", run.facts) for side, run in _runs(sides)]
+    unpriced = without_price(runs, prices)
+    if unpriced:
+        yield finding("no_price", unpriced=unpriced)
 
 
 def _judge_bound(

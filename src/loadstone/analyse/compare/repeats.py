@@ -71,26 +71,18 @@ def to_measure(rows: Sequence[ComparedMetric]) -> int:
     return min(max(wanted, default=LEAST), MOST_BLIND)
 
 
-def how(a: Sequence[ComparedRun], b: Sequence[ComparedRun], runs: int) -> str:
-    """Tell how to measure so many runs a side, with the commands of the runs where Loadstone
-    measured them."""
-    commands, folders = [], []
+def commands(a: Sequence[ComparedRun], b: Sequence[ComparedRun], runs: int) -> str | None:
+    """Write the commands that measure so many runs a side, and compare them; None where Loadstone
+    did not measure both."""
+    repeated, folders = [], []
     for name, (run, *_) in (("a", a), ("b", b)):
+        if run.info.source == "imported" or len(run.info.command) <= 2:
+            return None
         folder = run.folder.parent / f"repeats-{name}"
-        folders.append(folder)
-        if run.info.source != "imported" and len(run.info.command) > 2:
-            commands.append(_again(run.info.command, folder))
-    if len(commands) < 2:
-        return (
-            f"Measure each side {runs} times, A and B in turn, then give all runs: "
-            "loadstone compare A1,A2,A3 B1,B2,B3."
-        )
-    first, second = commands
-    compared = shlex.join(["loadstone", "compare", *map(str, folders)])
-    return (
-        f"Measure each side {runs} times, A and B in turn, each on the server it had: "
-        f"for n in $(seq {runs}); do {first}; {second}; done; {compared}"
-    )
+        folders.append(str(folder))
+        repeated.append(_again(run.info.command, folder))
+    compared = shlex.join(["loadstone", "compare", *folders])
+    return f"for n in $(seq {runs}); do {'; '.join(repeated)}; done; {compared}"
 
 
 def _again(command: Sequence[Any], folder: Path) -> str:

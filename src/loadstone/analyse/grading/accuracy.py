@@ -41,48 +41,45 @@ _SAME_AGAIN, _LONG = 0.8, 50
 give."""
 
 
-def grade_cells(
-    folder: Path, info: RunInfo, plan: Plan, cells: Mapping[int, CellSummary]
-) -> dict[int, list[Finding]]:
-    """Add to each cell, by its number, what its graded answers tell; return findings about them."""
+def grade_cells(folder: Path, info: RunInfo, plan: Plan, cells: Mapping[int, CellSummary]) -> None:
+    """Add to each cell, by its number, what its graded answers tell, and findings about them."""
     if info.source != "measured" or not (plan.phase == CHECK).any():
-        return {}
-    every = run_folder.read_answers(folder)
-    answers = {number: [each for each in every if each.cell == number] for number in cells}
-    pairs, least = _against_lightest(cells, answers), (info.settings.check or {}).get("least")
-    found = {}
+        return
+    answers: dict[int, list[GradedAnswer]] = {number: [] for number in cells}
+    for answer in run_folder.read_answers(folder):
+        if answer.cell in answers:
+            answers[answer.cell].append(answer)
+    pairs = _against_lightest(cells, answers)
+    least = (info.settings.check or {}).get("least")
     for number, cell in cells.items():
         cell.graded = _accuracy(folder, info, plan, number, answers[number])
-        found[number] = list(
-            find_in_answers(cell.graded, least, answers[number], pairs.get(number))
-        )
-    return found
+        findings = find_in_answers(cell.graded, least, answers[number], pairs.get(number))
+        cell.verdict.findings.extend(findings)
 
 
 def _accuracy(
     folder: Path, info: RunInfo, plan: Plan, number: int, answers: Sequence[GradedAnswer]
 ) -> Accuracy:
-    told, settings = mapping(plan.workload.get("check")), info.settings.check or {}
+    file, settings = mapping(plan.workload.get("check")), info.settings.check or {}
     phases = plan.phase[plan.rows(number).start : plan.rows(number).stop]
-    ended = [each for each in answers if each.ended]
-    tasks = sorted({each.task for each in ended})
+    ended = [answer for answer in answers if answer.ended]
+    tasks = sorted({answer.task for answer in ended})
     failed = len(answers) - len(ended)
     return Accuracy(
-        name=str(told.get("name", "")),
+        name=str(file.get("name", "")),
         share=float((phases == CHECK).sum() / (phases > 0).sum()),
         asked=len(answers),
         failed=failed,
-        unparsed=sum(not (each.parsed or each.cut or each.thinking) for each in ended),
-        strict=sum(each.strict for each in ended) / len(ended) if ended else None,
+        cut=sum(answer.cut for answer in ended),
+        thinking=sum(answer.thinking for answer in ended),
+        unparsed=sum(not (answer.parsed or answer.cut or answer.thinking) for answer in ended),
+        crossed=sum(answer.crossed for answer in ended),
+        strict=sum(answer.strict for answer in ended) / len(ended) if ended else None,
         temperature=settings.get("temperature"),
         undecided=why_undecided(len(answers), failed, ended) if answers else "no answers were kept",
         tasks=[TaskAccuracy(**_shares(ended, task)) for task in tasks if tasks[1:]],
         part=_part(folder, info, number),
         **_shares(ended),
-        **{
-            name: sum(getattr(each, name) for each in ended)
-            for name in ("cut", "thinking", "crossed")
-        },
     )
 
 
@@ -90,8 +87,9 @@ def _shares(answers: Sequence[GradedAnswer], task: str = "") -> dict[str, Any]:
     """Count different questions and the share that is answered right, with its interval; a question
     counts once, by the mean of its answers.
     """
-    by_question = by_key((each.question, each.right) for each in answers if task in ("", each.task))
-    right = sum(sum(own) / len(own) for own in by_question.values())
+    chosen = [answer for answer in answers if task in ("", answer.task)]
+    by_question = by_key((answer.question, answer.right) for answer in chosen)
+    right = sum(sum(graded) / len(graded) for graded in by_question.values())
     low, high = wilson(right, len(by_question))
     accuracy = right / len(by_question) if by_question else None
     return {
@@ -128,10 +126,12 @@ def _against_lightest(
     """Pair each load's answers with those of the lightest load of its kind."""
     found = {}
     for number, cell in cells.items():
-        alike = [other for other, each in cells.items() if each.load.kind == cell.load.kind]
-        lightest = min(alike, key=lambda other: cells[other].load.value)
-        if lightest != number and (pairs := pair_answers(answers[lightest], answers[number])):
-            found[number] = pairs
+        alike = [key for key, other in cells.items() if other.load.kind == cell.load.kind]
+        lightest = min(alike, key=lambda key: cells[key].load.value)
+        if lightest != number:
+            pairs = pair_answers(answers[lightest], answers[number])
+            if pairs is not None:
+                found[number] = pairs
     adjust(found.values())
     return found
 
@@ -141,50 +141,33 @@ def find_in_answers(
 ) -> Iterator[Finding]:
     """Find answers of a load that are wrong, of another length, or no model's; `pairs`: beside the
     lightest load."""
+    ended = [answer for answer in answers if answer.ended]
     if graded.crossed:
-        evidence = (
-            f"{graded.crossed} of {graded.asked} answers have the number that another request"
-            " asks for"
-        )
-        yield finding("answers_wrong.crossed", evidence)
-    yield from _find_same(
-        [each for each in answers if each.ended], graded.temperature or 0.0, pairs
-    )
+        yield finding("answers_wrong.crossed", crossed=graded.crossed, answers=graded.asked)
+    yield from _find_same(ended, graded.temperature or 0.0, pairs)
     if graded.undecided is not None:
-        yield finding(
-            "answers_undecided", f"{graded.undecided}: no verdict on the {graded.asked} graded ones"
-        )
+        yield finding("answers_undecided", why=graded.undecided, answers=graded.asked)
         return
     if isinstance(least, int | float) and graded.high < least:
         worst = min(graded.tasks, key=lambda task: task.accuracy or 0, default=None)
-        where = (
-            f"; lowest {worst.task}, {worst.accuracy or 0:.1%} of {worst.questions}"
-            if worst
-            else ""
-        )
-        evidence = (
-            f"{100 * (graded.accuracy or 0):.1f}% of {graded.questions} questions are answered"
-            f" right (95%: {100 * graded.low:.1f} to {100 * graded.high:.1f}%), and at least"
-            f" {least:.1%} should be{where}"
-        )
-        yield finding("answers_wrong", evidence)
-    elif pairs is not None and pairs.worse()[0] == "b":
-        evidence = (
-            f"fewer answers are right than at the run's lightest load: {tell(pairs.worse()[1])}"
-        )
-        yield finding("answers_wrong.load", evidence)
-    if pairs is not None and pairs.drifts:
         yield finding(
-            "length_drifts",
-            f"{show_drift(pairs)} at the run's lightest load, to the same questions",
+            "answers_wrong",
+            accuracy=graded.accuracy or 0.0,
+            questions=graded.questions,
+            low_percent=100 * graded.low,
+            high_percent=100 * graded.high,
+            least=least,
+            task=worst.task if worst else None,
+            task_accuracy=(worst.accuracy or 0.0) if worst else None,
+            task_questions=worst.questions if worst else None,
         )
-    ended = [each.right for each in answers if each.ended]
-    if graded.strict is not None and sum(ended) / len(ended) - graded.strict > _FORM:
-        evidence = (
-            f"{sum(ended) / len(ended):.1%} are right, and {graded.strict:.1%} in the form that was"
-            " asked for"
-        )
-        yield finding("answers_in_other_form", evidence)
+    elif pairs is not None and pairs.worse()[0] == "b":
+        yield finding("answers_wrong.load", worse=tell(pairs.worse()[1]))
+    if pairs is not None and pairs.drifts:
+        yield finding("length_drifts", **pairs.drift)
+    right = sum(answer.right for answer in ended) / len(ended) if ended else 0.0
+    if graded.strict is not None and right - graded.strict > _FORM:
+        yield finding("answers_in_other_form", right=right, strict=graded.strict)
 
 
 def _find_same(
@@ -193,25 +176,20 @@ def _find_same(
     """Find one answer to different questions, and sampled ones that are the same at another
     load."""
     different = {answer.question: answer for answer in answers}.values()
-    by_text = by_key((each.digest, each.right) for each in different)
-    same, count = max(by_text.values(), key=len, default=[]), sum(map(len, by_text.values()))
-    if len(same) >= max(_LEAST_SAME, _SAME_TEXT * count) and sum(same) <= _RIGHT_BY_CHANCE * len(
-        same
-    ):
+    by_text = by_key((answer.digest, answer.right) for answer in different)
+    same = max(by_text.values(), key=len, default=[])
+    frequent = len(same) >= max(_LEAST_SAME, _SAME_TEXT * len(different))
+    if frequent and sum(same) <= _RIGHT_BY_CHANCE * len(same):
+        yield finding("answers_identical.graded", same=len(same), questions=len(different))
+    long = sum(answer.tokens for answer in answers) >= _LONG * len(answers)
+    if not temperature or not long or pairs is None:
+        return
+    if pairs.questions >= LEAST_PAIRS and pairs.identical >= _SAME_AGAIN:
         yield finding(
-            "answers_identical.graded",
-            f"{len(same)} of {count} different questions got the same answer",
+            "answers_identical.sampled",
+            identical_share=pairs.identical,
+            temperature=temperature,
         )
-    long = sum(each.tokens for each in answers) >= _LONG * len(answers)
-    if (
-        temperature
-        and long
-        and pairs
-        and pairs.questions >= LEAST_PAIRS
-        and pairs.identical >= _SAME_AGAIN
-    ):
-        evidence = f"{pairs.identical:.0%} of answers are the very texts of the run's lightest load"
-        yield finding("answers_identical.graded", f"{evidence}, at temperature {temperature:g}")
 
 
 def show_drift(pairs: ComparedAnswers) -> str:

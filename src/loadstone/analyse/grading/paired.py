@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import msgspec
 
 from loadstone.analyse.grading.pairs import LEVEL, detectable_loss, difference, mcnemar
+from loadstone.core.groups import by_key
 from loadstone.core.run_folder import GradedAnswer
 
 LEAST_LOSS = 0.01
@@ -75,15 +76,21 @@ class ComparedAnswers(msgspec.Struct, kw_only=True):
         low, high = self.length_low, self.length_high
         return low is not None and high is not None and (high < LENGTHS[0] or low > LENGTHS[1])
 
+    @property
+    def drift(self) -> dict[str, float | None]:
+        """The ratio of lengths with its interval, as a finding has it."""
+        return {"ratio": self.length, "low": self.length_low, "high": self.length_high}
+
     def worse(self) -> tuple[Literal["", "a", "b"], list[ComparedAnswers]]:
         """Return the side that answers worse by more than chance and enough to matter; and which
         questions: all of them, or the kinds.
         """
-        differ = [each for each in (self, *self.tasks) if each.differs and each.undecided is None]
-        b, a = (
-            [each for each in differ if sign * (each.a - each.b) >= LEAST_LOSS] for sign in (1, -1)
-        )
-        return ("b", b) if b else ("a", a) if a else ("", [])
+        tests = [test for test in (self, *self.tasks) if test.differs and test.undecided is None]
+        on_b = [test for test in tests if test.a - test.b >= LEAST_LOSS]
+        on_a = [test for test in tests if test.b - test.a >= LEAST_LOSS]
+        if on_b:
+            return "b", on_b
+        return ("a", on_a) if on_a else ("", [])
 
 
 def compare_pairs(
@@ -92,23 +99,20 @@ def compare_pairs(
     """Compare answers, A's and B's to one question each; at least one. `again`: what two runs of
     one side showed."""
     count, found = len(pairs), Counter((a.right, b.right) for a, b in pairs)
-    both, only_a, only_b, neither = (
-        found[key] for key in ((True, True), (True, False), (False, True), (False, False))
-    )
-    flips = statistics.fmean(each.discordant for each in again) if again else None
-    low, high = difference(both, only_a, only_b, neither)
+    only_a, only_b = found[True, False], found[False, True]
+    flips = statistics.fmean(test.discordant for test in again) if again else None
+    low, high = difference(found[True, True], only_a, only_b, found[False, False])
     p, noise = mcnemar(only_a, only_b), (only_a + only_b) / count if flips is None else flips
     parting = sorted(_parting(a, b) for a, b in pairs if a.digest != b.digest)
-    tasks = sorted({a.task for a, _ in pairs})
-    split = {each: [pair for pair in pairs if pair[0].task == each] for each in tasks[1:] and tasks}
+    by_task = by_key((pair[0].task, pair) for pair in sorted(pairs, key=lambda pair: pair[0].task))
     why = [why_undecided(count, 0, side) for side in zip(*pairs, strict=True)]
     if count < LEAST_PAIRS:
         why = [f"{count} questions were answered on both sides, {LEAST_PAIRS} are needed"]
     return ComparedAnswers(
         task=task,
         questions=count,
-        a=(both + only_a) / count,
-        b=(both + only_b) / count,
+        a=(found[True, True] + only_a) / count,
+        b=(found[True, True] + only_b) / count,
         only_a=only_a,
         only_b=only_b,
         low=low,
@@ -118,10 +122,14 @@ def compare_pairs(
         would_show=detectable_loss(count, round(noise, 3)),
         flips=flips,
         identical=sum(a.digest == b.digest for a, b in pairs) / count,
-        identical_again=statistics.fmean(each.identical for each in again) if again else None,
+        identical_again=statistics.fmean(test.identical for test in again) if again else None,
         first_difference=parting[len(parting) // 2] if parting else None,
         undecided=next(filter(None, why), None),
-        tasks=[compare_pairs(own, (), each) for each, own in split.items()],
+        tasks=(
+            [compare_pairs(alike, (), kind) for kind, alike in by_task.items()]
+            if len(by_task) > 1
+            else []
+        ),
         **{} if task else _lengths(pairs),
     )
 
@@ -139,35 +147,32 @@ def adjust(tested: Iterable[ComparedAnswers]) -> None:
     """Adjust the p values of tests that are made together, those of kinds of question among them
     (Holm)."""
     largest = 0.0
-    ranked = sorted(
-        (test for each in tested for test in (each, *each.tasks)), key=lambda each: each.p
-    )
-    for at, each in enumerate(ranked):
-        each.p = largest = max(largest, min(1.0, each.p * (len(ranked) - at)))
-        each.differs = each.p < LEVEL
+    tests = [test for answers in tested for test in (answers, *answers.tasks)]
+    for rank, test in enumerate(sorted(tests, key=lambda test: test.p)):
+        largest = max(largest, min(1.0, test.p * (len(tests) - rank)))
+        test.p, test.differs = largest, largest < LEVEL
 
 
 def why_undecided(asked: int, failed: int, answers: Iterable[GradedAnswer]) -> str | None:
     """Say why graded answers give no verdict, where they give none."""
     ended = list(answers)
-    cut, thinking = sum(each.cut for each in ended), sum(each.thinking for each in ended)
+    cut = sum(answer.cut for answer in ended)
+    thinking = sum(answer.thinking for answer in ended)
     if failed > FAILED_SHARE * asked:
         return f"{failed} of {asked} graded requests failed"
     if thinking > CUT_SHARE * asked:
         return f"{thinking} of {asked} answers are thinking without an answer"
-    return (
-        f"{cut} of {asked} answers were cut at the limit of their tokens"
-        if cut > CUT_SHARE * asked
-        else None
-    )
+    if cut > CUT_SHARE * asked:
+        return f"{cut} of {asked} answers were cut at the limit of their tokens"
+    return None
 
 
 def tell(pairs: Iterable[ComparedAnswers]) -> str:
     """Write `json 100.0 → 87.1 % of 240 (p < 0.001)` of each."""
     return ", ".join(
-        f"{each.task or 'all'} {100 * each.a:.1f} → {100 * each.b:.1f}% of {each.questions}"
-        f" ({show_p(each.p)})"
-        for each in pairs
+        f"{test.task or 'all'} {100 * test.a:.1f} → {100 * test.b:.1f}% of {test.questions}"
+        f" ({show_p(test.p)})"
+        for test in pairs
     )
 
 
@@ -176,7 +181,7 @@ def show_p(p: float) -> str:
 
 
 def _take_firsts(answers: Iterable[GradedAnswer]) -> dict[str, GradedAnswer]:
-    last_first = sorted(answers, key=lambda each: -int(each.request_id.rpartition("-")[2]))
+    last_first = sorted(answers, key=lambda answer: -int(answer.request_id.rpartition("-")[2]))
     return {answer.question: answer for answer in last_first if answer.ended}
 
 
@@ -191,9 +196,8 @@ def _lengths(pairs: Sequence[Pair]) -> dict[str, float]:
     if len(whole) < LEAST_PAIRS:
         return {}
     tokens = np.array(whole, np.float64)
-    sums = tokens[
-        np.random.default_rng(0).integers(len(tokens), size=(_RESAMPLES, len(tokens)))
-    ].sum(axis=1)
+    drawn = np.random.default_rng(0).integers(len(tokens), size=(_RESAMPLES, len(tokens)))
+    sums = tokens[drawn].sum(axis=1)
     low, high = np.quantile(sums[:, 1] / sums[:, 0], [0.025, 0.975])
     ratio = tokens[:, 1].sum() / tokens[:, 0].sum()
     return {"length": float(ratio), "length_low": float(low), "length_high": float(high)}
@@ -202,7 +206,9 @@ def _lengths(pairs: Sequence[Pair]) -> dict[str, float]:
 def _parting(a: GradedAnswer, b: GradedAnswer) -> float:
     """Estimate the token at which two answers part, by the beginnings that they share: STEP
     characters apart."""
-    shared: Iterator[int] = (
-        at for at, (x, y) in enumerate(zip(a.marks, b.marks, strict=False)) if x != y
-    )
-    return next(shared, min(len(a.marks), len(b.marks))) * a.tokens / max(1, len(a.marks))
+    shared = min(len(a.marks), len(b.marks))
+    for index, (mark_a, mark_b) in enumerate(zip(a.marks, b.marks, strict=False)):
+        if mark_a != mark_b:
+            shared = index
+            break
+    return shared * a.tokens / max(1, len(a.marks))

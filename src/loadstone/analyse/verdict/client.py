@@ -8,7 +8,8 @@ earlier the first of them came.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -21,29 +22,32 @@ from loadstone.analyse.verdict.requests import (
     RequestTable,
     count_under_way,
 )
+from loadstone.core.arrays import divide, drop_missing
 from loadstone.core.statistics import Distribution
 from loadstone.core.summary import Finding
-from loadstone.core.units import show_seconds
+
+Spoilt = list[dict[str, Any]]
+"""Metrics that an error spoils: `metric`, and of a latency its `percentile` and `value_s`."""
 
 
-def name_spoilt(
-    errors_s: Floats, *metrics: tuple[str, Distribution | None], floor_s: float = 0.0
-) -> list[str]:
-    """List, as `TTFT p99 (31.0 ms)`, each percentile of `metrics`, given with their names, that the
-    errors' own percentile spoils: like is compared with like.
+def list_spoilt(
+    errors_s: Floats, latencies: Mapping[str, Distribution | None], floor_s: float = 0.0
+) -> Spoilt:
+    """List each percentile of `latencies`, by their names, that the errors' own percentile spoils:
+    like is compared with like.
 
     `errors_s`: one of each request, seconds. `floor_s`: a smaller error spoils nothing.
     """
-    names = []
+    spoilt: Spoilt = []
     for percentile, share in (("p50", 0.5), ("p99", 0.01)):  # the share of the requests beyond it
         error_s = top_value(errors_s, share)
-        for name, metric in metrics:
-            if metric is None or error_s <= floor_s:
+        for name, latency in latencies.items():
+            if latency is None or error_s <= floor_s:
                 continue
-            value_s = getattr(metric, percentile)
+            value_s = getattr(latency, percentile)
             if error_s >= thresholds.SPOILT_SHARE * value_s:
-                names.append(f"{name} {percentile} ({show_seconds(value_s)})")
-    return names
+                spoilt.append({"metric": name, "percentile": percentile, "value_s": value_s})
+    return spoilt
 
 
 def top_value(values: Floats, share: float) -> float:
@@ -57,38 +61,26 @@ def top_value(values: Floats, share: float) -> float:
 def client_limits(cell: JudgedCell) -> Iterator[Finding]:
     """Check the client itself: its processor time, warm-up included, its clocks, and which clock
     stamps arrivals."""
-    info, worker = cell.info, cell.requests.worker
-    workers = len(np.unique(worker[~np.isnan(worker)]))
-    if (
-        info.client_cpu_s is not None
-        and info.start_s is not None
-        and info.end_s is not None
-        and workers
-    ):
-        duration_s = info.end_s - info.start_s
-        share = (
-            info.client_cpu_s / (duration_s * workers)
-            if duration_s >= thresholds.BUSY_CELL_S
-            else 0.0
-        )
-        if share >= thresholds.BUSY_SHARE:
+    info = cell.info
+    workers = len(np.unique(drop_missing(cell.requests.worker)))
+    cpu_s, start_s, end_s = info.client_cpu_s, info.start_s, info.end_s
+    if cpu_s is not None and start_s is not None and end_s is not None and workers:
+        duration_s = end_s - start_s
+        share = divide(cpu_s, duration_s * workers) or 0.0
+        if duration_s >= thresholds.BUSY_CELL_S and share >= thresholds.BUSY_SHARE:
             yield finding(
                 "client_saturated",
-                f"{workers} client worker{'s' * (workers > 1)} took {info.client_cpu_s:.3g} s of"
-                f" processor time in {duration_s:.3g} s ({share:.0%})",
+                workers=workers,
+                cpu_s=cpu_s,
+                duration_s=duration_s,
+                share=share,
             )
     # Of several machines' workers each latency is of one clock, but who sends when is of all of
     # them.
-    apart_s = info.clocks_apart_s
-    if apart_s is not None and apart_s > thresholds.LATE_FLOOR_S:
-        yield finding(
-            "clocks_apart",
-            f"the clocks of the client's machines may be {show_seconds(apart_s)} apart",
-        )
+    if info.clocks_apart_s is not None and info.clocks_apart_s > thresholds.LATE_FLOOR_S:
+        yield finding("clocks_apart", apart_s=info.clocks_apart_s)
     if cell.clock != "kernel":
-        yield finding(
-            "user_clock", "arrivals are timed when the client reads them, not by the kernel"
-        )
+        yield finding("user_clock")
 
 
 # --- events that came together --------------------------------------------------------------------
@@ -101,9 +93,19 @@ def events_together(cell: JudgedCell) -> Iterator[Finding]:
     Where whole answers came at once, nothing more can be told. Another tool's run has no reads,
     only gaps.
     """
-    yield from _whole_answers(cell)
     tpot = cell.tpot
-    if tpot is None or tpot.p50 <= thresholds.BUNCHED_S:
+    if tpot is not None and tpot.p50 <= thresholds.BUNCHED_S:
+        yield _whole_answers(cell)
+        return
+    paces_s = {part.url: part.tpot_s.p50 for part in cell.replicas if part.tpot_s is not None}
+    bunched = [
+        str(url)
+        for url, pace_s in paces_s.items()
+        if pace_s is not None and pace_s <= thresholds.BUNCHED_S
+    ]
+    if bunched:
+        yield finding("arrivals_bunched", servers=bunched, limit_s=thresholds.BUNCHED_S)
+    if tpot is None:
         return
     if cell.origin.source == "imported":
         yield from _unmeasured_gaps(cell, tpot)
@@ -112,37 +114,17 @@ def events_together(cell: JudgedCell) -> Iterator[Finding]:
     yield from _first_reads(cell, tpot)
 
 
-def _whole_answers(cell: JudgedCell) -> Iterator[Finding]:
-    """Find answers of several tokens that came all at once: no engine writes them so, but a proxy
-    may; and a client that is starved sees them so, whoever wrote them. Of a fleet each server is
-    judged: few spoil no median.
+def _whole_answers(cell: JudgedCell) -> Finding:
+    """Describe answers of several tokens that came all at once: no engine writes them so, but a
+    proxy may; and a client that is starved sees them so, whoever wrote them. Of a fleet each server
+    is judged: few spoil no median.
     """
-    tpot, lag_s, e2e = cell.tpot, cell.numbers.samples["receive_lag_s"], cell.e2e
-    whole = (
-        f"answers arrived whole, their tokens within {show_seconds(thresholds.BUNCHED_S)} of each"
-        " other"
-    )
-    if tpot is None or tpot.p50 > thresholds.BUNCHED_S:
-        pace_s = {each.url: each.tpot_s.p50 for each in cell.replicas if each.tpot_s is not None}
-        bunched = [
-            f"{url}"
-            for url, p50_s in pace_s.items()
-            if p50_s is not None and p50_s <= thresholds.BUNCHED_S
-        ]
-        if bunched:
-            yield finding("arrivals_bunched", f"{', '.join(bunched)}: half of its {whole}")
-        return
-    waited = (
-        lag_s is not None and e2e is not None and lag_s.p50 >= thresholds.STARVED_SHARE * e2e.p50
-    )
-    if lag_s is None or not waited or not cell.completed.together.any():
-        yield finding("arrivals_bunched", f"half of the {whole}")
-        return
-    yield finding(
-        "arrivals_bunched.starved",
-        f"half of the {whole}, after waiting {show_seconds(lag_s.p50)} (median) for the client to"
-        " read them",
-    )
+    lag, e2e, limit_s = cell.numbers.samples["receive_lag_s"], cell.e2e, thresholds.BUNCHED_S
+    if lag is None or e2e is None or lag.p50 < thresholds.STARVED_SHARE * e2e.p50:
+        return finding("arrivals_bunched", limit_s=limit_s)
+    if not cell.completed.together.any():
+        return finding("arrivals_bunched", limit_s=limit_s)
+    return finding("arrivals_bunched.starved", limit_s=limit_s, lag_s=lag.p50)
 
 
 def _shared_reads(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
@@ -158,28 +140,19 @@ def _shared_reads(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
         return
     share = float(done.together.sum()) / followers
     lag_s = _weighted_median(done.receive_lag_s, done.together)
-    names = _spoilt_by_late_reads(cell, tpot, followers)
-    if share < thresholds.TOGETHER_SHARE and not names:
+    spoilt = _spoilt_by_late_reads(cell, tpot, followers)
+    if share < thresholds.TOGETHER_SHARE and not spoilt:
         return
-    evidence = f"{share:.0%} of stream events came in the same read as the event before"
-    if not names and lag_s < tpot.p50:
-        yield finding(
-            "events_coalesced",
-            f"{evidence}, although the client read them within {show_seconds(lag_s)} of their"
-            " arrival",
-        )
+    if not spoilt and lag_s < tpot.p50:
+        yield finding("events_coalesced", share=share, lag_s=lag_s)
         return
     if share >= thresholds.READ_LATE_SHARE and itl is not None and lag_s >= tpot.p50:
-        names.append(f"ITL p50 ({show_seconds(itl.p50)})")
-    yield finding(
-        "client_read_late.spoilt" if names else "client_read_late",
-        f"{evidence}, half of them in answers with a receive lag of {show_seconds(lag_s)} or more "
-        "(TPOT p50"
-        f" {show_seconds(tpot.p50)}){', which spoils ' if names else ''}{', '.join(names)}",
-    )
+        spoilt.append({"metric": "ITL", "percentile": "p50", "value_s": itl.p50})
+    name = "client_read_late.spoilt" if spoilt else "client_read_late"
+    yield finding(name, share=share, lag_s=lag_s, tpot_s=tpot.p50, spoilt=spoilt or None)
 
 
-def _spoilt_by_late_reads(cell: JudgedCell, tpot: Distribution, followers: int) -> list[str]:
+def _spoilt_by_late_reads(cell: JudgedCell, tpot: Distribution, followers: int) -> Spoilt:
     """List what late reading spoilt of TTFT, TPOT and the longest gaps. An event alone in its read
     is not affected, and the last one of an answer carries its own stamp, so E2E is not either.
     `followers`: events that follow another.
@@ -189,35 +162,35 @@ def _spoilt_by_late_reads(cell: JudgedCell, tpot: Distribution, followers: int) 
     """
     done, itl = cell.completed, cell.itl
     late = (done.together > 0) & (done.receive_lag_s >= tpot.p50)
-    more = done.first_read_events - 1
+    excess = done.first_read_events - 1
     rest = done.events - done.first_read_events
     pace_s = np.full(len(done), tpot.p50)
     np.divide(done.last_s - done.first_s, rest, out=pace_s, where=rest > 0)
-    held_s = np.where(late & (more > 0), more * pace_s, 0.0)
+    held_s = np.where(late & (excess > 0), excess * pace_s, 0.0)
     longer = done.output_tokens >= 2
     short_s = np.zeros(len(done))
     np.divide(held_s, done.output_tokens - 1, out=short_s, where=longer)
-    names = name_spoilt(held_s, ("TTFT", cell.ttft)) + name_spoilt(short_s[longer], ("TPOT", tpot))
+    spoilt = list_spoilt(held_s, {"TTFT": cell.ttft})
+    spoilt += list_spoilt(short_s[longer], {"TPOT": tpot})
     # A wait as long as the longest gaps makes such gaps before it and after it; each of its events
     # at most one, so that fewer than a hundredth of all spoil no p99.
     wait_s = top_value(np.where(late, done.receive_lag_s, 0.0), thresholds.LONG_WAITS)
-    many = done.together[late].sum() >= thresholds.LONG_WAITS * followers
-    if itl is not None and wait_s >= itl.p99 > 0 and many:
-        names.append(f"ITL p99 ({show_seconds(itl.p99)})")
-    return names
+    frequent = done.together[late].sum() >= thresholds.LONG_WAITS * followers
+    if itl is not None and wait_s >= itl.p99 > 0 and frequent:
+        spoilt.append({"metric": "ITL", "percentile": "p99", "value_s": itl.p99})
+    return spoilt
 
 
 def _unmeasured_gaps(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
     """Find a median gap, of another tool's run, that no engine makes at that pace."""
     itl = cell.itl
-    if itl is None or itl.p50 >= thresholds.UNMEASURED_GAP * tpot.p50:
-        return
-    yield finding(
-        "client_read_late.other_tool",
-        f"half of the stream events came within {show_seconds(itl.p50)} of the event before, at a"
-        f" TPOT p50 of {show_seconds(tpot.p50)}: they were read together, which spoils ITL p50"
-        f" ({show_seconds(itl.p50)}), ITL p99 ({show_seconds(itl.p99)})",
-    )
+    if itl is not None and itl.p50 < thresholds.UNMEASURED_GAP * tpot.p50:
+        yield finding(
+            "client_read_late.other_tool",
+            itl_p50_s=itl.p50,
+            itl_p99_s=itl.p99,
+            tpot_p50_s=tpot.p50,
+        )
 
 
 def _first_reads(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
@@ -240,34 +213,29 @@ def _first_reads(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
     first = np.where(running, several.first_read_tokens, several.first_read_events)
     total, times = several.output_tokens, np.full(len(several), np.inf)
     np.divide(total - 1, total - first, out=times, where=total > first)
-    if np.median(times) >= thresholds.UNDERSTATED:
-        later = f"each later token took {np.median(times):.2f} times TPOT"
+    median = np.median(times)
+    if median >= thresholds.UNDERSTATED:
         yield finding(
             "tpot_understated",
-            f"answers began with {np.median(first):.0f} tokens at once (median), which TPOT counts"
-            " as if they had come one by one:"
-            f" {later if np.isfinite(np.median(times)) else 'in half of them none came later'}",
+            tokens=np.median(first),
+            times=median if np.isfinite(median) else None,
         )
     several = several.pick(several.events > several.first_read_events)
     first = several.first_read_events
     held_s = (first - 1) * (several.last_s - several.first_s) / (several.events - first)
     share = held_s / np.maximum(several.first_s - several.sent_s, 1e-9)
     if len(several) and np.median(share) >= thresholds.OVERSTATED:
-        yield finding(
-            "ttft_overstated",
-            f"answers began with {np.median(first):.0f} events at once (median): at the pace of the"
-            f" later ones, the first was ready {show_seconds(float(np.median(held_s)))} earlier",
-        )
+        yield finding("ttft_overstated", events=np.median(first), held_s=np.median(held_s))
 
 
 def _weighted_median(values: Floats, weights: Integers) -> float:
-    """Return the weighted median of those of `values` that are known; 0 where none is."""
-    known = ~np.isnan(values) & (weights > 0)
-    if not known.any():
+    """Compute the weighted median of those of `values` that are known; 0 where none is."""
+    weighed = ~np.isnan(values) & (weights > 0)
+    if not weighed.any():
         return 0.0
-    order = np.argsort(values[known])
-    below = np.cumsum(weights[known][order])
-    return float(values[known][order][np.searchsorted(below, below[-1] / 2)])
+    order = np.argsort(values[weighed])
+    sums = np.cumsum(weights[weighed][order])
+    return float(values[weighed][order][np.searchsorted(sums, sums[-1] / 2)])
 
 
 # --- first events, whole answers, connections -----------------------------------------------------
@@ -285,17 +253,16 @@ def first_event_early(cell: JudgedCell) -> Iterator[Finding]:
         return
     gap_s, took_s = several.second_s - several.first_s, several.first_s - several.sent_s
     pace_s = (several.last_s - several.second_s) / (several.events - 2)
-    early = gap_s > np.maximum(
-        thresholds.EARLY_GAPS * np.maximum(pace_s, thresholds.BUNCHED_S), took_s
-    )
-    if early.mean() < thresholds.EARLY_SHARE:
-        return
-    gap, pace = (show_seconds(float(np.median(each))) for each in (gap_s, pace_s))
-    yield finding(
-        "first_event_early",
-        f"in {early.sum()} of {len(several)} answers the second event came {gap} after the first,"
-        f" and those after it every {pace} (medians)",
-    )
+    usual_s = thresholds.EARLY_GAPS * np.maximum(pace_s, thresholds.BUNCHED_S)
+    early = gap_s > np.maximum(usual_s, took_s)
+    if early.mean() >= thresholds.EARLY_SHARE:
+        yield finding(
+            "first_event_early",
+            early=early.sum(),
+            answers=len(several),
+            gap_s=np.median(gap_s),
+            pace_s=np.median(pace_s),
+        )
 
 
 def answers_collected(cell: JudgedCell) -> Iterator[Finding]:
@@ -308,54 +275,39 @@ def answers_collected(cell: JudgedCell) -> Iterator[Finding]:
     done = done.pick(~np.isnan(done.first_s - done.sent_s))
     if not cell.streams or len(done) < thresholds.COLLECTED_REQUESTS:
         return
-    ttft_s, tokens, took_s = (
-        done.first_s - done.sent_s,
-        done.output_tokens,
-        done.last_s - done.first_s,
-    )
-    pace_s = max(thresholds.BUNCHED_S, float(np.median(took_s / np.maximum(1, done.events - 1))))
-    each_s, (least, most) = _added_by(tokens - done.events, done), thresholds.COLLECTED_SHARE
-    if (
-        least <= each_s / pace_s <= most
-        and tokens.sum() < thresholds.UNSEEN_TOKENS * done.events.sum()
-    ):
-        yield finding(
-            "tokens_not_streamed",
-            f"each token that is counted and not streamed adds {show_seconds(each_s)} to TTFT at"
-            f" equal prompts, and events come every {show_seconds(pace_s)}: it was made before the"
-            " first of them",
-        )
+    tokens, events = done.output_tokens, done.events
+    ttft_s, took_s = done.first_s - done.sent_s, done.last_s - done.first_s
+    lower, upper = thresholds.COLLECTED_SHARE
+    pace_s = max(thresholds.BUNCHED_S, float(np.median(took_s / np.maximum(1, events - 1))))
+    added_s = _added_by(tokens - events, done)
+    is_streamed = tokens.sum() < thresholds.UNSEEN_TOKENS * events.sum()
+    if lower <= added_s / pace_s <= upper and is_streamed:
+        yield finding("tokens_not_streamed.before", token_adds_s=added_s, pace_s=pace_s)
         return
     p10_s, p50_s, p90_s = np.quantile(took_s / (tokens - 1), [0.1, 0.5, 0.9])
-    each_s = _added_by(tokens, done)
-    share = each_s * tokens.mean() / ttft_s.mean()
-    if p90_s - p10_s <= thresholds.COLLECTED_SPREAD * p50_s and least <= share <= most:
-        yield finding(
-            "answers_collected",
-            f"{share:.0%} of TTFT grows with the length of the answer at equal prompts"
-            f" ({show_seconds(each_s)} a token), and later tokens come every {show_seconds(p50_s)},"
-            " whoever else is served",
-        )
+    added_s = _added_by(tokens, done)
+    share = added_s * tokens.mean() / ttft_s.mean()
+    if p90_s - p10_s <= thresholds.COLLECTED_SPREAD * p50_s and lower <= share <= upper:
+        yield finding("answers_collected", share=share, token_adds_s=added_s, pace_s=p50_s)
 
 
-def _added_by(each: Floats, done: RequestTable) -> float:
-    """Compute by how many seconds TTFT grows with each of something, at equal length of the prompt,
-    up to its square: what prompts explain is theirs. 0 where too few answers differ in it, or it
-    explains too little.
+def _added_by(counts: Floats, done: RequestTable) -> float:
+    """Compute by how many seconds TTFT grows with each of what is counted, at equal length of the
+    prompt, up to its square: what prompts explain is theirs. 0 where too few answers differ in it,
+    or it explains too little.
     """
     prompt = np.nan_to_num(done.input_tokens)
-    known = np.vander(prompt / max(1.0, prompt.max()), 3)
-    ttft_s = done.first_s - done.sent_s
-    more, later_s = (
-        values - known @ np.linalg.lstsq(known, values, rcond=None)[0] for values in (each, ttft_s)
+    powers = np.vander(prompt / max(1.0, prompt.max()), 3)
+    counts, ttft_s = (
+        values - powers @ np.linalg.lstsq(powers, values, rcond=None)[0]
+        for values in (counts, done.first_s - done.sent_s)
     )
-    others = int((np.abs(more) > thresholds.COLLECTED_LENGTH * done.output_tokens.mean()).sum())
-    both, squares = more @ later_s, more @ more
-    if others < thresholds.COLLECTED_OTHERS or both**2 < thresholds.COLLECTED_FIT * squares * (
-        later_s @ later_s
-    ):
+    differs = np.abs(counts) > thresholds.COLLECTED_LENGTH * done.output_tokens.mean()
+    product, squares = counts @ ttft_s, counts @ counts
+    explained = thresholds.COLLECTED_FIT * squares * (ttft_s @ ttft_s)
+    if differs.sum() < thresholds.COLLECTED_OTHERS or product**2 < explained:
         return 0.0
-    return float(both / squares)
+    return float(product / squares)
 
 
 def connections(cell: JudgedCell) -> Iterator[Finding]:
@@ -374,18 +326,15 @@ def _fresh_connections(cell: JudgedCell) -> Iterator[Finding]:
         return
     unused = sent.reused_connection == 0
     slots = int(count_under_way(sent, sent.sent_s).max())
-    more = len(sent) - slots
+    followers = len(sent) - slots
     fresh = int(unused.sum()) - slots
-    if more < thresholds.CHURN_REQUESTS or fresh < thresholds.CHURN_SHARE * more:
+    if followers < thresholds.CHURN_REQUESTS or fresh < thresholds.CHURN_SHARE * followers:
         return
-    wait_s = (sent.sent_s - sent.intended_s)[unused & ~np.isnan(sent.intended_s)]
-    cost_s = float(np.median(wait_s)) if len(wait_s) else 0.0
-    slow = cost_s > max(thresholds.CHURN_FLOOR_S, thresholds.CHURN_COST * e2e.p50)
-    yield finding(
-        "connections_not_kept.slow" if slow else "connections_not_kept",
-        f"{fresh} of {more} requests needed a new connection, although an earlier one could have"
-        f" served again; sent {show_seconds(max(0.0, cost_s))} (median) after they were due",
-    )
+    wait_s = drop_missing((sent.sent_s - sent.intended_s)[unused])
+    late_s = max(0.0, float(np.median(wait_s))) if len(wait_s) else 0.0
+    slow = late_s > max(thresholds.CHURN_FLOOR_S, thresholds.CHURN_COST * e2e.p50)
+    name = "connections_not_kept.slow" if slow else "connections_not_kept"
+    yield finding(name, fresh=fresh, requests=followers, late_s=late_s)
 
 
 def _resent_requests(cell: JudgedCell) -> Iterator[Finding]:
@@ -395,10 +344,7 @@ def _resent_requests(cell: JudgedCell) -> Iterator[Finding]:
     if not resent:
         return
     share = resent / max(1, len(requests))
-    many = share > thresholds.RESENT_SHARE and resent >= thresholds.RESENT_REQUESTS
-    dropped = many and resent < int((requests.reused_connection == 1).sum())
-    yield finding(
-        "requests_resent.dropped" if dropped else "requests_resent",
-        f"{resent} of {len(requests)} requests ({share:.1%}) were sent a second time: the server"
-        " had closed their kept connection without an answer",
-    )
+    frequent = share > thresholds.RESENT_SHARE and resent >= thresholds.RESENT_REQUESTS
+    dropped = frequent and resent < (requests.reused_connection == 1).sum()
+    name = "requests_resent.dropped" if dropped else "requests_resent"
+    yield finding(name, resent=resent, requests=len(requests), share=share)

@@ -76,16 +76,8 @@ class EventFigures:
         """Make the figures of so many requests without events."""
         first_s, second_s, last_s = np.full((3, count), np.nan)
         events, together, read_events, read_tokens = np.zeros((4, count), np.int64)
-        return cls(
-            first_s,
-            second_s,
-            last_s,
-            events,
-            together,
-            read_events,
-            read_tokens,
-            np.zeros(count, np.uint64),
-        )
+        pattern = np.zeros(count, np.uint64)
+        return cls(first_s, second_s, last_s, events, together, read_events, read_tokens, pattern)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,12 +117,12 @@ class RequestTable(EventFigures):
 
     def pick(self, chosen: NDArray[Any]) -> RequestTable:
         """Take the rows of a mask, or of row numbers in their order."""
-        at: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
-        if chosen.dtype == np.bool_ and len(at) and np.ptp(at) == len(at) - 1:
-            at = slice(
-                at[0], at[-1] + 1
-            )  # not copied: a table of a million requests has some 150 MB
-        return RequestTable(**{each.name: getattr(self, each.name)[at] for each in fields(self)})
+        rows: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+        if chosen.dtype == np.bool_ and len(rows) and np.ptp(rows) == len(rows) - 1:
+            # Not copied: a table of a million requests has some 150 MB.
+            rows = slice(rows[0], rows[-1] + 1)
+        columns = {column.name: getattr(self, column.name)[rows] for column in fields(self)}
+        return RequestTable(**columns)
 
 
 class EventReader:
@@ -147,9 +139,9 @@ class EventReader:
 
     def figures(self) -> EventFigures:
         """Join the figures of all batches."""
-        names = [each.name for each in fields(EventFigures)]
+        names = [column.name for column in fields(EventFigures)]
         return EventFigures(
-            *(np.concatenate([getattr(each, name) for each in self._batches]) for name in names)
+            *(np.concatenate([getattr(batch, name) for batch in self._batches]) for name in names)
         )
 
 
@@ -196,12 +188,12 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     arrival, lengths = arrays.flatten(batch.column("arrival_s"))
     arrival = arrays.mask_times(arrival)
     figures.events[:] = lengths
-    some = lengths > 0
-    ends = np.cumsum(lengths)[some]
-    firsts = ends - lengths[some]
-    figures.first_s[some] = arrival[firsts]
-    figures.last_s[some] = arrival[ends - 1]
-    figures.second_s[lengths > 1] = arrival[firsts[lengths[some] > 1] + 1]
+    answered = lengths > 0
+    ends = np.cumsum(lengths)[answered]
+    firsts = ends - lengths[answered]
+    figures.first_s[answered] = arrival[firsts]
+    figures.last_s[answered] = arrival[ends - 1]
+    figures.second_s[lengths > 1] = arrival[firsts[lengths[answered] > 1] + 1]
     if not len(arrival) or not live:
         return figures
     (read, reads), (tokens, counts) = (
@@ -211,21 +203,21 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
         gap_us = np.diff(arrival, prepend=0.0) * 1e6
     gap_us[firsts] = 0.0
     # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
-    position = np.arange(len(arrival)) - np.repeat(firsts, lengths[some])
+    position = np.arange(len(arrival)) - np.repeat(firsts, lengths[answered])
     weight = (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     weight ^= weight >> np.uint64(29)
     whole_us = np.nan_to_num(np.rint(gap_us), posinf=0.0, neginf=0.0).astype(np.int64)
     sums = np.add.reduceat(whole_us.astype(np.uint64) * weight, firsts)
     gaps = np.add.reduceat((whole_us > 0).astype(np.int64), firsts)
-    figures.pattern[some] = np.where(gaps >= _PATTERN_EVENTS, sums, np.uint64(0))
+    figures.pattern[answered] = np.where(gaps >= _PATTERN_EVENTS, sums, np.uint64(0))
     if np.array_equal(lengths, reads) and np.array_equal(lengths, counts):
         same = np.diff(read, prepend=-1) == 0
         same[firsts] = False
-        figures.together[some] = np.add.reduceat(same.astype(np.int64), firsts)
-        of_first = read == np.repeat(read[firsts], lengths[some])
+        figures.together[answered] = np.add.reduceat(same.astype(np.int64), firsts)
+        of_first = read == np.repeat(read[firsts], lengths[answered])
         brought = np.add.reduceat(of_first.astype(np.int64), firsts)
-        figures.first_read_events[some] = brought
-        figures.first_read_tokens[some] = tokens[firsts + brought - 1]
+        figures.first_read_events[answered] = brought
+        figures.first_read_tokens[answered] = tokens[firsts + brought - 1]
     return figures
 
 
@@ -237,7 +229,7 @@ class JudgedCell:
     requests     its requests, warm-up too
     plan, number the run's plan, and which of its cells this is
     info         when it ran, and what answered
-    interrupted  why it ended early
+    interrupted  why it ended early, where it did
     target       the live server
     replicas     of each server of a fleet its part of the numbers
     server, gpus what servers and GPUs reported while it ran
@@ -285,6 +277,11 @@ class JudgedCell:
         return self.target is None or self.target.streams
 
     @property
+    def is_offline(self) -> bool:
+        """Whether it was a batch, without a server."""
+        return self.target is not None and self.target.endpoint == "offline"
+
+    @property
     def choices(self) -> int:
         """Answers to each request, whose tokens are counted together."""
         return 1 if self.target is None else self.target.choices
@@ -315,10 +312,10 @@ class JudgedCell:
         return rows.start + np.where(index < len(rows), index, warm + (index - warm) % lap)
 
 
-def count_under_way(requests: RequestTable, at_s: Floats) -> Integers:
+def count_under_way(requests: RequestTable, moments_s: Floats) -> Integers:
     """Count the requests sent at or before each moment and not ended by it."""
-    known = ~np.isnan(requests.sent_s)
+    was_sent = ~np.isnan(requests.sent_s)
     ends_s = np.where(np.isnan(requests.end_s), np.inf, requests.end_s)
-    begun = np.searchsorted(np.sort(requests.sent_s[known]), at_s, side="right")
-    ended = np.searchsorted(np.sort(ends_s[known]), at_s, side="right")
+    begun = np.searchsorted(np.sort(requests.sent_s[was_sent]), moments_s, side="right")
+    ended = np.searchsorted(np.sort(ends_s[was_sent]), moments_s, side="right")
     return np.asarray(begun - ended, np.int64)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import finding, finding_row
+from loadstone.analyse.verdict.finding import finding, finding_rows
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source
 from loadstone.core.settings import PredictionBasis
@@ -59,37 +59,27 @@ def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Iterator[F
     sent."""
     file = _read(plan.workload, _File)
     doubts = _read(info.settings.deployment, _Declared).doubts
-    yield from _cells_not_begun(info, begun)
+    absent = [cell.load.label for cell, sent in zip(info.cells, begun, strict=True) if not sent]
+    if absent:
+        yield finding(
+            "cells_not_begun",
+            missing=len(absent),
+            cells=len(begun),
+            loads=absent,
+            why=info.error or f"the run is {info.status}",
+        )
     yield from _journal_damaged(info.journals_damaged)
     yield from _lines_left_out(file)
     if file.lengthened:
-        yield finding(
-            "prompts_lengthened",
-            f"{file.lengthened:,} of the trace's prompts are shorter than what the server adds to"
-            " every prompt, and were lengthened to that",
-        )
+        yield finding("prompts_lengthened", prompts=file.lengthened)
     if info.source == "simulated" and (plan.phase == CHECK).any():
-        yield finding(
-            "answers_simulated", "graded prompts take their time here, and are not graded"
-        )
+        yield finding("answers_simulated")
     if doubts:
-        evidence = f"the server may not be the deployment that was stated: {'; '.join(doubts)}"
-        yield finding("deployment_doubted", evidence)
+        yield finding("deployment_doubted", doubts=doubts)
     if info.target is not None and info.target.engines:
         servers = zip(info.target.urls, info.target.engines, strict=False)
-        each = ", ".join(f"{url} is {engine or 'unknown'}" for url, engine in servers)
-        yield finding("engines_differ", f"the fleet's servers are of different engines: {each}")
-
-
-def _cells_not_begun(info: RunInfo, begun: Sequence[bool]) -> Iterator[Finding]:
-    missing = [cell.load.label for cell, sent in zip(info.cells, begun, strict=True) if not sent]
-    if missing:
-        why = info.error or f"the run is {info.status}"
-        yield finding(
-            "cells_not_begun",
-            f"{len(missing)} of {len(begun)} planned cells never began ({', '.join(missing)}):"
-            f" {why}",
-        )
+        named = [{"url": url, "engine": engine or "unknown"} for url, engine in servers]
+        yield finding("engines_differ", servers=named)
 
 
 def _lines_left_out(file: _File) -> Iterator[Finding]:
@@ -103,12 +93,10 @@ def _lines_left_out(file: _File) -> Iterator[Finding]:
             "no prompt to send": file.skipped or 0,
             "too long for the model": file.too_long,
         }
-    if left := sum(counts.values()):
-        why = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
-        yield finding(
-            "lines_left_out",
-            f"{left:,} of the file's items were left out ({why}), {remaining:,} remain to be sent",
-        )
+    reasons = [{"count": count, "reason": reason} for reason, count in counts.items() if count]
+    if reasons:
+        left_out = sum(counts.values())
+        yield finding("lines_left_out", left_out=left_out, reasons=reasons, remaining=remaining)
 
 
 # --- one cell: was all sent that was asked for, and all kept? -------------------------------------
@@ -123,157 +111,105 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterato
         if damage.first_cell <= cell and (damage.last_cell is None or cell <= damage.last_cell)
     ]
     yield from _journal_damaged(damaged)
-    yield from _records_missing(info, cell, records, planned)
-    yield from _stopped(info.cells[cell])
+    sources = finding_rows()["records_missing"].sources
+    if info.source in sources and _ended_by_count(info.cells[cell]) and records < planned:
+        yield finding("records_missing", missing=planned - records, planned=planned)
+    stop = info.cells[cell].stopped
+    if stop is not None:
+        case = f".{stop.rule}" if stop.rule in ("errors", "imprecise", "time") else ""
+        yield finding(f"stopped{case}", seen=stop.evidence)
     yield from _messages_dropped(file, plan, info)
     if file.doubted_per_s is not None and info.cells[cell].load.process == "trace":
-        rate = f"{file.doubted_per_s:,.0f} requests/s"
-        evidence = (
-            f"the trace's whole timestamps, read as milliseconds, are {rate}; are they seconds?"
-        )
-        yield finding("unit_doubted", evidence)
+        yield finding("unit_doubted", rate_per_s=file.doubted_per_s)
 
 
 def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Iterator[Finding]:
     """Find what there is to know about a cell's sessions of agents."""
     if numbers is None or not plan.graph.recorded:
         return
-    over = _read(plan.workload, _File).overflowed
-    if over.get("sessions"):
-        evidence = (
-            f"{over['sessions']:,} of the file's sessions grow beyond the model's context, and end"
-            f" before that: {over.get('calls', 0):,} of their calls are not sent"
-        )
-        yield finding("context_overflow", evidence)
-    if (left := numbers.sessions - numbers.finished) > 0:
-        why = f", {numbers.failed:,} of them by a call that failed" if numbers.failed else ""
-        evidence = (
-            f"{left:,} of {numbers.sessions:,} sessions did not end{why}; time per task is of the"
-            " others"
-        )
+    overflowed = _read(plan.workload, _File).overflowed
+    if overflowed.get("sessions"):
         yield finding(
-            "sessions_unfinished.failed" if numbers.failed else "sessions_unfinished", evidence
+            "context_overflow",
+            sessions=overflowed["sessions"],
+            calls=overflowed.get("calls", 0),
+        )
+    unfinished = numbers.sessions - numbers.finished
+    if unfinished > 0:
+        yield finding(
+            "sessions_unfinished.failed" if numbers.failed else "sessions_unfinished",
+            unfinished=unfinished,
+            sessions=numbers.sessions,
+            failed=numbers.failed or None,
         )
     if not plan.graph.live:
-        evidence = (
-            "each call's prompt holds the recorded answers to those before, whatever the server"
-            " answered"
-        )
-        yield finding("recorded_answers", evidence)
+        yield finding("recorded_answers")
 
 
 def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Finding]:
     """List parts of a data set that no endpoint is sent, and those that only chat endpoints
     take."""
-    dropped = Counter(file.dropped)
-    if (
-        plan.chat
-        and info.source == "measured"
-        and info.target is not None
-        and info.target.endpoint != "chat"
-    ):
-        with_tools = [
-            prompt for prompt in plan.prompts if prompt.startswith(('{"messages"', '{"tools"'))
-        ]
-        dropped["tools"] += sum('"check":{' not in prompt for prompt in with_tools)
-        dropped["tool calls"] += sum(_CALLS.search(prompt) is not None for prompt in plan.prompts)
-    named = [f"{name} of {count:,}" for name, count in dropped.items() if count]
-    if named:
-        yield finding(
-            "messages_dropped",
-            f"not sent, though it belongs to what the file asks: {', '.join(named)} items",
-        )
+    counts = Counter(file.dropped)
+    target = info.target
+    if plan.chat and info.source == "measured" and target is not None and target.endpoint != "chat":
+        objects = ('{"messages"', '{"tools"')
+        with_tools = [prompt for prompt in plan.prompts if prompt.startswith(objects)]
+        counts["tools"] += sum('"check":{' not in prompt for prompt in with_tools)
+        counts["tool calls"] += sum(_CALLS.search(prompt) is not None for prompt in plan.prompts)
+    dropped = [{"part": part, "count": count} for part, count in counts.items() if count]
+    if dropped:
+        yield finding("messages_dropped", dropped=dropped)
 
 
 def record_findings(*, altered: bool, impossible: bool) -> Iterator[Finding]:
     """Make the findings on records that were changed, or are `impossible`: with times below 0."""
     if altered:
-        yield finding("records_altered", "records.parquet is not as it was written")
+        yield finding("records_altered")
     if impossible:
-        yield finding("times_impossible", "some of its times are below 0")
+        yield finding("times_impossible")
 
 
 def _journal_damaged(damaged: Sequence[JournalDamage]) -> Iterator[Finding]:
-    parts = [
-        f"{each.bytes:,} bytes of {each.file} from byte {each.at:,} on cannot be read"
-        + (
-            f", with them {each.batches:,} or more of its batches of records"
-            if each.batches
-            else ""
-        )
-        for each in damaged
-    ]
-    if parts:
-        yield finding("journal_damaged", f"{'; '.join(parts)}; what they held is lost")
+    if damaged:
+        journals = [
+            {"file": part.file, "at": part.at, "bytes": part.bytes, "batches": part.batches or None}
+            for part in damaged
+        ]
+        yield finding("journal_damaged", journals=journals)
 
 
-def _records_missing(info: RunInfo, cell: int, records: int, planned: int) -> Iterator[Finding]:
-    """Find requests without a record: a cell that ends by count has one of each, whatever became of
-    it."""
-    measured, by_time = info.cells[cell], info.cells[cell].load.duration_s is not None
-    holds = info.source in finding_row("records_missing").sources
-    if (
-        holds
-        and measured.end_s is not None
-        and not by_time
-        and not measured.stopped
-        and records < planned
-    ):
-        yield finding(
-            "records_missing",
-            f"{planned - records:,} of the {planned:,} requests of this cell have no record, though"
-            " it ran to its end",
-        )
-
-
-def _stopped(cell: CellInfo) -> Iterator[Finding]:
-    stop = cell.stopped
-    if stop is not None:
-        case = f".{stop.rule}" if stop.rule in ("errors", "imprecise", "time") else ""
-        why = "not known as well as was requested: " if stop.rule == "imprecise" else ""
-        yield finding(f"stopped{case}", f"{why}{stop.evidence}")
+def _ended_by_count(cell: CellInfo) -> bool:
+    """Tell if a cell has a record of each request, whatever became of it."""
+    return cell.end_s is not None and cell.load.duration_s is None and not cell.stopped
 
 
 # --- what a prediction rests on -------------------------------------------------------------------
 
 
-def describe_network_guess(nodes: int) -> str:
-    """Say what a prediction over several nodes rests on."""
-    return (
-        f"one replica spans {nodes} nodes, and no measurement that the performance model was fitted"
-        " on does: the latency of a message between nodes is a guess, its bandwidth that of the"
-        " adapters' data sheet"
-    )
-
-
 def prediction_findings(info: RunInfo) -> Iterator[Finding]:
     """Find what the predictions of a simulated run rest on."""
     basis = info.settings.basis or PredictionBasis()
-    yield from _unmeasured(basis)
-    if basis.uncovered:
-        evidence = (
-            f"no measurement covers {'; nor '.join(basis.uncovered)}: intervals are twice as wide,"
-            " or more"
-        )
-        yield finding("uncovered", evidence)
-    if basis.moves_in_waves is True:
-        evidence = (
-            "all requests of a closed loop are of one length: its users move in waves, and prompts"
-            " come together"
-        )
-        yield finding("waves", evidence)
-    if basis.nodes_crossed and not basis.own_profile:
-        yield finding("network_guessed", describe_network_guess(basis.nodes_crossed))
-    if basis.assumed:
-        evidence = f"assumed where the model's config.json is silent: {'; '.join(basis.assumed)}"
-        yield finding("model_assumed", evidence)
-    if basis.not_read:
-        evidence = f"the model takes {basis.not_read} too; its prompts are simulated as text alone"
-        yield finding("text_alone", evidence)
-    if basis.not_simulated:
+    if basis.unmeasured:
+        but = "mostly on other vendors' GPUs" if basis.vendor_unmeasured else None
+        but = "with other engines" if basis.engine_unmeasured else but
         yield finding(
-            "launch_only", f"of the deployment's arguments, {'; '.join(basis.not_simulated)}"
+            "unmeasured.far" if but else "unmeasured",
+            unmeasured=basis.unmeasured,
+            but=but,
+            profile=str(basis.profile),
         )
+    if basis.uncovered:
+        yield finding("uncovered", classes=basis.uncovered)
+    if basis.moves_in_waves is True:
+        yield finding("waves")
+    if basis.nodes_crossed and not basis.own_profile:
+        yield finding("network_guessed", nodes=basis.nodes_crossed)
+    if basis.assumed:
+        yield finding("model_assumed", assumed=basis.assumed)
+    if basis.not_read:
+        yield finding("text_alone", inputs=basis.not_read)
+    if basis.not_simulated:
+        yield finding("launch_only", arguments=basis.not_simulated)
     yield from _drafts_assumed(basis)
     yield from _pools(info)
 
@@ -289,28 +225,20 @@ LIMITS = {
 
 def _pools(info: RunInfo) -> Iterator[Finding]:
     """Say what the pools of a deployment did, load by load, and what limits."""
-    if not info.settings.pools:
-        return
-    lines = [
-        f"{cell.load.label}: {LIMITS.get(pools.limit, pools.limit)} (prefill"
-        f" {pools.prefill_tokens_per_s:,.0f} tokens/s, busy {pools.prefill_busy:.0%}; decode"
-        f" {pools.decode_tokens_per_s:,.0f} tokens/s; {pools.transfers:,} caches handed over, in"
-        f" {pools.link_s * 1e3:,.1f} ms each)"
+    loads = [
+        {
+            "load": cell.load.label,
+            "limit": LIMITS.get(pools.limit, pools.limit),
+            "prefill_tokens_per_s": pools.prefill_tokens_per_s,
+            "prefill_busy_share": pools.prefill_busy,
+            "decode_tokens_per_s": pools.decode_tokens_per_s,
+            "transfers": pools.transfers,
+            "transfer_ms": pools.link_s * 1e3,
+        }
         for cell, pools in zip(info.cells, info.settings.pools, strict=False)
     ]
-    yield finding("pools", "; ".join(lines))
-
-
-def _unmeasured(basis: PredictionBasis) -> Iterator[Finding]:
-    if not basis.unmeasured:
-        return
-    far = ", mostly on other vendors' GPUs" if basis.vendor_unmeasured else ""
-    far = ", with other engines" if basis.engine_unmeasured else far
-    yield finding(
-        "unmeasured.far" if far else "unmeasured",
-        f"this prediction has no measurement of {basis.unmeasured} behind it, only the data sheet"
-        f" and measurements elsewhere{far} (profile {basis.profile})",
-    )
+    if loads:
+        yield finding("pools", loads=loads)
 
 
 def _drafts_assumed(basis: PredictionBasis) -> Iterator[Finding]:
@@ -319,38 +247,26 @@ def _drafts_assumed(basis: PredictionBasis) -> Iterator[Finding]:
         draft = "the model's own layers"
     if acceptance is UNSET and (draft is UNSET or draft is not None):
         return
-    parts = []
-    if acceptance is not UNSET:
-        parts.append(
-            f"each draft token is assumed to be accepted with a probability of {acceptance:.0%}"
-        )
+    assumed = None if acceptance is UNSET else acceptance
     if draft:
-        yield finding("drafts_assumed", "; ".join([*parts, f"the draft is {draft}"]))
-        return
-    parts.append(
-        "no draft is named and the model has none of its own: drafting is assumed to cost a pass"
-        " through one more layer of the model, like an EAGLE head, and no memory"
-    )
-    yield finding(
-        "drafts_assumed.draft" if acceptance is UNSET else "drafts_assumed.both", "; ".join(parts)
-    )
+        yield finding("drafts_assumed", acceptance=assumed, draft=draft)
+    else:
+        case = "draft" if assumed is None else "both"
+        yield finding(f"drafts_assumed.{case}", acceptance=assumed)
 
 
 # --- against what hardware allows -----------------------------------------------------------------
 
 
-def beyond_hardware(light: Roofline | None, source: Source) -> Finding | None:
+def beyond_hardware(light: Roofline | None, source: Source) -> Iterator[Finding]:
     """Find a cell that used more of the memory's bandwidth, or of the arithmetic, than there is."""
-    if light is None or source not in finding_row("beyond_hardware").sources:
-        return None
-    parts = ((light.mbu, "memory bandwidth"), (light.mfu, "peak FLOP/s"))
-    over = [
-        f"{share:.0%} of the {of}"
-        for share, of in parts
+    if light is None or source not in finding_rows()["beyond_hardware"].sources:
+        return
+    shares = {"memory bandwidth": light.mbu, "peak FLOP/s": light.mfu}
+    beyond = [
+        {"share": share, "limit": limit}
+        for limit, share in shares.items()
         if share is not None and share > thresholds.BEYOND
     ]
-    if not over:
-        return None
-    return finding(
-        "beyond_hardware", f"this would take {' and '.join(over)} of the GPUs that were stated"
-    )
+    if beyond:
+        yield finding("beyond_hardware", shares=beyond)

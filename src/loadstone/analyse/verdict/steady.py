@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from loadstone.core.pace import Unended
 from loadstone.core.statistics import Distribution
 from loadstone.core.statistics.dependence import Dependence, spread_between_places
 from loadstone.core.summary import Finding
-from loadstone.core.units import show_seconds
 
 _LEAST_REQUESTS = BLOCKS * thresholds.BLOCK_REQUESTS
 _LEAST_CLOSED = BLOCKS * thresholds.CLOSED_BLOCK_REQUESTS
@@ -40,23 +39,19 @@ def few_samples(cell: JudgedCell) -> Iterator[Finding]:
     if values is None:
         return
     low, high = values.ci95["p99"]
-    if high is not None:
-        return
-    at_least = f"; it is at least {show_seconds(low)}" if low is not None else ""
-    yield finding(
-        "few_samples.dependent" if values.n >= thresholds.P99_REQUESTS else "few_samples",
-        f"{values.n} requests do not bound the p99 from above{at_least}",
-        requests=thresholds.P99_REQUESTS,
-    )
+    if high is None:
+        needed = thresholds.P99_REQUESTS
+        name = "few_samples.dependent" if values.n >= needed else "few_samples"
+        yield finding(name, requests=values.n, at_least_s=low, needed=needed)
 
 
 class Change(NamedTuple):
-    """Medians of the first and the last blocks of a cell; `at`: the share of the requests before a
-    sudden change."""
+    """Medians of the first and the last blocks of a cell, in seconds where values are; `share`: of
+    the requests, those before a sudden change."""
 
-    before: float
-    after: float
-    at: float | None = None
+    first: float
+    last: float
+    share: float | None = None
 
 
 def _medians(values: Floats) -> Floats:
@@ -71,10 +66,10 @@ def trend(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
     if len(values) < least:
         return None
     medians = _medians(values)
-    apart = (medians[None, :] - medians[:, None])[np.triu_indices(BLOCKS, 1)]
-    apart[np.abs(apart) < thresholds.TIED * float(np.median(medians))] = 0.0
-    known = np.count_nonzero(apart)
-    if abs(np.sign(apart).sum()) < thresholds.TAU * math.sqrt(len(apart) * known) or not known:
+    rises = (medians[None, :] - medians[:, None])[np.triu_indices(BLOCKS, 1)]
+    rises[np.abs(rises) < thresholds.TIED * float(np.median(medians))] = 0.0
+    untied = np.count_nonzero(rises)
+    if abs(np.sign(rises).sum()) < thresholds.TAU * math.sqrt(len(rises) * untied) or not untied:
         return None
     return Change(float(np.median(medians[:ENDS])), float(np.median(medians[-ENDS:])))
 
@@ -90,12 +85,11 @@ def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
     medians = _medians(values)
     for within in (0, 1):
         for first in range(ENDS, BLOCKS - ENDS - within + 1):
-            before, after = medians[:first], medians[first + within :]
-            apart = max(after.min() - before.max(), before.min() - after.max())
-            if apart > 0 and apart >= max(np.ptp(before), np.ptp(after)):
-                return Change(
-                    float(np.median(before)), float(np.median(after)), (first + within / 2) / BLOCKS
-                )
+            left, right = medians[:first], medians[first + within :]
+            gap = max(right.min() - left.max(), left.min() - right.max())
+            if gap > 0 and gap >= max(np.ptp(left), np.ptp(right)):
+                share = (first + within / 2) / BLOCKS
+                return Change(float(np.median(left)), float(np.median(right)), share)
     return None
 
 
@@ -105,11 +99,11 @@ def start(values: Floats, sign: int = 1) -> Change | None:
     cause that lasts slows down more than a tenth of all, or not so many of the first.
     """
     for share in thresholds.STARTS:
-        first, after = np.split(sign * values, [round(share * len(values))])
+        first, rest = np.split(sign * values, [round(share * len(values))])
         if len(first) < thresholds.BLOCK_REQUESTS:
             break
-        if np.quantile(first, 0.25) > np.quantile(after, 0.9):
-            return Change(sign * float(first.mean()), sign * float(np.median(after)), share)
+        if np.quantile(first, 0.25) > np.quantile(rest, 0.9):
+            return Change(sign * float(first.mean()), sign * float(np.median(rest)), share)
     return None
 
 
@@ -119,16 +113,21 @@ def sudden(values: Floats, least: int, *, closed: bool) -> Iterator[tuple[bool, 
     also first ones that are faster, as while credits last, and last ones that are slower: an open
     loop fills up at the start.
     """
-    if (two := step(values, least)) is not None:
-        yield False, two, 1.0
-    ways = [(True, values, 1), (False, values, -1), (False, values[::-1], 1)]
-    for slow_start, ordered, sign in ways if closed and len(values) >= least else ways[:1]:
-        if (few := start(ordered, sign)) is not None and few.at:
-            yield (
-                slow_start,
-                few if ordered is values else Change(few.after, few.before, 1 - few.at),
-                few.at,
-            )
+    change = step(values, least)
+    if change is not None:
+        yield False, change, 1.0
+    change = start(values)
+    if change is not None:
+        yield True, change, change.share or 0.0
+    if not closed or len(values) < least:
+        return
+    change = start(values, -1)
+    if change is not None:
+        yield False, change, change.share or 0.0
+    change = start(values[::-1])
+    if change is not None:
+        share = change.share or 0.0
+        yield False, Change(change.last, change.first, 1 - share), share
 
 
 def no_steady_state(cell: JudgedCell) -> Iterator[Finding]:
@@ -145,49 +144,49 @@ def _behind(cell: JudgedCell) -> Finding | None:
     pace, load = cell.numbers.pace, cell.load
     if pace is None or pace.why is None:
         return None
-    why, server = pace.why, ""
+    why, server = pace.why, None
     if pace.replica is not None:
         urls = cell.target.urls if cell.target is not None else []
-        server = f"{urls[pace.replica] if pace.replica < len(urls) else f'server {pace.replica}'}: "
+        server = urls[pace.replica] if pace.replica < len(urls) else f"server {pace.replica}"
     if isinstance(why, Unended):
         first, last = why.under_way
         return finding(
             "queue_grows",
-            f"{server}requests took longer and longer up to the last: in the second half of the"
-            f" sends, from {show_seconds(why.from_s)} to {show_seconds(why.span_s)}, {why.ended}"
-            f" ended, {why.would} would have if each had taken as long as before, and requests"
-            f" under way went from {first} to {last}",
+            server=server,
+            from_s=why.from_s,
+            span_s=why.span_s,
+            ended=why.ended,
+            would_end=why.would,
+            under_way_first=first,
+            under_way_last=last,
         )
-    lacked = "had not ended" if why.answers else "had no first token"
-    evidence = (
-        f"{server}at the last send, {show_seconds(why.span_s)} after the first, {why.waiting} of"
-        f" {why.sent} requests {lacked}, one of them since {show_seconds(why.age_s)}, though it"
-        f" takes {show_seconds(why.own_s)} where the server is not behind; it had last caught up"
-        f" {show_seconds(why.since_s)} after the first send"
+    name = "overload.part" if load.process == "trace" or load.profile else "overload"
+    return finding(
+        "queue_grows.behind" if why.answers and cell.streams else name,
+        server=server,
+        span_s=why.span_s,
+        waiting=why.waiting,
+        requests=why.sent,
+        lacking="had not ended" if why.answers else "had no first token",
+        age_s=why.age_s,
+        own_s=why.own_s,
+        since_s=why.since_s,
     )
-    if why.answers and cell.streams:
-        return finding("queue_grows", evidence)
-    if load.process == "trace" or load.profile:
-        return finding("overload.part", evidence)
-    return finding("overload", evidence)
 
 
 def _unknown_pace(cell: JudgedCell) -> Iterator[Finding]:
     pace, e2e = cell.numbers.pace, cell.e2e
     if pace is None or pace.keeps_up is not None or e2e is None:
         return
-    if pace.growth is not None:
-        evidence = (
-            f"each request took {pace.growth[0]:.0%} ± {pace.growth[1]:.0%} longer per second that"
-            " it was due later"
-        )
-    else:
-        span_s = float(np.ptp(arrays.drop_missing(cell.measured.due_s)))
-        evidence = (
-            f"{e2e.n} requests in {show_seconds(span_s)}, each of which took"
-            f" {show_seconds(e2e.mean)} on average"
-        )
-    yield finding("pace_unknown", f"{evidence}: too little to tell whether the server keeps up")
+    growth, margin = pace.growth or (None, None)
+    yield finding(
+        "pace_unknown",
+        growth_per_s=growth,
+        growth_margin_per_s=margin,
+        requests=e2e.n,
+        span_s=np.ptp(arrays.drop_missing(cell.measured.due_s)),
+        e2e_s=e2e.mean,
+    )
 
 
 def _not_stationary(cell: JudgedCell) -> Finding | None:
@@ -203,7 +202,7 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
     for lengths in (plan.input_tokens[rows], plan.output_tokens[rows]):
         change = trend(lengths.astype(np.float64), least) or step(lengths.astype(np.float64), least)
         ratio = thresholds.LENGTHS_RATIO
-        if change and not 1 / ratio < (change.after + 1) / (change.before + 1) < ratio:
+        if change and not 1 / ratio < (change.last + 1) / (change.first + 1) < ratio:
             return None
     latencies = {"E2E": (done.last_s - done.sent_s, 1.0)}
     if cell.streams:
@@ -215,54 +214,43 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
         }
 
     def matters(change: Change, times: float) -> bool:
-        low, high = sorted(change[:2])
-        return (
-            high >= thresholds.DRIFT_RATIO * low
-            and (high - low) * times >= thresholds.DRIFT_SHARE * e2e.p50
+        low, high = sorted((change.first, change.last))
+        part_s = (high - low) * times
+        return high >= thresholds.DRIFT_RATIO * low and part_s >= thresholds.DRIFT_SHARE * e2e.p50
+
+    def describe(name: str, latency: str, change: Change) -> Finding:
+        return finding(
+            name,
+            latency=latency,
+            before_s=change.first,
+            after_s=change.last,
+            at_share=change.share,
         )
 
-    for latency, (each, times) in latencies.items():
-        values = each[~np.isnan(each)]
+    for latency, (samples, times) in latencies.items():
+        values = arrays.drop_missing(samples)
         steadily = trend(values, least)
         if steadily is not None and matters(steadily, times):
-            return finding(
-                "not_stationary", f"{latency} went steadily {_from_to(steadily)} during the cell"
-            )
+            return describe("not_stationary", latency, steadily)
         for slow_start, change, share in sudden(values, least, closed=load.is_closed):
             if matters(change, times * share):
-                evidence = (
-                    f"{latency} went at once {_from_to(change)} after {change.at:.0%} of the"
-                    " requests"
-                )
-                return finding(
-                    "not_stationary.start" if slow_start else "not_stationary.at_once", evidence
-                )
+                name = "not_stationary.start" if slow_start else "not_stationary.at_once"
+                return describe(name, latency, change)
     return None
-
-
-def _from_to(change: Change) -> str:
-    return f"from {show_seconds(change.before)} to {show_seconds(change.after)}"
 
 
 def intervals(cell: JudgedCell) -> Iterator[Finding]:
     """Find means and throughputs that are known badly, or to an extent that nobody can tell."""
-    latencies = {
-        name: one
-        for name, one in (("TTFT", cell.ttft), ("TPOT", cell.tpot), ("E2E", cell.e2e))
-        if one is not None
-    }
+    named = {"TTFT": cell.ttft, "TPOT": cell.tpot, "E2E": cell.e2e}
+    latencies = {name: values for name, values in named.items() if values is not None}
     yield from _wide_intervals(cell, latencies)
     # Slow stretches that last about as long as the cell: nobody can tell how many more there would
     # be.
     done = cell.completed
-    known = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
-    unknown = [name for name, one in latencies.items() if one.ci95["mean"] == [None, None]]
-    if unknown and known.most_blocks and known.places:
-        yield finding(
-            "interval_unknown",
-            f"slow or fast stretches last about as long as the cell: its {len(done)} requests do"
-            f" not tell how far {', '.join(unknown)} may be off",
-        )
+    dependence = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
+    unknown = [name for name, values in latencies.items() if values.ci95["mean"] == [None, None]]
+    if unknown and dependence.most_blocks and dependence.places:
+        yield finding("interval_unknown", requests=len(done), latencies=unknown)
 
 
 def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> Iterator[Finding]:
@@ -270,24 +258,23 @@ def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> 
     throughput of a closed loop, whose load follows its answers: latencies of a queue below
     saturation may vary so.
     """
-    wide, steady = [], cell.numbers.metrics.steady
+    steady = cell.numbers.metrics.steady
     if len(cell.completed) < thresholds.WIDE_REQUESTS:
         return
-    each = [
-        (f"mean {name}", one.mean, one.ci95["mean"], show_seconds)
-        for name, one in latencies.items()
-    ]
+    wide: list[dict[str, Any]] = []
+    for name, values in latencies.items():
+        low, high = values.ci95["mean"]
+        if low is not None and high is not None and high - low > values.mean:
+            wide.append({"latency": name, "value_s": values.mean, "low_s": low, "high_s": high})
+    case = ""
     if steady is not None and cell.load.is_closed:
-        bounds = steady.ci95["output_tokens_per_s"]
-        each.append(("output tokens/s", steady.output_tokens_per_s, bounds, "{:.4g}".format))
-    for name, value, (low, high), show in each:
-        if low is not None and high is not None and high - low > value:
-            wide.append(f"{name} {show(value)} ({show(low)} to {show(high)})")
+        rate = steady.output_tokens_per_s
+        low, high = steady.ci95["output_tokens_per_s"]
+        if low is not None and high is not None and high - low > rate:
+            wide.append({"value_per_s": rate, "low_per_s": low, "high_per_s": high})
+            case = ".throughput"
     if wide:
-        yield finding(
-            "wide_interval.throughput" if wide[-1].startswith("output") else "wide_interval",
-            f"95% intervals are wider than their values: {', '.join(wide)}",
-        )
+        yield finding(f"wide_interval{case}", wide=wide)
 
 
 def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
@@ -295,27 +282,18 @@ def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
     together, and so do their successors, so that the same requests wait for each other all the time
     (core.statistics.dependence).
     """
-    sent, slots = (
-        cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable")),
-        cell.load.slots,
-    )
+    slots = cell.load.slots
+    sent = cell.measured.pick(np.argsort(cell.measured.sent_s, kind="stable"))
     unlike = cell.load.unit != "requests"
     if unlike or spread_between_places(np.diff(sent.sent_s), slots) < thresholds.LOCKED:
         return
     ttft_s = sent.first_s - sent.sent_s
-    apart = cell.streams and spread_between_places(ttft_s, slots) >= thresholds.LOCKED_APART
-    evidence = f"the gaps between sends repeat from one generation of the {slots} slots to the next"
-    if apart:
-        generations = ttft_s[: len(ttft_s) // slots * slots].reshape(-1, slots)
-        low, high = np.quantile(np.median(generations, axis=0), (0.1, 0.9))
-        evidence += (
-            f", and the median TTFT of a slot is anywhere from {show_seconds(low)} to"
-            f" {show_seconds(high)}"
-        )
-    yield finding(
-        "phases_locked.ttft" if apart else "phases_locked",
-        f"requests of equal length stay together in groups: {evidence}",
-    )
+    if not cell.streams or spread_between_places(ttft_s, slots) < thresholds.LOCKED_APART:
+        yield finding("phases_locked", slots=slots)
+        return
+    generations = ttft_s[: len(ttft_s) // slots * slots].reshape(-1, slots)
+    low_s, high_s = np.quantile(np.median(generations, axis=0), (0.1, 0.9))
+    yield finding("phases_locked.ttft", slots=slots, ttft_low_s=low_s, ttft_high_s=high_s)
 
 
 def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
@@ -327,41 +305,30 @@ def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
     done = done.pick((done.output_tokens >= thresholds.KINDS_TOKENS) & (done.last_s > done.first_s))
     if not cell.streams or len(done) < _LEAST_CLOSED or len(cell.replicas) > 1:
         return
-    pace_s, ttft_s = (
-        (done.last_s - done.first_s) / (done.output_tokens - 1),
-        done.first_s - done.sent_s,
-    )
+    ttft_s = done.first_s - done.sent_s
+    pace_s = (done.last_s - done.first_s) / (done.output_tokens - 1)
     block = len(done) // BLOCKS
-    each_s = np.sort(pace_s)[block - 1 : 1 - block]
-    times = each_s[1:] / each_s[:-1]
-    if times.max() < thresholds.KINDS_APART:
+    middle_s = np.sort(pace_s)[block - 1 : 1 - block]
+    gaps = middle_s[1:] / middle_s[:-1]
+    if gaps.max() < thresholds.KINDS_APART:
         return
-    fast, plan = pace_s <= each_s[times.argmax()], cell.plan
-    rows = [cell.plan_rows(done)[kind] for kind in (fast, ~fast)]
-    asked = [
-        [float(of[each].mean()) + 1 for each in rows]
-        for of in (plan.input_tokens, plan.output_tokens)
-    ]
-    alike = all(max(both) < thresholds.LENGTHS_RATIO * min(both) for both in asked)
-    in_turn = (
-        np.count_nonzero(np.diff(fast)) * len(fast)
-        >= thresholds.KINDS_IN_TURN * 2 * fast.sum() * (~fast).sum()
-    )
-    sooner = np.quantile(ttft_s[fast], 0.75) < np.quantile(ttft_s[~fast], 0.25)
-    if alike and in_turn and sooner:
-        told = [
-            show_seconds(float(np.median(of[kind])))
-            for kind in (fast, ~fast)
-            for of in (ttft_s, pace_s)
-        ]
-        words = (
-            "{} of {} answers began after {}, with a token every {}, the others, in turn, after {}"
-            " and every {}"
-        )
-        evidence = words.format(fast.sum(), len(fast), *told)
+    fast = pace_s <= middle_s[gaps.argmax()]
+    rows = cell.plan_rows(done)
+    for lengths in (cell.plan.input_tokens[rows], cell.plan.output_tokens[rows]):
+        means = (float(lengths[fast].mean()) + 1, float(lengths[~fast].mean()) + 1)
+        if max(means) >= thresholds.LENGTHS_RATIO * min(means):
+            return
+    by_chance = 2 * fast.sum() * (~fast).sum()
+    in_turn = np.count_nonzero(np.diff(fast)) * len(fast) >= thresholds.KINDS_IN_TURN * by_chance
+    if in_turn and np.quantile(ttft_s[fast], 0.75) < np.quantile(ttft_s[~fast], 0.25):
         yield finding(
-            "kinds_mixed.others" if times.max() >= thresholds.KINDS_OTHERS else "kinds_mixed",
-            evidence,
+            "kinds_mixed.others" if gaps.max() >= thresholds.KINDS_OTHERS else "kinds_mixed",
+            fast=fast.sum(),
+            answers=len(fast),
+            fast_ttft_s=np.median(ttft_s[fast]),
+            fast_pace_s=np.median(pace_s[fast]),
+            slow_ttft_s=np.median(ttft_s[~fast]),
+            slow_pace_s=np.median(pace_s[~fast]),
         )
 
 
@@ -369,5 +336,5 @@ def _in_order(requests: RequestTable) -> RequestTable:
     """Sort requests by when they were due, without those that have no such time or no arrivals."""
     due_s = requests.due_s
     order = np.argsort(due_s, kind="stable")
-    known = ~np.isnan(due_s) & ~np.isnan(requests.first_s)
-    return requests.pick(order[known[order]])
+    timed = ~np.isnan(due_s) & ~np.isnan(requests.first_s)
+    return requests.pick(order[timed[order]])

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.run_facts import engine_name, gpu_name
-from loadstone.analyse.verdict import Finding
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
+from loadstone.core.summary import Finding
 from loadstone.interop.read import detect, files, plain_csv
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.check import check

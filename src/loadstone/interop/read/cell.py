@@ -12,10 +12,9 @@ from typing import Any
 
 import msgspec
 
-from loadstone.analyse.verdict import Finding
 from loadstone.core.plan import Load, Phase
 from loadstone.core.record import RequestRecord, Status
-from loadstone.core.summary import Accuracy
+from loadstone.core.summary import Accuracy, Finding
 from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value
 from loadstone.workload.lengths import MAX_TOKENS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from loadstone.analyse.imported_run import CUT_AT_END
-from loadstone.analyse.verdict import Finding
+from loadstone.core.summary import Finding
 
 _SHOWN = 8
 _DOUBT = "Ask the source; draw no conclusions from this row."

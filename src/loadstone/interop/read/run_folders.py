@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
-from loadstone.analyse import verdict
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import run_summary, summary_of
+from loadstone.analyse.verdict.finding import judge
 from loadstone.core import run_folder
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
@@ -328,7 +328,7 @@ def _summarise(cell: ResultCell) -> CellSummary:
         measured_by=cell.tool,
         definitions=cell.definitions,
         graded=cell.graded,
-        verdict=verdict.judge([finding("as_stated", evidence), *cell.findings]),
+        verdict=judge([finding("as_stated", evidence), *cell.findings]),
     )
 
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from loadstone.analyse.summary import parse_slo
+from loadstone.analyse.slo import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
