@@ -69,13 +69,13 @@ def test_few_runs_are_tested_by_rotation() -> None:
 
     rng = np.random.default_rng(3)
     a, b = rng.normal(0, 1, (3, 1)), rng.normal(1.5, 1, (3, 1))
-    few = replace(units(a, b), few=True)
+    few = replace(units(a, b), too_few=True)
     (alone,) = compare_all([few], 0, 40_000)
     t, p = ttest_ind(b[:, 0], a[:, 0])
     assert alone.t[0] == pytest.approx(t)
     assert alone.p[0] == pytest.approx(p, abs=0.005)
     copies = compare_all(
-        [replace(units(np.repeat(a, 7, 1), np.repeat(b, 7, 1)), few=True)] * 3, 0, 40_000
+        [replace(units(np.repeat(a, 7, 1), np.repeat(b, 7, 1)), too_few=True)] * 3, 0, 40_000
     )
     assert copies[2].p_family[6] == alone.p[0]
 
@@ -93,7 +93,7 @@ def test_few_runs_raise_no_false_alarms_and_see_more_than_holm() -> None:
         runs = common + own
         for difference in (0.0, 0.12):
             b = runs[3:] + difference
-            (result,) = compare_all([replace(units(runs[:3], b), few=True)], pair, 999)
+            (result,) = compare_all([replace(units(runs[:3], b), too_few=True)], pair, 999)
             shown = bool(result.p_family.min() <= 0.05)
             if difference:
                 seen += shown

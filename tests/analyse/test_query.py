@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loadstone.analyse import query
 from loadstone.analyse.query import rows_of
 from loadstone.commands.output import print_rows
 from loadstone.core import run_folder
@@ -379,16 +378,20 @@ def test_a_folder_without_runs_is_told(tmp_path: Path, name: str) -> None:
         rows_of("select 1", tmp_path / name)
 
 
-def test_a_result_is_bounded(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_bounded(runs: Path) -> None:
     assert rows_of("select sum(range) from range(3000000)", runs).rows == [(4499998500000,)]
-    monkeypatch.setattr(query, "_MOST_VALUES", 25_000)
-    assert len(rows_of("select * from range(25000)", runs).rows) == 25_000
+    limit = 25_000
+    assert len(rows_of("select * from range(25000)", runs, max_values=limit).rows) == 25_000
     for sql in ("select * from range(3000000000)", "select [1, 2, 3] from range(30000)"):
         with pytest.raises(InputError, match="add a limit, or aggregate"):
-            rows_of(sql, runs)
-    monkeypatch.setattr(query, "_MEMORY_BYTES", 200_000_000)  # soon reached
-    with pytest.raises(InputError, match="Memory"):
-        rows_of("select * from range(30000000000) order by range desc", runs)
+            rows_of(sql, runs, max_values=limit)
+    with pytest.raises(InputError, match="Memory"):  # which is soon reached
+        rows_of(
+            "select * from range(30000000000) order by range desc",
+            runs,
+            max_values=limit,
+            max_memory_bytes=200_000_000,
+        )
 
 
 @pytest.mark.process

@@ -68,8 +68,10 @@ def breakdown_of(
 
         def piece(batch: pa.RecordBatch) -> NDArray[np.int64]:
             at_s = batch.column("intended_s").to_numpy(zero_copy_only=False) - begin_s
-            at: NDArray[np.int64] = np.searchsorted(edges, at_s, side="right").astype(np.int64) - 1
-            return at.clip(0, len(load.profile) - 1)
+            places: NDArray[np.int64] = (
+                np.searchsorted(edges, at_s, side="right").astype(np.int64) - 1
+            )
+            return places.clip(0, len(load.profile) - 1)
 
         for number, part in by(piece):
             begin, end, seconds = load.profile[number]

@@ -49,8 +49,8 @@ def drafts_of(
             by_request=stated.by_request,
             by_position=figures.by_position or stated.by_position,
         )
-    told = msgspec.json.encode((info.settings, info.command, info.target)).decode()
-    forced = _FORCED.search(told)
+    papers = msgspec.json.encode((info.settings, info.command, info.target)).decode()
+    forced = _FORCED.search(papers)
     return msgspec.structs.replace(figures, forced=forced[0]) if forced else figures
 
 
@@ -73,9 +73,9 @@ def acceptance_of(length: float, drafted: float) -> float | None:
 def pool_drafts(cells: list[DraftFigures]) -> float | None:
     """Return the acceptance of several cells together; None where none of them has counts that were
     not forced."""
-    known = [each for each in cells if each.steps and each.drafted and not each.forced]
+    counted = [cell for cell in cells if cell.steps and cell.drafted and not cell.forced]
     steps, drafted, accepted = (
-        sum(getattr(x, n) for x in known) for n in ("steps", "drafted", "accepted")
+        sum(getattr(x, n) for x in counted) for n in ("steps", "drafted", "accepted")
     )
     return acceptance_of(1 + accepted / steps, drafted / steps) if steps else None
 
@@ -106,26 +106,26 @@ def _stated(records: pa.Table) -> DraftFigures | None:
     """Compute the figures of the measured requests whose answers state them."""
     import pyarrow.compute as pc
 
-    told = records.filter(
+    stated = records.filter(
         pc.and_(pc.equal(records["phase"], "measure"), pc.is_valid(records["draft_accepted"]))
     )
-    if not len(told):
+    if not len(stated):
         return None
     steps, drafted, accepted = (
-        told[name].to_numpy(zero_copy_only=False).astype(float)
+        stated[name].to_numpy(zero_copy_only=False).astype(float)
         for name in ("draft_steps", "draft_tokens", "draft_accepted")
     )
     whole = np.isfinite(steps) & (steps > 0)
-    one = whole if whole.any() else np.ones(len(told), bool)
-    all_drafted = float(drafted[one].sum()) if np.isfinite(drafted[one]).all() else None
+    chosen = whole if whole.any() else np.ones(len(stated), bool)
+    all_drafted = float(drafted[chosen].sum()) if np.isfinite(drafted[chosen]).all() else None
     figures = _pooled(
-        "requests", float(steps[whole].sum()) or None, all_drafted, float(accepted[one].sum())
+        "requests", float(steps[whole].sum()) or None, all_drafted, float(accepted[chosen].sum())
     )
-    lists = [each for each in told["accepted_histogram"].to_pylist() if each]
+    lists = [histogram for histogram in stated["accepted_histogram"].to_pylist() if histogram]
     if lists:
         sums = np.zeros(max(map(len, lists)))
-        for each in lists:
-            sums[: len(each)] += each
+        for histogram in lists:
+            sums[: len(histogram)] += histogram
         beyond = np.cumsum(sums[::-1])[::-1][1:]
         figures = msgspec.structs.replace(figures, by_position=(beyond / sums.sum()).tolist())
     if whole.any():

@@ -200,11 +200,11 @@ def _scan(
         whole = arrays.events(batch)
         part = arrays.rows(batch, whole)
         counted = part["measured"] & arrays.is_completed(part)
-        for at, piece in arrays.split_pieces(whole):
+        for requests, piece in arrays.split_pieces(whole):
             gained = arrays.count_gained(piece)
             if window is not None:
                 arrived += window_curve(piece.arrival, gained, window)
-            chosen = counted[at]
+            chosen = counted[requests]
             events += int(piece.lengths[chosen].sum())
             if streams:
                 of_chosen: Any = slice(None) if chosen.all() else np.repeat(chosen, piece.lengths)
@@ -249,9 +249,11 @@ def _add_answers(
 ) -> dict[str, Distribution | None]:
     """Add what tells thinking from answers; return the times to the first token of an answer."""
     thinking, tool = arrays.total(measured["thinking"]), arrays.total(measured["tool"])
-    known = ~np.isnan(measured["thinking"])
+    told_apart = ~np.isnan(measured["thinking"])
     metrics.thinking_tokens, metrics.tool_call_tokens = thinking, tool
-    metrics.thinking_share = arrays.divide(thinking, float(np.nansum(measured["tokens"][known])))
+    metrics.thinking_share = arrays.divide(
+        thinking, float(np.nansum(measured["tokens"][told_apart]))
+    )
     rates = arrays.drop_missing(arrays.answer_rate_per_s(done))
     metrics.answer_tokens_per_s = float(np.median(rates)) if len(rates) else None
     begins = {"answer_s": "sent", "answer_intended_s": "intended"}
@@ -316,18 +318,18 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
     ):
         return None
     behind = math.log1p(max(0.0, sum(pace.growth)))
-    each = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
+    per_request = {"output_tokens_per_s": tokens, "requests_per_s": np.ones(len(tokens))}
     if not np.isnan(measured["input"]).any():
-        each["total_tokens_per_s"] = tokens + measured["input"]
+        per_request["total_tokens_per_s"] = tokens + measured["input"]
     rates: dict[str, float] = {}
     bounds: dict[str, list[float | None]] = {}
-    for name, values in each.items():
+    for name, values in per_request.items():
         mean = float(values.mean())
         # Lengths are drawn one by one, whatever the requests then share.
         margin = mean_margin(float(values.std()), len(values)) / mean
-        below = math.hypot(math.log1p(-margin), behind) if margin < 1 else math.inf
+        lower = math.hypot(math.log1p(-margin), behind) if margin < 1 else math.inf
         rates[name] = load.value * mean
-        bounds[name] = [rates[name] * math.exp(-below), rates[name] * (1 + margin)]
+        bounds[name] = [rates[name] * math.exp(-lower), rates[name] * (1 + margin)]
     return Sustained(**rates, ci95=bounds)
 
 
@@ -356,10 +358,14 @@ def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
 def _select(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
     """Take some of the rows, without a copy where they are neighbours: those of a million requests
     are 74 MB."""
-    at = np.flatnonzero(chosen)
-    return rows[at[0] : at[-1] + 1] if len(at) and np.ptp(at) == len(at) - 1 else rows[chosen]
+    places = np.flatnonzero(chosen)
+    return (
+        rows[places[0] : places[-1] + 1]
+        if len(places) and np.ptp(places) == len(places) - 1
+        else rows[chosen]
+    )
 
 
 def _mean(values: Floats) -> float | None:
-    known = arrays.drop_missing(values)
-    return float(known.mean()) if len(known) else None
+    present = arrays.drop_missing(values)
+    return float(present.mean()) if len(present) else None

@@ -66,12 +66,12 @@ _FUNCTIONS = {
 """
 _NO_TABLE = re.compile(r"Catalog Error: Table with name (.+?) does not exist!")
 _WHERE = re.compile(r"\s*LINE \d+: .*")
-_MOST_VALUES = 10_000_000
+MAX_VALUES = 10_000_000
 """The most values of a result, with those in its lists: about a gigabyte of Python's objects."""
-_MEMORY_BYTES = 4 << 30
+MAX_MEMORY_BYTES = 4 << 30
 """The most memory of DuckDB, which gets no more than half of the free memory."""
 _BATCH_ROWS = 10_000
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 """No run's run.json or summary.json is larger."""
 
 
@@ -103,7 +103,13 @@ class _Summary(msgspec.Struct):
     cells: list[dict[str, object]] = []
 
 
-def rows_of(sql: str, runs: Path) -> QueryResult:
+def rows_of(
+    sql: str,
+    runs: Path,
+    *,
+    max_values: int = MAX_VALUES,
+    max_memory_bytes: int = MAX_MEMORY_BYTES,
+) -> QueryResult:
     """Run a query over `runs`' folders, or over one run. Raises InputError, one line, on bad SQL or
     no runs.
 
@@ -123,13 +129,16 @@ def rows_of(sql: str, runs: Path) -> QueryResult:
             f"{runs}: no run folders here; measure something first, or name the folder with --runs"
         )
     for folder in folders:
-        if altered := run_folder.find_changed(folder, _read(folder / "run.json", _Run).marks):
+        altered = run_folder.find_changed(folder, _read(folder / "run.json", _Run).marks)
+        if altered:
             raise InputError(
                 f"{folder / altered[0]}: was changed after it was written; move the run away"
             )
     with duckdb.connect() as connection, ThreadPoolExecutor(1) as worker:
         # In a thread: where DuckDB waits for threads of its own, it hears no signal.
-        result = worker.submit(_run_query, sql, folders, connection)
+        half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        connection.execute(f"set memory_limit = '{min(max_memory_bytes, half)}B'")
+        result = worker.submit(_run_query, sql, folders, connection, max_values)
         try:
             return result.result()
         except KeyboardInterrupt:
@@ -142,7 +151,8 @@ def rows_of(sql: str, runs: Path) -> QueryResult:
                 raise InputError(
                     "query: the result has times with a time zone; cast them, e.g. now()::timestamp"
                 ) from error
-            if (missing := _NO_TABLE.match(str(error))) is not None:
+            missing = _NO_TABLE.match(str(error))
+            if missing is not None:
                 raise InputError(f"query: {_no_table(missing[1], connection)}") from error
             # DuckDB repeats the line and points at the place below it; what it says before is
             # enough.
@@ -153,23 +163,21 @@ def rows_of(sql: str, runs: Path) -> QueryResult:
 
 
 def _run_query(
-    sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyConnection
+    sql: str, folders: Sequence[Path], connection: duckdb.DuckDBPyConnection, max_values: int
 ) -> QueryResult:
     connection.execute("set timezone = 'UTC'")
     connection.execute("set temp_directory = ''")
-    half = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    connection.execute(f"set memory_limit = '{min(_MEMORY_BYTES, half)}B'")
     for name, (file, select) in _TABLES.items():
-        files = [folder / file for folder in folders if (folder / file).exists()]
+        files = _existing(folders, file)
         if files:
             with TemporaryFolder() as scratch:
                 joined = scratch / file
                 _write_lines(joined, _runs(files) if name == "runs" else _cells(files))
                 connection.execute(
-                    f"create table {name} as {select} {_READ}", [str(joined), 2 * _MOST_BYTES]
+                    f"create table {name} as {select} {_READ}", [str(joined), 2 * _MAX_BYTES]
                 )
     for name in _OF_PARQUET:
-        files = [path for folder in folders if (path := folder / f"{name}.parquet").exists()]
+        files = _existing(folders, f"{name}.parquet")
         if files:
             connection.register(f"_{name}", _dataset(files))
             connection.execute(f"create view {name} as {_select(name, connection)}")
@@ -177,10 +185,15 @@ def _run_query(
     connection.execute("set lock_configuration = true")
     _check(sql, connection)
     cursor = connection.execute(sql)
-    return QueryResult([column[0] for column in cursor.description or ()], _bounded(cursor))
+    columns = [column[0] for column in cursor.description or ()]
+    return QueryResult(columns, _bounded(cursor, max_values))
 
 
-def _bounded(cursor: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
+def _existing(folders: Sequence[Path], name: str) -> list[Path]:
+    return [folder / name for folder in folders if (folder / name).exists()]
+
+
+def _bounded(cursor: duckdb.DuckDBPyConnection, max_values: int) -> list[tuple[object, ...]]:
     """The rows, taken piece by piece, between which a signal is heard. Raises InputError where they
     are too many."""
     rows: list[tuple[object, ...]] = []
@@ -190,9 +203,9 @@ def _bounded(cursor: duckdb.DuckDBPyConnection) -> list[tuple[object, ...]]:
         values += sum(
             len(value) if isinstance(value, list) else 1 for row in batch for value in row
         )
-        if values > _MOST_VALUES:
+        if values > max_values:
             raise InputError(
-                f"query: over {_MOST_VALUES:,} values in {len(rows):,} rows; add a limit, or"
+                f"query: over {max_values:,} values in {len(rows):,} rows; add a limit, or"
                 " aggregate"
             )
     return rows
@@ -223,13 +236,13 @@ def _check(sql: str, connection: duckdb.DuckDBPyConnection) -> None:
 def _table_functions(node: object) -> Iterator[str]:
     """Names of the functions that stand for a table, anywhere in a parsed statement."""
     if isinstance(node, list):
-        for each in node:
-            yield from _table_functions(each)
+        for child in node:
+            yield from _table_functions(child)
     elif isinstance(node, dict):
         if node.get("type") == "TABLE_FUNCTION":
             yield str(node["function"].get("function_name")).lower()
-        for each in node.values():
-            yield from _table_functions(each)
+        for child in node.values():
+            yield from _table_functions(child)
 
 
 def _no_table(name: str, connection: duckdb.DuckDBPyConnection) -> str:
@@ -278,7 +291,7 @@ def _flat(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, ob
 
 
 def _read(path: Path, kind: type[_T]) -> _T:
-    return read_json(path, kind, _MOST_BYTES, "the JSON object of a run", "move it away")
+    return read_json(path, kind, _MAX_BYTES, "the JSON object of a run", "move it away")
 
 
 def _dataset(files: Sequence[Path]) -> ds.Dataset:

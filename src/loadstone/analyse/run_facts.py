@@ -196,7 +196,7 @@ def _layout(deployment: Mapping[str, Any]) -> str:
     common, parts = mapping(deployment.get("arguments")), []
     for pool in map(mapping, deployment["pools"]):
         counts = [(name, _whole(pool.get(name))) for name in ("tp", "pp", "dp", "ep")]
-        own = {
+        arguments = {
             name: value
             for name, value in mapping(pool.get("arguments")).items()
             if common.get(name) != value
@@ -206,13 +206,13 @@ def _layout(deployment: Mapping[str, Any]) -> str:
             f" {pool['workers']}×{pool['gpus']}×{gpu_name(_named(pool.get('gpu'))) or 'GPU'}"
         ]
         words += [f"{name}{n}" for name, n in counts if n and (n > 1 or name == "tp")]
-        parts.append(" ".join([*words, *(f"{name}={value}" for name, value in own.items())]))
+        parts.append(" ".join([*words, *(f"{name}={value}" for name, value in arguments.items())]))
     return " + ".join(parts)
 
 
 def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
-    others = [f"{name}={value}" for name, value in arguments.items() if name not in _TOLD_AS_FACTS]
-    return ", ".join(part for part in (_text(label), *others) if part) or None
+    words = [f"{name}={value}" for name, value in arguments.items() if name not in _TOLD_AS_FACTS]
+    return ", ".join(part for part in (_text(label), *words) if part) or None
 
 
 def _watched(info: RunInfo) -> dict[str, Any]:

@@ -345,16 +345,16 @@ def _counters(families: Families) -> Iterator[MetricSeries]:
 def _common_falls(families: Families) -> list[float]:
     """Find the moments at which as many counters fell, of those above 0, as do where an engine
     begins anew."""
-    above: dict[float, int] = defaultdict(int)
+    positive: dict[float, int] = defaultdict(int)
     fell: dict[float, int] = defaultdict(int)
     for time_s, values in _counters(families):
         for value, following, moment_s in zip(values[:-1], values[1:], time_s[1:], strict=True):
-            above[moment_s] += int(value > 0)
+            positive[moment_s] += int(value > 0)
             fell[moment_s] += int(following < value)
     return sorted(
         moment_s
         for moment_s, count in fell.items()
-        if count > 0 and count >= thresholds.FELL_SHARE * above[moment_s]
+        if count > 0 and count >= thresholds.FELL_SHARE * positive[moment_s]
     )
 
 

@@ -38,13 +38,13 @@ def session_numbers(
     number = np.cumsum(turn <= 0) - 1
     sent, end = (np.full(len(rows), np.nan) for _ in range(2))
     done, failed = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
-    there = places < len(rows)
-    at = places[there]
-    sent[at] = mask_times(scalars["sent_s"].to_numpy())[there]
-    end[at] = mask_times(scalars["end_s"].to_numpy())[there]
+    planned = places < len(rows)
+    rows_sent = places[planned]
+    sent[rows_sent] = mask_times(scalars["sent_s"].to_numpy())[planned]
+    end[rows_sent] = mask_times(scalars["end_s"].to_numpy())[planned]
     status = scalars["status"].combine_chunks()
-    done[at] = np.asarray(pc.is_in(status, value_set=_texts("ok", "short")))[there]
-    failed[at] = np.asarray(pc.is_in(status, value_set=_texts("error", "timeout")))[there]
+    done[rows_sent] = np.asarray(pc.is_in(status, value_set=_texts("ok", "short")))[planned]
+    failed[rows_sent] = np.asarray(pc.is_in(status, value_set=_texts("error", "timeout")))[planned]
     begins = np.flatnonzero(turn <= 0)
     measured = (plan.phase[rows.start : rows.stop][begins] == 1) & ~np.isnan(sent[begins])
     whole = np.logical_and.reduceat(done, begins) & measured

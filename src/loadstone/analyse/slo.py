@@ -185,11 +185,11 @@ def _p_met(
         return np.zeros(len(factors))
     if value <= 0:
         return np.ones(len(factors))
-    below, above = _errors(values, percentile, value)
+    lower, upper = _errors(values, percentile, value)
     met = []
     for factor in factors:
         far = math.log(limit_s / (value * factor))
-        error = above if far >= 0 else below
+        error = upper if far >= 0 else lower
         met.append(NormalDist().cdf(far / error) if error > 0 else float(far >= 0))
     return np.array(met)
 
@@ -211,7 +211,7 @@ def _errors(values: Latency, percentile: str, value: float) -> tuple[float, floa
         high = max(
             value + Z95 * guessed, values.max or 0.0 if worth else 0.0
         )  # known to be beyond all values
-    below = (
+    lower = (
         math.log(value / low) / Z95 if low is not None and low > 0 else math.log1p(guessed / value)
     )
-    return below, math.log(high / value) / Z95
+    return lower, math.log(high / value) / Z95

@@ -142,15 +142,15 @@ def sequential_ranks(n: int, q: float, error: float = _ERROR) -> tuple[int | Non
         return evidence_against(count, n, q) < -math.log(error)
 
     middle = min(n, max(0, round(n * q)))
-    below, above = -1, n + 1
-    least, most = middle, middle
-    while least - below > 1:
-        probe = (least + below) // 2
-        least, below = (probe, below) if holds(probe) else (least, probe)
-    while above - most > 1:
-        probe = (most + above) // 2
-        most, above = (probe, above) if holds(probe) else (most, probe)
-    return least or None, most + 1 if most < n else None
+    lowest, highest = -1, n + 1
+    smallest, largest = middle, middle
+    while smallest - lowest > 1:
+        probe = (smallest + lowest) // 2
+        smallest, lowest = (probe, lowest) if holds(probe) else (smallest, probe)
+    while highest - largest > 1:
+        probe = (largest + highest) // 2
+        largest, highest = (probe, highest) if holds(probe) else (largest, probe)
+    return smallest or None, largest + 1 if largest < n else None
 
 
 def interval_of(
@@ -164,17 +164,17 @@ def interval_of(
     interval holds at all looks is proven for independent values, and simulated for others
     (docs/statistics.md).
     """
-    known = distribution(values, dependence)
-    if known is None:
+    sample = distribution(values, dependence)
+    if sample is None:
         return None
-    worth = known.worth[percentile]
+    worth = sample.worth[percentile]
     ranks = sequential_ranks(worth, PERCENTILES[percentile], error) if worth else (None, None)
     ordered = np.sort(values[~np.isnan(values)])
     low, high = (
         None if rank is None else float(ordered[rank - 1])
-        for rank in ranks_among(ranks, known.n, worth)
+        for rank in ranks_among(ranks, sample.n, worth)
     )
-    return Interval(getattr(known, percentile), low, high)
+    return Interval(getattr(sample, percentile), low, high)
 
 
 class Stopping(NamedTuple):
@@ -238,20 +238,20 @@ class Watch:
             table = _settled(table)
         columns = dict(zip(WatchedRequest._fields, table.T, strict=True))
         dependence = Dependence.of(columns["sent_s"], columns["end_s"], places=self._places)
-        parts, known = [], []
+        parts, intervals = [], []
         for rule in rules:
             values = columns[f"{rule.metric}_s"]
-            known.append(interval_of(values, rule.percentile, dependence, rule.error))
-            parts.append(f"{rule.text}: {_show(known[-1])}")
+            intervals.append(interval_of(values, rule.percentile, dependence, rule.error))
+            parts.append(f"{rule.text}: {_show(intervals[-1])}")
         verdicts = [
-            rule.holds(each)
-            for rule, each in zip(rules, known, strict=True)
+            rule.holds(interval)
+            for rule, interval in zip(rules, intervals, strict=True)
             if rule.limit_s is not None
         ]
         self._holds = (
             False if False in verdicts else True if verdicts and None not in verdicts else None
         )
-        met = [rule.is_met(each) for rule, each in zip(rules, known, strict=True)]
+        met = [rule.is_met(interval) for rule, interval in zip(rules, intervals, strict=True)]
         self._precise = bool(met) and (all(met) or self._holds is False)
         self._shown = f"{'; '.join(parts)}; after {len(requests)} requests"
 

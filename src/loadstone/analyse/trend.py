@@ -114,26 +114,29 @@ def find_changes(
         )
     made = list(_make_series(runs))
     least = least_runs(false_alarms)
-    for each in made:
-        if len(each.points) < least:
-            each.why_not_tested = (
-                f"{len(each.points)} runs, and {least} are needed to hold the rate of false alarms"
+    for series in made:
+        if len(series.points) < least:
+            count = len(series.points)
+            series.why_not_tested = (
+                f"{count} runs, and {least} are needed to hold the rate of false alarms"
             )
-        elif not each.metrics:
-            each.why_not_tested = "no metric is told by all of its runs"
-    family = [at for at, each in enumerate(made) if each.why_not_tested is None]
+        elif not series.metrics:
+            series.why_not_tested = "no metric is told by all of its runs"
+    family = [number for number, series in enumerate(made) if series.why_not_tested is None]
     test = _Test(seed, min(max(_ORDERS[0], math.ceil(5 * len(family) / false_alarms)), _ORDERS[1]))
     logs = {
-        at: np.log([[p.values[name] or 1.0 for name in made[at].metrics] for p in made[at].points])
-        for at in family
+        number: np.log(
+            [[p.values[name] or 1.0 for name in made[number].metrics] for p in made[number].points]
+        )
+        for number in family
     }
-    first = {at: float(test.find(logs[at])[1].min()) for at in family}
+    first = {number: float(test.find(logs[number])[1].min()) for number in family}
     changes: list[ChangePoint] = []
-    for rank, at in enumerate(sorted(family, key=lambda at: first[at])):
+    for rank, number in enumerate(sorted(family, key=lambda number: first[number])):
         level = false_alarms / (len(family) - rank)
-        if first[at] > level:
+        if first[number] > level:
             break
-        changes += _describe(made[at], at, list(test.search(logs[at], level)), level)
+        changes += _describe(made[number], number, list(test.search(logs[number], level)), level)
     changes.sort(key=lambda change: (change.created, change.series))
     return Trend(false_alarms=false_alarms, series=made, changes=changes)
 
@@ -165,7 +168,7 @@ def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
         )
         points = []
         for run, cell in kept:
-            stats = {each.name: each.stat(cell, intended, steady, None) for each in DEFAULT}
+            stats = {metric.name: metric.stat(cell, intended, steady, None) for metric in DEFAULT}
             values = {
                 name: stat.value if stat is not None and stat.value > 0 else None
                 for name, stat in stats.items()
@@ -173,13 +176,13 @@ def _make_series(runs: Sequence[StoredRun]) -> Iterator[TrendSeries]:
             points.append(
                 TrendPoint(run.info.run_id, run.info.created, run.facts.engine_version, values)
             )
-        known = [
-            each.name
-            for each in DEFAULT
-            if points and all(point.values[each.name] for point in points)
+        names = [
+            metric.name
+            for metric in DEFAULT
+            if points and all(point.values[metric.name] for point in points)
         ]
         label = msgspec.structs.replace(cells[-1][0].facts, engine_version=None).label
-        yield TrendSeries(label, load, points, known, len(cells) - len(kept))
+        yield TrendSeries(label, load, points, names, len(cells) - len(kept))
 
 
 def _setup_key(run: StoredRun) -> str:
@@ -220,8 +223,8 @@ class _Test(NamedTuple):
             return runs, np.ones(metrics)
         centred = logs - logs.mean(axis=0)
         scaled = np.where(varies, centred / np.sqrt((centred**2).sum(axis=0) + 1e-300), 0.0)
-        own = _explained(scaled[None])[0]
-        place = int(own.max(axis=1).argmax())
+        explained = _explained(scaled[None])[0]
+        place = int(explained.max(axis=1).argmax())
         rng = np.random.default_rng([self.seed, runs])
         reached, left = np.ones(metrics), self.orders
         while left > 0:
@@ -230,7 +233,7 @@ class _Test(NamedTuple):
             orders = rng.permuted(np.tile(np.arange(runs), (count, 1)), axis=1)
             largest = _explained(scaled[orders]).max(axis=(1, 2))
             # Sums differ in their last bits with the order of their terms.
-            reached += (largest[:, None] >= own[place] * (1 - 1e-9)).sum(axis=0)
+            reached += (largest[:, None] >= explained[place] * (1 - 1e-9)).sum(axis=0)
         return place + _SIDE, np.where(varies, reached / (1 + self.orders), 1.0)
 
 
@@ -239,9 +242,9 @@ def _explained(scaled: Floats) -> Floats:
     sums of 0, sums of squares of 1.
     """
     runs = scaled.shape[1]
-    before = np.arange(_SIDE, runs - _SIDE + 1)[:, None]
+    places = np.arange(_SIDE, runs - _SIDE + 1)[:, None]
     sums = np.cumsum(scaled, axis=1)[:, _SIDE - 1 : runs - _SIDE]
-    return np.asarray(sums**2 * runs / (before * (runs - before)))
+    return np.asarray(sums**2 * runs / (places * (runs - places)))
 
 
 def _describe(
@@ -249,16 +252,14 @@ def _describe(
 ) -> Iterator[ChangePoint]:
     """Describe the steps that are large enough to matter."""
     places = [0, *(place for place, _ in steps), len(series.points)]
-    for at, (place, p) in enumerate(steps, 1):
-        sides = series.points[places[at - 1] : place], series.points[place : places[at + 1]]
-        shown = [
-            (name, float(p_of))
-            for name, p_of in zip(series.metrics, p, strict=True)
-            if p_of <= level
+    for index, (place, p) in enumerate(steps, 1):
+        sides = series.points[places[index - 1] : place], series.points[place : places[index + 1]]
+        compared = [
+            _compare(name, sides, float(p_metric))
+            for name, p_metric in zip(series.metrics, p, strict=True)
+            if p_metric <= level
         ]
-        changed = [
-            each for name, p_of in shown if (each := _compare(name, sides, p_of)) is not None
-        ]
+        changed = [metric for metric in compared if metric is not None]
         if changed:
             first, last = sides[1][0], sides[0][-1]
             yield ChangePoint(
@@ -277,9 +278,9 @@ def _describe(
 def _compare(
     name: str, sides: tuple[Sequence[TrendPoint], Sequence[TrendPoint]], p: float
 ) -> ChangedMetric | None:
-    before, after = (median(point.values[name] or 0.0 for point in side) for side in sides)
-    ratio = after / before
+    first, last = (median(point.values[name] or 0.0 for point in side) for side in sides)
+    ratio = last / first
     if abs(math.log(ratio)) <= math.log1p(RESOLUTION):
         return None
     more_is_better = next(metric for metric in DEFAULT if metric.name == name).more_is_better
-    return ChangedMetric(name, before, after, ratio, p, (ratio > 1) != more_is_better)
+    return ChangedMetric(name, first, last, ratio, p, (ratio > 1) != more_is_better)

@@ -62,7 +62,7 @@ SLO_KEYS = ("ttft", "tpot", "e2e", "answer")
 TASK = "task"
 """The time of a session, from its first call's sending to its last one's end, whose percentiles may
 have bounds."""
-_MOST_BYTES = 256 * 1024 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
 """The largest summary.json that is read."""
 QUEUE_GROWS = frozenset({"overload", "queue_grows"})
 """Findings on open loops in which requests begin faster than they end."""
@@ -725,14 +725,14 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def is_impossible(self) -> bool:
         """True if a latency, or a gap between tokens, is below 0 by more than clocks are apart."""
-        known = filter(None, map(self.metrics.latency, LATENCIES[:4]))
-        least = (
+        latencies = filter(None, map(self.metrics.latency, LATENCIES[:4]))
+        values = (
             value
-            for each in known
-            for value in (each.min, each.mean, each.p50)
+            for latency in latencies
+            for value in (latency.min, latency.mean, latency.p50)
             if value is not None
         )
-        return any(value < -1e-3 for value in least)
+        return any(value < -1e-3 for value in values)
 
     @property
     def is_as_stated(self) -> bool:
@@ -783,13 +783,13 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
         """
         if self.p_slo is not None:
             return self.p_slo
-        least: dict[str, float] = {}
+        lowest: dict[str, float] = {}
         for bound in self.slo:
             if bound.p_met is None:
                 return None
             base = bound.metric.partition("_")[0]
-            least[base] = min(bound.p_met, least.get(base, 1.0))
-        return math.prod(least.values()) if least else None
+            lowest[base] = min(bound.p_met, lowest.get(base, 1.0))
+        return math.prod(lowest.values()) if lowest else None
 
 
 class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -900,7 +900,7 @@ def read(folder: Path, remedy: str | None = None) -> Summary:
     """
     path = folder / "summary.json"
     remedy = remedy or f"`loadstone recover {folder}` makes it again"
-    summary = read_json(path, Summary, _MOST_BYTES, "a summary", remedy)
+    summary = read_json(path, Summary, _MAX_BYTES, "a summary", remedy)
     if summary.schema != SCHEMA:
         raise InputError(f"{path}: {_other_schema(summary)}; {remedy}")
     return summary

@@ -66,7 +66,8 @@ def gather(a: Sequence[RunCell], b: Sequence[RunCell], metrics: Sequence[Metric]
             _describe_side(a, metric, stats[0], intended),
             _describe_side(b, metric, stats[1], intended),
         )
-        cell.rows.append(row := _average(metric, *values[metric]))
+        row = _average(metric, *values[metric])
+        cell.rows.append(row)
         row.failing = failing
         model = contrast(*sides[metric], metric.base).model
         if row.ratio is not None and model is not None:
@@ -101,7 +102,7 @@ def _describe_side(
     simulated = [
         metric.model_margin(place.cell, intended) for place in places if place.run.simulated
     ]
-    model = [each for each in simulated if each is not None]
+    model = [margin for margin in simulated if margin is not None]
     return Side(
         pooled(sampling) if sampling and len(sampling) == len(stats) else None,
         (
@@ -117,12 +118,12 @@ def _average(
     metric: Metric, a: Sequence[float | None], b: Sequence[float | None]
 ) -> ComparedMetric:
     """Average each side's runs, geometrically in the ratio, where all have the metric."""
-    known = [[value for value in side if value is not None] for side in (a, b)]
-    means = [sum(side) / len(side) if side else None for side in known]
+    values = [[value for value in side if value is not None] for side in (a, b)]
+    means = [sum(side) / len(side) if side else None for side in values]
     row = ComparedMetric(metric, means[0], means[1])
-    row.known = all(known) and len(known[0]) == len(a) and len(known[1]) == len(b)
-    if row.known and min(map(min, known)) > 0:
-        log_ratio = float(np.mean(np.log(known[1])) - np.mean(np.log(known[0])))
+    row.is_complete = all(values) and len(values[0]) == len(a) and len(values[1]) == len(b)
+    if row.is_complete and min(map(min, values)) > 0:
+        log_ratio = float(np.mean(np.log(values[1])) - np.mean(np.log(values[0])))
         row.ratio = math.exp(log_ratio) if abs(log_ratio) < _LARGEST_LOG else None
     return row
 
@@ -138,16 +139,18 @@ def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float 
     from scipy.special import stdtrit
 
     cell.unit, cell.counts = "runs", cell.runs
-    few = math.comb(sum(cell.runs), cell.runs[0]) < PERMUTED_RUNS
+    too_few = math.comb(sum(cell.runs), cell.runs[0]) < PERMUTED_RUNS
     cell.tested = [
-        row for row in cell.rows if row.ratio is not None or (row.metric.is_share and row.known)
+        row
+        for row in cell.rows
+        if row.ratio is not None or (row.metric.is_share and row.is_complete)
     ]
     columns = [[np.array(side, np.float64) for side in values[row.metric]] for row in cell.tested]
     for row, (a, b) in zip(cell.tested, columns, strict=True):
         if row.metric.is_share:
             continue
         a[:], b[:] = np.log(a), np.log(b)
-        _, error, freedom = pooled_variance(a, b) if few else welch(a, b)
+        _, error, freedom = pooled_variance(a, b) if too_few else welch(a, b)
         row.log_error, row.spread = error, error / math.sqrt(1 / len(a) + 1 / len(b))
         reach = math.hypot(
             float(stdtrit(max(1.0, freedom), 0.975)) * error, cell.unseen * repeats(row.metric.base)
@@ -155,7 +158,7 @@ def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float 
         row.low, row.high = bounds(row.ratio or math.nan, (reach, reach))
     if cell.tested:
         a, b = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
-        cell.units = Units(a, b, np.zeros(len(cell.tested)), few=few)
+        cell.units = Units(a, b, np.zeros(len(cell.tested)), too_few=too_few)
 
 
 # --- one run a side: blocks of requests are the units ---------------------------------------------
@@ -189,8 +192,8 @@ def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dolla
         cell.why = "one side has no completed request"
         return
     cell.paired = paired
-    most = min(dependence.block_count(len(run.index), run.under_way) for run in runs)
-    if most == 0:
+    limit = min(dependence.block_count(len(run.index), run.under_way) for run in runs)
+    if limit == 0:
         generations = min(len(run.index) / max(1.0, run.under_way) for run in runs)
         cell.why = (
             f"{generations:.1f} times as many requests as were under way at a time, "
@@ -201,7 +204,7 @@ def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dolla
         return
     rows = [row for row in cell.rows if row.ratio is not None and row.metric.per_request]
     rows += [row for row in cell.rows if row.ratio is not None and row.metric.counts_output]
-    rows += [row for row in cell.rows if row.known and row.metric.is_share]
+    rows += [row for row in cell.rows if row.is_complete and row.metric.is_share]
     columns = functools.cache(lambda count: _columns(sides, rows, count, dollars))
 
     def correlations(count: int) -> Floats:
@@ -209,7 +212,7 @@ def take_blocks(cell: ComparedCell, sides: Runs, *, paired: bool, dollars: Dolla
         both = [on_b - on_a] if paired else [on_a, on_b]
         return np.asarray(np.mean([_correlation(side, count) for side in both], axis=0))
 
-    count, careful = dependence.settle(most, correlations)
+    count, careful = dependence.settle(limit, correlations)
     on_a, on_b, cell.tested = columns(count)
     if not cell.tested:
         cell.why = "no metric is known on both sides for every block of requests"
@@ -262,12 +265,10 @@ def _columns(
             ]
         elif row.metric.is_share:
             means = [[dependence.block_means(run.failed, count) for run in side] for side in sides]
-        elif (rates := _rates(row.metric, sides, count, dollars)) is not None:
-            means = rates
         else:
-            continue
+            means = _rates(row.metric, sides, count, dollars)
         joined = [np.concatenate(side) for side in means]
-        if not any(np.isnan(one).any() for one in joined):
+        if not any(np.isnan(side).any() for side in joined):
             tested.append(row)
             columns.append(joined)
     if not tested:
@@ -276,23 +277,17 @@ def _columns(
     return a, b, tested
 
 
-def _rates(metric: Metric, sides: Runs, count: int, dollars: Dollars) -> list[list[Floats]] | None:
+def _rates(metric: Metric, sides: Runs, count: int, dollars: Dollars) -> list[list[Floats]]:
     """Compute output tokens per second, or for a dollar (where both sides cost as much, the test is
-    that of the throughput), in each block of each run; None where a run has none.
+    that of the throughput), in each block of each run; NaN where a run has none.
     """
     made: list[list[Floats]] = []
     for number, side in enumerate(sides):
-        rates = [run.rates(count) for run in side]
         costs = dollars[number] if metric.priced else [1.0] * len(side)
-        made.append(
-            [
-                rate / cost
-                for rate, cost in zip(rates, costs, strict=True)
-                if rate is not None and cost
-            ]
-        )
-        if len(made[-1]) < len(side):
-            return None
+        made.append([])
+        for run, cost in zip(side, costs, strict=True):
+            rates = run.rates(count)
+            made[-1].append(rates / cost if rates is not None and cost else np.full(count, np.nan))
     return made
 
 
@@ -342,9 +337,10 @@ def bound(cell: ComparedCell, sides: Mapping[Metric, tuple[Side, Side]]) -> None
             continue
         paired = 0.0
         if cell.paired and row in cell.tested:
-            at = cell.tested.index(row)
-            paired = _pearson(cell.units.a[:, at], cell.units.b[:, at])
-        if (reach := contrast(a, b, row.metric.base, paired=paired).sampling) is not None:
+            column = cell.tested.index(row)
+            paired = _pearson(cell.units.a[:, column], cell.units.b[:, column])
+        reach = contrast(a, b, row.metric.base, paired=paired).sampling
+        if reach is not None:
             row.low, row.high = bounds(row.ratio, reach)
         # What these two runs would have shown: the test knows nothing of other runs.
         row.log_error = (

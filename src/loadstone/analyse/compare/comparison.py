@@ -53,7 +53,6 @@ from loadstone.core.summary import Finding
 
 Sides = tuple[list[ComparedRun], list[ComparedRun]]
 
-MOST_RUNS = repeats.MOST_RUNS
 MAX_STATED = 4
 """The most numbers of files that one finding lists."""
 _OF_REPEATS = ("seed", "plan", "client host", "loadstone", "git commit", "engine environment")
@@ -78,15 +77,18 @@ def compare(
     """
     bounds = parse_bounds(fail_on)
     prices = parse_prices(price)
-    if not prices and (bound := next((bound for bound in bounds if bound.metric.priced), None)):
-        raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
+    for bound in bounds if not prices else ():
+        if bound.metric.priced:
+            raise InputError(f"--fail-on {bound.text!r}: needs --price, e.g. --price h200=3.2")
     sides = open_sides(a, b, prices)
     check_prices(prices, (run.facts for side in sides for run in side))
     every = [cell for side in sides for run in side for cell in run.summary.cells]
-    more = [ENERGY] if any(cell.metrics.j_per_output_token is not None for cell in every) else []
-    more += [FAILED] if any(cell.requests.failed_share for cell in every) else []
+    optional = (
+        [ENERGY] if any(cell.metrics.j_per_output_token is not None for cell in every) else []
+    )
+    optional += [FAILED] if any(cell.requests.failed_share for cell in every) else []
     requested = [bound.metric for bound in bounds]
-    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *more, *requested]))
+    metrics = list(dict.fromkeys([*DEFAULT, *(PRICED if prices else ()), *optional, *requested]))
     by_load = [_group_by_load(side) for side in sides]
     matched = [key for key in by_load[0] if key in by_load[1]]
     alone = [
@@ -141,8 +143,10 @@ def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
             raise InputError(
                 "compare: one side has no run; write RUN_A RUN_B, repeats with commas: A1,A2 B1,B2"
             )
-        if len(side) > MOST_RUNS:
-            raise InputError(f"{len(side)} runs on a side: at most {MOST_RUNS}; compare fewer")
+        if len(side) > repeats.MAX_RUNS:
+            raise InputError(
+                f"{len(side)} runs on a side: at most {repeats.MAX_RUNS}; compare fewer"
+            )
     refuse_twice(folders)
     return (
         [run for path, held in on_a for run in _open_repeats(path, held, prices)],
@@ -156,7 +160,7 @@ def _open_repeats(path: Path, folders: Sequence[Path], prices: Prices) -> list[C
     names = dict.fromkeys(row.what for run in runs[1:] for row in differences(runs[:1], [run]))
     loads = [sorted(repr(load_key(cell.load)) for cell in run.summary.cells) for run in runs]
     differ = [name for name in names if name not in _OF_REPEATS] + ["loads"] * any(
-        each != loads[0] for each in loads
+        labels != loads[0] for labels in loads
     )
     if differ:
         shown = ", ".join(map(str, folders[:3])) + (" …" if len(folders) > 3 else "")
@@ -180,7 +184,7 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
     """Compute p values for the family of all metrics of all cells that can be tested."""
     tested = [cell for cell in compared if cell.units is not None]
     units = [cell.units for cell in tested if cell.units is not None]
-    level = LEVEL_OF_FEW if any(each.few for each in units) else LEVEL
+    level = LEVEL_OF_FEW if any(unit.too_few for unit in units) else LEVEL
     results = compare_all(units, seed, relabellings, level)
     for cell, result in zip(tested, results, strict=True):
         for index, row in enumerate(cell.tested):
@@ -298,10 +302,10 @@ def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Fin
     if not simulated:
         return
     shared = shared_error([basis(run.info, run.facts) for _, run in _runs(sides)])
-    known = any(row.model is not None for cell in compared for row in cell.rows)
+    has_error = any(row.model is not None for cell in compared for row in cell.rows)
     if shared == 1:
         name = "predicted.one_deployment"
-    elif not known:
+    elif not has_error:
         name = "predicted.no_error"
     elif len(simulated) == 1:
         name = "predicted"

@@ -121,12 +121,12 @@ def predicted_rate(metrics: Metrics, kind: LoadKind) -> Reach | None:
     of_e2e = _predicted(metrics.e2e_s) if kind == "concurrency" else None
     if of_e2e is not None:
         return of_e2e[::-1]
-    known = metrics.interval.get("output_tokens_per_s")
-    if known is None:
+    interval = metrics.interval.get("output_tokens_per_s")
+    if interval is None:
         return None
-    value = metrics.output_tokens_per_s if known.value is None else known.value
-    low = known.low if known.model_low is None else known.model_low
-    high = known.high if known.model_high is None else known.model_high
+    value = metrics.output_tokens_per_s if interval.value is None else interval.value
+    low = interval.low if interval.model_low is None else interval.model_low
+    high = interval.high if interval.model_high is None else interval.model_high
     return None if value is None else reach(value, low, high)
 
 
@@ -162,16 +162,11 @@ def rate_interval(metrics: Metrics, rate: str, window: Window) -> tuple[float | 
     """Compute the 95 % interval of a throughput of a cell in one of its windows: the one of the
     steady window holds, as a share, for the whole cell.
     """
-    known = metrics.steady if isinstance(window, Metrics) else window
-    value = getattr(window, rate)
-    if (
-        known is None
-        or rate not in known.ci95
-        or value is None
-        or not (over := getattr(known, rate))
-    ):
+    source = metrics.steady if isinstance(window, Metrics) else window
+    value, whole = getattr(window, rate), getattr(source, rate, None)
+    if source is None or rate not in source.ci95 or value is None or not whole:
         return None, None
-    low, high = (None if end is None else end * value / over for end in known.ci95[rate])
+    low, high = (None if end is None else end * value / whole for end in source.ci95[rate])
     return low, high
 
 
@@ -195,12 +190,12 @@ class ChangeBound:
 
     text: str
     metric: Metric
-    above: bool
+    is_upper: bool
     limit: float
 
     def beyond(self, change: float) -> bool:
         """`change`: the ratio; of a share 1 and the difference."""
-        return change > self.limit if self.above else change < self.limit
+        return change > self.limit if self.is_upper else change < self.limit
 
 
 def parse_metric(name: str) -> Metric:
@@ -226,7 +221,7 @@ def compared_name(field: str, statistic: str | None) -> str:
 def parse_bounds(texts: Sequence[str]) -> list[ChangeBound]:
     """Parse the bounds of `--fail-on`, several with commas. Raises InputError."""
     bounds = []
-    for text in (part.strip() for one in texts for part in one.split(",")):
+    for text in (part.strip() for group in texts for part in group.split(",")):
         match = _BOUND.fullmatch(text)
         if match is None:
             raise InputError(

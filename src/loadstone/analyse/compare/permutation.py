@@ -37,7 +37,7 @@ class Units:
                  ρ)/(1 − ρ)), and it is divided by that
     between_places  variance of the difference that units do not show (core.statistics.dependence);
                     None: no such
-    few          whether directions are drawn instead of labels
+    too_few      whether directions are drawn instead of labels
     """
 
     a: Floats
@@ -45,7 +45,7 @@ class Units:
     correlation: Floats
     paired: bool = False
     between_places: Floats | None = None
-    few: bool = False
+    too_few: bool = False
 
     @property
     def within(self) -> Floats:
@@ -94,7 +94,7 @@ def compare_all(
     directions: dict[tuple[int, int], Floats] = {}
     for units in cells:
         shape, rho = (len(units.a), len(units.b)), units.correlation
-        if units.few:
+        if units.too_few:
             # Of all loads the same ones: a slow run is slow under each.
             if shape not in directions:
                 directions[shape] = rng.normal(size=(relabellings, sum(shape)))
@@ -126,17 +126,17 @@ def _own_labels(units: Units) -> Floats:
     """Make the labels that the units have: the direction from A to B; of pairs signs; else 1 where
     a unit is of A."""
     a, b = len(units.a), len(units.b)
-    if units.few:
+    if units.too_few:
         return np.repeat([-1 / a, 1 / b], [a, b])[None, :]
     return np.ones((1, a)) if units.paired else np.repeat([1.0, 0.0], [a, b])[None, :]
 
 
 def _t(units: Units, labels: Floats) -> Floats:
     """Compute the statistic for each labelling; labellings × metrics."""
-    if units.paired and not units.few:
+    if units.paired and not units.too_few:
         return _paired_t(labels, units.b - units.a)
     rows = np.concatenate([units.a, units.b])
-    return (_student_t if units.few else _welch_t)(labels, rows)
+    return (_student_t if units.too_few else _welch_t)(labels, rows)
 
 
 def _welch_t(first: Floats, rows: Floats) -> Floats:
@@ -192,6 +192,6 @@ def welch(a: Floats, b: Floats) -> tuple[float, float, float]:
     (Welch 1947)."""
     parts = [float(np.var(values, ddof=1)) / len(values) for values in (a, b)]
     error = math.sqrt(sum(parts))
-    below = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
-    freedom = sum(parts) ** 2 / below if below > 0 else float(len(a) + len(b) - 2)
+    squares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
+    freedom = sum(parts) ** 2 / squares if squares > 0 else float(len(a) + len(b) - 2)
     return float(b.mean() - a.mean()), error, freedom

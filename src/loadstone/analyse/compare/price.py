@@ -19,7 +19,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.summary import Metrics, PoolFigures, Window
 
-_MOST_DOLLARS = 1_000_000
+_MAX_DOLLARS = 1_000_000
 """The most dollars for an hour of one GPU: more is a mistake, and infinite prices for tokens would
 follow."""
 OUTPUT_OVER_INPUT, CACHED_OVER_INPUT = 4.0, 0.1
@@ -37,15 +37,15 @@ def parse_prices(texts: str | Sequence[str]) -> Prices:
     prices = Prices()
     texts = [texts] if isinstance(texts, str) else texts
     for part in (part.strip() for text in texts for part in text.split(",")):
-        name, equals, price = (each.strip() for each in part.partition("="))
+        name, equals, price = (word.strip() for word in part.partition("="))
         try:
             dollars = float(price) if equals and name else math.nan
         except ValueError:
             dollars = math.nan
-        if not 0 < dollars <= _MOST_DOLLARS:
+        if not 0 < dollars <= _MAX_DOLLARS:
             raise InputError(
                 f"--price {part!r}: write GPU=DOLLARS per GPU and hour, above 0 and at most"
-                f" {_MOST_DOLLARS:,}, e.g. --price h200=3.2,h100=2.1"
+                f" {_MAX_DOLLARS:,}, e.g. --price h200=3.2,h100=2.1"
             )
         _refuse_machine(name, dollars)
         if prices.setdefault(key(name), dollars) != dollars:
@@ -72,14 +72,14 @@ def check_prices(prices: Prices, runs: Iterable[RunFacts]) -> None:
 
 def _refuse_machine(name: str, dollars: float) -> None:
     """Refuse a price of several GPUs: it would be taken for that of each. Raises InputError."""
-    many = _MANY.fullmatch(name)
+    counted = _MANY.fullmatch(name)
     if name.casefold() in node_names():
-        one = f"{find_node(name).gpu}=DOLLARS"
-    elif many and match_gpu(many[2]):
-        one = f"{key(many[2])}={dollars / max(1, int(many[1])):.4g}"
+        price = f"{find_node(name).gpu}=DOLLARS"
+    elif counted and match_gpu(counted[2]):
+        price = f"{key(counted[2])}={dollars / max(1, int(counted[1])):.4g}"
     else:
         return
-    raise InputError(f"--price {name}={dollars:g}: give the price of one GPU, {one}")
+    raise InputError(f"--price {name}={dollars:g}: give the price of one GPU, {price}")
 
 
 def key(gpu: str) -> str:
@@ -93,14 +93,14 @@ def dollars_per_hour(facts: RunFacts, prices: Prices) -> float | None:
     if facts.pools:
         parts = [pool_dollars(pool, prices) for pool in facts.pools]
         return None if None in parts else sum(filter(None, parts))
-    each = prices.get(key(facts.gpu)) if facts.gpu else None
-    return each * facts.gpus if each is not None and facts.gpus else None
+    dollars = prices.get(key(facts.gpu)) if facts.gpu else None
+    return dollars * facts.gpus if dollars is not None and facts.gpus else None
 
 
 def pool_dollars(pool: PoolFigures, prices: Prices) -> float | None:
     """Return the dollars per hour of a pool's GPUs; None where they have no price."""
-    each = prices.get(key(pool.gpu)) if pool.gpu else None
-    return None if each is None else each * pool.gpus
+    dollars = prices.get(key(pool.gpu)) if pool.gpu else None
+    return None if dollars is None else dollars * pool.gpus
 
 
 def per_million(dollars: float | None, tokens_per_s: float | None) -> float | None:

@@ -70,8 +70,8 @@ def bounds(value: float, of: Reach) -> tuple[float, float]:
 
 def pooled(reaches: Sequence[Reach]) -> Reach:
     """Compute the margin of the geometric mean of independent values."""
-    below, above = (math.hypot(*ends) / len(reaches) for ends in zip(*reaches, strict=True))
-    return below, above
+    lower, upper = (math.hypot(*ends) / len(reaches) for ends in zip(*reaches, strict=True))
+    return lower, upper
 
 
 def ratio_margin(a: Reach, b: Reach, correlation: float = 0.0, more: float = 0.0) -> Reach:
@@ -128,14 +128,14 @@ def _encoded(value: object) -> bytes:
 def shared_error(bases: Sequence[Basis | None]) -> float:
     """Correlation of the errors of these runs: 1, ONE_PROFILE or ONE_USER; 0 where one is
     measured."""
-    known = [each for each in bases if each is not None]
-    if len(known) < len(bases) or not known:
+    simulated = [basis for basis in bases if basis is not None]
+    if len(simulated) < len(bases) or not simulated:
         return 0.0
-    first = known[0]
-    if all(each.question == first.question for each in known):
+    first = simulated[0]
+    if all(basis.question == first.question for basis in simulated):
         return 1.0
     named = first.profile is not None and first.model is not None
-    return ONE_PROFILE if named and all(each[2:] == first[2:] for each in known) else ONE_USER
+    return ONE_PROFILE if named and all(basis[2:] == first[2:] for basis in simulated) else ONE_USER
 
 
 class Side(NamedTuple):
@@ -169,11 +169,11 @@ def contrast(a: Side, b: Side, base: str, *, paired: float = 0.0) -> Contrast:
     """
     sampling = model = None
     if a.sampling is not None and b.sampling is not None:
-        more = repeats(base) * ((a.repeats_missing + b.repeats_missing) / 2) ** 0.5
-        sampling = ratio_margin(a.sampling, b.sampling, paired, more)
+        spread = repeats(base) * ((a.repeats_missing + b.repeats_missing) / 2) ** 0.5
+        sampling = ratio_margin(a.sampling, b.sampling, paired, spread)
     bases = [*a.bases, *b.bases]
     shared = shared_error(bases)
-    known = all(side.model is not None or not any(side.bases) for side in (a, b))
-    if any(bases) and shared < 1 and known:
+    has_errors = all(side.model is not None or not any(side.bases) for side in (a, b))
+    if any(bases) and shared < 1 and has_errors:
         model = ratio_margin(a.model or (0.0, 0.0), b.model or (0.0, 0.0), shared)
     return Contrast(sampling, model)

@@ -15,13 +15,13 @@ from loadstone.analyse.compare.ratio import published_spread
 from loadstone.analyse.compare.result import LEVEL, ComparedCell, ComparedMetric
 from loadstone.analyse.compare.sides import ComparedRun
 
-MOST_RUNS = 1000
+MAX_RUNS = 1000
 """The most runs on a side of a comparison."""
 POWER = 0.8
 """The chance that so many runs show the difference."""
 LEAST = 3
 """Runs a side where nothing was seen yet of how runs differ."""
-MOST_BLIND = 10
+MAX_BLIND = 10
 """The most runs that are asked for before the spread between runs is known: then there is a better
 number."""
 _ALONE = 3.0
@@ -32,13 +32,13 @@ _ALONE = 3.0
 def needed(difference: float, spread: float, level: float) -> int | None:
     """Compute the runs a side that show a difference of the means (on a log scale) with a chance of
     POWER, at this two-sided level; `spread`: standard deviation from run to run. None: more than
-    MOST_RUNS.
+    MAX_RUNS.
     """
     from scipy.special import stdtrit
 
     if not (difference > 0 and spread > 0):
         return None if spread > 0 else 2
-    runs = np.arange(2, MOST_RUNS + 1)
+    runs = np.arange(2, MAX_RUNS + 1)
     freedom = 2.0 * runs - 2
     shown = (stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)) * spread * np.sqrt(2 / runs)
     enough = runs[shown <= difference]
@@ -59,16 +59,16 @@ def count(compared: Sequence[ComparedCell], least: Sequence[float]) -> None:
                 row.repeats_needed = needed(abs(math.log(row.ratio)), row.spread, level)
             elif row.single_run:
                 level = LEVEL / _ALONE / len(compared)
-                many = needed(abs(math.log(row.ratio)), published_spread(row.metric.base), level)
-                row.repeats_needed = None if many is None else max(LEAST, many)
+                runs = needed(abs(math.log(row.ratio)), published_spread(row.metric.base), level)
+                row.repeats_needed = None if runs is None else max(LEAST, runs)
 
 
 def to_measure(rows: Sequence[ComparedMetric]) -> int:
-    """Choose the runs a side for the metrics that differ between two runs; MOST_BLIND for those
+    """Choose the runs a side for the metrics that differ between two runs; MAX_BLIND for those
     that need very many.
     """
-    wanted = [row.repeats_needed or MOST_BLIND for row in rows if row.conclusion == "runs_differ"]
-    return min(max(wanted, default=LEAST), MOST_BLIND)
+    wanted = [row.repeats_needed or MAX_BLIND for row in rows if row.conclusion == "runs_differ"]
+    return min(max(wanted, default=LEAST), MAX_BLIND)
 
 
 def commands(a: Sequence[ComparedRun], b: Sequence[ComparedRun], runs: int) -> str | None:

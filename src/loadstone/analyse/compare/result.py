@@ -56,7 +56,7 @@ class ComparedMetric:
                     data
     failing         the sides, of `ab`, whose cell has an error among its findings: what was
                     measured is not all
-    known           every run has it, on both sides
+    is_complete     every run has it, on both sides
     spread          that, a standard deviation on a log scale, where it is
     repeats_needed  runs a side that would show a difference of this size
     """
@@ -75,7 +75,7 @@ class ComparedMetric:
     model: tuple[float, float] | None = None
     single_run: bool = False
     failing: str = ""
-    known: bool = False
+    is_complete: bool = False
     spread: float | None = None
     repeats_needed: int | None = None
 
@@ -122,13 +122,15 @@ class ComparedMetric:
             if _contains_one(self.model) or self.single_run:
                 return "within_model" if _contains_one(self.model) else "runs_differ"
             return "not_all_measured" if self._ahead in self.failing else "better"
-        known = self.interval
-        narrow = known is not None and max(abs(math.log(end)) for end in known) <= math.log1p(
+        interval = self.interval
+        narrow = interval is not None and max(abs(math.log(end)) for end in interval) <= math.log1p(
             RESOLUTION
         )
         if narrow or (self.significant and not self.large):
             return "same"
-        if self.large and (self.significant or (known is not None and not _contains_one(known))):
+        if self.large and (
+            self.significant or (interval is not None and not _contains_one(interval))
+        ):
             return "may_be_chance"
         return "not_shown" if self.would_show is not None else "too_little"
 
@@ -322,4 +324,4 @@ class Comparison(Document, msgspec.Struct, kw_only=True, frozen=True):
 def name_loads(loads: Sequence[Load]) -> str:
     """Write loads as `concurrency 2, 8, 32; rate 4`, or `none`."""
     values = by_key((load.kind, f"{load.value:g}") for load in loads)
-    return "; ".join(f"{kind} {', '.join(each)}" for kind, each in values.items()) or "none"
+    return "; ".join(f"{kind} {', '.join(texts)}" for kind, texts in values.items()) or "none"

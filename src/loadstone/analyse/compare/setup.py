@@ -110,10 +110,10 @@ MADE_WITH: dict[str, Callable[[Provenance], Any]] = {
 def differences(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference]:
     """List everything that is not the same on both sides."""
     rows: list[Difference] = []
-    for what, value in _COMPARED.items():
+    for name, value in _COMPARED.items():
         sides = [_distinct([value(run) for run in runs]) for runs in (a, b)]
-        if what != _CONFIG or [None] not in sides:  # a name tells apart what the catalogue has
-            rows += _row(what, sides, only_differing=what in (_HARDWARE, _CONFIG))
+        if name != _CONFIG or [None] not in sides:  # a name tells apart what the catalogue has
+            rows += _row(name, sides, only_differing=name in (_HARDWARE, _CONFIG))
     rows += _made_with(a, b)
     rows += _workload(a, b)
     return rows + _plan(a, b, rows)
@@ -121,23 +121,28 @@ def differences(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Diff
 
 def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
     """Compare the programs and flags of the engines, where both sides know them."""
-    for what, value in MADE_WITH.items():
+    for name, value in MADE_WITH.items():
         sides = [
             _distinct([value(run.info.settings.provenance) for run in runs]) for runs in (a, b)
         ]
         if all(None not in values for values in sides):
-            yield from _row(what, sides, only_differing=True)
+            yield from _row(name, sides, only_differing=True)
 
 
 def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
     """Compare other fields of the workload that both sides tell."""
     workloads = [[run.info.settings.workload for run in runs] for runs in (a, b)]
     names = dict.fromkeys(
-        name for side in workloads for each in side for name in each if name not in _IN_FACTS[""]
+        name
+        for side in workloads
+        for workload in side
+        for name in workload
+        if name not in _IN_FACTS[""]
     )
     for name in names:
         sides = [
-            _distinct([_beside_facts(name, each.get(name)) for each in side]) for side in workloads
+            _distinct([_beside_facts(name, workload.get(name)) for workload in side])
+            for side in workloads
         ]
         if all(values != [None] for values in sides):
             yield from _row(f"workload {name}", sides, only_differing=True)
@@ -146,24 +151,24 @@ def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Di
 def _beside_facts(name: str, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {key: each for key, each in value.items() if key not in _IN_FACTS.get(name, ())}
+    return {key: part for key, part in value.items() if key not in _IN_FACTS.get(name, ())}
 
 
 def _plan(
-    a: Sequence[ComparedRun], b: Sequence[ComparedRun], rows: Sequence[Difference]
+    a: Sequence[ComparedRun], b: Sequence[ComparedRun], known: Sequence[Difference]
 ) -> list[Difference]:
-    """Compare how loads ended; and other reasons for different plans, where `rows` give none
+    """Compare how loads ended; and other reasons for different plans, where those `known` give none
     yet."""
     runs, loads = [*a, *b], common_loads(a, b)
     ends = [_distinct([_ends(run, loads) for run in side]) for side in (a, b)]
-    more = _row("ends after", ends) if all(each != [[]] for each in ends) else []
+    rows = _row("ends after", ends) if all(texts != [[]] for texts in ends) else []
     if not all(run.has_plan for run in runs) or len({run.info.plan_id for run in runs}) == 1:
-        return more
-    more += _row(
+        return rows
+    rows += _row(
         "warm-up requests", [_distinct([_warmups(run, loads) for run in side]) for side in (a, b)]
     )
-    explained = more or any(
-        row.what in ("seed", *WORKLOAD) or row.what.startswith("workload") for row in rows
+    explained = rows or any(
+        row.what in ("seed", *WORKLOAD) or row.what.startswith("workload") for row in known
     )
     # By time as many requests are issued as fit, and a load that one side alone has is shown
     # elsewhere.
@@ -172,7 +177,7 @@ def _plan(
         tuple(sorted(msgspec.json.encode(cell.load) for cell in run.info.cells)) for run in runs
     }
     if explained or by_time or len(planned) > 1:
-        return more
+        return rows
     return _row("plan", [_distinct([run.info.plan_id for run in side]) for side in (a, b)])
 
 
@@ -248,5 +253,5 @@ def _without_unset(value: Any) -> Any:
     """Remove empty settings, so that one left out and one left unset are the same."""
     if not isinstance(value, dict):
         return value
-    pruned = {name: _without_unset(each) for name, each in value.items()}
-    return {name: each for name, each in pruned.items() if each not in (None, [], {}, "")}
+    pruned = {name: _without_unset(part) for name, part in value.items()}
+    return {name: part for name, part in pruned.items() if part not in (None, [], {}, "")}

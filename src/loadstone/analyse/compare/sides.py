@@ -60,7 +60,8 @@ class ComparedRun(StoredRun, kw_only=True, dict=True):
             same = (
                 number for number, load in left.items() if load == (cell.load.kind, cell.load.value)
             )
-            if (number := next(same, None)) is not None:
+            number = next(same, None)
+            if number is not None:
                 numbers[position] = number
                 del left[number]
         return numbers
@@ -122,8 +123,8 @@ def refuse_twice(sides: Sequence[Sequence[Path]]) -> None:
                 continue  # it is refused when it is opened
             key = status.st_dev, status.st_ino
             if key in named:
-                before, spelled = named[key]
-                where = f"twice on side {side}" if before == side else "on both sides"
+                earlier, spelled = named[key]
+                where = f"twice on side {side}" if earlier == side else "on both sides"
                 also = f" (also as {spelled})" if str(spelled) != str(folder) else ""
                 raise InputError(
                     f"{folder}: the same run {where}{also}; name each once, a repeat is another run"
@@ -208,8 +209,8 @@ def requests_of(place: RunCell, *, intended: bool, with_tokens: bool) -> Request
         if with_tokens and last_s > start_s:
             events = map(arrays.events, run_folder.read_records(folder, number, arrays.COLUMNS))
             curves = [
-                window_curve(each.arrival, arrays.count_gained(each), (start_s, last_s))
-                for each in events
+                window_curve(part.arrival, arrays.count_gained(part), (start_s, last_s))
+                for part in events
             ]
             curve, window_s = np.sum(curves, axis=0), last_s - start_s
     index = columns.pop("index").astype(np.int64)
@@ -272,7 +273,7 @@ def shared_requests(a: RunCell, b: RunCell) -> int | None:
     # How the warm-up was drawn depends on how long the run is; it is not compared.
     rows = [plan.rows(cell)[warm:] for plan, cell in zip(plans, (a.number, b.number), strict=True)]
     count = min(map(len, rows))
-    firsts = [np.arange(each.start, each.start + count) for each in rows]
+    firsts = [np.arange(planned.start, planned.start + count) for planned in rows]
     same = np.ones(count, bool)
     for name in _LENGTHS:
         on_a, on_b = (getattr(plan, name)[first] for plan, first in zip(plans, firsts, strict=True))
@@ -289,4 +290,4 @@ def _texts(plan: Plan, rows: NDArray[np.intp]) -> list[object]:
     made of."""
     if plan.blocks is not None:
         return [plan.blocks.take_row(row).tobytes() for row in rows]
-    return [plan.prompts[at] if at >= 0 else None for at in plan.prompt[rows]]
+    return [plan.prompts[row] if row >= 0 else None for row in plan.prompt[rows]]

@@ -126,7 +126,7 @@ def _against_lightest(
     """Pair each load's answers with those of the lightest load of its kind."""
     found = {}
     for number, cell in cells.items():
-        alike = [key for key, other in cells.items() if other.load.kind == cell.load.kind]
+        alike = [key for key, candidate in cells.items() if candidate.load.kind == cell.load.kind]
         lightest = min(alike, key=lambda key: cells[key].load.value)
         if lightest != number:
             pairs = pair_answers(answers[lightest], answers[number])

@@ -35,7 +35,7 @@ _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
 _PUNCTUATION = " \t.,:;()[]*\"'`"
-_MOST_CHARACTERS = 1 << 20
+_MAX_CHARACTERS = 1 << 20
 """Of an answer that are looked at: no question needs more."""
 
 
@@ -56,7 +56,7 @@ class Grade(msgspec.Struct, frozen=True):
 def grade(question: Question, text: str, calls: list[Any], *, thought: bool) -> Grade:
     """Grade an answer's text, or the calls of tools that it made. `thought`: thinking came apart
     from it."""
-    *thinking, answer = _THOUGHT_ENDS.split(text[:_MOST_CHARACTERS])
+    *thinking, answer = _THOUGHT_ENDS.split(text[:_MAX_CHARACTERS])
     unended = _THOUGHT_BEGINS.search(answer) is not None
     if unended or (not answer.strip() and not calls):
         return Grade(thinking=unended or thought or bool(thinking))
@@ -159,7 +159,7 @@ def _grade_text(question: Question, text: str) -> Grade:
     answers = question.answer if isinstance(question.answer, list) else [question.answer]
     strict = text.strip() in map(str.strip, answers)
     loose = question.grade == "text" and any(
-        _stands_in(_fold(text).casefold(), each) for each in answers
+        _stands_in(_fold(text).casefold(), answer) for answer in answers
     )
     return Grade(strict, strict or loose, True)
 
@@ -167,15 +167,15 @@ def _grade_text(question: Question, text: str) -> Grade:
 def _stands_in(text: str, answer: str) -> bool:
     """Tell whether a text has an answer that is no part of a longer word or number."""
     wanted = _fold(answer).strip().casefold()
-    before = rf"(?<!{_OF_A_WORD})" + r"(?<!\.)(?<!\d,)(?<![\s(=]-)" * wanted[:1].isdecimal()
-    after = rf"(?!{_OF_A_WORD})" + r"(?!\.\d|,\d{3})" * wanted[-1:].isdecimal()
-    return re.search(before + re.escape(wanted) + after, f" {text}") is not None
+    begin = rf"(?<!{_OF_A_WORD})" + r"(?<!\.)(?<!\d,)(?<![\s(=]-)" * wanted[:1].isdecimal()
+    end = rf"(?!{_OF_A_WORD})" + r"(?!\.\d|,\d{3})" * wanted[-1:].isdecimal()
+    return re.search(begin + re.escape(wanted) + end, f" {text}") is not None
 
 
 def _grade_needle(question: Question, text: str) -> Grade:
     """Right: every needle is named, in whatever case."""
     lowered = text.casefold()
-    right = all(each.casefold() in lowered for each in question.answer)
+    right = all(needle.casefold() in lowered for needle in question.answer)
     return Grade(
         text.strip() == question.answer[0] if len(question.answer) == 1 else right, right, True
     )
@@ -195,17 +195,18 @@ def _parse(text: str) -> tuple[bool, Any]:
 def _grade_json(question: Question, text: str) -> Grade:
     """Strict: the JSON value is all that is said; flexible: it may stand in a code fence, or among
     words."""
-    parsed, value = strict, _ = _parse(text)
-    if not parsed and (fence := _FENCE.search(text)):
+    parsed, value = _parse(text)
+    strict = parsed
+    fence = _FENCE.search(text)
+    if not parsed and fence:
         parsed, value = _parse(text[fence.end() :].partition("```")[0])
-    if not parsed and (found := re.search(r"[\[{]", text)):
-        parsed, value = _parse(text[found.start() : max(text.rfind("]"), text.rfind("}")) + 1])
-    valid = (
-        _is_valid(question.schema, value)
-        if question.grade == "schema"
-        else _is_same(value, question.answer)
-    )
-    right = parsed and valid
+    bracket = re.search(r"[\[{]", text)
+    if not parsed and bracket:
+        parsed, value = _parse(text[bracket.start() : max(text.rfind("]"), text.rfind("}")) + 1])
+    if question.grade == "schema":
+        right = parsed and _is_valid(question.schema, value)
+    else:
+        right = parsed and _is_same(value, question.answer)
     return Grade(right and strict, right, parsed)
 
 
@@ -217,7 +218,7 @@ def _is_same(value: Any, answer: Any) -> bool:
     """Compare values of JSON: 1.0 is 1, True is not."""
     if isinstance(value, dict) and isinstance(answer, dict):
         return value.keys() == answer.keys() and all(
-            _is_same(each, answer[name]) for name, each in value.items()
+            _is_same(part, answer[name]) for name, part in value.items()
         )
     if isinstance(value, list) and isinstance(answer, list):
         return len(value) == len(answer) and all(map(_is_same, value, answer))
@@ -263,17 +264,17 @@ def _is_valid_call(question: Question, calls: list[Any]) -> bool:
     """Right: every call names a tool that there is, with arguments that fit; and it is the one
     expected, if that is known.
     """
-    known = {tool["name"]: tool["parameters"] for tool in question.tools}
+    tools = {tool["name"]: tool["parameters"] for tool in question.tools}
     made = []
     for call in calls:
         parsed, arguments = _parse(str(call.get("arguments") or "{}"))
-        if call.get("name") not in known or not parsed or not isinstance(arguments, dict):
+        if call.get("name") not in tools or not parsed or not isinstance(arguments, dict):
             return False
-        if not _is_valid(known[call["name"]], arguments):
+        if not _is_valid(tools[call["name"]], arguments):
             return False
         made.append({"name": call["name"], "arguments": arguments})
     expected = question.answer
-    return bool(made) and (expected is None or any(_is_same(each, expected) for each in made))
+    return bool(made) and (expected is None or any(_is_same(call, expected) for call in made))
 
 
 _GRADERS: dict[str, Callable[[Question, str], Grade]] = {

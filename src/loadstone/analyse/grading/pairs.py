@@ -81,10 +81,10 @@ def power(count: int, lost: float, gained: float) -> float:
     kept = weight > 1e-9
     discordant, weight = discordant[kept], weight[kept]
     # The most of the rarer kind at which the test is beyond chance.
-    most = binom.ppf(LEVEL / 2, discordant, 0.5)
-    most = np.where(2 * binom.cdf(most, discordant, 0.5) > LEVEL, most - 1, most)
+    limit = binom.ppf(LEVEL / 2, discordant, 0.5)
+    limit = np.where(2 * binom.cdf(limit, discordant, 0.5) > LEVEL, limit - 1, limit)
     chance = lost / (lost + gained)
-    found = binom.cdf(most, discordant, chance) + binom.sf(
-        discordant - most - 1, discordant, chance
+    found = binom.cdf(limit, discordant, chance) + binom.sf(
+        discordant - limit - 1, discordant, chance
     )
     return float((weight * found).sum())

@@ -101,7 +101,7 @@ def sglang(*, native: bool) -> Dialect:
             ),
             "max_itl_ms": Total(
                 f"largest of {gaps}; ms",
-                lambda f: float(values.max()) if len(values := gaps_ms(f)) else None,
+                lambda f: max(gaps_ms(f).tolist(), default=None),
             ),
         },
         samples={
@@ -125,8 +125,8 @@ def sglang(*, native: bool) -> Dialect:
 def _first_send(facts: Facts, ends: Floats) -> tuple[NDArray[np.bool_], float | None]:
     """Mark done requests that have a send and an end, and find the first send: there the grid of
     seconds begins."""
-    known = ~np.isnan(facts.done["sent"]) & ~np.isnan(ends)
-    return known, float(facts.done["sent"][known].min()) if known.any() else None
+    timed = ~np.isnan(facts.done["sent"]) & ~np.isnan(ends)
+    return timed, float(facts.done["sent"][timed].min()) if timed.any() else None
 
 
 def _most_events(facts: Facts, arrival: Floats, ends: Floats) -> float | None:
@@ -141,10 +141,10 @@ def _most_events(facts: Facts, arrival: Floats, ends: Floats) -> float | None:
 def _most_requests(facts: Facts, ends: Floats) -> int | None:
     """The most requests in one second of that grid: each counts from the second of its send to that
     of its end."""
-    known, begin = _first_send(facts, ends)
+    timed, begin = _first_send(facts, ends)
     if begin is None:
         return None
-    sent, ended = (np.sort(np.floor(times[known] - begin)) for times in (facts.done["sent"], ends))
+    sent, ended = (np.sort(np.floor(times[timed] - begin)) for times in (facts.done["sent"], ends))
     # The count can only be highest in a second in which one is sent.
     return int(
         (
@@ -156,11 +156,11 @@ def _most_requests(facts: Facts, ends: Floats) -> int | None:
 def _each_token(facts: Facts) -> Floats:
     """First chunks, and each later token where its shared-out gap puts it."""
     done, gaps_s = facts.done, facts.shared_gaps_s
-    later = np.where(facts.first_events, 0, np.maximum(facts.gained, 0))
-    per_request = np.bincount(facts.owners, weights=later, minlength=len(done)).astype(np.int64)
+    following = np.where(facts.first_events, 0, np.maximum(facts.gained, 0))
+    per_request = np.bincount(facts.owners, weights=following, minlength=len(done)).astype(np.int64)
     spaced_s = np.cumsum(gaps_s)
-    before = np.cumsum(per_request) - per_request
-    base_s = np.where(before > 0, spaced_s[before - 1] if len(spaced_s) else 0.0, 0.0)
+    offset = np.cumsum(per_request) - per_request
+    base_s = np.where(offset > 0, spaced_s[offset - 1] if len(spaced_s) else 0.0, 0.0)
     tokens = np.repeat(done["first"] - base_s, per_request) + spaced_s
     return np.concatenate([done["first"][done["events"] > 0], tokens])
 
@@ -280,9 +280,9 @@ def _gaps_with_zeros_s(facts: Facts) -> Floats:
     first = np.diff(facts.owners[kept], prepend=-1) > 0
     gap_s, tokens = np.diff(facts.arrival[kept], prepend=0.0), facts.gained[kept]
     gaps_s = np.zeros(int(tokens.sum()))
-    before = np.cumsum(tokens) - tokens
-    gaps_s[before] = gap_s
-    return np.delete(gaps_s, before[first])
+    offset = np.cumsum(tokens) - tokens
+    gaps_s[offset] = gap_s
+    return np.delete(gaps_s, offset[first])
 
 
 INFERENCE_PERF = Dialect(

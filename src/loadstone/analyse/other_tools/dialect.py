@@ -19,7 +19,7 @@ class Total(NamedTuple):
     """One number of a cell: its definition, in a line, and its formula."""
 
     definition: str
-    of: Callable[[Facts], Number]
+    formula: Callable[[Facts], Number]
 
 
 class Statistic(NamedTuple):
@@ -29,14 +29,14 @@ class Statistic(NamedTuple):
 
     name: str
     definition: str
-    of: Callable[[Any], Number]
+    formula: Callable[[Any], Number]
 
 
 class ToolSample(NamedTuple):
     """Values of which a tool gives statistics, with their definition in a line."""
 
     definition: str
-    of: Callable[[Facts], Any]
+    formula: Callable[[Facts], Any]
 
 
 _MOMENTS: dict[str, tuple[str, Callable[[Floats], Any]]] = {
@@ -69,8 +69,8 @@ def linear(*moments: str, percentiles: Sequence[float], prefix: str = "p") -> tu
 
 
 def _present(values: Floats) -> Floats | None:
-    known = drop_missing(values)
-    return known if len(known) else None
+    present = drop_missing(values)
+    return present if len(present) else None
 
 
 class Dialect(NamedTuple):
@@ -109,11 +109,11 @@ class Dialect(NamedTuple):
     def numbers(self, facts: Facts) -> Iterator[tuple[str, Number]]:
         """Yield each key with its value."""
         for name, total in self.totals.items():
-            yield self.keys[0].replace("*", name), total.of(facts)
+            yield self.keys[0].replace("*", name), total.formula(facts)
         for name, sample in self.samples.items():
-            values = self.prepare(sample.of(facts))
+            values = self.prepare(sample.formula(facts))
             for statistic in self.statistics:
-                number = None if values is None else statistic.of(values)
+                number = None if values is None else statistic.formula(values)
                 # Of numpy's numbers plain ones, which JSON can hold.
                 yield (
                     self._key(name, statistic),

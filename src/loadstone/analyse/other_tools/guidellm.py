@@ -48,11 +48,11 @@ class _Shares(NamedTuple):
 
 def _shares(values: Weighted) -> _Shares | None:
     """None where no value has any weight."""
-    each, weights = values
-    weighing = ~np.isnan(each) & (weights > 0)
+    numbers, weights = values
+    weighing = ~np.isnan(numbers) & (weights > 0)
     if not weighing.any():
         return None
-    ordered, inverse = np.unique(each[weighing], return_inverse=True)
+    ordered, inverse = np.unique(numbers[weighing], return_inverse=True)
     sums = np.bincount(inverse, weights=weights[weighing])
     return _Shares(ordered, sums / np.sum(sums))
 
@@ -127,10 +127,10 @@ def _concurrency(facts: Facts) -> Weighted:
     moments, changes = _merged(
         np.concatenate([begins, ends]), np.concatenate([np.ones(len(begins)), -np.ones(len(ends))])
     )
-    before = int(np.searchsorted(moments, begin, side="left"))
+    first = int(np.searchsorted(moments, begin, side="left"))
     until = int(np.searchsorted(moments, end, side="right"))
-    moments = np.concatenate([[begin], moments[before:until], [end]])
-    changes = np.concatenate([[changes[:before].sum()], changes[before:until]])
+    moments = np.concatenate([[begin], moments[first:until], [end]])
+    changes = np.concatenate([[changes[:first].sum()], changes[first:until]])
     held = np.maximum(np.diff(moments), 0)
     level = np.maximum(np.cumsum(changes), 0)
     return (level, held) if held.any() else (np.empty(0), np.empty(0))

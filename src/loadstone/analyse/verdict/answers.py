@@ -280,11 +280,11 @@ def prefix_cache_helped(cell: JudgedCell) -> Iterator[Finding]:
         return
     cached, inputs = cell.measured.cached_tokens, cell.measured.input_tokens
     shared = _shared_tokens(cell, cell.measured)
-    known = ~np.isnan(cached) & ~np.isnan(inputs) & ~np.isnan(shared)
-    if known.any():
+    counted = ~np.isnan(cached) & ~np.isnan(inputs) & ~np.isnan(shared)
+    if counted.any():
         name = "prefix_cache_helped"
-        excess = float(np.clip(cached[known] - shared[known], 0, None).sum())
-        share = excess / max(1.0, inputs[known].sum())
+        excess = float(np.clip(cached[counted] - shared[counted], 0, None).sum())
+        share = excess / max(1.0, inputs[counted].sum())
     else:
         name = "prefix_cache_helped.counters"
         share = _cached_by_counters(cell)
