@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from loadstone.analyse.verdict.run import describe_network_guess
+from loadstone.analyse.verdict.finding import finding
 from loadstone.core.errors import InputError
 from loadstone.engines.deployment_launch import launch_deployment
 from loadstone.predict.sizing.check import contradictions
@@ -45,9 +45,8 @@ def describe_start(candidate: Candidate) -> Start:
             " checkpoint; look at the quality of its answers"
         )
     if guesses_network(candidate.worker):
-        start.warnings.append(
-            f"network_guessed: {describe_network_guess(candidate.worker.nodes_crossed)}"
-        )
+        guessed = finding("network_guessed", nodes=candidate.worker.nodes_crossed)
+        start.warnings.append(f"{guessed.kind}: {guessed.evidence}")
     return start
 
 
