@@ -9,7 +9,7 @@ import pytest
 from loadstone.core import run_folder
 from loadstone.core.record import RequestRecord
 from loadstone.report.view.curves import BINS, FIRST_BIN_S, RATIO, Curves
-from loadstone.report.view.live import WINDOW_BYTES, LiveRuns, Tail
+from loadstone.report.view.live import WINDOW_BYTES, Tail, look
 from loadstone.report.view.run_list import RunList
 from test_summary import CLOSED
 from test_view_run_list import papers
@@ -236,13 +236,13 @@ def test_a_damaged_journal_is_told_and_read_no_further(tmp_path: Path, damage: s
 
 def test_a_run_is_told_as_its_journals_grow(tmp_path: Path) -> None:
     folder = papers(tmp_path / "r")
-    run_list, live = RunList([tmp_path]), LiveRuns()
+    run_list = RunList([tmp_path])
     (row,) = run_list.rows()
-    assert live.look(row)["cells"][0]["sent"] == 0
+    assert look(row)["cells"][0]["sent"] == 0
     writers = [run_folder.JournalWriter(folder, worker) for worker in (0, 1)]
     for worker, writer in enumerate(writers):
         writer.write(batch(part(f"0-{worker}", [1.5], "ok", end_s=1.5, output_tokens=1)))
-    seen = live.look(row)
+    seen = look(row)
     assert (seen["state"], seen["cells"][0]["load"], seen["cells"][0]["ok"]) == (
         "running",
         CLOSED.label,
@@ -250,7 +250,7 @@ def test_a_run_is_told_as_its_journals_grow(tmp_path: Path) -> None:
     )
     writers[0].write(batch(part("0-2", [2.0], "error", end_s=2.0)))
     (folder / "journal-7.arrow").write_bytes(b"no journal at all, but of the length of a header")
-    seen = live.look(row)
+    seen = look(row)
     assert (seen["cells"][0]["ok"], seen["cells"][0]["failed"]) == (2, 1)
     assert seen["notes"] == ["journal-7.arrow: not a journal, or a damaged one"]
     for writer in writers:

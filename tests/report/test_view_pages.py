@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Never
 from urllib.parse import quote
@@ -19,9 +19,8 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import Target
-from loadstone.report.view import app as view_app
 from loadstone.report.view import connection
-from loadstone.report.view.app import ViewApp
+from loadstone.report.view.app import ViewApp, report_page
 from loadstone.report.view.guard import Guard
 from loadstone.report.view.run_list import RunList
 from loadstone.report.view.serve import listen, url_of
@@ -62,8 +61,8 @@ def runs(tmp_path: Path) -> Iterator[Path]:
     writer.close()
 
 
-def open_page(root: Path, **door: Any) -> Guard:
-    return Guard(ViewApp(RunList([root])).app(), **door)
+def open_page(root: Path, make_page: Callable[[Any], str] = report_page, **door: Any) -> Guard:
+    return Guard(ViewApp(RunList([root]), make_page).app(), **door)
 
 
 def listed(answer: httpx.Response) -> set[str]:
@@ -197,7 +196,7 @@ def test_a_broken_run_has_a_page_that_says_so(runs: Path, name: str) -> None:
 
 
 def test_what_breaks_the_report_is_told_in_its_place(
-    runs: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = open_page(runs)
     (runs / "two" / "summary.json").write_text(
@@ -208,8 +207,7 @@ def test_what_breaks_the_report_is_told_in_its_place(
     def broken(_: object) -> Never:
         raise ValueError("nobody thought of this")
 
-    monkeypatch.setattr(view_app, "_make_page", broken)
-    answer = get(page, "/runs/two")
+    answer = get(open_page(runs, broken), "/runs/two")
     assert answer.status_code == 200
     assert "No report can be made of these files" in answer.text
     assert "loadstone view: two:" in capsys.readouterr().err
@@ -364,9 +362,7 @@ def test_what_nobody_thought_of_is_a_line_and_no_traceback(
     assert capsys.readouterr().err == "loadstone view: /: ZeroDivisionError: division by zero\n"
 
 
-def test_the_list_is_there_while_many_wait_for_reports(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_is_there_while_many_wait_for_reports(runs: Path) -> None:
     making, most, done = [0], [0], threading.Event()
 
     def slow(rows: object) -> str:
@@ -376,8 +372,7 @@ def test_the_list_is_there_while_many_wait_for_reports(
         making[0] -= 1
         raise InputError("not today")
 
-    monkeypatch.setattr(view_app, "_make_page", slow)
-    app = open_page(runs)
+    app = open_page(runs, slow)
 
     async def visit() -> int:
         async with httpx.AsyncClient(

@@ -132,11 +132,11 @@ def to_text(parts: Iterable[Shown], width: int) -> str:
     unbroken."""
     from rich.console import Console
 
-    out = io.StringIO()
+    buffer = io.StringIO()
     print_parts(
-        Console(file=out, width=width, highlight=False, force_terminal=False), parts, wrap=False
+        Console(file=buffer, width=width, highlight=False, force_terminal=False), parts, wrap=False
     )
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def print_parts(console: Console, parts: Iterable[Shown], *, wrap: bool = True) -> None:

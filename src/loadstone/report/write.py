@@ -56,12 +56,12 @@ def report(
     if on_stdout:
         sys.stdout.write(_text(made, kind).encode("utf-8", "replace").decode())
         return Written([], made)
-    out = out or Path("report-pictures" if pictures else f"report.{kind}")
-    with explain_os_error(f"{out}: cannot be written", "give another name with -o"):
+    path = out or Path("report-pictures" if pictures else f"report.{kind}")
+    with explain_os_error(f"{path}: cannot be written", "give another name with -o"):
         if pictures:
-            return Written(write_pictures(made, out, kind), made)
-        _write(out, _text(made, kind))
-    return Written([out], made)
+            return Written(write_pictures(made, path, kind), made)
+        _write(path, _text(made, kind))
+    return Written([path], made)
 
 
 def _write(out: Path, text: str) -> None:

@@ -45,17 +45,17 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     unit, scale = unit_of(measure, frame.points)
     rows: list[Row] = []
     for point in frame.points:
-        stat, at = measure.stat(point), frame.x(point)
+        stat, load = measure.stat(point), frame.x(point)
         if (
             stat is None
-            or at is None
+            or load is None
             or stat.which != "median"
             or stat.p90 is None
             or stat.p99 is None
         ):
             continue
         row: Row = {
-            "x": at,
+            "x": load,
             "n": stat.n,
             "p50": stat.value * scale,
             "p90": stat.p90 * scale,
@@ -130,14 +130,16 @@ def pair_predictions(
             point.demand.near_output,
         )
         groups[key][0 if point.setup.source == "simulated" else 1].append(point)
-    for simulated, others in groups.values():
+    for simulated, observed in groups.values():
         for settings in dict.fromkeys(point.setup.settings for point in simulated):
-            own = [point for point in simulated if point.setup.settings == settings]
+            predicted = [point for point in simulated if point.setup.settings == settings]
             alike = [
-                point for point in others if not settings or point.setup.settings in ("", settings)
+                point
+                for point in observed
+                if not settings or point.setup.settings in ("", settings)
             ]
             if alike:
-                yield own, alike
+                yield predicted, alike
 
 
 def draw_prediction(
@@ -197,7 +199,12 @@ def draw_prediction(
         layers.append(
             alt.Chart(data(light)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes)
         )
-    off = [row["y"] / at["y"] for row in dots for at in lines if at["x"] == row["x"] and at["y"]]
+    off = [
+        row["y"] / line["y"]
+        for row in dots
+        for line in lines
+        if line["x"] == row["x"] and line["y"]
+    ]
     first = measured[0]
     words = join(
         first.setup.model,
@@ -248,13 +255,13 @@ def trend_figure(
     places = [names.index(change.run) for change in changes]
     rows = [
         {
-            "n": at,
+            "n": number,
             "value": value * scale,
             "run": run.run,
             "date": run.created[:16],
             "release": run.release or "?",
         }
-        for at, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
+        for number, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
     ]
     levels = [
         {"from": begin + 0.6, "to": end + 0.4, "level": median(values[begin:end]) * scale}
@@ -267,8 +274,8 @@ def trend_figure(
         scale=alt.Scale(nice=False),
     )
     y = alt.Y("value:Q", title=f"{metric.replace('_', ' ')}, {unit}", scale=alt.Scale(zero=False))
-    told = tooltips(("run:N",), ("date:N",), ("release:N",), ("value:Q", unit, ".4~g"))
-    points = alt.Chart(data(rows)).mark_point(color=BLUE).encode(x=x, y=y, tooltip=told)
+    tooltip = tooltips(("run:N",), ("date:N",), ("release:N",), ("value:Q", unit, ".4~g"))
+    points = alt.Chart(data(rows)).mark_point(color=BLUE).encode(x=x, y=y, tooltip=tooltip)
     lines = alt.Chart(data(levels)).mark_rule(color=INK).encode(x="from:Q", x2="to:Q", y="level:Q")
     steps = alt.Chart(data([{"at": place + 0.5} for place in places]))
     rules = steps.mark_rule(color=VERMILION, strokeDash=[5, 4]).encode(x="at:Q")

@@ -45,27 +45,27 @@ _LANE = 11
 
 
 def side_by_side(
-    sets: Sequence[Sequence[CellPoint]], measure: Measure, fact: Fact, what: str, *, none: str
+    sets: Sequence[Sequence[CellPoint]], measure: Measure, fact: Fact, words: str, *, absence: str
 ) -> Figure | None:
     """Draw a group of bars for each set of switches(), a bar for each value of what was switched.
 
-    `what`: that in words; `none`: what it is called where there is none of it.
+    `words`: what that is; `absence`: what it is called where there is none of it.
     """
     every = [point for switched in sets for point in switched]
     unit, scale = unit_of(measure, every)
-    rows = _bar_rows(every, measure, fact, none, scale)
+    rows = _bar_rows(every, measure, fact, absence, scale)
     if not rows:
         return None
     lengths = {lengths_label(point) for point in every if point.demand.prefix == ""}
-    one_load = len({(point.kind, point.load) for point in every}) == 1
+    loads = {(point.kind, point.load) for point in every}
     return figure(
         f"{fact}-{measure.key}",
-        f"{measure.name}: {what}",
+        f"{measure.name}: {words}",
         [
             join(
                 *list_common(every, without=(fact,)),
                 lengths.pop() if len(lengths) == 1 else "",
-                load_label(every[0]) if one_load else "",
+                load_label(every[0]) if len(loads) == 1 else "",
                 by=" · ",
             ),
             measure.definition.format(since=every[0].since, window=every[0].window),
@@ -76,38 +76,36 @@ def side_by_side(
                 by="; ",
             ),
         ],
-        _bars(rows, f"{measure.name} ({unit})", none),
+        _bars(rows, f"{measure.name} ({unit})", absence),
         section=fact,
-        summary=f"{measure.name} in {unit}, {what}: "
+        summary=f"{measure.name} in {unit}, {words}: "
         + "; ".join(f"{row['set']} {row['value']} {show_number(row['y'], 4)}" for row in rows[:12]),
     )
 
 
 def _bar_rows(
-    every: Sequence[CellPoint], measure: Measure, fact: Fact, none: str, scale: float
+    every: Sequence[CellPoint], measure: Measure, fact: Fact, absence: str, scale: float
 ) -> list[Row]:
     names = [series.label for series in series_of(every, without=(fact,))]
-    loads = {(point.kind, point.load) for point in every}
+    name_of = dict(zip(map(id, every), names, strict=True))
+    several = len({(point.kind, point.load) for point in every}) > 1
     rows: list[Row] = []
-    for point, name in zip(every, names, strict=True):
-        if (y := measure.of(point)) is not None:
-            named = join(name, load_label(point) if len(loads) > 1 else "", by=" · ")
-            value = FACTS[fact](point) or none
-            text = f"{show_number(y * scale, 4)} {value}"
-            row = {
-                "set": named,
-                "value": value,
-                "y": y * scale,
-                "order": point.load,
-                "n": point.ok,
-                "said": text,
-            }
-            rows.append(row | warning(point))
+    for point, height in measure.values(every):
+        value = FACTS[fact](point) or absence
+        row = {
+            "set": join(name_of[id(point)], load_label(point) if several else "", by=" · "),
+            "value": value,
+            "y": height * scale,
+            "order": point.load,
+            "n": point.ok,
+            "said": f"{show_number(height * scale, 4)} {value}",
+        }
+        rows.append(row | warning(point))
     return rows[: 2 * ROWS]
 
 
-def _bars(rows: Sequence[Row], title: str, none: str) -> dict[str, Any]:
-    values = sorted({row["value"] for row in rows}, key=lambda value: (value != none, value))
+def _bars(rows: Sequence[Row], title: str, absence: str) -> dict[str, Any]:
+    values = sorted({row["value"] for row in rows}, key=lambda value: (value != absence, value))
     ordered = sorted(rows, key=lambda row: (row["set"].partition(" · ")[0], row["order"]))
     order = list(dict.fromkeys(row["set"] for row in ordered))
     base = alt.Chart(data(rows)).encode(
@@ -137,49 +135,19 @@ def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
     pairs = by_key(
         ((ratio.over.setup.gpu, ratio.under.setup.gpu), ratio) for ratio in heaviest(ratios)
     )
-    for (over, under), own in pairs.items():
-        names = [
-            series.label for series in series_of([ratio.over for ratio in own], without=("gpu",))
-        ]
-        loads, lengths = ({of(ratio.over) for ratio in own} for of in (load_label, lengths_label))
-        placed: list[tuple[Any, Row]] = []
-        for ratio, name in zip(own, names, strict=True):
-            point = ratio.over
-            row = join(
-                name if name != over else "",
-                load_label(point) if len(loads) > 1 else "",
-                f"{point.demand.output_tokens:,} out"
-                if len(lengths) > 1 and point.demand.output_tokens
-                else "",
-                by=" · ",
-            )
-            place = (name, point.kind, point.load, point.demand.near_output or 0)
-            shown_as: Row = {
-                "row": row or over,
-                "measure": ratio.measure.name,
-                "times": ratio.times,
-            }
-            placed.append((place, shown_as | bounds(ratio.effect) | warning(point, ratio.under)))
-        order = list(
-            dict.fromkeys(row["row"] for _, row in sorted(placed, key=lambda entry: entry[0]))
-        )
-        shown = [row for _, row in placed if row["row"] in order[:ROWS]]
+    for (over, under), compared in pairs.items():
+        points = [ratio.over for ratio in compared]
+        rows, order = _ratio_rows(compared, over)
+        shown = [row for row in rows if row["row"] in order[:ROWS]]
         beyond = f"; {len(order) - ROWS} more rows are in the table" if len(order) > ROWS else ""
-        words = list_common([ratio.over for ratio in own], without=("gpu",))
-        words = [
-            (
-                f"{ratio.over.setup.gpus} GPU{'s' * (ratio.over.setup.gpus != 1)} each"
-                if part == ratio.over.setup.hardware
-                else part
-            )
-            for part in words
-            if ratio.over.setup.gpus or part != ratio.over.setup.hardware
-        ]
+        bars = "no interval: too few generations of requests"
+        if any("low" in row for row in shown):
+            bars = f"bars: {interval_words(compared)}, and how much repeats differ"
         yield figure(
             f"gpus-{over}-{under}",
             f"{over} against {under}",
             [
-                " · ".join(words),
+                " · ".join(_common_words(points)),
                 f"Right of 1 {over} is better, whatever the measure: latencies are inverted"
                 + beyond,
                 (
@@ -187,21 +155,54 @@ def ratio_figures(ratios: Sequence[Ratio]) -> Iterator[Figure]:
                     " lengths are the same"
                 ),
                 join(
-                    (
-                        f"bars: {interval_words(own)}, and how much repeats differ"
-                        if any("low" in row for row in shown)
-                        else "no interval: too few generations of requests"
-                    ),
+                    bars,
                     CROSSED if any("warned" in row for row in shown) else "",
-                    UNSETTLED if has_unsettled(own) else "",
+                    UNSETTLED if has_unsettled(compared) else "",
                     by="; ",
                 ),
             ],
             _forest(shown, order, f"times better on {over} than on {under} (1: the same)"),
             section="gpus",
-            summary=f"{over} over {under}: "
-            + "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]),
+            summary=f"{over} over {under}: {_speak(shown)}",
         )
+
+
+def _ratio_rows(compared: Sequence[Ratio], gpu: str) -> tuple[list[Row], list[str]]:
+    """Return a row for each ratio, and the names of rows in their order."""
+    points = [ratio.over for ratio in compared]
+    several_loads = len(set(map(load_label, points))) > 1
+    several_lengths = len(set(map(lengths_label, points))) > 1
+    rows: list[Row] = []
+    places: list[tuple[Any, str]] = []
+    for ratio, series in zip(compared, series_of(points, without=("gpu",)), strict=True):
+        point, name = ratio.over, series.label
+        tokens = point.demand.output_tokens
+        row = join(
+            name if name != gpu else "",
+            load_label(point) if several_loads else "",
+            f"{tokens:,} out" if several_lengths and tokens else "",
+            by=" · ",
+        )
+        places.append(((name, point.kind, point.load, point.demand.near_output or 0), row or gpu))
+        numbers: Row = {"row": row or gpu, "measure": ratio.measure.name, "times": ratio.times}
+        rows.append(numbers | bounds(ratio.effect) | warning(point, ratio.under))
+    ordered = sorted(places, key=lambda place: place[0])
+    return rows, list(dict.fromkeys(name for _, name in ordered))
+
+
+def _common_words(points: Sequence[CellPoint]) -> Iterator[str]:
+    """Yield what all have in common, of the GPU their number alone."""
+    last = points[-1].setup
+    for part in list_common(points, without=("gpu",)):
+        if part != last.hardware:
+            yield part
+        elif last.gpus:
+            yield f"{last.gpus} GPU{'s' * (last.gpus != 1)} each"
+
+
+def _speak(rows: Sequence[Row]) -> str:
+    """Return ratios in words, for those who do not see them."""
+    return "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in rows[:12])
 
 
 _CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughput"} | {
@@ -215,39 +216,40 @@ def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | 
     """Draw B against A, a row for each load, a mark for each of the metrics that are asked for
     first; right of 1 B is better. None where they have no ratio.
     """
-    shown: list[Row] = []
-    for load, metrics in cells:
-        for each in metrics:
-            if each.name not in _CHANGED or not each.ratio:
-                continue
-            row: Row = {"row": load, "measure": _CHANGED[each.name], "times": each.ratio}
-            if each.low and each.high:
-                row |= {"low": each.low, "high": each.high}
-            if "throughput" not in row["measure"]:
-                ends = {"low": 1 / row["high"], "high": 1 / row["low"]} if "low" in row else {}
-                row |= {"times": 1 / each.ratio} | ends
-            shown.append(row)
-    if not shown:
+    rows = [
+        _change_row(load, metric, metric.ratio)
+        for load, metrics in cells
+        for metric in metrics
+        if metric.name in _CHANGED and metric.ratio
+    ]
+    if not rows:
         return None
-    order = list(dict.fromkeys(row["row"] for row in shown))[:ROWS]
-    shown = [row for row in shown if row["row"] in order]
+    order = list(dict.fromkeys(row["row"] for row in rows))[:ROWS]
+    shown = [row for row in rows if row["row"] in order]
+    bounded = any("low" in row for row in shown)
     return figure(
         "change",
         "B against A, in ratios",
         [
             "Right of 1 B is better, whatever the metric: latencies are inverted",
-            (
-                "bars: 95% interval"
-                if any("low" in row for row in shown)
-                else "no interval: too little data"
-            ),
+            "bars: 95% interval" if bounded else "no interval: too little data",
         ],
         _forest(shown, order, "times better in B than in A (1: the same)"),
         section="change",
-        summary="; ".join(
-            f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in shown[:12]
-        ),
+        summary=_speak(shown),
     )
+
+
+def _change_row(load: str, metric: MetricRow, ratio: float) -> Row:
+    """Make the row of a metric; a latency's ratio is inverted."""
+    row: Row = {"row": load, "measure": _CHANGED[metric.name], "times": ratio}
+    ends = (metric.low, metric.high)
+    if "throughput" not in row["measure"]:
+        row["times"] = 1 / ratio
+        ends = (metric.high and 1 / metric.high, metric.low and 1 / metric.low)
+    if metric.low and metric.high:
+        row |= dict(zip(("low", "high"), ends, strict=True))
+    return row
 
 
 def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, Any]:
@@ -263,7 +265,7 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
         title=title,
         scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
         axis=alt.Axis(
-            values=[1 / each for each in ticks[:0:-1]] + list(ticks),
+            values=[1 / tick for tick in ticks[:0:-1]] + list(ticks),
             format=".2~r",
             tickCount=20,
             labelOverlap=False,
@@ -272,7 +274,7 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     y = alt.Y("row:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=400, grid=True))
     lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
     base = alt.Chart(data(rows)).encode(y=y, yOffset=lane, color=alt.value(INK))
-    known = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
+    bounded = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
     marks = base.mark_point(size=110, opacity=0.95).encode(
         x=x,
         shape=alt.Shape(
@@ -287,7 +289,7 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     )
     layers = [
         even,
-        known.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
+        bounded.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
         *cross_out(marks, rows, x, y, yOffset=lane),
     ]
     return stack_layers(

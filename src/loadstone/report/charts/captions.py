@@ -24,8 +24,8 @@ def unit_of(measure: Measure, points: Sequence[CellPoint]) -> tuple[str, float]:
     """Return milliseconds for latencies below two seconds."""
     if measure.unit != "s":
         return measure.unit, 1.0
-    values = [measure.of(point) for point in points]
-    return seconds_unit(max((value for value in values if value is not None), default=math.inf))
+    values = (value for _, value in measure.values(points))
+    return seconds_unit(max(values, default=math.inf))
 
 
 def name_statistic(points: Sequence[CellPoint], measure: Measure) -> str:
@@ -63,11 +63,12 @@ def sample_words(points: Sequence[CellPoint], measure: Measure) -> str:
 
 
 def _explain_bars(points: Sequence[CellPoint], measure: Measure) -> str:
-    stats = [(point, stat) for point in points if (stat := measure.stat(point)) is not None]
-    if not stats:
+    stats = [(point, measure.stat(point)) for point in points]
+    kinds = [(point, stat.level) for point, stat in stats if stat is not None]
+    if not kinds:
         return "no interval: one number per cell"
-    levels = sorted({stat.level for _, stat in stats if stat.level is not None})
-    bare = [point for point, stat in stats if stat.level is None]
+    levels = sorted({level for _, level in kinds if level is not None})
+    bare = [point for point, level in kinds if level is None]
     if not bare:
         why = ""
     elif measure.pooled:
@@ -80,9 +81,9 @@ def _explain_bars(points: Sequence[CellPoint], measure: Measure) -> str:
         )
     if not levels:
         return f"no interval: {why}"
-    kinds = (level if level == REPEATS else f"{level} interval" for level in levels)
-    absent = f", none at {len(bare)} of {len(stats)} points: {why}" if bare else ""
-    return f"bars: {' or '.join(kinds)}{absent}"
+    names = (level if level == REPEATS else f"{level} interval" for level in levels)
+    absent = f", none at {len(bare)} of {len(kinds)} points: {why}" if bare else ""
+    return f"bars: {' or '.join(names)}{absent}"
 
 
 def whose(frame: Frame, rows: Sequence[Row]) -> str:

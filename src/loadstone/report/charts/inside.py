@@ -82,9 +82,9 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
     )
 
 
-def _pairs(many: int) -> list[list[float]]:
+def _pairs(count: int) -> list[list[float]]:
     """Return a dash for each two lines, of which one is INK and one GREY."""
-    return [list(DASHES[at // 2 % len(DASHES)]) for at in range(many)]
+    return [list(DASHES[number // 2 % len(DASHES)]) for number in range(count)]
 
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
@@ -99,9 +99,9 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
     charts = []
     for number, (panel, tracks) in enumerate(panels.items()):
         rows = [
-            {"x": at, "y": value, "what": track.name}
+            {"x": time_s, "y": value, "what": track.name}
             for track in tracks
-            for at, value in zip(track.times_s, track.values, strict=True)
+            for time_s, value in zip(track.times_s, track.values, strict=True)
         ]
         names = [track.name for track in tracks]
         last = number == len(panels) - 1

@@ -348,7 +348,7 @@ def _place_loads(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]
     placed: list[tuple[float, Place]] = []
     for row in sorted(rows, key=lambda row: -row["load"]):
         place, load = places[id(row)], row["load"]
-        if any(load == other and math.dist(place, near) < _NEAR for other, near in placed):
+        if any(load == near_load and math.dist(place, near) < _NEAR for near_load, near in placed):
             continue
         width = 7 * len(f"{load:g}")
         for side, (align, dx, dy) in enumerate(_SIDES):

@@ -40,25 +40,25 @@ class Finalist(NamedTuple):
 def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finalist]) -> Figure:
     """Draw a row for each plan, the cheapest first: and what it costs with more or fewer replicas.
     `every`: those of the other chart too, which share their colours."""
-    ordered = sorted(best, key=lambda each: each.cost)
-    kinds = [(each.gpu, each.engine) for each in ordered]
-    many = [
-        f", plan {best.index(each) + 1}" * (kinds.count((each.gpu, each.engine)) > 1)
-        for each in ordered
+    ordered = sorted(best, key=lambda plan: plan.cost)
+    kinds = [(plan.gpu, plan.engine) for plan in ordered]
+    suffixes = [
+        f", plan {best.index(plan) + 1}" * (kinds.count((plan.gpu, plan.engine)) > 1)
+        for plan in ordered
     ]
     rows = [
         {
-            "row": f"{each.gpu}\n{each.engine}{more}",
-            "cost": each.cost,
-            "low": each.low,
-            "high": each.high,
-            "p": each.p_slo,
-            "gpu": each.gpu,
-            "engine": each.engine,
-            "plan": each.words,
-            "label": f"{each.cost:,.0f}, {show_share(each.p_slo)} sure",
+            "row": f"{plan.gpu}\n{plan.engine}{suffix}",
+            "cost": plan.cost,
+            "low": plan.low,
+            "high": plan.high,
+            "p": plan.p_slo,
+            "gpu": plan.gpu,
+            "engine": plan.engine,
+            "plan": plan.words,
+            "label": f"{plan.cost:,.0f}, {show_share(plan.p_slo)} sure",
         }
-        for each, more in zip(ordered, many, strict=True)
+        for plan, suffix in zip(ordered, suffixes, strict=True)
     ]
     base = alt.Chart(data(rows))
     names = [str(row["row"]) for row in rows]
@@ -66,17 +66,17 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finali
         labelExpr="split(datum.value, '\\n')", labelLimit=180, ticks=False, domain=False
     )
     y = alt.Y("row:N", title=None, sort=names, axis=axis, scale=alt.Scale(domain=names))
-    most = max(each.high for each in ordered)
+    limit = max(plan.high for plan in ordered)
     ticks = alt.Axis(format=",d")
     x = alt.X(
-        "cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * most], nice=False)
+        "cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * limit], nice=False)
     )
     reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(
         x=alt.X("low:Q"), x2="high:Q", y=y
     )
-    told = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
+    tooltip = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
     looks = _looks(every, legend=False)
-    dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=told, **looks)
+    dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=tooltip, **looks)
     texts = base.mark_text(dy=-13, fontSize=12).encode(x=x, y=y, text="label:N")
     first = ordered[0]
     return figure(
@@ -98,31 +98,31 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
     reaches 1. The share of the asked load that each plan gives a replica is marked on its curve."""
     rows = [
         {
-            "gpu": each.gpu,
-            "engine": each.engine,
-            "plan": each.words,
-            "who": each.name,
+            "gpu": plan.gpu,
+            "engine": plan.engine,
+            "plan": plan.words,
+            "who": plan.name,
             "load": load,
             "worst": worst,
         }
-        for each in finalists
+        for plan in finalists
         for load, worst in [
             *(
-                (each.share, value) for value in each.worst[:1] if each.share < each.loads[0]
+                (plan.share, value) for value in plan.worst[:1] if plan.share < plan.loads[0]
             ),  # it is no longer there
-            *zip(each.loads, each.worst, strict=True),
+            *zip(plan.loads, plan.worst, strict=True),
         ]
         if worst < 20
     ]
-    asked = [
+    shares = [
         {
-            "gpu": each.gpu,
-            "plan": f"{each.words}: its share of the asked load",
-            "load": each.share,
-            "worst": float(np.interp(np.log(each.share), np.log(each.loads), each.worst)),
+            "gpu": plan.gpu,
+            "plan": f"{plan.words}: its share of the asked load",
+            "load": plan.share,
+            "worst": float(np.interp(np.log(plan.share), np.log(plan.loads), plan.worst)),
         }
-        for each in finalists
-        if each.loads
+        for plan in finalists
+        if plan.loads
     ]
     x = alt.X(
         "load:Q",
@@ -130,14 +130,14 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
         scale=alt.Scale(type="log", nice=False, padding=12),
     )
     y = alt.Y("worst:Q", title="tightest latency / its bound", scale=alt.Scale(domain=[0, 2]))
-    told = tooltips(
+    tooltip = tooltips(
         ("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f")
     )
     looks = _looks(finalists, legend=True)
-    base = alt.Chart(data(rows)).encode(x=x, y=y, detail="who:N", tooltip=told)
+    base = alt.Chart(data(rows)).encode(x=x, y=y, detail="who:N", tooltip=tooltip)
     line = base.mark_line(clip=True).encode(color=looks["color"])
     points = base.mark_point(filled=True, size=45, clip=True).encode(**looks)
-    marks = alt.Chart(data(asked)).mark_point(
+    marks = alt.Chart(data(shares)).mark_point(
         filled=False, size=260, strokeWidth=2, shape="circle", color="#222222"
     )
     bound = (
@@ -150,7 +150,7 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
             "rings: a replica's share of the asked load; dashed: the bound, where a curve crosses"
             " it is the capacity"
         ],
-        bound + line + points + marks.encode(x=x, y=y, tooltip=told),
+        bound + line + points + marks.encode(x=x, y=y, tooltip=tooltip),
         section="plans",
         summary=f"{len(finalists)} finalists under more and more load, with the asked load marked",
     )
@@ -158,17 +158,19 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
 
 def _looks(plans: Sequence[Finalist], *, legend: bool) -> dict[str, alt.Color | alt.Shape]:
     """Give each engine its hue, and each GPU its shape."""
-    engines = number_engines(sorted({each.engine for each in plans}))
-    gpus = sorted({each.gpu for each in plans})
+    engines = number_engines(sorted({plan.engine for plan in plans}))
+    gpus = sorted({plan.gpu for plan in plans})
     shown = (
         alt.Legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY)
         if legend
         else None
     )
     hues = alt.Scale(
-        domain=list(engines), range=[PALETTE[at % len(PALETTE)] for at in engines.values()]
+        domain=list(engines), range=[PALETTE[number % len(PALETTE)] for number in engines.values()]
     )
-    shapes = alt.Scale(domain=gpus, range=[SHAPES[at % len(SHAPES)] for at in range(len(gpus))])
+    shapes = alt.Scale(
+        domain=gpus, range=[SHAPES[number % len(SHAPES)] for number in range(len(gpus))]
+    )
     return {
         "color": alt.Color(
             "engine:N", scale=hues, legend=alt.Legend(title=None, columns=3) if legend else None

@@ -9,6 +9,7 @@ from itertools import islice, zip_longest
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from loadstone.core.groups import by_key
 from loadstone.report.charts.bands import draw_prediction, pair_predictions
@@ -85,8 +86,8 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
     chosen = _most_telling(wanted)
     made: list[Figure] = []
     keys: dict[str, int] = defaultdict(int)
-    for one in wanted:
-        figure = one.make() if id(one) in chosen and one is not lead else None
+    for picture in wanted:
+        figure = picture.make() if id(picture) in chosen and picture is not lead else None
         if figure is not None:
             keys[figure.key] += 1
             figure.key += f"-{keys[figure.key]}" if keys[figure.key] > 1 else ""
@@ -95,16 +96,23 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
         hero.section = "hero"
     elif made:
         hero = made.pop(0)
-    left_out = Counter(one.section for one in wanted if id(one) not in chosen and one is not lead)
+    left_out = Counter(
+        picture.section for picture in wanted if id(picture) not in chosen and picture is not lead
+    )
     return Drawn(hero, made, dict(left_out))
 
 
 def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
-    by_kind = by_key((one.kind, one) for one in sorted(wanted, key=lambda each: -len(each.points)))
+    by_kind = by_key(
+        (picture.kind, picture)
+        for picture in sorted(wanted, key=lambda picture: -len(picture.points))
+    )
     turns = zip_longest(*by_kind.values())
     return {
-        id(one)
-        for one in islice((one for turn in turns for one in turn if one is not None), MAX_FIGURES)
+        id(picture)
+        for picture in islice(
+            (picture for turn in turns for picture in turn if picture is not None), MAX_FIGURES
+        )
     }
 
 
@@ -117,16 +125,16 @@ def _hero(
         return None, None
     places = {(point.number, point.cell) for point in main.points}
     for kind in HEROES:
-        for one in wanted:
+        for picture in wanted:
             if (
-                one.kind.startswith(kind)
-                and {(each.number, each.cell) for each in one.points} <= places
+                picture.kind.startswith(kind)
+                and {(point.number, point.cell) for point in picture.points} <= places
             ):
-                figure = one.make()
+                figure = picture.make()
                 if figure is not None:
-                    return one, figure
-    own = [point for point in points if (point.number, point.cell) in places]
-    for frame in frames(own, main.axis, single=True):
+                    return picture, figure
+    answered = [point for point in points if (point.number, point.cell) in places]
+    for frame in frames(answered, main.axis, single=True):
         priced = any(point.dollars.output for point in frame.points)
         return None, front(
             _cut(frame), DOLLARS if priced else _per_gpu(frame), section="hero", key="hero"
@@ -160,8 +168,8 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
                 frame, "throughput", "sessions", partial(against, key="sessions"), _per_gpu(frame)
             )
             yield line(frame, HIT)
-        for latency, much in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
-            yield trade(frame, latency, much, "throughput", f"throughput-{latency.key}")
+        for latency, throughput in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
+            yield trade(frame, latency, throughput, "throughput", f"throughput-{latency.key}")
         yield of(
             frame,
             "pareto",
@@ -190,12 +198,15 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
             else (TTFT, TPOT, E2E, _widest(frame), BATCH_S)
         ):
             yield line(frame, measure)
-    for fact, what, none, shown in _SWITCHED:
+    for fact, words, absence, shown in _SWITCHED:
         sets = switches(points, fact)
         for measure in shown:
-            make = partial(side_by_side, sets, measure, fact, what, none=none)
+            make = partial(side_by_side, sets, measure, fact, words, absence=absence)
             yield _Wanted(
-                f"{fact}-{measure.key}", fact, [point for each in sets for point in each], make
+                f"{fact}-{measure.key}",
+                fact,
+                [point for switched in sets for point in switched],
+                make,
             )
     for picture in ratio_figures(gpu_ratios(points)):
         yield _Wanted("gpus", "gpus", points, partial(_as_is, picture))
@@ -229,11 +240,11 @@ def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
         for frame in group
     ]
     variants = tuple(
-        dict.fromkeys(variant for own in variants_of if len(own) > 1 for variant in own)
+        dict.fromkeys(
+            variant for distinct in variants_of if len(distinct) > 1 for variant in distinct
+        )
     )
-    return [
-        [msgspec.structs.replace(frame, variants=variants) for frame in group] for group in framed
-    ]
+    return [[replace(frame, variants=variants) for frame in group] for group in framed]
 
 
 def _per_gpu(frame: Frame) -> Measure:
@@ -250,20 +261,22 @@ def _widest(frame: Frame) -> Measure:
 def _full(frame: Frame) -> bool:
     """Tell whether most series of the frame have more than one length."""
     xs = frame.xs
-    return 2 * sum(len(each) > 1 for each in xs.values()) > len(xs)
+    return 2 * sum(len(places) > 1 for places in xs.values()) > len(xs)
 
 
 def _cut(frame: Frame) -> Frame:
-    weights: dict[ChartSeries, tuple[int, float]] = {}
-    for point, series in frame.pairs:
-        many, most = weights.get(series, (0, 0.0))
-        weights[series] = many + 1, max(most, point.output_tokens_per_s or 0.0)
+    """Return the frame with as many series as can be told apart: those of the most points, then of
+    the most throughput."""
+    rates = by_key((series, point.output_tokens_per_s or 0.0) for point, series in frame.pairs)
+    ranked = sorted(
+        rates, key=lambda series: (len(rates[series]), max(rates[series])), reverse=True
+    )
     chosen: dict[ChartSeries, str] = {}
-    for series in sorted(weights, key=weights.__getitem__, reverse=True):
+    for series in ranked:
         if len(chosen) < MAX_LINES and len({*chosen.values(), series.variant}) <= len(SHAPES):
             chosen[series] = series.variant
-    if len(chosen) == len(weights):
+    if len(chosen) == len(rates):
         return frame
     cut = frame.only(lambda _, series: series in chosen)
-    words = join(cut.words, f"{len(chosen)} of {len(weights)} series", by=" · ")
-    return msgspec.structs.replace(cut, words=words)
+    words = join(cut.words, f"{len(chosen)} of {len(rates)} series", by=" · ")
+    return replace(cut, words=words)

@@ -123,12 +123,12 @@ def _names(rows: Sequence[Row]) -> list[str]:
     needed."""
     named = [f"{row.model.rpartition('/')[2]} {row.weights_dtype} on {row.machine}" for row in rows]
     for fact in ("tp", "pp", "dp", "ep", "engine", "kv_dtype", "context_tokens", "batch"):
-        more = [
+        longer = [
             f"{name} {_fact(fact, getattr(row, fact))}"
             for name, row in zip(named, rows, strict=True)
         ]
-        if len(set(more)) > len(set(named)):
-            named = more
+        if len(set(longer)) > len(set(named)):
+            named = longer
     # Rows that are equal in all that is shown would share a bar.
     return [clean(name) + "\u200b" * named[:index].count(name) for index, name in enumerate(named)]
 
@@ -149,7 +149,9 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
         where = clean(f"{row.gpus}×{gpu_name(row.gpu)}")
         model = clean(row.model.rpartition("/")[2])
         boxes[model, where].append(row)
-    longest = {place: max(row.max_context_tokens for row in own) for place, own in boxes.items()}
+    longest = {
+        place: max(row.max_context_tokens for row in rows_of) for place, rows_of in boxes.items()
+    }
     values = [
         {"model": model, "where": where, "tokens": tokens, "text": _short(tokens)}
         for (model, where), tokens in longest.items()
@@ -189,9 +191,11 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
         )
     )
     batches = sorted({row.batch for row in rows})
-    many = " or ".join(map(str, batches))
+    counts = " or ".join(map(str, batches))
     held = (
-        "tokens of one request" if batches == [1] else f"tokens of each of {many} requests at once"
+        "tokens of one request"
+        if batches == [1]
+        else f"tokens of each of {counts} requests at once"
     )
     size = {"width": max(240, 74 * len(machines)), "height": 44 * len(models)}
     return figure(
@@ -217,8 +221,8 @@ def _best_of(boxes: Collection[Sequence[Row]]) -> str:
     }
     facts |= dict.fromkeys(("tp", "pp", "dp", "ep"), "splits")
     differing = [
-        many
-        for fact, many in facts.items()
+        plural
+        for fact, plural in facts.items()
         for rows in boxes
         if len({getattr(row, fact) for row in rows}) > 1
     ]

@@ -152,7 +152,9 @@ def colour_by(
 ) -> alt.Color:
     """Give each name a colour, in their order. `options`: of its legend, which fewer names than
     `least` have not."""
-    scale = alt.Scale(domain=names, range=[shades[at % len(shades)] for at in range(len(names))])
+    scale = alt.Scale(
+        domain=names, range=[shades[number % len(shades)] for number in range(len(names))]
+    )
     legend = alt.Legend(title=None, **options) if len(names) >= least else None
     return alt.Color(f"{column}:N", scale=scale, legend=legend)
 

@@ -52,6 +52,13 @@ class Measure(msgspec.Struct, frozen=True):
         taken = self.take(point)
         return taken.value if isinstance(taken, Estimate) else taken
 
+    def values(self, points: Iterable[CellPoint]) -> Iterator[tuple[CellPoint, float]]:
+        """Yield the points that have a value, each with it."""
+        for point in points:
+            value = self.of(point)
+            if value is not None:
+                yield point, value
+
 
 def _drop_bunched(stat: Estimate | None) -> Estimate | None:
     """Drop a time where most tokens arrived together: no time between them was seen, and 0 is not

@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -38,13 +38,13 @@ def switches(points: Sequence[CellPoint], fact: Fact) -> list[list[CellPoint]]:
     Of prefixes, input lengths that nearly are the same are taken to be.
     """
     groups = by_key((alike(point, fact, "near_input", "near_output"), point) for point in points)
-    result = []
+    sets = []
     for group in groups.values():
         for base in _group_by_length(group, fact != "prefix"):
             chosen = {FACTS[fact](point): point for point in reversed(base)}
             if len(chosen) > 1:
-                result.append([chosen[value] for value in sorted(chosen)])
-    return result
+                sets.append([chosen[value] for value in sorted(chosen)])
+    return sets
 
 
 def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
@@ -54,54 +54,60 @@ def more_gpus(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint]]:
     groups: dict[Any, dict[tuple[int, str], CellPoint]] = defaultdict(dict)
     for point in points:
         if point.setup.gpus:
-            groups[alike(point, "gpus", "parallel")].setdefault(
-                (point.setup.gpus, point.setup.parallel), point
-            )
-    result = []
+            size = point.setup.gpus, point.setup.parallel
+            groups[alike(point, "gpus", "parallel")].setdefault(size, point)
+    pairs = []
     for group in groups.values():
-        for (few, split), point in group.items():
-            larger: dict[str, tuple[int, CellPoint]] = {}
-            for (many, other), more in sorted(group.items(), key=lambda entry: entry[0]):
-                kinds = _further(split, other)
-                if many > few and kinds is not None:
-                    larger.setdefault(kinds, (many, more))
-            result += [(point, more) for _, more in larger.values()]
-    return result
+        ordered = sorted(group.items(), key=lambda entry: entry[0])
+        for (gpus, split), point in group.items():
+            larger: dict[str, CellPoint] = {}
+            for (count, larger_split), candidate in ordered:
+                kind = _further(split, larger_split)
+                if count > gpus and kind is not None:
+                    larger.setdefault(kind, candidate)
+            pairs += [(point, candidate) for candidate in larger.values()]
+    return pairs
 
 
-def _further(split: str, other: str) -> str | None:
-    """Return the kind of split in which `other` differs; "" where nothing is told of either, None
+def _further(split: str, larger: str) -> str | None:
+    """Return the kind of split in which `larger` differs; "" where nothing is told of either, None
     where they differ in more. Experts are dealt out as the rest is.
     """
-    splits, other_splits = (dict(_SPLIT.findall(text)) for text in (split, other))
-    if bool(splits) != bool(other_splits):
+    ways, larger_ways = (dict(_SPLIT.findall(text)) for text in (split, larger))
+    if bool(ways) != bool(larger_ways):
         return None
     kinds = {
         kind
-        for kind in (*splits, *other_splits)
-        if splits.get(kind, "1") != other_splits.get(kind, "1")
-    } - {"ep"}
+        for kind in (*ways, *larger_ways)
+        if kind != "ep" and ways.get(kind, "1") != larger_ways.get(kind, "1")
+    }
     return "".join(kinds) if len(kinds) < 2 else None
 
 
 def _group_by_length(group: Sequence[CellPoint], exactly: bool) -> list[list[CellPoint]]:
     sets: list[list[CellPoint]] = []
     for point in group:
-        for known in sets:
-            if _near(known[0].demand.input_tokens, point.demand.input_tokens, exactly) and _near(
-                known[0].demand.output_tokens, point.demand.output_tokens, exactly
-            ):
-                known.append(point)
-                break
-        else:
+        near = (base for base in sets if _is_near(base[0], point, exactly))
+        base = next(near, None)
+        if base is None:
             sets.append([point])
+        else:
+            base.append(point)
     return sets
 
 
-def _near(a: int | None, b: int | None, exactly: bool) -> bool:
-    if a is None or b is None or exactly:
-        return a == b
-    return abs(a - b) <= NEAR * max(a, b)
+def _is_near(a: CellPoint, b: CellPoint, exactly: bool) -> bool:
+    """Tell whether the lengths of two points are the same."""
+    for length, other_length in (
+        (a.demand.input_tokens, b.demand.input_tokens),
+        (a.demand.output_tokens, b.demand.output_tokens),
+    ):
+        if length is None or other_length is None or exactly:
+            if length != other_length:
+                return False
+        elif abs(length - other_length) > NEAR * max(length, other_length):
+            return False
+    return True
 
 
 class Ratio(msgspec.Struct, frozen=True):
@@ -126,34 +132,37 @@ def gpu_ratios(points: Sequence[CellPoint]) -> list[Ratio]:
     """
     groups: dict[Any, dict[str, CellPoint]] = defaultdict(dict)
     for point in points:
-        if not point.setup.gpu:
-            continue
-        groups[alike(point, "gpu", "version")].setdefault(point.setup.gpu, point)
+        if point.setup.gpu:
+            groups[alike(point, "gpu", "version")].setdefault(point.setup.gpu, point)
     wins: dict[tuple[str, str], float] = defaultdict(float)
     for group in groups.values():
         for a, b in itertools.permutations(group.values(), 2):
             if a.output_tokens_per_s and b.output_tokens_per_s:
-                wins[a.setup.gpu, b.setup.gpu] += math.log(
-                    a.output_tokens_per_s / b.output_tokens_per_s
-                )
-    result = []
-    for group in groups.values():
-        for (over, under), sum_log in wins.items():
-            if (
-                sum_log < 0
-                or over not in group
-                or under not in group
-                or (sum_log == 0 and over > under)
-            ):
-                continue
-            for measure in (OUTPUT, TTFT, pace((group[over], group[under])), E2E):
-                if is_unsettled(group[over], measure) or is_unsettled(group[under], measure):
-                    continue
-                much, less = measure.of(group[over]), measure.of(group[under])
-                if much and less and much > 0 and less > 0:
-                    times = much / less if measure.better == "higher" else less / much
-                    result.append(Ratio(group[over], group[under], measure, times))
-    return result
+                log_ratio = math.log(a.output_tokens_per_s / b.output_tokens_per_s)
+                wins[a.setup.gpu, b.setup.gpu] += log_ratio
+    better = [
+        pair
+        for pair, sum_log in wins.items()
+        if sum_log > 0 or (sum_log == 0 and pair[0] <= pair[1])
+    ]
+    return [
+        ratio
+        for group in groups.values()
+        for over, under in better
+        if over in group and under in group
+        for ratio in _ratios(group[over], group[under])
+    ]
+
+
+def _ratios(over: CellPoint, under: CellPoint) -> Iterator[Ratio]:
+    """Yield the ratios of two cells, by each measure that is settled."""
+    for measure in (OUTPUT, TTFT, pace((over, under)), E2E):
+        if is_unsettled(over, measure) or is_unsettled(under, measure):
+            continue
+        value, base = measure.of(over), measure.of(under)
+        if value and base and value > 0 and base > 0:
+            times = value / base if measure.better == "higher" else base / value
+            yield Ratio(over, under, measure, times)
 
 
 def has_unsettled(ratios: Iterable[Ratio]) -> bool:
@@ -172,17 +181,16 @@ def lightest(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _take_end(ratios: Sequence[Ratio], sign: Literal[1, -1]) -> list[Ratio]:
-    tops: dict[Any, tuple[bool, float]] = {}
-
     def place(ratio: Ratio) -> tuple[bool, float]:
         return not has_unsettled([ratio]), sign * ratio.over.load
 
-    def sweep(ratio: Ratio) -> tuple[Any, ...]:
-        return ratio.under.setup.gpu, *alike(ratio.over, "load")
+    sweeps = by_key((_sweep(ratio), place(ratio)) for ratio in ratios)
+    ends = {sweep: max(places) for sweep, places in sweeps.items()}
+    return [ratio for ratio in ratios if place(ratio) == ends[_sweep(ratio)]]
 
-    for ratio in ratios:
-        tops[sweep(ratio)] = max(tops.get(sweep(ratio), place(ratio)), place(ratio))
-    return [ratio for ratio in ratios if place(ratio) == tops[sweep(ratio)]]
+
+def _sweep(ratio: Ratio) -> tuple[Any, ...]:
+    return ratio.under.setup.gpu, *alike(ratio.over, "load")
 
 
 def interval_words(ratios: Iterable[Ratio]) -> str:
@@ -228,7 +236,7 @@ class Effect(msgspec.Struct, frozen=True):
     @property
     def percent(self) -> str:
         """`26 % (21–31)`: by how much the value is above or below the other."""
-        bounds = sorted(abs(100 * (each - 1)) for each in (self.low, self.high))
+        bounds = sorted(abs(100 * (end - 1)) for end in (self.low, self.high))
         return f"{_two(abs(100 * (self.ratio - 1)))}% ({_two(bounds[0])}–{_two(bounds[1])})"
 
     @property
@@ -255,22 +263,23 @@ def effect(a: CellPoint, b: CellPoint, measure: Measure) -> Effect | None:
     """
     if is_unsettled(a, measure) or is_unsettled(b, measure) or a.failed or b.failed:
         return None
-    of_a, of_b = measure.of(a), measure.of(b)
-    if not of_a or not of_b or of_a <= 0 or of_b <= 0:
+    value, base = measure.of(a), measure.of(b)
+    if not value or not base or value <= 0 or base <= 0:
         return None
-    known = contrast(_side(b, measure), _side(a, measure), measure.key)
+    margins = contrast(_side(b, measure), _side(a, measure), measure.key)
     # Of two simulations that were asked the same, drawn by one seed, no chance is in what they
     # differ by.
     draws = [point.basis.draw for point in (a, b) if point.basis is not None]
-    simulated, alike = len(draws) == 2, len(draws) == 2 and draws[0] == draws[1]
-    if known.model is not None and (alike or (simulated and known.sampling is None)):
-        reaches = [known.model]
-    elif known.sampling is None:
+    simulated = len(draws) == 2
+    drawn_alike = simulated and draws[0] == draws[1]
+    if margins.model is not None and (drawn_alike or (simulated and margins.sampling is None)):
+        reaches = [margins.model]
+    elif margins.sampling is None:
         return None
     else:
-        reaches = [known.sampling, known.model or known.sampling]
-    widest = max(each[0] for each in reaches), max(each[1] for each in reaches)
-    return Effect(of_a / of_b, *bounds(of_a / of_b, widest))
+        reaches = [margins.sampling, margins.model or margins.sampling]
+    widest = max(lower for lower, _ in reaches), max(upper for _, upper in reaches)
+    return Effect(value / base, *bounds(value / base, widest))
 
 
 def _side(point: CellPoint, measure: Measure) -> Side:
@@ -290,5 +299,5 @@ def _side(point: CellPoint, measure: Measure) -> Side:
         return Side(None, None, bases)
     if stat is None or stat.which == "rate":
         stat = point.e2e if point.kind == "concurrency" else None
-    each = SUMS.get(measure.key, OTHER_SUMS) * stat.by_spread if stat is not None else 0.0
-    return Side((each, each), None, bases)
+    margin = SUMS.get(measure.key, OTHER_SUMS) * stat.by_spread if stat is not None else 0.0
+    return Side((margin, margin), None, bases)

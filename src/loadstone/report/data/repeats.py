@@ -61,8 +61,8 @@ def _merge_estimates(stats: Sequence[Estimate | None]) -> Estimate | None:
         error = stdev(map(math.log, values)) / math.sqrt(len(values))
         between = float(stdtrit(len(values) - 1, 0.975)) * error
         reaches = [stat.reach for stat in present if stat.reach is not None]
-        below, above = pooled(reaches or [(0.0, 0.0)])
-        margin = math.hypot(between, below), math.hypot(between, above)
+        lower, upper = pooled(reaches or [(0.0, 0.0)])
+        margin = math.hypot(between, lower), math.hypot(between, upper)
     medians = {
         name: reduce_known(median, (getattr(stat, name) for stat in present))
         for name in ("mean", "std", "p90", "p99")

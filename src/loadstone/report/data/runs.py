@@ -42,7 +42,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[StoredRun], list[str]]:
 
 def _folders(path: Path) -> Iterable[Path]:
     files = (list(path.glob("*/run.json")) or path.glob("*/*/run.json")) if path.is_dir() else []
-    folders = sorted(each.parent for each in files)  # of a study's cells, each has a folder of runs
+    folders = sorted(file.parent for file in files)  # of a study's cells, each has a folder of runs
     if not folders:
         raise InputError(
             f"{path}: neither a run folder nor a folder of run folders; give one, or other tools'"

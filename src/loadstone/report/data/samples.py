@@ -167,7 +167,7 @@ def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
 def _reduce(cells: int) -> list[int]:
     """Return cells whose distributions are drawn: all, or some spread evenly over the sweep, its
     ends among them."""
-    return [int(at) for at in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()]
+    return [int(number) for number in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()]
 
 
 def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
@@ -179,8 +179,8 @@ def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
         "TPOT": arrays.tpot_s(done),
         "E2E": done["last"] - begin,
     }
-    for metric, each in values.items():
-        present = np.sort(arrays.drop_missing(each))
+    for metric, times_s in values.items():
+        present = np.sort(arrays.drop_missing(times_s))
         n = len(present)
         if not n:
             continue
@@ -210,20 +210,20 @@ def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Ite
     def up_to(times: Floats) -> Floats:
         """Count the times that were past, as the mean over each bin: from its integral up to every
         edge."""
-        known = np.sort(arrays.drop_missing(times))
-        past = np.searchsorted(known, edges, side="right")
-        integral = past * edges - np.concatenate([[0.0], np.cumsum(known)])[past]
+        past_s = np.sort(arrays.drop_missing(times))
+        past = np.searchsorted(past_s, edges, side="right")
+        integral = past * edges - np.concatenate([[0.0], np.cumsum(past_s)])[past]
         return np.asarray(np.diff(integral) / width_s)
 
     sent, begun, ended = up_to(rows["sent"]), up_to(rows["first"]), up_to(over)
-    at = ((edges[:-1] + edges[1:]) / 2).tolist()
-    yield Track("requests", "under way", at, (sent - ended).clip(0).tolist())
+    middles = ((edges[:-1] + edges[1:]) / 2).tolist()
+    yield Track("requests", "under way", middles, (sent - ended).clip(0).tolist())
     if not np.isnan(rows["first"]).all():
         never = up_to(np.where(np.isnan(rows["first"]), over, np.nan))
         yield Track(
-            "requests", "before their first token", at, (sent - begun - never).clip(0).tolist()
+            "requests", "before their first token", middles, (sent - begun - never).clip(0).tolist()
         )
-    yield Track("output tok/s", "arrived", at, (tokens / width_s).tolist())
+    yield Track("output tok/s", "arrived", middles, (tokens / width_s).tolist())
 
 
 def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
@@ -242,8 +242,8 @@ def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
         "waiting": ("requests", "waiting, says the server", 1.0),
         "kv_usage": ("KV cache (%)", "says the server", 100.0),
     }
-    for key, known in GAUGES.items():
-        plain = next((name for name in known if "{" not in name and (names == name).any()), None)
+    for key, names_of in GAUGES.items():
+        plain = next((name for name in names_of if "{" not in name and (names == name).any()), None)
         if plain is not None:
             panel, spoken, scale = shown[key]
             yield from _series(panel, spoken, times, values * scale, fine & (names == plain), edges)
@@ -260,11 +260,11 @@ def _series(
     runs stay small."""
     if not wanted.any():
         return
-    at, inverse = np.unique(times[wanted], return_inverse=True)
+    moments, inverse = np.unique(times[wanted], return_inverse=True)
     total: NDArray[Any] = np.bincount(inverse, weights=values[wanted])
     if panel.startswith("KV"):
         total = total / np.bincount(inverse)
-    box = _bin(at, edges)
+    box = _bin(moments, edges)
     count = np.bincount(box, minlength=len(edges) - 1)
     mean = np.bincount(box, weights=total, minlength=len(edges) - 1)[count > 0] / count[count > 0]
     middles = ((edges[:-1] + edges[1:]) / 2)[count > 0]

@@ -123,10 +123,12 @@ def throughput(metrics: Metrics, window: Window, name: RateName, kind: LoadKind)
     low, high = rate_interval(metrics, name, window)
     sampling, model, level = reach(value, low, high), predicted_rate(metrics, kind), "95%"
     if model is not None:
-        below, above = map(math.hypot, model, (each * Z80 / Z95 for each in sampling or (0.0, 0.0)))
-        (low, high), level = bounds(value, (below, above)), PREDICTED
-    known = low is not None and high is not None
-    made = Estimate(value=value, which="rate", low=low, high=high, level=level if known else None)
+        lower, upper = map(
+            math.hypot, model, (margin * Z80 / Z95 for margin in sampling or (0.0, 0.0))
+        )
+        (low, high), level = bounds(value, (lower, upper)), PREDICTED
+    bounded = low is not None and high is not None
+    made = Estimate(value=value, which="rate", low=low, high=high, level=level if bounded else None)
     return msgspec.structs.replace(made, sampling_margin=sampling, model_margin=model)
 
 

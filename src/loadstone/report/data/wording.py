@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from loadstone.core.text import excerpt
 
 
-def requests_a(what: str, counts: Iterable[int | None]) -> str:
+def requests_a(noun: str, counts: Iterable[int | None]) -> str:
     """Write `500 requests a point`, or `300 to 500 …`; empty where no count is known."""
-    known = [many for many in counts if many]
-    if not known:
+    positive = [count for count in counts if count]
+    if not positive:
         return ""
-    least, most = f"{min(known):,}", f"{max(known):,}"
-    return f"{least if least == most else f'{least} to {most}'} requests a {what}"
+    low, high = f"{min(positive):,}", f"{max(positive):,}"
+    return f"{low if low == high else f'{low} to {high}'} requests a {noun}"
 
 
 def join(*parts: str | None, by: str = ", ") -> str:

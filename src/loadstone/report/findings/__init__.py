@@ -33,16 +33,18 @@ def observations(points: Sequence[CellPoint]) -> list[Sentence]:
         point for point in points if point.setup.source == "simulated" and id(point) not in quiet
     ]
     sentences = _observe([point for point in points if point.setup.source != "simulated"])
-    sentences += [replace(each, predicted=True) for each in _observe(simulated)]
+    sentences += [replace(sentence, predicted=True) for sentence in _observe(simulated)]
     return list({sentence.whole: sentence for sentence in sentences}.values())
 
 
 def find_silent(points: Sequence[CellPoint]) -> list[CellPoint]:
     """Return simulated points beside which others of the same model and workload stand: nothing is
     said of these."""
-    known = {_question(point) for point in points if point.setup.source != "simulated"}
+    questions = {_question(point) for point in points if point.setup.source != "simulated"}
     return [
-        point for point in points if point.setup.source == "simulated" and _question(point) in known
+        point
+        for point in points
+        if point.setup.source == "simulated" and _question(point) in questions
     ]
 
 

@@ -68,15 +68,19 @@ def answer(points: Sequence[CellPoint]) -> Headline | None:
         return None
     frame = max(
         groups,
-        key=lambda each: (each.mode == "online", len(set(_names(each.points))), len(each.points)),
+        key=lambda group: (
+            group.mode == "online",
+            len(set(_names(group.points))),
+            len(group.points),
+        ),
     )
     sentences = list(islice(_sentences(frame), MOST)) or list(_describe_alone(frame))
-    sentences = [spell(each, long=True) for each in sentences]
+    sentences = [spell(sentence, long=True) for sentence in sentences]
     return Headline(
         sentences,
         work(frame.points[0]),
         not measured,
-        len({work(each.points[0]) for each in groups}) - 1,
+        len({work(group.points[0]) for group in groups}) - 1,
         frame,
     )
 
@@ -105,7 +109,8 @@ def _sentences(frame: Frame) -> Iterator[str]:
         yield from _best(met, DOLLARS, f"Cheapest output tokens{within}")
     yield from _best(met, throughput, f"Most {throughput.noun}{within}")
     yield from _crossover(frame)
-    lightest = [point for point in points if point.load == min(each.load for each in points)]
+    load = min(point.load for point in points)
+    lightest = [point for point in points if point.load == load]
     yield from _best(lightest, TPOT, "Shortest time per token (TPOT)")
     yield from _best(lightest, TTFT, "Soonest first token (TTFT)")
 
@@ -142,7 +147,7 @@ def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[
         return
     first, *rest = ranked
     names = setups(ranked)
-    gaps = [effect(first, other, measure) for other in rest]
+    gaps = [effect(first, rival, measure) for rival in rest]
     level = [
         name for name, gap in zip(names[1:], gaps, strict=True) if gap is None or not gap.clear
     ]
@@ -155,8 +160,8 @@ def _best(points: Sequence[CellPoint], measure: Measure, goal: str) -> Iterator[
     if not level and gaps[0] is not None:
         text += f", {gaps[0].words} {'below' if sign > 0 else 'above'} {names[1]}"
     elif level:
-        more = f" and {len(level) - 1} more" if len(level) > 1 else ""
-        text += f", not clearly {'below' if sign > 0 else 'above'} {level[0]}{more}"
+        rest_of = f" and {len(level) - 1} more" if len(level) > 1 else ""
+        text += f", not clearly {'below' if sign > 0 else 'above'} {level[0]}{rest_of}"
     yield f"{text}{doubt([first, rest[0]])}."
 
 
@@ -164,9 +169,11 @@ def _crossover(frame: Frame) -> Iterator[str]:
     """Say who has the most throughput up to which load, where that changes."""
     _, wins = contests(frame, frame.points, OUTPUT, without=())
     named = zip(setups([win.first for win in wins]), wins, strict=True)
-    held = [(name, [win.x for _, win in own]) for name, own in groupby(named, key=itemgetter(0))]
+    held = [
+        (name, [win.x for _, win in stretch]) for name, stretch in groupby(named, key=itemgetter(0))
+    ]
     if 1 < len(held) < MOST and len(dict.fromkeys(name for name, _ in held)) == len(held):
-        parts = [f"{name} at {spans(own)}" for name, own in held]
+        parts = [f"{name} at {spans(stretch)}" for name, stretch in held]
         gaps = [b[0] / a[-1] for (_, a), (_, b) in pairwise(held) if a[-1]]
         near = (
             f" (nobody clearly between {held[0][1][-1]:g} and {held[1][1][0]:g})"
@@ -196,7 +203,7 @@ def explain_intervals(sentences: Sequence[Sentence], points: Sequence[CellPoint]
         ),
         (
             "of predictions: 80%, the model's error"
-            if any(each.predicted for each in sentences)
+            if any(sentence.predicted for sentence in sentences)
             else ""
         ),
     ]

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT, Frame, Measure, knee, load_label
 from loadstone.report.data.points import CellPoint
-from loadstone.report.data.series import ChartSeries
 from loadstone.report.data.wording import join
 from loadstone.report.findings.sentence import Sentence, doubt, setups, warn, work
 
@@ -42,59 +41,60 @@ FLAT = 0.25
 FOLLOWS = 0.7
 
 
-def bottlenecks(frame: Frame) -> Iterable[Sentence]:
+def bottlenecks(frame: Frame) -> Iterator[Sentence]:
     """Say for each series of a sweep its knee, capacity and SLO; where it stops growing, and why;
     and how near its lightest load is to the roofline.
     """
     if frame.axis != "load":
         return
-    lines: dict[tuple[str, ChartSeries], list[CellPoint]] = defaultdict(list)
     names = setups(frame.points, without=("parallel",))
-    for name, (point, series) in zip(names, frame.pairs, strict=True):
-        lines[join(name, point.setup.parallel, series.run), series].append(point)
+    lines = by_key(
+        ((join(name, point.setup.parallel, series.run), series), point)
+        for name, (point, series) in zip(names, frame.pairs, strict=True)
+    )
     for (name, _), points in lines.items():
         if points[0].setup.engine == "timing server":
             continue  # nothing bounds it but its fixed times
         points.sort(key=lambda point: point.load)
-        context = work(points[0])
-        if len(points) > 1 and points[0].kind != "burst" and (parts := capacity(points)):
-            text = f"{name}: {'; '.join(parts)}{warn(points)}."
-            yield Sentence(text=text, kind="capacity", about=frame.section, context=context)
-        if points[0].kind == "rate":
-            continue
-        stop = _stop(points)
-        if stop is not None:
-            before, after = stop
-            grows = (after.output_tokens_per_s or 0.0) > STILL * (before.output_tokens_per_s or 0.0)
-            text = (
-                f"{name}: output throughput"
-                f" {'hardly grows beyond' if grows else 'stops growing at'} "
-                f"{load_label(before)} ({show_number(before.output_tokens_per_s, 4)} tok/s; "
-                f"{show_number(after.output_tokens_per_s, 4)} at {after.load:g}), limited by "
-                f"{limit(before, after)}"
-                f"{warn(point for point in points if point.load >= before.load)}."
+        for kind, text in _describe_sweep(points):
+            yield Sentence(
+                text=f"{name}: {text}.", kind=kind, about=frame.section, context=work(points[0])
             )
-            yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
-        first = points[0]
-        if first.roofline.tpot_s and first.tpot is not None:
-            text = (
-                f"{name}:"
-                f" {_compare_roofline(first, first.roofline.tpot_s, first.tpot.value)}"
-                f"{doubt([first])}."
-            )
-            yield Sentence(text=text, kind="light", about=frame.section, context=context)
-        gains = [gain for _, _, gain in _gains(points)]
-        if stop is None and len(gains) > 1 and min(gains) > FREE:
-            last = points[-1]
-            text = (
-                f"{name}: output throughput grows with the load all the way"
-                f" ({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to"
-                f" {show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about"
-                " as long with more requests in them, so they are not bound by compute but by a"
-                " fixed cost of each step: reading the weights (memory bandwidth), or host"
-                f" time{warn(points)}."
-            )
-            yield Sentence(text=text, kind="bottleneck", about=frame.section, context=context)
+
+
+def _describe_sweep(points: Sequence[CellPoint]) -> Iterator[tuple[str, str]]:
+    """Yield (kind, text) of what one series shows, its lightest load first."""
+    first, last = points[0], points[-1]
+    carried = capacity(points)
+    if len(points) > 1 and first.kind != "burst" and carried:
+        yield "capacity", f"{'; '.join(carried)}{warn(points)}"
+    if first.kind == "rate":
+        return
+    stop = _stop(points)
+    if stop is not None:
+        peak, heavier = stop
+        grows = (heavier.output_tokens_per_s or 0.0) > STILL * (peak.output_tokens_per_s or 0.0)
+        yield (
+            "bottleneck",
+            f"output throughput {'hardly grows beyond' if grows else 'stops growing at'} "
+            f"{load_label(peak)} ({show_number(peak.output_tokens_per_s, 4)} tok/s; "
+            f"{show_number(heavier.output_tokens_per_s, 4)} at {heavier.load:g}), limited by "
+            f"{limit(peak, heavier)}{warn(point for point in points if point.load >= peak.load)}",
+        )
+    if first.roofline.tpot_s and first.tpot is not None:
+        comparison = _compare_roofline(first, first.roofline.tpot_s, first.tpot.value)
+        yield "light", f"{comparison}{doubt([first])}"
+    gains = [gain for _, _, gain in _gains(points)]
+    if stop is None and len(gains) > 1 and min(gains) > FREE:
+        yield (
+            "bottleneck",
+            "output throughput grows with the load all the way"
+            f" ({show_number(first.output_tokens_per_s, 4)} tok/s at {first.load:g} to"
+            f" {show_number(last.output_tokens_per_s, 4)} at {last.load:g}): steps take about"
+            " as long with more requests in them, so they are not bound by compute but by a"
+            " fixed cost of each step: reading the weights (memory bandwidth), or host"
+            f" time{warn(points)}",
+        )
 
 
 def capacity(points: Sequence[CellPoint]) -> list[str]:
@@ -102,18 +102,18 @@ def capacity(points: Sequence[CellPoint]) -> list[str]:
     its most throughput and its knee; nothing where no throughput is known. `points`: lightest load
     first.
     """
-    known = [point for point in points if point.output_tokens_per_s and not point.failed]
-    if len(known) < 2:
+    served = [point for point in points if point.output_tokens_per_s and not point.failed]
+    if len(served) < 2:
         return []
-    most = max(known, key=lambda point: point.output_tokens_per_s or 0.0)
-    bend = knee(known)
+    peak = max(served, key=lambda point: point.output_tokens_per_s or 0.0)
+    bend = knee(served)
     parts = [
         _describe_slo(points),
-        f"most throughput at {load_label(most)} ({_describe(most)})",
+        f"most throughput at {load_label(peak)} ({_describe(peak)})",
         (
             f"knee, from where latency grows faster than throughput, at {load_label(bend)}"
             f" ({_describe(bend)})"
-            if bend is not None and bend is not most
+            if bend is not None and bend is not peak
             else ""
         ),
     ]
@@ -149,19 +149,22 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
     return f"{where}, not at {fails.load:g}{share}"
 
 
-def _gains(points: Sequence[CellPoint]) -> list[tuple[CellPoint, CellPoint, float]]:
-    steps = [(a, b) for a, b in itertools.pairwise(points) if a.load < b.load]
-    return [(a, b, gain) for a, b in steps if (gain := _slope(a, b, OUTPUT)) is not None]
+def _gains(points: Sequence[CellPoint]) -> Iterator[tuple[CellPoint, CellPoint, float]]:
+    """Yield neighbouring loads, and the power of the load by which throughput grows there."""
+    for lighter, heavier in itertools.pairwise(points):
+        gain = _slope(lighter, heavier, OUTPUT) if lighter.load < heavier.load else None
+        if gain is not None:
+            yield lighter, heavier, gain
 
 
 def _stop(points: Sequence[CellPoint]) -> tuple[CellPoint, CellPoint] | None:
     """Find the last load up to which throughput grew, and the next; a pause in growth is not its
     end."""
-    for before, after, gain in _gains(points):
-        level = REST * (before.output_tokens_per_s or 0.0)
-        later = (point.output_tokens_per_s or 0.0 for point in points if point.load > before.load)
-        if gain < GAIN and not any(much > level for much in later):
-            return before, after
+    for lighter, heavier, gain in _gains(points):
+        level = REST * (lighter.output_tokens_per_s or 0.0)
+        rates = (point.output_tokens_per_s or 0.0 for point in points if point.load > lighter.load)
+        if gain < GAIN and max(rates) <= level:
+            return lighter, heavier
     return None
 
 
@@ -199,11 +202,11 @@ def _prefills_s(point: CellPoint) -> float | None:
     return (point.load - 1) * point.ttft.value / (point.demand.output_tokens - 1)
 
 
-def limit(before: CellPoint, after: CellPoint) -> str:
+def limit(lighter: CellPoint, heavier: CellPoint) -> str:
     """Name the resource that is lacking, with the evidence: the engine's metrics first, then the
     hardware's use; if only latencies are known, what they leave open.
     """
-    server, light = after.cells[0].server, after.roofline
+    server, light = heavier.cells[0].server, heavier.roofline
     running = server.running.mean if server is not None and server.running is not None else None
     waiting = server.waiting.mean if server is not None and server.waiting is not None else None
     usage = server.kv_usage.max if server is not None and server.kv_usage is not None else None
@@ -213,7 +216,7 @@ def limit(before: CellPoint, after: CellPoint) -> str:
         return f"KV room: the cache is {show_share(usage)} full while {waiting:,.0f} requests wait"
     if preempted is not None and preempted > 0:
         return f"KV room: {preempted:,.0f} requests were preempted"
-    if queued and usage is not None and after.load > 1.1 * ((running or 0.0) + 1):
+    if queued and usage is not None and heavier.load > 1.1 * ((running or 0.0) + 1):
         return (
             f"slots: {waiting:,.0f} requests wait and {running or 0:,.0f} run though the KV cache"
             f" is at most {show_share(usage)} full; see the engine's limit on sequences (or its"
@@ -224,12 +227,12 @@ def limit(before: CellPoint, after: CellPoint) -> str:
         if mfu >= mbu / 2:
             return f"prefill compute: MFU is {show_share(mfu)}"
         return f"decode bandwidth: MBU is {show_share(mbu)}"
-    ttft, tpot = _slope(before, after, TTFT), _slope(before, after, TPOT)
+    ttft, tpot = _slope(lighter, heavier, TTFT), _slope(lighter, heavier, TPOT)
     if ttft is not None and tpot is not None:
         if tpot < FLAT and ttft > FOLLOWS:
             times = (
-                after.ttft.value / before.ttft.value
-                if before.ttft is not None and after.ttft is not None
+                heavier.ttft.value / lighter.ttft.value
+                if lighter.ttft is not None and heavier.ttft is not None
                 else 1.0
             )
             waits = (

@@ -49,11 +49,11 @@ def leaders(frame: Frame) -> Iterable[Sentence]:
     out."""
     measures = (OUTPUT,) if frame.offline else (OUTPUT, TTFT, TPOT, E2E)
     groups = by_key((point.setup.hardware, point) for point in frame.points)
-    if len(groups) > 1 and all(len(_names(own)) == 1 for own in groups.values()):
+    if len(groups) > 1 and all(len(_names(peers)) == 1 for peers in groups.values()):
         return  # one engine on several machines: ratios say that
-    for hardware, own in groups.items():
+    for hardware, peers in groups.items():
         for measure in measures:
-            contest = _contest(frame, own, measure)
+            contest = _contest(frame, peers, measure)
             if contest is not None:
                 where = f"On {hardware}" if hardware else "Here"
                 text, workload = contest
@@ -79,23 +79,22 @@ class Win(NamedTuple):
 
 def _contest(frame: Frame, group: Sequence[CellPoint], measure: Measure) -> tuple[str, str] | None:
     """Say who wins where, and for which model and workload."""
-    at, wins = contests(frame, group, measure)
+    xs, wins = contests(frame, group, measure)
     if not wins:
         return None
-    xs = at
     best = "highest" if measure.better == "higher" else "lowest"
     side = "above" if measure.better == "higher" else "below"
     unit = " requests/s" if frame.axis == "load" and group[0].kind == "rate" else ""
     clauses = []
     for number, winner in enumerate(dict.fromkeys(win.name for win in wins)):
-        own = [win for win in wins if win.name == winner]
+        won = [win for win in wins if win.name == winner]
         head = f"{winner} has the {best} {measure.noun}" if number == 0 else winner
         place = (
             f"at every {frame.axis_word} measured ({spans(xs)}{unit})"
-            if len(own) == len(xs) > 1
-            else f"at {frame.axis_word} {ranges([win.x for win in own], xs)}{unit}"
+            if len(won) == len(xs) > 1
+            else f"at {frame.axis_word} {ranges([win.x for win in won], xs)}{unit}"
         )
-        clauses.append(f"{head} {place}, {_sizes(own, measure, side)}")
+        clauses.append(f"{head} {place}, {_sizes(won, measure, side)}")
     left = [x for x in xs if x not in {win.x for win in wins}]
     if left:
         clauses.append(f"the first two cannot be told apart at {ranges(left, xs)}")
@@ -119,18 +118,20 @@ def contests(
     `without`: facts in which the group does not differ.
     """
     sign = 1 if measure.better == "lower" else -1
-    at = {
-        x: each
-        for x, each in sorted(entries(frame, group, measure, without).items())
-        if len(each) > 1
+    contested = {
+        x: entrants
+        for x, entrants in sorted(entries(frame, group, measure, without).items())
+        if len(entrants) > 1
     }
     wins: list[Win] = []
-    for x, each in at.items():
-        (_, name, first), (_, other, second), *_ = sorted(each, key=lambda entry: sign * entry[0])
+    for x, entrants in contested.items():
+        (_, name, first), (_, rival, second), *_ = sorted(
+            entrants, key=lambda entry: sign * entry[0]
+        )
         lead = effect(first, second, measure)
         if lead is not None and lead.clear:
-            wins.append(Win(x, name, lead, first, other, second))
-    return list(at), wins
+            wins.append(Win(x, name, lead, first, rival, second))
+    return list(contested), wins
 
 
 def entries(
@@ -158,13 +159,13 @@ def entries(
     }
 
 
-def _sizes(own: Sequence[Win], measure: Measure, side: str) -> str:
+def _sizes(wins: Sequence[Win], measure: Measure, side: str) -> str:
     """Return effect and interval: of the one load, or of the smallest and the largest lead."""
-    ranked = sorted(own, key=lambda win: abs(win.effect.ratio - 1))
-    least, most = ranked[0], ranked[-1]
-    if least is most:
-        return f"{value(most.first, measure)}, {most.effect.words} {side} {most.other}"
-    ends = (f"{win.effect.words} {side} {win.other} at {win.x:g}" for win in (least, most))
+    ranked = sorted(wins, key=lambda win: abs(win.effect.ratio - 1))
+    smallest, largest = ranked[0], ranked[-1]
+    if smallest is largest:
+        return f"{value(largest.first, measure)}, {largest.effect.words} {side} {largest.other}"
+    ends = (f"{win.effect.words} {side} {win.other} at {win.x:g}" for win in (smallest, largest))
     return f"from {' to '.join(ends)}"
 
 
@@ -179,9 +180,9 @@ def peaks(frame: Frame) -> Iterable[Sentence]:
         return
     contests = [("", ranked)]
     for hardware in dict.fromkeys(point.setup.hardware for point in ranked):
-        own = [point for point in ranked if point.setup.hardware == hardware]
-        if own[0] is not ranked[0] and len(own) > 1:
-            contests.append((f" on {hardware}", own))
+        local = [point for point in ranked if point.setup.hardware == hardware]
+        if local[0] is not ranked[0] and len(local) > 1:
+            contests.append((f" on {hardware}", local))
     for where, entered in contests:
         head = f"Highest {frame.mode} throughput{where}{f' ({meets})' if meets else ''}"
         context = work(frame.points[0])
@@ -227,10 +228,10 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
         return
     first, second, *_ = least
     names = setups(least)
-    effects = [effect(first, other, DOLLARS) for other in least[1:]]
+    effects = [effect(first, rival, DOLLARS) for rival in least[1:]]
     unclear = [
-        other
-        for other, difference in zip(least[1:], effects, strict=True)
+        rival
+        for rival, difference in zip(least[1:], effects, strict=True)
         if difference is None or not difference.clear
     ]
     maybe, text = _maybe(frame, least), head
@@ -243,8 +244,8 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
         text += f"{names[1]} ({_dollars(second.dollars.output)} at {load_label(second)})"
     else:
         alternatives = [
-            f"{names[least.index(other)]} ({_dollars(other.dollars.output)} at {load_label(other)})"
-            for other in unclear[:3]
+            f"{names[least.index(rival)]} ({_dollars(rival.dollars.output)} at {load_label(rival)})"
+            for rival in unclear[:3]
         ]
         alternatives += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
         text += (
@@ -261,8 +262,8 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
 def _least(frame: Frame, points: Sequence[CellPoint]) -> list[CellPoint]:
     """Find each setup's cell in which output tokens cost least; the cheapest first."""
     least: dict[str, CellPoint] = {}
-    for at in entries(frame, points, DOLLARS, without=()).values():
-        for price, name, point in at:
+    for priced in entries(frame, points, DOLLARS, without=()).values():
+        for price, name, point in priced:
             if name not in least or price < (DOLLARS.of(least[name]) or 0.0):
                 least[name] = point
     return sorted(least.values(), key=lambda point: DOLLARS.of(point) or 0.0)
@@ -288,12 +289,12 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
             for point in likely[:1]
         ] or [f"none does with {SURE:.0%} or more"]
     top = DOLLARS.of(least[0]) if least else None
-    others = [
+    unlikely = [
         point
         for point in frame.points
         if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE
     ]
-    for point in _least(frame, others):
+    for point in _least(frame, unlikely):
         if top is None or (DOLLARS.of(point) or 0.0) < top:
             alternatives.append(
                 f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars.output)}) would be"
@@ -301,7 +302,7 @@ def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
                 f" {show_share(point.p_met or 0.0)})"
             )
             break
-    return "".join(f"; {each}" for each in alternatives)
+    return "".join(f"; {clause}" for clause in alternatives)
 
 
 def _price(point: CellPoint) -> str:

@@ -53,19 +53,19 @@ def setups(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> lis
             f"{name}, {point.setup.precision or 'precision not stated'}"
             for name, point in zip(names, points, strict=True)
         ]
-    more = [
+    details = [
         series.setup
         for series in series_of(
             points, without=("engine", "gpu", "gpus", "model", "precision", *without)
         )
     ]
     times = {
-        name: len({rest for other, rest in zip(names, more, strict=True) if other == name})
+        name: len({rest for label, rest in zip(names, details, strict=True) if label == name})
         for name in names
     }
     return [
         f"{name}, {rest}" if times[name] > 1 else name
-        for name, rest in zip(names, more, strict=True)
+        for name, rest in zip(names, details, strict=True)
     ]
 
 
@@ -83,8 +83,10 @@ def throughput(point: CellPoint) -> str:
 
 
 def value(point: CellPoint, measure: Measure) -> str:
-    much = measure.of(point)
-    return show_seconds(much) if measure.unit == "s" else f"{show_number(much, 4)} {measure.unit}"
+    figure = measure.of(point)
+    return (
+        show_seconds(figure) if measure.unit == "s" else f"{show_number(figure, 4)} {measure.unit}"
+    )
 
 
 def spans(values: Sequence[float]) -> str:

@@ -21,10 +21,10 @@ def github(comparison: Comparison) -> str:
     for bound in comparison.fail_on or ():
         text = "; ".join([explain_bound(bound), *_rows_of(comparison, bound)])
         notes.append(("error" if bound.fails else "notice", bound.bound, text))
-    differing = (each for each in _rows(comparison) if each[1].better is not None)
+    differing = (entry for entry in _rows(comparison) if entry[1].better is not None)
     notes += [("notice", f"{row.name} at {where}", _describe(row)) for where, row in differing]
-    findings = (each for each in comparison.findings if each.severity != "info")
-    notes += [("warning", each.kind, f"{each.evidence}. {each.remedy}") for each in findings]
+    findings = (entry for entry in comparison.findings if entry.severity != "info")
+    notes += [("warning", entry.kind, f"{entry.evidence}. {entry.remedy}") for entry in findings]
     shown = (
         (level, printable(title).translate(_TITLE), printable(text).translate(_TEXT))
         for level, title, text in notes

@@ -41,12 +41,12 @@ def render(comparison: Comparison) -> list[Shown]:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
         parts.append(f"{name}  {plain(side.label)}  ({plain(runs, 200)})")
-    known = (
+    reservation = (
         ""
         if comparison.flags_known is UNSET
         else ", as far as it is known: how engines were started is not"
     )
-    parts.append("Setup:" if comparison.setup else f"Setup: the same{known}")
+    parts.append("Setup:" if comparison.setup else f"Setup: the same{reservation}")
     parts += [f"  {line}" for line in setup_lines(comparison.setup)]
     parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
     parts += answer_lines(comparison)
@@ -54,7 +54,9 @@ def render(comparison: Comparison) -> list[Shown]:
     if any(row.p is not None for cell in comparison.cells for row in cell.metrics):
         parts.append(explain_heads(comparison))
     parts += explain_conclusions(comparison)
-    parts += [f"{one.kind}: {one.evidence}. {one.remedy}" for one in comparison.findings]
+    parts += [
+        f"{finding.kind}: {finding.evidence}. {finding.remedy}" for finding in comparison.findings
+    ]
     parts += [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
     return parts
 
@@ -165,15 +167,15 @@ def explain_conclusions(comparison: Comparison) -> list[str]:
 def setup_lines(setup: Sequence[Difference]) -> list[str]:
     """Write a line for each difference, and one for all that one side alone tells."""
     lines = [
-        f"{one.what}: {plain(one.a)} → {plain(one.b)}"
-        for one in setup
-        if None not in (one.a, one.b)
+        f"{difference.what}: {plain(difference.a)} → {plain(difference.b)}"
+        for difference in setup
+        if None not in (difference.a, difference.b)
     ]
-    for side, other in ("ab", "ba"):
+    for side, lacking in ("ab", "ba"):
         if alone := [
-            f"{one.what} {plain(getattr(one, side))}"
-            for one in setup
-            if getattr(one, other) is None
+            f"{difference.what} {plain(getattr(difference, side))}"
+            for difference in setup
+            if getattr(difference, lacking) is None
         ]:
             lines.append(f"only {side.upper()} states {', '.join(alone)}")
     return lines
@@ -206,11 +208,11 @@ def show_conclusion(row: MetricRow) -> str:
         return _MISSING
     if row.better:
         return f"{row.better.upper()} is better"
-    words, many = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
-    if many and row.conclusion == "runs_differ":
-        words += f"; repeat {many} times to know"
-    elif many and row.conclusion in ("not_shown", "may_be_chance", "too_little"):
-        words += f"; {many} runs a side would show it"
+    words, repeats = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
+    if repeats and row.conclusion == "runs_differ":
+        words += f"; repeat {repeats} times to know"
+    elif repeats and row.conclusion in ("not_shown", "may_be_chance", "too_little"):
+        words += f"; {repeats} runs a side would show it"
     return words
 
 
@@ -241,7 +243,7 @@ def _p(value: float | None) -> str:
 
 def _flat(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_flat(each)}" for name, each in value.items()) or "-"
+        return ", ".join(f"{name} {_flat(part)}" for name, part in value.items()) or "-"
     if isinstance(value, list):
         return ", ".join(map(_flat, value)) or "-"
     if isinstance(value, float):

@@ -171,11 +171,11 @@ class Report(msgspec.Struct, kw_only=True):
         """One sentence on all cells together, and one on what is none of them for it could not be
         read."""
         left_out = len(self.passed_over)
-        more = (
+        unread = (
             f" {left_out} {'was' if left_out == 1 else 'were'} passed over: what is named below"
             " cannot be read."
         )
-        return self._on_cells + (more if left_out else "")
+        return self._on_cells + (unread if left_out else "")
 
     @property
     def _on_cells(self) -> str:
@@ -191,11 +191,13 @@ class Report(msgspec.Struct, kw_only=True):
             )
             return f"The only cell {'carries a warning' if warned else conclusion}."
         if warned:
-            others = (
+            stated_words = (
                 f"; {self.stated} {'is' if self.stated == 1 else 'are'} as reported by another tool"
             )
             verb = "carry" if warned > 1 else "carries"
-            return f"{warned} of {cells} cells {verb} a warning{others if self.stated else ''}."
+            return (
+                f"{warned} of {cells} cells {verb} a warning{stated_words if self.stated else ''}."
+            )
         every = "Both" if cells == 2 else f"All {cells}"
         if not ours:
             return f"{every} cells are as reported by another tool, without contradictions."
@@ -230,8 +232,8 @@ class Report(msgspec.Struct, kw_only=True):
             prices = ", ".join(
                 f"{clean(gpu.upper(), 40)} ${dollars:.2f}" for gpu, dollars in self.prices.items()
             )
-            more = f" {self.unpriced[0].upper()}{self.unpriced[1:]}." if self.unpriced else ""
-            remarks.append(f"Prices as given, per GPU and hour: {prices}.{more}")
+            unpriced = f" {self.unpriced[0].upper()}{self.unpriced[1:]}." if self.unpriced else ""
+            remarks.append(f"Prices as given, per GPU and hour: {prices}.{unpriced}")
         return remarks
 
     def prices_document(self) -> dict[str, object]:
@@ -320,9 +322,9 @@ def _build(
         cells = merge_cells(points, where)
     named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
     unpriced = without_price(named, prices) if prices else None
-    own = by_key((point.number, point) for point in points)
+    of_run = by_key((point.number, point) for point in points)
     parts = [
-        _part(number, run, own.get(number, []), drawn and number <= INSIDE_RUNS, inside)
+        _part(number, run, of_run.get(number, []), drawn and number <= INSIDE_RUNS, inside)
         for number, run in enumerate(runs, 1)
     ]
     answered = answer(cells)
@@ -448,7 +450,7 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
     info, facts, settings = run.info, run.facts, run.info.settings
     target, cache = info.target, settings.prefix_cache
     kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
-    known: list[tuple[str, Any]] = [
+    facts_of: list[tuple[str, Any]] = [
         ("run", info.run_id),
         ("status", info.status + (f": {info.error}" if info.error else "")),
         # An imported file may not tell when it was measured; the run's date is then that of the
@@ -489,7 +491,9 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
         ("Loadstone", info.loadstone),
     ]
     return [
-        (name, clean(str(value), 300)) for name, value in known if value not in (None, "", "None")
+        (name, clean(str(value), 300))
+        for name, value in facts_of
+        if value not in (None, "", "None")
     ]
 
 
@@ -501,7 +505,7 @@ def _files(run: StoredRun) -> list[str]:
 def _flat(value: Any) -> str | None:
     if not isinstance(value, dict):
         return None
-    parts = [f"{name} {each}" for name, each in value.items() if each not in (None, [], "")]
+    parts = [f"{name} {part}" for name, part in value.items() if part not in (None, [], "")]
     return ", ".join(parts) or None
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from itertools import chain, islice, zip_longest
@@ -19,12 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.data.wording import spell
 
 if TYPE_CHECKING:
     import jinja2
 
+    from loadstone.report.findings.sentence import Sentence
     from loadstone.report.pages.document import Report
 
 OPEN_SENTENCES = 12
@@ -62,17 +65,12 @@ def frame_page(title: str, content: str) -> str:
 def body(report: Report) -> str:
     """Write the report without frame: answer, hero, findings, tables, figures with their
     specifications."""
-    of_kinds = [[each for each in report.sentences if each.kind == kind] for kind in _TELLING]
-    turns = (each for turn in zip_longest(*of_kinds) for each in turn if each is not None)
-    seen = {id(sentence) for sentence in islice(turns, OPEN_SENTENCES)}
-    shown, more = (
-        [
-            (where, own)
-            for where, all_of in report.by_context
-            if (own := [s for s in all_of if (id(s) in seen) is at])
-        ]
-        for at in (True, False)
-    )
+    by_kind = by_key((sentence.kind, sentence) for sentence in report.sentences)
+    turns = zip_longest(*(by_kind.get(kind, []) for kind in _TELLING))
+    telling = (sentence for turn in turns for sentence in turn if sentence is not None)
+    seen = {id(sentence) for sentence in islice(telling, OPEN_SENTENCES)}
+    shown = _select_sentences(report, lambda sentence: id(sentence) in seen)
+    folded = _select_sentences(report, lambda sentence: id(sentence) not in seen)
     sections = report.sections()
     return render(
         "report.html",
@@ -80,10 +78,17 @@ def body(report: Report) -> str:
         sections=sections,
         keys={key for key, *_ in sections},
         shown=shown,
-        more=more,
+        more=folded,
         hidden=len(report.sentences) - len(seen),
         paper_rows=_PAPER_ROWS,
     )
+
+
+def _select_sentences(
+    report: Report, chosen: Callable[[Sentence], bool]
+) -> list[tuple[str, list[Sentence]]]:
+    groups = ((where, list(filter(chosen, group))) for where, group in report.by_context)
+    return [(where, group) for where, group in groups if group]
 
 
 def render(template: str, **values: object) -> str:
@@ -104,9 +109,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters["anchor"] = lambda text: "".join(
-        c if c.isalnum() and c.isascii() else "-" for c in text
-    )
+    made.filters["anchor"] = lambda text: re.sub("[^0-9A-Za-z]", "-", text)
     made.filters["spell"] = spell
     made.filters["number"] = lambda value: show_number(value, 4)
     made.filters["script_json"] = lambda spec: Markup(_json(_pack(spec)))  # noqa: S704

@@ -21,7 +21,7 @@ def markdown(report: Report) -> str:
         lines += [
             f"**{escape(where)}**",
             "",
-            *(f"- {escape(each)}" for each in answered.sentences),
+            *(f"- {escape(sentence)}" for sentence in answered.sentences),
             "",
         ]
     lines += [report.verdict, ""]

@@ -78,16 +78,16 @@ def render(rows: Sequence[Row]) -> list[Shown]:
 
 
 def _line(row: Row, several: bool, reasons: list[str]) -> list[str]:
-    each = row.gpus * _GIB
+    gib = row.gpus * _GIB
     return [
         f"{clean(row.model.rpartition('/')[2])} {row.weights_dtype}, KV {row.kv_dtype}",
         f"{row.pool}: {row.workers} × {row.machine}" if row.pool else row.machine,
         _parallel(row),
         *([row.engine] if several else []),
-        f"{row.weights_bytes / each:.1f}",
-        f"{row.activation_bytes / each:.1f}",
-        f"{row.kv_bytes / each:.1f}",
-        f"{(row.free_bytes + row.kv_bytes) / each:.1f}",
+        f"{row.weights_bytes / gib:.1f}",
+        f"{row.activation_bytes / gib:.1f}",
+        f"{row.kv_bytes / gib:.1f}",
+        f"{(row.free_bytes + row.kv_bytes) / gib:.1f}",
         f"{row.kv_capacity_tokens:,}",
         f"{row.context_tokens:,}",
         f"{row.batch:,}",
@@ -123,9 +123,11 @@ def render_pivot(rows: Sequence[Row], by: Sequence[str], shown: str) -> list[Sho
     """Show one number of each row, by two facts: down, across. Raises InputError: a fact that no
     row has, and rows that differ in a third.
     """
-    down, across, cells = _pivot(rows, by, shown)
-    lines = [[name, *(_show(cells.get((name, head))) for head in across)] for name in down]
-    table = Table(heads=[by[0], *across], align="w" + "r" * len(across), rows=lines)
+    row_names, column_names, cells = _pivot(rows, by, shown)
+    lines = [
+        [name, *(_show(cells.get((name, head))) for head in column_names)] for name in row_names
+    ]
+    table = Table(heads=[by[0], *column_names], align="w" + "r" * len(column_names), rows=lines)
     return [shown, table, *_assumptions(rows)]
 
 
@@ -145,33 +147,31 @@ def _pivot(
         )
     if shown not in SHOWN:
         raise InputError(f"--show: {shown!r} is not known; write one of {', '.join(SHOWN)}")
-    down: dict[str, None] = {}
-    across: dict[str, None] = {}
+    row_names: dict[str, None] = {}
+    column_names: dict[str, None] = {}
     cells: dict[tuple[str, str], Value] = {}
     for row in rows:
         place = clean(str(getattr(row, names[0]))), clean(str(getattr(row, names[1])))
         if place in cells:
-            more = _also(rows, names)
-            raise InputError(
-                f"--by: rows differ in {', '.join(more) or 'nothing'} too; give one value of each"
-            )
-        down[place[0]] = across[place[1]] = None
+            differing = ", ".join(_also(rows, names)) or "nothing"
+            raise InputError(f"--by: rows differ in {differing} too; give one value of each")
+        row_names[place[0]] = column_names[place[1]] = None
         cells[place] = getattr(row, SHOWN[shown])
-    return list(down), list(across), cells
+    return list(row_names), list(column_names), cells
 
 
 def _also(rows: Sequence[Row], names: Collection[str]) -> list[str]:
     """List the facts in which rows differ that are alike in `names`; none that follows from others,
     as tp."""
-    known, more = list(names), []
+    determined, differing = list(names), []
     for name in FACTS:
-        places = {tuple(getattr(row, each) for each in known) for row in rows}
-        if len({tuple(getattr(row, each) for each in (*known, name)) for row in rows}) > len(
+        places = {tuple(getattr(row, fact) for fact in determined) for row in rows}
+        if len({tuple(getattr(row, fact) for fact in (*determined, name)) for row in rows}) > len(
             places
         ):
-            known.append(name)
-            more.append(name)
-    return more
+            determined.append(name)
+            differing.append(name)
+    return differing
 
 
 def _show(value: Value | None) -> str:

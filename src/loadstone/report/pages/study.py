@@ -63,8 +63,8 @@ def map_cells(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[st
     """Map a run's number to the name of its setup and the number of its cell."""
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}
     return {
-        numbers[folder]: (clean(cell.name, 80), at)
-        for at, cell in enumerate(study.cells)
+        numbers[folder]: (clean(cell.name, 80), number)
+        for number, cell in enumerate(study.cells)
         for folder in (*cell.runs, cell.simulated)
         if folder in numbers
     }
@@ -91,12 +91,12 @@ def table_cells(
         load = f"{cell.load}: {cell.found}" if cell.found else cell.load
         row = [clean(cell.name, 120), cell.workload, load, f"{len(measured)} of {cell.planned}"]
         for name, value, show in _MEASURES:
-            known = [stat.value for point in measured if (stat := value(point)) is not None]
-            middle = statistics.median(known) if known else None
+            values = [stat.value for point in measured if (stat := value(point)) is not None]
+            middle = statistics.median(values) if values else None
             stat = value(predicted[0]) if predicted else None
             row += [
                 show(middle) if middle is not None else "-",
-                f"{show(min(known))}–{show(max(known))}" if len(known) > 1 else "-",
+                f"{show(min(values))}–{show(max(values))}" if len(values) > 1 else "-",
                 show(stat.value) if stat is not None else "-",
             ]
             if stat is None or not middle:
@@ -108,8 +108,10 @@ def table_cells(
             if stat.low is not None and stat.high is not None:
                 inside.append(stat.low <= middle <= stat.high)
         rows.append(row)
-    each = [head for name, _, _ in _MEASURES for head in (name, "from–to", "predicted", "off by")]
-    heads = ["deployment", "workload", "load", "repeats", *each]
+    columns = [
+        head for name, _, _ in _MEASURES for head in (name, "from–to", "predicted", "off by")
+    ]
+    heads = ["deployment", "workload", "load", "repeats", *columns]
     align = "wuur" + "ruuu" * len(_MEASURES)
     notes = [
         "Medians over repeats of each run's own median, from the least of these to the greatest."
@@ -132,5 +134,5 @@ def table_cells(
 def _points(
     folders: Iterable[Path], numbers: dict[Path, int], points: dict[int, CellPoint]
 ) -> list[CellPoint]:
-    known = (points.get(numbers.get(folder, 0)) for folder in folders)
-    return [point for point in known if point is not None]
+    found = (points.get(numbers.get(folder, 0)) for folder in folders)
+    return [point for point in found if point is not None]

@@ -147,8 +147,8 @@ def verdicts(runs: Sequence[StoredRun]) -> Table:
         places.items(), key=lambda entry: (entry[0][0] != "error", -len(entry[1]))
     ):
         count = len(texts) - 1
-        others = f"; and in {count} more cell{'s' * (count > 1)}" if count else ""
-        rows.append([severity, kind.replace("_", " "), texts[0] + others, remedy])
+        rest = f"; and in {count} more cell{'s' * (count > 1)}" if count else ""
+        rows.append([severity, kind.replace("_", " "), texts[0] + rest, remedy])
     return Table(
         key="verdicts",
         title="Warnings and errors",
@@ -501,9 +501,7 @@ def ratios(points: Sequence[CellPoint]) -> list[Table]:
     tables = [_ratio_table(*gpus, compared) for gpus, compared in pairs.items()]
     filled = [[text != "-" for row in table.rows for text in row[4:]] for table in tables]
     return [
-        table
-        for table, known in zip(tables, filled, strict=True)
-        if sum(known) >= FILLED * len(known)
+        table for table, full in zip(tables, filled, strict=True) if sum(full) >= FILLED * len(full)
     ]
 
 

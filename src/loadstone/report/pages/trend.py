@@ -23,7 +23,7 @@ def render(trend: Trend) -> list[Shown]:
 
 
 def _head(trend: Trend) -> str:
-    tested = sum(each.why_not_tested is None for each in trend.series)
+    tested = sum(series.why_not_tested is None for series in trend.series)
     if not tested:
         return "Nothing could be tested: too few runs of one setup at one load."
     worse = sum(change.worse for change in trend.changes)
@@ -34,8 +34,8 @@ def _head(trend: Trend) -> str:
 
 
 def _sentence(change: ChangePoint) -> str:
-    before, after = change.releases
-    release = f", from {before or '?'} to {after or '?'}" if before != after else ""
+    previous, release_of = change.releases
+    release = f", from {previous or '?'} to {release_of or '?'}" if previous != release_of else ""
     parts = ", ".join(_show(metric) for metric in change.metrics)
     return (
         f"Since {clean(change.run)} ({change.created[:10]}{clean(release, 80)}),"
@@ -54,11 +54,11 @@ def _show(metric: ChangedMetric) -> str:
 def table_series(trend: Trend) -> Table:
     """Make a row for each series."""
     rows = []
-    for at, each in enumerate(trend.series):
-        steps = sum(change.series == at for change in trend.changes)
-        left_out = f"; {each.left_out} left out for errors" if each.left_out else ""
-        result = (each.why_not_tested or f"{steps or 'no'} change{'s' * (steps > 1)}") + left_out
-        rows.append([clean(each.setup, 120), each.load.label, str(len(each.points)), result])
+    for number, series in enumerate(trend.series):
+        steps = sum(change.series == number for change in trend.changes)
+        left_out = f"; {series.left_out} left out for errors" if series.left_out else ""
+        result = (series.why_not_tested or f"{steps or 'no'} change{'s' * (steps > 1)}") + left_out
+        rows.append([clean(series.setup, 120), series.load.label, str(len(series.points)), result])
     heads = ["setup", "load", "runs", "result"]
     return Table(key="series", title="Series", heads=heads, align="wwrw", rows=rows, words=True)
 
@@ -78,18 +78,19 @@ def write_page(trend: Trend, path: Path) -> None:
 
     if path.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"-o {path}: a trend is an HTML page; name it e.g. trend.html")
-    of = {
-        at: [change for change in trend.changes if change.series == at]
-        for at in range(len(trend.series))
+    changes_of = {
+        number: [change for change in trend.changes if change.series == number]
+        for number in range(len(trend.series))
     }
     shown = sorted(
-        (at for at, each in enumerate(trend.series) if each.points), key=lambda at: (not of[at], at)
+        (number for number, series in enumerate(trend.series) if series.points),
+        key=lambda number: (not changes_of[number], number),
     )
     figures = [
-        trend_figure(trend.series[at], metric, of[at], f"trend-{at}-{metric}")
-        for at in shown[:_MOST_SERIES]
+        trend_figure(trend.series[number], metric, changes_of[number], f"trend-{number}-{metric}")
+        for number in shown[:_MOST_SERIES]
         for metric in _DRAWN
-        if metric in trend.series[at].metrics
+        if metric in trend.series[number].metrics
     ]
     content = render(
         "trend.html",

@@ -40,8 +40,8 @@ def _cells(errors: Errors | None) -> tuple[str, ...]:
 def explain(rows: Sequence[Scored]) -> list[str]:
     """Say how many points were predicted, what the columns mean, and why the others were left
     out."""
-    scored = [each for each in rows if each.skipped_because is None]
-    reasons = Counter(each.skipped_because for each in rows if each.skipped_because)
+    scored = [point for point in rows if point.skipped_because is None]
+    reasons = Counter(point.skipped_because for point in rows if point.skipped_because)
     return [
         f"{len(scored)} of {len(rows)} points predicted{_fits(scored)}",
         *_left(scored),
@@ -58,24 +58,24 @@ _FITTED = {
 
 
 def _fits(scored: Sequence[Scored]) -> str:
-    counts = {held: sum(each.held_out is held for each in scored) for held in _FITTED}
+    counts = {held: sum(point.held_out is held for point in scored) for held in _FITTED}
     return "".join(f"; {count} {_FITTED[held]}" for held, count in counts.items() if count)
 
 
 def _left(scored: Sequence[Scored]) -> Iterator[str]:
     """Say on how few measurements predictions rest, and which of them no measurement covers."""
-    few = Counter(
-        (each.profile, each.rows_left)
-        for each in scored
-        if each.held_out and each.rows_left < FEW_ROWS
+    counts = Counter(
+        (point.profile, point.rows_left)
+        for point in scored
+        if point.held_out and point.rows_left < FEW_ROWS
     )
-    for (profile, left), count in few.most_common(8):
+    for (profile, left), count in counts.most_common(8):
         yield (
             f"{count} by {profile} without their family, which leaves {left or 'none'} of its"
             " measurements"
         )
-    for what, count in Counter(what for each in scored for what in each.uncovered).most_common(8):
+    for gap, count in Counter(gap for point in scored for gap in point.uncovered).most_common(8):
         yield (
-            f"{count} with wider intervals: no measurement covers {what}; two points for"
+            f"{count} with wider intervals: no measurement covers {gap}; two points for"
             " `calibrate` would"
         )

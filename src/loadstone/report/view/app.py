@@ -15,7 +15,7 @@ import asyncio
 import hashlib
 import sys
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -27,7 +27,7 @@ from starlette.routing import Route
 from loadstone.core.errors import InputError
 from loadstone.report.data.wording import clean
 from loadstone.report.view import pages
-from loadstone.report.view.live import LiveRuns
+from loadstone.report.view.live import look
 from loadstone.report.view.run_list import RunList, RunRow, signature
 
 if TYPE_CHECKING:
@@ -40,12 +40,28 @@ _KEPT_BYTES = 64 * 1024 * 1024
 _MAX_TEXT = 200
 
 
-class ViewApp:
-    """The pages over one list of runs."""
+def report_page(rows: Sequence[RunRow]) -> str:
+    """Write the report of these runs, of two of them below their comparison."""
+    from loadstone.analyse.stored_run import read_run
+    from loadstone.report.pages.document import build
+    from loadstone.report.pages.html import body
 
-    def __init__(self, runs: RunList) -> None:
+    runs = [read_run(row.folder) for row in rows]
+    report = build(runs, inside=len(runs) <= INSIDE)
+    comparison = pages.comparison(*rows) if len(rows) == 2 else ""
+    return pages.report(body(report), report.title, comparison)
+
+
+class ViewApp:
+    """The pages over one list of runs. `make_page`: writes the report of some of them."""
+
+    def __init__(
+        self,
+        runs: RunList,
+        make_page: Callable[[Sequence[RunRow]], str] = report_page,
+    ) -> None:
         self._runs = runs
-        self._live = LiveRuns()
+        self._make_page = make_page
         self._made: OrderedDict[object, str] = OrderedDict()
         self._making = asyncio.Lock()
         """One report at a time: who waits for it takes no thread from those who want the list."""
@@ -66,17 +82,13 @@ class ViewApp:
         query = {name: clean(value, _MAX_TEXT) for name, value in request.query_params.items()}
         start = query.get("start", "")
         chosen = pages.Filter(
-            query.get("q", ""),
-            query.get("engine", ""),
-            query.get("source", ""),
-            query.get("trusted", ""),
-            int(start) if start.isascii() and start.isdigit() and len(start) < 9 else 0,
-            query.get("group", ""),
+            text=query.get("q", ""),
+            start=int(start) if start.isascii() and start.isdigit() and len(start) < 9 else 0,
+            **{name: query.get(name, "") for name in ("engine", "source", "trusted", "group")},
         )
         rows = self._runs.rows()
-        part = query.get("part") == "rows"
-        text = pages.rows_part(rows, chosen) if part else pages.listing(rows, chosen)
-        return _answer_tagged(request, text)
+        write = pages.rows_part if query.get("part") == "rows" else pages.listing
+        return _answer_tagged(request, write(rows, chosen))
 
     async def run(self, request: Request) -> Response:
         row = await run_in_threadpool(self._row, request.path_params["key"])
@@ -88,7 +100,7 @@ class ViewApp:
         row = self._row(request.path_params["key"])
         if not row.live:
             return JSONResponse({"schema": 1, "state": row.state})
-        return JSONResponse(self._live.look(row))
+        return JSONResponse(look(row))
 
     async def compare(self, request: Request) -> Response:
         keys = list(dict.fromkeys(request.query_params.getlist("run")))
@@ -132,7 +144,7 @@ class ViewApp:
         key = tuple((row.key, signature(row.folder, files)) for row in rows)
         if key not in self._made:
             try:
-                self._made[key] = _make_page(rows)
+                self._made[key] = self._make_page(rows)
             except InputError as error:
                 return pages.message(
                     rows[0].name, "There is no report of this yet.", clean(str(error), 400)
@@ -149,17 +161,6 @@ class ViewApp:
                 self._made.popitem(last=False)
         self._made.move_to_end(key)
         return self._made[key]
-
-
-def _make_page(rows: Sequence[RunRow]) -> str:
-    from loadstone.analyse.stored_run import read_run
-    from loadstone.report.pages.document import build
-    from loadstone.report.pages.html import body
-
-    runs = [read_run(row.folder) for row in rows]
-    report = build(runs, inside=len(runs) <= INSIDE)
-    before = pages.comparison(*rows) if len(rows) == 2 else ""
-    return pages.report(body(report), report.title, before)
 
 
 def _answer_tagged(request: Request, text: str) -> Response:

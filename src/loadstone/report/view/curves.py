@@ -134,30 +134,30 @@ class Curves:
         before_s: float | None,
         origin_s: float | None,
     ) -> None:
-        at = np.minimum((arrival / self.bin_s).astype(np.int64), BINS - 1)
+        bins = np.minimum((arrival / self.bin_s).astype(np.int64), BINS - 1)
         cell.events += len(arrival)
-        np.add.at(cell.event_bins, at, 1)
+        np.add.at(cell.event_bins, bins, 1)
         if not measured:
             return
         if before_s is None and origin_s is not None:
             bucket = _buckets(arrival[:1] - origin_s)
-            self.ttft[at[0], bucket[0]] += 1
+            self.ttft[bins[0], bucket[0]] += 1
             cell.ttft[bucket[0]] += 1
         gaps = np.diff(arrival) if before_s is None else np.diff(arrival, prepend=before_s)
         bucket = _buckets(gaps)
-        np.add.at(self.gap, (at[len(at) - len(gaps) :], bucket), 1)
+        np.add.at(self.gap, (bins[len(bins) - len(gaps) :], bucket), 1)
         np.add.at(cell.gap, bucket, 1)
 
     def _end(
         self, cell: CellCurve, status: str, end_s: float, events: int, tokens: int | None
     ) -> None:
-        at = self._bin(end_s)
-        self.ended[at] += 1
+        place = self._bin(end_s)
+        self.ended[place] += 1
         if status in ("ok", "short", "cancelled"):
             setattr(cell, status, getattr(cell, status) + 1)
         else:
             cell.failed += 1
-            self.failed[at] += 1
+            self.failed[place] += 1
         if events and tokens is not None and 0 < tokens < 2**31:
             cell.ended_events += events
             cell.ended_tokens += tokens

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import zlib
-from collections import OrderedDict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import check_regular
 from loadstone.report.data.wording import clean
-from loadstone.report.view.curves import Curves, percentile
+from loadstone.report.view.curves import CellCurve, Curves, percentile
 from loadstone.report.view.run_list import RunRow, Signature, signature
 
 LOOK_S = 0.4
@@ -114,12 +114,12 @@ class LiveRun:
         deadline = time.monotonic() + LOOK_S
         for path in sorted(self._folder.glob("journal-*.arrow"))[:_MOST_JOURNALS]:
             self._tails.setdefault(path.name, Tail(path))
-        more = True
-        while more:
-            more = False
+        unread = True
+        while unread:
+            unread = False
             for tail in self._tails.values():
                 batches, again = tail.read()
-                more |= again
+                unread |= again
                 for batch in batches:
                     self._curves.add(batch)
                 if time.monotonic() > deadline:
@@ -143,24 +143,12 @@ class LiveRun:
         }
 
     def _cell(self, number: int) -> dict[str, Any]:
-        cell = self._curves.cells.get(number)
-        plan: dict[str, Any] = {
+        begun = number in self._curves.cells
+        cell = self._curves.cells.get(number, CellCurve())
+        document: dict[str, Any] = {
             "load": self._loads[number],
             "origin": "sent" if self._closed[number] else "intended",
             "planned": None if self._by_time[number] else self._planned[number],
-        }
-        if cell is None:
-            return plan | {
-                "sent": 0,
-                "warmup": 0,
-                "ok": 0,
-                "short": 0,
-                "failed": 0,
-                "cancelled": 0,
-                "under_way": 0,
-            }
-        return plan | {
-            "begin_s": cell.begin_s if math.isfinite(cell.begin_s) else None,
             "sent": cell.sent,
             "warmup": cell.warm,
             "ok": cell.ok,
@@ -168,6 +156,11 @@ class LiveRun:
             "failed": cell.failed,
             "cancelled": cell.cancelled,
             "under_way": cell.sent - cell.ended,
+        }
+        if not begun:
+            return document
+        return document | {
+            "begin_s": cell.begin_s if math.isfinite(cell.begin_s) else None,
             "output_tokens": round(cell.events * cell.tokens_per_event),
             "ttft_p50_s": percentile(cell.ttft[None, :], 0.5)[0],
             "ttft_p90_s": percentile(cell.ttft[None, :], 0.9)[0],
@@ -187,25 +180,17 @@ def _read_planned(folder: Path, cells: int) -> list[int | None]:
     return [int(count) or None for count in counts]
 
 
-class LiveRuns:
-    """The curves of the runs that were looked at last."""
-
-    def __init__(self) -> None:
-        self._runs: OrderedDict[tuple[str, Signature], LiveRun] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def look(self, row: RunRow) -> dict[str, Any]:
-        """Raises InputError where the run's files cannot be read."""
+def look(row: RunRow) -> dict[str, Any]:
+    """Return what there is of a run by now, as the document of docs/view.md; the curves of the runs
+    that were looked at last are kept. Raises InputError where the run's files cannot be read."""
+    try:
         # Another plan under the same name is another run; run.json changes with each cell.
-        key = row.key, signature(row.folder, ("plan.parquet",))
-        with self._lock:
-            if key not in self._runs:
-                try:
-                    self._runs[key] = LiveRun(row.folder)
-                except (ValueError, TypeError) as error:
-                    raise InputError(f"{row.name}: its files cannot be read ({error})") from error
-            run = self._runs[key]
-            self._runs.move_to_end(key)
-            while len(self._runs) > KEPT:
-                self._runs.popitem(last=False)
-        return run.look(row)
+        run = _open(row.folder, signature(row.folder, ("plan.parquet",)))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{row.name}: its files cannot be read ({error})") from error
+    return run.look(row)
+
+
+@lru_cache(KEPT)
+def _open(folder: Path, plan: Signature) -> LiveRun:
+    return LiveRun(folder)

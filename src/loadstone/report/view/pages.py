@@ -168,7 +168,8 @@ def comparison(a: RunRow, b: RunRow) -> str:
     notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
     notes += [f"Only {line}." for line in unmatched_lines(compared)]
     differences = [
-        [clean(one.what), plain(one.a, 200), plain(one.b, 200)] for one in compared.setup
+        [clean(difference.what), plain(difference.a, 200), plain(difference.b, 200)]
+        for difference in compared.setup
     ]
     figure = change_figure([(name_cell(cell), cell.metrics) for cell in compared.cells])
     return html.render(

@@ -116,7 +116,7 @@ class RunList:
         with self._lock:
             rows = [self._look(key, folder, root) for key, folder, root in self._folders()]
             present = {row.key for row in rows}
-            self._known = {key: known for key, known in self._known.items() if key in present}
+            self._known = {key: entry for key, entry in self._known.items() if key in present}
         searches = {name: f"search {row.name}" for row in rows for name in row.probes}
         for row in rows:
             row.group = _study_of(row.folder) or searches.get(row.name, "")
@@ -145,10 +145,14 @@ class RunList:
         why = leads_out(folder, root)
         if why:
             return _unreadable(key, folder, why)
-        now = signature(folder, ("run.json", "summary.json"))
-        known = self._known.get(key)
-        row = known[1] if known is not None and known[0] == now else self._read(key, folder)
-        self._known[key] = now, row
+        current = signature(folder, ("run.json", "summary.json"))
+        previous = self._known.get(key)
+        row = (
+            previous[1]
+            if previous is not None and previous[0] == current
+            else self._read(key, folder)
+        )
+        self._known[key] = current, row
         if row.state == "running" and not is_written_to(folder):
             command = clean(f"loadstone recover {shlex.quote(str(folder))}", 300)
             return msgspec.structs.replace(
@@ -271,13 +275,15 @@ def _study_runs(root: Path) -> Iterator[Path]:
     try:
         places = [
             root,
-            *sorted(each for each in root.iterdir() if each.is_dir() and not _is_run(each)),
+            *sorted(folder for folder in root.iterdir() if folder.is_dir() and not _is_run(folder)),
         ]
         for place in places:
             cells = place / _CELLS
             if cells.is_dir() and cells.resolve() == root.resolve() / cells.relative_to(root):
                 for cell in sorted(
-                    each for each in cells.iterdir() if each.is_dir() and not each.is_symlink()
+                    folder
+                    for folder in cells.iterdir()
+                    if folder.is_dir() and not folder.is_symlink()
                 ):
                     yield from _runs_in(cell)
     except OSError:
