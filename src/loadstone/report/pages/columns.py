@@ -25,15 +25,19 @@ INTERVAL = "interval"
 
 
 class RunRow(msgspec.Struct, frozen=True):
-    """What a row of a run's own table is of: a cell, or a part of it. `ttft`, `e2e`: by the clock
-    of all its cells."""
+    """What a row of a run's own table is of: a cell, or a part of it.
 
+    load       names it
+    numbers    its Metrics, or the Part
+    ttft, e2e  by the clock of all cells of the table
+    """
+
+    load: str
     cell: CellSummary
     requests: Requests
+    numbers: Any
     ttft: Latency | None
-    tpot: Latency | None
     e2e: Latency | None
-    itl: Latency | None = None
 
 
 class CellColumn(msgspec.Struct, frozen=True):
@@ -120,7 +124,8 @@ def _roofline(row: RunRow) -> str:
 
 
 def _itl_p99(row: RunRow) -> str:
-    return show_seconds(row.itl.p99 if row.itl is not None else None)
+    itl = row.cell.metrics.itl_s
+    return show_seconds(itl.p99 if itl is not None else None)
 
 
 def _count(value: int | None) -> str:
@@ -185,13 +190,13 @@ def _latency(name: str) -> dict[str, str]:
     }
 
 
-def _median_of(name: str) -> tuple[str, Column[RunRow]]:
-    latency = attrgetter(name)
+def _median_of(name: str, path: str = "") -> tuple[str, Column[RunRow]]:
+    latency = attrgetter(path or name)
     return name, Column(f"{name.upper()} p50", lambda row: show_p50(latency(row)))
 
 
-def _p99_of(name: str) -> tuple[str, Column[RunRow]]:
-    latency = attrgetter(name)
+def _p99_of(name: str, path: str = "") -> tuple[str, Column[RunRow]]:
+    latency = attrgetter(path or name)
     return f"{name}_p99", Column("p99", lambda row: show_p99(latency(row), row.cell), "u")
 
 
@@ -268,9 +273,11 @@ COLUMNS: tuple[CellColumn, ...] = (
     CellColumn("TTFT", "ttft", _middle, sheet=_latency("ttft"), run=_median_of("ttft")),
     CellColumn(INTERVAL, "ttft", _times, "u"),
     CellColumn("p99", "ttft", _p99, "u", run=_p99_of("ttft")),
-    CellColumn("TPOT", "tpot", _middle, sheet=_latency("tpot"), run=_median_of("tpot")),
+    CellColumn(
+        "TPOT", "tpot", _middle, sheet=_latency("tpot"), run=_median_of("tpot", "numbers.tpot_s")
+    ),
     CellColumn(INTERVAL, "tpot", _times, "u"),
-    CellColumn("p99", "tpot", _p99, "u", run=_p99_of("tpot")),
+    CellColumn("p99", "tpot", _p99, "u", run=_p99_of("tpot", "numbers.tpot_s")),
     CellColumn(
         "roofline",
         "roofline_share",

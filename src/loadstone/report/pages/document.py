@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
 
 import msgspec
 
@@ -141,16 +141,12 @@ class Report(msgspec.Struct, kw_only=True):
         """The number of runs and cells, in words; of a study its own cells, and how many of its
         runs there are."""
         if self.study is not None:
-            done, planned = (
-                sum(each)
-                for each in zip(*((len(c.runs), c.planned) for c in self.study.cells), strict=True)
-            )
             cells = len(self.study.cells)
-            return (
-                f"{done} of {cells} cells"
-                if planned == cells
-                else f"{cells} cells, {done} of {planned} runs"
-            )
+            runs = sum(len(cell.runs) for cell in self.study.cells)
+            planned = sum(cell.planned for cell in self.study.cells)
+            if planned == cells:
+                return f"{runs} of {cells} cells"
+            return f"{cells} cells, {runs} of {planned} runs"
         cells = self.trusted[1]
         return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
 
@@ -158,13 +154,9 @@ class Report(msgspec.Struct, kw_only=True):
     def tone(self) -> str:
         """The style of the verdict on a page."""
         trusted, cells = self.trusted
-        return (
-            "bad"
-            if trusted < cells or not cells or self.passed_over
-            else "told"
-            if self.stated
-            else "good"
-        )
+        if trusted < cells or not cells or self.passed_over:
+            return "bad"
+        return "told" if self.stated else "good"
 
     @property
     def verdict(self) -> str:
@@ -180,30 +172,27 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def _on_cells(self) -> str:
         trusted, cells = self.trusted
-        warned, ours = cells - trusted, cells - self.stated
+        warned, measured = cells - trusted, cells - self.stated
         if not cells:
             return "Nothing was measured."
         if cells == 1:
-            conclusion = (
-                "is as reported by another tool, without contradictions"
-                if self.stated
-                else "can be trusted"
-            )
+            conclusion = "can be trusted"
+            if self.stated:
+                conclusion = "is as reported by another tool, without contradictions"
             return f"The only cell {'carries a warning' if warned else conclusion}."
         if warned:
-            stated_words = (
-                f"; {self.stated} {'is' if self.stated == 1 else 'are'} as reported by another tool"
-            )
             verb = "carry" if warned > 1 else "carries"
-            return (
-                f"{warned} of {cells} cells {verb} a warning{stated_words if self.stated else ''}."
-            )
+            rest = ""
+            if self.stated:
+                be = "is" if self.stated == 1 else "are"
+                rest = f"; {self.stated} {be} as reported by another tool"
+            return f"{warned} of {cells} cells {verb} a warning{rest}."
         every = "Both" if cells == 2 else f"All {cells}"
-        if not ours:
+        if not measured:
             return f"{every} cells are as reported by another tool, without contradictions."
         if self.stated:
             return (
-                f"{ours} of {cells} cells can be trusted; the others are as reported by another"
+                f"{measured} of {cells} cells can be trusted; the others are as reported by another"
                 " tool."
             )
         return f"{every} cells can be trusted."
@@ -211,13 +200,10 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def unnamed(self) -> str:
         """Say what to do where files do not name their model."""
-        if all(point.setup.model for point in self.points):
+        named = [bool(point.setup.model) for point in self.points]
+        if all(named):
             return ""
-        which = (
-            "The model is"
-            if not any(point.setup.model for point in self.points)
-            else "Some models are"
-        )
+        which = "Some models are" if any(named) else "The model is"
         return f"{which} not named in the files: add --set model=NAME."
 
     @property
@@ -241,40 +227,41 @@ class Report(msgspec.Struct, kw_only=True):
         without any."""
         if not self.prices:
             return {}
-        cells = [
-            {
-                "run": point.run,
-                "cell": point.cell,
-                "load": {"kind": point.kind, "value": point.load},
-                "dollars_per_hour": point.dollars.per_hour,
-                "dollars_per_million_output_tokens": _price(point.dollars.output),
-                "dollars_per_million_total_tokens": _price(point.dollars.total),
-                "pools": [
-                    {
-                        "role": pool.role,
-                        "dollars_per_hour": (dollars := pool_dollars(pool, Prices(self.prices))),
-                    }
-                    | {"dollars_per_million_tokens": per_million(dollars, pool.tokens_per_s)}
-                    for pool in point.cells[0].pools
-                ],
-                "list_prices": (
-                    list_prices(point.dollars.input.value) if point.dollars.input else None
-                ),
-            }
-            for point in self.points
-        ]
-        cheapest = [sentence.whole for sentence in self.sentences if sentence.kind == "price"]
-        prices = {"dollars_per_gpu_hour": self.prices, "cells": cells, "cheapest": cheapest}
-        return {"prices": prices | {"without_price": self.unpriced}}
+        document = {
+            "dollars_per_gpu_hour": self.prices,
+            "cells": [_cell_prices(point, Prices(self.prices)) for point in self.points],
+            "cheapest": [sentence.whole for sentence in self.sentences if sentence.kind == "price"],
+            "without_price": self.unpriced,
+        }
+        return {"prices": document}
 
     def sections(self) -> list[tuple[str, str, list[Figure]]]:
         """Return (key, title, figures) of the sections that have any."""
-        figures = self.pictures.figures
-        every = [
-            (key, title, [f for f in figures if f.section == key])
-            for key, title in SECTIONS.items()
-        ]
-        return [section for section in every if section[2]]
+        figures = by_key((figure.section, figure) for figure in self.pictures.figures)
+        return [(key, title, figures[key]) for key, title in SECTIONS.items() if key in figures]
+
+
+def _cell_prices(point: CellPoint, prices: Prices) -> dict[str, object]:
+    """Return what a million tokens of a cell cost, of all and of each pool."""
+    pools = [(pool, pool_dollars(pool, prices)) for pool in point.cells[0].pools]
+    list_price = point.dollars.input
+    return {
+        "run": point.run,
+        "cell": point.cell,
+        "load": {"kind": point.kind, "value": point.load},
+        "dollars_per_hour": point.dollars.per_hour,
+        "dollars_per_million_output_tokens": _price(point.dollars.output),
+        "dollars_per_million_total_tokens": _price(point.dollars.total),
+        "pools": [
+            {
+                "role": pool.role,
+                "dollars_per_hour": dollars,
+                "dollars_per_million_tokens": per_million(dollars, pool.tokens_per_s),
+            }
+            for pool, dollars in pools
+        ],
+        "list_prices": list_prices(list_price.value) if list_price else None,
+    }
 
 
 def _price(stat: Estimate | None) -> dict[str, object] | None:
@@ -300,60 +287,50 @@ def build(
     """
     from altair.utils.schemapi import debug_mode
 
-    with debug_mode(
-        False
-    ):  # checking specifications against their schema is the tests' work, and most of the time
-        return _build(runs, passed_over, inside, drawn, prices or Prices(), study)
-
-
-def _build(
-    runs: Sequence[StoredRun],
-    passed_over: Sequence[str],
-    inside: bool,
-    drawn: bool,
-    prices: Prices,
-    study: StudyPart | None,
-) -> Report:
     points = points_of(runs, prices)
     cells = points
+    twins: list[Path | None] = []
     if study is not None:
-        where = map_cells(study, runs)
-        points = name_setups(points, where)
-        cells = merge_cells(points, where)
-    named = [(f"run {number}", run.facts) for number, run in enumerate(runs, 1)]
-    unpriced = without_price(named, prices) if prices else None
-    of_run = by_key((point.number, point) for point in points)
-    parts = [
-        _part(number, run, of_run.get(number, []), drawn and number <= INSIDE_RUNS, inside)
-        for number, run in enumerate(runs, 1)
-    ]
+        cell_of = map_cells(study, runs)
+        points = name_setups(points, cell_of)
+        cells = merge_cells(points, cell_of)
+        study.table = table_cells(study, runs, points)
+        twins = [cell.simulated for cell in study.cells]
     answered = answer(cells)
-    main = answered.frame if answered is not None else None
-    title = _title(points, len(runs))
-    if study is not None:
-        title, study.table = f"{study.name}: {title}", table_cells(study, runs, points)
-    twins = [cell.simulated for cell in (study.cells if study is not None else ())]
-    own_points = [point for point in points if runs[point.number - 1].folder not in twins]
+    frame = answered.frame if answered is not None else None
+    numbered = list(enumerate(runs, 1))
+    points_of_run = by_key((point.number, point) for point in points)
+    # Checking specifications against their schema is the tests' work, and takes most of the time.
+    with debug_mode(False):
+        parts = [
+            _part(number, run, points_of_run.get(number, []), drawn, inside)
+            for number, run in numbered
+        ]
+        pictures = draw_pictures(cells, frame) if drawn else Drawn(None, [], {})
+    unpriced = None
+    if prices:
+        unpriced = without_price([(f"run {number}", run.facts) for number, run in numbered], prices)
+    judged = [point.trusted for point in points if runs[point.number - 1].folder not in twins]
     return Report(
-        title=title,
+        title=join(study.name if study is not None else "", _title(points, len(runs)), by=": "),
         runs=len(runs),
-        trusted=(sum(point.trusted for point in own_points), len(own_points)),
+        trusted=(sum(judged), len(judged)),
         stated=tables.stated_cells(runs),
         overview=tables.overview(runs, points),
         verdicts=tables.verdicts(runs),
         answer=answered,
         sentences=observations(cells),
-        scores=tables.scores(main.points if main is not None else ()),
+        scores=tables.scores(frame.points if frame is not None else ()),
         tables=[
             *tables.ratios(cells),
             tables.cells(points, run=len(runs) > 1),
             *tables.stated_otherwise(runs),
         ],
-        pictures=draw_pictures(cells, main) if drawn else Drawn(None, [], {}),
+        pictures=pictures,
         parts=parts,
         passed_over=[clean(text, 300) for text in passed_over],
         points=points,
-        prices=dict(prices),
+        prices=dict(prices or {}),
         unpriced=clean(unpriced, 600) if unpriced is not None else None,
         study=study,
     )
@@ -380,48 +357,47 @@ def _part(
     name = clean(run.facts.label, 120)
     words = workload_label(points[0]) if points else ""
     notes = [f"{clean(finding.evidence, 300)}." for finding in run.summary.findings]
-    made: list[Figure | None] = []
+    figures: list[Figure | None] = []
     key = f"run-{number}"
-    if drawn and len({point.load for point in points}) > 1:
-        lines = tuple(ChartSeries(name, "") for _ in points)
-        frame = Frame("load", tuple(points), lines, join(name, words, by=" · "))
-        made += [
-            spread(frame, measure, key=f"{key}-spread-{measure.key}")
-            for measure in (TTFT, TPOT, E2E)
-        ]
-    if not drawn and number > INSIDE_RUNS:
+    if drawn and number > INSIDE_RUNS:
+        drawn = False
         notes.append(
             f"Not drawn: single runs are, up to the {INSIDE_RUNS}th. A report on this one alone"
             " shows it."
         )
-    if drawn and inside and run.has_records:
+    if drawn and len({point.load for point in points}) > 1:
+        lines = tuple(ChartSeries(name, "") for _ in points)
+        frame = Frame("load", tuple(points), lines, join(name, words, by=" · "))
+        figures += [
+            spread(frame, measure, key=f"{key}-spread-{measure.key}")
+            for measure in (TTFT, TPOT, E2E)
+        ]
+    if not run.has_records:
+        notes.append("A summary without records: no distributions, no timeline.")
+    elif drawn and inside:
         try:
-            made += _inside(run, name, key, points)
+            figures += _inside(run, name, key, points)
         except (InputError, ValueError) as error:
             notes.append(f"The run's records cannot be read: {clean(str(error), 300)}")
         if _any_cell(run, "relative_times"):
             notes.append(
                 "Each request's times count from its own send, so there are no charts over time."
             )
-    elif not run.has_records:
-        notes.append("A summary without records: no distributions, no timeline.")
     return RunPart(
         number=number,
         title=join(f"Run {number}: {name}", words, by=" · "),
         table=tables.cells(points, key=f"{key}-cells", title="Cells", run=False),
-        figures=[figure for figure in made if figure is not None],
+        figures=[figure for figure in figures if figure is not None],
         facts=_environment(run),
         repeat=_repeat(run),
         notes=notes,
     )
 
 
-def _any_cell(run: StoredRun, what: str) -> bool:
+def _any_cell(run: StoredRun, fact: str) -> bool:
     """Tell whether the import said that of any cell; see imported_run.of_cell()."""
-    return any(
-        getattr(imported_run.of_cell(run.info, cell), what, None)
-        for cell in range(len(run.info.cells))
-    )
+    cells = (imported_run.of_cell(run.info, cell) for cell in range(len(run.info.cells)))
+    return any(getattr(cell, fact, None) for cell in cells)
 
 
 def _inside(
@@ -430,88 +406,62 @@ def _inside(
     seen = sample(run)
     if seen is None:
         return []
-    closed = run.info.cells[0].load.is_closed
-    begins = " or ".join(sorted({point.since for point in points})) or "sending"
-    since = f"{begins} ({'closed' if closed else 'open'} loop)"
-    made: list[Figure | None] = [
+    loop = "closed loop" if run.info.cells[0].load.is_closed else "open loop"
+    since = f"{' or '.join(sorted({point.since for point in points})) or 'sending'} ({loop})"
+    figures: list[Figure | None] = [
         cumulative(seen, metric, name, since, key=f"{key}-cdf-{metric.lower()}")
         for metric in ("TTFT", "TPOT", "E2E")
     ]
-    if _any_cell(run, "relative_times"):
-        return made
-    made.append(timeline(seen, name, key=f"{key}-timeline"))
-    if seen.heat is not None:
-        made.append(gaps(seen.heat, name, key=f"{key}-gaps"))
-    return made
+    if not _any_cell(run, "relative_times"):
+        figures.append(timeline(seen, name, key=f"{key}-timeline"))
+        if seen.heat is not None:
+            figures.append(gaps(seen.heat, name, key=f"{key}-gaps"))
+    return figures
 
 
 def _environment(run: StoredRun) -> list[tuple[str, str]]:
     """Return the environment: what one needs to know, or to have, to repeat it."""
-    info, facts, settings = run.info, run.facts, run.info.settings
-    target, cache = info.target, settings.prefix_cache
-    kv = f"KV {facts.kv_dtype}" if facts.kv_dtype else None
-    facts_of: list[tuple[str, Any]] = [
-        ("run", info.run_id),
-        ("status", info.status + (f": {info.error}" if info.error else "")),
-        # An imported file may not tell when it was measured; the run's date is then that of the
-        # import.
-        (
-            "started" if info.source != "imported" or _any_cell(run, "created") else "imported",
-            info.created,
-        ),
-        ("files", ", ".join(_files(run))),
-        ("deployment", facts.label),
-        ("declared by the user", facts.stated),
-        ("endpoint", target.endpoint if target else None),
-        (
-            "start-up",
-            (
-                show_seconds(settings.provenance.start_up_s)
-                if settings.provenance.start_up_s
-                else None
-            ),
-        ),
-        (
-            "longest context",
-            f"{target.max_model_tokens} tokens" if target and target.max_model_tokens else None,
-        ),
-        ("precision", join(facts.weights_dtype, kv)),
-        ("plan", f"{info.plan_id}, seed {info.seed}" if info.plan_id else None),
-        ("salt", info.salt),
-        ("prefix cache", cache if isinstance(cache, str) else None),
-        ("sampling", _flat(settings.sampling)),
-        ("tool", facts.tool),
-        (
-            "client",
-            _flat(
-                {name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")}
-            ),
-        ),
-        ("clock", info.clock),
-        ("Loadstone", info.loadstone),
-    ]
+    info, facts, settings, target = run.info, run.facts, run.info.settings, run.info.target
+    cache, start_up_s = settings.prefix_cache, settings.provenance.start_up_s
+    context = target.max_model_tokens if target else None
+    client = {name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")}
+    # An imported file may not tell when it was measured; the run's date is then that of the import.
+    started = info.source != "imported" or _any_cell(run, "created")
+    values: dict[str, object] = {
+        "run": info.run_id,
+        "status": info.status + (f": {info.error}" if info.error else ""),
+        "started" if started else "imported": info.created,
+        "files": ", ".join(settings.imported.files if settings.imported is not None else ()),
+        "deployment": facts.label,
+        "declared by the user": facts.stated,
+        "endpoint": target.endpoint if target else None,
+        "start-up": show_seconds(start_up_s) if start_up_s else None,
+        "longest context": f"{context} tokens" if context else None,
+        "precision": join(facts.weights_dtype, f"KV {facts.kv_dtype}" if facts.kv_dtype else None),
+        "plan": f"{info.plan_id}, seed {info.seed}" if info.plan_id else None,
+        "salt": info.salt,
+        "prefix cache": cache if isinstance(cache, str) else None,
+        "sampling": _flat(settings.sampling),
+        "tool": facts.tool,
+        "client": _flat(client),
+        "clock": info.clock,
+        "Loadstone": info.loadstone,
+    }
     return [
         (name, clean(str(value), 300))
-        for name, value in facts_of
+        for name, value in values.items()
         if value not in (None, "", "None")
     ]
 
 
-def _files(run: StoredRun) -> list[str]:
-    imported = run.info.settings.imported
-    return imported.files if imported is not None else []
-
-
-def _flat(value: Any) -> str | None:
+def _flat(value: object) -> str:
     if not isinstance(value, dict):
-        return None
-    parts = [f"{name} {part}" for name, part in value.items() if part not in (None, [], "")]
-    return ", ".join(parts) or None
+        return ""
+    return ", ".join(f"{name} {part}" for name, part in value.items() if part not in (None, [], ""))
 
 
 def _repeat(run: StoredRun) -> str:
     """Write the command that does it again: the same plan, and the same prompts where it was
     measured."""
-    if run.info.source == "imported":
-        return shlex.join(run.info.command) if run.info.command else ""
-    return clean(shlex.join(str(word) for word in run.info.command), 600)
+    command = shlex.join(str(word) for word in run.info.command)
+    return command if run.info.source == "imported" else clean(command, 600)

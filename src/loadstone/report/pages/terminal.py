@@ -19,6 +19,7 @@ from loadstone.core.summary import (
     Metrics,
     Part,
     PiecePart,
+    Requests,
     SloBound,
     Summary,
     TaskAccuracy,
@@ -62,12 +63,19 @@ def render(summary: Summary) -> list[Shown]:
         return ["nothing was sent", *of_run]
     findings = _list_doubts(cells)
     head, loads = _loads(cells)
-    tables = [_table(cells, findings)]
-    tables += [_parts(cells, *named) for named in _PARTS if any(named[0](cell) for cell in cells)]
+    rows = [
+        _row(load, cell, cell.requests, cell.metrics, cells)
+        for load, cell in zip(loads, cells, strict=True)
+    ]
+    tables = [_table(head, rows, findings)]
+    for name, parts_of, name_part in _PARTS:
+        parts = [(row, part) for row in rows for part in parts_of(row.cell)]
+        if parts:
+            tables.append(_table_parts(f"{head} · {name}", parts, name_part, cells))
     if any(cell.graded for cell in cells):
-        tables.append(_answers(list(zip(loads, cells, strict=True)), head))
+        tables.append(_answers(head, rows))
     if any(cell.sessions is not None for cell in cells):
-        tables.append(_sessions(cells))
+        tables.append(_sessions(head, rows))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
     lines = [
@@ -156,38 +164,39 @@ def _show_trust(cell: CellSummary, doubts: Sequence[Finding]) -> str:
     return "as reported" if cell.is_as_stated else "yes"
 
 
-def _table(cells: Sequence[CellSummary], doubts: Sequence[Finding]) -> Table:
-    head, loads = _loads(cells)
-    load_of = {id(cell): load for cell, load in zip(cells, loads, strict=True)}
+def _row(
+    load: str,
+    cell: CellSummary,
+    requests: Requests,
+    numbers: Metrics | Part,
+    cells: Sequence[CellSummary],
+) -> RunRow:
+    """Make the row of a cell, or of a part of it, by the clock of a table of these cells."""
+    return RunRow(load, cell, requests, numbers, *_pick_clock(numbers, cells))
+
+
+def _table(head: str, rows: Sequence[RunRow], doubts: Sequence[Finding]) -> Table:
     names = ["ok", "failed", "output", "ttft", "ttft_p99", "tpot", "tpot_p99", "itl_p99"]
     names += ["e2e", "e2e_p99"]
-    if _roofline_shares(cells, "tpot_ratio"):
+    if _roofline_shares([row.cell for row in rows], "tpot_ratio"):
         names.append("roofline")
         # Where nothing failed its column is empty, and makes room for this one within 120
         # characters.
-        if not any(show_failed(cell.requests) for cell in cells):
+        if not any(show_failed(row.requests) for row in rows):
             names.remove("failed")
     columns: list[Column[RunRow]] = [
-        Column(head, lambda row: load_of[id(row.cell)]),
+        Column(head, lambda row: row.load),
         *(RUN[name] for name in names),
         Column("trusted", lambda row: _show_trust(row.cell, doubts), "l"),
     ]
-    return tabulate(columns, [_row(cell, cell, cells) for cell in cells], style=show_verdict)
+    return tabulate(columns, rows, style=show_verdict)
 
 
-def _row(cell: CellSummary, part: CellSummary | Part, cells: Sequence[CellSummary]) -> RunRow:
-    """Make the row of a cell, or of a part of it, by the clock of a table of these cells."""
-    numbers = part if isinstance(part, Part) else part.metrics
-    ttft, e2e = _pick_clock(numbers, cells)
-    itl = None if isinstance(part, Part) else part.metrics.itl_s
-    return RunRow(cell, part.requests, ttft, numbers.tpot_s, e2e, itl)
-
-
-def _parts(
-    cells: Sequence[CellSummary],
-    parts_of: Callable[[CellSummary], Sequence[Part]],
+def _table_parts(
     head: str,
+    parts: Sequence[tuple[RunRow, Part]],
     name: Callable[[Any], str],
+    cells: Sequence[CellSummary],
 ) -> Table:
     """Make one row for each turn, server or piece of a profile, of each cell; tokens are a
     request's mean.
@@ -195,52 +204,43 @@ def _parts(
     What a row is of is one column: where the table is too wide, that is what each piece of it
     begins with.
     """
-    load_head, loads = _loads(cells)
-    columns: list[Column[tuple[str, Part, RunRow]]] = [
-        Column(f"{load_head} · {head}", lambda row: f"{row[0]} · {name(row[1])}", "l"),
-        _of_row("ok"),
-        _of_row("failed"),
-        Column("in tok", lambda row: _figure(row[1].mean_input_tokens)),
-        Column("cached", lambda row: _share_of_prompts(row[1], "cached_input_tokens")),
-        Column("out tok", lambda row: _figure(row[1].mean_output_tokens)),
-        Column("share", lambda row: show_share(row[1].token_share)),
-        *map(_of_row, ("ttft", "ttft_p99", "tpot", "e2e", "e2e_p99")),
+    could = [Column[RunRow]("could", lambda row: _share_of_prompts(row, "shared_input_tokens"))]
+    columns: list[Column[RunRow]] = [
+        Column(head, lambda row: row.load, "l"),
+        RUN["ok"],
+        RUN["failed"],
+        Column("in tok", lambda row: _figure(row.numbers.mean_input_tokens)),
+        Column("cached", lambda row: _share_of_prompts(row, "cached_input_tokens")),
+        *(could if any(cell.sessions is not None for cell in cells) else []),
+        Column("out tok", lambda row: _figure(row.numbers.mean_output_tokens)),
+        Column("share", lambda row: show_share(row.numbers.token_share)),
+        *(RUN[key] for key in ("ttft", "ttft_p99", "tpot", "e2e", "e2e_p99")),
     ]
-    if any(cell.sessions is not None for cell in cells):
-        could: Column[tuple[str, Part, RunRow]]
-        could = Column("could", lambda row: _share_of_prompts(row[1], "shared_input_tokens"))
-        columns.insert(5, could)
-    rows = [
-        (load, part, _row(cell, part, cells))
-        for cell, load in zip(cells, loads, strict=True)
-        for part in parts_of(cell)
-    ]
-    return tabulate(columns, rows)
+    return tabulate(
+        columns,
+        [
+            _row(f"{row.load} · {name(part)}", row.cell, part.requests, part, cells)
+            for row, part in parts
+        ],
+    )
 
 
-def _of_row(name: str) -> Column[tuple[str, Part, RunRow]]:
-    column = RUN[name]
-    return Column(column.head, lambda row: column.show(row[2]), column.side)
-
-
-def _share_of_prompts(part: Part, name: str) -> str:
+def _share_of_prompts(row: RunRow, name: str) -> str:
     """Write which share of the prompts' tokens that is, where it is told."""
-    return show_share(share_of(getattr(part, name, None), part.input_tokens))
+    return show_share(share_of(getattr(row.numbers, name, None), row.numbers.input_tokens))
 
 
-def _sessions(cells: Sequence[CellSummary]) -> Table:
+def _sessions(head: str, rows: Sequence[RunRow]) -> Table:
     """Make a row for each cell's sessions of agents; tokens are those of all measured calls."""
-    head, loads = _loads(cells)
-    rows = []
-    for cell, load in zip(cells, loads, strict=True):
-        numbers, metrics = cell.sessions, cell.metrics
+    lines = []
+    for row in rows:
+        numbers, metrics = row.cell.sessions, row.cell.metrics
         if numbers is None:
             continue
         task, cached, prompts = numbers.task_s, metrics.cached_input_tokens, metrics.input_tokens
-        new = None if cached is None or prompts is None else prompts - cached
-        rows.append(
+        lines.append(
             [
-                load,
+                row.load,
                 str(numbers.sessions),
                 str(numbers.finished),
                 _figure(numbers.calls),
@@ -250,14 +250,14 @@ def _sessions(cells: Sequence[CellSummary]) -> Table:
                 show_seconds(numbers.tool_s),
                 show_share(numbers.waiting_share, 1),
                 _figure(numbers.per_hour),
-                _figure(new),
+                _figure(None if cached is None or prompts is None else prompts - cached),
                 _figure(cached),
                 _figure(metrics.shared_input_tokens),
             ]
         )
     heads = [head, "sessions", "ended", "calls", "task p50", "p90", "model", "tools", "waiting"]
     heads += ["per hour", "new tok", "cached", "could be"]
-    return Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=rows)
+    return Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=lines)
 
 
 def _piece(part: PiecePart) -> str:
@@ -269,27 +269,26 @@ def _piece(part: PiecePart) -> str:
     )
 
 
-_PARTS: tuple[tuple[Callable[[CellSummary], Sequence[Part]], str, Callable[[Any], str]], ...] = (
-    (lambda cell: cell.by_turn, "turn", lambda part: str(part.turn + 1)),
-    (lambda cell: cell.by_replica, "server", lambda part: excerpt(str(part.url), 60)),
-    (lambda cell: cell.by_piece, "load", _piece),
+_PARTS: tuple[tuple[str, Callable[[CellSummary], Sequence[Part]], Callable[[Any], str]], ...] = (
+    ("turn", lambda cell: cell.by_turn, lambda part: str(part.turn + 1)),
+    ("server", lambda cell: cell.by_replica, lambda part: excerpt(str(part.url), 60)),
+    ("load", lambda cell: cell.by_piece, _piece),
 )
-"""Of what a cell has parts, the head of their column, and the name of one."""
+"""Of what a cell may have parts, which they are, and the name of one."""
 
 
-def _answers(rows: Sequence[tuple[str, CellSummary]], head: str) -> Table:
+def _answers(head: str, rows: Sequence[RunRow]) -> Table:
     """Make one row for each cell with graded answers, named by its load, and one for each kind of
     question there."""
     heads = [f"{head} · answers", "graded", "right %", "95%", "in form %", "cut", "failed"]
     heads += ["unparsed", "of requests", "TTFT p50", "E2E p50"]
-    shown = []
-    for load, cell in rows:
-        if cell.graded is None:
-            continue
-        blank = [""] * 7
-        shown.append([*_kind_row(load, cell.graded), *_all_answers(cell.graded)])
-        shown += [[*_kind_row(load, kind), *blank] for kind in cell.graded.tasks]
-    return Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=shown)
+    lines = []
+    for row in rows:
+        graded = row.cell.graded
+        if graded is not None:
+            lines.append(_kind_row(row.load, graded) + _all_answers(graded))
+            lines += [_kind_row(row.load, kind) + [""] * 7 for kind in graded.tasks]
+    return Table(heads=heads, align="l" + "r" * (len(heads) - 1), rows=lines)
 
 
 def _kind_row(load: str, kind: TaskAccuracy) -> list[str]:
