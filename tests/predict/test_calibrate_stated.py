@@ -33,5 +33,5 @@ def test_no_file_that_a_run_names_is_read(tmp_path: Path, name: str) -> None:
 def test_what_the_catalogue_has_is_taken(tmp_path: Path, more: str) -> None:
     name = f"llama-3-70b{more}@8xh200/tp8,num_speculative_tokens=5,draft=llama-3-8b{more}"
     found = calibrate._parse(tmp_path, name, FACTS)
-    assert found.draft is not None
-    assert found.draft.model.name == "meta-llama/Meta-Llama-3-8B"
+    assert found.decoder.draft is not None
+    assert found.decoder.draft.model.name == "meta-llama/Meta-Llama-3-8B"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from asked import planning
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core.summary import Summary
 from loadstone.recommend.judge.asked_load import AskedLoad, simulate_asked
 from loadstone.recommend.judge.choices import PlanChoice
@@ -68,7 +68,7 @@ CASES += [
 def ask(deployment: str, replicas: int, **changed: object) -> AskedLoad:
     """One plan under the asked load, without choosing it."""
     asked = planning(**({"model": deployment.partition("@")[0]} | changed))
-    candidate = make_candidate(parse_deployment(deployment), asked)
+    candidate = make_candidate(parse_worker(deployment), asked)
     finalist = UncertainFinalist(candidate, Curve([], 0.0), None, np.empty(0), np.empty(0))  # type: ignore[arg-type]
     return simulate_asked(PlanChoice(finalist, replicas, 0.0, 0.0, np.empty(0)), asked)
 
@@ -124,7 +124,7 @@ def test_the_errors_by_which_plans_are_chosen_have_it_too(users: int, wider: flo
     variances = []
     for each in (100, users):
         asked = planning(rate=None, concurrency=each, input="128", output="200", slo="e2e_p99<60s")
-        candidate = make_candidate(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked)
+        candidate = make_candidate(parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked)
         one = candidate._replace(load=float(each), replicas=1)
         variances.append(np.diag(unmeasured_errors([one], asked).covariance))
     assert variances[1] / variances[0] == pytest.approx(wider, rel=0.1)
@@ -136,5 +136,5 @@ def test_short_prompts_under_wide_bounds_are_carried_by_some_replicas(users: int
     asked = planning(
         rate=None, concurrency=users, input="128", output="200", slo="e2e_p99<60s", gpus_max=64
     )
-    candidate = make_candidate(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked)
+    candidate = make_candidate(parse_worker("llama-3.1-8b@1xh100/tp1,engine=vllm"), asked)
     assert 1 <= candidate.replicas <= users / 100

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from asked import planning
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.steady_state import Lengths, most_decoding, steady_states
 from loadstone.predict.step_time import StepModel
@@ -32,7 +32,7 @@ def least_cost(asked: Planning) -> float:
 
 
 def test_the_closed_form_follows_from_little_s_law_and_the_step_model() -> None:
-    deployment = parse_deployment("llama-3.1-8b@1xh100")
+    deployment = parse_worker("llama-3.1-8b@1xh100")
     model, policy = StepModel(deployment), policy_of(deployment)
     rows = list(steady_states(model, policy, 1, Lengths(1024, 128)))
     assert rows[0].decoding == 1
@@ -184,7 +184,7 @@ def test_many_replicas_carry_more_each_than_one_alone() -> None:
     asked = planning(
         output="4", slo="tpot_p99<40ms", rate=4.0, input="1500", gpus="l40s", price=(), tp=(2,)
     )
-    candidate = next(each for each in search(asked).candidates if each.deployment.pp == 1)
+    candidate = next(each for each in search(asked).candidates if each.worker.pp == 1)
     alone, beside = search_capacity(candidate, asked, 1), simulate_curve(candidate, asked, 1)
     assert beside.capacity > 1.5 * alone.capacity
 
@@ -192,23 +192,23 @@ def test_many_replicas_carry_more_each_than_one_alone() -> None:
 def test_of_a_dear_gpu_too_a_second_size_is_a_finalist() -> None:
     asked = planning(gpus="h100,a100", price="h100=1,a100=9", gpus_max=32, engine="vllm,sglang")
     chosen = choose_finalists(search(asked).candidates, [], asked)
-    assert len({each.deployment.gpus for each in chosen if each.deployment.gpu.name == "a100"}) > 1
+    assert len({each.deployment.gpus for each in chosen if each.worker.gpu.name == "a100"}) > 1
 
 
 def test_each_deployment_is_looked_at_once() -> None:
     rows = search(planning(rate=1)).candidates
-    names = [(shape_of(each.deployment), each.deployment.arguments) for each in rows]
+    names = [(shape_of(each.worker), each.worker.arguments) for each in rows]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_limits_are_varied_by_the_engines_own_names_and_those_given_are_kept(engine: str) -> None:
-    base = parse_deployment(f"llama-3.1-8b@1xh100/tp1,engine={engine}")
+    base = parse_worker(f"llama-3.1-8b@1xh100/tp1,engine={engine}")
     varied = list(vary_limits(base))
     assert varied[0] == base
     assert len({each.name for each in varied}) == len(varied) == 9
     name = varied[-1].arguments[0][0]
-    given = parse_deployment(f"llama-3.1-8b@1xh100/tp1,engine={engine},{name}=4096")
+    given = parse_worker(f"llama-3.1-8b@1xh100/tp1,engine={engine},{name}=4096")
     assert all(dict(each.arguments)[name] == "4096" for each in vary_limits(given))
     assert len(list(vary_limits(given))) == 3
 

@@ -166,9 +166,7 @@ def test_measuring_one_tells_of_those_that_share_its_engine_and_gpu() -> None:
     rows = search(asked).candidates
     mine = rows[0]
     like = next(
-        each
-        for each in rows[1:]
-        if each.group == mine.group and each.deployment.tp != mine.deployment.tp
+        each for each in rows[1:] if each.group == mine.group and each.worker.tp != mine.worker.tp
     )
     other = next(
         each for each in rows if each.group[0] != mine.group[0] and each.group[1] != mine.group[1]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from asked import options, plans
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.core.summary import Finding
 from loadstone.engines import launch_of
 from loadstone.recommend.demand.options import RecommendOptions
@@ -19,9 +19,7 @@ from loadstone.recommend.tell.text import remarks
 
 
 def pairs(asked: RecommendOptions, gpu: str, engine: str) -> set[tuple[str, str]]:
-    return set(
-        list_precisions(parse_deployment(f"{asked.model}@1x{gpu}/tp1,engine={engine}"), asked)
-    )
+    return set(list_precisions(parse_worker(f"{asked.model}@1x{gpu}/tp1,engine={engine}"), asked))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def test_a_precision_whose_answers_were_wrong_is_left_out(
     monkeypatch.setattr(measured_runs, "deployment_of_runs", lambda runs: measured)
     monkeypatch.setattr(measured_runs, "summary_of", lambda run: SimpleNamespace(cells=[cell]))
     asked = {"weights_dtype": None, "kv_dtype": None, "quality": "any"}
-    failed = measured.weights_dtype, measured.kv_dtype
+    failed = measured.worker.weights_dtype, measured.worker.kv_dtype
     assert failed in precisions_of(plans(**asked))
     after = plans(**asked, measured=(str(tmp_path),))
     assert precisions_of(after) - {failed} == precisions_of(after) != set()
@@ -80,7 +78,7 @@ def test_a_precision_whose_answers_were_wrong_is_left_out(
 
 
 def precisions_of(found: Recommendation) -> set[tuple[str, str]]:
-    deployments = [parse_deployment(each.deployment) for each in found.finalists]
+    deployments = [parse_worker(each.deployment) for each in found.finalists]
     return {(each.weights_dtype, each.kv_dtype) for each in deployments}
 
 
@@ -109,7 +107,7 @@ def test_beside_the_first_plan_stands_what_one_step_further_would_save() -> None
 def test_every_warning_of_the_launch_is_shown_with_the_plan() -> None:
     document = plans(weights_dtype="fp8")
     for number, plan in enumerate(document.plans, 1):
-        launch = launch_of(parse_deployment(plan.deployment))
+        launch = launch_of(parse_worker(plan.deployment))
         assert launch.notes
         assert set(launch.notes) <= set(plan.warnings)
         assert plan.files == launch.files

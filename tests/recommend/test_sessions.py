@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler import policy_of
 from loadstone.predict.simulator.client import whole_prompts
@@ -128,7 +128,7 @@ def test_a_gpu_carries_the_sessions_that_its_cache_keeps_and_host_memory_carries
     of some 400k."""
     file = long_sessions(tmp_path / "long.jsonl")
     found = plans(agents=str(file))
-    policy = policy_of(parse_deployment(found.plans[0].deployment))
+    policy = policy_of(parse_worker(found.plans[0].deployment))
     traffic = traffic_of(options(agents=str(file)))
     warm = policy.kv_tokens / (traffic.input_tokens + traffic.output_tokens)
     host = found.host_memory

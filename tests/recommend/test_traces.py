@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from asked import options, planning, plans
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s
@@ -89,8 +89,8 @@ def test_many_replicas_under_a_bursty_trace_are_as_fast_as_all_of_them_simulated
     stretches = [(20, 60, 1024, 64), (4, 500, 1024, 64)] * 2
     asked = traced(write_trace(tmp_path / "t.csv", *stretches), slo="tpot_p90<30ms")
     traffic = asked.traffic
-    candidate = make_candidate(parse_deployment(NAME), asked)
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
+    candidate = make_candidate(parse_worker(NAME), asked)
+    fleet = fleet_with(candidate.worker, candidate.policy, candidate.model)
     some = simulate_load(candidate, asked, traffic.demand / 24, 24)
     run = run_cell(traffic.plan, 0, replace(fleet, replicas=24), grace_s=math.inf)
     whole = float(np.quantile(latencies_s(answered_rows(run))["tpot_s"], 0.9))
@@ -126,8 +126,8 @@ def test_the_first_plan_holds_on_the_whole_trace(stretches, tmp_path: Path) -> N
     assert "the bounds hold by the best prediction" in plan.checked
     asked = traced(path, slo=slo)
     traffic = asked.traffic
-    candidate = make_candidate(parse_deployment(plan.deployment), asked)
-    fleet = fleet_with(candidate.deployment, candidate.policy, candidate.model)
+    candidate = make_candidate(parse_worker(plan.deployment), asked)
+    fleet = fleet_with(candidate.worker, candidate.policy, candidate.model)
     run = run_cell(traffic.plan, 0, replace(fleet, replicas=plan.replicas), grace_s=math.inf)
     latencies = latencies_s(answered_rows(run))
     assert np.quantile(latencies["ttft_intended_s"], 0.99) < 2

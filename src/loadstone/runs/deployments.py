@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from loadstone.analyse.run_facts import engine_name
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
 from loadstone.catalogue.deployment.shorthand import (
     leave_engine_out,
     names_engine,
@@ -71,7 +71,8 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     shorthand counts for nothing. The model has the name that it is served by, since servers use
     aliases. Raises InputError where the user named another engine than the server does.
     """
-    declared = deployed.engine if names_engine(text) else None
+    worker = deployed.decoder
+    declared = worker.engine if names_engine(text) else None
     behind = target.engine == "Triton" and declared in BACKENDS
     may_differ = behind or target.engine in (None, SIMULATED)
     if declared and not may_differ and engine_name(declared) != target.engine:
@@ -82,20 +83,13 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
     reported = None if behind else target.engine
     key = engine_key(reported) if reported else None
     engine = key if key in ENGINES else reported or declared
-    version = (None if behind else target.engine_version) or deployed.engine_version
-    # A node of the user's own is in a file; its GPU, which is kept, says enough.
-    named = msgspec.structs.replace(
-        deployed, node=None if deployed.has_own_hardware else deployed.node
-    )
+    version = (None if behind else target.engine_version) or worker.engine_version
+    reported_engine: dict[str, Any] = {}
     if engine in ENGINES:
         # What a server says may hold commas, which would be options of the shorthand.
         plain = version if re.fullmatch("[0-9A-Za-z.+_-]+", version or "") else None
-        reported_by_server = {"engine": engine, "engine_version": plain}
-        replace = msgspec.structs.replace
-        pools = tuple(
-            replace(pool, worker=replace(pool.worker, **reported_by_server)) for pool in named.split
-        )
-        named = replace(named, split=pools, **reported_by_server)
+        reported_engine = {"engine": engine, "engine_version": plain}
+    named = Deployment(tuple(_rename(pool, reported_engine) for pool in deployed.pools))
     record = deployed.to_settings()
     if named.is_split:
         record["pools"] = named.to_settings()["pools"]
@@ -107,6 +101,15 @@ def deployment_record(text: str, deployed: Deployment, target: Target) -> dict[s
         "name": named.name if engine in ENGINES else leave_engine_out(named.name),
         "stated": text,
     }
+
+
+def _rename(pool: DeployedPool, engine: dict[str, Any]) -> DeployedPool:
+    """Return the pool with the engine that a server reports. A node of the user's own is in a file;
+    its GPU, which is kept, says enough."""
+    worker = pool.worker
+    node = None if pool.role == "both" and worker.has_own_hardware else worker.node
+    worker = msgspec.structs.replace(worker, node=node, **engine)
+    return msgspec.structs.replace(pool, worker=worker)
 
 
 def simulated_record(target: Target) -> dict[str, Any] | None:
@@ -123,7 +126,7 @@ def simulated_record(target: Target) -> dict[str, Any] | None:
         return None
     record = deployment_record(deployed.name, deployed, target)
     del record["stated"]  # by the user
-    return record | {"simulates": deployed.engine, "stated_by": "server"}
+    return record | {"simulates": deployed.decoder.engine, "stated_by": "server"}
 
 
 def doubts(deployed: Deployment, target: Target) -> list[str]:

@@ -219,7 +219,7 @@ class Worker(msgspec.Struct, frozen=True):
         return text.lower() in ON
 
     def to_settings(self) -> dict[str, Any]:
-        """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py."""
+        """Return what a run keeps of it."""
         return {
             # Of a model and hardware of the user's own, whose files may be gone when the run is
             # read, all there was.
@@ -255,29 +255,21 @@ class DeployedPool(msgspec.Struct, frozen=True):
         return f"{self.role}={self.workers}*({self.worker.name.rpartition('@')[2]})"
 
 
-class Deployment(Worker, frozen=True):
+class Deployment(msgspec.Struct, frozen=True):
     """Holds pools of workers: one worker that does both, or a pool that prefills and one that
-    decodes.
+    decodes, in this order."""
 
-    split  both pools, prefill first; empty: one worker. `gpus` and `nodes` are then of all workers
-           together, and the parallelism is that of a decode worker
-    """
-
-    split: tuple[DeployedPool, ...] = ()
+    pools: tuple[DeployedPool, ...]
 
     @classmethod
     def of(cls, worker: Worker) -> Deployment:
         """Return the deployment of one worker that prefills and decodes."""
-        return cls(**msgspec.structs.asdict(worker))
-
-    @property
-    def pools(self) -> tuple[DeployedPool, ...]:
-        return self.split or (DeployedPool("both", 1, self),)
+        return cls((DeployedPool("both", 1, worker),))
 
     @property
     def is_split(self) -> bool:
         """Return whether prefill and decode have workers of their own."""
-        return bool(self.split)
+        return len(self.pools) > 1
 
     @property
     def prefiller(self) -> Worker:
@@ -297,22 +289,37 @@ class Deployment(Worker, frozen=True):
                 f"{self.name}: has pools, and here one worker is asked for; write e.g."
                 f" {self.decoder.name}"
             )
-        return self
+        return self.decoder
+
+    @property
+    def model(self) -> Model:
+        return self.decoder.model
+
+    @property
+    def gpus(self) -> int:
+        return sum(pool.gpus for pool in self.pools)
+
+    @property
+    def nodes(self) -> int:
+        return sum(pool.workers * pool.worker.nodes for pool in self.pools)
 
     @property
     def name(self) -> str:
         """Return the shorthand that gives this deployment again."""
         if not self.is_split:
-            return super().name
-        model = self.pools[0].worker.name.rpartition("@")[0]
+            return self.decoder.name
+        model = self.prefiller.name.rpartition("@")[0]
         return f"{model}@{'+'.join(pool.name for pool in self.pools)}"
 
     def to_settings(self) -> dict[str, Any]:
-        """Return what a run keeps of it: as Worker has it, and of pools each."""
-        settings = super().to_settings()
-        if self.is_split:
-            settings["pools"] = [
-                {"role": pool.role, "workers": pool.workers, **pool.worker.to_settings()}
-                for pool in self.pools
-            ]
-        return settings
+        """Return what a run keeps of it: RunInfo.settings.deployment, see analyse/run_facts.py. Of
+        pools the parallelism is that of a decode worker, for display."""
+        settings = self.decoder.to_settings()
+        if not self.is_split:
+            return settings
+        pools = [
+            {"role": pool.role, "workers": pool.workers, **pool.worker.to_settings()}
+            for pool in self.pools
+        ]
+        whole = {"gpus": self.gpus, "nodes": self.nodes, "name": self.name, "pools": pools}
+        return settings | whole

@@ -155,12 +155,12 @@ def _parse_pools(text: str, gpu: Gpu | None, model: Model | None) -> Deployment:
             pools.append(DeployedPool(role, workers, _parse(worker, gpu, model)))
         except InputError as error:
             raise InputError(f"{role} pool: {error}") from None
-    gpus = sum(pool.gpus for pool in pools)
-    if gpus > _MOST_GPUS:
-        raise InputError(f"deployment {text!r}: {gpus:,} GPUs; write 1 to {_MOST_GPUS:,}")
-    nodes = sum(pool.workers * pool.worker.nodes for pool in pools)
-    whole = msgspec.structs.replace(Deployment.of(pools[-1].worker), gpus=gpus, nodes=nodes)
-    return msgspec.structs.replace(whole, node=None, split=tuple(pools))
+    deployment = Deployment(tuple(pools))
+    if deployment.gpus > _MOST_GPUS:
+        raise InputError(
+            f"deployment {text!r}: {deployment.gpus:,} GPUs; write 1 to {_MOST_GPUS:,}"
+        )
+    return deployment
 
 
 def _guess(text: str) -> str | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from loadstone.analyse.compare.price import Prices, key, parse_prices
-from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue import parse_worker
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
 from loadstone.recommend.demand.effort import FULL, Effort
@@ -48,9 +48,9 @@ class Planning:
     def acceptance_known(self) -> bool:
         return self.search.acceptance is not None
 
-    def price_gpu(self, deployment: Deployment) -> float:
+    def price_gpu(self, worker: Worker) -> float:
         """Return dollars per hour of one GPU; 1 where no prices are given."""
-        return self.prices.get(key(deployment.gpu.name), math.nan) if self.prices else 1.0
+        return self.prices.get(key(worker.gpu.name), math.nan) if self.prices else 1.0
 
     def load_of_replica(self, replicas: int) -> float:
         """Return the share of the traffic of one of so many replicas, but for those that may
@@ -83,20 +83,18 @@ def plan_for(
 
 def gpu_names(options: RecommendOptions) -> list[str]:
     """Return the catalogue's name of each GPU of --gpus. Raises InputError."""
-    return [
-        parse_deployment(f"{options.model}@1x{name}/tp1").gpu.name for name in options.search.gpus
-    ]
+    return [parse_worker(f"{options.model}@1x{name}/tp1").gpu.name for name in options.search.gpus]
 
 
-def named_deployments(options: RecommendOptions) -> Iterator[Deployment]:
+def named_workers(options: RecommendOptions) -> Iterator[Worker]:
     """List the model on one GPU of each kind under each engine, with --argument. Raises InputError:
     unknown names."""
     arguments = ",".join(options.search.arguments)
     for gpu, engine in product(options.search.gpus, options.search.engine):
         text = f"{options.model}@1x{gpu}/tp1,engine={engine}"
-        first = parse_deployment(text)
+        first = parse_worker(text)
         try:
-            yield parse_deployment(f"{text},{arguments}") if arguments else first
+            yield parse_worker(f"{text},{arguments}") if arguments else first
         except InputError:
             # Of several engines, those have an argument that know it.
             if len(options.search.engine) == 1:
@@ -105,6 +103,6 @@ def named_deployments(options: RecommendOptions) -> Iterator[Deployment]:
 
 def _draw_traffic(options: RecommendOptions, seed: int = 0) -> Traffic:
     """Draw the traffic; sessions of a file end where the model's context does, if that is known."""
-    deployments = named_deployments(options) if options.workload.agents is not None else ()
-    limits = (rules_of(deployment).context_limit for deployment in deployments)
+    workers = named_workers(options) if options.workload.agents is not None else ()
+    limits = (rules_of(worker).context_limit for worker in workers)
     return traffic_of(options, seed, max_tokens=next(limits, None))

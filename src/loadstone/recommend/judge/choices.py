@@ -47,7 +47,7 @@ class PlanChoice(NamedTuple):
     @property
     def gpu(self) -> str:
         """The kind of GPU."""
-        return self.finalist.deployment.gpu.name
+        return self.finalist.candidate.worker.gpu.name
 
     @property
     def usd_per_month(self) -> float:

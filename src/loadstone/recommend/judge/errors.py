@@ -182,7 +182,7 @@ def _widen_for(candidate: Candidate, traffic: Traffic) -> float:
     profile, policy = candidate.model.profile, candidate.policy
     if traffic.is_open or is_own(profile):
         return 1.0
-    schedulers = candidate.deployment.dp if candidate.fleet is None else candidate.fleet.replicas
+    schedulers = candidate.worker.dp if candidate.fleet is None else candidate.fleet.replicas
     running = min(traffic.demand / candidate.replicas, candidate.load) / schedulers
     if traffic.sessions is not None:
         running = candidate.level.decoding
@@ -197,5 +197,5 @@ def _predict_slopes(candidate: Candidate, traffic: Traffic) -> Array:
     decoding = candidate.level.decoding
     if candidate.fleet is not None:
         return fleet_slopes(candidate.fleet, decoding, traffic.lengths)
-    in_step = schedulers_in_step(candidate.deployment)
+    in_step = schedulers_in_step(candidate.worker)
     return predict_slopes(candidate.model, candidate.policy, in_step, decoding, traffic.lengths)

@@ -48,9 +48,9 @@ def weigh_host_memory(choice: PlanChoice, planning: Planning) -> HostMemory | No
     if planning.traffic.sessions is None:
         return None
     planning.show("simulating the first plan with and without host memory")
-    deployment = choice.finalist.deployment
-    given = deployment.argument("kv_host")
-    size = given or f"{_GB_PER_GPU * deployment.gpus}gb"
+    worker = choice.finalist.candidate.worker
+    given = worker.argument("kv_host")
+    size = given or f"{_GB_PER_GPU * worker.gpus}gb"
     try:
         return _weigh(choice, planning, size, assumed=given is None)
     except InputError as error:
@@ -59,13 +59,13 @@ def weigh_host_memory(choice: PlanChoice, planning: Planning) -> HostMemory | No
 
 def _weigh(choice: PlanChoice, planning: Planning, size: str, *, assumed: bool) -> HostMemory:
     """Simulate both. Raises InputError where one cannot be, or carries nothing."""
-    traffic, deployment = planning.traffic, choice.finalist.deployment
-    plain = tuple(pair for pair in deployment.arguments if pair[0] not in _TIERS)
-    bare = msgspec.structs.replace(deployment, arguments=plain)
-    tiered = deployment
+    traffic, worker = planning.traffic, choice.finalist.candidate.worker
+    plain = tuple(pair for pair in worker.arguments if pair[0] not in _TIERS)
+    bare = msgspec.structs.replace(worker, arguments=plain)
+    tiered = worker
     if assumed:
-        arguments = (*deployment.arguments, ("kv_host", size))
-        tiered = msgspec.structs.replace(deployment, arguments=arguments)
+        arguments = (*worker.arguments, ("kv_host", size))
+        tiered = msgspec.structs.replace(worker, arguments=arguments)
     candidates = [make_candidate(bare, planning), make_candidate(tiered, planning)]
     for problem in contradictions(tiered):
         raise InputError(problem)
@@ -77,15 +77,13 @@ def _weigh(choice: PlanChoice, planning: Planning, size: str, *, assumed: bool) 
     if not min(capacities):
         raise InputError("the bounds hold under no load")
     needed = [traffic.demand / capacity * (1 - 1e-9) for capacity in capacities]
-    gpus = [
-        (math.ceil(replicas) + planning.choice.reserve) * deployment.gpus for replicas in needed
-    ]
-    dollars = planning.price_gpu(deployment)
+    gpus = [(math.ceil(replicas) + planning.choice.reserve) * worker.gpus for replicas in needed]
+    dollars = planning.price_gpu(worker)
     return HostMemory(
         kv_host=size,
         assumed=assumed,
         sessions_per_gpu=[
-            curve.capacity * curve.nearest(curve.capacity).sessions.alive_per_load / deployment.gpus
+            curve.capacity * curve.nearest(curve.capacity).sessions.alive_per_load / worker.gpus
             for curve in curves
         ],
         cached_share=[

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
 from loadstone.engines import rules_of
@@ -77,7 +77,7 @@ class Candidate(NamedTuple):
     @property
     def group(self) -> tuple[str, str]:
         """What names the deployments whose errors have much in common."""
-        return self.deployment.engine, self.deployment.gpu.name
+        return self.worker.engine, self.worker.gpu.name
 
     @property
     def decoding_batch(self) -> int:
@@ -121,14 +121,8 @@ class _Refusals:
     def __init__(self) -> None:
         self._by_kind: dict[tuple[object, ...], Refused] = {}
 
-    def add(self, deployment: Deployment, refused: Refused) -> None:
-        kind = (
-            deployment.gpu.name,
-            deployment.gpus,
-            deployment.engine,
-            deployment.weights_dtype,
-            refused.why,
-        )
+    def add(self, worker: Worker, refused: Refused) -> None:
+        kind = (worker.gpu.name, worker.gpus, worker.engine, worker.weights_dtype, refused.why)
         first = self._by_kind.get(kind)
         self._by_kind[kind] = refused if first is None else first._replace(alike=first.alike + 1)
 
@@ -154,19 +148,19 @@ def search(planning: Planning) -> Search:
             refusals.add(base, Refused(base.name, why))
             looked_at += 1
             continue
-        for number, deployment in enumerate(vary_limits(base)):
+        for number, worker in enumerate(vary_limits(base)):
             looked_at += 1
             try:
-                candidate = make_candidate(deployment, planning, models)
+                candidate = make_candidate(worker, planning, models)
             except InputError as reason:
-                refusals.add(deployment, Refused(deployment.name, str(reason)))
+                refusals.add(worker, Refused(worker.name, str(reason)))
                 continue
             if candidate.replicas:
                 candidates.append(candidate)
             else:
-                refusals.add(deployment, _refuse(candidate, planning.traffic))
+                refusals.add(worker, _refuse(candidate, planning.traffic))
             if candidate.load > 0:
-                cost = deployment.gpus * planning.price_gpu(deployment) / candidate.load
+                cost = worker.gpus * planning.price_gpu(worker) / candidate.load
                 least_cost = min(least_cost, cost)
                 if number == 0 and cost > _HOPELESS * least_cost:
                     break
@@ -180,7 +174,7 @@ def sort_candidates(candidates: list[Candidate]) -> list[Candidate]:
     )
 
 
-def _find_problem(base: Deployment, traffic: Traffic) -> str | None:
+def _find_problem(base: Worker, traffic: Traffic) -> str | None:
     """Return why a deployment cannot be, or takes no request as long as these; None where it can
     and does."""
     for problem in contradictions(base):
@@ -197,7 +191,7 @@ def _find_problem(base: Deployment, traffic: Traffic) -> str | None:
 def _explain_no_room(refused: Refused) -> Refused:
     if refused.why != _NO_ROOM:
         return refused
-    return refused._replace(why=size(parse_deployment(refused.deployment)).why or refused.why)
+    return refused._replace(why=size(parse_worker(refused.deployment)).why or refused.why)
 
 
 def _refuse(candidate: Candidate, traffic: Traffic) -> Refused:
@@ -221,26 +215,24 @@ def _show(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
-def make_candidate(
-    deployment: Deployment, planning: Planning, models: Models | None = None
-) -> Candidate:
-    """Compute what a deployment carries. `models`: those made so far, by shape. Raises InputError
+def make_candidate(worker: Worker, planning: Planning, models: Models | None = None) -> Candidate:
+    """Compute what a worker carries. `models`: those made so far, by shape. Raises InputError
     where the model does not fit."""
     traffic, models = planning.traffic, {} if models is None else models
-    policy = policy_of(deployment, acceptance=planning.search.acceptance)
+    policy = policy_of(worker, acceptance=planning.search.acceptance)
     drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
-    shape = (*shape_of(deployment), drafts, rules_of(deployment).graph_tokens)
+    shape = (*shape_of(worker), drafts, rules_of(worker).graph_tokens)
     if shape not in models:
         models[shape] = StepModel(
-            deployment, profile_of(deployment), draft_tokens=drafts, work=work_of(deployment)
+            worker, profile_of(worker), draft_tokens=drafts, work=work_of(worker)
         )
     model = models[shape]
-    load, level = closed_form_capacity(model, policy, deployment, traffic)
+    load, level = closed_form_capacity(model, policy, worker, traffic)
     replicas = math.ceil(traffic.demand / load * (1 - 1e-9)) if load > 0 else 0
-    if replicas * deployment.gpus > planning.search.gpus_max:
+    if replicas * worker.gpus > planning.search.gpus_max:
         replicas = 0
-    cost = replicas * deployment.gpus * planning.price_gpu(deployment)
-    return Candidate(deployment, policy, model, load, replicas, cost, level)
+    cost = replicas * worker.gpus * planning.price_gpu(worker)
+    return Candidate(Deployment.of(worker), policy, model, load, replicas, cost, level)
 
 
 def predict_rate(candidate: Candidate, planning: Planning) -> float:
@@ -251,25 +243,25 @@ def predict_rate(candidate: Candidate, planning: Planning) -> float:
     if candidate.fleet is not None:
         return share * replicas * candidate.fleet.replicas * level.rate_per_s
     decoding = max(min(1.0, level.decoding), level.decoding * share)
-    schedulers = schedulers_in_step(candidate.deployment)
+    schedulers = schedulers_in_step(candidate.worker)
     loaded = steady_state(
         candidate.model, candidate.policy, schedulers, decoding, planning.traffic.lengths
     )
-    return replicas * candidate.deployment.dp * loaded.rate_per_s
+    return replicas * candidate.worker.dp * loaded.rate_per_s
 
 
 def closed_form_capacity(
-    model: StepModel, policy: EnginePolicy, deployment: Deployment, traffic: Traffic
+    model: StepModel, policy: EnginePolicy, worker: Worker, traffic: Traffic
 ) -> tuple[float, SteadyState]:
     """Return what one replica carries, requests/s or requests under way, and the state of one
     scheduler then; of a trace in the window that it carries worst. 0 where not even one request at
     a time meets the bounds.
     """
-    schedulers = schedulers_in_step(deployment)
+    schedulers = schedulers_in_step(worker)
 
     def carry(lengths: Lengths, *, seldom: bool = False) -> tuple[float, SteadyState]:
         levels = steady_states(model, policy, schedulers, lengths, seldom=seldom)
-        return _carried_load(levels, deployment.dp, traffic)
+        return _carried_load(levels, worker.dp, traffic)
 
     carried = []
     for times, lengths in traffic.levels or (TrafficLevel(1.0, traffic.lengths),):
@@ -277,7 +269,7 @@ def closed_form_capacity(
         load, level = carry(found)
         if load <= 0:  # with short answers, one that decodes at all times keeps prompts coming
             load, level = carry(found, seldom=True)
-        warm = _warm_load(policy, deployment, traffic, level)
+        warm = _warm_load(policy, worker, traffic, level)
         if load > warm:
             # So many find what they had; more than that it carries only where nothing is found.
             cold, cold_level = carry(found._replace(cached=0.0))
@@ -290,9 +282,7 @@ def closed_form_capacity(
     return min(carried, key=lambda row: row[0])
 
 
-def _warm_load(
-    policy: EnginePolicy, deployment: Deployment, traffic: Traffic, level: SteadyState
-) -> float:
+def _warm_load(policy: EnginePolicy, worker: Worker, traffic: Traffic, level: SteadyState) -> float:
     """Return the load whose sessions all keep their blocks, in the KV cache or in the tiers
     below."""
     if traffic.sessions is None:
@@ -301,7 +291,7 @@ def _warm_load(
     if tiers is not None:
         lower = tiers.host_tokens + tiers.disk_tokens
         room = room + lower if tiers.write == "evicted" else max(room, lower)
-    warm = max(1.0, deployment.dp * room / (traffic.input_tokens + traffic.output_tokens))
+    warm = max(1.0, worker.dp * room / (traffic.input_tokens + traffic.output_tokens))
     return warm / float(traffic.sessions.tasks_s(level).mean()) if traffic.is_open else warm
 
 

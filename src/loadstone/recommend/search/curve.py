@@ -199,9 +199,7 @@ def simulate_load(
 def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
     """Count the replicas that are simulated side by side. In a closed loop the least busy takes
     what its neighbour would: each keeps its share, so one tells of all."""
-    alone = (
-        candidate.fleet or candidate.deployment.dp > 1 or not traffic.is_open or traffic.sessions
-    )
+    alone = candidate.fleet or candidate.worker.dp > 1 or not traffic.is_open or traffic.sessions
     return 1 if alone else min(replicas, _MAX_FLEET)
 
 
@@ -216,7 +214,7 @@ def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
         policy = msgspec.structs.replace(
             policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens)
         )
-    fleet = fleet_with(candidate.deployment, policy, candidate.model)
+    fleet = fleet_with(candidate.worker, policy, candidate.model)
     return replace(fleet, replicas=fleet.replicas * size)
 
 

@@ -99,10 +99,8 @@ def choose_finalists(
     # Of each GPU the cheapest, whatever it takes, and the cheapest of another size; then of each
     # engine on it.
     for candidate in single[effort.cheapest :]:
-        gpu, gpus = candidate.deployment.gpu.name, candidate.deployment.gpus
-        sizes = {
-            finalist.deployment.gpus for finalist in chosen if finalist.deployment.gpu.name == gpu
-        }
+        gpu, gpus = candidate.worker.gpu.name, candidate.deployment.gpus
+        sizes = {finalist.deployment.gpus for finalist in chosen if finalist.worker.gpu.name == gpu}
         if len(sizes) < _SIZES and gpus not in sizes:
             chosen.append(candidate)
     for candidate in single[effort.cheapest :]:
@@ -122,9 +120,10 @@ def _best_limits(candidates: Sequence[Candidate], planning: Planning) -> list[Ca
     layouts: dict[tuple[object, ...], tuple[float, Candidate]] = {}
     for candidate in candidates:
         carried = predict_rate(candidate, planning) if by_throughput else candidate.load
-        shape = shape_of(candidate.deployment)
+        split = candidate.deployment.is_split
+        shape = (candidate.name,) if split else shape_of(candidate.worker)
         best, rival = layouts.setdefault(shape, (carried, candidate))
-        plainer = len(candidate.deployment.arguments) < len(rival.deployment.arguments)
+        plainer = len(candidate.worker.arguments) < len(rival.worker.arguments)
         # Engines' own limits, unless others carry more.
         if carried > 1.02 * best or (carried > 0.98 * best and plainer):
             layouts[shape] = carried, candidate
@@ -143,12 +142,12 @@ def _drop_dear_stages(ordered: Sequence[Candidate]) -> list[Candidate]:
     has none."""
     plain: dict[tuple[str, str], float] = {}
     for candidate in ordered:
-        if candidate.deployment.pp == 1:
+        if candidate.worker.pp == 1:
             plain.setdefault(candidate.group, candidate.cost)
     return [
         candidate
         for candidate in ordered
-        if candidate.deployment.pp == 1 or candidate.cost < plain.get(candidate.group, math.inf)
+        if candidate.worker.pp == 1 or candidate.cost < plain.get(candidate.group, math.inf)
     ]
 
 
@@ -159,5 +158,5 @@ def _find_measured(
     found = [candidate for candidate in candidates if candidate.name == run.deployment]
     deployment = parse_deployment(run.deployment)
     if not found and not deployment.is_split:
-        found = [make_candidate(deployment, planning)]
+        found = [make_candidate(deployment.worker, planning)]
     return [candidate for candidate in found if candidate.replicas]

@@ -8,10 +8,10 @@ from itertools import product
 import msgspec
 
 from loadstone.catalogue.architecture.model import Experts
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.engines import rules_of
 from loadstone.recommend.demand.options import RecommendOptions
-from loadstone.recommend.demand.planning import named_deployments
+from loadstone.recommend.demand.planning import named_workers
 from loadstone.recommend.search.precisions import list_precisions
 
 _STEPS = (None, 2048, 16384)
@@ -20,10 +20,10 @@ _DRAFTS = (None, 1, 3)
 _MAX_TP = 16
 
 
-def list_machines(options: RecommendOptions, stages: int) -> Iterator[Deployment]:
-    """List deployments that differ in all but their engines' limits, of so many pipeline stages at
+def list_machines(options: RecommendOptions, stages: int) -> Iterator[Worker]:
+    """List workers that differ in all but their engines' limits, of so many pipeline stages at
     most. Raises InputError: unknown names."""
-    for first in named_deployments(options):
+    for first in named_workers(options):
         mixture = any(isinstance(run.mlp, Experts) for run in first.model.kinds)
         precisions = list_precisions(first, options)
         for gpus in _powers_of_two(options.search.gpus_max):
@@ -68,8 +68,8 @@ def _layouts(
             yield tp, 1, groups, gpus
 
 
-def vary_limits(base: Deployment) -> Iterator[Deployment]:
-    """List a deployment under its engine's own limits, and others; with drafts where the checkpoint
+def vary_limits(base: Worker) -> Iterator[Worker]:
+    """List a worker under its engine's own limits, and others; with drafts where the checkpoint
     has layers."""
     given = {name for name, _ in base.arguments}
     rules = rules_of(base)
@@ -85,10 +85,8 @@ def vary_limits(base: Deployment) -> Iterator[Deployment]:
             yield msgspec.structs.replace(base, arguments=(*base.arguments, *added))
 
 
-def shape_of(base: Deployment) -> tuple[object, ...]:
-    """Return what a deployment is without the arguments of its engine."""
-    if base.is_split:
-        return (base.name,)
+def shape_of(base: Worker) -> tuple[object, ...]:
+    """Return what a worker is without the arguments of its engine."""
     return (
         base.gpu.name,
         base.engine,
@@ -102,6 +100,6 @@ def shape_of(base: Deployment) -> tuple[object, ...]:
     )
 
 
-def schedulers_in_step(deployment: Deployment) -> int:
+def schedulers_in_step(worker: Worker) -> int:
     """Count the schedulers of one replica that share their steps."""
-    return deployment.dp if deployment.attention_dp else 1
+    return worker.dp if worker.attention_dp else 1

@@ -13,7 +13,7 @@ import numpy as np
 from loadstone.analyse.summary import summary_of
 from loadstone.calibrate.cases import predict_latencies
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.summary import CellSummary
 from loadstone.recommend.search.candidates import Candidate, Refused
 from loadstone.recommend.search.curve import Array
@@ -32,12 +32,12 @@ class MeasuredRun(NamedTuple):
     graded: bool = False
     wrong: str = ""
 
-    def has_precision_of(self, deployment: Deployment) -> bool:
-        """Tell whether a deployment has the model, and the precision of weights and KV cache, that
+    def has_precision_of(self, worker: Worker) -> bool:
+        """Tell whether a worker has the model, and the precision of weights and KV cache, that
         was measured."""
-        measured = parse_deployment(self.deployment)
+        measured = parse_deployment(self.deployment).decoder
         return all(
-            getattr(measured, name) == getattr(deployment, name)
+            getattr(measured, name) == getattr(worker, name)
             for name in ("model", "weights_dtype", "kv_dtype")
         )
 
@@ -76,7 +76,7 @@ def refuse_wrong(
     reasons: dict[str, str] = {}
     for run in measured:
         for candidate in candidates if run.wrong else ():
-            if run.has_precision_of(candidate.deployment):
+            if run.has_precision_of(candidate.deployment.decoder):
                 reasons[candidate.name] = (
                     f"its precision failed the check of answers on {run.deployment}: {run.wrong}"
                 )

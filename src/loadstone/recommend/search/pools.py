@@ -14,14 +14,14 @@ from itertools import product
 from typing import NamedTuple, cast
 
 from loadstone.catalogue import parse_deployment
-from loadstone.catalogue.deployment.deployment import DeployedPool, Deployment
+from loadstone.catalogue.deployment.deployment import DeployedPool, Worker
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.engines import rules_of
 from loadstone.engines.handover import handover_problem
 from loadstone.engines.rules import Handover
 from loadstone.predict.pool_rates import decode_tpot_s, most_users, prompts_s
-from loadstone.predict.simulator.fleet import Fleet, ease_floors, fleet_of
+from loadstone.predict.simulator.fleet import Fleet, ease_floors, fleet_of, worker_fleet
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.steady_state import SteadyState
 from loadstone.predict.step_time import StepModel
@@ -42,7 +42,7 @@ class _RatedWorker(NamedTuple):
     """A worker of either role: requests/s that it carries within the bounds, and the seconds that a
     request has there: TTFT of prefill, TPOT of decode."""
 
-    worker: Deployment
+    worker: Worker
     rate_per_s: float
     seconds: float
 
@@ -80,7 +80,7 @@ def search_pools(found: Search, planning: Planning) -> Search:
 
 def _list_workers(
     planning: Planning,
-) -> dict[tuple[str, ...], list[tuple[Deployment, Handover]]]:
+) -> dict[tuple[str, ...], list[tuple[Worker, Handover]]]:
     """Return the workers that can hand caches over, by what those of a deployment have in common,
     and the rules by which they do."""
     workers = []
@@ -92,12 +92,12 @@ def _list_workers(
     return by_key(workers)
 
 
-def _make_fleet(worker: Deployment, planning: Planning) -> Fleet | None:
+def _make_fleet(worker: Worker, planning: Planning) -> Fleet | None:
     """Make a replica of a worker; None where it cannot be."""
     if contradictions(worker):
         return None
     try:
-        return fleet_of(worker, acceptance=planning.search.acceptance)
+        return worker_fleet(worker, acceptance=planning.search.acceptance)
     except InputError:
         return None
 
@@ -108,7 +108,7 @@ def _best(rated: Sequence[_RatedWorker | None], limit: int) -> list[_RatedWorker
     return sorted(carrying, key=lambda rated: -rated.rate_per_s / rated.worker.gpus)[:limit]
 
 
-def _rate_prefill(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedWorker | None:
+def _rate_prefill(worker: Worker, fleet: Fleet, traffic: Traffic) -> _RatedWorker | None:
     """Rate a worker as one that prefills; None where its TTFT misses the bounds, or a prompt has no
     room."""
     computed = max(1, round(traffic.input_tokens - traffic.cached_tokens))
@@ -129,7 +129,7 @@ def _rate_prefill(worker: Deployment, fleet: Fleet, traffic: Traffic) -> _RatedW
 
 
 def _rate_decode(
-    worker: Deployment, fleet: Fleet, rules: Handover, traffic: Traffic
+    worker: Worker, fleet: Fleet, rules: Handover, traffic: Traffic
 ) -> _RatedWorker | None:
     """Rate a worker as one that decodes; None where it misses the bounds with a few requests, or
     has no room."""
@@ -187,7 +187,7 @@ def _match(prefill: _RatedWorker, decode: _RatedWorker, planning: Planning) -> I
             cast(StepModel, fleet.model),
             load=ratio.rate_per_s * users_per_rate,
             replicas=ratio.replicas,
-            cost=ratio.gpus * planning.price_gpu(deployment),
+            cost=ratio.gpus * planning.price_gpu(decode.worker),
             level=level,
             fleet=fleet,
         )

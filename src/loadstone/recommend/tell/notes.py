@@ -103,10 +103,10 @@ def _note_ungraded(
     """Name the precisions whose answers nobody graded, once something was measured."""
     ungraded: dict[tuple[str, str], str] = {}
     for finalist in reversed(finalists) if measured else ():
-        deployment = finalist.deployment
-        precision = (deployment.weights_dtype, deployment.kv_dtype)
-        published = (deployment.model.weights_dtype, deployment.model.kv_dtype)
-        graded = any(run.graded and run.has_precision_of(deployment) for run in measured)
+        worker = finalist.candidate.worker
+        precision = (worker.weights_dtype, worker.kv_dtype)
+        published = (worker.model.weights_dtype, worker.model.kv_dtype)
+        graded = any(run.graded and run.has_precision_of(worker) for run in measured)
         if not graded and precision != published:
             ungraded[precision] = finalist.name
     return [

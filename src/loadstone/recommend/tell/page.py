@@ -117,7 +117,7 @@ def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
         f"{plan.gpus} × {_gpu(deployment)}",
         replicas,
         _describe_pools(deployment),
-        engine_title(deployment.engine),
+        engine_title(deployment.decoder.engine),
         _describe_weights(deployment),
     ]
     return ", ".join(filter(None, parts))
@@ -203,7 +203,7 @@ def _finalist(point: FinalistPoint, document: Recommendation) -> Finalist:
         name=point.deployment,
         words=_words(point),
         gpu=_gpu(deployment),
-        engine=engine_title(deployment.engine),
+        engine=engine_title(deployment.decoder.engine),
         replicas=point.replicas,
         cost=cost,
         low=cost * point.needed_low,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.compare.price import per_million
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core.statistics.distribution import Z80
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning, gpu_names
@@ -127,7 +127,8 @@ def _latency(latency_s: tuple[float, float], spread: float) -> LatencySpan:
 
 def _price_whole_nodes(choice: PlanChoice) -> float | None:
     """Return dollars a month of the nodes that the plan stands on; None where it fills them."""
-    deployment, per_node = choice.finalist.deployment, choice.finalist.deployment.gpu.per_node
+    deployment = choice.finalist.deployment
+    per_node = deployment.decoder.gpu.per_node
     if deployment.gpus < per_node:
         nodes = -(-choice.replicas // (per_node // deployment.gpus))
     else:
@@ -167,7 +168,7 @@ def choose_by_gpu(
 
 def _why_not(gpu: str, refused: Sequence[Refused]) -> str:
     """Say why nothing on a GPU carries the traffic: what came nearest, or the usual reason."""
-    on_gpu = [row for row in refused if parse_deployment(row.deployment).gpu.name == gpu]
+    on_gpu = [row for row in refused if parse_worker(row.deployment).gpu.name == gpu]
     too_few = [row for row in on_gpu if row.gpus_needed]
     if too_few:
         return min(too_few, key=lambda row: row.gpus_needed).why

@@ -9,7 +9,7 @@ from importlib.resources import files
 import msgspec
 
 from loadstone.analyse.verdict.run import LIMITS
-from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.catalogue.engines import engine_title
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.step_time.step import parts_of
@@ -107,35 +107,38 @@ def name_best_change(candidate: Candidate, found: Search) -> str:
         gain = (rival.load / rival.deployment.gpus) / (candidate.load / deployment.gpus)
         if gain > best:
             best = gain
-            name = _name_change(deployment, rival.deployment)
+            name = _name_change(candidate.worker, rival.worker)
             change = f"{name} would carry {gain - 1:.0%} more per GPU"
     return change
 
 
 def _differs_once(deployment: Deployment, rival: Deployment) -> bool:
     """Tell whether two deployments on one kind of GPU differ in one thing; a layout is one."""
-    if rival.gpu.name != deployment.gpu.name or rival.is_split or deployment.is_split:
+    if rival.is_split or deployment.is_split:
+        return False
+    worker, changed_worker = deployment.worker, rival.worker
+    if changed_worker.gpu.name != worker.gpu.name:
         return False
     changed = {
         "layout" if axis in ("gpus", *_LAYOUT) else axis
         for axis in ("gpus", *_LAYOUT, "engine", "weights_dtype", "kv_dtype", "arguments")
-        if getattr(rival, axis) != getattr(deployment, axis)
+        if getattr(changed_worker, axis) != getattr(worker, axis)
     }
     return len(changed) == 1
 
 
-def _name_change(deployment: Deployment, rival: Deployment) -> str:
-    if deployment.engine != rival.engine:
+def _name_change(worker: Worker, rival: Worker) -> str:
+    if worker.engine != rival.engine:
         return engine_title(rival.engine)
-    if deployment.weights_dtype != rival.weights_dtype:
+    if worker.weights_dtype != rival.weights_dtype:
         return f"weights in {rival.weights_dtype}"
-    if deployment.kv_dtype != rival.kv_dtype:
+    if worker.kv_dtype != rival.kv_dtype:
         return f"kv={rival.kv_dtype}"
-    if deployment.arguments != rival.arguments:
+    if worker.arguments != rival.arguments:
         added = [
             f"{name}={value}"
             for name, value in rival.arguments
-            if (name, value) not in deployment.arguments
+            if (name, value) not in worker.arguments
         ]
         return ", ".join(added) or "the engine's own limits"
     gpus = "one GPU" if rival.gpus == 1 else f"{rival.gpus} GPUs"

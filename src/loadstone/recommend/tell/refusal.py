@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadstone.catalogue import parse_deployment
+from loadstone.catalogue import parse_worker
 from loadstone.core.summary import TASK
 from loadstone.core.units import show_seconds
 from loadstone.predict.scheduler import policy_of
@@ -46,9 +46,9 @@ def _explain_roofline(slow: Sequence[Refused], traffic: Traffic) -> str | None:
     """Say so where no engine could be fast enough, since a bound is below the roofline."""
     levels = []
     for refused in slow:
-        deployment = parse_deployment(refused.deployment)
-        model, policy = StepModel(deployment).light(), policy_of(deployment)
-        schedulers = schedulers_in_step(deployment)
+        worker = parse_worker(refused.deployment)
+        model, policy = StepModel(worker).light(), policy_of(worker)
+        schedulers = schedulers_in_step(worker)
         level = steady_state(model, policy, schedulers, SELDOM, traffic.lengths)
         levels.append((level, refused.deployment))
     for bound in traffic.bounds:

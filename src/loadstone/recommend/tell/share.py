@@ -113,7 +113,7 @@ def _cross(deployments: Sequence[str]) -> dict[str, Any]:
     for text in deployments:
         # The model with the precision of its weights.
         model, _, layout = leave_engine_out(text).rpartition("@")
-        planned.append((parse_deployment(text).engine, model, layout))
+        planned.append((parse_deployment(text).decoder.engine, model, layout))
     axes = [list(dict.fromkeys(values)) for values in zip(*planned, strict=True)]
     excluded = [
         dict(zip(_AXES, combined, strict=True))

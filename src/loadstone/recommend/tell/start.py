@@ -38,7 +38,7 @@ def describe_start(candidate: Candidate) -> Start:
         start = Start(launch.shell_lines(), dict(launch.files), list(launch.notes))
     except InputError as error:  # llama.cpp, whose file of weights nobody named
         start.warnings.append(f"`loadstone launch` starts it, which says: {error}")
-    precision = (deployment.weights_dtype, deployment.kv_dtype)
+    precision = (candidate.worker.weights_dtype, candidate.worker.kv_dtype)
     if precision not in published_precisions(candidate.worker):
         start.warnings.append(
             f"weights in {precision[0]} with a KV cache in {precision[1]}: nobody publishes such a"
@@ -53,12 +53,12 @@ def describe_start(candidate: Candidate) -> Start:
 def describe_further(candidate: Candidate, replicas: int, planning: Planning) -> str | None:
     """Say what one step narrower, which nobody publishes, would save by closed form; None:
     nothing."""
-    deployment = candidate.deployment
-    if planning.search.quality == "any" or deployment.is_split:
+    if planning.search.quality == "any" or candidate.deployment.is_split:
         return None
+    worker = candidate.worker
     best, change = _WORTH, ""
-    for weights, kv in further_precisions(deployment):
-        narrower = msgspec.structs.replace(deployment, weights_dtype=weights, kv_dtype=kv)
+    for weights, kv in further_precisions(worker):
+        narrower = msgspec.structs.replace(worker, weights_dtype=weights, kv_dtype=kv)
         if contradictions(narrower):
             continue
         try:
@@ -67,13 +67,13 @@ def describe_further(candidate: Candidate, replicas: int, planning: Planning) ->
             continue
         if gain > best:
             best = gain
-            change = f"kv={kv}" if kv != deployment.kv_dtype else f"weights in {weights}"
+            change = f"kv={kv}" if kv != worker.kv_dtype else f"weights in {weights}"
     if not change:
         return None
     fewer = math.ceil(replicas / best - 1e-9)
     saves = "no GPU fewer"
     if fewer < replicas:
-        saves = f"{fewer * deployment.gpus} GPUs for {replicas * deployment.gpus}"
+        saves = f"{fewer * worker.gpus} GPUs for {replicas * worker.gpus}"
     return (
         f"one step further (--quality any), {change}, would carry {best - 1:.0%} more per GPU by"
         f" closed form: {saves}"
