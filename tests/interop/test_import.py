@@ -228,26 +228,6 @@ def test_an_answer_without_its_gaps_has_no_itl(tmp_path: Path) -> None:
     assert cell["metrics"]["tpot_s"]["p50"] == 0.25
 
 
-def test_perf_analyzers_responses_are_events(tmp_path: Path) -> None:
-    def chunk(text: str, tokens: int | None = None) -> dict[str, str]:
-        event: dict[str, Any] = {"choices": [{"delta": {"content": text}}]}
-        if tokens is not None:
-            event = {"choices": [], "usage": {"completion_tokens": tokens}}
-        return {"response": f"data: {json.dumps(event)}\n\n"}
-
-    request = {
-        "timestamp": 10**18, "response_timestamps": [10**18 + n * 10**9 for n in (1, 2, 3, 4)],
-        "response_outputs": [chunk(""), chunk("a"), chunk("b"), chunk("", 4)],
-    }  # fmt: skip
-    profile = {
-        "service_kind": "openai", "endpoint": "v1/chat/completions",
-        "experiments": [{"experiment": {"mode": "concurrency", "value": 2}, "requests": [request]}],
-    }  # fmt: skip
-    found = run(tmp_path, save(tmp_path, "p.json", profile))
-    (row,) = [row for batch in run_folder.read_records(found.runs[0]) for row in batch.to_pylist()]
-    assert (row["arrival_s"], row["tokens"], row["end_s"]) == ([2.0, 3.0], [2, 4], 4.0)
-
-
 # --- each tool's own ------------------------------------------------------------------------------
 
 
@@ -286,38 +266,70 @@ def test_sglangs_one_batch(tmp_path: Path) -> None:
     )
 
 
-def test_mlperfs_summary(tmp_path: Path) -> None:
-    said = """================================================
-MLPerf Results Summary
-================================================
-SUT name : PySUT
-Scenario : Server
-Mode     : PerformanceOnly
-Completed samples per second    : 9.98
-Completed tokens per second: 3200.5
-Result is : INVALID
-  Performance constraints satisfied : NO
-  Min duration satisfied : Yes
-
-Mean First Token latency (ns)               : 300000000
-99.00 percentile first token latency (ns)   : 850000000
-Mean Time per Output Token (ns)             : 20000000
-99.00 percentile time to output token (ns)  : 25000000
-50.00 percentile latency (ns)   : 4000000000
-================================================
-Test Parameters Used
-================================================
-target_qps : 10
-"""
-    found = run(tmp_path, save(tmp_path, "mlperf_log_summary.txt", said))
+@pytest.mark.parametrize(
+    ("table", "load", "expected"),
+    [
+        # MLPerf LoadGen's summary of its Server scenario, in a sheet.
+        (
+            "Target QPS,Mean First Token,p99 First Token,Mean Time per Output Token,"
+            "p99 Time per Output Token,p50 latency,Tokens per second\n"
+            "10,300000,850000,20000,25000,4000000,3200.5\n",
+            ("rate", 10),
+            {"ttft_s": {"mean": 0.3, "p99": 0.85}, "tpot_s": {"mean": 0.02, "p99": 0.025}, "e2e_s": {"p50": 4.0}},
+        ),
+        # llmperf's, in seconds.
+        (
+            "num_concurrent_requests,results_ttft_s_mean,results_end_to_end_latency_s_quantiles_p99,"
+            "results_mean_output_throughput_token_per_s,results_num_completed_requests,results_number_errors\n"
+            "2,0.2,1.2,16.5,3,1\n",
+            ("concurrency", 2),
+            {"ttft_s": {"mean": 0.2}, "e2e_s": {"p99": 1.2}},
+        ),
+        # perf_analyzer's `-f` file, whose latencies are in microseconds.
+        (
+            "Concurrency,Inferences/Second,Avg latency,p50 latency,p99 latency\n2,1.5,1250000,1200000,1400000\n",
+            ("concurrency", 2),
+            {"e2e_s": {"mean": 1.25, "p50": 1.2, "p99": 1.4}},
+        ),
+    ],
+    ids=["mlperf", "llmperf", "perf_analyzer"],
+)  # fmt: skip
+def test_figures_of_tools_without_a_reader_come_by_their_columns(
+    table: str, load: tuple[str, float], expected: dict[str, dict[str, float]], tmp_path: Path
+) -> None:
+    """One mapping for all three; what a table does not have is not named to it."""
+    names = {
+        "rate": "Target QPS", "ttft_mean_us": "Mean First Token", "ttft_p99_us": "p99 First Token",
+        "tpot_mean_us": "Mean Time per Output Token", "tpot_p99_us": "p99 Time per Output Token",
+        "e2e_p50_us": "p50 latency", "output_tokens_per_s": "Tokens per second",
+    }  # fmt: skip
+    if "num_concurrent" in table:
+        names = {
+            "concurrency": "num_concurrent_requests", "ttft_mean_s": "results_ttft_s_mean",
+            "e2e_p99_s": "results_end_to_end_latency_s_quantiles_p99", "requests": "results_num_completed_requests",
+            "output_tokens_per_s": "results_mean_output_throughput_token_per_s", "failed": "results_number_errors",
+        }  # fmt: skip
+    elif "Inferences" in table:
+        names = {
+            "concurrency": "Concurrency", "requests_per_s": "Inferences/Second", "e2e_mean_us": "Avg latency",
+            "e2e_p50_us": "p50 latency", "e2e_p99_us": "p99 latency",
+        }  # fmt: skip
+    path = tmp_path / "sheet.csv"
+    path.write_text(table)
+    found = import_files(
+        [path], tmp_path / "runs", mapped=[f"{name}={column}" for name, column in names.items()]
+    )
     (cell,) = document(found)["cells"]
-    metrics = cell["metrics"]
-    assert (cell["load"]["kind"], cell["load"]["value"]) == ("rate", 10)
-    assert (metrics["ttft_intended_s"]["mean"], metrics["ttft_intended_s"]["p99"]) == (0.3, 0.85)
-    assert (metrics["tpot_s"]["mean"], metrics["tpot_s"]["p99"]) == (0.02, 0.025)
-    assert (metrics["e2e_intended_s"]["p50"], metrics["e2e_s"]) == (4.0, None)
-    assert metrics["output_tokens_per_s"] == 3200.5
-    assert "result_invalid" in kinds(found)
+    assert (cell["load"]["kind"], cell["load"]["value"]) == load
+    for metric, statistics in expected.items():
+        for name, seconds in statistics.items():
+            assert cell["metrics"][metric][name] == pytest.approx(seconds)
+    if "Tokens per second" in table:
+        assert cell["metrics"]["output_tokens_per_s"] == 3200.5
+    if "num_concurrent" in table:
+        assert (cell["metrics"]["output_tokens_per_s"], cell["requests"]["error"]) == (16.5, 1)
+    if "Inferences" in table:
+        assert cell["metrics"]["requests_per_s"] == 1.5
 
 
 def test_llm_ds_report_has_units_beside_its_figures(tmp_path: Path) -> None:

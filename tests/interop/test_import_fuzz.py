@@ -56,14 +56,6 @@ INFERENCE_PERF = {
         "count": 2, "latency": {"time_to_first_token": {"mean": 1.0}}, "throughput": {"requests_per_sec": 2.0},
     },
 }  # fmt: skip
-PERF_ANALYZER = {
-    "experiments": [{
-        "experiment": {"mode": "concurrency", "value": 2},
-        "requests": [
-            {"timestamp": 5, "response_timestamps": [7, 9], "response_outputs": [{"text_output": "a"}, "b"]}
-        ],
-    }],
-}  # fmt: skip
 LLM_D = {
     "version": "0.2", "scenario": {"load": {"standardized": {"rate_qps": 2}}, "stack": [{"standardized": {}}]},
     "results": {"request_performance": {"aggregate": {
@@ -75,7 +67,7 @@ RAMP = {name: value for name, value in VLLM.items() if not isinstance(value, lis
     "request_rate": "inf", "ramp_up_strategy": "linear", "ramp_up_start_rps": 2, "ramp_up_end_rps": 16,
     "latencies": [1.0, 2.0, 3.0],
 }  # fmt: skip
-DOCUMENTS = [SGLANG, VLLM, RAMP, AIPERF, AIPERF_ROW, GUIDELLM, INFERENCE_PERF, PERF_ANALYZER, LLM_D]
+DOCUMENTS = [SGLANG, VLLM, RAMP, AIPERF, AIPERF_ROW, GUIDELLM, INFERENCE_PERF, LLM_D]
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

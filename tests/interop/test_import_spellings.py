@@ -27,16 +27,6 @@ INFERENCEX = {
     "dp_attention": "false", "tput_per_gpu": 200.0, "output_tput_per_gpu": 100.0, "median_ttft": 0.25,
     "mean_tpot": 0.01, "mean_intvty": 100.0, "p99_e2el": 12.0,
 }  # fmt: skip
-LLMPERF = {
-    "version": "2023-08-31", "name": "x_summary", "model": "org/model", "mean_input_tokens": 100,
-    "stddev_input_tokens": 0, "mean_output_tokens": 11, "stddev_output_tokens": 0, "num_concurrent_requests": 2,
-    "results_inter_token_latency_s_mean": 0.1, "results_ttft_s_quantiles_p50": 0.2, "results_ttft_s_mean": 0.2,
-    "results_ttft_s_stddev": 0.01, "results_end_to_end_latency_s_quantiles_p99": 1.2,
-    "results_end_to_end_latency_s_mean": 1.2, "results_number_input_tokens_mean": 100.0,
-    "results_number_output_tokens_mean": 11.0, "results_num_requests_started": 4, "results_number_errors": 1,
-    "results_mean_output_throughput_token_per_s": 16.5, "results_num_completed_requests": 3,
-    "results_num_completed_requests_per_min": 90.0,
-}  # fmt: skip
 
 
 def measured(ttft_ms: float, **more: Any) -> dict[str, Any]:
@@ -202,46 +192,6 @@ def test_rates_of_a_disaggregated_aggregate_are_of_their_own_gpus(tmp_path: Path
         12,
     )
     assert (facts.tp, facts.named) == (None, "mtp, 4 prefill + 8 decode GPUs")
-
-
-def test_llmperfs_summary_and_its_requests_are_one_result(tmp_path: Path) -> None:
-    request = {
-        "error_code": None, "error_msg": "", "inter_token_latency_s": 0.109, "ttft_s": 0.2,
-        "end_to_end_latency_s": 1.2, "number_input_tokens": 100, "number_output_tokens": 11,
-    }  # fmt: skip
-    failed = request | {
-        "error_code": 500,
-        "error_msg": "no",
-        "ttft_s": 0,
-        "number_output_tokens": 0,
-    }
-    responses = [request, request, failed, request]
-    _, made = imported(
-        tmp_path, ("x_summary.json", LLMPERF), ("x_individual_responses.json", responses)
-    )
-    (cell,) = made["cells"]
-    assert (cell["load"]["kind"], cell["load"]["value"]) == ("concurrency", 2)
-    assert (cell["requests"]["ok"], cell["requests"]["error"]) == (3, 1)
-    metrics = cell["metrics"]
-    assert (metrics["ttft_s"]["p50"], metrics["tpot_s"]["p50"]) == (
-        pytest.approx(0.2),
-        pytest.approx(0.1),
-    )
-    assert metrics["itl_s"] is None
-    (tmp_path / "data/x_individual_responses.json").unlink()
-    (folder,) = import_files([tmp_path / "data"], tmp_path / "runs").runs
-    (cell,) = summarise(folder)["cells"]
-    metrics = cell["metrics"]
-    assert (metrics["ttft_s"]["mean"], metrics["e2e_s"]["p99"], metrics["tpot_s"]) == (
-        0.2,
-        1.2,
-        None,
-    )
-    assert (
-        metrics["output_tokens_per_s"],
-        metrics["requests_per_s"],
-        cell["requests"]["error"],
-    ) == (16.5, 1.5, 1)
 
 
 @pytest.mark.parametrize(

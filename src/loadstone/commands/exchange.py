@@ -34,7 +34,7 @@ def import_(
     ] = False,
 ) -> None:
     """Make run folders from other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM,
-    inference-perf, MLPerf, CSV …"""
+    inference-perf, CSV …"""
     from loadstone.interop.read import import_files
 
     imported = import_files(

@@ -23,6 +23,7 @@ from loadstone.interop.read import detect, files, plain_csv
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.check import check
 from loadstone.interop.read.findings import finding, list_some
+from loadstone.interop.read.listing import list_files
 from loadstone.interop.read.run_folders import group_runs, write
 from loadstone.interop.read.values import (
     COUNTS,
@@ -82,9 +83,9 @@ def import_files(
     names, facts = plain_csv.parse_map(list(mapped)), _parse_given(given)
     imported = Imported()
     cells: list[ResultCell] = []
-    others: list[str] = []
+    unknown: list[str] = []
     broken: list[str] = []
-    for path, where, named in files.list_files(paths):
+    for path, where, named in list_files(paths):
         try:
             cells += detect.read(path, names, where)
         except InputError as error:
@@ -92,7 +93,7 @@ def import_files(
                 raise
             # What programs print is text too, and may begin with a bracket.
             if isinstance(error, files.NoResult) or path.suffix == ".txt":
-                others.append(where)
+                unknown.append(where)
             else:
                 broken.append(str(error))
     if not cells and broken:
@@ -100,11 +101,10 @@ def import_files(
             broken[0] + (f" (and {len(broken) - 1} more files like it)" if broken[1:] else "")
         )
     if not cells:
-        raise InputError(
-            f"{paths[0] if paths else 'import'}: no results in it; give a result of {detect.KNOWN}"
-        )
-    if others:
-        evidence = f"no results of a known tool, passed over: {list_some(others)}"
+        begin = paths[0] if paths else "import"
+        raise InputError(f"{begin}: no results in it; give a result of {detect.known_tools()}")
+    if unknown:
+        evidence = f"no results of a known tool, passed over: {list_some(unknown)}"
         imported.say(finding("passed_over", evidence), "")
     if broken:
         evidence = (
@@ -116,18 +116,18 @@ def import_files(
         _add_facts(cell, facts)
         check(cell)
     unwritten: list[InputError] = []
-    now = datetime.now(UTC)
+    time = datetime.now(UTC)
     for run in group_runs(_keep_loaded(cells, imported)):
         try:
-            folder = write(run, out, list(command), now)
+            folder = write(run, out, list(command), time)
         except InputError as error:
             unwritten.append(error)
             imported.say(finding("broken", f"{run[0].where}: left out ({error})"), run[0].where)
             continue
         imported.runs.append(folder)
         for cell in run:
-            for each in cell.findings:
-                imported.say(each, cell.where, folder)
+            for found in cell.findings:
+                imported.say(found, cell.where, folder)
     if unwritten and not imported.runs:
         raise unwritten[0]
     return imported
@@ -145,11 +145,11 @@ def _drop_copies(cells: Sequence[ResultCell], imported: Imported) -> list[Result
         if cell.identity is None:
             alike[cell.tool, name, cell.file] += 1  # within a file, measurements may come out alike
         key = cell.tool, name, alike[cell.tool, name, cell.file]
-        before = first.setdefault(key, cell)
-        if before is not cell:
-            told, other = sorted((before, cell), key=lambda one: (not one.records, not one.label))
-            first[key] = told
-            copies.append(other)
+        rival = first.setdefault(key, cell)
+        if rival is not cell:
+            kept, copy = sorted((rival, cell), key=lambda same: (not same.records, not same.label))
+            first[key] = kept
+            copies.append(copy)
     if copies:
         evidence = (
             "the same measurements as in other files, left out:"

@@ -1,5 +1,5 @@
-"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf and
-perf_analyzer before it (profile_export_genai_perf.json, profile_export.json).
+"""Reads results of AIPerf (profile_export_aiperf.json, profile_export.jsonl) and of genai-perf
+before it (profile_export_genai_perf.json).
 
 Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its gaps between chunks
 stand for ITL.
@@ -7,7 +7,6 @@ stand for ITL.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate
@@ -15,24 +14,20 @@ from pathlib import Path
 
 import msgspec
 
+from loadstone.interop.read import evaluations
 from loadstone.interop.read.cell import ResultCell, ResultRequest, read_failure
+from loadstone.interop.read.reader import Reader
 from loadstone.interop.read.values import (
     Value,
     count_ended,
+    keep,
     make_lengths,
     make_load,
     make_sessions,
     origin,
 )
 
-# What a document has that is one of these.
-SUMMARY = ("request_latency.avg", "aiperf_version|input_config")
-REQUEST = ("metadata.request_start_ns", "metrics")
-PROFILE = ("experiments.0.requests", "experiments.0.experiment")
-
-TOOLS = ("AIPerf", "genai-perf")
-REQUESTS, ACCURACY = "profile_export.jsonl", "accuracy_results.csv"
-_MOST_REQUESTS = 2_000_000
+_REQUESTS, _ACCURACY = "profile_export.jsonl", "accuracy_results.csv"
 _LATENCIES = {
     "ttft_s": "time_to_first_token",
     "tpot_s": "inter_token_latency",
@@ -42,11 +37,11 @@ _LATENCIES = {
 _MODEL = "models.items.0.name|model_names.0|endpoint.model_names.0|model"
 
 
-def summary_path(requests: Path) -> Path:
-    return requests.with_name("profile_export_aiperf.json")
+def _summary_path(path: Path) -> Path:
+    return path.with_name("profile_export_aiperf.json")
 
 
-def summary(document: Value, where: str) -> ResultCell:
+def _read_summary(document: Value, where: str) -> ResultCell:
     config = document.at("input_config")
     version = document.text("aiperf_version", limit=40)
     prompts = config.at("datasets.0.prompts")
@@ -129,12 +124,12 @@ def _find_duration_s(document: Value, ok: int | None) -> float | None:
 # --- requests -------------------------------------------------------------------------------------
 
 
-def requests(rows: Sequence[Value], where: str) -> ResultCell:
+def _read_requests(rows: Sequence[Value], where: str) -> ResultCell:
     """Read profile_export.jsonl."""
     cell = ResultCell(where=where, tool="AIPerf", load=None, definitions="aiperf")
-    each = [_read_request(row) for row in rows]
-    starts = [request.start for request in each if request.start is not None]
-    cell.add_requests(each, per_s=1e9, origin=min(starts, default=0))
+    sent = [_read_request(row) for row in rows]
+    starts = keep(request.start for request in sent)
+    cell.add_requests(sent, per_s=1e9, origin=min(starts, default=0))
     return cell
 
 
@@ -177,82 +172,42 @@ def _find_start_ns(metadata: Value) -> int | None:
     return 2 * start - end if issued <= 2 * start - end <= start else start
 
 
-# --- perf_analyzer --------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
-def profile(document: Value, where: str) -> list[ResultCell]:
-    """Read profile_export.json: each request with the times of its responses, which may be chunks
-    or token by token.
-    """
-    cells = []
-    for count, experiment in enumerate(document.items("experiments"), 1):
-        mode, value = experiment.get("experiment.mode"), experiment.get("experiment.value")
-        cell = ResultCell(
-            where=f"{where}, experiment {count}",
-            tool="perf_analyzer",
-            load=make_load(
-                rate=value if mode == "request_rate" else None,
-                concurrency=value if mode == "concurrency" else None,
-            ),
-            endpoint=document.text("endpoint|service_kind"),
-        )
-        rows = experiment.items("requests")[:_MOST_REQUESTS]
-        requests = [
-            _read_answered(row, start)
-            for row in rows
-            if (start := row.whole("timestamp")) is not None
-        ]
-        cell.add_requests(requests, per_s=1e9)
-        if any(record.output_tokens is None and record.arrival_s for record in cell.records):
-            cell.say("no_usage", "no token counts; each response is counted as one token")
-        if cell.records:
-            cells.append(cell)
-    return cells
+def _find_companion(path: Path, cell: ResultCell | None) -> Path | None:
+    requests = path.with_name(_REQUESTS)
+    if cell is not None:
+        return _summary_path(path) if cell.records else requests
+    if path != _summary_path(path) or not requests.is_file() or not requests.stat().st_size:
+        return None
+    return requests
 
 
-def _read_answered(row: Value, start: int) -> ResultRequest:
-    times = [time.number() for time in row.items("response_timestamps")]
-    outputs = [_read_output(output) for output in row.items("response_outputs")[: len(times)]]
-    outputs += [(True, None)] * (len(times) - len(outputs))
-    counts = [tokens for _, tokens in outputs if tokens is not None]
-    return ResultRequest(
-        start=start,
-        offsets_s=[
-            (time_ns - start) / 1e9
-            for time_ns, (has_output, _) in zip(times, outputs, strict=True)
-            if has_output and time_ns is not None and time_ns >= start
-        ],
-        output_tokens=counts[-1] if counts else None,
-        end_s=max((time_ns for time_ns in times if time_ns is not None), default=start) / 1e9
-        - start / 1e9,
-    )
+def _read_with(path: Path) -> Path | None:
+    """Its summary and its requests are one result: reading either reads both."""
+    return _summary_path(path) if path.name == _REQUESTS else None
 
 
-def _read_output(output: Value) -> tuple[bool, int | None]:
-    """Tell whether a response carries output, and its completion_tokens where stated."""
-    body = output.raw
-    if not isinstance(body, str):
-        body = output.get("text_output") if output.has("text_output") else output.get("response")
-    if not isinstance(body, str):
-        return body is not None, None
-    body = body.strip().removeprefix("data:").strip()
-    if body in ("", "[DONE]"):
-        return False, None
-    try:
-        event = Value(json.loads(body))
-    except (ValueError, RecursionError):
-        return True, None
-    if not isinstance(event.raw, dict):
-        return True, None
-    tokens = event.whole("usage.completion_tokens")
-    choice = event.at("choices.0")
-    if choice.raw is None:
-        return not event.has("choices") and tokens is None, tokens
-    pieces = (
-        "delta.content",
-        "delta.reasoning_content",
-        "delta.tool_calls",
-        "message.content",
-        "text",
-    )
-    return any(choice.get(piece) for piece in pieces), tokens
+def _is_part(path: Path) -> bool:
+    """Phases repeat the whole; accuracy is read with it."""
+    if path.name == _ACCURACY:
+        return _summary_path(path).exists() or path.with_name(_REQUESTS).exists()
+    return "phases" in path.parts and path.name.startswith("profile_export")
+
+
+def _add_accuracy(cell: ResultCell, path: Path) -> None:
+    accuracy = path.with_name(_ACCURACY)
+    if accuracy.is_file():
+        cell.graded = evaluations.read_aiperf(accuracy)
+
+
+READER = Reader(
+    tools="AIPerf, genai-perf",
+    documents=[(("request_latency.avg", "aiperf_version|input_config"), _read_summary)],
+    requests=[(("metadata.request_start_ns", "metrics"), _read_requests)],
+    companion=_find_companion,
+    read_with=_read_with,
+    is_part=_is_part,
+    finish=_add_accuracy,
+)

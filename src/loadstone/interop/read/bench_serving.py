@@ -12,7 +12,7 @@ failures, unless `server_info` is in it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -23,21 +23,8 @@ from loadstone.core.units import show_seconds
 from loadstone.interop.read import values
 from loadstone.interop.read.cell import MOST_S, ResultCell, ResultRequest
 from loadstone.interop.read.check import UNDER_WAY_SHARE
-from loadstone.interop.read.values import Value, drop_missing, make_burst, make_lengths
-
-# What a document has that is one of these.
-VLLM = (
-    "duration",
-    "completed",
-    "request_throughput",
-    "output_throughput",
-    "total_token_throughput|model_id",
-)
-VLLM_THROUGHPUT = ("elapsed_time", "num_requests", "tokens_per_second")
-VLLM_LATENCY = ("avg_latency", "percentiles")
-SGLANG = ("duration", "completed", "random_input_len", "median_e2e_latency_ms|mean_e2e_latency_ms")
-SGLANG_OFFLINE = ("successful_requests", "total_latency", "output_throughput")
-ONE_BATCH = ("batch_size", "input_len", "output_len", "latency")
+from loadstone.interop.read.reader import Reader, ReadRow
+from loadstone.interop.read.values import Value, drop_missing, keep, make_burst, make_lengths
 
 WAIT_SHARE = 0.05
 """Mean wait before sending, as a share of the mean E2E, from which latencies that lack it are told.
@@ -84,7 +71,7 @@ def _read_totals(document: Value) -> dict[str, Any]:
 # --- vLLM -----------------------------------------------------------------------------------------
 
 
-def vllm(document: Value, where: str) -> ResultCell | list[ResultCell]:
+def _read_vllm(document: Value, where: str) -> ResultCell | list[ResultCell]:
     # A sweep's warm-up is no result.
     return [] if document.number("run_number") == -1 else _read_vllm_serve(document, where)
 
@@ -110,10 +97,10 @@ def _read_vllm_serve(document: Value, where: str) -> ResultCell:
         failed = sum(error.text() is not None for error in document.items("errors"))
     cell.requests = values.count_ended(completed, failed)
     _add_sums(cell, document)
-    each = document.items("latencies")
+    latencies = document.items("latencies")
     # Of a default run newer releases give no sums of E2E, but all of its values.
-    if "e2e_s" not in cell.latencies and completed == len(each) and (spread := _summarise(each)):
-        cell.latencies["e2e_s"] = spread
+    if "e2e_s" not in cell.latencies and completed == len(latencies):
+        cell.latencies |= drop_missing({"e2e_s": _summarise(latencies)})
     _add_requests(cell, document)
     if not cell.records:
         _check_waits(cell, document.items("queue_times"))
@@ -132,23 +119,22 @@ def _read_swept(document: Value) -> str | None:
 
 def _check_waits(cell: ResultCell, times: Sequence[Value]) -> None:
     """Say how long the requests of an open loop had waited for a slot: sums count from sending."""
-    each = [wait for time in times if (wait := time.amount()) is not None]
+    waits_s = keep(time.amount() for time in times)
     e2e_s = cell.mean("e2e_s")
-    if (
-        cell.is_open
-        and each
-        and e2e_s is not None
-        and (mean_s := sum(each) / len(each)) > WAIT_SHARE * e2e_s
-    ):
+    if not cell.is_open or not waits_s or e2e_s is None:
+        return
+    mean_s = sum(waits_s) / len(waits_s)
+    if mean_s > WAIT_SHARE * e2e_s:
         cell.say(
             "waits_left_out",
             f"requests waited {show_seconds(mean_s)} on average to be sent, at most"
-            f" {show_seconds(max(each))}; the stated latencies count from sending",
+            f" {show_seconds(max(waits_s))}; the stated latencies count from sending",
         )
 
 
 def _read_vllm_load(document: Value) -> Load | None:
-    if (strategy := document.get("ramp_up_strategy")) is not None:
+    strategy = document.get("ramp_up_strategy")
+    if strategy is not None:
         # `request_rate` then says inf.
         start, end = (document.positive(f"ramp_up_{which}_rps") for which in ("start", "end"))
         prompts = document.positive("num_prompts")
@@ -185,19 +171,21 @@ def _make_ramp(start: float, end: float, prompts: float, exponential: bool) -> L
 def _summarise(latencies: Sequence[Value]) -> dict[str, float]:
     import numpy as np
 
-    each = [latency_s for one in latencies if (latency_s := one.positive()) is not None]
-    spread = distribution(np.array(each)) if each and len(each) == len(latencies) else None
+    values_s = keep(latency.positive() for latency in latencies)
+    if not values_s or len(values_s) < len(latencies):
+        return {}
+    spread = distribution(np.array(values_s))
     return {} if spread is None else {name: getattr(spread, name) for name in STATISTICS}
 
 
 def _read_vllm_workload(document: Value) -> dict[str, Any]:
     """Read lengths where all requests have the same; the file does not name the data set."""
     ends = [document.items(name) for name in ("input_lens", "output_lens")]
-    alike = all(len({str(length.raw) for length in each}) == 1 for each in ends)
+    alike = all(len({str(length.raw) for length in lengths}) == 1 for lengths in ends)
     return make_lengths(ends[0][0].raw, ends[1][0].raw) if alike else {}
 
 
-def vllm_throughput(document: Value, where: str) -> ResultCell:
+def _read_vllm_throughput(document: Value, where: str) -> ResultCell:
     """Read an offline run: all requests at once, without a server. `tokens_per_second` counts input
     and output."""
     return ResultCell(
@@ -213,7 +201,7 @@ def vllm_throughput(document: Value, where: str) -> ResultCell:
     )
 
 
-def vllm_latency(document: Value, where: str) -> ResultCell:
+def _read_vllm_latency(document: Value, where: str) -> ResultCell:
     """Read an offline run: one batch after another, each timed as a whole. How large a batch is,
     the file does not tell.
     """
@@ -232,7 +220,7 @@ def vllm_latency(document: Value, where: str) -> ResultCell:
 # --- SGLang ---------------------------------------------------------------------------------------
 
 
-def sglang(document: Value, where: str, *, all_sent: bool = False) -> ResultCell:
+def _read_sglang(document: Value, where: str, *, all_sent: bool = False) -> ResultCell:
     """Read a line of bench_serving. `all_sent`: an empty rate means an infinite one, as in tables
     that leave `inf` out."""
     backend = document.text("backend") or ""
@@ -317,7 +305,7 @@ def _read_sglang_deployment(document: Value, backend: str) -> dict[str, Any]:
     )
 
 
-def sglang_offline(document: Value, where: str) -> ResultCell:
+def _read_sglang_offline(document: Value, where: str) -> ResultCell:
     return ResultCell(
         where=where,
         tool="sglang.bench_offline_throughput",
@@ -330,7 +318,7 @@ def sglang_offline(document: Value, where: str) -> ResultCell:
     )
 
 
-def one_batch(document: Value, where: str) -> ResultCell:
+def _read_one_batch(document: Value, where: str) -> ResultCell:
     """Read a burst of equal requests. Its `output_throughput` leaves the time to the last TTFT out;
     ours does not."""
     batch, took_s = document.whole("batch_size"), document.positive("latency")
@@ -353,8 +341,9 @@ def one_batch(document: Value, where: str) -> ResultCell:
             "requests_per_s": batch / took_s,
         }
         cell.latencies = {"e2e_s": {"max": took_s}}
-        if (last := document.positive("last_ttft")) is not None:
-            cell.latencies["ttft_s"] = {"max": last}
+        last_s = document.positive("last_ttft")
+        if last_s is not None:
+            cell.latencies["ttft_s"] = {"max": last_s}
     return cell
 
 
@@ -451,27 +440,6 @@ def _add_requests(cell: ResultCell, document: Value) -> None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def choose_row_reader(header: list[str]) -> Callable[[Mapping[str, str], str], ResultCell] | None:
-    """Choose the reader of the lines of a CSV with these columns, if they are of one of the two
-    tools."""
-    columns = set(header)
-    if {
-        "backend",
-        "max_concurrency",
-        "median_ttft_ms",
-        "mean_e2e_latency_ms",
-        "completed",
-    } <= columns:
-        return _read_sglang_row
-    if {"duration", "completed", "request_throughput", "output_throughput", "model_id"} <= columns:
-        return _read_serve_row
-    return (
-        _read_throughput_row
-        if {"backend", "elapsed_time", "num_requests", "tokens_per_second"} <= columns
-        else None
-    )
-
-
 def _read_serve_row(row: Mapping[str, str], where: str) -> ResultCell:
     """Read one line of the table that `vllm bench sweep` makes of its results."""
     return _read_vllm_serve(
@@ -484,7 +452,7 @@ def _read_throughput_row(row: Mapping[str, str], where: str) -> ResultCell:
     dstack publishes.
     """
     document = Value({name: value for name, value in row.items() if value.strip()})
-    cell = vllm_throughput(document, where)
+    cell = _read_vllm_throughput(document, where)
     cell.deployment = drop_missing(
         {
             "engine": engine_name(document.text("backend", limit=60)),
@@ -512,7 +480,7 @@ def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
     ITL values are in order.
     """
     document = Value({name: value if value.strip() else None for name, value in row.items()})
-    cell = sglang(document, where, all_sent=True)
+    cell = _read_sglang(document, where, all_sent=True)
     cell.deployment |= drop_missing({"gpu": document.text("GPU|gpu", limit=60)})
     cell.say_odd(document.odd)
     stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.mean_under_way
@@ -537,3 +505,47 @@ def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
         f" {stated:.1f} ms",
     )
     return cell
+
+
+_ROWS: tuple[tuple[set[str], ReadRow], ...] = (
+    (
+        {"backend", "max_concurrency", "median_ttft_ms", "mean_e2e_latency_ms", "completed"},
+        _read_sglang_row,
+    ),
+    (
+        {"duration", "completed", "request_throughput", "output_throughput", "model_id"},
+        _read_serve_row,
+    ),
+    ({"backend", "elapsed_time", "num_requests", "tokens_per_second"}, _read_throughput_row),
+)
+"""Columns of tables of the two tools, and what reads a row of one."""
+
+
+def _choose_row_reader(header: Sequence[str]) -> ReadRow | None:
+    return next((read for columns, read in _ROWS if columns <= set(header)), None)
+
+
+READER = Reader(
+    tools="vLLM's bench serve, throughput or latency, SGLang's bench_serving",
+    documents=[
+        (
+            (
+                *("duration", "completed", "random_input_len"),
+                "median_e2e_latency_ms|mean_e2e_latency_ms",
+            ),
+            _read_sglang,
+        ),
+        (("successful_requests", "total_latency", "output_throughput"), _read_sglang_offline),
+        (("batch_size", "input_len", "output_len", "latency"), _read_one_batch),
+        (
+            (
+                *("duration", "completed", "request_throughput", "output_throughput"),
+                "total_token_throughput|model_id",
+            ),
+            _read_vllm,
+        ),
+        (("elapsed_time", "num_requests", "tokens_per_second"), _read_vllm_throughput),
+        (("avg_latency", "percentiles"), _read_vllm_latency),
+    ],
+    rows=_choose_row_reader,
+)

@@ -74,10 +74,10 @@ def check(cell: ResultCell) -> None:
 
 def _check_impossible(cell: ResultCell) -> None:
     for name, stated in cell.latencies.items():
-        below = sorted(statistic for statistic, value in stated.items() if value < 0)
-        if below:
-            cell.say("negative_time", f"{_LABELS[name]} {', '.join(below)} below 0; left out")
-            for statistic in below:
+        negative = sorted(statistic for statistic, value in stated.items() if value < 0)
+        if negative:
+            cell.say("negative_time", f"{_LABELS[name]} {', '.join(negative)} below 0; left out")
+            for statistic in negative:
                 del stated[statistic]
 
 
@@ -146,8 +146,9 @@ def _check_spread(cell: ResultCell, name: str, stated: Mapping[str, float]) -> N
     mean, std = stated["mean"], stated["std"]
     slack = ROUNDING * abs(mean)
     for statistic, q in _QUANTILES.items():
-        least, most = mean - std * math.sqrt((1 - q) / q), mean + std * math.sqrt(q / (1 - q))
-        if not least - slack <= stated.get(statistic, mean) <= most + slack:
+        lower = mean - std * math.sqrt((1 - q) / q) - slack
+        upper = mean + std * math.sqrt(q / (1 - q)) + slack
+        if not lower <= stated.get(statistic, mean) <= upper:
             cell.say(
                 "spread_impossible",
                 f"{_LABELS[name]} {statistic} {show_seconds(stated[statistic])} is impossible with"

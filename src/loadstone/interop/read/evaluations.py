@@ -17,38 +17,33 @@ from loadstone.core.plan import Load
 from loadstone.core.summary import Accuracy
 from loadstone.interop.read import files, inferencex
 from loadstone.interop.read.cell import ResultCell
+from loadstone.interop.read.reader import Reader
 from loadstone.interop.read.values import Value
-
-# What a document has that is one of these.
-INFERENCEX = ("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.score")
-LM_EVAL = ("results", "n-samples|n-shot")
-
 
 _RIGHT = (
     "exact_match,flexible-extract|exact_match,custom-extract|exact_match,none|acc,none"
     "|exact_match,strict-match"
 )
 _STRICT = "exact_match,strict-match"
-_MOST_TASKS = 1000
+_MAX_TASKS = 1000
 _CONCURRENT = re.compile(r"\bnum_concurrent\W{1,4}([1-9]\d{0,5})\b")
 
 
-def evaluation(document: Value, where: str) -> ResultCell:
+def _read_inferencex(document: Value, where: str) -> ResultCell:
     """Read a row of InferenceX's evaluations, which tells the setup as its aggregates do."""
     metrics, task = document.at("metrics"), document.text("task", 60) or ""
     graded = _state(
         task, metrics.whole("n_eff"), metrics, "em_flexible|score|em_strict", "em_strict"
     )
-    return replace(
-        inferencex.aggregate(document, where), graded=graded, label=task, definitions=None
-    )
+    cell = inferencex.read_aggregate(document, where)
+    return replace(cell, graded=graded, label=task, definitions=None)
 
 
-def lm_eval(document: Value, where: str) -> list[ResultCell]:
+def _read_lm_eval(document: Value, where: str) -> list[ResultCell]:
     """Read a result file of lm-evaluation-harness: a cell for each task."""
     found = _CONCURRENT.search(str(document.get("config.model_args"))[:10_000])
     load = Load("concurrency", float(found[1])) if found else None
-    counts, told = Value(document.get("n-samples")), document.mapping("results")
+    counts, results = Value(document.get("n-samples")), document.mapping("results")
     stated = [
         _state(
             task,
@@ -57,7 +52,7 @@ def lm_eval(document: Value, where: str) -> list[ResultCell]:
             _RIGHT,
             _STRICT,
         )
-        for task, scores in list(told.items())[:_MOST_TASKS]
+        for task, scores in list(results.items())[:_MAX_TASKS]
     ]
     return [
         ResultCell(
@@ -65,16 +60,16 @@ def lm_eval(document: Value, where: str) -> list[ResultCell]:
             tool="lm-evaluation-harness",
             load=load,
             created=document.when("date"),
-            graded=each,
+            graded=graded,
             deployment=document.fields(model="model_name"),
-            label=each.name,
+            label=graded.name,
         )
-        for each in stated
-        if each.accuracy is not None
+        for graded in stated
+        if graded.accuracy is not None
     ]
 
 
-def aiperf(path: Path) -> Accuracy | None:
+def read_aiperf(path: Path) -> Accuracy | None:
     """Read AIPerf's table of right answers, a row for each task and one for all, which counts; None
     where there is no such row. Raises InputError where it cannot be read.
     """
@@ -87,13 +82,14 @@ def aiperf(path: Path) -> Accuracy | None:
     return msgspec.structs.replace(stated, unparsed=whole.whole("unparsed"))
 
 
+def _read_share(share: float | None) -> float | None:
+    return share if share is not None and share <= 1 else None
+
+
 def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy:
     """Make what is stated of a task: the share of right answers, and that in the form that was
     asked for."""
-    right, strict = (
-        share if (share := scores.amount(path)) is not None and share <= 1 else None
-        for path in paths
-    )
+    right, strict = (_read_share(scores.amount(path)) for path in paths)
     low, high = wilson((right or 0.0) * (count or 0), count or 0)
     return Accuracy(
         name=task[:60],
@@ -105,3 +101,12 @@ def _state(task: str, count: int | None, scores: Value, *paths: str) -> Accuracy
         strict=strict,
         undecided="a tool states them, without the answers",
     )
+
+
+READER = Reader(
+    tools="InferenceX's evaluations, lm-evaluation-harness",
+    documents=[
+        (("task", "conc", "metrics.em_strict|metrics.em_flexible|metrics.score"), _read_inferencex),
+        (("results", "n-samples|n-shot"), _read_lm_eval),
+    ],
+)

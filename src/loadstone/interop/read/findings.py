@@ -17,7 +17,6 @@ _SEVERITIES = {
         "copies",
         "counts_differ",
         "lengths_not_used",
-        "no_usage",
         "passed_over",
         "tokens_bundled",
         "unreadable_characters",
@@ -51,9 +50,6 @@ _REMEDIES = {
     "lists_differ": "Save the results again; the summary statistics were kept.",
     "load_not_told": "State it, e.g. --set concurrency=16 or --set rate=4.",
     "no_number": "Left out.",
-    "no_usage": (
-        "Where the server bundles tokens, TPOT and tokens/s are per response, not per token."
-    ),
     "none_completed": "Find out what the server answered, and measure again.",
     "overload": (
         "The server does not keep up with this rate: latencies grow with the run's length. Lower"
@@ -75,7 +71,6 @@ _REMEDIES = {
         "Results here are of the requests in the file: copy the file again, or read the tool's own"
         " totals."
     ),
-    "result_invalid": "Run it again within its constraints, or read it as a run that missed them.",
     "tokens_bundled": "Use TPOT, which does not depend on how tokens were bundled.",
     "tokens_doubtful": (
         "Answers ended early or failed in the stream while the requested length was counted;"
@@ -94,8 +89,8 @@ _REMEDIES = {
 
 def list_some(items: Sequence[object], between: str = ", ") -> str:
     """List the first few of what may be many."""
-    more = f"{between}and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
-    return between.join(map(str, items[:_SHOWN])) + more
+    rest = f"{between}and {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else ""
+    return between.join(map(str, items[:_SHOWN])) + rest
 
 
 def finding(

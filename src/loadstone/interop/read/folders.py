@@ -54,6 +54,6 @@ def _is_results(path: Path) -> bool:
     """Return True if it is another tool's: a file, or a folder of files without a run."""
     if not path.is_dir() or next(path.rglob("run.json"), None) is not None:
         return path.is_file()
-    from loadstone.interop.read.files import list_files
+    from loadstone.interop.read.listing import list_files
 
     return bool(list_files([path]))

@@ -13,17 +13,15 @@ from loadstone.analyse.imported_run import CUT_AT_END
 from loadstone.core.plan import Load
 from loadstone.core.record import Status
 from loadstone.interop.read.cell import ResultCell, ResultRequest, offset_from
+from loadstone.interop.read.reader import Reader
 from loadstone.interop.read.values import Value, make_lengths, make_load, make_sessions, origin
 
-# What a document has that is one of these.
-REPORT = ("benchmarks.0.metrics", "benchmarks.0.requests")
-
 CUT_SHARE = 0.05
-MOST_LATE_S = 86_400.0
+MAX_LATE_S = 86_400.0
 _STATUS: dict[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
 
 
-def report(document: Value, where: str) -> list[ResultCell]:
+def _read_report(document: Value, where: str) -> list[ResultCell]:
     version = document.text("metadata.guidellm_version", limit=40)
     spec = document.at("config.spec") or document.at("args")
     return [
@@ -175,7 +173,7 @@ def _add_requests(cell: ResultCell, groups: Value, window: tuple[float, float] |
         requests.append(
             ResultRequest(
                 start=start,
-                due=due if due is not None and 0 <= start - due <= MOST_LATE_S else None,
+                due=due if due is not None and 0 <= start - due <= MAX_LATE_S else None,
                 offsets_s=offsets,
                 end_s=offset_from(start, end),
                 input_tokens=row.whole("prompt_tokens"),
@@ -190,3 +188,8 @@ def _add_requests(cell: ResultCell, groups: Value, window: tuple[float, float] |
         )
     cell.add_requests(requests)
     cell.unknown = ("itl_s", "output_events")
+
+
+READER = Reader(
+    tools="GuideLLM", documents=[(("benchmarks.0.metrics", "benchmarks.0.requests"), _read_report)]
+)

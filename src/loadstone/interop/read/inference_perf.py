@@ -16,22 +16,19 @@ from typing import Any
 from loadstone.analyse.run_facts import engine_name
 from loadstone.core.plan import Load
 from loadstone.interop.read.cell import ResultCell, ResultRequest, offset_from, read_failure
+from loadstone.interop.read.reader import Reader
 from loadstone.interop.read.values import (
     COUNTS,
     FACTS,
     Value,
     drop_missing,
     is_infinite,
+    keep,
     make_burst,
     make_lengths,
     make_load,
     multiply,
 )
-
-# What a document has that is one of these.
-STAGE = ("successes.latency", "load_summary")
-REQUEST = ("start_time", "end_time", "info", "request")
-LLMD = ("version", "results.request_performance.aggregate|metrics.latency")
 
 _LATENCIES = {
     "ttft_s": "latency.time_to_first_token",
@@ -39,20 +36,20 @@ _LATENCIES = {
     "itl_s": "latency.inter_token_latency",
     "e2e_s": "latency.request_latency",
 }
-TOOL = "inference-perf"
-REQUESTS = "per_request_lifecycle_metrics.json"
+_TOOL = "inference-perf"
+_REQUESTS = "per_request_lifecycle_metrics.json"
 _ENGINES = {"vllm", "sglang", "tensorrt-llm", "trtllm"}
 
 
-def list_stages(folder: Path) -> list[Path]:
+def _list_stages(folder: Path) -> list[Path]:
     return sorted(folder.glob("stage_*_lifecycle_metrics.json"))
 
 
-def stage(document: Value, where: str) -> ResultCell:
+def _read_stage(document: Value, where: str) -> ResultCell:
     done = document.at("successes")
     cell = ResultCell(
         where=where,
-        tool=TOOL,
+        tool=_TOOL,
         # A closed loop's `requested_rate` is its count of requests over one second.
         load=make_load(
             concurrency=document.get("load_summary.concurrency|load_summary.concurrency_level")
@@ -90,35 +87,29 @@ def stage(document: Value, where: str) -> ResultCell:
     return cell
 
 
-def requests(rows: Sequence[Value], where: str) -> ResultCell:
+def _read_requests(rows: Sequence[Value], where: str) -> ResultCell:
     """Read per_request_lifecycle_metrics.json. Which stage a request was of, and at what rate, it
     does not tell."""
-    model = next((name for row in rows if (name := _read_model(row.get("request")))), None)
+    model = next(filter(None, (_read_model(row.get("request")) for row in rows)), None)
     cell = ResultCell(
         where=where,
-        tool=TOOL,
+        tool=_TOOL,
         load=None,
         definitions="inference-perf",
         deployment=drop_missing({"model": model}),
     )
-    cell.add_requests(
-        [
-            _read_request(row, start)
-            for row in rows
-            if (start := row.number("start_time")) is not None
-        ]
-    )
+    cell.add_requests(keep(_read_request(row, row.number("start_time")) for row in rows))
     return cell
 
 
-def _read_request(row: Value, start: float) -> ResultRequest:
+def _read_request(row: Value, start: float | None) -> ResultRequest | None:
+    if start is None:
+        return None
     answer = row.at("info.response_metrics")
     times = answer.items("chunk_times") or answer.items("output_token_times")
     return ResultRequest(
         start=start,
-        offsets_s=[
-            offset for time in times if (offset := offset_from(start, time.number())) is not None
-        ],
+        offsets_s=keep(offset_from(start, time.number()) for time in times),
         end_s=offset_from(start, row.number("end_time")),
         input_tokens=answer.whole("server_usage.prompt_tokens") or row.whole("info.input_tokens"),
         output_tokens=answer.whole("server_usage.completion_tokens"),
@@ -139,10 +130,10 @@ def _read_model(request: Any) -> str | None:
 _SPLIT = {name: f"parallelism.{name}" for name in ("tp", "pp", "dp", "ep")}
 
 
-def llmd(document: Value, where: str) -> ResultCell:
+def _read_llmd(document: Value, where: str) -> ResultCell:
     results = document.at("results.request_performance.aggregate") or document.at("metrics")
     load = document.at("scenario.load.standardized")
-    own = document.at("scenario.load.native.config.loadstone")
+    native = document.at("scenario.load.native.config.loadstone")
     tool = [load.text("tool", limit=40), load.text("tool_version", limit=40)]
     cell = ResultCell(
         where=where,
@@ -172,13 +163,13 @@ def llmd(document: Value, where: str) -> ResultCell:
     )
     cell.requests["ok"] = ok
     # run.time is of the whole run, start-up included: the window is what the rates were divided by.
-    cell.duration_s = own.positive("duration_s") or (ok / per_s if ok and per_s else None)
+    cell.duration_s = native.positive("duration_s") or (ok / per_s if ok and per_s else None)
     means = {
         f"{end}_tokens": results.amount(f"requests.{end}_length.mean")
         for end in ("input", "output")
     }
     cell.totals |= drop_missing({name: multiply(mean, ok) for name, mean in means.items()})
-    cell.totals |= own.at("totals").fields(
+    cell.totals |= native.at("totals").fields(
         **{name: name for name in (*means, "cached_input_tokens")}
     )
     return cell
@@ -187,15 +178,18 @@ def llmd(document: Value, where: str) -> ResultCell:
 def _read_llmd_load(load: Value, standardized: Value) -> Load | None:
     rate, concurrency = standardized.get("rate_qps"), standardized.get("concurrency")
     concurrency = None if is_infinite(concurrency) else concurrency
-    own = load.at("native.config.loadstone.load")
-    if own.get("kind") == "burst":
-        return make_burst(own.positive("value"))
-    more = {name: own.get(name) for name in ("process", "burstiness")}
-    if stated := make_load(
-        rate=rate, concurrency=concurrency or own.get("max_concurrency"), **more
-    ):
+    native = load.at("native.config.loadstone.load")
+    if native.get("kind") == "burst":
+        return make_burst(native.positive("value"))
+    stated = make_load(
+        rate=rate,
+        concurrency=concurrency or native.get("max_concurrency"),
+        process=native.get("process"),
+        burstiness=native.get("burstiness"),
+    )
+    if stated is not None:
         return stated
-    # 0.1 keeps the harness's own arguments, and which of its stages this is.
+    # 0.1 keeps the harness's native arguments, and which of its stages this is.
     which = load.whole("metadata.stage") or 0
     return make_load(
         rate=load.get(f"args.load.stages.{which}.rate|args.request_rate"),
@@ -220,8 +214,8 @@ def _read_span(length: Value) -> float | None:
     """Read the least over the greatest length; None where these are not told."""
     if length.get("distribution") != "uniform":
         return 1.0 if length.get("distribution") == "fixed" else None
-    least, most = length.positive("min"), length.positive("max")
-    return least / most if least and most and least <= most else None
+    lower, upper = length.positive("min"), length.positive("max")
+    return lower / upper if lower and upper and lower <= upper else None
 
 
 def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
@@ -229,7 +223,7 @@ def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
     both."""
     stack = [part.at("standardized") for part in scenario.items("stack")]
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
-    own = scenario.at("stack.0.native.config.loadstone").fields(
+    native = scenario.at("stack.0.native.config.loadstone").fields(
         **{name: name for name in (*FACTS, *COUNTS)}
     )
     accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")
@@ -239,14 +233,14 @@ def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
         deployment |= drop_missing({"engine": engine_name(tool)}) | engine.fields(
             engine_version="tool_version"
         )
-    pools = [pool for role in ("prefill", "decode") if (pool := _read_llmd_pool(stack, role))]
+    pools = list(filter(None, (_read_llmd_pool(stack, role) for role in ("prefill", "decode"))))
     if len(pools) == 2:
         gpus = sum(pool["workers"] * pool["gpus"] for pool in pools)
         whole = {
             name: value for name, value in pools[-1].items() if name not in ("role", "workers")
         }
-        return deployment | whole | {"gpus": gpus, "pools": pools} | own
-    return deployment | accelerator.fields(gpu="model", gpus="count", **_SPLIT) | own
+        return deployment | whole | {"gpus": gpus, "pools": pools} | native
+    return deployment | accelerator.fields(gpu="model", gpus="count", **_SPLIT) | native
 
 
 def _read_llmd_pool(stack: Sequence[Value], role: str) -> dict[str, Any]:
@@ -256,9 +250,39 @@ def _read_llmd_pool(stack: Sequence[Value], role: str) -> dict[str, Any]:
     gpus = sum(part.whole("accelerator.count") or 0 for part in parts)
     if not gpus:
         return {}
-    each = (
-        {"workers": workers, "gpus": gpus // workers}
-        if gpus % workers == 0
-        else {"workers": 1, "gpus": gpus}
-    )
-    return {"role": role, **each} | parts[0].at("accelerator").fields(gpu="model", **_SPLIT)
+    if gpus % workers:
+        workers = 1  # the GPUs of one are not told
+    counted = {"role": role, "workers": workers, "gpus": gpus // workers}
+    return counted | parts[0].at("accelerator").fields(gpu="model", **_SPLIT)
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _find_companion(path: Path, cell: ResultCell | None) -> Path | None:
+    """One stage states its requests' load; with several, none states which requests are its."""
+    stages = _list_stages(path.parent)
+    return stages[0] if cell is not None and cell.records and len(stages) == 1 else None
+
+
+def _is_part(path: Path) -> bool:
+    """Stages and requests tell what the summary and the report do, and one stage is read with its
+    requests."""
+    stages, requests = _list_stages(path.parent), path.parent / _REQUESTS
+    if path.name == "summary_lifecycle_metrics.json" or path.name.startswith("inference-perf."):
+        return bool(stages)
+    if path in stages:
+        return len(stages) == 1 and requests.exists()
+    return path == requests and len(stages) > 1
+
+
+READER = Reader(
+    tools="inference-perf, llm-d's benchmark report",
+    documents=[
+        (("successes.latency", "load_summary"), _read_stage),
+        (("version", "results.request_performance.aggregate|metrics.latency"), _read_llmd),
+    ],
+    requests=[(("start_time", "end_time", "info", "request"), _read_requests)],
+    companion=_find_companion,
+    is_part=_is_part,
+)

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from loadstone.core.plan import Load
 from loadstone.interop.read.cell import ResultCell
+from loadstone.interop.read.reader import Reader
 from loadstone.interop.read.values import Value, drop_missing, make_lengths
-
-# What a document has that is one of these.
-AGGREGATE = ("conc", "hw|hardware", "tput_per_gpu|metrics.tput_per_gpu")
 
 _RANGE_RATIO = 0.8
 
 
-def aggregate(document: Value, where: str) -> ResultCell:
+def read_aggregate(document: Value, where: str) -> ResultCell:
     metrics = document.at("metrics") if document.has("metrics") else document
     apart = document.get("disagg") in (True, "true")
     prefill, decode = document.whole("num_prefill_gpu"), document.whole("num_decode_gpu")
@@ -36,7 +34,7 @@ def aggregate(document: Value, where: str) -> ResultCell:
         ),
         f"{prefill} prefill + {decode} decode GPUs" if apart else None,
     ]
-    each = {"output_tokens_per_s": decode if apart else gpus, "total_tokens_per_s": gpus}
+    counts = {"output_tokens_per_s": decode if apart else gpus, "total_tokens_per_s": gpus}
     per_gpu = metrics.fields(
         output_tokens_per_s="output_tput_per_gpu", total_tokens_per_s="tput_per_gpu"
     )
@@ -56,5 +54,11 @@ def aggregate(document: Value, where: str) -> ResultCell:
         label=", ".join(filter(None, setup)) or None,
         definitions="vllm",
         latencies=metrics.read_spelled(),
-        totals={name: rate * count for name, rate in per_gpu.items() if (count := each[name])},
+        totals={name: rate * (counts[name] or 0) for name, rate in per_gpu.items() if counts[name]},
     )
+
+
+READER = Reader(
+    tools="InferenceX's aggregates",
+    documents=[(("conc", "hw|hardware", "tput_per_gpu|metrics.tput_per_gpu"), read_aggregate)],
+)

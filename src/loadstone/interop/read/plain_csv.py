@@ -88,22 +88,21 @@ def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str
     """Map our names to column numbers. Raises InputError where a mapped column is not there, or
     nothing is measured.
     """
-    at = {column: index for index, column in enumerate(header)}
-    missing = [column for column in mapped.values() if column not in at]
+    numbers = {column: number for number, column in enumerate(header)}
+    missing = [column for column in mapped.values() if column not in numbers]
     if missing:
         raise InputError(
             f"{what}: no column {missing[0]!r}; it has {', '.join(map(repr, header[:20]))}"
         )
-    numbers = {
-        name: index for column, index in at.items() if is_name(name := _POINTS.get(column, column))
-    }
-    numbers |= {name: at[column] for name, column in mapped.items()}
-    if not any(_LATENCY.fullmatch(name) or name in TOTALS for name in numbers):
+    named = {_POINTS.get(column, column): number for column, number in numbers.items()}
+    found = {name: number for name, number in named.items() if is_name(name)}
+    found |= {name: numbers[column] for name, column in mapped.items()}
+    if not any(_LATENCY.fullmatch(name) or name in TOTALS for name in found):
         raise NoResult(
             f"{what}: not a result of a known tool, and no column has a known name; name the"
             ' columns, e.g. --map concurrency=users --map ttft_p50_ms="Median TTFT"'
         )
-    return numbers
+    return found
 
 
 def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> ResultCell:
@@ -112,9 +111,9 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
     )
     stated = Value(
         {
-            name: cells[at].strip()
-            for name, at in names.items()
-            if at < len(cells) and cells[at].strip()
+            name: cells[number].strip()
+            for name, number in names.items()
+            if number < len(cells) and cells[number].strip()
         }
     )
     cell = ResultCell(
@@ -134,22 +133,25 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
         totals=stated.fields(**{name: name for name in TOTALS}),
     )
     for name, value in stated.raw.items():
-        if match := _LATENCY.fullmatch(name):
-            seconds = amount(value)
-            if seconds is None:
-                cell.say("no_number", f"{name} is {text(value, 40)!r}")
-            else:
-                cell.latencies.setdefault(f"{match[1]}_s", {})[match[2]] = (
-                    seconds * SECONDS[match[3]]
-                )
+        latency = _LATENCY.fullmatch(name)
+        if latency is None:
+            continue
+        metric, statistic, unit = latency.groups()
+        time = amount(value)
+        if time is None:
+            cell.say("no_number", f"{name} is {text(value, 40)!r}")
+        else:
+            cell.latencies.setdefault(f"{metric}_s", {})[statistic] = time * SECONDS[unit]
     cell.say_odd(stated.odd)
-    if reason := columns.text("exclude"):
+    reason = columns.text("exclude")
+    if reason:
         cell.say("excluded", f"the table itself excludes the row: {reason}")
     return cell
 
 
 def _read_load(stated: Value, columns: Value) -> Load | None:
-    if (load := read_load(stated)) is not None:
+    load = read_load(stated)
+    if load is not None:
         return load
     arrival = _ARRIVALS.get((columns.get("arrival") or "").lower())
     value = columns.positive("arrival_value")
@@ -163,6 +165,7 @@ def _read_load(stated: Value, columns: Value) -> Load | None:
 def read_load(values: Value) -> Load | None:
     """Read the load under its own name: the first of LOADS that is there."""
     for kind in LOADS:
-        if (value := values.positive(kind)) is not None:
+        value = values.positive(kind)
+        if value is not None:
             return Load(kind, value)  # type: ignore[arg-type]
     return None

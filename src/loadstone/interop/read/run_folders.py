@@ -64,13 +64,12 @@ def group_runs(cells: Sequence[ResultCell]) -> list[list[ResultCell]]:
             _mean_lengths(cell, alike),
         )
         repeats = runs.setdefault(key, [])
-        free = next(
-            (run for run in repeats if all(_require_load(one) != load for one in run)), None
-        )
-        if free is None:
-            repeats.append([cell])
+        for run in repeats:
+            if all(member.load != load for member in run):
+                run.append(cell)
+                break
         else:
-            free.append(cell)
+            repeats.append([cell])
     separate = [
         sorted(run, key=lambda cell: _require_load(cell).value)
         for repeats in runs.values()
@@ -98,9 +97,9 @@ def _number_sittings(cells: Sequence[ResultCell]) -> dict[tuple[str, str | None]
             )
     numbers: dict[tuple[str, str | None], int] = {}
     number, last = 0, dict[str, datetime]()
-    for (tool, created), at in sorted(times.items(), key=lambda item: item[1]):
-        number += tool in last and at - last[tool] > SITTING
-        numbers[tool, created], last[tool] = number, at
+    for (tool, created), time in sorted(times.items(), key=lambda item: item[1]):
+        number += tool in last and time - last[tool] > SITTING
+        numbers[tool, created], last[tool] = number, time
     return numbers
 
 

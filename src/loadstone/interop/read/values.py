@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -71,6 +71,7 @@ _METRICS = {
 }
 _HUB = re.compile(r"(?:^|/)models--([^/]+)(?:/|$)")
 """A model's folder in Hugging Face's cache, which has its name with dashes for the slash."""
+_COMPACT_TIME = re.compile(r"^(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)$")
 _MISSING = object()
 
 
@@ -130,8 +131,7 @@ def when(value: Any) -> str | None:
             if 1e9 < seconds < 4e9
             else None
         )
-    if match := re.fullmatch(r"(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)", value):
-        value = "{}-{}-{}T{}:{}:{}".format(*match.groups())
+    value = _COMPACT_TIME.sub(r"\1-\2-\3T\4:\5:\6", value)
     try:
         return datetime.fromisoformat(value).isoformat(timespec="seconds")
     except ValueError:
@@ -155,15 +155,16 @@ def origin(value: Any) -> str | None:
 def statistics(source: Mapping[str, Any], scale: float = 1.0) -> dict[str, float]:
     """Read mean, std, min, max and percentiles under any of their usual names, times `scale`."""
     numbers: dict[str, float] = {}
-    for name, ours in _STATISTICS.items():
-        if (value := number(source.get(name))) is not None:
-            numbers.setdefault(ours, value * scale)
+    for name, statistic in _STATISTICS.items():
+        value = number(source.get(name))
+        if value is not None:
+            numbers.setdefault(statistic, value * scale)
     return numbers
 
 
 @lru_cache(maxsize=1024)
 def _split_path(path: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(filter(None, one.split("."))) for one in path.split("|"))
+    return tuple(tuple(filter(None, steps.split("."))) for steps in path.split("|"))
 
 
 class Value:
@@ -207,10 +208,12 @@ class Value:
             value = self._find(steps)
             if value is _MISSING:
                 continue
-            if (converted := convert(value)) is not None:
+            converted = convert(value)
+            if converted is not None:
                 return converted
-            if convert in _AMOUNTS and (below := number(value) or 0) < 0:
-                self.odd.setdefault(".".join(filter(None, (self.name, *steps))), f"{below:.6g}")
+            negative = number(value) if convert in _AMOUNTS else None
+            if negative is not None and negative < 0:
+                self.odd.setdefault(".".join(filter(None, (self.name, *steps))), f"{negative:.6g}")
         return None
 
     def get(self, path: str) -> Any:
@@ -266,7 +269,8 @@ class Value:
         spans = {}
         for name, path in paths.items():
             part = self.at(path)
-            if factor := scale or SECONDS.get((part.text("unit|units") or "").lower()):
+            factor = scale or SECONDS.get((part.text("unit|units") or "").lower())
+            if factor:
                 spans[name] = statistics(part.mapping(), factor)
         return drop_missing(spans)
 
@@ -278,11 +282,11 @@ class Value:
 
         Without a unit they are seconds; milliseconds where one request would then outlast the run.
         """
-        named = [
-            (*place, time)
-            for key, value in self.mapping().items()
-            if (place := _parse_key(key)) is not None and (time := number(value)) is not None
-        ]
+        named = []
+        for key, value in self.mapping().items():
+            parsed, time = _parse_key(key), number(value)
+            if parsed is not None and time is not None:
+                named.append((*parsed, time))
         gaps = max(1.0, (answer_tokens or 0.0) - 1)
         bare = [
             time * (gaps if metric in ("tpot_s", "itl_s") else 1)
@@ -381,6 +385,11 @@ def make_sessions(turns: float | None, pause_s: float | None = None) -> dict[str
     return {
         "sessions": {"turns": {"kind": "fixed", "mean": turns}, "think": {"mean_s": pause_s or 0.0}}
     }
+
+
+def keep(values: Iterable[T | None]) -> list[T]:
+    """Drop the values that are None."""
+    return [value for value in values if value is not None]
 
 
 def drop_missing(pairs: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,13 +39,15 @@ def lines(folder: Path) -> bytes:
     if not run.summary.cells:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
     reports = [_make_report(run, number, cell) for number, cell in enumerate(run.summary.cells)]
-    text = "".join(json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n" for each in reports)
+    text = "".join(
+        json.dumps(report, ensure_ascii=False, allow_nan=False) + "\n" for report in reports
+    )
     return text.encode("utf-8", "replace")
 
 
 def _make_report(run: StoredRun, number: int, cell: CellSummary) -> dict[str, Any]:
     info, trust = run.info, "trusted" if cell.verdict.trusted else "not trusted"
-    doubts = [each.evidence for each in cell.verdict.findings if each.severity != "info"]
+    doubts = [finding.evidence for finding in cell.verdict.findings if finding.severity != "info"]
     lasted = drop_missing({"duration": cell.duration_s and f"PT{cell.duration_s:.6f}S"})
     about = {
         "uid": f"{info.run_id}-{number}",
@@ -65,15 +67,15 @@ def _make_stack(run: StoredRun) -> list[dict[str, Any]]:
     if not facts.pools or "accelerator" not in whole["standardized"]:
         return [whole]
     stack = []
-    for pool, told in zip(facts.pools, run.info.settings.deployment["pools"], strict=True):
+    for pool, settings in zip(facts.pools, run.info.settings.deployment["pools"], strict=True):
         accelerator = {
             "model": pool.gpu or facts.gpu,
             "count": pool.gpus,
-            "parallelism": {name: told.get(name) or 1 for name in ("tp", "pp", "dp", "ep")},
+            "parallelism": {name: settings.get(name) or 1 for name in ("tp", "pp", "dp", "ep")},
         }
-        own = {"role": pool.role, "replicas": told["workers"], "accelerator": accelerator}
+        worker = {"role": pool.role, "replicas": settings["workers"], "accelerator": accelerator}
         about = {"metadata": whole["metadata"] | {"label": pool.role}}
-        stack.append(whole | about | {"standardized": whole["standardized"] | own})
+        stack.append(whole | about | {"standardized": whole["standardized"] | worker})
     return stack
 
 
@@ -81,7 +83,7 @@ def _make_engine(facts: RunFacts) -> dict[str, Any]:
     """Describe the engine; as a generic component where its model or its GPUs are not known, which
     the other kind requires.
     """
-    told = drop_missing({name: getattr(facts, name) for name in (*FACTS, *COUNTS)})
+    stated = drop_missing({name: getattr(facts, name) for name in (*FACTS, *COUNTS)})
     engine: dict[str, Any] = {
         "kind": "generic",
         "tool": facts.engine or "",
@@ -97,12 +99,12 @@ def _make_engine(facts: RunFacts) -> dict[str, Any]:
             "accelerator": {"model": facts.gpu, "count": facts.gpus, "parallelism": split},
         }
     return {"metadata": {"label": "engine"}, "standardized": engine} | _keep(
-        told, {"label": "engine"}
+        stated, {"label": "engine"}
     )
 
 
 def _make_load(run: StoredRun, cell: CellSummary) -> dict[str, Any]:
-    info, facts, load, asked = run.info, run.facts, cell.load, run.info.settings.workload
+    info, facts, load, workload = run.info, run.facts, cell.load, run.info.settings.workload
     totals = {name: getattr(cell.metrics, name) for name in _TOTALS}
     kept = {"source": info.source, "load": load, "duration_s": cell.duration_s, "totals": totals}
     lengths = {"input_seq_len": facts.input_tokens or 0, "output_seq_len": facts.output_tokens}
@@ -113,7 +115,7 @@ def _make_load(run: StoredRun, cell: CellSummary) -> dict[str, Any]:
         "tool_version": info.loadstone if info.source != "imported" else "",
         "source": {"synthetic": "random", None: "unknown"}.get(facts.workload, "sampled"),
         **{
-            name: _make_length(asked.get(name.partition("_")[0]), mean)
+            name: _make_length(workload.get(name.partition("_")[0]), mean)
             for name, mean in lengths.items()
         },
         "rate_qps": load.value or None if load.is_open else None,
@@ -125,10 +127,12 @@ def _make_load(run: StoredRun, cell: CellSummary) -> dict[str, Any]:
 def _make_length(length: Any, mean: float | None) -> dict[str, Any] | None:
     """Describe lengths as the plan drew them; `other` where that is none of the schema's
     distributions."""
-    told = length if isinstance(length, dict) else {}
-    kind = told.get("kind") if told.get("kind") in ("fixed", "uniform") else "other"
+    drawn = length if isinstance(length, dict) else {}
+    kind = drawn.get("kind") if drawn.get("kind") in ("fixed", "uniform") else "other"
     ends = (
-        drop_missing({"min": told.get("low"), "max": told.get("high")}) if kind == "uniform" else {}
+        drop_missing({"min": drawn.get("low"), "max": drawn.get("high")})
+        if kind == "uniform"
+        else {}
     )
     return None if mean is None else {"distribution": kind, "value": mean, **ends}
 
@@ -165,7 +169,8 @@ def _make_aggregate(cell: CellSummary) -> dict[str, Any]:
         "request_rate": _mean(metrics.requests_per_s, "queries/s"),
     }
     latencies = {
-        name: _statistics(metrics.latency(of), unit) for name, (of, unit) in _LATENCIES.items()
+        name: _statistics(metrics.latency(metric), unit)
+        for name, (metric, unit) in _LATENCIES.items()
     }
     parts: dict[str, dict[str, Any]] = {
         "requests": counts | lengths,
@@ -180,7 +185,7 @@ def _statistics(values: Latency | None, unit: str) -> dict[str, Any] | None:
     if values is None or finite(values.mean) is None:
         return None
     return {"units": unit} | drop_missing(
-        {theirs: finite(getattr(values, of)) for of, theirs in _STATISTICS.items()}
+        {name: finite(getattr(values, statistic)) for statistic, name in _STATISTICS.items()}
     )
 
 

@@ -55,7 +55,7 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
     if not rows:
         raise InputError(f"{folder}: nothing was sent in this run; there is nothing to export")
     shown = (
-        (printable(each) if isinstance(each, str) else each for each in row.values())
+        (printable(value) if isinstance(value, str) else value for value in row.values())
         for row in rows
     )
     return to_csv(rows[0], shown).encode("utf-8", "replace")
