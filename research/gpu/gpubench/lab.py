@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gpubench.points import Bench, Device, Method, Moment, Point, Skipped
-from loadstone.core.nvml import PREFIX, Gpus
+from loadstone.measure.nvml import PREFIX, Gpus
 
 COPIES_OF_L2 = 6
 """Data that calls go round over, in sizes of the second-level cache: some of it survives a round at

@@ -80,7 +80,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Moment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The GPU's own word at a moment, names as in loadstone.core.nvml without their prefix."""
+    """The GPU's own word at a moment, names as in loadstone.measure.nvml without their prefix."""
 
     when: str
     time_s: float

@@ -15,7 +15,7 @@ from gpubench.lab import Lab, OutOfTimeError, describe_device, number_of
 from gpubench.points import Bench, Skipped, save
 from gpubench.products import measure_experts, measure_products
 from loadstone.core.errors import InputError
-from loadstone.core.nvml import Gpus
+from loadstone.measure.nvml import Gpus
 from loadstone.core.version import __version__
 
 BUDGET_S = 480.0

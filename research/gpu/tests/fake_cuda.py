@@ -22,7 +22,7 @@ from fake_nvml import FakeNvml, h100
 from gpubench import attention, engine_kernels, memory_and_launches, products, shapes
 from gpubench.lab import Lab, Operation, describe_device, number_of
 from gpubench.points import Bench
-from loadstone.core.nvml import Gpus
+from loadstone.measure.nvml import Gpus
 
 
 class Event:

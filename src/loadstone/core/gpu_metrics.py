@@ -1,5 +1,5 @@
-"""Reads what is reported of GPUs while a run goes on: by NVML (loadstone.core.nvml), a Prometheus
-exporter beside the servers, or an engine on its own page.
+"""Reads what is reported of GPUs while a run goes on: by NVML, a Prometheus exporter beside the
+servers, or an engine on its own page.
 
 Names and units: NVIDIA's DCGM exporter (etc/default-counters.csv), AMD's device-metrics-exporter
 (docs/configuration/metricslist.md; its names come in capitals and with `amd_` before them, too),
@@ -48,7 +48,7 @@ _BLANK_FROM = 9.2e18
 
 
 class Meaning(NamedTuple):
-    """`name`: as of loadstone.core.nvml, without its prefix and in its unit, after `factor`."""
+    """`name`: one of _QUANTITIES, in its unit after `factor`."""
 
     source: str
     name: str
@@ -65,8 +65,22 @@ _QUANTITIES = (
     "busy_share",
     "clock_reasons",
 )
+NVML_PREFIX = "nvml:"
+"""Of the quantities' names in samples that were read through NVML."""
+REASONS = {
+    "idle": 0x1,
+    "application_clocks": 0x2,
+    "power_cap": 0x4,
+    "hardware_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "thermal": 0x20,
+    "hardware_thermal": 0x40,
+    "power_brake": 0x80,
+    "display_clock": 0x100,
+}
+"""nvml.h, nvmlClocksEventReason*: what holds the SM clock below its highest."""
 _NAMES = {
-    **{f"nvml:{name}": Meaning("nvml", name) for name in _QUANTITIES},
+    **{NVML_PREFIX + name: Meaning("nvml", name) for name in _QUANTITIES},
     "dcgm_fi_dev_power_usage": Meaning("dcgm", "power_w"),
     "dcgm_fi_dev_total_energy_consumption": Meaning("dcgm", "energy_j_total", 1e-3),
     "dcgm_fi_dev_sm_clock": Meaning("dcgm", "sm_clock_mhz"),
@@ -94,6 +108,11 @@ _NAMES = {
     "nv_gpu_memory_used_bytes": Meaning("engine", "memory_used_bytes"),
     "nv_gpu_utilization": Meaning("engine", "busy_share"),
 }
+
+
+def reasons_in(bits: float) -> list[str]:
+    """Name the bits of `clock_reasons` that are set."""
+    return [name for name, bit in REASONS.items() if int(bits) & bit]
 
 
 def find_meaning(name: str) -> Meaning | None:
@@ -204,18 +223,16 @@ def _group_by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    known = [
-        name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name) is not None
-    ]
-    samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(known, pa.string())))
+    ours = [name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name)]
+    samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(ours, pa.string())))
     time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
     keys = [samples[column].combine_chunks().dictionary_encode() for column in ("name", "labels")]
     names, labels = (key.dictionary.to_pylist() for key in keys)
-    each, which = np.unique(
+    pairs, which = np.unique(
         np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True
     )
     parts: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
-    for nth, (name, label) in enumerate(each.T):
+    for nth, (name, label) in enumerate(pairs.T):
         metric = find_meaning(names[name])
         chosen = (
             (which == nth)
@@ -241,7 +258,8 @@ def _name_gpu(labels: str) -> str:
     name = next((name for name in _SELF if texts.get(name)), None)
     if name in _SELF[:3]:
         return str(texts[name])
-    return " ".join(str(texts[each]) for each in (*_PLACE, name) if each and texts.get(each))
+    labels_used = [label for label in (*_PLACE, name) if label and texts.get(label)]
+    return " ".join(str(texts[label]) for label in labels_used)
 
 
 def _merge(several: list[Series]) -> Series:

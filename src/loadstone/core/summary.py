@@ -526,8 +526,8 @@ class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     unknown.
 
     samples      readings within the cell, all GPUs together
-    throttled    reason (of nvml.REASONS) to the share of the readings in which it held the clock
-                 down
+    throttled    reason (of gpu_metrics.REASONS) to the share of the readings in which it held the
+                 clock down
     energy_j     of all GPUs over the cell, see Readings.energy_j
     power_w_by_pool  mean over the window of the throughputs, of pools whose exporters were named
     new_every_s  how often the power that is told was a new one, where most readings repeated the

@@ -16,7 +16,6 @@ from loadstone.analyse.client_accuracy import load as load_selftest
 from loadstone.analyse.stopping import Stopping
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import split_pool
-from loadstone.core.nvml import Gpus
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
 from loadstone.core.settings import RunSettings
@@ -26,6 +25,7 @@ from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter, worker_page
 from loadstone.measure.engines.server import Server
+from loadstone.measure.nvml import Gpus
 from loadstone.measure.wire.request import make_body
 from loadstone.runs import deployments, execution, preflight, provenance, worker_jobs
 from loadstone.runs.cells import CellLoop, Event, Listener

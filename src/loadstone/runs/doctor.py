@@ -18,11 +18,12 @@ from loadstone.analyse import client_accuracy
 from loadstone.catalogue.engines import engine_title
 from loadstone.core import host
 from loadstone.core.errors import InputError
-from loadstone.core.nvml import Gpus, reasons_in
+from loadstone.core.gpu_metrics import reasons_in
 from loadstone.engines.llama_cpp import LlamaCpp
 from loadstone.engines.table import engine_tables
 from loadstone.measure.client.clock import ask_for_stamps
 from loadstone.measure.engines import llama_cpp
+from loadstone.measure.nvml import Gpus
 
 _PLACES = {
     "containers": "docker podman apptainer enroot",

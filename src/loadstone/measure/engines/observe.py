@@ -24,11 +24,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import GPUS, POOLS, find_meaning, select_gpu_labels, split_pool
-from loadstone.core.nvml import Gpus
 from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import excerpt
 from loadstone.engines.server_metrics import NAMES
 from loadstone.measure.engines.http import check_url, http_client, send, shown
+from loadstone.measure.nvml import Gpus
 
 INTERVAL_S = 1.0
 FLUSH_S = 10.0

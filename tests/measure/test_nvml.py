@@ -13,8 +13,9 @@ from conftest import FAST, eventually
 from fake_nvml import FakeNvml, h100
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.nvml import Gpus, reasons_in
+from loadstone.core.gpu_metrics import reasons_in
 from loadstone.measure.engines.observe import GPUS, Observer
+from loadstone.measure.nvml import Gpus
 from loadstone.measure.simulated_server import start
 
 
