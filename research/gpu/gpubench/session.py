@@ -15,8 +15,8 @@ from gpubench.lab import Lab, OutOfTimeError, describe_device, number_of
 from gpubench.points import Bench, Skipped, save
 from gpubench.products import measure_experts, measure_products
 from loadstone.core.errors import InputError
-from loadstone.measure.nvml import Gpus
 from loadstone.core.version import __version__
+from loadstone.measure.nvml import Gpus
 
 BUDGET_S = 480.0
 LARGE = 8192
