@@ -56,7 +56,7 @@ def plan_from(path: Path, *, load: Load | None = None, warmup: int = 0, **more: 
 
 
 def graph(calls: list[agents.Call]) -> list[tuple[tuple[int, ...], bool, float]]:
-    return [(call.after, call.sent, round(call.delay_s, 2)) for call in calls]
+    return [(call.parents, call.sent, round(call.delay_s, 2)) for call in calls]
 
 
 def test_what_becomes_due_and_when(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_the_same_sessions_in_four_formats_are_the_same() -> None:
     sessions = [each.sessions[0] for each in weka]
     for ours, theirs, texts in zip(sessions, dynamo.sessions, mlperf.sessions, strict=True):
         one, two = (
-            [(c.after, c.input_tokens, c.output_tokens, c.kept, len(c.own)) for c in of]
+            [(c.parents, c.input_tokens, c.output_tokens, c.kept, len(c.added)) for c in of]
             for of in (ours, theirs)
         )
         assert one == two
@@ -398,7 +398,7 @@ def test_the_same_sessions_in_four_formats_are_the_same() -> None:
         assert np.ptp(delays, axis=0).max() < 0.005
         tokens = np.array([[call.input_tokens for call in of[:14]] for of in (ours, texts)])
         assert (np.abs(tokens[1] / tokens[0] - 1) < 0.05).all()
-    assert told.sessions[0][0].own.size == mlperf.sessions[1][0].own.size
+    assert told.sessions[0][0].added.size == mlperf.sessions[1][0].added.size
 
 
 @needs_data

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gpubench.points import Bench, Device, Method, Moment, Point, Skipped
-from loadstone.measure.nvml import PREFIX, Gpus
+from loadstone.core.gpu_metrics import NVML_PREFIX
+from loadstone.measure.nvml import Gpus
 
 COPIES_OF_L2 = 6
 """Data that calls go round over, in sizes of the second-level cache: some of it survives a round at
@@ -106,7 +107,7 @@ class Lab:
         if self._gpus is None or self._gpu is None:
             return {}
         return {
-            each.name.removeprefix(PREFIX): each.value
+            each.name.removeprefix(NVML_PREFIX): each.value
             for each in self._gpus.read()
             if each.gpu == self._gpu
         }

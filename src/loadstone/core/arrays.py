@@ -186,27 +186,27 @@ def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) ->
         table["answer"], table["answer_last"] = table["first"], table["last"]
         return
     lengths = events.lengths
-    channel, told = flatten(batch.column("channel"))
-    known = (told == lengths) & (lengths > 0)
+    channel, listed = flatten(batch.column("channel"))
+    complete = (listed == lengths) & (lengths > 0)
     for name, value in (
         ("answer", table["first"]),
         ("answer_last", table["last"]),
         ("thinking", 0.0),
         ("tool", 0.0),
     ):
-        table[name] = np.where(known, value, np.nan)
+        table[name] = np.where(complete, value, np.nan)
     if not np.isin(channel, (THINKING, TOOL_CALL)).any():
         return
     owner = np.repeat(np.arange(len(table)), lengths)
     of_event = np.zeros(len(owner), np.int64)
-    of_event[known[owner]] = np.minimum(channel, TOOL_CALL)[np.repeat(known, told)]
+    of_event[complete[owner]] = np.minimum(channel, TOOL_CALL)[np.repeat(complete, listed)]
     thought = np.bincount(owner[of_event == THINKING], minlength=len(table)) > 0
     spoken = np.flatnonzero(of_event >= ANSWER)
     who, first = np.unique(owner[spoken], return_index=True)
     table["answer"][thought] = table["answer_last"][thought] = np.nan
     last = np.append(first[1:], len(spoken)) - 1
-    for name, at in (("answer", first), ("answer_last", last)):
-        table[name][who[thought[who]]] = events.arrival[spoken[at]][thought[who]]
+    for name, place in (("answer", first), ("answer_last", last)):
+        table[name][who[thought[who]]] = events.arrival[spoken[place]][thought[who]]
     gained = np.maximum(count_gained(events), 0)
     sums = np.bincount(owner * 4 + of_event, weights=gained, minlength=4 * len(table)).reshape(
         -1, 4
@@ -221,7 +221,7 @@ def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) ->
     spread = tokens * _share(sums[:, THINKING], sums[:, THINKING:].sum(axis=1))
     table["thinking"][thought] = np.where(credible, counted, spread)[thought]
     called = _share(sums[:, TOOL_CALL], sums[:, ANSWER:].sum(axis=1))
-    table["tool"] = (tokens - table["thinking"]) * np.where(known, called, np.nan)
+    table["tool"] = (tokens - table["thinking"]) * np.where(complete, called, np.nan)
 
 
 def _share(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
@@ -284,9 +284,9 @@ def spread_gaps(
     first = np.zeros(len(arrival), np.bool_)
     first[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
     kept = first | (gained > 0)
-    later = ~first[kept][1:]
-    at_s, brought = arrival[kept][1:][later], gained[kept][1:][later]
-    return at_s, np.diff(arrival[kept])[later] / brought, brought
+    following = ~first[kept][1:]
+    at_s, brought = arrival[kept][1:][following], gained[kept][1:][following]
+    return at_s, np.diff(arrival[kept])[following] / brought, brought
 
 
 def drop_missing(values: NDArray[Any]) -> NDArray[Any]:

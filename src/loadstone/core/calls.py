@@ -39,13 +39,13 @@ class CallGraph:
         import numpy as np
 
         count = len(turn)
-        later = turn > 0
+        follows = turn > 0
         offsets = np.broadcast_to(np.int64(0), count + 1)
-        if later.any():
-            offsets = np.concatenate([[0], np.cumsum(later)])
+        if follows.any():
+            offsets = np.concatenate([[0], np.cumsum(follows)])
         return cls(
             offsets,
-            turn[later] - 1,
+            turn[follows] - 1,
             np.broadcast_to(np.False_, count),
             np.broadcast_to(np.int32(0), count),
             live=bool((turn >= 0).any()),

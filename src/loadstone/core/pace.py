@@ -137,8 +137,8 @@ def pace_of(load: Load, rows: NDArray[Any], *, streams: bool = True) -> Pace:
     """Judge an open loop; `rows`: all its requests, as in arrays.rows(), warm-up too."""
     replicas = np.unique(arrays.drop_missing(rows["replica"]))
     for replica in (None, *(map(int, replicas) if len(replicas) > 1 else ())):
-        those = rows if replica is None else rows[rows["replica"] == replica]
-        if (why := _why_not(load, those, streams)) is not None:
+        judged = rows if replica is None else rows[rows["replica"] == replica]
+        if (why := _why_not(load, judged, streams)) is not None:
             return Pace(False, why, replica)
     measured = rows[rows["measured"]]
     if not load.steady:
@@ -182,16 +182,16 @@ def _behind(load: Load, rows: NDArray[Any], name: str, *, one_piece: bool = Fals
         return None
     size = _sizes(rows) if name == "last" else np.ones(len(rows))
     waits = (left_s - due_s) / size
-    own = _own_wait(waits[left_s <= at_s[-1]])
-    own_s = (own or 0.0) * float(size.mean())
-    until_s = due_s + (own or 0.0) * size
+    own_wait_s = _own_wait(waits[left_s <= at_s[-1]])
+    own_s = (own_wait_s or 0.0) * float(size.mean())
+    until_s = due_s + (own_wait_s or 0.0) * size
     ages_s = _oldest_s(until_s, left_s, at_s)
     caught_up = np.flatnonzero(ages_s <= CAUGHT_UP_SHARE * ages_s[-1])
     since_s = float(at_s[caught_up[-1]] - at_s[0]) if len(caught_up) else 0.0
     late = np.searchsorted(np.sort(until_s), at_s, "right")
     late -= np.searchsorted(np.sort(np.maximum(left_s, until_s)), at_s, "right")
     is_behind = (
-        own is not None
+        own_wait_s is not None
         and OWN_WAITS_IN_SENDS * own_s < span_s
         and ages_s[-1] >= max(least_s, OVERLOAD_RATIO * own_s)
         and since_s <= (1 - BEHIND_FOR_SHARE) * span_s
@@ -221,8 +221,8 @@ def _sizes(rows: NDArray[Any]) -> Floats:
     """Count the tokens of each answer, at least one; the mean of the others where they are not
     known."""
     size = np.maximum(1.0, rows["tokens"])
-    known = arrays.drop_missing(size)
-    return np.asarray(np.nan_to_num(size, nan=float(known.mean()) if len(known) else 1.0))
+    present = arrays.drop_missing(size)
+    return np.asarray(np.nan_to_num(size, nan=float(present.mean()) if len(present) else 1.0))
 
 
 def _own_wait(ended: Floats) -> float | None:
@@ -251,8 +251,8 @@ def _oldest_s(due_s: Floats, left_s: Floats, at_s: Floats) -> Floats:
     """
     kept = np.argsort(left_s - due_s)[: 1 - STUCK_REQUESTS]
     kept = kept[np.argsort(due_s[kept], kind="stable")]
-    before = np.searchsorted(np.maximum.accumulate(left_s[kept]), at_s, side="right")
-    return np.asarray(np.maximum(0.0, at_s - np.append(due_s[kept], math.inf)[before]))
+    ended = np.searchsorted(np.maximum.accumulate(left_s[kept]), at_s, side="right")
+    return np.asarray(np.maximum(0.0, at_s - np.append(due_s[kept], math.inf)[ended]))
 
 
 def _unended(load: Load, rows: NDArray[Any]) -> Unended | None:
@@ -280,8 +280,10 @@ def _unended(load: Load, rows: NDArray[Any]) -> Unended | None:
     too_few = (missing < UNENDED_SHARE * would).any()
     if too_few or behind_s[-1] - behind_s[0] < OLDEST_AGE_SHARE * span_s:
         return None
-    more, expected = int(missing.sum()), int(would.sum())
-    if more < UNENDED_SIGMAS * math.sqrt(expected / min(1.0, load.burstiness) + expected - more):
+    shortfall, expected = int(missing.sum()), int(would.sum())
+    if shortfall < UNENDED_SIGMAS * math.sqrt(
+        expected / min(1.0, load.burstiness) + expected - shortfall
+    ):
         return None
     first, *_, last = map(int, np.searchsorted(due_s, at_s, side="right") - ended)
-    return Unended(float(from_s), float(span_s), expected - more, expected, (first, last))
+    return Unended(float(from_s), float(span_s), expected - shortfall, expected, (first, last))

@@ -40,13 +40,13 @@ def blank_words(words: Sequence[str]) -> list[str]:
     shown: list[str] = []
     for i, word in enumerate(words):
         *names, _ = word.split("=")
-        named = next((at for at, name in enumerate(names) if names_key(name)), None)
+        named = next((place for place, name in enumerate(names) if names_key(name)), None)
         if named is not None:
             shown.append("=".join(names[: named + 1]) + "=" + _BLANK)
         else:
-            before = words[i - 1] if i else ""
-            is_value = before.startswith("-") and "=" not in before and not word.startswith("-")
-            shown.append(_BLANK if is_value and names_key(before) else word)
+            previous = words[i - 1] if i else ""
+            is_value = previous.startswith("-") and "=" not in previous and not word.startswith("-")
+            shown.append(_BLANK if is_value and names_key(previous) else word)
     return shown
 
 
@@ -112,15 +112,15 @@ def blank_bytes(body: bytes, keys: Sequence[str]) -> bytes:
 def _spellings(key: str) -> re.Pattern[bytes]:
     """Finds a key in all its spellings, its characters each in any of them."""
     characters = []
-    for each in "".join(key.split()):
+    for character in "".join(key.split()):
         utf8, utf16 = (
-            each.encode("utf-8", "surrogatepass"),
-            each.encode("utf-16-be", "surrogatepass"),
+            character.encode("utf-8", "surrogatepass"),
+            character.encode("utf-16-be", "surrogatepass"),
         )
         in_json = b"".join(
-            rb"\\u%02x%02x" % (utf16[at], utf16[at + 1]) for at in range(0, len(utf16), 2)
+            rb"\\u%02x%02x" % (utf16[place], utf16[place + 1]) for place in range(0, len(utf16), 2)
         )
         in_url = b"".join(b"%%%02x" % byte for byte in utf8)
-        escaped = rb"\\?" if each in '"\\/' else b""
+        escaped = rb"\\?" if character in '"\\/' else b""
         characters.append(b"(?:%s%s|%s|%s)" % (escaped, re.escape(utf8), in_json, in_url))
     return re.compile(_BETWEEN.join(characters), re.IGNORECASE)

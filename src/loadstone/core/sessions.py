@@ -26,9 +26,9 @@ def time_tasks(
     begins = np.append(np.flatnonzero(turn <= 0), len(turn))
     spans, busy = [], []
     for session in np.flatnonzero(chosen).tolist():
-        own = slice(begins[session], begins[session + 1])
-        order = np.argsort(sent_s[own])
-        sent, end = sent_s[own][order], end_s[own][order]
+        calls = slice(begins[session], begins[session + 1])
+        order = np.argsort(sent_s[calls])
+        sent, end = sent_s[calls][order], end_s[calls][order]
         until = np.maximum.accumulate(end)
         from_s = np.maximum(sent, np.concatenate([[-np.inf], until[:-1]]))
         spans.append(float(until[-1] - sent[0]))
@@ -61,8 +61,8 @@ class OpenSessions:
         import numpy as np
 
         rows = plan.rows(cell)
-        here = slice(rows.start, rows.stop)
-        turn, graph = plan.turn[here], plan.graph
+        cells_rows = slice(rows.start, rows.stop)
+        turn, graph = plan.turn[cells_rows], plan.graph
         count = len(rows)
         edges = np.diff(graph.offsets[rows.start : rows.stop + 1])
         follows = np.repeat(np.arange(count), edges)
@@ -74,8 +74,8 @@ class OpenSessions:
         self._count, self._warm = count, plan.warmup_count(cell)
         self._turn: list[int] = turn.clip(0).tolist()
         self._length: list[int] = np.repeat(lengths, lengths).tolist()
-        self._think: list[float] = (plan.think_s[here] * per_s).tolist()
-        self._sent: list[bool] = graph.sent[here].tolist()
+        self._think: list[float] = (plan.think_s[cells_rows] * per_s).tolist()
+        self._sent: list[bool] = graph.sent[cells_rows].tolist()
         self._parents: list[int] = np.bincount(follows, minlength=count).tolist()
         self._children: list[int] = follows[order].tolist()
         self._child_at: list[int] = np.searchsorted(parents[order], np.arange(count + 1)).tolist()
@@ -113,7 +113,7 @@ class OpenSessions:
         row = self._row(index)
         first = index - self._turn[row]
         return [
-            each for each in range(first, first + self._length[row]) if each not in session.begun
+            call for call in range(first, first + self._length[row]) if call not in session.begun
         ]
 
     def stopped(self, index: int) -> None:

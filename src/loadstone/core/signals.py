@@ -61,8 +61,8 @@ class Signals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        for number, previous in self._before.items():
+            signal.signal(number, previous)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.on_first is None:

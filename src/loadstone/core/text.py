@@ -45,7 +45,10 @@ def escape_formula(value: object) -> object:
 
 def printable(text: str) -> str:
     """Replace what a terminal would obey; lines stay."""
-    return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else "\ufffd"
+        for character in text
+    )
 
 
 def excerpt(output: bytes | str, limit: int = 200) -> str:
@@ -59,8 +62,8 @@ def excerpt(output: bytes | str, limit: int = 200) -> str:
 def to_csv(heads: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
     """Write values under heads as CSV; text that a spreadsheet would run as a formula is marked as
     text."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(heads)
     writer.writerows(map(escape_formula, row) for row in rows)
-    return out.getvalue()
+    return text.getvalue()

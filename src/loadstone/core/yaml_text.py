@@ -86,8 +86,8 @@ def check_yaml(content: str, most_depth: int = MOST_DEPTH, aliases: bool = True)
                 anchors[event.anchor] = depth, values
         else:
             continue
-        anchor, below, inside = opened[-1]
-        opened[-1] = anchor, max(below, depth), inside + values
+        anchor, inner_depth, inside = opened[-1]
+        opened[-1] = anchor, max(inner_depth, depth), inside + values
         if len(opened) - 1 + depth > most_depth:
             raise RefusedYamlError(f"nested more than {most_depth} deep", event.start_mark)
         if inside + values > MOST_VALUES:

@@ -47,23 +47,23 @@ _CANDIDATES = 8
 class Call(NamedTuple):
     """A call of a session: after which others of it, `delay_s` after that; and its prompt.
 
-    after          places in the session, before its own; empty for the first call alone
+    parents        places in the session, before its own; empty for the first call alone
     sent           it follows the sending of those, not their end
-    base, kept     its prompt begins with the first `kept` blocks or messages of that call's; `own`
-                   come after them
+    base, kept     its prompt begins with the first `kept` blocks or messages of that call's;
+                   `added` come after them
     input_tokens   of messages: an estimate
     output_tokens  0: the file does not say
     fields         number of the text with the request's other fields, −1: none
     """
 
-    after: tuple[int, ...]
+    parents: tuple[int, ...]
     sent: bool
     delay_s: float
     input_tokens: int
     output_tokens: int
     base: int
     kept: int
-    own: NDArray[np.int32]
+    added: NDArray[np.int32]
     fields: int = -1
 
 
@@ -153,8 +153,10 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
             lead = ends[count:]
             begins[count:] = lead - np.maximum(1, np.rint(lead * (np.arange(warm) + 1) / warm))
         if draw.requested is not None:
-            asked = ends[:count]
-            ends[:count] = np.minimum(asked, draw.requested - (np.cumsum(asked) - asked))
+            sizes_asked = ends[:count]
+            ends[:count] = np.minimum(
+                sizes_asked, draw.requested - (np.cumsum(sizes_asked) - sizes_asked)
+            )
         copies = np.concatenate(
             [np.arange(count) // len(sizes), -1 - np.arange(warm) // len(sizes)]
         )
@@ -164,12 +166,12 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
     def finish(self, rows: Rows, draw: Draw) -> dict[str, Any]:
         """Put together what the rows of all cells wait for, and what their prompts are made of."""
         parents: list[tuple[int, ...]] = []
-        sent, back, kept, own = [], [], [], []
+        sent, back, kept, added = [], [], [], []
         calls_of_rows = (rows[name].tolist() for name in ("session", "begin", "place"))
         for session, begin, place in zip(*calls_of_rows, strict=True):
             calls = self.sessions[session]
             call = calls[place]
-            waits = tuple(parent - begin for parent in call.after if parent >= begin)
+            waits = tuple(parent - begin for parent in call.parents if parent >= begin)
             lost = place > begin and not waits
             # Where a session begins in its midst, what waited for calls before that follows the
             # first one's sending.
@@ -178,9 +180,9 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
             whole = call.kept > 0 and call.base < begin
             back.append(0 if whole or not call.kept else place - call.base)
             kept.append(0 if whole else call.kept)
-            own.append(_whole_prompt(calls, call) if whole else call.own)
+            added.append(_whole_prompt(calls, call) if whole else call.added)
         offsets, block_offsets = (
-            np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, own)
+            np.cumsum([0, *map(len, lists)]).astype(np.int64) for lists in (parents, added)
         )
         return {
             "prompts": self.prompts,
@@ -196,7 +198,7 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
             "blocks": Blocks(
                 self.block_tokens,
                 block_offsets,
-                np.concatenate(own).astype(np.int32),
+                np.concatenate(added).astype(np.int32),
                 np.array(back, np.int32),
                 np.array(kept, np.int32),
             ),
@@ -210,7 +212,7 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
         rng = np.random.default_rng([seed, 6])
 
         def paused(call: Call) -> Call:
-            if not call.after:
+            if not call.parents:
                 return call
             return call._replace(
                 delay_s=float(drawn.draw(rng, 1)[0]) if drawn is not None else call.delay_s * scale
@@ -259,10 +261,10 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
 
 
 def _whole_prompt(calls: Sequence[Call], call: Call) -> NDArray[np.int32]:
-    pieces, kept = [call.own], call.kept
+    pieces, kept = [call.added], call.kept
     while kept:
         call = calls[call.base]
-        pieces.append(call.own[: max(0, kept - call.kept)])
+        pieces.append(call.added[: max(0, kept - call.kept)])
         kept = min(kept, call.kept)
     return np.concatenate(pieces[::-1])
 
@@ -320,27 +322,29 @@ class _Store:
                 if session.block_tokens
                 else np.array([self._text(text) for text in raw.messages])
             )
-            base, kept = _begin_alike(prompts, ids, raw.after)
-            own = ids[kept:]
+            base, kept = _begin_alike(prompts, ids, raw.parents)
+            added = ids[kept:]
             tokens = raw.input_tokens
             if session.block_tokens:
-                own = np.array(self._number(numbers, own.tolist()))
+                added = np.array(self._number(numbers, added.tolist()))
             else:
                 goes_on = kept > 0 and kept == len(prompts[base])
-                sums.append(sum([self._sizes[each] for each in (own if goes_on else ids).tolist()]))
+                sums.append(
+                    sum([self._sizes[number] for number in (added if goes_on else ids).tolist()])
+                )
                 sums[-1] += sums[base] if goes_on else 0
                 tokens = sums[-1]
             fields = -1 if raw.fields is None else self._text(raw.fields)
             tokens += 0 if raw.fields is None else self._sizes[fields]
             call = Call(
-                raw.after,
+                raw.parents,
                 raw.sent,
                 raw.delay_s,
                 tokens,
                 raw.output_tokens,
                 base,
                 kept,
-                own.astype(np.int32),
+                added.astype(np.int32),
                 fields,
             )
             calls.append(call)
@@ -348,10 +352,10 @@ class _Store:
         self.sessions.append(calls)
 
     def _number(self, numbers: dict[int, int], blocks: list[int]) -> list[int]:
-        new = dict.fromkeys(each for each in blocks if each not in numbers)
+        new = dict.fromkeys(block for block in blocks if block not in numbers)
         numbers.update(zip(new, range(self._count, self._count + len(new)), strict=True))
         self._count += len(new)
-        return [numbers[each] for each in blocks]
+        return [numbers[block] for block in blocks]
 
     def _text(self, text: str) -> int:
         number = self._texts.setdefault(text, len(self.prompts))
@@ -362,19 +366,19 @@ class _Store:
 
 
 def _begin_alike(
-    prompts: list[NDArray[Any]], ids: NDArray[Any], after: tuple[int, ...]
+    prompts: list[NDArray[Any]], ids: NDArray[Any], parents: tuple[int, ...]
 ) -> tuple[int, int]:
     """Find the earlier prompt with which `ids` has most of its beginning in common, among the
     call's parents and the last ones: (its place, how much).
     """
     best, kept = 0, 0
     for place in dict.fromkeys(
-        [*after, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]
+        [*parents, *range(len(prompts) - 1, max(-1, len(prompts) - 1 - _CANDIDATES), -1)]
     ):
-        other = prompts[place]
-        if kept and (len(other) <= kept or other[kept] != ids[kept]):
+        prompt = prompts[place]
+        if kept and (len(prompt) <= kept or prompt[kept] != ids[kept]):
             continue
-        same = count_alike(ids, other)
+        same = count_alike(ids, prompt)
         if same > kept:
             best, kept = place, same
         if kept == len(ids):

@@ -39,39 +39,39 @@ class BlockTree:
     def path(self, place: int) -> Iterator[tuple[int, int, int]]:
         """Yield the nodes of a prompt from the root: a number, from which block on, to before
         which."""
-        at, end = self._ends[place]
-        node: _Node | None = at.up_to(end)
+        last, end = self._ends[place]
+        node: _Node | None = last.up_to(end)
         nodes = []
         while node is not None and node.parent is not None:
             nodes.append(node)
             node = node.parent
         return (
-            (each.number, each.start, min(each.start + len(each.ids), end)) for each in nodes[::-1]
+            (node.number, node.start, min(node.start + len(node.ids), end)) for node in nodes[::-1]
         )
 
     def _insert(self, node: _Node, depth: int, own: NDArray[np.int32]) -> tuple[_Node, int]:
         """Put blocks behind the first `depth` of a node's path; returns their node and how many
         blocks were there."""
-        at = 0
-        while at < len(own):
+        place = 0
+        while place < len(own):
             ahead = node.ids[depth - node.start :]
             if not len(ahead):
-                following = node.children.get(int(own[at]))
+                following = node.children.get(int(own[place]))
                 if following is None and node.parent is not None and not node.children:
-                    node.ids = np.concatenate([node.ids, own[at:]])
+                    node.ids = np.concatenate([node.ids, own[place:]])
                     return node, depth
                 if following is None:
                     self._count += 1
-                    node.children[int(own[at])] = following = _Node(
-                        node, depth, own[at:], self._count
+                    node.children[int(own[place])] = following = _Node(
+                        node, depth, own[place:], self._count
                     )
                     return following, depth
                 node = following
                 continue
-            same = count_alike(ahead, own[at:])
+            same = count_alike(ahead, own[place:])
             depth += same
-            at += same
-            if same < len(ahead) and at < len(own):
+            place += same
+            if same < len(ahead) and place < len(own):
                 self._count += 1
                 node = node.split(depth, self._count)
         return node, depth
@@ -98,13 +98,13 @@ class _Node:
 
     def split(self, depth: int, number: int) -> _Node:
         """Part this node; returns a new one with what is before place `depth`."""
-        before = _Node(self.parent, self.start, self.ids[: depth - self.start], number)
+        upper = _Node(self.parent, self.start, self.ids[: depth - self.start], number)
         if self.parent is not None:
-            self.parent.children[int(self.ids[0])] = before
+            self.parent.children[int(self.ids[0])] = upper
         self.ids = self.ids[depth - self.start :]
-        self.parent, self.start = before, depth
-        before.children[int(self.ids[0])] = self
-        return before
+        self.parent, self.start = upper, depth
+        upper.children[int(self.ids[0])] = self
+        return upper
 
 
 def count_alike(blocks: NDArray[Any], prompt: NDArray[Any]) -> int:

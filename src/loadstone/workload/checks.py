@@ -420,9 +420,9 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
     for cell, load in enumerate(plan.cells):
         rows = plan.rows(cell)
         measured = np.arange(rows.start, rows.stop)[plan.phase[rows.start : rows.stop] == 1]
-        most = math.floor(round(len(measured) * share / (1 - share), 6))
-        count = min(len(checks.texts), most) if checks.asked is None else checks.asked
-        if count > most or not count:
+        limit = math.floor(round(len(measured) * share / (1 - share), 6))
+        count = min(len(checks.texts), limit) if checks.asked is None else checks.asked
+        if count > limit or not count:
             raise InputError(
                 f"--check: {load.label} has {len(measured):,} requests, and {count or 1:,} graded"
                 f" ones would be over {share:.0%} of all; ask for"
@@ -431,7 +431,7 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
             )
         begins = measured[plan.turn[measured] <= 0]
         places.append(begins[((np.arange(count) + 0.5) * len(begins) / count).astype(np.int64)])
-    told = {
+    described = {
         "name": checks.name,
         "sha256": checks.sha256,
         "share": share,
@@ -440,10 +440,10 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
     mixed = _insert(
         plan,
         np.concatenate(places),
-        np.concatenate([np.arange(len(each)) for each in places]),
+        np.concatenate([np.arange(len(cell_places)) for cell_places in places]),
         checks,
     )
-    return replace(mixed, workload={**plan.workload, "check": told})
+    return replace(mixed, workload={**plan.workload, "check": described})
 
 
 def _insert(

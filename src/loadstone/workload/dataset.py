@@ -158,11 +158,11 @@ class Dataset(Workload, msgspec.Struct, frozen=True):
             raise InputError(
                 "--output: give the length of the answers in a conversation, e.g. --output 256"
             )
-        asked = sessions.turns.mean
+        turns_asked = sessions.turns.mean
         sizes = np.array([len(turns) for turns in self.turns])
         counts = draw.turn_counts(
-            sum(np.minimum(sizes, asked).tolist()) / len(sizes),
-            lambda measured: np.minimum(sizes, int(asked))[draw.choose(len(sizes), measured)],
+            sum(np.minimum(sizes, turns_asked).tolist()) / len(sizes),
+            lambda measured: np.minimum(sizes, int(turns_asked))[draw.choose(len(sizes), measured)],
         )
         # Measured sessions first.
         turns = np.roll(counts, -draw.warm)
@@ -191,10 +191,10 @@ class Dataset(Workload, msgspec.Struct, frozen=True):
         beyond = limits.beyond
         if beyond is None or not limits.skip_bad:
             return self
-        asked = zip(self.prompts, self.output_tokens, strict=True)
+        prompts = zip(self.prompts, self.output_tokens, strict=True)
         keep = [
             number
-            for number, (prompt, tokens) in enumerate(asked)
+            for number, (prompt, tokens) in enumerate(prompts)
             if beyond(prompt, self.chat, tokens or limits.shortest_answer) is None
         ]
         if not keep:
@@ -243,26 +243,26 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
                 " line (a trace goes with --trace)"
             )
         items = _Items("text" if file.kind == "text" else "", conversations)
-        asked: list[_Asked] = []
+        items_asked: list[_Asked] = []
         skipped = 0
         for number, item in file.read(items.read):
             if item is None:
                 skipped += 1
                 continue
-            if len(asked) == _MAX_PROMPTS:
+            if len(items_asked) == _MAX_PROMPTS:
                 file.refuse(number, f"over {_MAX_PROMPTS:,} prompts; give fewer, in several files")
-            asked.append(item)
+            items_asked.append(item)
     bad = file.skipped.total()
-    if not asked:
+    if not items_asked:
         why = f": none of its {skipped + bad} items has a prompt to send" if skipped + bad else ""
         raise InputError(f"{path}: no prompts{why}; {GIVE}")
     return Dataset(
         items.format,
-        [item.prompt for item in asked],
-        [item.output_tokens for item in asked],
+        [item.prompt for item in items_asked],
+        [item.output_tokens for item in items_asked],
         file.sha256,
         skipped,
-        [item.turns for item in asked] if conversations else [],
+        [item.turns for item in items_asked] if conversations else [],
         bad,
         dict(items.dropped),
     )
@@ -490,10 +490,12 @@ def _turn(turn: Any) -> tuple[str | None, str]:
 def _extra_fields(item: Any) -> dict[str, Any]:
     """Return the fields of an item that a request has besides its messages."""
     fields: dict[str, Any] = {}
-    for name, others in _TOOLS.items() if isinstance(item, dict) else ():
+    for name, companions in _TOOLS.items() if isinstance(item, dict) else ():
         tools = item.get(name)
         if isinstance(tools, list) and tools and all(isinstance(tool, dict) for tool in tools):
-            fields |= {each: item[each] for each in (name, *others) if item.get(each) is not None}
+            fields |= {
+                field: item[field] for field in (name, *companions) if item.get(field) is not None
+            }
     return fields
 
 

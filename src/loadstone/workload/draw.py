@@ -165,16 +165,16 @@ class Draw:
                 # Sessions turned out shorter than the mean: more of them.
                 measured = 2 * measured + 1
                 turns = turns_of(measured)
-        asked, lead = turns[:measured], turns[measured:]
+        measured_turns, lead = turns[:measured], turns[measured:]
         if requested is not None:
-            ends = np.cumsum(asked)
+            ends = np.cumsum(measured_turns)
             last = int(np.searchsorted(ends, requested))
-            asked = asked[: last + 1].copy()
-            asked[last] -= ends[last] - requested
+            measured_turns = measured_turns[: last + 1].copy()
+            measured_turns[last] -= ends[last] - requested
         if self.load.is_closed and warm > 1:
             # Slots that begin in step would meet all their long prompts together; see stagger().
             lead = np.maximum(1, np.rint(lead * (np.arange(warm) + 1) / warm))
-        return np.concatenate([lead, asked]).astype(np.int64)
+        return np.concatenate([lead, measured_turns]).astype(np.int64)
 
 
 def text_rows(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:

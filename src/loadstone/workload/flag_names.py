@@ -62,8 +62,8 @@ HERE = {f"--{name}": here for here, names in _OTHERS.items() for name in names.s
 def flag_here(flag: str, command: str | None) -> str | None:
     """Write one line about another tool's flag of a load; None where it is none, or the command
     makes no load."""
-    here = HERE.get(flag) if command in ("bench", "simulate") else None
-    return None if here is None else f"{flag}: here it is {here}"
+    hint = HERE.get(flag) if command in ("bench", "simulate") else None
+    return None if hint is None else f"{flag}: here it is {hint}"
 
 
 def no_such_option(name: str, known: Iterable[str], command: str) -> InputError:

@@ -217,13 +217,13 @@ def _read_given_plan(options: RunOptions, path: Path) -> Plan:
 
 
 def _check_count(asked: LoadOptions, loads: Sequence[Load], requests: Sequence[float]) -> None:
-    most = sum(
+    total = sum(
         count + (arrivals.default_warmup(load, count) if asked.warmup is None else asked.warmup)
         for load, count in zip(loads, requests, strict=True)
     )
-    if most > _MAX_REQUESTS:
+    if total > _MAX_REQUESTS:
         raise InputError(
-            f"{most:.3g} requests in one run: at most {_MAX_REQUESTS:,}; lower the load or"
+            f"{total:.3g} requests in one run: at most {_MAX_REQUESTS:,}; lower the load or"
             " --requests"
         )
 
@@ -437,8 +437,8 @@ def _check_ends(asked: LoadOptions) -> None:
             "--requests: a list goes with --rate inf alone; give one number for every cell"
         )
     if asked.requests_per_rate is not None and (asked.requests or asked.duration_s is not None):
-        other = "--requests" if asked.requests else "--duration"
-        raise InputError(f"{other} and --requests-per-rate: each says when a cell ends; give one")
+        flag = "--requests" if asked.requests else "--duration"
+        raise InputError(f"{flag} and --requests-per-rate: each says when a cell ends; give one")
     if asked.requests and asked.duration_s is not None:
         raise InputError("--requests and --duration: a cell ends by count or by time; give one")
 
@@ -484,9 +484,9 @@ def _ramp(asked: LoadOptions, pieces: str, unit: Unit) -> Load:
         return Load("rate", mean, process, shape, max_concurrency=cap, profile=profile, unit=unit)
     if asked.max_concurrency is not None:
         raise InputError("--max-concurrency: caps an open loop; a closed one ramps as --ramp says")
-    most = max(max(start, end) for start, end, _ in profile)
-    if most < 1:
+    peak = max(max(start, end) for start, end, _ in profile)
+    if peak < 1:
         raise InputError("--ramp: fewer than one request under way; ramp to 1 or more")
     return Load(
-        "concurrency", most, duration_s=arrivals.duration_s(profile), profile=profile, unit=unit
+        "concurrency", peak, duration_s=arrivals.duration_s(profile), profile=profile, unit=unit
     )

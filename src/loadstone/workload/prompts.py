@@ -84,8 +84,10 @@ class PromptWriter:
             return self._from_messages(request, answers or {})
         if request.prompt is not None:
             return self._from_file(request, history)
-        own = request.input_tokens - request.prefix_tokens - (0 if history else self._overhead)
-        if own < 1:
+        own_tokens = (
+            request.input_tokens - request.prefix_tokens - (0 if history else self._overhead)
+        )
+        if own_tokens < 1:
             raise InputError(
                 f"--input {request.input_tokens}: the server adds {self._overhead} tokens to every"
                 " prompt"
@@ -96,11 +98,11 @@ class PromptWriter:
         if request.blocks:
             # All of a request's tokens are its blocks', the last one cut short; so is what the
             # server adds.
-            count = min(len(request.blocks), -(-own // request.block_tokens))
-            pieces = self._blocks(request, count, own - (count - 1) * request.block_tokens)
-            own -= count * request.block_tokens
-        if own > 0:
-            pieces += self._pieces(f"{request.cell}-{request.index}", own)
+            count = min(len(request.blocks), -(-own_tokens // request.block_tokens))
+            pieces = self._blocks(request, count, own_tokens - (count - 1) * request.block_tokens)
+            own_tokens -= count * request.block_tokens
+        if own_tokens > 0:
+            pieces += self._pieces(f"{request.cell}-{request.index}", own_tokens)
         if self._chat and request.prefix_tokens and request.turn is not None:
             system = _message(b"system", self._text(self._prefix(request)))
             return b"[" + system + b"," + _message(b"user", self._text(pieces))
@@ -168,13 +170,13 @@ class PromptWriter:
         A session's prompts begin alike: the one before is kept, and what is new is written.
         """
         name = f"block/{request.cell}/{request.copy}/" if request.copy else f"block/{request.cell}/"
-        full, (before, ends, written) = (
+        full, (past, ends, written) = (
             count - 1,
             self._session_blocks.pop(request.session_id, ((), [0], b"")),
         )
         same = 0
-        for mine, other in zip(request.blocks[:full], before, strict=False):
-            if mine != other:
+        for block, earlier in zip(request.blocks[:full], past, strict=False):
+            if block != earlier:
                 break
             same += 1
         ends = ends[: same + 1]

@@ -17,9 +17,11 @@ def choose_by_prefix(found: Sequence[int], loads: Sequence[int], turn: int) -> i
     """Return the replica that has most of the prompt, unless it is far busier than another; of
     several that have as much, the least busy, in turn."""
     count = len(loads)
-    most = _MOST_TIMES * min(loads) + _MOST_MORE
-    free = [at for at in range(count) if loads[at] <= most]
-    return min(free, key=lambda at: (-found[at], loads[at], (at - turn) % count))
+    limit = _MOST_TIMES * min(loads) + _MOST_MORE
+    free = [replica for replica in range(count) if loads[replica] <= limit]
+    return min(
+        free, key=lambda replica: (-found[replica], loads[replica], (replica - turn) % count)
+    )
 
 
 class SentPrefixes:
@@ -33,13 +35,13 @@ class SentPrefixes:
     def found(self, request: PlannedRequest) -> list[int]:
         """Count the parts of a request, from the first on, that each replica was sent before."""
         found = [0 for _ in self._all]
-        those = -1
+        replicas = -1
         for part in _parts(request):
-            those &= self._sent.get(part, 0)
-            if not those:
+            replicas &= self._sent.get(part, 0)
+            if not replicas:
                 break
             for replica in self._all:
-                found[replica] += those >> replica & 1
+                found[replica] += replicas >> replica & 1
         return found
 
     def note(self, request: PlannedRequest, replica: int) -> None:

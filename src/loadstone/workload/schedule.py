@@ -78,10 +78,10 @@ def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
         return promised.astype(np.int32)
     if plan.graph.live:
         return np.zeros(len(rows), np.int32)
-    known = BlockTree(blocks, rows, plan.graph.copy).known
+    alike = BlockTree(blocks, rows, plan.graph.copy).known
     if blocks.tokens:
-        shared = np.array(known, np.int64) * blocks.tokens
+        shared = np.array(alike, np.int64) * blocks.tokens
         return np.minimum(shared, plan.input_tokens[cells_rows]).astype(np.int32)
     sizes = np.array([text_tokens(text) for text in plan.prompts])
-    alike = zip(rows, known, strict=True)
-    return np.array([sizes[blocks.take_row(row)[:count]].sum() for row, count in alike], np.int32)
+    pairs = zip(rows, alike, strict=True)
+    return np.array([sizes[blocks.take_row(row)[:count]].sum() for row, count in pairs], np.int32)

@@ -56,7 +56,9 @@ def write_answers(folder: Path, answers: Sequence[GradedAnswer]) -> None:
     schema = pa.schema(
         [(name, kinds.get(hints[name], pa.string())) for name in GradedAnswer.__struct_fields__]
     )
-    table = pa.Table.from_pylist([msgspec.structs.asdict(each) for each in answers], schema=schema)
+    table = pa.Table.from_pylist(
+        [msgspec.structs.asdict(answer) for answer in answers], schema=schema
+    )
     with replace_file(folder / NAME) as partial:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
 
@@ -80,4 +82,4 @@ def read_answers(folder: Path, cell: int | None = None) -> list[GradedAnswer]:
         raise InputError(
             f"{path}: not grades of answers ({error}); move it away, or measure again"
         ) from error
-    return [each for each in answers if cell is None or each.cell == cell]
+    return [answer for answer in answers if cell is None or answer.cell == cell]

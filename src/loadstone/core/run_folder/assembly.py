@@ -168,12 +168,12 @@ def _take_complete(
             keys[i], dict.fromkeys(scalars) | {name: [] for name in EVENT_LISTS}
         )
         row.update((name, values[i]) for name, values in scalars.items() if values[i] is not None)
-        before = sum(map(len, row["arrival_s"]))
+        arrived = sum(map(len, row["arrival_s"]))
         for name, (offsets, values) in lists.items():
             row[name].append(values[offsets[i] : offsets[i + 1]].copy())
         if statuses[i] is not None:
             whole = _join(open_requests.pop(keys[i]))
-            if earlier[i] not in (None, before) and statuses[i] in ("ok", "short"):
+            if earlier[i] not in (None, arrived) and statuses[i] in ("ok", "short"):
                 whole |= {"status": "cancelled", "error": DAMAGED}
             joined.append(whole)
     if joined:
@@ -213,8 +213,8 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     later_s = (times[firsts[rows] + events[rows] - 1] - second_s) / (events[rows] - 2)
     fits = one_more[rows] & (second_s - times[firsts[rows]] > _LONGER * later_s)
     for number in np.unique(cell[rows]):
-        own = cell[rows] == number
-        if one_more[rows[own]].mean() >= _NEARLY_ALL and fits[own].mean() >= _MOST:
+        in_cell = cell[rows] == number
+        if one_more[rows[in_cell]].mean() >= _NEARLY_ALL and fits[in_cell].mean() >= _MOST:
             void[one_more & (cell == number)] = 1
     if not void.any():
         return table

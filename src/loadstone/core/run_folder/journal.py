@@ -116,8 +116,12 @@ def read_header(data: bytes, at: int = 0, least: int = 0) -> tuple[int, int, int
 
     Raises ValueError where no such header is. There must be HEADER_BYTES bytes.
     """
-    magic, number, length, check, own = _HEADER.unpack_from(data, at)
-    if magic != _MAGIC or number < least or own != zlib.crc32(data[at : at + HEADER_BYTES - 4]):
+    magic, number, length, check, own_check = _HEADER.unpack_from(data, at)
+    if (
+        magic != _MAGIC
+        or number < least
+        or own_check != zlib.crc32(data[at : at + HEADER_BYTES - 4])
+    ):
         raise ValueError("not a journal, or a damaged one")
     return number, length, check
 
@@ -155,27 +159,27 @@ class Journal:
     def _framed(self, file: IO[bytes], size: int) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        at = expected = 0
+        place = expected = 0
         schema = journal_schema()
-        while size - at >= HEADER_BYTES:
-            file.seek(at)
+        while size - place >= HEADER_BYTES:
+            file.seek(place)
             try:
                 number, length, check = read_header(file.read(HEADER_BYTES), least=expected)
             except ValueError:
-                behind = self._next_header(file, at + 1, size)
+                following = self._next_header(file, place + 1, size)
                 # How many were lost is told by the number of the next one; at the end there is
                 # none.
-                self._lost(at, behind - at, 1 if expected and behind == size else 0)
-                at = behind
+                self._lost(place, following - place, 1 if expected and following == size else 0)
+                place = following
                 continue
-            behind = at + HEADER_BYTES + length
-            if behind > size:
+            following = place + HEADER_BYTES + length
+            if following > size:
                 return
             if number > expected:
-                self._lost(at, 0, number - max(1, expected))
+                self._lost(place, 0, number - max(1, expected))
             message = file.read(length)
             if zlib.crc32(message) != check:
-                self._lost(at, behind - at, 1 if number else 0)
+                self._lost(place, following - place, 1 if number else 0)
             elif number:
                 try:
                     batch = pa.ipc.read_record_batch(pa.py_buffer(message), schema)
@@ -188,12 +192,12 @@ class Journal:
                 schema = pa.ipc.read_schema(pa.py_buffer(message))
                 if not _is_known(schema):
                     raise self._another_version()
-            at, expected = behind, number + 1
+            place, expected = following, number + 1
 
-    def _next_header(self, file: IO[bytes], at: int, size: int) -> int:
+    def _next_header(self, file: IO[bytes], place: int, size: int) -> int:
         """Find where the next frame begins, from `at` on; the end of the file if none does."""
-        while size - at >= HEADER_BYTES:
-            file.seek(at)
+        while size - place >= HEADER_BYTES:
+            file.seek(place)
             data = file.read(_SEARCH_BYTES)
             begin = data.find(_MAGIC)
             while 0 <= begin <= len(data) - HEADER_BYTES:
@@ -202,8 +206,8 @@ class Journal:
                 except ValueError:
                     begin = data.find(_MAGIC, begin + 1)
                 else:
-                    return at + begin
-            at += len(data) - HEADER_BYTES + 1
+                    return place + begin
+            place += len(data) - HEADER_BYTES + 1
         return size
 
     def _lost(self, at: int, count: int, batches: int) -> None:
@@ -255,10 +259,10 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
 def _is_known(schema: pa.Schema) -> bool:
     """Tell if a journal's columns are those of this version, or of an earlier one that had
     fewer."""
-    known = journal_schema()
+    current = journal_schema()
     with contextlib.suppress(ValueError):  # names of damaged bytes are no UTF-8
-        needed = {*known.names} - ADDED - {*JOURNAL_COLUMNS}
-        return needed <= {*schema.names} and all(field in known for field in schema)
+        needed = {*current.names} - ADDED - {*JOURNAL_COLUMNS}
+        return needed <= {*schema.names} and all(field in current for field in schema)
     return False
 
 
@@ -272,8 +276,8 @@ def _add_journal_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     had = set(batch.schema.names)
     columns = [
-        batch[each.name] if each.name in had else pa.nulls(batch.num_rows, each.type)
-        for each in schema
+        batch[field.name] if field.name in had else pa.nulls(batch.num_rows, field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -19,7 +19,7 @@ def seal(folder: Path, info: RunInfo) -> None:
     """Write run.json with digests of these files; that of the records is kept from the first
     time."""
     info.marks = _digest_files(folder) | {
-        name: each for name, each in info.marks.items() if name == "records.parquet"
+        name: mark for name, mark in info.marks.items() if name == "records.parquet"
     }
     write_info(folder, info)
 

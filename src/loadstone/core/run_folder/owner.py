@@ -71,7 +71,7 @@ def _lock_file(path: Path, what: str) -> int:
             file, made = _open_lock(path)
             stack.callback(os.close, file)
             try:
-                mine = lock(file) or made
+                locked = lock(file) or made
             except BlockingIOError as error:
                 if time.monotonic() > deadline:
                     raise InputError(
@@ -80,7 +80,7 @@ def _lock_file(path: Path, what: str) -> int:
                     ) from error
                 time.sleep(_LOOK_S / 10)
                 continue
-            if not mine:
+            if not locked:
                 raise InputError(
                     f"{path.parent}: {what} may still be going on{_name_owner(file)}, and this file"
                     f" system has no locks that would tell; once it is over, remove {path}"

@@ -61,8 +61,8 @@ def journal_schema() -> pa.Schema:
     """Make the Arrow schema of journals: records_schema(), and JOURNAL_COLUMNS."""
     import pyarrow as pa
 
-    own = [pa.field(name, pa.int32()) for name in JOURNAL_COLUMNS]
-    return pa.schema([*records_schema(), *own], metadata=records_schema().metadata)
+    added = [pa.field(name, pa.int32()) for name in JOURNAL_COLUMNS]
+    return pa.schema([*records_schema(), *added], metadata=records_schema().metadata)
 
 
 def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
@@ -194,10 +194,10 @@ def _row_groups(
         raise _refuse_records(
             folder, f"not records of this version of Loadstone (no {lacking} of their kind)"
         )
-    at = file.schema_arrow.get_field_index("cell")
+    column = file.schema_arrow.get_field_index("cell")
     with file:
         for group in range(file.num_row_groups):
-            statistics = file.metadata.row_group(group).column(at).statistics
+            statistics = file.metadata.row_group(group).column(column).statistics
             if statistics is not None and not statistics.has_min_max:
                 statistics = None
             if (
@@ -206,7 +206,7 @@ def _row_groups(
                 and not statistics.min <= cell <= statistics.max
             ):
                 continue
-            others = cell is not None and (statistics is None or statistics.min != statistics.max)
+            mixed = cell is not None and (statistics is None or statistics.min != statistics.max)
             wanted = schema.names if columns is None else [*columns, "cell"]
             try:
                 table = file.read_row_group(group, columns=wanted)
@@ -215,7 +215,7 @@ def _row_groups(
                 raise _refuse_records(folder, f"damaged ({error})") from error
             if table["cell"].null_count or pc.any(pc.less(table["cell"], 0)).as_py():
                 raise _refuse_records(folder, "records of no cell")
-            if others:
+            if mixed:
                 table = table.filter(pc.equal(table["cell"], cell))
             for name in set(wanted) - set(table.column_names):
                 table = table.append_column(

@@ -80,11 +80,14 @@ def block_means(values: Floats, blocks: int) -> Floats:
     """
     means = np.full(blocks, np.nan)
     if len(values) >= blocks:
-        known = ~np.isnan(values)
+        present = ~np.isnan(values)
         starts = -(-np.arange(blocks) * len(values) // blocks)
-        sizes = np.add.reduceat(known.astype(np.float64), starts)
+        sizes = np.add.reduceat(present.astype(np.float64), starts)
         np.divide(
-            np.add.reduceat(np.where(known, values, 0.0), starts), sizes, out=means, where=sizes > 0
+            np.add.reduceat(np.where(present, values, 0.0), starts),
+            sizes,
+            out=means,
+            where=sizes > 0,
         )
     return means
 
@@ -106,8 +109,10 @@ def window_curve(at_s: Floats, tokens: Floats, window: tuple[float, float]) -> F
 def block_rates(curve: Floats, window_s: float, blocks: int) -> Floats:
     """Compute the rate in `blocks` equal parts of a window, from the counts of its stretches."""
     reached = np.concatenate([[0.0], np.cumsum(curve)])
-    at = np.linspace(0, len(curve), blocks + 1)
-    return np.asarray(np.diff(np.interp(at, np.arange(len(reached)), reached)) * blocks / window_s)
+    edges = np.linspace(0, len(curve), blocks + 1)
+    return np.asarray(
+        np.diff(np.interp(edges, np.arange(len(reached)), reached)) * blocks / window_s
+    )
 
 
 def above(values: Floats, quantile: float, near: float = TINY) -> Floats:
@@ -128,9 +133,11 @@ def correlation(rows: Floats) -> Floats:
     (Kendall 1954).
     """
     centred = rows - rows.mean(axis=0)
-    below = (centred**2).sum(axis=0)
+    sum_of_squares = (centred**2).sum(axis=0)
     r1 = np.zeros(rows.shape[1])
-    np.divide((centred[1:] * centred[:-1]).sum(axis=0), below, out=r1, where=below > 0)
+    np.divide(
+        (centred[1:] * centred[:-1]).sum(axis=0), sum_of_squares, out=r1, where=sum_of_squares > 0
+    )
     return np.clip(r1 + 1 / len(rows), 0.0, 0.9)
 
 
@@ -211,13 +218,13 @@ def _places(values: Floats, places: int) -> tuple[Floats, float]:
     return means, between - within if between > max(least, chance) else 0.0
 
 
-def _fisher(above: int, below: int) -> float:
+def _fisher(upper_freedom: int, lower_freedom: int) -> float:
     """Return the value that F exceeds once in a hundred times, to 0.2 % from 3 and 20 degrees of
     freedom on (Paulson 1942).
 
     (scipy has it, at a fifth of a second of processor time for its import, in every run.)
     """
-    a, b = 2 / (9 * below), 2 / (9 * above)
+    a, b = 2 / (9 * lower_freedom), 2 / (9 * upper_freedom)
     root = _Z99 * math.sqrt(b * (1 - a) ** 2 + a * (1 - b) ** 2 - a * b * _Z99**2)
     return float((((1 - a) * (1 - b) + root) / ((1 - a) ** 2 - a * _Z99**2)) ** 3)
 
@@ -261,8 +268,8 @@ class Dependence:
         under_way = float(np.nansum(took_s)) / span_s if span_s > 0 else math.inf
         variance = variance_between_places(took_s[order], places)
         share = variance and variance / float(took_s.mean()) ** 2
-        known = cls(order, block_count(len(order), under_way), places, share)
-        return replace(known, e2e_independent=known.independent(took_s))
+        dependence = cls(order, block_count(len(order), under_way), places, share)
+        return replace(dependence, e2e_independent=dependence.independent(took_s))
 
     def independent(self, values: Floats) -> float:
         """Return the number of independent blocks that values of a closed loop's requests are
@@ -277,13 +284,15 @@ class Dependence:
         means, apart = _places(in_order, self.places)
         rest = in_order - (np.resize(means, len(in_order)) if apart else in_order.mean())
         rest -= rest.mean()
-        below, later = float(rest @ rest), -(-len(rest) // blocks)
-        if below <= len(rest) * (RESOLUTION * float(in_order.mean())) ** 2:
+        sum_of_squares, lag = float(rest @ rest), -(-len(rest) // blocks)
+        if sum_of_squares <= len(rest) * (RESOLUTION * float(in_order.mean())) ** 2:
             return self.e2e_independent
-        next_one, after = (float(rest[lag:] @ rest[:-lag]) / below for lag in (1, later))
-        if next_one < STRETCH_SIGMAS / math.sqrt(len(rest)) or after < STRETCH_AFTER:
+        with_next, with_block = (
+            float(rest[shift:] @ rest[:-shift]) / sum_of_squares for shift in (1, lag)
+        )
+        if with_next < STRETCH_SIGMAS / math.sqrt(len(rest)) or with_block < STRETCH_AFTER:
             return self.e2e_independent
-        phi = min(1.0, after / next_one)
+        phi = min(1.0, with_block / with_next)
         phi = min(0.95, phi + (1 + 3 * phi) / blocks)
         return min(self.e2e_independent, blocks * (1 - phi) / (1 + phi))
 
@@ -310,14 +319,14 @@ class Dependence:
         the arrivals do.
         """
         rate = float(curve.sum()) / window_s
-        known = self._error(
+        found = self._error(
             lambda count: block_rates(curve, window_s, count),
             self.e2e_variance * rate**2,
             self.e2e_independent,
         )
-        if known is None:
+        if found is None:
             return [None, None]
-        error, freedom = known
+        error, freedom = found
         margin = student(freedom) * error
         return [max(0.0, rate - margin), rate + margin]
 
@@ -327,10 +336,10 @@ class Dependence:
         """Compute the error with the parts that slow stretches and differing slots add, of which
         slots alone tell: as many degrees of freedom as there are slots.
         """
-        known = error_of_blocks(self.most_blocks, sample)
-        if known is None or independent < LEAST_STRETCHES:
+        found = error_of_blocks(self.most_blocks, sample)
+        if found is None or independent < LEAST_STRETCHES:
             return None
-        error, freedom = known
+        error, freedom = found
         if math.isfinite(independent):
             # Their own mean takes away one of them.
             error = max(error, float(sample(self.most_blocks).std()) / math.sqrt(independent - 1))

@@ -73,8 +73,8 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
     else:
         between_places = dependence.between_places(values)
         independent = dependence.independent(values)
-        known = dependence.error_of_mean(values, between_places, independent)
-        margin = student(known[1]) * known[0] if known is not None else math.inf
+        found = dependence.error_of_mean(values, between_places, independent)
+        margin = student(found[1]) * found[0] if found is not None else math.inf
         least = max(1.0, between_places * n / std**2) if between_places else 1.0
         worth = {
             name: _worth(above(values, points[name]), q, n, dependence, independent, least)
@@ -113,10 +113,10 @@ def _worth(
     """Return the number of independent values that would tell the q-quantile as well as these n do,
     of which `higher` are above it; 0 where nobody can say.
     """
-    known = dependence.error_of_mean(higher, independent=independent)
-    if known is None:
+    found = dependence.error_of_mean(higher, independent=independent)
+    if found is None:
         return 0
-    error, freedom = known
+    error, freedom = found
     effect = (error * student(freedom) / Z95) ** 2 * n / (q * (1 - q))
     return int(n / max(least, effect))
 
@@ -191,10 +191,10 @@ def _binomial(n: int, q: float) -> tuple[int, Floats]:
 
 def _interpolate(ordered: Floats, q: float) -> float:
     position = (len(ordered) - 1) * q
-    below = int(position)
-    low = float(ordered[below])
-    high = float(ordered[min(below + 1, len(ordered) - 1)])
-    return low + (position - below) * (high - low)
+    rank = int(position)
+    low = float(ordered[rank])
+    high = float(ordered[min(rank + 1, len(ordered) - 1)])
+    return low + (position - rank) * (high - low)
 
 
 def _std(values: Floats, mean: float) -> float:

@@ -44,10 +44,10 @@ def growth(due_s: Floats, end_s: Floats) -> tuple[float, float] | None:
     if blocks < LEAST_BLOCKS or late_s[0] == late_s[-1]:
         return None
     late_s, took_s = late_s - late_s.mean(), took_s - took_s.mean()
-    below = float(late_s @ late_s)
-    slope = float(late_s @ took_s) / below
+    sum_of_squares = float(late_s @ late_s)
+    slope = float(late_s @ took_s) / sum_of_squares
     scores = np.add.reduceat(
         late_s * (took_s - slope * late_s), np.arange(blocks) * len(late_s) // blocks
     )
-    error = math.sqrt(float(scores @ scores) * blocks / (blocks - 1)) / below
+    error = math.sqrt(float(scores @ scores) * blocks / (blocks - 1)) / sum_of_squares
     return slope, student(blocks - 1.0) * error

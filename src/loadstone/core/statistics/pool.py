@@ -68,8 +68,8 @@ class Pool:
         ends = np.cumsum(self._counts)
         wanted = {0, n - 1}
         for q in PERCENTILES.values():
-            below = int((n - 1) * q)
-            wanted |= {below, min(below + 1, n - 1)}
+            rank = int((n - 1) * q)
+            wanted |= {rank, min(rank + 1, n - 1)}
         bin_of = {rank: int(np.searchsorted(ends, rank, side="right")) for rank in wanted}
         within = {number: np.zeros(1 << 16, np.int64) for number in bin_of.values()}
         for block in self._blocks:
@@ -77,24 +77,24 @@ class Pool:
             for number in within:
                 if len(lower_halves := lower[upper == number]):
                     within[number] += np.bincount(lower_halves, minlength=1 << 16)
-        at = {}
+        value_at = {}
         for rank, number in bin_of.items():
             rest = rank - int(ends[number] - self._counts[number])
-            at[rank] = _value(
+            value_at[rank] = _value(
                 number, int(np.searchsorted(np.cumsum(within[number]), rest, side="right"))
             )
         points = {}
         for name, q in PERCENTILES.items():
             position = (n - 1) * q
-            low, high = at[int(position)], at[min(int(position) + 1, n - 1)]
+            low, high = value_at[int(position)], value_at[min(int(position) + 1, n - 1)]
             points[name] = low + (position - int(position)) * (high - low)
         mean = self._sum / n
         return Distribution(
             n=n,
             mean=self._shift + mean,
             std=math.sqrt(max(0.0, self._squares / n - mean * mean)),
-            min=at[0],
-            max=at[n - 1],
+            min=value_at[0],
+            max=value_at[n - 1],
             ci95={name: [None, None] for name in ("mean", *PERCENTILES)},
             worth={},
             **points,

@@ -82,9 +82,9 @@ def call_of_messages(
     delay_s: float = 0.0,
 ) -> RawCall:
     """Make the call at this place of a session in which each follows the one before."""
-    after = (place - 1,) if place else ()
+    parents = (place - 1,) if place else ()
     return RawCall(
-        after,
+        parents,
         False,
         delay_s if place else 0.0,
         1,

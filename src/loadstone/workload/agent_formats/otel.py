@@ -48,7 +48,7 @@ def read_otel(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
             raise BadLine(
                 "no calls",
                 "no span with gen_ai.input.messages",
-                "record what is asked, or leave it out",
+                "record what is question, or leave it out",
             )
         return [_session_of_spans(calls) for calls in timed if calls]
 
@@ -59,10 +59,10 @@ def read_otel(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
 def _call_of(span: dict[str, Any], dropped: Counter[str]) -> tuple[float, float, RawCall] | None:
     """Make a call of a span, with its times; None where it is none."""
     facts = span["attributes"]
-    asked = _first_of(facts, ("gen_ai.input.messages", "gen_ai.prompt"))
-    if asked is None or facts.get("gen_ai.operation.name") in _NO_CALLS:
+    question = _first_of(facts, ("gen_ai.input.messages", "gen_ai.prompt"))
+    if question is None or facts.get("gen_ai.operation.name") in _NO_CALLS:
         return None
-    messages = [text_of(message, dropped) for message in _span_messages(asked, "user")]
+    messages = [text_of(message, dropped) for message in _span_messages(question, "user")]
     if not messages:
         return None
     counted = _first_of(facts, _COUNTS)
@@ -100,7 +100,9 @@ def _session_of_spans(timed: list[tuple[float, float, RawCall]]) -> RawSession:
         sent = not len(ended)
         since = float((starts if sent else ends)[parents].max())
         calls.append(
-            call._replace(after=tuple(parents.tolist()), sent=sent, delay_s=max(0.0, start - since))
+            call._replace(
+                parents=tuple(parents.tolist()), sent=sent, delay_s=max(0.0, start - since)
+            )
         )
     return RawSession(calls, 0)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 
 from loadstone.core.groups import by_key
@@ -30,7 +31,7 @@ class _Row(Struct):
     request_id: str | int | None = None
     id: str | int | None = None
     wait_for: list[str | int] | None = None
-    after: list[str | int] | None = None
+    parents: list[str | int] | None = msgspec.field(default=None, name="after")
     trigger: str = "ended"
     timestamp: Seconds | None = None
     delay: Seconds | None = None
@@ -121,7 +122,7 @@ def _parents_of(
 ) -> list[int]:
     if row.name is not None and places[row.name] != place:
         raise BadLine("repeated id", f"{str(row.name)[:40]!r} names two calls", "rename one")
-    named = row.wait_for if row.wait_for is not None else row.after
+    named = row.wait_for if row.wait_for is not None else row.parents
     if named is None:
         return previous
     missing = [name for name in named if name not in places]
@@ -176,19 +177,19 @@ class _Rows:
                 raise BadLine(
                     "no input", "a session of which some calls have messages and some have not"
                 )
-            after = tuple(sorted(number_of[place] for place in parents[order[number]]))
+            links = tuple(sorted(number_of[place] for place in parents[order[number]]))
             sent, delay_s = row.trigger == "sent", row.pause_s
             if number and delay_s is None and row.timestamp is not None:
                 # Only when it began is known: it keeps that distance from the sending of the one
                 # that it follows.
-                first = rows[after[-1] if after else 0].timestamp
+                first = rows[links[-1] if links else 0].timestamp
                 sent, delay_s = True, max(0.0, row.timestamp - (first or 0.0)) / 1000
-            if number and not after:
-                after, sent = (0,), True
+            if number and not links:
+                links, sent = (0,), True
             tokens = row.input_count or 1
             calls.append(
                 RawCall(
-                    after,
+                    links,
                     sent,
                     delay_s or 0.0 if number else 0.0,
                     tokens,

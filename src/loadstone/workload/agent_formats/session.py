@@ -19,9 +19,9 @@ NO_BLOCKS = np.empty(0, np.uint64)
 
 
 class RawCall(NamedTuple):
-    """A call as it was recorded; see agents.Call. `after` are places in its session."""
+    """A call as it was recorded; see agents.Call. `parents` are places in its session."""
 
-    after: tuple[int, ...]
+    parents: tuple[int, ...]
     sent: bool
     delay_s: float
     input_tokens: int

@@ -28,7 +28,7 @@ class _WekaCall(Struct):
     t: Seconds
     type: str = "n"
     tokens: Tokens = msgspec.field(default=0, name="in")
-    out: Tokens = 0
+    output_tokens: Tokens = msgspec.field(default=0, name="out")
     hash_ids: list[Id] = []
     api_time: Seconds | None = None
     agent_id: str | None = None
@@ -51,7 +51,7 @@ class _Timed(NamedTuple):
     parent: int | None
     blocks: NDArray[np.uint64]
     tokens: int
-    out: int
+    output_tokens: int
 
 
 def read_weka(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
@@ -68,7 +68,7 @@ def _read_session(data: bytes) -> RawSession:
         raise BadLine("no calls", "a session without requests", "leave it out")
     timed.sort(key=lambda call: call.start)
     calls = [
-        RawCall(*link, max(1, call.tokens), max(1, call.out), call.blocks)
+        RawCall(*link, max(1, call.tokens), max(1, call.output_tokens), call.blocks)
         for call, link in zip(timed, link_agents(timed), strict=True)
     ]
     return RawSession(calls, item.block_size, is_local=item.hash_id_scope != "global")
@@ -92,7 +92,7 @@ def _flatten(
             continue
         blocks = make_blocks(request.hash_ids, request.tokens, block)
         end = start + (request.api_time or 0.0)
-        yield _Timed(start, end, agent, parent, blocks, request.tokens, request.out)
+        yield _Timed(start, end, agent, parent, blocks, request.tokens, request.output_tokens)
 
 
 _Link = tuple[tuple[int, ...], bool, float]
@@ -104,12 +104,12 @@ def link_agents(calls: Sequence[_Timed]) -> list[_Link]:
     chains = _chains(calls)
     chain_of = {place: number for number, chain in enumerate(chains) for place in chain}
     spawner: dict[int, int] = {}
-    after: list[list[int]] = [[] for _ in calls]
+    parents: list[list[int]] = [[] for _ in calls]
     sent = [False] * len(calls)
     for place, call in enumerate(calls[1:], 1):
         chain = chains[chain_of[place]]
         if chain[0] != place:
-            after[place] = [chain[chain.index(place) - 1]]
+            parents[place] = [chain[chain.index(place) - 1]]
             continue
         # A sub-agent of an agent, or a part of the same agent's work that goes on beside the rest
         # of it.
@@ -119,23 +119,24 @@ def link_agents(calls: Sequence[_Timed]) -> list[_Link]:
         near = [past for past in range(place) if calls[past].agent == home] or list(range(place))
         ended = [past for past in near if calls[past].end <= call.start]
         sent[place] = not ended
-        after[place] = [max(ended, key=lambda past: calls[past].end) if ended else near[-1]]
-        spawner[chain_of[place]] = chain_of[after[place][0]]
+        parents[place] = [max(ended, key=lambda past: calls[past].end) if ended else near[-1]]
+        spawner[chain_of[place]] = chain_of[parents[place][0]]
     for number, home_chain in spawner.items():
         last = chains[number][-1]
         for place in chains[home_chain]:
             if calls[place].start >= calls[last].end and place > last:
-                if not sent[place] and last not in after[place]:
-                    after[place].append(last)
+                if not sent[place] and last not in parents[place]:
+                    parents[place].append(last)
                 break
     links: list[_Link] = []
     for place, call in enumerate(calls):
         begun = call.start
-        if after[place]:
+        if parents[place]:
             begun = max(
-                calls[parent].start if sent[place] else calls[parent].end for parent in after[place]
+                calls[parent].start if sent[place] else calls[parent].end
+                for parent in parents[place]
             )
-        links.append((tuple(after[place]), sent[place], max(0.0, call.start - begun)))
+        links.append((tuple(parents[place]), sent[place], max(0.0, call.start - begun)))
     return links
 
 
