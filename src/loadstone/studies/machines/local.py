@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 
 from loadstone.core.errors import InputError
-from loadstone.core.nvml import Gpus
 from loadstone.engines.deployment_launch import DeploymentLaunch
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.launch import RunningEngine
 from loadstone.measure.engines.observe import worker_page
 from loadstone.measure.engines.process import free_port
+from loadstone.measure.nvml import Gpus
 from loadstone.runs import provenance
 from loadstone.studies.commands import commands_of, pools_of
 from loadstone.studies.file import StudyFile
