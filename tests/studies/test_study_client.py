@@ -105,7 +105,7 @@ def test_a_host_that_is_lost_is_named(tmp_path: Path) -> None:
 def test_nothing_is_left_of_an_actor_that_was_killed() -> None:
     program = (
         "from loadstone.studies.machines.ray_host import RankHost; import os, time; "
-        "host = RankHost(); host.start('sleep 1 &\\nwait $!\\n'); print(host.work(), flush=True); "
+        "host = RankHost(); host.lead('sleep 1 &\\nwait $!\\n'); print(host.about()[1], flush=True); "
         "time.sleep(0.5); os.kill(os.getpid(), 9)"
     )
     done = subprocess.run([sys.executable, "-c", program], check=False,

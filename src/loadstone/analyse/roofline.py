@@ -7,17 +7,17 @@ them. Formulas and what is assumed: docs/metrics.md, "Roofline".
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadstone.analyse.run_facts import RunFacts, mapping
+from loadstone.analyse.run_facts import RunFacts
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo
+from loadstone.core.settings import DeploymentRecord
 from loadstone.core.summary import CellSummary, Latency, Roofline, finite, mean_tokens
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def roofline_of(info: RunInfo, facts: RunFacts, cell: CellSummary) -> Roofline |
     mean_s = (finite(metrics.tpot_s.mean) if metrics.tpot_s is not None else None) or tpot_median_s
     # Little's law: so many are decoding, on average over all time.
     decoding = (rate or 0.0) * (mean_s or 0.0) * ((output_tokens or 1.0) - 1)
-    if mean_s and 0 < decoding < math.inf and not _speculates(info.settings.deployment):
+    if mean_s and 0 < decoding < math.inf and not _speculates(info.settings.deployed):
         tpot_s, reading_s = roofline.decode(
             decoding, _slots(cell.load), input_tokens + (output_tokens or 0.0) / 2
         )
@@ -98,11 +98,10 @@ def _over(ideal_s: float | None, measured_s: float | None) -> float | None:
     return finite(ideal_s / measured_s) if ideal_s is not None and measured_s else None
 
 
-def _speculates(deployment: Mapping[str, Any]) -> bool:
+def _speculates(deployment: DeploymentRecord) -> bool:
     """Tell if the run says that its engine guesses tokens: a step gives several then, and its time
     bounds no TPOT."""
-    arguments = mapping(deployment.get("arguments"))
-    return str(arguments.get("num_speculative_tokens") or 0).strip() != "0"
+    return str(deployment.arguments.get("num_speculative_tokens") or 0).strip() != "0"
 
 
 def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
@@ -111,13 +110,13 @@ def _shorthand(info: RunInfo, facts: RunFacts) -> str | None:
     from loadstone.catalogue.deployment.shorthand import split_deployment
     from loadstone.engines import ENGINES
 
-    shorthand = info.settings.deployment.get("name")
-    if isinstance(shorthand, str) and facts.hardware is not None:
+    shorthand = info.settings.deployed.name
+    if shorthand is not None and facts.hardware is not None:
         # A node that only a file describes counts itself; its GPUs, which are in the papers, count
         # here.
         model, _, options = split_deployment(shorthand)
         return f"{model}@{facts.gpus}xgpu/{options}"
-    if isinstance(shorthand, str):
+    if shorthand is not None:
         return shorthand
     name = facts.architecture or facts.model
     if (

@@ -36,6 +36,7 @@ from loadstone.catalogue.engines import engine_title
 from loadstone.catalogue.find import gpu_title
 from loadstone.catalogue.hardware import Gpu
 from loadstone.core.record import RunInfo
+from loadstone.core.settings import DeploymentRecord
 from loadstone.core.summary import PoolFigures, Summary, mean_tokens
 from loadstone.engines.table import needs_gpu
 
@@ -123,17 +124,16 @@ class RunFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     """Collect the facts of a run. `summary` gives lengths where run.json has none."""
-    deployment = info.settings.deployment or _watched(info)
+    deployment = info.settings.deployed if info.settings.deployment else _watched(info)
     workload = info.settings.workload
     imported = info.settings.imported
     target = info.target
     lengths = _lengths(workload)
     stated, arrived = mean_tokens(summary.cells if summary is not None else ())
     prefix_cache = info.settings.prefix_cache
-    pools = _pools(deployment.get("pools"))
-    hardware = _described(deployment.get("gpu"))
+    hardware = _described(deployment.gpu)
     introduced = engine_name(target.engine) if target else None
-    engine = engine_name(_text(deployment.get("engine"))) or introduced
+    engine = engine_name(deployment.engine) or introduced
     # Triton's version is not that of the engine behind it.
     version = target.engine_version if target and introduced in (None, engine) else None
     return RunFacts(
@@ -141,19 +141,17 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         tool=_text(imported and imported.tool)
         or ("Loadstone" if info.source == "measured" else None),
         engine=engine,
-        engine_version=_text(deployment.get("engine_version")) or version,
-        model=_named(deployment.get("model"))
-        or (target.model if target and target.model else None),
-        gpu=(
-            hardware.name
-            if hardware and hardware.given
-            else gpu_name(_named(deployment.get("gpu")))
-        ),
-        **{
-            name: _whole(deployment.get(name)) for name in ("gpus", "nodes", "tp", "pp", "dp", "ep")
-        },
-        weights_dtype=_text(deployment.get("weights_dtype")),
-        kv_dtype=_text(deployment.get("kv_dtype")),
+        engine_version=deployment.engine_version or version,
+        model=_named(deployment.model) or (target.model if target and target.model else None),
+        gpu=(hardware.name if hardware and hardware.given else gpu_name(_named(deployment.gpu))),
+        gpus=deployment.gpus,
+        nodes=deployment.nodes,
+        tp=deployment.tp,
+        pp=deployment.pp,
+        dp=deployment.dp,
+        ep=deployment.ep,
+        weights_dtype=deployment.weights_dtype,
+        kv_dtype=deployment.kv_dtype,
         mode="offline" if workload.get("mode") == "offline" else "serving",
         workload=_text(workload.get("name")) or _text(workload.get("kind")),
         input_tokens=lengths["input"][0] if lengths["input"][0] is not None else stated,
@@ -163,50 +161,35 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
         named=_text(info.settings.label),
-        settings=_settings(info.settings.label, mapping(deployment.get("arguments"))),
-        architecture=_named(deployment.get("architecture")),
-        stated=_text(deployment.get("stated")),
+        settings=_settings(info.settings.label, deployment.arguments),
+        architecture=_named(deployment.architecture),
+        stated=deployment.stated,
         hardware=hardware,
-        own_model=_own_model(deployment.get("architecture")) or _own_model(deployment.get("model")),
-        pools=pools,
-        layout=_layout(deployment) if pools else None,
+        own_model=_own_model(deployment.architecture) or _own_model(deployment.model),
+        pools=tuple(
+            PoolFigures(
+                role=pool.role, gpu=gpu_name(_named(pool.gpu)), gpus=pool.gpus * pool.workers
+            )
+            for pool in deployment.pools
+        ),
+        layout=_layout(deployment) if deployment.pools else None,
     )
 
 
-def _pools(value: object) -> tuple[PoolFigures, ...]:
-    """Read the pools of a deployment; none where a part is missing."""
-    found = []
-    for pool in map(mapping, value if isinstance(value, list) else ()):
-        gpus, workers, role = (
-            _whole(pool.get("gpus")),
-            _whole(pool.get("workers")),
-            _text(pool.get("role")),
-        )
-        if role is None or not gpus or not workers or min(gpus, workers) < 0:
-            return ()
-        found.append(
-            PoolFigures(role=role, gpu=gpu_name(_named(pool.get("gpu"))), gpus=gpus * workers)
-        )
-    return tuple(found)
-
-
-def _layout(deployment: Mapping[str, Any]) -> str:
+def _layout(deployment: DeploymentRecord) -> str:
     """Say how many workers of what each pool has, and arguments that are not the whole
     deployment's."""
-    common, parts = mapping(deployment.get("arguments")), []
-    for pool in map(mapping, deployment["pools"]):
-        counts = [(name, _whole(pool.get(name))) for name in ("tp", "pp", "dp", "ep")]
-        arguments = {
-            name: value
-            for name, value in mapping(pool.get("arguments")).items()
-            if common.get(name) != value
-        }
+    common, parts = deployment.arguments, []
+    for pool in deployment.pools:
+        counts = {"tp": pool.tp, "pp": pool.pp, "dp": pool.dp, "ep": pool.ep}
         words = [
-            f"{pool['role']}"
-            f" {pool['workers']}×{pool['gpus']}×{gpu_name(_named(pool.get('gpu'))) or 'GPU'}"
+            f"{pool.role} {pool.workers}×{pool.gpus}×{gpu_name(_named(pool.gpu)) or 'GPU'}",
+            *(f"{name}{n}" for name, n in counts.items() if n and (n > 1 or name == "tp")),
         ]
-        words += [f"{name}{n}" for name, n in counts if n and (n > 1 or name == "tp")]
-        parts.append(" ".join([*words, *(f"{name}={value}" for name, value in arguments.items())]))
+        for name, value in pool.arguments.items():
+            if common.get(name) != value:
+                words.append(f"{name}={value}")
+        parts.append(" ".join(words))
     return " + ".join(parts)
 
 
@@ -215,15 +198,17 @@ def _settings(label: Any, arguments: Mapping[str, Any]) -> str | None:
     return ", ".join(part for part in (_text(label), *words) if part) or None
 
 
-def _watched(info: RunInfo) -> dict[str, Any]:
+def _watched(info: RunInfo) -> DeploymentRecord:
     """Describe the GPUs of a measured server's machine: all of one name, or nothing. How many of
     several it used is not told.
     """
     engine, gpus = info.target.engine if info.target else None, info.settings.gpus
     if not needs_gpu(engine) or not gpus:
-        return {}
+        return DeploymentRecord()
     names = {_named(gpu) for gpu in gpus}
-    return {"gpu": names.pop(), "gpus": 1 if len(gpus) == 1 else None} if len(names) == 1 else {}
+    if len(names) > 1:
+        return DeploymentRecord()
+    return DeploymentRecord(gpu=names.pop(), gpus=1 if len(gpus) == 1 else None)
 
 
 def _described(value: Any) -> Gpu | None:

@@ -330,7 +330,7 @@ def _add_server(summary: CellSummary, cell: _Cell) -> None:
     run, part = cell.run, cell.run.info.cells[cell.number]
     if run.samples is None or run.readings is None or part.start_s is None or part.end_s is None:
         return
-    has_pools = bool(run.info.settings.deployment.get("pools"))
+    has_pools = bool(run.info.settings.deployed.pools)
     answered = cell.scalars["status"].to_pylist().count("ok") if has_pools else None
     summary.server = server_figures(run.samples, part.start_s, part.end_s, answered)
     summary.gpu = gpu_figures(run.readings, part.start_s, part.end_s)
@@ -485,7 +485,7 @@ def _find(
         server=summary.server,
         gpus=summary.gpu,
         drafts=summary.drafts,
-        has_pools=bool(info.settings.deployment.get("pools")),
+        has_pools=bool(info.settings.deployed.pools),
     )
     yield from cell_findings(judged)
     yield from kept_findings(info, plan, cell.number, cell.scalars.num_rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -101,6 +101,57 @@ class PooledCell(msgspec.Struct, frozen=True, kw_only=True):
     limit: str
 
 
+_Count = Annotated[int, msgspec.Meta(gt=-(1 << 53), lt=1 << 53)]
+"""Larger numbers count nothing of a run, and floats cannot hold them all."""
+_Text = Annotated[str, msgspec.Meta(min_length=1)]
+_Described = _Text | dict[str, Any] | None
+"""A name; of what is the user's own, a mapping with its `name` and all that describes it."""
+
+
+class WorkerRecord(msgspec.Struct, kw_only=True, frozen=True):
+    """What is stored of workers that are alike; names as in the shorthand of deployments."""
+
+    gpu: _Described = None
+    gpus: _Count | None = None
+    nodes: _Count | None = None
+    tp: _Count | None = None
+    pp: _Count | None = None
+    dp: _Count | None = None
+    ep: _Count | None = None
+    arguments: dict[str, Any] = {}
+
+
+class PoolRecord(WorkerRecord, kw_only=True, frozen=True):
+    """What is stored of the workers of one role, `workers` of them."""
+
+    role: str
+    workers: Annotated[int, msgspec.Meta(gt=0, lt=1 << 53)]
+    gpus: Annotated[int, msgspec.Meta(gt=0, lt=1 << 53)]
+
+
+class DeploymentRecord(WorkerRecord, kw_only=True, frozen=True):
+    """What is stored of the deployment of a run; None where nobody said it.
+
+    name          in shorthand
+    model         as it is served; `architecture`: the catalogue's name for it, where that
+                  is another
+    stated        the user's words for it; `doubts`: what the server reports otherwise
+    pools         where prefill and decode are apart
+    """
+
+    name: str | None = None
+    model: _Described = None
+    architecture: _Described = None
+    weights_dtype: _Text | None = None
+    kv_dtype: _Text | None = None
+    engine: _Text | None = None
+    engine_version: _Text | None = None
+    stated: _Text | None = None
+    doubts: list[str] = []
+    pools: list[PoolRecord] = []
+    max_model_tokens: float | None = None
+
+
 class SearchedLoad(msgspec.Struct, frozen=True):
     """A load that a search looked at: requests per second, or requests under way."""
 
@@ -137,8 +188,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     label            the user's name for this setup
     workload         as Plan.workload; with "mode": "offline" where no server was in between
-    deployment       as the user, a simulation or an imported file has it; analyse.run_facts reads
-                     it
+    deployment       as the user, a simulation or an imported file has it; `deployed` reads it
     prefix_cache     what was done about it; True or False where an imported file says whether it
                      was on
     gpus             this machine's, watched while a server on it was measured
@@ -192,14 +242,26 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     # imported
     imported: ImportedFrom | None = msgspec.field(default=None, name="import")
 
+    @property
+    def deployed(self) -> DeploymentRecord:
+        """The deployment, as far as it can be read."""
+        return _read_fields(DeploymentRecord, self.deployment)
+
 
 def read_settings(stored: object) -> RunSettings:
     """Read settings as JSON has them; a value that is another version's or program's is left
     out."""
-    given = stored if isinstance(stored, dict) else {}
+    return _read_fields(RunSettings, stored if isinstance(stored, dict) else {})
+
+
+_Stored = TypeVar("_Stored", bound=msgspec.Struct)
+
+
+def _read_fields(kind: type[_Stored], stored: Mapping[str, Any]) -> _Stored:
+    """Read each field that is of its type; the others have their defaults."""
     read: dict[str, Any] = {}
-    for field in msgspec.structs.fields(RunSettings):
-        if field.encode_name in given:
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name in stored:
             with contextlib.suppress(msgspec.ValidationError):
-                read[field.name] = msgspec.convert(given[field.encode_name], field.type)
-    return RunSettings(**read)
+                read[field.name] = msgspec.convert(stored[field.encode_name], field.type)
+    return kind(**read)

@@ -110,7 +110,7 @@ class Session:
         declared = (
             f"--launch {target.launch}" if target.launch else f"--deployment {target.deployment}"
         )
-        doubts = self.run.info.settings.deployment.get("doubts", ())
+        doubts = self.run.info.settings.deployed.doubts
         for text in self.ready.server.notes:
             self._note(text)
         for doubt in doubts:

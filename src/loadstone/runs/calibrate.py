@@ -138,9 +138,9 @@ def deployment_of_runs(folders: Sequence[Path]) -> Deployment:
         info = run_folder.read_info(folder)
         if info.source == "simulated":
             raise InputError(f"{folder}: is a simulated run; calibrate on measured ones")
-        declared, facts = info.settings.deployment, run_facts(info)
-        name = declared.get("name") if facts.stated else None
-        if not isinstance(name, str):
+        facts = run_facts(info)
+        name = info.settings.deployed.name if facts.stated else None
+        if name is None:
             raise InputError(
                 f"{folder}: does not say what it was measured on; give it with --deployment"
             )

@@ -85,7 +85,7 @@ _COMPARED: dict[str, Callable[[ComparedRun], Any]] = {
     _ANSWERS: lambda run: run.info.target.choices if run.info.target else 1,
     "seed": lambda run: run.info.seed if run.has_plan else None,
     "label": lambda run: run.info.settings.label or None,
-    "engine arguments": lambda run: run.info.settings.deployment.get("arguments") or None,
+    "engine arguments": lambda run: run.info.settings.deployed.arguments or None,
     "client": _client,
     "client host": lambda run: run.info.host.cpu,
     "loadstone": lambda run: run.info.loadstone,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -34,31 +33,24 @@ class _File(msgspec.Struct):
     overflowed: dict[str, int] = {}
 
 
-class _Declared(msgspec.Struct):
-    """The deployment that the user declared for a measured server, as far as it is doubted."""
-
-    doubts: list[str] = []
-
-
 _CALLS = re.compile(',"(?:tool_calls|function_call)":[{[]')
 """A tool call in messages as JSON: no text has it, for its quotation marks are escaped."""
-_Part = TypeVar("_Part", _File, _Declared)
 
 
-def _read(value: object, kind: type[_Part]) -> _Part:
-    """Read a part of run.json or of a plan; an empty one where another version or program wrote
+def _read_file(workload: object) -> _File:
+    """Read what a plan says of its file; an empty one where another version or program wrote
     it."""
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(workload, _File)
     except msgspec.ValidationError:
-        return kind()
+        return _File()
 
 
 def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Iterator[Finding]:
     """Find what there is to know about one run; `begun`: for each cell, if anything of it was
     sent."""
-    file = _read(plan.workload, _File)
-    doubts = _read(info.settings.deployment, _Declared).doubts
+    file = _read_file(plan.workload)
+    doubts = info.settings.deployed.doubts
     absent = [cell.load.label for cell, sent in zip(info.cells, begun, strict=True) if not sent]
     if absent:
         yield finding(
@@ -104,7 +96,7 @@ def _lines_left_out(file: _File) -> Iterator[Finding]:
 
 def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterator[Finding]:
     """Find losses and changes of one cell. `records`: their number."""
-    file, planned = _read(plan.workload, _File), len(plan.rows(cell))
+    file, planned = _read_file(plan.workload), len(plan.rows(cell))
     damaged = [
         damage
         for damage in info.journals_damaged
@@ -127,7 +119,7 @@ def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Iterator[Fin
     """Find what there is to know about a cell's sessions of agents."""
     if numbers is None or not plan.graph.recorded:
         return
-    overflowed = _read(plan.workload, _File).overflowed
+    overflowed = _read_file(plan.workload).overflowed
     if overflowed.get("sessions"):
         yield finding(
             "context_overflow",

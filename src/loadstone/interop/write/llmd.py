@@ -67,13 +67,13 @@ def _make_stack(run: StoredRun) -> list[dict[str, Any]]:
     if not facts.pools or "accelerator" not in whole["standardized"]:
         return [whole]
     stack = []
-    for pool, settings in zip(facts.pools, run.info.settings.deployment["pools"], strict=True):
+    for pool, stored in zip(facts.pools, run.info.settings.deployed.pools, strict=True):
         accelerator = {
             "model": pool.gpu or facts.gpu,
             "count": pool.gpus,
-            "parallelism": {name: settings.get(name) or 1 for name in ("tp", "pp", "dp", "ep")},
+            "parallelism": {name: getattr(stored, name) or 1 for name in ("tp", "pp", "dp", "ep")},
         }
-        worker = {"role": pool.role, "replicas": settings["workers"], "accelerator": accelerator}
+        worker = {"role": pool.role, "replicas": stored.workers, "accelerator": accelerator}
         about = {"metadata": whole["metadata"] | {"label": pool.role}}
         stack.append(whole | about | {"standardized": whole["standardized"] | worker})
     return stack

@@ -63,20 +63,21 @@ class RayWorker:
         """`out`: the pipe to the owner. Raises LoadstoneError where no worker can be had."""
         import ray
 
-        from loadstone.measure.client.ray_actor import WorkerHost
+        from loadstone.measure.client.ray_actor import ProcessHost
 
         self._ray, self._job, self._out = ray, job, out
         folder = Path(job.folder)
         options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
-        self._actor: Any = ray.remote(**options)(WorkerHost).remote(
-            (folder / "plan.parquet").read_bytes()
-        )
-        version, there = self._ask("about", within_s=_START_S)
+        self._actor: Any = ray.remote(**options)(ProcessHost).remote()
+        version, there, python = self._ask("about", within_s=_START_S)
         if version != __version__:
             raise InputError(
                 f"--ray: a machine has Loadstone {version}, this one {__version__}; install the"
                 " same"
             )
+        self._ask("put", "plan.parquet", (folder / "plan.parquet").read_bytes())
+        self._ask("start", [python, "-P", "-m", "loadstone.measure.client.worker"])
+        self._offsets = dict.fromkeys(("stdout", "journal-*.arrow", "stderr"), 0)
         self._offset_ns, self._within_ns = self._measure_offset(_TRIPS)
         self._apart_ns = self._within_ns
         self._journal = JournalWriter(folder, job.worker)
@@ -94,7 +95,10 @@ class RayWorker:
                 if received is None:
                     listening, received = [], [Leave()]
                 self._tell([self._there(order) for order in received])
-            reports, journal, log, code = self._ask("read")
+            pieces, code = self._ask("read", self._offsets)
+            for name, piece in zip(self._offsets, pieces, strict=True):
+                self._offsets[name] += len(piece)
+            reports, journal, log = pieces
             if log:
                 os.write(2, log)
             self._keep(journal)
@@ -113,7 +117,7 @@ class RayWorker:
         self._journal.close()
         self._ask("close")
 
-    def _ask(self, name: str, *values: bytes, within_s: float = _ANSWER_S) -> Any:
+    def _ask(self, name: str, *values: Any, within_s: float = _ANSWER_S) -> Any:
         return self._ray.get(getattr(self._actor, name).remote(*values), timeout=within_s)
 
     def _tell(self, orders: list[ToWorker]) -> None:

@@ -532,7 +532,7 @@ def _precision(facts: RunFacts) -> str:
 
 def _context(run: StoredRun) -> str:
     target = run.info.target
-    stated = round_count(number(run.info.settings.deployment.get("max_model_tokens")))
+    stated = round_count(number(run.info.settings.deployed.max_model_tokens))
     tokens = stated or (target.max_model_tokens if target else None)
     return f"max {tokens:,} tokens" if tokens else ""
 

@@ -91,9 +91,9 @@ class RayMachine(RemoteMachine):
             try:
                 taken_up = bool(actors)
                 actors = actors or _place_actors(ray, namespace, count, gpus_per_node(launch))
-                about = _get(ray, [actor.about.remote() for actor in actors])
-                addresses = tuple(address for address, _ in about)
-                port = port or about[0][1]
+                places = _get(ray, [actor.place.remote() for actor in actors])
+                addresses = tuple(address for address, _ in places)
+                port = port or places[0][1]
                 handle = handle | {"port": port}
                 journal.write("launch", launch=launch.id, handle=handle)
                 commands = commands_of(launch, addresses, port, addresses[0])
@@ -152,7 +152,7 @@ class RayProcess(LedProcess):
         super().__init__(log_path, on_end, CLIENT_GRACE_S + _END_S)
         self._ray, self._actor, self._node = ray, actor, node
         if text is not None:
-            _get(ray, [actor.start.remote(text)])
+            _get(ray, [actor.lead.remote(text)])
         log_path.write_bytes(b"")
         threading.Thread(target=self._follow, daemon=True).start()
 
@@ -168,7 +168,8 @@ class RayProcess(LedProcess):
         with self.log_path.open("ab", buffering=0) as log:
             while code is None:
                 try:
-                    piece, code = self._ray.get(self._actor.read.remote(offset), timeout=_ANSWER_S)
+                    wanted = self._actor.read.remote({"stdout": offset})
+                    (piece,), code = self._ray.get(wanted, timeout=_ANSWER_S)
                 except Exception as error:
                     self.lost = f"{self._node} or its part of Ray was lost ({type(error).__name__})"
                     log.write(f"{self.lost}\n".encode())
@@ -206,7 +207,7 @@ class RayClient:
             RankHost
         ).remote()
         try:
-            work = _get(self._ray, [actor.work.remote()])[0]
+            _, work, _ = _get(self._ray, [actor.about.remote()])[0]
             sent = [
                 client.copy_named_file(word, lambda file, name: self._put(actor, file, name))
                 for word in words
@@ -294,7 +295,7 @@ def _find_actors(ray: Any, namespace: str, count: int) -> list[Any]:
     """Find the actors of a launch that goes on; none where one of them is missing."""
     try:
         actors = [ray.get_actor(_name(number), namespace=namespace) for number in range(count)]
-        ray.get([actor.about.remote() for actor in actors], timeout=_ANSWER_S)
+        ray.get([actor.place.remote() for actor in actors], timeout=_ANSWER_S)
     except Exception:
         return []
     return actors
