@@ -371,6 +371,13 @@ def no_selftest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test says itself how wide its terminal is: pytest-xdist tells its workers of its own."""
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOADSTONE_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)

@@ -9,7 +9,6 @@ import pytest
 
 from asked import planning
 from loadstone.catalogue import parse_worker
-from loadstone.core.summary import Summary
 from loadstone.recommend.judge.asked_load import AskedLoad, simulate_asked
 from loadstone.recommend.judge.choices import PlanChoice
 from loadstone.recommend.judge.errors import UncertainFinalist, unmeasured_errors
@@ -96,7 +95,7 @@ def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path:
         },
         SimulateOptions,
     )
-    (cell,) = Summary.of(simulate(run)).cells
+    (cell,) = simulate(run).cells
     assert planned.p_slo == pytest.approx(cell.slo_probability, abs=0.08)
     assert cell.metrics.tpot_s is not None
     assert planned.tpot_s[0] == pytest.approx(cell.metrics.tpot_s.p50, rel=0.05)

@@ -13,7 +13,6 @@ from loadstone.engines.launch import Site
 from loadstone.measure.engines.launch import LaunchError
 from loadstone.studies.commands import commands_of, node_addresses
 from loadstone.studies.file import EngineSettings, read_study
-from loadstone.studies.machines import slurm
 from loadstone.studies.machines.slurm import SlurmJob, SlurmMachine, SlurmRanks
 from loadstone.studies.plan import plan_study
 
@@ -61,22 +60,21 @@ def test_a_world_of_mpi_is_one_step_with_a_task_for_each_gpu(tmp_path: Path) -> 
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
-def test_a_node_that_slurm_has_lost_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_slurm_has_lost_is_named(tmp_path: Path) -> None:
     def answer(*words: str) -> str:
         if words[0] == "squeue":
             return "7|job|NODE_FAIL|n[1-2]|NodeDown\n".replace("|job", "")
         return f"NodeName={words[3]} State={'DOWN*' if words[3] == 'n2' else 'IDLE'}"
 
-    monkeypatch.setattr(slurm, "_ask_patiently", answer)
     commands = launch_named(
         "deepseek-v3@16xh200/tp16,nodes=2,engine=sglang", Site(nodes=("n1", "n2"))
     )
     for i in range(2):
         (tmp_path / f"rank-{i}.log").touch()
     (tmp_path / "rank-0.exit").write_text("143")  # ended by Slurm, as the other is gone
-    ranks = SlurmRanks(commands, tmp_path, SlurmJob(7, "job", "RUNNING", ("n1", "n2"), "None"))
+    ranks = SlurmRanks(
+        commands, tmp_path, SlurmJob(7, "job", "RUNNING", ("n1", "n2"), "None"), answer
+    )
     with pytest.raises(LaunchError, match=r"node n2 is lost \(DOWN\*\)"):
         ranks.check()
 

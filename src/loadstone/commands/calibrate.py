@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from loadstone.commands.flags import json_flag
+
 
 def calibrate(
     runs: Annotated[
@@ -31,9 +33,7 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="learn from cells that are not trusted, too")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="print the result as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("the result")] = False,
 ) -> None:
     """Fit the performance model to your own runs. A few runs are enough; the output says how wide
     the predictions' intervals are afterwards. Use the result with --profile.

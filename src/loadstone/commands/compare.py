@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from loadstone.commands.flags import Price
+from loadstone.commands.flags import Price, json_flag
 from loadstone.commands.output import print_json, print_text
 
 
@@ -43,9 +43,7 @@ def compare(
         Literal["text", "github", "junit"],
         typer.Option(help="text, GitHub's annotations, or JUnit's XML, for continuous integration"),
     ] = "text",
-    json: Annotated[
-        bool, typer.Option("--json", help="print the comparison as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("the comparison")] = False,
 ) -> None:
     """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's
     ratio B/A with its interval and a test."""
@@ -91,9 +89,7 @@ def trend(
     strict: Annotated[
         bool, typer.Option("--strict", help="exit 1 where something changed for the worse")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="print series and changes as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("series and changes")] = False,
 ) -> None:
     """Find when a setup became faster or slower, over releases and dates. Shows each change with
     its runs."""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from loadstone.commands.flags import Out
+from loadstone.commands.flags import Out, json_flag
 from loadstone.commands.output import print_json
 
 
@@ -29,9 +29,7 @@ def import_(
             "--map", help='for plain CSV: which column is what, e.g. ttft_p50_ms="Median TTFT"'
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="print run folders and findings as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("run folders and findings")] = False,
 ) -> None:
     """Make run folders from other tools' results. Of vLLM, SGLang, AIPerf, GuideLLM,
     inference-perf, CSV …"""
@@ -62,9 +60,7 @@ def export(
             help="file to write [default: stdout; for Parquet, or with --json: RUN.FORMAT]",
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="print what was written as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("what was written")] = False,
 ) -> None:
     """Write a run for other tools. As JSON of vLLM, SGLang or llm-d, CSV (per load), Parquet (per
     request)."""

@@ -32,6 +32,11 @@ def option(heading: str, text: str, *names: str) -> Any:
     return typer.Option(*names, help=text, rich_help_panel=heading)
 
 
+def json_flag(content: str) -> Any:
+    """Make the option --json of a command that prints `content` with it."""
+    return typer.Option("--json", help=f"print {content} as JSON on stdout")
+
+
 def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     """Make a parameter of a command from an option, for typer to make a flag or an argument of."""
     default, kind = flag.default, hint

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from loadstone.commands.flags import Price
+from loadstone.commands.flags import Price, json_flag
 from loadstone.commands.output import print_json
 from loadstone.core.errors import InputError
 
@@ -38,9 +38,7 @@ def report(
         ),
     ] = None,
     price: Price = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="print what was written as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("what was written")] = False,
 ) -> None:
     """Report on runs, in one file that opens offline. It has verdicts, findings in words, tables
     and charts."""

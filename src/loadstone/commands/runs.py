@@ -9,14 +9,13 @@ from typing import Annotated
 
 import typer
 
+from loadstone.commands.flags import json_flag
 from loadstone.commands.output import print_json, print_rows, print_text, show_result
 
 
 def recover(
     run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
-    json: Annotated[
-        bool, typer.Option("--json", help="print the summary as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("the summary")] = False,
 ) -> None:
     """Finish a run folder after a crash. Makes records and summary from its journals; harmless to
     repeat."""
@@ -30,9 +29,7 @@ def selftest(
         bool,
         typer.Option("--quick", help="only the three smallest levels, about 12 s instead of 80 s"),
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="print the results as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("the results")] = False,
 ) -> None:
     """Measure how exact the client is on this host. Later runs quote the result."""
     from loadstone.analyse.client_accuracy import save
@@ -57,9 +54,7 @@ def selftest(
 
 def doctor(
     out: Annotated[Path, typer.Option(help="where runs are to be kept")] = Path("runs"),
-    json: Annotated[
-        bool, typer.Option("--json", help="print what was found as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("what was found")] = False,
 ) -> None:
     """Look at what this machine has: engines, GPUs, clocks, limits. Says what to install; starts
     nothing."""
@@ -84,9 +79,7 @@ def show(
             )
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="print the summary as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("the summary")] = False,
 ) -> None:
     """Show a run again, recomputed from its records."""
     from loadstone.analyse.summary import summary_of
@@ -101,7 +94,7 @@ def query(
     runs: Annotated[Path, typer.Option(help="folder of run folders, or one run folder")] = Path(
         "runs"
     ),
-    json: Annotated[bool, typer.Option("--json", help="print rows as JSON on stdout")] = False,
+    json: Annotated[bool, json_flag("rows")] = False,
 ) -> None:
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load),
     `runs`, and `server` (samples of the servers' /metrics and of GPUs).

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from loadstone.commands.flags import Price
+from loadstone.commands.flags import Price, json_flag
 from loadstone.commands.output import INTERRUPTED, print_json, print_text
 from loadstone.commands.report import write_report
 from loadstone.core.errors import InputError
@@ -250,9 +250,7 @@ def report(
     price: Price = None,
     out: Folder = _STUDIES,
     simulate: Simulated = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="print what was written as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("what was written")] = False,
 ) -> None:
     """Report on all runs of a study in one file: what is missing, findings, charts, and how to
     repeat it."""

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from loadstone.commands.flags import json_flag
+
 
 def validate(
     points: Annotated[
@@ -19,9 +21,7 @@ def validate(
             help="coefficients made by `calibrate`, by name or file [default: the shipped ones]"
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="print rows and summary as JSON on stdout")
-    ] = False,
+    json: Annotated[bool, json_flag("rows and summary")] = False,
 ) -> None:
     """Predict every measurement in a file, and show the errors. Nothing is fitted on the file."""
     from loadstone.calibrate.points import read_points

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from loadstone.commands.flags import json_flag
 from loadstone.commands.output import print_json
 
 
@@ -31,7 +32,7 @@ def view(
             help="a host name that browsers may use for it (may be repeated)", show_default=False
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print the URL as JSON on stdout")] = False,
+    json: Annotated[bool, json_flag("the URL")] = False,
 ) -> None:
     """Show runs in a browser. List, reports, comparisons, and live curves while a benchmark runs;
     read-only."""

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from loadstone.core.errors import InputError, TargetError
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.launch import LaunchError, StartedRanks, first_error
@@ -236,8 +238,11 @@ class SlurmMachine(RemoteMachine):
 class SlurmRanks(StartedRanks):
     """An engine whose ranks are the tasks of a job."""
 
-    def __init__(self, commands: Commands, folder: Path, job: SlurmJob) -> None:
+    def __init__(
+        self, commands: Commands, folder: Path, job: SlurmJob, ask: Ask | None = None
+    ) -> None:
         super().__init__(commands, commands.url)
+        self._ask = ask or ask_patiently
         self._job = job
         self._folder = folder
         self._looked_s = 0.0
@@ -249,9 +254,8 @@ class SlurmRanks(StartedRanks):
         try:
             super().check()
         except LaunchError as error:
-            if lost := find_lost_nodes(
-                self._job.nodes
-            ):  # the ranks on others end for it, which is no reason
+            lost = find_lost_nodes(self._job.nodes, self._ask)
+            if lost:  # the ranks on others end for it, which is no reason
                 raise LaunchError(f"{self.launch.engine}: {lost}", error.cause, error.log) from None
             raise
         self.check_job()
@@ -260,10 +264,11 @@ class SlurmRanks(StartedRanks):
         """Look at the job, where that was not done a moment ago."""
         if time.monotonic() - self._looked_s < _LOOK_S:
             return
-        job = find_job(self._job.name)
+        job = find_job(self._job.name, self._ask)
         self._looked_s = time.monotonic()
         if job is None or job.state not in (*_RUNS, _GOES):
-            if lost := find_lost_nodes(self._job.nodes):
+            lost = find_lost_nodes(self._job.nodes, self._ask)
+            if lost:
                 why = f"{self.launch.engine}: {lost}"
                 raise LaunchError(why, _describe_end(job, self._job.name), self._folder / "job.log")
             super().check()  # a rank that ended is the better reason
@@ -383,19 +388,32 @@ class SlurmJob(NamedTuple):
     addresses: tuple[str, ...] = ()
 
 
-def find_job(name: str) -> SlurmJob | None:
+def ask_patiently(*words: str) -> str:
+    """Return what a command of Slurm prints; it is run again while the controller does not
+    answer."""
+    ends_s = time.monotonic() + _SILENT_S
+    while True:
+        try:
+            return _slurm(*words)
+        except _RefusedError as refusal:
+            if time.monotonic() > ends_s:
+                raise TargetError(f"Slurm does not answer: {refusal}") from None
+            time.sleep(_FIRST_POLL_S)
+
+
+Ask = Callable[..., str]
+"""What runs a command of Slurm and returns what it prints."""
+
+
+def find_job(name: str, ask: Ask = ask_patiently) -> SlurmJob | None:
     """Find the last job of that name; None: Slurm knows none. Raises TargetError where it is silent
     for long."""
     words = ("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%A|%T|%N|%r")
-    jobs = [
-        line.strip().split("|")
-        for line in _ask_patiently(*words).splitlines()
-        if line.count("|") == 3
-    ]
+    jobs = [line.strip().split("|") for line in ask(*words).splitlines() if line.count("|") == 3]
     if not jobs:
         return None
     number, state, nodes, reason = max(jobs, key=lambda fields: int(fields[0]))
-    names = _ask_patiently("scontrol", "show", "hostnames", nodes).split() if nodes else []
+    names = ask("scontrol", "show", "hostnames", nodes).split() if nodes else []
     return SlurmJob(int(number), name, state, tuple(names), reason)
 
 
@@ -403,14 +421,16 @@ def cancel(name: str) -> None:
     """Cancel the jobs of that name; returns when they are gone. Raises TargetError where they do
     not go."""
     ends_s = time.monotonic() + _END_S
-    _ask_patiently("scancel", "--quiet", f"--name={name}")
-    while (job := find_job(name)) is not None and job.state in (*_WAITS, *_RUNS, _GOES):
+    ask_patiently("scancel", "--quiet", f"--name={name}")
+    job = find_job(name)
+    while job is not None and job.state in (*_WAITS, *_RUNS, _GOES):
         if time.monotonic() > ends_s:
             raise TargetError(
                 f"job {job.id} is {job.state} {_END_S:.0f} s after it was cancelled; see scancel"
                 f" {job.id}"
             )
         time.sleep(_FIRST_POLL_S)
+        job = find_job(name)
 
 
 def _job_name(left: Handle) -> str:
@@ -442,19 +462,6 @@ def _submit(script: str, folder: Path, count: int) -> None:
         _slurm("sbatch", "--parsable", str(path))
     except _RefusedError as refusal:
         raise TargetError(f"Slurm refuses the job: {refusal}") from None
-
-
-def _ask_patiently(*words: str) -> str:
-    """Return what a command of Slurm prints; it is run again while the controller does not
-    answer."""
-    ends_s = time.monotonic() + _SILENT_S
-    while True:
-        try:
-            return _slurm(*words)
-        except _RefusedError as refusal:
-            if time.monotonic() > ends_s:
-                raise TargetError(f"Slurm does not answer: {refusal}") from None
-            time.sleep(_FIRST_POLL_S)
 
 
 class _RefusedError(Exception):
@@ -503,31 +510,29 @@ def _describe_end(job: SlurmJob | None, name: str) -> str:
     return f"job {job.id} of Slurm is {job.state}{why}{remedy}"
 
 
-def find_lost_nodes(nodes: Sequence[str]) -> str:
+def find_lost_nodes(nodes: Sequence[str], ask: Ask = ask_patiently) -> str:
     """Name those of a job's nodes that Slurm has lost: `node n2 is lost (DOWN*)`; nothing where it
     has them all."""
     lost = []
     for node in nodes:
-        fields = _ask_patiently("scontrol", "show", "node", node, "--oneliner").split()
-        state = next(
-            (field.partition("=")[2] for field in fields if field.startswith("State=")), ""
-        )
+        state = _field_of(node, "State", ask)
         if "DOWN" in state or "FAIL" in state or "NOT_RESPONDING" in state or state.endswith("*"):
             lost.append(f"node {node} is lost ({state})")
     return ", ".join(lost)
 
 
 def _address_of(node: str) -> str:
-    fields = _ask_patiently("scontrol", "show", "node", node, "--oneliner").split()
-    return next(
-        (field.partition("=")[2] for field in fields if field.startswith("NodeAddr=")), node
-    )
+    return _field_of(node, "NodeAddr", ask_patiently) or node
+
+
+def _field_of(node: str, name: str, ask: Ask) -> str:
+    """Return what Slurm says of a node under this name; "" where it says nothing."""
+    fields = ask("scontrol", "show", "node", node, "--oneliner").split()
+    return next((field.partition("=")[2] for field in fields if field.startswith(f"{name}=")), "")
 
 
 def _fill_address(commands: Commands, addresses: Sequence[str]) -> Commands:
     """Return the commands with the first node's address in their URL."""
-    import msgspec
-
     return msgspec.structs.replace(commands, url=with_address(commands.url, addresses[0]))
 
 
