@@ -80,7 +80,8 @@ class HeadedCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         headed: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            if (line := parameter.get_help_record(ctx)) is not None:
+            line = parameter.get_help_record(ctx)
+            if line is not None:
                 heading = (
                     getattr(parameter, "rich_help_panel", None)
                     or f"{parameter.param_type_name}s".capitalize()
@@ -253,8 +254,9 @@ def _usage_error(error: Exception, message: str) -> str:
     """Say in one line and our words what typer's parser finds wrong."""
     if type(error).__name__ == "NoSuchOption":
         command = getattr(getattr(error, "ctx", None), "info_name", None)
-        if (text := flag_here(getattr(error, "option_name", ""), command)) is not None:
-            return text
+        renamed = flag_here(getattr(error, "option_name", ""), command)
+        if renamed is not None:
+            return renamed
     text = _one_line(message).removesuffix(".").replace("Value error, ", "")
     # A shell takes braces apart that are not in quotes.
     return f"{text}; write braces in quotes" if "extra argument" in text and "@" in text else text

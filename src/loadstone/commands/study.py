@@ -131,7 +131,8 @@ def run(
         return
 
     def tell(event: StudyEvent) -> None:
-        if not (text := event.text) and event.kind != "done":
+        text = event.text
+        if not text and event.kind != "done":
             return
         which = f"repeat {event.cell.repeat}" if event.cell else repeats_text(event.launch)
         shown = f"{deployment_name(event.launch)}, {which}"

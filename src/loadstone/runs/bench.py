@@ -225,7 +225,8 @@ def _settings(ready: Prepared) -> RunSettings:
     """Return the settings that only a measured run has."""
     client, sampling = ready.options.client, ready.options.sampling.sampling
     for named in client.gpu_metrics:
-        if (role := split_pool(named)[0]) and not (ready.declared and ready.declared.is_split):
+        role, _ = split_pool(named)
+        if role and not (ready.declared and ready.declared.is_split):
             raise InputError(
                 f"--gpu-metrics {role}=: no pools are declared; name them with --deployment"
             )

@@ -31,7 +31,7 @@ from loadstone.predict.step_time.work import Work, work_of
 
 _TELLS_NO_ENGINE = ("Triton",)
 """In front of engines that it does not name."""
-_MOST_CACHED = 0.05
+_MAX_CACHED = 0.05
 """Of a cell's prompt tokens: fewer, as of a chat template that all begin with, change TTFT by less
 than it varies."""
 
@@ -222,7 +222,7 @@ def _case(
     if not tpot_s:
         return None
     cached = (metrics.cached_input_tokens or 0) / max(1, metrics.input_tokens or 0)
-    if cached > _MOST_CACHED:
+    if cached > _MAX_CACHED:
         raise InputError(
             f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is"
             " not simulated here; calibrate on a run whose prompts share no prefix"

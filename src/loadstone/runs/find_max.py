@@ -61,9 +61,9 @@ _LEAST_REQUESTS = 16
 """Fewer tell of no load whether it holds. A probe lasts for so many, and no bound is said to hold
 before it does for _LEAST_PROBE_S: the queue of a server that does not keep up takes a while to
 show."""
-_MOST_PROBES = 40
+_MAX_PROBES = 40
 _SIMULATED_REQUESTS = 6000
-_MOST_FAILED = 0.01
+_MAX_FAILED = 0.01
 _LEAST_RATE = 1e-3
 _GROWTH, _GROWTH_UNKNOWN = 2.0, 4.0
 """Steps up to a load that fails, from one that is near it and from anywhere."""
@@ -216,7 +216,7 @@ def _probe_server(
             seed=options.workload.seed + number - 1,
         )
         given = options.early_end.max_errors
-        most_errors = _MOST_FAILED if given is None else given
+        most_errors = _MAX_FAILED if given is None else given
         shows_s = (
             _LEAST_PROBE_S if search.kind == "rate" else 0.0
         )  # of a closed loop no queue grows
@@ -314,7 +314,7 @@ def _search(
     made = {_GUIDES: 0, _DECIDES: 0}
     load = max(1.0, round(start)) if kind == "concurrency" else start
     share, cut = _GUIDES, False
-    while len(probes) < _MOST_PROBES:
+    while len(probes) < _MAX_PROBES:
         left_s = budget_s - (time.monotonic() - begun_s)
         least_s = max(_LEAST_PROBE_S, _LEAST_REQUESTS / load if kind == "rate" else 0.0)
         if left_s < least_s and probes:
@@ -469,8 +469,9 @@ def _text(answer: SearchAnswer, found: FoundMax, bounds: str, measured: bool) ->
     )
     if not all(cell.verdict.trusted for cell in next(at_low, [])):
         tail += "; where they hold, the probe is not trusted"
+    failing = [load for load in seem[False] if load > answer.low]
     return (
         f"{bounds} {loads('hold', answer.low, holding)}, and "
-        f"{loads('fail', answer.high, [each for each in seem[False] if each > answer.low])}"
+        f"{loads('fail', answer.high, failing)}"
         f"{f', where {why}' if why else ''} ({'; '.join(filter(None, (sure, tail)))})"
     )

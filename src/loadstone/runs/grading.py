@@ -16,7 +16,7 @@ from loadstone.core.plan import CHECK, Plan
 from loadstone.measure.client.protocol import GradedText
 from loadstone.workload.checks import Question, question_of
 
-_MOST_MARKS = 4096
+_MAX_MARKS = 4096
 _NUMBER = re.compile(r"[0-9]{5,}")
 """Shorter numbers stand in answers by chance."""
 
@@ -82,7 +82,7 @@ class AnswerGrader:
 def _marks(text: str) -> list[int]:
     """Hash every beginning of a text whose length is a multiple of STEP."""
     marks, so_far = [], hashlib.blake2b(digest_size=4)
-    for start in range(0, min(len(text), _MOST_MARKS * run_folder.STEP), run_folder.STEP):
+    for start in range(0, min(len(text), _MAX_MARKS * run_folder.STEP), run_folder.STEP):
         so_far.update(text[start : start + run_folder.STEP].encode())
         marks.append(int.from_bytes(so_far.copy().digest()))
     return marks

@@ -55,7 +55,7 @@ _EVENT_BYTES = 1
 _WARMUP_TOKENS = 16
 """Answers of warm-up requests are cut to so many: they are there so that kernels are compiled and
 memory is taken."""
-_MOST_IDS = 1 << 16
+_MAX_IDS = 1 << 16
 
 
 class _Stopped(Exception):
@@ -190,7 +190,7 @@ def _open(
         options, plan, target, settings, source="measured", name=name, salt=salt
     )
     tenth = loaded.vocabulary // 10  # special tokens are the first or the last of a vocabulary
-    ids = tuple(range(tenth, min(loaded.vocabulary - tenth, tenth + _MOST_IDS)))
+    ids = tuple(range(tenth, min(loaded.vocabulary - tenth, tenth + _MAX_IDS)))
     if not ids:
         raise InputError(
             f"{keywords.model}: a vocabulary of {loaded.vocabulary} tokens makes no prompts"

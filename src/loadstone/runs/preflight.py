@@ -130,9 +130,11 @@ def prepare(
 def stopping_of(options: EarlyEndOptions, client: ClientOptions) -> Stopping:
     """Return what ends cells early. Raises InputError."""
     rules = parse_rules(options.stop_when) if options.stop_when is not None else ()
-    if not client.stream and (rule := next((rule for rule in rules if rule.metric != "e2e"), None)):
+    unseen = [rule for rule in rules if rule.metric != "e2e"]
+    if unseen and not client.stream:
         raise InputError(
-            f"--stop-when {rule.text}: with --no-stream there is e2e alone; write e.g. e2e_p50±2%"
+            f"--stop-when {unseen[0].text}: with --no-stream there is e2e alone; write e.g."
+            " e2e_p50±2%"
         )
     return Stopping(
         rules, options.max_errors, options.min_duration_s or 0.0, options.max_duration_s or math.inf

@@ -325,7 +325,8 @@ def _first_token(model: StepModel, fleet: Fleet, plan: Plan) -> FirstToken:
     policy = fleet.pools[-1].policy
     step_tokens = policy.max_batched_tokens if policy.chunked else tokens
     parts = dict(parts_of(model, lambda each: first_token_s(each, tokens, step_tokens)))
-    if (pool := fleet.prefill) is not None:
+    pool = fleet.prefill
+    if pool is not None:
         parts["the cache's way to the decode pool"] = pool.link.latency_s + pool.link.transfer_s(
             tokens
         )

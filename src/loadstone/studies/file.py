@@ -25,10 +25,10 @@ from loadstone.core.yaml_text import RefusedYamlError, check_yaml
 from loadstone.engines.launch import Runtime
 from loadstone.workload.options import LOAD, WORKLOAD, Options, flags_of
 
-_MOST_BYTES = 1 << 20
-_MOST_DEPTH = 20
+_MAX_BYTES = 1 << 20
+_MAX_DEPTH = 20
 _LONGEST_NUMBER = 100
-_MOST_AT_ONCE = 256
+_MAX_PARALLEL = 256
 _TEXT = "tag:yaml.org,2002:str"
 _DOCS = "docs/studies.md"
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -197,7 +197,7 @@ class StudyFile(NamedTuple):
 
 def read_study(path: Path) -> StudyFile:
     """Read the study in `path`. Raises InputError: file, line, column, key, remedy."""
-    content = read_bytes(path, _MOST_BYTES, "give a study file")
+    content = read_bytes(path, _MAX_BYTES, "give a study file")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -257,7 +257,7 @@ def _decode(path: Path, text: str) -> tuple[Any, dict[str, Mark]]:
     """Return what the file says, as plain Python, and where it says it."""
     loader = None
     try:
-        check_yaml(text, _MOST_DEPTH, aliases=False)
+        check_yaml(text, _MAX_DEPTH, aliases=False)
         loader = yaml.CSafeLoader(text)
         node = loader.get_single_node()
         marks: dict[str, Mark] = {"$": Mark(1, 1)}
@@ -400,12 +400,13 @@ def _check_machines(read: StudyFile) -> None:
             "$.machines", "machines: none is named; write e.g. here: {local: true}, or leave it out"
         )
     for name, machine in read.study.machines.items():
-        if (kinds := sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)) != 1:
+        kinds = sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)
+        if kinds != 1:
             raise read.error(
                 f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one"
             )
-        if not 1 <= machine.parallel <= _MOST_AT_ONCE:
-            problem = f"parallel: {machine.parallel}; write 1 to {_MOST_AT_ONCE}"
+        if not 1 <= machine.parallel <= _MAX_PARALLEL:
+            problem = f"parallel: {machine.parallel}; write 1 to {_MAX_PARALLEL}"
             raise read.error(f"$.machines.{name}.parallel", problem)
         for key in _OF_OTHER_MACHINES.get(machine.kind, ()):
             if getattr(machine, key):

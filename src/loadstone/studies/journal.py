@@ -21,7 +21,7 @@ from loadstone.core.files import read_bytes
 from loadstone.core.run_folder.folder import writing
 
 FILE_NAME = "journal.jsonl"
-_MOST_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 
 EventKind = Literal["run", "launch", "ready", "cell", "done", "end"]
 """run: this study was taken up; launch: about to be started; ready: it answers; cell: about to be
@@ -89,7 +89,7 @@ def read_entries(folder: Path) -> Iterator[Entry]:
     path = folder / FILE_NAME
     if not os.path.lexists(path):
         return
-    content = read_bytes(path, _MOST_BYTES, "give the folder of a study")
+    content = read_bytes(path, _MAX_BYTES, "give the folder of a study")
     decoder = msgspec.json.Decoder(Entry)
     for line in content.splitlines():
         with contextlib.suppress(msgspec.DecodeError):
@@ -110,7 +110,8 @@ def find_leftovers(folder: Path) -> dict[str, Handle]:
 
 def _ends_whole(path: Path) -> bool:
     with path.open("rb") as file:
-        if not (size := file.seek(0, os.SEEK_END)):
+        size = file.seek(0, os.SEEK_END)
+        if not size:
             return True
         file.seek(size - 1)
         return file.read(1) == b"\n"

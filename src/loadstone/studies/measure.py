@@ -28,8 +28,10 @@ from loadstone.studies.supervise import Measure, RunningLaunch, find_run
 from loadstone.workload.option_values import seconds
 from loadstone.workload.options import Options, SimulateOptions, flags_of, options_of
 
-_MOST_ERRORS = 0.999
+_MAX_ERRORS = 0.999
 """That `--max-errors` takes."""
+_REPEATED = ("header", "stop", "gpu_metrics", "worker_metrics")
+"""Flags that are given once for each of their values."""
 
 
 def live(read: StudyFile, on_event: Callable[[Event], None]) -> Measure:
@@ -119,22 +121,20 @@ def command_words(options: Mapping[str, Any]) -> list[str]:
     flags = flags_of(Options)
     by_name = {flag.name: flag for flag in flags.values()} | flags
     words = []
-    for given, value in options.items():
-        each = by_name[given]
-        flag = "--" + each.name.replace("_", "-")
-        if isinstance(value, bool):
-            words += [flag] if value else [f"--no-{flag[2:]}"] if each.default is not False else []
+    for name, value in options.items():
+        flag = by_name[name]
+        if value is True:
+            words.append(f"--{flag.dashed}")
+        elif value is False:
+            words += [f"--no-{flag.dashed}"] if flag.default is not False else []
         elif isinstance(value, Mapping):
-            words.append(f"{flag}={msgspec.json.encode(value).decode()}")
+            words.append(f"--{flag.dashed}={msgspec.json.encode(value).decode()}")
         elif value is not None:
             is_list = isinstance(value, Sequence) and not isinstance(value, str)
-            apart = each.name in ("header", "stop", "gpu_metrics", "worker_metrics")
             texts = [str(part) for part in value] if is_list else [str(value)]
-            words += (
-                texts
-                if each.argument
-                else [f"{flag}={text}" for text in (texts if apart else [",".join(texts)])]
-            )
+            if not flag.argument and flag.name not in _REPEATED:
+                texts = [",".join(texts)]
+            words += texts if flag.argument else [f"--{flag.dashed}={text}" for text in texts]
     return words
 
 
@@ -146,7 +146,7 @@ def _limits(read: StudyFile, options: Mapping[str, Any]) -> dict[str, Any]:
     if limits.cell < (math.inf if own_s is None else seconds(own_s, "--max-duration")):
         narrower["max_duration"] = float(limits.cell)
     if limits.errors < 1 and "max_errors" not in options:
-        narrower["max_errors"] = min(float(limits.errors), _MOST_ERRORS)
+        narrower["max_errors"] = min(float(limits.errors), _MAX_ERRORS)
     return narrower
 
 

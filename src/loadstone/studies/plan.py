@@ -34,7 +34,7 @@ Loadstone."""
 _FIND_MAX = "find-max"
 _AXES = ("concurrency", "rate", "time-scale")
 _ID_LENGTH = 12
-_MOST_CELLS = 20_000
+_MAX_CELLS = 20_000
 """The most cells of a study; at a minute each they take a fortnight."""
 _COUNT = re.compile(r"\b(tp|pp|dp|ep|nodes)=([0-9])")
 
@@ -116,9 +116,10 @@ def _check_size(read: StudyFile) -> None:
         * max(1, len(axes.model))
         * max(1, len(axes.layout))
     )
-    if (cells := study.repeats * setups * len(study.workloads) * loads) > _MOST_CELLS:
+    cells = study.repeats * setups * len(study.workloads) * loads
+    if cells > _MAX_CELLS:
         raise read.error(
-            "$.study", f"{cells:,} cells, more than {_MOST_CELLS:,}; make several studies of it"
+            "$.study", f"{cells:,} cells, more than {_MAX_CELLS:,}; make several studies of it"
         )
 
 
@@ -244,7 +245,8 @@ def _cells(read: StudyFile) -> list[_Cell]:
                     where = f"$.workloads.{name}.{key}" if key in workload else f"{place}.{key}"
                     raise read.error(where, str(error)) from None
                 cells.append(_Cell(name, label, options, identity))
-                if (same := seen.setdefault(_hash(identity), cells[-1])) is not cells[-1]:
+                same = seen.setdefault(_hash(identity), cells[-1])
+                if same is not cells[-1]:
                     problem = (
                         f"{name}, {label} is the same as {same.workload}, {same.load}; leave"
                         " one out"
@@ -300,7 +302,8 @@ def _check_different(read: StudyFile, setups: Sequence[PlannedLaunch]) -> None:
     """Refuse two deployments that are one."""
     seen: dict[str, PlannedLaunch] = {}
     for setup in setups:
-        if (same := seen.setdefault(_hash(_identity_of(setup)), setup)) is not setup:
+        same = seen.setdefault(_hash(_identity_of(setup)), setup)
+        if same is not setup:
             names = (
                 f"{launch.engine} {launch.model} {launch.layout}".strip()
                 for launch in (setup, same)

@@ -33,7 +33,7 @@ from loadstone.studies.status import deployment_name, read_answer
 from loadstone.studies.supervise import CELLS, find_run
 
 _LONGEST = 20_000
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _CREDENTIALS = re.compile(r"://[^/\s]*@")
 _SHORTEST_KEY = 8
 _OF_A_LAUNCH = re.compile(r"(?<=:)\d{4,5}\b|(?<=/launches/)[0-9a-f]{12}\b")
@@ -112,7 +112,8 @@ def _cells(
             new = StudyCell(name=names[launch.id], workload=cell.workload, load=cell.load)
             study_cell = cells.setdefault((launch.engine, launch.model, launch.layout, index), new)
             study_cell.planned += 1
-            if run := runs[cell.id]:
+            run = runs[cell.id]
+            if run is not None:
                 study_cell.runs.append(run)
                 study_cell.simulated = study_cell.simulated or (
                     find_run(twin, cell) if twin else None
@@ -340,7 +341,7 @@ def _known(run: _Done) -> Facts:
 def _without_secrets(read: StudyFile) -> str:
     """Return the file's text without values that are named as keys are, keys that are in this
     process's environment, and passwords in addresses."""
-    text = read_bytes(read.path, _MOST_BYTES, "give a study file").decode("utf-8-sig", "replace")
+    text = read_bytes(read.path, _MAX_BYTES, "give a study file").decode("utf-8-sig", "replace")
     keys = [
         value
         for name, value in os.environ.items()

@@ -86,9 +86,8 @@ def read_status(read: StudyFile, launches: tuple[PlannedLaunch, ...], folder: Pa
         if open_cell is not None:
             whole = "running"
         infos = (run_folder.read_info(Path(cell.run_dir)) for cell in cells if cell.run_dir)
-        start_up_s = next(
-            (seconds for info in infos if (seconds := info.settings.provenance.start_up_s)), None
-        )
+        start_ups_s = (info.settings.provenance.start_up_s for info in infos)
+        start_up_s = next(filter(None, start_ups_s), None)
         name = deployment_name(launch)
         statuses.append(
             LaunchStatus(launch.id, name, launch.repeat, whole, reason, cells, start_up_s)

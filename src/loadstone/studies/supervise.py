@@ -298,7 +298,8 @@ class _Supervisor(NamedTuple):
 
 def _too_many_errors(summary: Summary, most: float) -> str:
     counts = [cell.requests for cell in summary.cells]
-    sent, ok = sum(counted.sent or 0 for counted in counts), sum(each.ok or 0 for each in counts)
+    sent = sum(requests.sent or 0 for requests in counts)
+    ok = sum(requests.ok or 0 for requests in counts)
     share = 1 - ok / sent if sent else 1.0
     return f"{share:.1%} of the requests failed" if share > most else ""
 

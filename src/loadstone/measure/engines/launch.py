@@ -30,7 +30,7 @@ SILENT_S = 900.0
 _FIRST_POLL_S, _POLL_S = 0.02, 0.2
 """llama.cpp serves after a tenth of a second, others after minutes."""
 _ANSWER_S = 5.0
-_MOST_LOG_BYTES = 4 << 20
+_MAX_LOG_BYTES = 4 << 20
 """Of each end of a log."""
 _TAIL_LINES = 3
 _TRACEBACK = "Traceback (most recent call last)"
@@ -265,9 +265,9 @@ def _read_log(log: Path, start: int) -> str:
     try:
         with open_regular(log) as file:
             file.seek(start)
-            begin = file.read(_MOST_LOG_BYTES)
-            file.seek(max(start + len(begin), os.fstat(file.fileno()).st_size - _MOST_LOG_BYTES))
-            return (begin + file.read(_MOST_LOG_BYTES)).decode(errors="replace")
+            begin = file.read(_MAX_LOG_BYTES)
+            file.seek(max(start + len(begin), os.fstat(file.fileno()).st_size - _MAX_LOG_BYTES))
+            return (begin + file.read(_MAX_LOG_BYTES)).decode(errors="replace")
     except OSError as error:
         return f"its log cannot be read ({error.strerror or error})"
 

@@ -187,7 +187,8 @@ class SlurmMachine(RemoteMachine):
             f"--output={folder / 'job.log'}",
             f"--partition={machine.partition}",
             *([f"--gpus-per-node={gpus}"] if gpus else []),
-            *(f"--{key}={value}" for key in ("account", "qos") if (value := getattr(machine, key))),
+            *([f"--account={machine.account}"] if machine.account else []),
+            *([f"--qos={machine.qos}"] if machine.qos else []),
             *([f"--time={max(1, round(machine.time / 60))}"] if machine.time else []),
             *(machine.options or ("--exclusive",)),
         ]
@@ -198,7 +199,8 @@ class SlurmMachine(RemoteMachine):
                 f"export {key}={shell_word(value, _address)}" for key, value in rank.env.items()
             ]
             words = [shell_word(word, _address) for word in commands.words(rank, str(folder))]
-            if stop := container_stop(rank.argv):
+            stop = container_stop(rank.argv)
+            if stop:
                 exports.append(f"trap {shlex.quote(shlex.join(stop))} TERM")
                 run = _CONTAINED
             ranks += [f"{i})", *exports, f"set -- {' '.join(words)}", ";;"]

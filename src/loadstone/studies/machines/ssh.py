@@ -229,9 +229,8 @@ def make_script(
     ]
     preparation += ['while IFS= read -r secret && [ -n "$secret" ]; do export "$secret"; done <&3']
     variables = [f"{name}={value}" for name, value in env.items()]
-    stop = (
-        ["(", *setup, shlex.join(words), ") >/dev/null"] if (words := container_stop(argv)) else []
-    )
+    words = container_stop(argv)
+    stop = ["(", *setup, shlex.join(words), ") >/dev/null"] if words else []
     return _LEAD.format(
         enter=f"cd {shlex.quote(work)}" if work else f'cd "$({_TEMPORARY})"',
         before="\n".join(preparation),
