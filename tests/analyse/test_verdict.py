@@ -57,51 +57,53 @@ def starved(ttft_s: float, tail_s: float, lag_s: float) -> dict[str, Finding]:
 
 
 CASES: list[Case] = [
-    ("=", None, "", lambda: late(0.01)),  # less than a tenth of a TTFT of 0.11 s, which contains it
-    ("=", None, "", lambda: late(0.03, 3)),  # of less than 1 % of the requests
-    ("=sends_late", "warning", "", lambda: late(0.03, 4)),
+    ("=", None, {}, lambda: late(0.01)),  # less than a tenth of a TTFT of 0.11 s, which contains it
+    ("=", None, {}, lambda: late(0.03, 3)),  # of less than 1 % of the requests
+    ("=sends_late", "warning", {}, lambda: late(0.03, 4)),
     # more than a tenth, but less than 2 ms
-    ("=", None, "", lambda: late(0.0019, ttft=0.01, tpot=0.01)),
-    ("=sends_late", "warning", "", lambda: late(0.0021, ttft=0.01, tpot=0.01)),
+    ("=", None, {}, lambda: late(0.0019, ttft=0.01, tpot=0.01)),
+    ("=sends_late", "warning", {}, lambda: late(0.0021, ttft=0.01, tpot=0.01)),
     (
         "sends_late", "warning",
-        "requests were sent late, p50 0 ms, p99 30.0 ms, which spoils TTFT p99 (130 ms). ", lambda: late(0.03),
+        {"p50_s": 0, "p99_s": 0.03, "spoilt": [{"metric": "TTFT", "percentile": "p99", "value_s": 0.13}]}, lambda: late(0.03),
     ),
-    ("sends_late", "warning", "which spoils TTFT p99 (160 ms), E2E p99 (460 ms). ", lambda: late(0.06)),
-    ("sends_late", "warning", "TTFT p50", lambda: late(0.06, 200)),
+    ("sends_late", "warning", {"spoilt": [{"metric": "TTFT", "percentile": "p99", "value_s": 0.16}, {"metric": "E2E", "percentile": "p99", "value_s": 0.46}]}, lambda: late(0.06)),
+    ("sends_late", "warning", {"spoilt": [
+        {"metric": "TTFT", "percentile": "p50", "value_s": 0.13}, {"metric": "E2E", "percentile": "p50", "value_s": 0.43},
+        {"metric": "TTFT", "percentile": "p99", "value_s": 0.16}, {"metric": "E2E", "percentile": "p99", "value_s": 0.46},
+    ]}, lambda: late(0.06, 200)),
     # In a closed loop latencies count from sending; slots that wait for the client are filled
     # together.
-    ("=", None, "", lambda: late(0.009, load=LOOP)),
-    ("sends_late", "warning", "which spoils TTFT p99 (100 ms). ", lambda: late(0.03, load=LOOP)),
+    ("=", None, {}, lambda: late(0.009, load=LOOP)),
+    ("sends_late", "warning", {"spoilt": [{"metric": "TTFT", "percentile": "p99", "value_s": 0.1}]}, lambda: late(0.03, load=LOOP)),
     # Load is missing, 5 % of it from 20 ms in each request on.
-    ("=", None, "", lambda: late(0.0165, 400, LOOP, ttft=0.3, tpot=0.01)),
+    ("=", None, {}, lambda: late(0.0165, 400, LOOP, ttft=0.3, tpot=0.01)),
     (
-        "sends_late", "warning", "which spoils throughput (slots stood empty for 5% of the mean E2E). ",
+        "sends_late", "warning", {"spoilt": [{"metric": "throughput", "missing_share": 0.05151}]},
         lambda: late(0.017, 400, LOOP, ttft=0.3, tpot=0.01),
     ),
-    ("sends_late", "warning", "p99 209 ms, which spoils TTFT p99 (400 ms)", lambda: starved(0.031, 0.4, 0.209)),
-    ("sends_late", "warning", "p99 197 ms, which spoils TTFT p99 (400 ms)", lambda: starved(0.039, 0.4, 0.197)),
-    ("sends_late", "warning", "p99 101 ms, which spoils TTFT p99 (461 ms)", lambda: starved(0.2, 0.461, 0.101)),
-    ("sends_late", None, "", lambda: hiccups(1)),  # one request among others
-    ("sends_late", "warning", "", lambda: hiccups(2)),
+    ("sends_late", "warning", {"p99_s": 0.209, "spoilt": [{"metric": "TTFT", "percentile": "p99", "value_s": 0.4}, {"metric": "throughput", "missing_share": 0.1812}]}, lambda: starved(0.031, 0.4, 0.209)),
+    ("sends_late", "warning", {"p99_s": 0.197, "spoilt": [{"metric": "TTFT", "percentile": "p99", "value_s": 0.4}, {"metric": "throughput", "missing_share": 0.1547}]}, lambda: starved(0.039, 0.4, 0.197)),
+    ("sends_late", "warning", {"p99_s": 0.101, "spoilt": [{"metric": "TTFT", "percentile": "p99", "value_s": 0.461}]}, lambda: starved(0.2, 0.461, 0.101)),
+    ("sends_late", None, {}, lambda: hiccups(1)),  # one request among others
+    ("sends_late", "warning", {}, lambda: hiccups(2)),
     # Waiting for a slot is no lateness.
-    ("=", None, "", lambda: late(0.03, 3, CAPPED)),
+    ("=", None, {}, lambda: late(0.03, 3, CAPPED)),
     (
         "=cap_held_back", "info",
-        "10 of 400 requests (2%) waited more than 20.0 ms for one of the 60 slots of --max-concurrency, up to 30.0 "
-        "ms. ",
+        {"late": 10, "requests": 400, "share": 0.025, "limit_s": 0.02, "slots": 60, "longest_s": 0.03},
         lambda: late(0.03, 10, CAPPED),
     ),
-    ("cap_held_back", "warning", "", lambda: late(0.03, 60, CAPPED)),
-    ("cap_held_back", None, "", lambda: hiccups(1, CAPPED)),
-    ("cap_held_back", "warning", "", lambda: hiccups(2, CAPPED)),
+    ("cap_held_back", "warning", {}, lambda: late(0.03, 60, CAPPED)),
+    ("cap_held_back", None, {}, lambda: hiccups(1, CAPPED)),
+    ("cap_held_back", "warning", {}, lambda: hiccups(2, CAPPED)),
     # Few requests do not bound a p99.
-    ("few_samples", None, "", lambda: found(rows()[:368])),
+    ("few_samples", None, {}, lambda: found(rows()[:368])),
     (
-        "few_samples", "info", "367 requests do not bound the p99 from above; it is at least 100 ms. ",
+        "few_samples", "info", {"requests": 367, "at_least_s": 0.1},
         lambda: found(rows()[:367]),
     ),
-    ("few_samples", "info", "5 requests do not bound the p99", lambda: found(rows()[:5])),
+    ("few_samples", "info", {"requests": 5}, lambda: found(rows()[:5])),
 ]  # fmt: skip
 
 

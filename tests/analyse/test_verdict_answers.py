@@ -228,224 +228,222 @@ UNSEEN, SEVERAL, FEWER, PROMPTS = (
 CACHE, UNLISTED, HIDDEN = "prefix_cache_helped", "output_unlisted", "tokens_hidden"
 CASES: list[Case] = [
     # Requests that failed; those that an interruption cancelled did not.
-    ("interrupted", "warning", "it did not end (x)", lambda: found(rows(), interrupted="it did not end (x)")),
-    ("=interrupted", "warning", "", stopped),
-    ("=interrupted", "warning", "", lambda: found(rows(phase="warmup"), interrupted="stopped")),
-    (ERRORS, "error", "", lambda: found(spoilt(3, status="cancelled", error="interrupted"))),
+    ("interrupted", "warning", {"why": "it did not end (x)"}, lambda: found(rows(), interrupted="it did not end (x)")),
+    ("=interrupted", "warning", {}, stopped),
+    ("=interrupted", "warning", {}, lambda: found(rows(phase="warmup"), interrupted="stopped")),
+    (ERRORS, "error", {}, lambda: found(spoilt(3, status="cancelled", error="interrupted"))),
     (
         ERRORS, "error",
-        "1 of 400 requests failed (1 error, 0 timeout, 0 cancelled), 1 of the errors after HTTP 200: 1 × HTTP 500",
+        {"failed": 1, "requests": 400, "errors": 1, "timeouts": 0, "cancelled": 0, "after_ok": 1, "messages": [{"count": 1, "text": "HTTP 500"}]},
         lambda: stopped(status="error", error="HTTP 500"),
     ),
     (
         ERRORS, "error",
-        "5 of 400 requests failed (3 error, 1 timeout, 1 cancelled), 3 of the errors after HTTP 200: 3 × "
-        "HTTP 500: \ufffd[31mboom\ufffd; 1 × timeout", lambda: failed("timeout", "cancelled"),
+        {"failed": 5, "requests": 400, "errors": 3, "timeouts": 1, "cancelled": 1, "after_ok": 3, "messages": [{"count": 3, "text": "HTTP 500: �[31mboom�"}, {"count": 1, "text": "timeout"}]}, lambda: failed("timeout", "cancelled"),
     ),
-    (ERRORS, "error", "1 cancelled). ", lambda: found(spoilt(1, status="cancelled"))),
+    (ERRORS, "error", {"failed": 1, "cancelled": 1, "messages": []}, lambda: found(spoilt(1, status="cancelled"))),
     (
         ERRORS, "error",
-        "5 of 400 requests failed (5 error, 0 timeout, 0 cancelled), 2 of the errors after HTTP 200: 3 × HTTP 503",
+        {"failed": 5, "requests": 400, "errors": 5, "timeouts": 0, "cancelled": 0, "after_ok": 2},
         streamed_errors,
     ),
-    (ERRORS, "error", "limits requests; fix", lambda: refused(429)),
-    (ERRORS, "error", "client_max_body_size); fix", lambda: refused(413)),
-    (ERRORS, "error", "a proxy found no engine behind it; fix", lambda: refused(502)),
-    (ERRORS, "error", "!limits requests; fix", lambda: refused(429, others=6)),
-    (ERRORS, "error", "!client_max_body_size); fix", lambda: refused(413, others=6)),
-    (ERRORS, "error", "!a proxy found no engine behind it; fix", lambda: refused(502, others=6)),
+    (ERRORS, "error", {"cause": "the server, or a gateway, limits requests"}, lambda: refused(429)),
+    (ERRORS, "error", {"cause": "a proxy limits the size of requests (nginx: client_max_body_size)"}, lambda: refused(413)),
+    (ERRORS, "error", {"cause": "a proxy found no engine behind it"}, lambda: refused(502)),
+    (ERRORS, "error", {"cause": None}, lambda: refused(429, others=6)),
+    (ERRORS, "error", {"cause": None}, lambda: refused(413, others=6)),
+    (ERRORS, "error", {"cause": None}, lambda: refused(502, others=6)),
     (
-        ERRORS, "error", "cut after 60.0 s of silence, probably a proxy's timeout; fix",
+        ERRORS, "error", {"silent_s": 60},
         lambda: cut_after(60.0, 60.01, 60.02, 60.0),
     ),
-    (ERRORS, "error", "!silence", lambda: cut_after(5.0, 60.0, 33.0, 12.0)),
+    (ERRORS, "error", {"silent_s": None}, lambda: cut_after(5.0, 60.0, 33.0, 12.0)),
     # in the midst of a stream
-    (ERRORS, "error", "!silence", lambda: cut_after(0.01, 0.01, 0.01, 0.01)),
-    (ERRORS, "error", "cut after 1.00 s of silence", lambda: cut_after(1.0, 1.0, 1.0, events=False)),
+    (ERRORS, "error", {"silent_s": None}, lambda: cut_after(0.01, 0.01, 0.01, 0.01)),
+    (ERRORS, "error", {"silent_s": 1}, lambda: cut_after(1.0, 1.0, 1.0, events=False)),
     (
-        f"={ERRORS}", "error", "",
+        f"={ERRORS}", "error", {},
         lambda: found(rows(status="error", error="x", output_tokens=None, token_source=None, **SILENT)),
     ),
-    (SEVERAL, None, "", lambda: found(spoilt(100, status="error", error="x"))),
+    (SEVERAL, None, {}, lambda: found(spoilt(100, status="error", error="x"))),
     # Short, empty and long answers.
-    ("short_outputs", "warning", "2 of 400 answers", lambda: found(spoilt(2, status="short"))),
-    (EMPTY, None, "", lambda: found(spoilt(4, **SILENT))),
-    (EMPTY, "warning", "5 of 400 complete answers carried no output", lambda: found(spoilt(5, **SILENT))),
-    (EMPTY, None, "", lambda: found(spoilt(200, **ONE), natural())),  # a yes, a no
+    ("short_outputs", "warning", {"short": 2, "requests": 400}, lambda: found(spoilt(2, status="short"))),
+    (EMPTY, None, {}, lambda: found(spoilt(4, **SILENT))),
+    (EMPTY, "warning", {"silent": 5, "answers": 400}, lambda: found(spoilt(5, **SILENT))),
+    (EMPTY, None, {}, lambda: found(spoilt(200, **ONE), natural())),  # a yes, a no
     (
-        EMPTY, "warning", "201 of 400 answers ended after one token, though 8 or more were allowed",
+        "empty_answers.one_token", "warning", {"single": 201, "answers": 400, "allowed_tokens": 8},
         lambda: found(spoilt(201, **ONE), natural()),
     ),
-    (EMPTY, None, "", lambda: found(spoilt(201, **ONE), natural(1))),  # as asked
-    (EMPTY, None, "", lambda: found(rows(**ONE), natural(1))),
-    (EMPTY, None, "", lambda: found(rows(output_tokens=2), natural())),
-    (LONGER, None, "", lambda: found(spoilt(4, output_tokens=7))),
-    (LONGER, None, "", lambda: found(rows(output_tokens=5))),  # some count the end of the sequence
+    (EMPTY, None, {}, lambda: found(spoilt(201, **ONE), natural(1))),  # as asked
+    (EMPTY, None, {}, lambda: found(rows(**ONE), natural(1))),
+    (EMPTY, None, {}, lambda: found(rows(output_tokens=2), natural())),
+    (LONGER, None, {}, lambda: found(spoilt(4, output_tokens=7))),
+    (LONGER, None, {}, lambda: found(rows(output_tokens=5))),  # some count the end of the sequence
     (
-        LONGER, "warning", "5 of 400 answers are longer than allowed, by the server's count (median +3)",
+        LONGER, "warning", {"longer": 5, "answers": 400, "excess_tokens": 3},
         lambda: found(spoilt(5, output_tokens=7)),
     ),
-    ("=", None, "", lambda: of_texts(output_tokens=4)),
-    (LONGER, "warning", "", lambda: of_texts(output_tokens=9)),
+    ("=", None, {}, lambda: of_texts(output_tokens=4)),
+    (LONGER, "warning", {}, lambda: of_texts(output_tokens=9)),
     # Answers side by side.
-    ("several_answers", "warning", "each request returns 2 answers", side_by_side),
-    ("several_answers", "info", "each request returns 2 answers", lambda: side_by_side(streams=False)),
-    (LONGER, None, "", side_by_side),
-    (CACHE, None, "", side_by_side),
-    (LONGER, "warning", "", lambda: side_by_side(streams=False, output_tokens=11, tokens=[1, 2, 3, 4])),
-    ("several_answers", None, "", lambda: side_by_side(choices=1)),
-    (LONGER, "warning", "", lambda: side_by_side(choices=1)),
-    (CACHE, "warning", "", lambda: side_by_side(choices=1)),
+    ("several_answers", "warning", {"choices": 2}, side_by_side),
+    ("several_answers.whole", "info", {"choices": 2}, lambda: side_by_side(streams=False)),
+    (LONGER, None, {}, side_by_side),
+    (CACHE, None, {}, side_by_side),
+    (LONGER, "warning", {}, lambda: side_by_side(streams=False, output_tokens=11, tokens=[1, 2, 3, 4])),
+    ("several_answers", None, {}, lambda: side_by_side(choices=1)),
+    (LONGER, "warning", {}, lambda: side_by_side(choices=1)),
+    (CACHE, "warning", {}, lambda: side_by_side(choices=1)),
     # Reasons to end: one reason for all is the server's word for it.
     (
-        REASONS, "info", "answers ended for different reasons: 300 × length, 100 × stop",
+        REASONS, "info", {"reasons": [{"count": 300, "reason": "length"}, {"count": 100, "reason": "stop"}]},
         lambda: found(spoilt(100, finish_reason="stop"), natural()),
     ),
-    (REASONS, "warning", "", lambda: found(spoilt(100, finish_reason="stop"))),
-    (REASONS, "info", "", lambda: found(spoilt(100, finish_reason="\x1b[31m"))),
-    ("=", None, "", lambda: found(rows(finish_reason="stop"))),
-    ("=", None, "", lambda: found(rows(finish_reason="length"))),
-    ("=", None, "", lambda: found(rows(finish_reason=None))),
-    ("=", None, "", lambda: found(spoilt(5, finish_reason=None))),
+    (REASONS, "warning", {}, lambda: found(spoilt(100, finish_reason="stop"))),
+    (REASONS, "info", {}, lambda: found(spoilt(100, finish_reason="\x1b[31m"))),
+    ("=", None, {}, lambda: found(rows(finish_reason="stop"))),
+    ("=", None, {}, lambda: found(rows(finish_reason="length"))),
+    ("=", None, {}, lambda: found(rows(finish_reason=None))),
+    ("=", None, {}, lambda: found(spoilt(5, finish_reason=None))),
     # The same model in other words, another release, another model.
     *(
-        ("=", None, "", lambda named=named: answered(named, listed=LISTED))
+        ("=", None, {}, lambda named=named: answered(named, listed=LISTED))
         for named in (
             "org/tiny", "tiny", "/models/Tiny", "proxy/org/tiny", "org/tiny@main", "tiny-2026-11-22", "t", "t1",
         )
     ),
-    (MODEL, None, "", lambda: answered("org/tiny-2026-11@main", asked="tiny-2026-11")),
-    (MODEL, None, "", lambda: answered("tiny@main", asked="tiny-2026-11")),
-    (MODEL, "info", "", lambda: answered("tiny-2026-05", asked="tiny-2026-11")),
-    (MODEL, "info", "", lambda: answered("tiny@v2", asked="tiny@v1")),
+    (MODEL, None, {}, lambda: answered("org/tiny-2026-11@main", asked="tiny-2026-11")),
+    (MODEL, None, {}, lambda: answered("tiny@main", asked="tiny-2026-11")),
+    (MODEL, "info", {}, lambda: answered("tiny-2026-05", asked="tiny-2026-11")),
+    (MODEL, "info", {}, lambda: answered("tiny@v2", asked="tiny@v1")),
     *(
         (
             MODEL, "info",
-            (f"requests asked for org/tiny, answers name 400 × {named}", "Check whether this is the same model"),
+            {"requested": "org/tiny", "names": [{"count": 400, "name": named}], "unnamed": None},
             lambda named=named, listed=listed: answered(named, listed=listed),
         )
         for named in ("tiny-mini", "tiny-8", "tin", "tiny:70b", "org")
         for listed in (None, [], {"data": {}}, LISTED)
     ),
-    (MODEL, "warning", "A router or a fallback", lambda: answered("small", listed=LISTED)),
+    ("other_model.several", "warning", {}, lambda: answered("small", listed=LISTED)),
     (
-        MODEL, "warning",
-        "requests asked for org/tiny, answers name 400 × org/tiny, 200 × a, 100 × b\ufffd and 1 more",
+        "other_model.several", "warning",
+        {"requested": "org/tiny", "names": [{"count": 400, "name": "org/tiny"}, {"count": 200, "name": "a"}, {"count": 100, "name": "b\ufffd"}], "unnamed": 1},
         lambda: answered("org/tiny", "a", "b\x1b", "c", listed=LISTED),
     ),
-    ("=", None, "", answered),
-    (MODEL, "info", "", lambda: found(rows(), info=CellInfo(load=LOAD, models={"other": 5}))),
-    ("=", None, "", lambda: found(rows(), info=CellInfo(load=LOAD, models=None))),
+    ("=", None, {}, answered),
+    (MODEL, "info", {}, lambda: found(rows(), info=CellInfo(load=LOAD, models={"other": 5}))),
+    ("=", None, {}, lambda: found(rows(), info=CellInfo(load=LOAD, models=None))),
     # Answers that repeat.
-    (TEXTS, "info", "the first 20 different prompts were answered with 18 different texts", lambda: compared(20, 18)),
-    (TEXTS, None, "", lambda: compared(20, 19)),
-    (TEXTS, None, "", lambda: compared(19, 1)),
-    (TEXTS, None, "", lambda: compared(64, 64)),
-    (TEXTS, "info", "the first 60 different prompts were answered with 16 different texts", lambda: compared(60, 16)),
-    (TEXTS, None, "", lambda: compared(None, None)),
-    (RHYTHM, "warning", "200 of 400 answers arrived with the same gaps, to the microsecond", same_rhythm),
-    (RHYTHM, None, "", lambda: same_rhythm(source="imported")),
-    (RHYTHM, None, "", lambda: same_rhythm(199)),
+    (TEXTS, "info", {"prompts": 20, "texts": 18}, lambda: compared(20, 18)),
+    (TEXTS, None, {}, lambda: compared(20, 19)),
+    (TEXTS, None, {}, lambda: compared(19, 1)),
+    (TEXTS, None, {}, lambda: compared(64, 64)),
+    (TEXTS, "info", {"prompts": 60, "texts": 16}, lambda: compared(60, 16)),
+    (TEXTS, None, {}, lambda: compared(None, None)),
+    (RHYTHM, "warning", {"same": 200, "answers": 400}, same_rhythm),
+    (RHYTHM, None, {}, lambda: same_rhythm(source="imported")),
+    (RHYTHM, None, {}, lambda: same_rhythm(199)),
     # an engine alone on its machine is steady
-    ("=", None, "", lambda: same_rhythm(COUNT, jitter_s=2e-5)),
-    (RHYTHM, None, "", lambda: found(rows(19, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
-    (RHYTHM, "warning", "", lambda: found(rows(20, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
-    (RHYTHM, None, "", lambda: found(rows(arrival_s=[5.0, 5.1, 5.2], read=[0, 1, 2], tokens=[1, 2, 3]))),
-    (PROMPTS, None, "", lambda: short_file(COUNT, 50)),
-    (PROMPTS, None, "", lambda: short_file(COUNT, 50, 4)),  # the first, and four more
-    (PROMPTS, "info", "", lambda: short_file(COUNT, 50, 5)),
+    ("=", None, {}, lambda: same_rhythm(COUNT, jitter_s=2e-5)),
+    (RHYTHM, None, {}, lambda: found(rows(19, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
+    (RHYTHM, "warning", {}, lambda: found(rows(20, arrival_s=[5.0, 5.1, 5.2, 5.3]))),
+    (RHYTHM, None, {}, lambda: found(rows(arrival_s=[5.0, 5.1, 5.2], read=[0, 1, 2], tokens=[1, 2, 3]))),
+    (PROMPTS, None, {}, lambda: short_file(COUNT, 50)),
+    (PROMPTS, None, {}, lambda: short_file(COUNT, 50, 4)),  # the first, and four more
+    (PROMPTS, "info", {}, lambda: short_file(COUNT, 50, 5)),
     (
-        PROMPTS, "warning",
-        "300 of 400 prompts had been sent before in the cell, because the file has only 100; "
-        "38% of the cell's input tokens came from the prefix cache for them", lambda: short_file(100, 50),
+        "prompts_repeated.cached", "warning",
+        {"again": 300, "prompts": 400, "file_prompts": 100, "cached_share": 0.375}, lambda: short_file(100, 50),
     ),
     # No cache, none that helped, or a file that is so itself: a reader should know, and it spoils
     # nothing.
     (
         PROMPTS, "info",
-        "300 of 400 prompts had been sent before in the cell, because the file has only 100. ",
+        {"again": 300, "prompts": 400, "file_prompts": 100},
         lambda: short_file(100, None),
     ),
-    (PROMPTS, "info", "", lambda: short_file(100, 1)),
-    (PROMPTS, "info", "!because the file", lambda: short_file(COUNT, 50, 200)),
-    (CACHE, None, "", lambda: short_file(100, 50)),
-    (PROMPTS, None, "", lambda: repeated_turns(odd=True)),
-    (PROMPTS, "info", "199 of 200 prompts had", lambda: repeated_turns(odd=False)),
+    (PROMPTS, "info", {}, lambda: short_file(100, 1)),
+    (PROMPTS, "info", {}, lambda: short_file(COUNT, 50, 200)),
+    (CACHE, None, {}, lambda: short_file(100, 50)),
+    (PROMPTS, None, {}, lambda: repeated_turns(odd=True)),
+    (PROMPTS, "info", {"again": 199, "prompts": 200}, lambda: repeated_turns(odd=False)),
     # Lengths of prompts: of sessions those of the first turns are known, of a data set its own.
-    ("=", None, "", lambda: found(spoilt(4, input_tokens=103))),
-    ("=", None, "", lambda: found(rows(input_tokens=None))),
+    ("=", None, {}, lambda: found(spoilt(4, input_tokens=103))),
+    ("=", None, {}, lambda: found(rows(input_tokens=None))),
     (
-        INPUT, "warning", "5 of 400 prompts are not as long as requested, by the server's count (median +3)",
+        INPUT, "warning", {"other": 5, "prompts": 400, "excess_tokens": 3},
         lambda: found(spoilt(5, input_tokens=103)),
     ),
-    ("=", None, "", lambda: first_turns(100)),
-    (INPUT, "warning", "100 of 100 prompts", lambda: first_turns(103)),
-    (f"={PROMPTS}", "info", "", from_file),
-    (f"={PROMPTS}", "warning", "", lambda: from_file(cached_tokens=100)),
-    ("=", None, "", lambda: laps(2 + COUNT)),
-    ("=", None, "", lambda: laps(2 + 5 * COUNT)),
+    ("=", None, {}, lambda: first_turns(100)),
+    (INPUT, "warning", {"other": 100, "prompts": 100}, lambda: first_turns(103)),
+    (f"={PROMPTS}", "info", {}, from_file),
+    (f"={PROMPTS}", "warning", {}, lambda: from_file(cached_tokens=100)),
+    ("=", None, {}, lambda: laps(2 + COUNT)),
+    ("=", None, {}, lambda: laps(2 + 5 * COUNT)),
     # Help of a prefix cache.
-    ("=", None, "", lambda: cached(1)),
-    ("=", None, "", lambda: cached(2)),  # 1 % of 100
-    ("=", None, "", lambda: cached(2, unknown=1)),  # a share of what is known
-    (f"={CACHE}", "warning", "", lambda: cached(3)),
-    ("=", None, "", lambda: cached(None)),
+    ("=", None, {}, lambda: cached(1)),
+    ("=", None, {}, lambda: cached(2)),  # 1 % of 100
+    ("=", None, {}, lambda: cached(2, unknown=1)),  # a share of what is known
+    (f"={CACHE}", "warning", {}, lambda: cached(3)),
+    ("=", None, {}, lambda: cached(None)),
     # One is the word that every text begins with.
-    (CACHE, "warning", "31% of input tokens came from the prefix cache", lambda: cached(32)),
-    ("=", None, "", lambda: cached(31, prefix=31)),
-    (CACHE, "warning", "", lambda: cached(40, prefix=31)),
-    ("=", None, "", lambda: second_cell(1)),
-    (INPUT, "warning", "", lambda: second_cell(0)),
-    (LONGER, "warning", "", lambda: second_cell(0)),
+    (CACHE, "warning", {"share": 0.31}, lambda: cached(32)),
+    ("=", None, {}, lambda: cached(31, prefix=31)),
+    (CACHE, "warning", {}, lambda: cached(40, prefix=31)),
+    ("=", None, {}, lambda: second_cell(1)),
+    (INPUT, "warning", {}, lambda: second_cell(0)),
+    (LONGER, "warning", {}, lambda: second_cell(0)),
     # Token counts and events.
     (
-        "no_usage", "warning", ("the server reports no usage", "Events can hold several tokens"),
+        "no_usage", "warning", {},
         lambda: found(rows(output_tokens=4, **PIECES)),
     ),
-    ("no_usage", None, "", lambda: found(rows(output_tokens=4, status="timeout", **PIECES))),
-    ("=", None, "", lambda: found(spoilt(4, **PIECES))),
-    ("=no_usage", "warning", "", lambda: found(spoilt(5, **PIECES))),
+    ("no_usage", None, {}, lambda: found(rows(output_tokens=4, status="timeout", **PIECES))),
+    ("=", None, {}, lambda: found(spoilt(4, **PIECES))),
+    ("=no_usage", "warning", {}, lambda: found(spoilt(5, **PIECES))),
     (
-        "no_usage", "warning", "100 of 400 answers have no usage: there, each stream event is counted as one output",
+        "no_usage", "warning", {"without": 100, "answers": 400},
         lambda: found(spoilt(100, **PIECES)),
     ),
-    (SEVERAL, "info", "2.00 tokens per stream event", lambda: found(rows(**TWICE))),
+    (SEVERAL, "info", {"tokens_per_event": 2}, lambda: found(rows(**TWICE))),
     # An end of sequence that is counted too is no token of an event (mlx-lm), nor are 5 % more.
-    ("=", None, "", lambda: found(rows(output_tokens=5, tokens=[1, 2, 3, 5]))),
-    (SEVERAL, None, "", lambda: found(spoilt(20, **TWICE))),  # 80 of 1600
-    (SEVERAL, None, "", lambda: found(spoilt(100, **TWICE))),  # 400 more, of 400
-    (SEVERAL, "info", "", lambda: found(spoilt(101, **TWICE))),
-    (SEVERAL, "info", "2.00 tokens", half_counted),
+    ("=", None, {}, lambda: found(rows(output_tokens=5, tokens=[1, 2, 3, 5]))),
+    (SEVERAL, None, {}, lambda: found(spoilt(20, **TWICE))),  # 80 of 1600
+    (SEVERAL, None, {}, lambda: found(spoilt(100, **TWICE))),  # 400 more, of 400
+    (SEVERAL, "info", {}, lambda: found(spoilt(101, **TWICE))),
+    (SEVERAL, "info", {"tokens_per_event": 2}, half_counted),
     (
-        UNSEEN, "warning", "250 tokens per stream event, by the server's count",
+        UNSEEN, "warning", {"tokens_per_event": 250},
         lambda: found(rows(output_tokens=1000, tokens=[1, 300, 700, 1000]), long(1024)),
     ),
-    (SEVERAL, "info", "", lambda: found(rows(output_tokens=255, tokens=[1, 50, 100, 255]), long(1024))),
-    (UNSEEN, "warning", "", lambda: found(rows(output_tokens=256, tokens=[1, 50, 100, 256]), long(1024))),
+    (SEVERAL, "info", {}, lambda: found(rows(output_tokens=255, tokens=[1, 50, 100, 255]), long(1024))),
+    (UNSEEN, "warning", {}, lambda: found(rows(output_tokens=256, tokens=[1, 50, 100, 256]), long(1024))),
     # Whole answers in one event are no stream that leaves tokens out, and those without events have
     # none.
-    (UNSEEN, None, "", lambda: found(rows(**WHOLE), long(1024))),
-    (SEVERAL, "info", "1000.00 tokens per stream event", lambda: found(rows(**WHOLE), long(1024))),
-    ("=", None, "", lambda: found(spoilt(4, output_tokens=1000, **SILENT), long(1024))),
+    (UNSEEN, None, {}, lambda: found(rows(**WHOLE), long(1024))),
+    (SEVERAL, "info", {"tokens_per_event": 1000}, lambda: found(rows(**WHOLE), long(1024))),
+    ("=", None, {}, lambda: found(spoilt(4, output_tokens=1000, **SILENT), long(1024))),
     (
-        FEWER, "warning", "the server counts 800 output tokens, but 1600 events with output came",
+        FEWER, "warning", {"tokens": 800, "events": 1600},
         lambda: found(rows(output_tokens=2, tokens=[1, 1, 2, 2])),
     ),
-    (FEWER, None, "", lambda: found(rows(output_tokens=3, tokens=[1, 2, 2, 3]))),
-    (FEWER, None, "", lambda: found(spoilt(10, output_tokens=2, tokens=[1, 1, 2, 2]))),
-    ("=", None, "", lambda: mixed(63, 60)),  # 5 % more events
-    (f"={FEWER}", "warning", "", lambda: mixed(64, 60)),
-    ("=", None, "", lambda: mixed(60, 63)),
-    (f"={SEVERAL}", "info", "", lambda: mixed(60, 64)),
+    (FEWER, None, {}, lambda: found(rows(output_tokens=3, tokens=[1, 2, 2, 3]))),
+    (FEWER, None, {}, lambda: found(spoilt(10, output_tokens=2, tokens=[1, 1, 2, 2]))),
+    ("=", None, {}, lambda: mixed(63, 60)),  # 5 % more events
+    (f"={FEWER}", "warning", {}, lambda: mixed(64, 60)),
+    ("=", None, {}, lambda: mixed(60, 63)),
+    (f"={SEVERAL}", "info", {}, lambda: mixed(60, 64)),
     # Odd output that the client noticed.
-    (UNLISTED, "warning", "", lambda: heard({"output_tokens": 3, "tokens": [1, 2, 2, 3]}, unlisted={"queue": 400})),
+    (UNLISTED, "warning", {}, lambda: heard({"output_tokens": 3, "tokens": [1, 2, 2, 3]}, unlisted={"queue": 400})),
     (
-        "=first_event_void", "info", "the first event of 400 of 400 answers was no token",
+        "=first_event_void", "info", {"void": 400, "answers": 400},
         lambda: heard(void_firsts=400),
     ),
-    (f"={UNLISTED}", "info", "specification's: delta.thoughts (3 answers)", lambda: heard(unlisted={"thoughts": 3})),
-    (f"={HIDDEN}", "info", "counts 60 tokens of reasoning that it did not send", lambda: heard(hidden_tokens=60)),
-    (f"={HIDDEN}", "info", "sent 60 tokens of reasoning that its count leaves out", lambda: heard(hidden_tokens=-60)),
+    (f"={UNLISTED}", "info", {"fields": [{"field": "thoughts", "answers": 3}]}, lambda: heard(unlisted={"thoughts": 3})),
+    (f"={HIDDEN}", "info", {"tokens": 60}, lambda: heard(hidden_tokens=60)),
+    (f"={HIDDEN}", "info", {"tokens": 60}, lambda: heard(hidden_tokens=-60)),
 ]  # fmt: skip
 
 

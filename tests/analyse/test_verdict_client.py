@@ -191,126 +191,123 @@ LATE, TOGETHER, UNDER, OVER = (
 BUNCHED, FRESH, RESENT = "arrivals_bunched", "connections_not_kept", "requests_resent"
 CASES: list[Case] = [
     # The client itself.
-    ("=", None, "", lambda: ran(8.9)),
-    ("client_saturated", "warning", "1 client worker took 9.5 s of processor time in 10 s (95%)", lambda: ran(9.5)),
-    ("=", None, "", lambda: ran(9.5, workers=2)),
-    ("client_saturated", "warning", "2 client workers took 19 s", lambda: ran(19, workers=2)),
-    ("=", None, "", lambda: ran(0.95, 0.95)),
-    ("client_saturated", "warning", "", lambda: ran(0.95, 1.0)),
-    ("=", None, "", lambda: ran(None)),
-    ("=", None, "", lambda: ran(9.5, end_s=None)),
-    ("user_clock", "info", "", lambda: found(rows(), clock="user")),
+    ("=", None, {}, lambda: ran(8.9)),
+    ("client_saturated", "warning", {"workers": 1, "cpu_s": 9.5, "duration_s": 10, "share": 0.95}, lambda: ran(9.5)),
+    ("=", None, {}, lambda: ran(9.5, workers=2)),
+    ("client_saturated", "warning", {"workers": 2, "cpu_s": 19}, lambda: ran(19, workers=2)),
+    ("=", None, {}, lambda: ran(0.95, 0.95)),
+    ("client_saturated", "warning", {}, lambda: ran(0.95, 1.0)),
+    ("=", None, {}, lambda: ran(None)),
+    ("=", None, {}, lambda: ran(9.5, end_s=None)),
+    ("user_clock", "info", {}, lambda: found(rows(), clock="user")),
     # Events in one read: two of three that follow another, in a share of the answers.
-    ("=", None, "", lambda: found(rows(read=None))),
-    ("=", None, "", lambda: found(in_one_read(0.1, receive_lag_s=1e-4))),
-    ("=", None, "", lambda: found(in_one_read(0.1, receive_lag_s=0.2))),
-    ("=", None, "", lambda: found(in_one_read(59 / 400, receive_lag_s=0.2))),
-    (f"={LATE}", "info", "", lambda: found(in_one_read(60 / 400, receive_lag_s=0.2))),
-    (f"={LATE}", "info", "", lambda: found(in_one_read(299 / 400, receive_lag_s=0.2))),
-    (f"={LATE}", "warning", "", lambda: found(in_one_read(300 / 400, receive_lag_s=0.2))),
-    (f"={LATE}", "info", "", lambda: found(in_one_read(0.3, receive_lag_s=0.2))),
-    (LATE, "warning", "a receive lag of 200 ms or more", lambda: found(in_one_read(0.9, receive_lag_s=0.2))),
+    ("=", None, {}, lambda: found(rows(read=None))),
+    ("=", None, {}, lambda: found(in_one_read(0.1, receive_lag_s=1e-4))),
+    ("=", None, {}, lambda: found(in_one_read(0.1, receive_lag_s=0.2))),
+    ("=", None, {}, lambda: found(in_one_read(59 / 400, receive_lag_s=0.2))),
+    (f"={LATE}", "info", {}, lambda: found(in_one_read(60 / 400, receive_lag_s=0.2))),
+    (f"={LATE}", "info", {}, lambda: found(in_one_read(299 / 400, receive_lag_s=0.2))),
+    (f"={LATE}", "warning", {}, lambda: found(in_one_read(300 / 400, receive_lag_s=0.2))),
+    (f"={LATE}", "info", {}, lambda: found(in_one_read(0.3, receive_lag_s=0.2))),
+    ("client_read_late.spoilt", "warning", {"lag_s": 0.2}, lambda: found(in_one_read(0.9, receive_lag_s=0.2))),
     (
-        TOGETHER, "info", "60% of stream events came in the same read as the event before, although the client",
+        TOGETHER, "info", {"share": 0.6},
         lambda: found(in_one_read(0.9)),
     ),
     # A stall is judged by the requests that it was of; the others were read at once.
-    (f"={LATE}", "info", "", lambda: found(in_one_read(0.2, stalled=True))),
-    (f"={TOGETHER}", "info", "", lambda: found(in_one_read(0.2, stalled=False))),
+    (f"={LATE}", "info", {}, lambda: found(in_one_read(0.2, stalled=True))),
+    (f"={TOGETHER}", "info", {}, lambda: found(in_one_read(0.2, stalled=False))),
     # From a hundredth of the gaps on: 12 of 1,200. A stall in two answers of many tokens is in no
     # p99.
-    (LATE, "warning", "which spoils ITL p99 (300 ms)", lambda: long_wait(12)),
-    (LATE, None, "", lambda: long_wait(3)),
-    ("=", None, "", lambda: found(rows(receive_lag_s=0.3))),  # nothing came together
-    (LATE, "warning", "which spoils ITL p50 (0 ms), ITL p99 (300 ms)", lambda: starved_tool(source="imported")),
-    (LATE, None, "", starved_tool),  # our own reads are known, and were four
-    ("=", None, "", lambda: found(rows(), source="imported")),
+    ("client_read_late.spoilt", "warning", {"spoilt": [{"metric": "ITL", "percentile": "p99", "value_s": 0.3}]}, lambda: long_wait(12)),
+    (LATE, None, {}, lambda: long_wait(3)),
+    ("=", None, {}, lambda: found(rows(receive_lag_s=0.3))),  # nothing came together
+    ("client_read_late.other_tool", "warning", {"itl_p50_s": 0, "itl_p99_s": 0.3}, lambda: starved_tool(source="imported")),
+    (LATE, None, {}, starved_tool),  # our own reads are known, and were four
+    ("=", None, {}, lambda: found(rows(), source="imported")),
     # Tokens that came with the first make TPOT too small.
     (
         UNDER, "warning",
-        "answers began with 7 tokens at once (median), which TPOT counts as if they had come one by one: each later "
-        "token took 1.67 times TPOT", lambda: began(7, 16),
+        {"tokens": 7, "times": 1.667}, lambda: began(7, 16),
     ),
-    (UNDER, "warning", "", lambda: began(3, 16)),  # 15/13
-    (UNDER, None, "", lambda: began(2, 16)),  # 15/14
-    (UNDER, None, "", lambda: began(7, 16, share=0.4)),
-    (UNDER, None, "", lambda: began(3, 64)),
-    (UNDER, None, "", lambda: began(7, 16, receive_lag_s=0.2)),  # the client's doing
-    (UNDER, None, "", lambda: began(1, 1, share=0.6)),  # one token has no TPOT
-    (UNDER, "warning", "", lambda: began(7, 16, silent=240)),
+    (UNDER, "warning", {}, lambda: began(3, 16)),  # 15/13
+    (UNDER, None, {}, lambda: began(2, 16)),  # 15/14
+    (UNDER, None, {}, lambda: began(7, 16, share=0.4)),
+    (UNDER, None, {}, lambda: began(3, 64)),
+    (UNDER, None, {}, lambda: began(7, 16, receive_lag_s=0.2)),  # the client's doing
+    (UNDER, None, {}, lambda: began(1, 1, share=0.6)),  # one token has no TPOT
+    (UNDER, "warning", {}, lambda: began(7, 16, silent=240)),
     # Several tokens in the first event are known by a running count alone.
-    (UNDER, "warning", "", lambda: running([8, 16, 24, 32])),
-    (UNDER, None, "", lambda: running([8, 16, 24, 32], "final usage")),
-    (UNDER, None, "", lambda: running([1, 11, 21, 32])),
+    (UNDER, "warning", {}, lambda: running([8, 16, 24, 32])),
+    (UNDER, None, {}, lambda: running([8, 16, 24, 32], "final usage")),
+    (UNDER, None, {}, lambda: running([1, 11, 21, 32])),
     # First events that waited for others, as nginx holds 16 KiB of a TLS stream, and Nagle's
     # algorithm two or three.
     (
         OVER, "warning",
-        "answers began with 50 events at once (median): at the pace of the later ones, the first was ready 4.90 s "
-        "earlier", lambda: began(50, 600),
+        {"events": 50, "held_s": 4.9}, lambda: began(50, 600),
     ),
-    (UNDER, None, "", lambda: began(50, 600)),
-    (OVER, "warning", "", lambda: began(2, 64)),  # a gap of 100 ms, and as long a TTFT
-    (OVER, None, "", lambda: began(1, 64)),
-    (OVER, None, "", lambda: began(50, 600, share=0.4)),
-    (OVER, None, "", lambda: began(50, 600, receive_lag_s=0.2)),  # the client's doing
-    (OVER, None, "", lambda: began(2, 64, sent_before_s=1.0)),  # 0.1 s of 1.1 s
+    (UNDER, None, {}, lambda: began(50, 600)),
+    (OVER, "warning", {}, lambda: began(2, 64)),  # a gap of 100 ms, and as long a TTFT
+    (OVER, None, {}, lambda: began(1, 64)),
+    (OVER, None, {}, lambda: began(50, 600, share=0.4)),
+    (OVER, None, {}, lambda: began(50, 600, receive_lag_s=0.2)),  # the client's doing
+    (OVER, None, {}, lambda: began(2, 64, sent_before_s=1.0)),  # 0.1 s of 1.1 s
     # Whole answers.
-    (BUNCHED, "warning", ("arrived whole", "proxy"), whole),
-    (BUNCHED, None, "", lambda: found(rows())),
-    (BUNCHED, "warning", "", lambda: whole(0.9e-5, range(4))),
-    (BUNCHED, None, "", lambda: whole(1.5e-5, range(4))),
+    (BUNCHED, "warning", {}, whole),
+    (BUNCHED, None, {}, lambda: found(rows())),
+    (BUNCHED, "warning", {}, lambda: whole(0.9e-5, range(4))),
+    (BUNCHED, None, {}, lambda: whole(1.5e-5, range(4))),
     # From a tenth of E2E, 5 s less 2.015 s, on it is the client; and only where reads brought
     # several events.
     (
-        BUNCHED, "warning", ("waiting 2.00 s (median) for the client", "!proxy", "starved"),
+        "arrivals_bunched.starved", "warning", {"lag_s": 2},
         lambda: whole(receive_lag_s=2.0),
     ),
-    (BUNCHED, "warning", "starved", lambda: whole(receive_lag_s=0.30)),
-    (BUNCHED, "warning", "proxy", lambda: whole(receive_lag_s=0.29)),
-    (BUNCHED, "warning", "proxy", lambda: whole(read=range(4), receive_lag_s=2.0)),
-    (BUNCHED, "warning", "http://1: half of its answers arrived whole", lambda: fleet(0.1, 0.0)),
-    (BUNCHED, None, "", lambda: fleet(0.1, 2e-5)),
-    (BUNCHED, None, "", lambda: fleet(0.1, None)),
+    ("arrivals_bunched.starved", "warning", {}, lambda: whole(receive_lag_s=0.30)),
+    (BUNCHED, "warning", {}, lambda: whole(receive_lag_s=0.29)),
+    (BUNCHED, "warning", {}, lambda: whole(read=range(4), receive_lag_s=2.0)),
+    (BUNCHED, "warning", {"servers": ["http://1"]}, lambda: fleet(0.1, 0.0)),
+    (BUNCHED, None, {}, lambda: fleet(0.1, 2e-5)),
+    (BUNCHED, None, {}, lambda: fleet(0.1, None)),
     # Connections.
-    ("=", None, "", lambda: connected(199)),
-    (f"={FRESH}", "info", "", lambda: connected(200)),
-    (FRESH, None, "", lambda: connected(9, count=9)),
-    (FRESH, "info", "", lambda: connected(10, count=10)),
-    (FRESH, "info", "", lambda: connected(400)),
+    ("=", None, {}, lambda: connected(199)),
+    (f"={FRESH}", "info", {}, lambda: connected(200)),
+    (FRESH, None, {}, lambda: connected(9, count=9)),
+    (FRESH, "info", {}, lambda: connected(10, count=10)),
+    (FRESH, "info", {}, lambda: connected(400)),
     (
-        FRESH, "warning",
-        "400 of 400 requests needed a new connection, although an earlier one could have served again; sent 100 ms "
-        "(median) after they were due", lambda: connected(400, 0.1),
+        "connections_not_kept.slow", "warning",
+        {"fresh": 400, "requests": 400, "late_s": 0.1}, lambda: connected(400, 0.1),
     ),
     # Connecting is dear from a twentieth of E2E and 5 ms on.
-    (FRESH, "info", "", lambda: connected(400, 0.019)),
-    (FRESH, "warning", "", lambda: connected(400, 0.021)),
-    (FRESH, "info", "", lambda: connected(400, 0.0045, e2e_s=0.04)),
-    (FRESH, "warning", "", lambda: connected(400, 0.0055, e2e_s=0.04)),
-    ("=", None, "", lambda: found(rows(reused_connection=None))),
-    (FRESH, None, "", lambda: found(rows(6, reused_connection=False))),
-    (FRESH, None, "", at_once),
-    (RESENT, None, "", lambda: resent(0)),
-    (RESENT, "info", "", lambda: resent(4)),  # 1 %
-    (RESENT, "warning", "", lambda: resent(5)),
-    (RESENT, "info", "", lambda: resent(4, 100, 100)),  # few
+    (FRESH, "info", {}, lambda: connected(400, 0.019)),
+    (FRESH, "warning", {}, lambda: connected(400, 0.021)),
+    (FRESH, "info", {}, lambda: connected(400, 0.0045, e2e_s=0.04)),
+    (FRESH, "warning", {}, lambda: connected(400, 0.0055, e2e_s=0.04)),
+    ("=", None, {}, lambda: found(rows(reused_connection=None))),
+    (FRESH, None, {}, lambda: found(rows(6, reused_connection=False))),
+    (FRESH, None, {}, at_once),
+    (RESENT, None, {}, lambda: resent(0)),
+    (RESENT, "info", {}, lambda: resent(4)),  # 1 %
+    (RESENT, "warning", {}, lambda: resent(5)),
+    (RESENT, "info", {}, lambda: resent(4, 100, 100)),  # few
     # None of the kept connections served twice.
-    (RESENT, "info", "5 of 400 requests (1.2%) were sent a second time", lambda: resent(5, kept=5)),
-    (RESENT, "warning", "", lambda: resent(5, kept=6)),
+    (RESENT, "info", {"resent": 5, "requests": 400, "share": 0.0125}, lambda: resent(5, kept=5)),
+    (RESENT, "warning", {}, lambda: resent(5, kept=6)),
     # Answers in one piece.
-    ("=not_streamed", "info", "", lambda: in_one_piece(tokens=[4])),
+    ("=not_streamed", "info", {}, lambda: in_one_piece(tokens=[4])),
     (
-        "no_usage", "warning",
-        ("the server reports no usage: there, each answer is counted as one output token", "!Events"),
+        "no_usage.whole", "warning",
+        {},
         lambda: in_one_piece(tokens=[1], output_tokens=1, token_source="pieces"),  # noqa: S106
     ),
     # A first event long before the second.
-    ("first_event_early", "warning", "", lambda: early_first(0.005, 1.0)),
-    ("first_event_early", "warning", "", lambda: early_first(0.005, 0.32)),
-    ("first_event_early", None, "", lambda: early_first(0.005, 0.28)),  # no more than three steps
-    ("first_event_early", None, "", lambda: early_first(0.6, 1.0)),  # the first took longer
-    ("first_event_early", None, "", lambda: early_first(0.005, 1.0, early=COUNT // 2)),
+    ("first_event_early", "warning", {}, lambda: early_first(0.005, 1.0)),
+    ("first_event_early", "warning", {}, lambda: early_first(0.005, 0.32)),
+    ("first_event_early", None, {}, lambda: early_first(0.005, 0.28)),  # no more than three steps
+    ("first_event_early", None, {}, lambda: early_first(0.6, 1.0)),  # the first took longer
+    ("first_event_early", None, {}, lambda: early_first(0.005, 1.0, early=COUNT // 2)),
 ]  # fmt: skip
 
 
@@ -392,22 +389,18 @@ def test_tokens_that_were_made_before_the_first_event(
 
 @pytest.mark.parametrize("seed", range(5))
 def test_answers_that_are_collected_and_replayed(seed: int) -> None:
-    kind, words = (
-        "answers_collected",
-        "of TTFT grows with the length of the answer at equal prompts (",
-    )
-    check((kind, "warning", words, lambda: collected(seed)))
-    check((kind, "warning", "", lambda: collected(seed, by_prompt=0.0005)))
-    check((kind, "warning", "", lambda: collected(seed, by_prompt=0.0002, tied=True)))
-    check(
-        (kind, "warning", "", lambda: collected(seed, equal=True))
-    )  # the warm-up's answers of a loop are cut
+    kind = "answers_collected"
+    check((kind, "warning", {}, lambda: collected(seed)))
+    check((kind, "warning", {}, lambda: collected(seed, by_prompt=0.0005)))
+    check((kind, "warning", {}, lambda: collected(seed, by_prompt=0.0002, tied=True)))
+    # The warm-up's answers of a loop are cut.
+    check((kind, "warning", {}, lambda: collected(seed, equal=True)))
     # A prompt's length may be what counts, and go with the answer's; what is even may be an engine;
     # and a pace that varies is one.
-    check((kind, None, "", lambda: collected(seed, by_answer=0, by_prompt=0.001, tied=True)))
-    check((kind, None, "", lambda: collected(seed, by_answer=0, paced=0.0)))
-    check((kind, None, "", lambda: collected(seed, by_answer=0, equal=True, paced=0.0)))
-    check((kind, None, "", lambda: collected(seed, paced=0.4)))
+    check((kind, None, {}, lambda: collected(seed, by_answer=0, by_prompt=0.001, tied=True)))
+    check((kind, None, {}, lambda: collected(seed, by_answer=0, paced=0.0)))
+    check((kind, None, {}, lambda: collected(seed, by_answer=0, equal=True, paced=0.0)))
+    check((kind, None, {}, lambda: collected(seed, paced=0.4)))
 
 
 def test_first_tokens_that_queue_while_a_loop_fills_are_no_replay() -> None:

@@ -87,24 +87,24 @@ FAULT = (
 )  # a warning names the trouble, not the ordinary
 CAP = ("1234 MHz", "of 100 readings", "power cap", "!cooling")
 CASES: list[Case] = [
-    (HELD, "warning", FAULT, lambda: throttled(thermal=0.05)),
-    (HELD, "warning", FAULT, lambda: throttled(hardware_slowdown=0.02, power_cap=0.9)),
-    (HELD, None, "", lambda: throttled(60, power_brake=1 / 60)),  # one reading
-    (HELD, "warning", "of 60 readings", lambda: throttled(60, power_brake=2 / 60)),
-    (HELD, None, "", lambda: throttled(2, thermal=0.5)),
-    (HELD, None, "", lambda: throttled(1000, thermal=0.019)),  # 19 of them
-    (HELD, "warning", FAULT, lambda: throttled(thermal=0.5, hardware_slowdown=0.001)),
-    (HELD, "info", CAP, lambda: throttled(power_cap=0.4)),
-    (HELD, "info", CAP, lambda: throttled(power_cap=0.4, thermal=0.01)),
-    (HELD, "info", CAP, lambda: throttled(power_cap=0.1)),
-    (HELD, None, "", lambda: throttled(power_cap=0.09)),
-    (HELD, None, "", lambda: throttled(application_clocks=1.0)),
-    (HELD, None, "", throttled),
+    (HELD, "warning", {"readings": 100, "clock_mhz": 1234}, lambda: throttled(thermal=0.05)),
+    (HELD, "warning", {"readings": 100, "clock_mhz": 1234}, lambda: throttled(hardware_slowdown=0.02, power_cap=0.9)),
+    (HELD, None, {}, lambda: throttled(60, power_brake=1 / 60)),  # one reading
+    (HELD, "warning", {"readings": 60}, lambda: throttled(60, power_brake=2 / 60)),
+    (HELD, None, {}, lambda: throttled(2, thermal=0.5)),
+    (HELD, None, {}, lambda: throttled(1000, thermal=0.019)),  # 19 of them
+    (HELD, "warning", {"readings": 100, "clock_mhz": 1234}, lambda: throttled(thermal=0.5, hardware_slowdown=0.001)),
+    ("gpu_throttled.power_cap", "info", {"readings": 100, "clock_mhz": 1234}, lambda: throttled(power_cap=0.4)),
+    ("gpu_throttled.power_cap", "info", {"readings": 100, "clock_mhz": 1234}, lambda: throttled(power_cap=0.4, thermal=0.01)),
+    ("gpu_throttled.power_cap", "info", {"readings": 100, "clock_mhz": 1234}, lambda: throttled(power_cap=0.1)),
+    (HELD, None, {}, lambda: throttled(power_cap=0.09)),
+    (HELD, None, {}, lambda: throttled(application_clocks=1.0)),
+    (HELD, None, {}, throttled),
     (
-        HELD, "warning", "GPU clocks were held down: thermal in 50% of 50 readings. ",
+        HELD, "warning", {"reasons": [{"reason": "thermal", "share": 0.5}], "readings": 50},
         lambda: throttled(50, None, thermal=0.5),
     ),
-    (HELD, None, "", lambda: found(rows(), gpus=None)),
+    (HELD, None, {}, lambda: found(rows(), gpus=None)),
 ]  # fmt: skip
 
 

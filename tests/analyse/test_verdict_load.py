@@ -117,66 +117,66 @@ POISSON, LOOP, BURST = Load("rate", 100.0), Load("concurrency", 60), Load("burst
 SLOW, CHANCE, LEAKED = "rate_not_reached", "rate_by_chance", "warmup_leaked"
 STILL = "were still under way when the first measured one was sent"
 CASES: list[Case] = [
-    (SLOW, None, "", lambda: stretched(1.04)),
-    (SLOW, "warning", "106 were planned (94%). ", lambda: stretched(1.06)),
-    (SLOW, "warning", "100 requests/s were sent, 125 were planned (80%). ", lambda: stretched(1.25)),
-    (SLOW, None, "", lambda: stretched(1.25, LOOP)),
+    (SLOW, None, {}, lambda: stretched(1.04)),
+    (SLOW, "warning", {"planned_per_s": 106, "share": 0.9434}, lambda: stretched(1.06)),
+    (SLOW, "warning", {"sent_per_s": 100, "planned_per_s": 125, "share": 0.8}, lambda: stretched(1.25)),
+    (SLOW, None, {}, lambda: stretched(1.25, LOOP)),
     # that is told
-    (SLOW, None, "", lambda: stretched(1.25, Load("rate", 100.0, max_concurrency=60))),
-    (SLOW, None, "", lambda: stretched(1.25, count=19)),
-    (SLOW, "warning", "", lambda: stretched(1.25, count=20)),
-    (SLOW, None, "", late_end),
-    (CHANCE, None, "", lambda: drawn(100, POISSON)),
+    (SLOW, None, {}, lambda: stretched(1.25, Load("rate", 100.0, max_concurrency=60))),
+    (SLOW, None, {}, lambda: stretched(1.25, count=19)),
+    (SLOW, "warning", {}, lambda: stretched(1.25, count=20)),
+    (SLOW, None, {}, late_end),
+    (CHANCE, None, {}, lambda: drawn(100, POISSON)),
     (
-        CHANCE, "info", ("the 200 random arrivals of this cell came to 12", " requests/s, 100 were requested. "),
+        CHANCE, "info", {"requests": 200, "drawn_per_s": 122.0, "requested_per_s": 100},
         lambda: drawn(128, POISSON),
     ),
     # Even gaps are never off by chance, a trace's are its own, and few say nothing.
-    (CHANCE, None, "", lambda: drawn(128, LOAD)),
-    (CHANCE, None, "", lambda: drawn(128, Load("rate", 100.0, "trace"))),
-    (CHANCE, None, "", lambda: drawn(128, Load("rate", 100.0, profile=((1, 200, 4),)))),
+    (CHANCE, None, {}, lambda: drawn(128, LOAD)),
+    (CHANCE, None, {}, lambda: drawn(128, Load("rate", 100.0, "trace"))),
+    (CHANCE, None, {}, lambda: drawn(128, Load("rate", 100.0, profile=((1, 200, 4),)))),
     # 50 of them begin in a second
-    (CHANCE, None, "", lambda: drawn(100, Load("rate", 50.0), turns=2)),
-    (CHANCE, None, "", lambda: drawn(200, POISSON, 19)),
-    (CHANCE, "info", "", lambda: drawn(200, POISSON, 20)),
+    (CHANCE, None, {}, lambda: drawn(100, Load("rate", 50.0), turns=2)),
+    (CHANCE, None, {}, lambda: drawn(200, POISSON, 19)),
+    (CHANCE, "info", {}, lambda: drawn(200, POISSON, 20)),
     # 100 requests/s came: of 90 that is 11 % more, of 111 9.9 % less.
     (
-        CHANCE, "info", "the 400 random arrivals of this cell came to 100 requests/s, 90 were requested",
+        CHANCE, "info", {"requests": 400, "drawn_per_s": 100, "requested_per_s": 90},
         lambda: found(rows(), plan_of(Load("rate", 90))),
     ),
-    (CHANCE, None, "", lambda: found(rows(), plan_of(Load("rate", 91)))),
-    (CHANCE, None, "", lambda: found(rows(), plan_of(Load("rate", 111)))),
+    (CHANCE, None, {}, lambda: found(rows(), plan_of(Load("rate", 91)))),
+    (CHANCE, None, {}, lambda: found(rows(), plan_of(Load("rate", 111)))),
     (
-        CHANCE, "info", "the 400 random arrivals of this cell came to 100 requests/s, 112 were requested",
+        CHANCE, "info", {"requests": 400, "drawn_per_s": 100, "requested_per_s": 112},
         lambda: found(rows(), plan_of(Load("rate", 112))),
     ),
     # 41 requests are under way at any time: twice as many, and four.
-    (LEAKED, None, "", lambda: handed_over(LOAD, 86)),
+    (LEAKED, None, {}, lambda: handed_over(LOAD, 86)),
     (
-        LEAKED, "warning", (f"87 warm-up requests {STILL}", "up to 86 would be normal"),
+        LEAKED, "warning", {"under_way": 87, "usual": 86},
         lambda: handed_over(POISSON, 87),
     ),
-    (LEAKED, None, "", lambda: handed_over(LOOP, 60)),
-    (LEAKED, "warning", (f"61 warm-up requests {STILL}", "up to 60 would be normal"), lambda: handed_over(LOOP, 61)),
-    (LEAKED, None, "", lambda: handed_over(BURST, 0)),
-    (LEAKED, "warning", (f"1 warm-up requests {STILL}", "there should be none"), lambda: handed_over(BURST, 1)),
-    ("warmup_failed", None, "", lambda: warmed(4)),
-    ("warmup_failed", "warning", "5 of 8 warm-up requests failed", lambda: warmed(5)),
-    ("warmup_failed", "warning", "8 of 8 warm-up requests failed", lambda: warmed(8)),
-    ("ends_late", None, "", lambda: held(0.015)),
-    ("ends_late", "warning", "", lambda: held(0.03)),
+    (LEAKED, None, {}, lambda: handed_over(LOOP, 60)),
+    (LEAKED, "warning", {"under_way": 61, "usual": 60}, lambda: handed_over(LOOP, 61)),
+    (LEAKED, None, {}, lambda: handed_over(BURST, 0)),
+    (LEAKED, "warning", {"under_way": 1}, lambda: handed_over(BURST, 1)),
+    ("warmup_failed", None, {}, lambda: warmed(4)),
+    ("warmup_failed", "warning", {"failed": 5, "requests": 8}, lambda: warmed(5)),
+    ("warmup_failed", "warning", {"failed": 8, "requests": 8}, lambda: warmed(8)),
+    ("ends_late", None, {}, lambda: held(0.015)),
+    ("ends_late", "warning", {}, lambda: held(0.03)),
     (
-        "ends_late", "warning", "answers ended 1.00 s (mean) after their last output, 71% of all their time",
+        "ends_late", "warning", {"held_s": 1, "share": 0.7143},
         lambda: held(1.0),
     ),
-    ("ends_late", None, "", lambda: held(1.0, endpoint="offline")),
-    ("=", None, "", lambda: shared(0.6, 0.4)),
-    ("=", None, "", lambda: shared(0.62, 0.38)),
-    ("=fleet_imbalance", "info", "", lambda: shared(0.625, 0.375)),
-    ("=", None, "", lambda: shared(1.0)),
-    ("=", None, "", lambda: shared(None, None)),
+    ("ends_late", None, {}, lambda: held(1.0, endpoint="offline")),
+    ("=", None, {}, lambda: shared(0.6, 0.4)),
+    ("=", None, {}, lambda: shared(0.62, 0.38)),
+    ("=fleet_imbalance", "info", {}, lambda: shared(0.625, 0.375)),
+    ("=", None, {}, lambda: shared(1.0)),
+    ("=", None, {}, lambda: shared(None, None)),
     (
-        "fleet_imbalance", "info", "http://1 gave 80% of the output tokens, 1.60 times an equal share",
+        "fleet_imbalance", "info", {"url": "http://1", "share": 0.8, "times": 1.6},
         lambda: shared(0.2, 0.8),
     ),
 ]  # fmt: skip
@@ -677,24 +677,24 @@ def two_kinds(
 
 
 CHOSEN: list[Case] = [
-    ("kinds_mixed", "error", ("20 of 60 answers began after 2", "a cache, canned text"), two_kinds),
-    ("kinds_mixed", "error", "10 of 60", lambda: two_kinds(every=6)),
+    ("kinds_mixed.others", "error", {"fast": 20, "answers": 60}, two_kinds),
+    ("kinds_mixed.others", "error", {"fast": 10, "answers": 60}, lambda: two_kinds(every=6)),
     (
         "kinds_mixed",
         "warning",
-        ("Several machines", "of 60 answers"),
+        {"answers": 60},
         lambda: two_kinds(2.0, every=2),
     ),
-    ("kinds_mixed", None, "", lambda: two_kinds(1.3)),
+    ("kinds_mixed", None, {}, lambda: two_kinds(1.3)),
     (
         "kinds_mixed",
         None,
-        "",
+        {},
         lambda: two_kinds(ttft=False),
     ),  # one of several prompts held up the others' decoding
-    ("kinds_mixed", None, "", lambda: two_kinds(asked=20)),  # short prompts may be decoded faster
-    ("kinds_mixed", None, "", lambda: two_kinds(in_turn=False)),  # the server's state changed
-    ("kinds_mixed", None, "", lambda: two_kinds(count=24)),
+    ("kinds_mixed", None, {}, lambda: two_kinds(asked=20)),  # short prompts may be decoded faster
+    ("kinds_mixed", None, {}, lambda: two_kinds(in_turn=False)),  # the server's state changed
+    ("kinds_mixed", None, {}, lambda: two_kinds(count=24)),
 ]
 
 

@@ -361,49 +361,49 @@ RESTARTED, ROUTED, LATE, CACHE, DIFFER = (
     "transfers_differ",
 )
 CASES: list[Case] = [
-    ("=", None, "", with_server),
-    (RESTARTED, "error", "an engine restarted 2 times during the cell", lambda: with_server(2)),
-    (RESTARTED, "error", "an engine restarted 1 time during the cell", lambda: with_server(1)),
+    ("=", None, {}, with_server),
+    (RESTARTED, "error", {"restarts": 2}, lambda: with_server(2)),
+    (RESTARTED, "error", {"restarts": 1}, lambda: with_server(1)),
     (
-        ROUTED, "info", "several engines answered /metrics in turn: a router spreads the requests",
+        ROUTED, "info", {"addresses": None},
         lambda: with_server(in_turns=1),
     ),
-    (ROUTED, "info", "in turn at 2 of the addresses", lambda: with_server(in_turns=2)),
-    (LATE, None, "", lambda: with_server(write_late_s=1e-6)),
-    (LATE, "warning", "500 ms after they were due", lambda: with_server(write_late_s=0.5)),
-    ("=", None, "", lambda: with_server(preemptions=0)),
-    ("preemptions", "info", "the engine preempted requests 29 times. ", lambda: with_server(preemptions=29)),
+    (ROUTED, "info", {"addresses": 2}, lambda: with_server(in_turns=2)),
+    (LATE, None, {}, lambda: with_server(write_late_s=1e-6)),
+    (LATE, "warning", {"late_s": 0.5}, lambda: with_server(write_late_s=0.5)),
+    ("=", None, {}, lambda: with_server(preemptions=0)),
+    ("preemptions", "info", {"preemptions": 29}, lambda: with_server(preemptions=29)),
     (
-        "preemptions", "info", "the engine preempted requests 3 times, with up to 99% of its KV cache in use",
+        "preemptions", "info", {"preemptions": 3, "kv_usage_share": 0.987},
         lambda: with_server(preemptions=3, kv_usage=Level(0.5, 0.987)),
     ),
-    ("=", None, "", lambda: handed_over(transfers=400, transfers_failed=0)),
-    ("=", None, "", handed_over),
-    ("=", None, "", lambda: handed_over(has_pools=False, transferred_tokens=0)),
-    ("=", None, "", lambda: handed_over(transferred_tokens=96 * 400)),
+    ("=", None, {}, lambda: handed_over(transfers=400, transfers_failed=0)),
+    ("=", None, {}, handed_over),
+    ("=", None, {}, lambda: handed_over(has_pools=False, transferred_tokens=0)),
+    ("=", None, {}, lambda: handed_over(transferred_tokens=96 * 400)),
     (
-        DIFFER, "warning", "KV caches of 399 requests were handed from prefill to decode workers, and 400 were",
+        DIFFER, "warning", {"handed_over": 399, "unit": "requests", "answered": 400},
         lambda: handed_over(transfers=399),
     ),
-    (DIFFER, "warning", "KV caches of 0 prompt tokens", lambda: handed_over(transferred_tokens=0)),
-    (DIFFER, "warning", "3 transfers of KV caches failed", lambda: handed_over(transfers=400, transfers_failed=3)),
+    (DIFFER, "warning", {"handed_over": 0, "unit": "prompt tokens"}, lambda: handed_over(transferred_tokens=0)),
+    ("transfers_differ.failed", "warning", {"failed": 3}, lambda: handed_over(transfers=400, transfers_failed=3)),
     # The server's counters tell of its prefix cache where usage does not, and usage is believed
     # before them.
-    ("=", None, "", lambda: cached(400 + 400)),
+    ("=", None, {}, lambda: cached(400 + 400)),
     (
-        CACHE, "warning",
-        "50% of input tokens came from the prefix cache beyond what the plan shares, by the server's counters",
+        "prefix_cache_helped.counters", "warning",
+        {"share": 0.5},
         lambda: cached(400 + 20_000),
     ),
-    ("=", None, "", lambda: cached(400 + 20_000, has_pools=True)),  # both look for a prompt
+    ("=", None, {}, lambda: cached(400 + 20_000, has_pools=True)),  # both look for a prompt
     # a template
-    ("=", None, "", lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),
-    ("=", None, "", lambda: cached(51 * 400, plan=shared_prefix())),
-    ("=", None, "", lambda: cached(20_000, None)),
-    ("=", None, "", lambda: cached(20_000, 0)),
-    ("=", None, "", lambda: cached(None)),
-    ("=", None, "", lambda: cached(0)),
-    ("=", None, "", lambda: cached(20_000, usage=0)),  # others may use the server too
+    ("=", None, {}, lambda: cached(8 * 400, target=msgspec.structs.replace(TARGET, overhead_tokens=8))),
+    ("=", None, {}, lambda: cached(51 * 400, plan=shared_prefix())),
+    ("=", None, {}, lambda: cached(20_000, None)),
+    ("=", None, {}, lambda: cached(20_000, 0)),
+    ("=", None, {}, lambda: cached(None)),
+    ("=", None, {}, lambda: cached(0)),
+    ("=", None, {}, lambda: cached(20_000, usage=0)),  # others may use the server too
 ]  # fmt: skip
 
 

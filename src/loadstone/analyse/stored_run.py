@@ -36,27 +36,23 @@ def read_run(folder: Path) -> StoredRun:
     there are no records. Else the summary is made again, of the records: another version may have
     defined its numbers otherwise.
     """
-    from loadstone.analyse.summary import complete, doubt, measured_summary
+    from loadstone.analyse.summary import add_limits, late_findings, measured_summary
 
     info = run_folder.read_info(folder)
     has_records = (folder / "records.parquet").exists()
-    is_stored = (folder / "summary.json").exists()
-    if not is_stored or (has_records and info.loadstone != __version__):
-        summary = measured_summary(folder, info)
-        facts = complete(summary, info)
-        return StoredRun(folder=folder, info=info, summary=summary, facts=facts)
     changed = run_folder.find_changed(folder, info.marks)
-    if has_records and changed:
-        summary = measured_summary(folder, info)
-    elif imported_run.is_summary_only(folder, info):
-        summary = imported_run.read(folder, info)
-    else:
-        summary = summaries.read(folder)
-    doubt(changed, summary.cells)
+    is_stored = (folder / "summary.json").exists()
+    if not is_stored or (has_records and (changed or info.loadstone != __version__)):
+        summary, facts = measured_summary(folder, info)
+        return StoredRun(folder=folder, info=info, summary=summary, facts=facts)
+    only_stated = imported_run.is_summary_only(folder, info)
+    summary = imported_run.read(folder, info) if only_stated else summaries.read(folder)
     if has_records or any(cell.roofline is not None for cell in summary.cells):
-        for cell in summary.cells:
-            cell.verdict = judge(cell.verdict.findings)
         facts = run_facts(info, summary)
     else:
-        facts = complete(summary, info)
+        facts = add_limits(summary, info)
+    for cell in summary.cells:
+        findings = list(late_findings(cell, info, changed))
+        if findings:
+            cell.verdict = judge([*cell.verdict.findings, *findings])
     return StoredRun(folder=folder, info=info, summary=summary, facts=facts)

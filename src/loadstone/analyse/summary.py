@@ -74,15 +74,16 @@ def summary_of(folder: Path, dialect: str | None = None) -> Summary:
     info = run_folder.read_info(folder)
     if imported_run.is_summary_only(folder, info):
         summary = imported_run.read(folder, info)
-    else:
-        summary = measured_summary(folder, info, dialect)
-    complete(summary, info)
-    return summary
+        add_limits(summary, info)
+        return summary
+    return measured_summary(folder, info, dialect)[0]
 
 
-def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) -> Summary:
-    """Make the summary of a run's records: all but what complete() adds. Raises InputError where
-    they are missing."""
+def measured_summary(
+    folder: Path, info: RunInfo, dialect: str | None = None
+) -> tuple[Summary, RunFacts]:
+    """Make the summary of a run's records, and collect the facts of the run. Raises InputError
+    where records are missing."""
     plan = run_folder.read_plan(folder)
     if len(info.cells) != len(plan.cells):
         raise InputError(
@@ -97,32 +98,32 @@ def measured_summary(folder: Path, info: RunInfo, dialect: str | None = None) ->
     begun = [summary is not None for summary in summaries]
     cells = {number: cell for number, cell in enumerate(summaries) if cell is not None}
     grade_cells(folder, info, plan, cells)
-    doubt(run_folder.find_changed(folder, info.marks), cells.values())
-    return run_summary(folder, info, list(cells.values()), run_findings(info, plan, begun))
+    summary = run_summary(folder, info, list(cells.values()), run_findings(info, plan, begun))
+    facts = add_limits(summary, info)
+    changed = run_folder.find_changed(folder, info.marks)
+    for cell in summary.cells:
+        cell.verdict = judge([*cell.verdict.findings, *late_findings(cell, info, changed)])
+    return summary, facts
 
 
-def doubt(changed: Sequence[str], cells: Iterable[CellSummary]) -> None:
-    """Add findings where a cell's records are among the `changed` files, or its times are
-    impossible."""
-    altered = "records.parquet" in changed
-    for cell in cells:
-        if not cell.verdict.has("records_altered", "times_impossible"):
-            doubts = record_findings(altered=altered, impossible=cell.is_impossible)
-            cell.verdict.findings.extend(doubts)
-
-
-def complete(summary: Summary, info: RunInfo) -> RunFacts:
-    """Add to each cell what the hardware allows, where the catalogue knows it, then judge the cell
-    by all of its findings; return the facts of the run.
-    """
+def add_limits(summary: Summary, info: RunInfo) -> RunFacts:
+    """Add to each cell what the hardware allows, where the catalogue knows it; return the facts of
+    the run."""
     facts = run_facts(info, summary)
     for cell in summary.cells:
         cell.pools = [_measure_pool(pool, cell) for pool in facts.pools]
         cell.roofline = None if facts.pools else roofline_of(info, facts, cell)
-        if not cell.verdict.has("beyond_hardware"):
-            cell.verdict.findings.extend(beyond_hardware(cell.roofline, info.source))
-        cell.verdict = judge(cell.verdict.findings)
     return facts
+
+
+def late_findings(cell: CellSummary, info: RunInfo, changed: Sequence[str]) -> Iterator[Finding]:
+    """Find what a cell's whole summary tells, as far as it has no such findings: records that are
+    among the `changed` files, times and speeds that cannot be."""
+    if not cell.verdict.has("records_altered", "times_impossible"):
+        altered = "records.parquet" in changed
+        yield from record_findings(altered=altered, impossible=cell.is_impossible)
+    if not cell.verdict.has("beyond_hardware"):
+        yield from beyond_hardware(cell.roofline, info.source)
 
 
 def run_summary(
