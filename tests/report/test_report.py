@@ -35,7 +35,7 @@ from loadstone.report.write import report
 from report_folders import Json, cell, length, points, record, run, stat
 from test_import import VLLM
 
-SPOILT: Json = {"trusted": False, "findings": []}
+SPOILT: Json = {"trusted": False, "findings": [{"kind": "short_outputs"}]}
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror="document.title=1">\x1b]0;owned\x07=cmd()|`x`'
 
 

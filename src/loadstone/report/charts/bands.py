@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
-from typing import Any
 
 import altair as alt
 
 from loadstone.analyse.trend import ChangePoint, TrendSeries
+from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.charts.captions import CROSSED, unit_of
-from loadstone.report.charts.layers import bounds, cross_out, warning
+from loadstone.report.charts.layers import bounds, cross_out, quantiles, warning
 from loadstone.report.charts.theme import (
     BLUE,
     GREY,
@@ -43,26 +42,7 @@ FAR = 10
 def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     """Draw p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
     unit, scale = unit_of(measure, frame.points)
-    rows: list[Row] = []
-    for point in frame.points:
-        stat, load = measure.stat(point), frame.x(point)
-        if (
-            stat is None
-            or load is None
-            or stat.which != "median"
-            or stat.p90 is None
-            or stat.p99 is None
-        ):
-            continue
-        row: Row = {
-            "x": load,
-            "n": stat.n,
-            "p50": stat.value * scale,
-            "p90": stat.p90 * scale,
-            "p99": stat.p99 * scale,
-        }
-        p99 = {"low": stat.p99_low, "high": stat.p99_high}
-        rows.append(row | {name: bound * scale for name, bound in p99.items() if bound is not None})
+    rows = [row for point in frame.points for row in _spread_row(frame, measure, point, scale)]
     if len(rows) < 2:
         return None
     rows.sort(key=lambda row: row["x"])
@@ -107,6 +87,16 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     )
 
 
+def _spread_row(frame: Frame, measure: Measure, point: CellPoint, scale: float) -> Iterator[Row]:
+    """Yield the row of a point whose percentiles are known."""
+    stat, x = measure.stat(point), frame.x(point)
+    percentiles = quantiles(stat, scale)
+    if stat is not None and x is not None and percentiles:
+        ends = {"low": stat.p99_low, "high": stat.p99_high}
+        bars = {name: bound * scale for name, bound in ends.items() if bound is not None}
+        yield {"x": x, "n": stat.n} | percentiles | bars
+
+
 def pair_predictions(
     points: Sequence[CellPoint],
 ) -> Iterator[tuple[list[CellPoint], list[CellPoint]]]:
@@ -116,30 +106,28 @@ def pair_predictions(
     Of several settings each is laid under what was measured with it, and where nobody said with
     which.
     """
-    groups: dict[Any, tuple[list[CellPoint], list[CellPoint]]] = defaultdict(lambda: ([], []))
-    for point in points:
-        key = (
-            point.setup.architecture or point.setup.model,
-            point.setup.engine,
-            point.setup.gpu,
-            point.setup.gpus,
-            point.setup.parallel,
-            point.kind,
-            point.demand.prefix,
-            point.demand.near_input,
-            point.demand.near_output,
+    groups = by_key((_predictable(point), point) for point in points)
+    for group in groups.values():
+        simulated = by_key(
+            (point.setup.settings, point) for point in group if point.setup.source == "simulated"
         )
-        groups[key][0 if point.setup.source == "simulated" else 1].append(point)
-    for simulated, observed in groups.values():
-        for settings in dict.fromkeys(point.setup.settings for point in simulated):
-            predicted = [point for point in simulated if point.setup.settings == settings]
-            alike = [
+        for settings, predicted in simulated.items():
+            observed = [
                 point
-                for point in observed
-                if not settings or point.setup.settings in ("", settings)
+                for point in group
+                if point.setup.source != "simulated"
+                and (not settings or point.setup.settings in ("", settings))
             ]
-            if alike:
-                yield predicted, alike
+            if observed:
+                yield predicted, observed
+
+
+def _predictable(point: CellPoint) -> tuple[object, ...]:
+    """Make a key that is equal for what a prediction is of."""
+    setup, demand = point.setup, point.demand
+    deployed = setup.architecture or setup.model, setup.engine, setup.gpu, setup.gpus
+    work = point.kind, demand.prefix, demand.near_input, demand.near_output
+    return *deployed, setup.parallel, *work
 
 
 def draw_prediction(
@@ -149,61 +137,51 @@ def draw_prediction(
     is known."""
     simulated, measured = pair
     unit, scale = unit_of(measure, [*simulated, *measured])
-    lines, dots = _rows(simulated, measure, scale), _rows(measured, measure, scale)
-    if not lines or not dots:
+    predicted, dots = _rows(simulated, measure, scale), _rows(measured, measure, scale)
+    if not predicted or not dots:
         return None
-    x = load_axis(load_title(simulated[0]), sorted({row["x"] for row in (*lines, *dots)}))
+    x = load_axis(load_title(simulated[0]), sorted({row["x"] for row in (*predicted, *dots)}))
     title = f"{measure.name} ({unit})"
-    light: list[Row] = [
-        {"x": point.load, "y": value * scale, "what": "roofline"}
-        for point in sorted(simulated, key=lambda each: each.load)
-        if (
-            value := {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}.get(measure.key)
-        )
-        is not None
-    ]
-    log = wide([row["y"] for row in (*lines, *dots, *light)], FAR)
-    for row in (*lines, *dots) if log else ():
+    light = _light_rows(simulated, measure, scale)
+    heights = [row["y"] for row in (*predicted, *dots)]
+    log = wide([*heights, *(row["y"] for row in light)], FAR)
+    for row in (*predicted, *dots) if log else ():
         if row.get("low") == 0:  # nowhere on that axis
-            row["low"] = min(each["y"] for each in (*lines, *dots)) / 2
+            row["low"] = min(heights) / 2
     y_scale = alt.Scale(type="log", nice=False, padding=8) if log else alt.Scale()
     y, low = (alt.Y(f"{column}:Q", title=title, scale=y_scale) for column in ("y", "low"))
     shown = {"simulated": GREY, "measured": INK} | ({"roofline": GREY} if light else {})
     colour = colour_by("what", list(shown), list(shown.values()))
-    dashes = alt.StrokeDash(
-        "what:N", scale=alt.Scale(domain=list(shown), range=[[6, 3], [1, 0], [2, 3]]), legend=None
-    )
-    line = alt.Chart(data(lines)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes)
-    layers = [line]
+    dash_scale = alt.Scale(domain=list(shown), range=[[6, 3], [1, 0], [2, 3]])
+    dashes = alt.StrokeDash("what:N", scale=dash_scale, legend=None)
+
+    def line(rows: Sequence[Row]) -> alt.Chart:
+        drawn: alt.Chart = alt.Chart(data(rows)).mark_line()
+        return drawn.encode(x=x, y=y, color=colour, strokeDash=dashes)
+
+    layers = [line(predicted)]
     explained = []
-    if any("low" in row for row in lines):
+    if any("low" in row for row in predicted):
         explained.append("band: 80% interval of the prediction")
-        band = (
-            alt.Chart(data(lines))
-            .transform_filter("isValid(datum.low)")
-            .mark_area(opacity=0.25, color=GREY)
-        )
+        bounded = alt.Chart(data(predicted)).transform_filter("isValid(datum.low)")
+        band = bounded.mark_area(opacity=0.25, color=GREY)
         layers.insert(0, band.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     if any("low" in row for row in dots):
         explained.append("bars: 95% interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=INK)
         layers.append(bars.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ",.4~r"))
-    marks = (
-        alt.Chart(data(dots)).mark_point(size=90).encode(x=x, y=y, color=colour, tooltip=tooltip)
-    )
-    layers += cross_out(marks, dots, x, y)
+    marks = alt.Chart(data(dots)).mark_point(size=90)
+    layers += cross_out(marks.encode(x=x, y=y, color=colour, tooltip=tooltip), dots, x, y)
     if any("warned" in row for row in dots):
         explained.append(CROSSED)
     if light:
-        layers.append(
-            alt.Chart(data(light)).mark_line().encode(x=x, y=y, color=colour, strokeDash=dashes)
-        )
+        layers.append(line(light))
     off = [
-        row["y"] / line["y"]
-        for row in dots
-        for line in lines
-        if line["x"] == row["x"] and line["y"]
+        dot["y"] / row["y"]
+        for dot in dots
+        for row in predicted
+        if row["x"] == dot["x"] and row["y"]
     ]
     first = measured[0]
     words = join(
@@ -235,14 +213,25 @@ def _times(ratio: float) -> str:
 
 
 def _rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> list[Row]:
+    ordered = sorted(points, key=lambda point: point.load)
     return [
         {"x": point.load, "y": value * scale, "run": f"run {point.number}"}
         | {"what": "simulated" if point.setup.source == "simulated" else "measured"}
         | bounds(measure.stat(point), scale)
         | warning(point)
-        for point in sorted(points, key=lambda each: each.load)
-        if (value := measure.of(point)) is not None
+        for point, value in measure.values(ordered)
     ]
+
+
+def _light_rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> list[Row]:
+    """Make rows of the roofline, of measures that have one."""
+    rows: list[Row] = []
+    for point in sorted(points, key=lambda point: point.load):
+        lights = {"tpot": point.roofline.tpot_s, "ttft": point.roofline.ttft_s}
+        light_s = lights.get(measure.key)
+        if light_s is not None:
+            rows.append({"x": point.load, "y": light_s * scale, "what": "roofline"})
+    return rows
 
 
 def trend_figure(

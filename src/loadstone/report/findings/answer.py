@@ -48,13 +48,13 @@ MOST = 5
 
 class Headline(msgspec.Struct, frozen=True):
     """`context`: the model and workload that it is of; `predicted`: nothing of it was measured;
-    `others`: workloads of the report beside this one; `frame`: the cells that it is of.
+    `rest`: workloads of the report beside this one; `frame`: the cells that it is of.
     """
 
     sentences: list[str]
     context: str
     predicted: bool
-    others: int
+    rest: int
     frame: Frame
 
 

@@ -4,8 +4,7 @@ throughput; and, where prices are given, who is cheapest, and whether that is su
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from loadstone.analyse.slo import SURE
@@ -44,21 +43,25 @@ from loadstone.report.findings.sentence import (
 )
 
 
-def leaders(frame: Frame) -> Iterable[Sentence]:
+def leaders(frame: Frame) -> Iterator[Sentence]:
     """Say for each hardware who leads at which x. Contests that the data does not decide are left
     out."""
-    measures = (OUTPUT,) if frame.offline else (OUTPUT, TTFT, TPOT, E2E)
     groups = by_key((point.setup.hardware, point) for point in frame.points)
-    if len(groups) > 1 and all(len(_names(peers)) == 1 for peers in groups.values()):
+    if len(groups) > 1 and all(len(_names(group)) == 1 for group in groups.values()):
         return  # one engine on several machines: ratios say that
-    for hardware, peers in groups.items():
-        for measure in measures:
-            contest = _contest(frame, peers, measure)
-            if contest is not None:
-                where = f"On {hardware}" if hardware else "Here"
-                text, workload = contest
+    for hardware, group in groups.items():
+        for measure in (OUTPUT,) if frame.offline else (OUTPUT, TTFT, TPOT, E2E):
+            clauses = _describe_contest(frame, group, measure)
+            if clauses:
+                first, place = group[0], f"On {hardware}" if hardware else "Here"
+                demand = first.demand
                 yield Sentence(
-                    text=f"{where}, {text}.", kind="leader", about=frame.section, context=workload
+                    text=f"{place}, {clauses}.",
+                    kind="leader",
+                    about=frame.section,
+                    context=work(first)
+                    if frame.axis == "load"
+                    else join(first.setup.model, load_label(first), demand.prefix, demand.work),
                 )
 
 
@@ -67,45 +70,35 @@ def _names(group: Sequence[CellPoint]) -> set[str]:
 
 
 class Win(NamedTuple):
-    """Says that `name` is ahead of `other` at `x`, beyond the interval."""
+    """Says that `name` is ahead of `loser` at `x`, beyond the interval."""
 
     x: float
     name: str
     effect: Effect
     first: CellPoint
-    other: str
+    loser: str
     second: CellPoint
 
 
-def _contest(frame: Frame, group: Sequence[CellPoint], measure: Measure) -> tuple[str, str] | None:
-    """Say who wins where, and for which model and workload."""
+def _describe_contest(frame: Frame, group: Sequence[CellPoint], measure: Measure) -> str:
+    """Say who wins where; nothing where nobody does."""
     xs, wins = contests(frame, group, measure)
-    if not wins:
-        return None
     best = "highest" if measure.better == "higher" else "lowest"
-    side = "above" if measure.better == "higher" else "below"
     unit = " requests/s" if frame.axis == "load" and group[0].kind == "rate" else ""
-    clauses = []
-    for number, winner in enumerate(dict.fromkeys(win.name for win in wins)):
-        won = [win for win in wins if win.name == winner]
-        head = f"{winner} has the {best} {measure.noun}" if number == 0 else winner
-        place = (
-            f"at every {frame.axis_word} measured ({spans(xs)}{unit})"
-            if len(won) == len(xs) > 1
-            else f"at {frame.axis_word} {ranges([win.x for win in won], xs)}{unit}"
-        )
-        clauses.append(f"{head} {place}, {_sizes(won, measure, side)}")
-    left = [x for x in xs if x not in {win.x for win in wins}]
-    if left:
-        clauses.append(f"the first two cannot be told apart at {ranges(left, xs)}")
-    first = group[0]
-    workload = (
-        work(first)
-        if frame.axis == "load"
-        else join(first.setup.model, load_label(first), first.demand.prefix, first.demand.work)
-    )
+    clauses: list[str] = []
+    for winner, won in by_key((win.name, win) for win in wins).items():
+        head = winner if clauses else f"{winner} has the {best} {measure.noun}"
+        place = f"at {frame.axis_word} {ranges([win.x for win in won], xs)}{unit}"
+        if len(won) == len(xs) > 1:
+            place = f"at every {frame.axis_word} measured ({spans(xs)}{unit})"
+        clauses.append(f"{head} {place}, {_sizes(won, measure)}")
+    if not clauses:
+        return ""
+    open_xs = [x for x in xs if x not in {win.x for win in wins}]
+    if open_xs:
+        clauses.append(f"the first two cannot be told apart at {ranges(open_xs, xs)}")
     contested = [point for win in wins for point in (win.first, win.second)]
-    return f"{'; '.join(clauses)}{warn(contested)}", workload
+    return f"{'; '.join(clauses)}{warn(contested)}"
 
 
 def contests(
@@ -118,20 +111,18 @@ def contests(
     `without`: facts in which the group does not differ.
     """
     sign = 1 if measure.better == "lower" else -1
-    contested = {
-        x: entrants
-        for x, entrants in sorted(entries(frame, group, measure, without).items())
-        if len(entrants) > 1
-    }
+    xs: list[float] = []
     wins: list[Win] = []
-    for x, entrants in contested.items():
-        (_, name, first), (_, rival, second), *_ = sorted(
-            entrants, key=lambda entry: sign * entry[0]
-        )
+    for x, entrants in sorted(entries(frame, group, measure, without).items()):
+        if len(entrants) < 2:
+            continue
+        xs.append(x)
+        ranked = sorted(entrants, key=lambda entry: sign * entry[0])
+        (_, name, first), (_, loser, second), *_ = ranked
         lead = effect(first, second, measure)
         if lead is not None and lead.clear:
-            wins.append(Win(x, name, lead, first, rival, second))
-    return list(contested), wins
+            wins.append(Win(x, name, lead, first, loser, second))
+    return xs, wins
 
 
 def entries(
@@ -142,34 +133,31 @@ def entries(
 ) -> dict[float, list[tuple[float, str, CellPoint]]]:
     """List (value, name, point) of each setup at each x, where all was measured; of repeats the
     middle one."""
-    by_x: dict[float, dict[str, list[tuple[float, CellPoint]]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for point, series in zip(group, series_of(group, without=without), strict=True):
-        x, y = frame.x(point), measure.of(point)
-        if x is not None and y is not None and not point.failed:
-            by_x[x][series.setup].append((y, point))
-    return {
-        x: [
-            (y, name, point)
-            for name, repeats in setups.items()
-            for y, point in [sorted(repeats, key=lambda entry: entry[0])[(len(repeats) - 1) // 2]]
-        ]
-        for x, setups in by_x.items()
-    }
+    names = [series.setup for series in series_of(group, without=without)]
+    repeats: dict[tuple[float, str], list[tuple[float, CellPoint]]] = {}
+    for point, name in zip(group, names, strict=True):
+        x, value = frame.x(point), measure.of(point)
+        if x is not None and value is not None and not point.failed:
+            repeats.setdefault((x, name), []).append((value, point))
+    found = []
+    for (x, name), pairs in repeats.items():
+        middle, point = sorted(pairs, key=lambda pair: pair[0])[(len(pairs) - 1) // 2]
+        found.append((x, (middle, name, point)))
+    return by_key(found)
 
 
-def _sizes(wins: Sequence[Win], measure: Measure, side: str) -> str:
+def _sizes(wins: Sequence[Win], measure: Measure) -> str:
     """Return effect and interval: of the one load, or of the smallest and the largest lead."""
+    side = "above" if measure.better == "higher" else "below"
     ranked = sorted(wins, key=lambda win: abs(win.effect.ratio - 1))
     smallest, largest = ranked[0], ranked[-1]
     if smallest is largest:
-        return f"{value(largest.first, measure)}, {largest.effect.words} {side} {largest.other}"
-    ends = (f"{win.effect.words} {side} {win.other} at {win.x:g}" for win in (smallest, largest))
+        return f"{value(largest.first, measure)}, {largest.effect.words} {side} {largest.loser}"
+    ends = (f"{win.effect.words} {side} {win.loser} at {win.x:g}" for win in (smallest, largest))
     return f"from {' to '.join(ends)}"
 
 
-def peaks(frame: Frame) -> Iterable[Sentence]:
+def peaks(frame: Frame) -> Iterator[Sentence]:
     """Return the highest throughput of a sweep, on all hardware and on each; by total tokens where
     all points have them.
     """
@@ -204,7 +192,7 @@ def _peak(head: str, ranked: Sequence[CellPoint], rank: Measure) -> str:
     return f"{text} {names[1]} ({throughput(second)} at {load_label(second)}){doubt(ranked[:2])}."
 
 
-def cheapest(frame: Frame) -> Iterable[Sentence]:
+def cheapest(frame: Frame) -> Iterator[Sentence]:
     """Name the cheapest setup of one model and workload, each at the load at which its output
     tokens cost least and its bounds are met: if it is so beyond the intervals of all others, if its
     bounds are met with SURE or more, and if none that may meet them is cheaper; else say which
@@ -212,97 +200,87 @@ def cheapest(frame: Frame) -> Iterable[Sentence]:
     """
     priced = [point for point in frame.points if point.dollars.output is not None]
     met, meets = within_slo(priced)
-    least = _least(frame, met)
+    ranked = _rank_prices(frame, met)
+    doubts = _doubt_prices(frame, ranked)
     where = "in bursts" if frame.mode == "burst" else frame.mode
-    head, context = (
-        f"Cheapest output tokens {where}{f' ({meets})' if meets else ''}: ",
-        work(frame.points[0]),
-    )
-    if len(least) < 2:
-        if meets and len(set(setups(frame.points))) > 1:
-            only = [
-                f"only {setup(point)}, at {load_label(point)}, {_price(point)}" for point in least
-            ]
-            text = f"{head}{join(*only) or 'none'}{_maybe(frame, least)}."
-            yield Sentence(text=text, kind="price", about="price", context=context)
-        return
-    first, second, *_ = least
-    names = setups(least)
-    effects = [effect(first, rival, DOLLARS) for rival in least[1:]]
-    unclear = [
-        rival
-        for rival, difference in zip(least[1:], effects, strict=True)
-        if difference is None or not difference.clear
-    ]
-    maybe, text = _maybe(frame, least), head
-    if not unclear and effects[0] is not None:
-        sure = "" if not maybe else "probably "
-        text += (
-            f"{sure}{names[0]} at {load_label(first)}, {_price(first)}; {effects[0].words} below"
-            " the next, "
-        )
-        text += f"{names[1]} ({_dollars(second.dollars.output)} at {load_label(second)})"
+    head = f"Cheapest output tokens {where}{f' ({meets})' if meets else ''}"
+    if len(ranked) > 1:
+        text = _compare_prices(ranked, doubts)
+    elif meets and len(set(setups(frame.points))) > 1:
+        only = [f"only {setup(p)}, at {load_label(p)}, {_price(p)}" for p in ranked]
+        text = f"{join(*only) or 'none'}{doubts}"
     else:
-        alternatives = [
-            f"{names[least.index(rival)]} ({_dollars(rival.dollars.output)} at {load_label(rival)})"
-            for rival in unclear[:3]
-        ]
-        alternatives += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
-        text += (
-            f"no clear winner. {names[0]} at {load_label(first)} is lowest, {_price(first)}, but"
-            " not clearly below "
-        )
-        text += (
-            f"{', '.join(alternatives[:-1])}{' and ' if alternatives[1:] else ''}{alternatives[-1]}"
-        )
-    text = f"{text}{maybe}{doubt([first, *(unclear or [second])])}."
-    yield Sentence(text=text, kind="price", about="price", context=context)
+        return
+    yield Sentence(
+        text=f"{head}: {text}.", kind="price", about="price", context=work(frame.points[0])
+    )
 
 
-def _least(frame: Frame, points: Sequence[CellPoint]) -> list[CellPoint]:
+def _compare_prices(ranked: Sequence[CellPoint], doubts: str) -> str:
+    """Say by how much the first is cheaper than the next, or from which it cannot be told apart."""
+    first, second, *_ = ranked
+    names = dict(zip(map(id, ranked), setups(ranked), strict=True))
+    effects = [(rival, effect(first, rival, DOLLARS)) for rival in ranked[1:]]
+    unclear = [rival for rival, gap in effects if gap is None or not gap.clear]
+    lead = effects[0][1]
+
+    def describe(point: CellPoint) -> str:
+        return f"{names[id(point)]} ({_dollars(point.dollars.output)} at {load_label(point)})"
+
+    head = f"{names[id(first)]} at {load_label(first)}"
+    if not unclear and lead is not None:
+        sure = "probably " if doubts else ""
+        text = f"{sure}{head}, {_price(first)}; {lead.words} below the next, {describe(second)}"
+    else:
+        rivals = [describe(rival) for rival in unclear[:3]]
+        rivals += [f"{len(unclear) - 3} more"] if len(unclear) > 3 else []
+        listed = " and ".join(filter(None, (", ".join(rivals[:-1]), rivals[-1])))
+        text = f"no clear winner. {head} is lowest, {_price(first)}, but not clearly below {listed}"
+    return f"{text}{doubts}{doubt([first, *(unclear or [second])])}"
+
+
+def _rank_prices(frame: Frame, points: Sequence[CellPoint]) -> list[CellPoint]:
     """Find each setup's cell in which output tokens cost least; the cheapest first."""
-    least: dict[str, CellPoint] = {}
+    least: dict[str, tuple[float, CellPoint]] = {}
     for priced in entries(frame, points, DOLLARS, without=()).values():
-        for price, name, point in priced:
-            if name not in least or price < (DOLLARS.of(least[name]) or 0.0):
-                least[name] = point
-    return sorted(least.values(), key=lambda point: DOLLARS.of(point) or 0.0)
+        for dollars, name, point in priced:
+            if name not in least or dollars < least[name][0]:
+                least[name] = dollars, point
+    return [point for _, point in sorted(least.values(), key=lambda entry: entry[0])]
 
 
-def _maybe(frame: Frame, least: Sequence[CellPoint]) -> str:
+def _doubt_prices(frame: Frame, ranked: Sequence[CellPoint]) -> str:
     """Say what is unsure about the ranking: whether the first meets its bounds, which is the first
     that does with SURE or more, and which cheaper cell may meet them after all.
     """
-    alternatives = []
-    if least and not is_surely_met(least[0]):
-        first = least[0]
-        alternatives.append(
+    clauses: list[str] = []
+    if ranked and not is_surely_met(ranked[0]):
+        first = ranked[0]
+        sure = [point for point in frame.points if point.slo_met and is_surely_met(point)]
+        likely = _rank_prices(frame, sure)[:1]
+        clauses.append(
             f"{setup(first)} at {load_label(first)} meets its bounds with probability "
             f"{show_share(first.p_met or 0.0)}"
         )
-        likely = _least(
-            frame, [point for point in frame.points if point.slo_met and is_surely_met(point)]
-        )
-        alternatives += [
+        clauses += [
             f"the cheapest that does with {SURE:.0%} or more is {setup(point)} at"
             f" {load_label(point)} ({_dollars(point.dollars.output)})"
-            for point in likely[:1]
+            for point in likely
         ] or [f"none does with {SURE:.0%} or more"]
-    top = DOLLARS.of(least[0]) if least else None
+    limit = DOLLARS.of(ranked[0]) if ranked else None
     unlikely = [
         point
         for point in frame.points
         if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE
     ]
-    for point in _least(frame, unlikely):
-        if top is None or (DOLLARS.of(point) or 0.0) < top:
-            alternatives.append(
-                f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars.output)}) would be"
-                " cheaper, and may meet them after all (probability"
-                f" {show_share(point.p_met or 0.0)})"
-            )
-            break
-    return "".join(f"; {clause}" for clause in alternatives)
+    clauses += [
+        f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars.output)}) would be"
+        " cheaper, and may meet them after all (probability"
+        f" {show_share(point.p_met or 0.0)})"
+        for point in _rank_prices(frame, unlikely)[:1]
+        if limit is None or (DOLLARS.of(point) or 0.0) < limit
+    ]
+    return "".join(f"; {clause}" for clause in clauses)
 
 
 def _price(point: CellPoint) -> str:

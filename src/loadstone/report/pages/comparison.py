@@ -64,7 +64,8 @@ def render(comparison: Comparison) -> list[Shown]:
 def answer_lines(comparison: Comparison) -> Iterator[str]:
     """Say of each load with graded answers whether they are still right, and how alike they are."""
     for cell in comparison.cells:
-        if (answers := cell.answers) is UNSET:
+        answers = cell.answers
+        if answers is UNSET:
             continue
         yield f"answers at {cell.load.label}: {tell_answers(answers)}"
         again = (
@@ -171,13 +172,11 @@ def setup_lines(setup: Sequence[Difference]) -> list[str]:
         for difference in setup
         if None not in (difference.a, difference.b)
     ]
-    for side, lacking in ("ab", "ba"):
-        if alone := [
-            f"{difference.what} {plain(getattr(difference, side))}"
-            for difference in setup
-            if getattr(difference, lacking) is None
-        ]:
-            lines.append(f"only {side.upper()} states {', '.join(alone)}")
+    only_a = [f"{alone.what} {plain(alone.a)}" for alone in setup if alone.b is None]
+    only_b = [f"{alone.what} {plain(alone.b)}" for alone in setup if alone.a is None]
+    for side, facts in (("A", only_a), ("B", only_b)):
+        if facts:
+            lines.append(f"only {side} states {', '.join(facts)}")
     return lines
 
 
