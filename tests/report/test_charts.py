@@ -256,7 +256,9 @@ def test_loads_beside_points_that_saturate_do_not_overprint(tmp_path: Path, spre
 
 
 def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
-    spoilt: dict[str, Any] = {"verdict": {"trusted": False, "findings": [{"kind": "short_outputs"}]}}
+    spoilt: dict[str, Any] = {
+        "verdict": {"trusted": False, "findings": [{"kind": "short_outputs"}]}
+    }
     run(tmp_path, "a", [cell(1, tpot=0.02, output=100), cell(4, tpot=0.001, output=9000, **spoilt)])
     run(
         tmp_path,
@@ -282,7 +284,11 @@ def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
 
 
 def test_a_bar_of_a_cell_with_a_warning_is_pale(tmp_path: Path) -> None:
-    run(tmp_path, "a", [cell(8, ttft=1.0, verdict={"trusted": False, "findings": [{"kind": "short_outputs"}]})])
+    run(
+        tmp_path,
+        "a",
+        [cell(8, ttft=1.0, verdict={"trusted": False, "findings": [{"kind": "short_outputs"}]})],
+    )
     run(tmp_path, "b", [cell(8, ttft=0.2)], workload={"prefix_tokens": 512, "input": length(1040)})
     found = pairs.switches(points(tmp_path), "prefix")
     figure = drawn(bars.side_by_side(found, TTFT, "prefix", "shared prefix or not", absence="none"))
@@ -414,7 +420,9 @@ def test_more_variants_than_dashes_differ_while_they_can() -> None:
         rows = [{"label": name, "variant": name, "hue": PALETTE[0]} for name in variants]
         return [
             tuple(dash)
-            for dash in layers.encode_lines(rows, order)("line")["strokeDash"].to_dict()["scale"]["range"]
+            for dash in layers.encode_lines(rows, order)("line")["strokeDash"].to_dict()["scale"][
+                "range"
+            ]
         ]
 
     assert len(set(dashes([order[1], order[9], order[10]]))) == 3
@@ -591,7 +599,11 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
         said in drawn(bands.draw_prediction(pair, TPOT)).notes
     )  # no bars where nothing bounds what was measured
     run(tmp_path / "warned", "s", simulated, source="simulated")
-    run(tmp_path / "warned", "m", [cell(1, verdict={"trusted": False, "findings": [{"kind": "short_outputs"}]}), cell(4)])
+    run(
+        tmp_path / "warned",
+        "m",
+        [cell(1, verdict={"trusted": False, "findings": [{"kind": "short_outputs"}]}), cell(4)],
+    )
     (pair,) = bands.pair_predictions(points(tmp_path / "warned"))
     figure = drawn(bands.draw_prediction(pair, TPOT))
     assert figure.notes[-1].endswith("×: the cell carries a warning")

@@ -19,6 +19,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import Target
+from loadstone.core.settings import FoundMax
 from loadstone.report.view import connection
 from loadstone.report.view.app import ViewApp, report_page
 from loadstone.report.view.guard import Guard
@@ -103,7 +104,7 @@ def test_a_study_is_one_row_and_a_search_is_that_of_its_answer(runs: Path) -> No
         shutil.copytree(runs / "two", runs / "mine" / "cells" / cell / "same")
     shutil.copytree(runs / "two", runs / "probe")
     info = run_folder.read_info(runs / "two")
-    info.settings.find_max = {"text": "holds", "runs": ["two", "probe"]}
+    info.settings.find_max = FoundMax(load=None, fails_at=None, text="holds", runs=["two", "probe"])
     run_folder.write_info(runs / "two", info)
     (runs / "away" / "cells").mkdir(parents=True)
     (runs / "away" / "cells" / "cc").symlink_to(runs.parent)

@@ -216,8 +216,8 @@ def _row(key: str, folder: Path) -> RunRow:
 
 
 def _probes(info: RunInfo) -> tuple[str, ...]:
-    found = info.settings.find_max and info.settings.find_max.runs
-    return tuple(clean(str(name), 120) for name in found) if isinstance(found, list) else ()
+    found = info.settings.find_max
+    return tuple(clean(name, 120) for name in found.runs) if found is not None else ()
 
 
 def _summary(folder: Path, info: RunInfo) -> tuple[Summary | None, str]:
