@@ -11,8 +11,8 @@ import pytest
 
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
 from loadstone.measure.wire.drafts import DraftCounts, read_drafts
-from loadstone.measure.wire.openai import OpenAIAnswer
-from loadstone.measure.wire.sglang import SglangAnswer
+from loadstone.measure.wires.openai import OpenAIAnswer
+from loadstone.measure.wires.sglang import SglangAnswer
 
 SHAPES = Path(__file__).parents[3] / "shared/data/agents/stream_shapes_synthetic.jsonl"
 CALL = {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}

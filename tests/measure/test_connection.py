@@ -20,7 +20,7 @@ from loadstone.measure.client.connection import Address, Connection
 from loadstone.measure.client.fleet import ServerFleet
 from loadstone.measure.client.protocol import Destination
 from loadstone.measure.client.stream import Stream
-from loadstone.measure.wire.request import new_answer
+from loadstone.measure.wire.wire import find_wire
 
 
 class Owner:
@@ -96,7 +96,7 @@ def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(unasked: bytes, 
                 PlannedRequest(0, 0, "measure", 0.0, 3, 2, None, 0, None),
                 b"POST / HTTP/1.1\r\n\r\n",
                 owner.clock.origin_ns,
-                new_answer("completions", stream=True),
+                find_wire("completions").answer(stream=True),
             )
             second = fleet.launch(stream)
             assert (second is first) is used
@@ -139,7 +139,7 @@ def exchange(
         PlannedRequest(0, 0, "measure", 0.0, 3, 2, None, 0, None),
         b"POST / HTTP/1.1\r\nHost: x\r\nX-Request-Id: 1\r\n\r\n",
         owner.clock.origin_ns,
-        new_answer(endpoint, stream=stream),
+        find_wire(endpoint).answer(stream=stream),
     )
     with ScriptedServer(reply) as server:
         host, port = server.url.removeprefix("http://").split(":")
@@ -323,7 +323,7 @@ def test_a_reset_is_noticed_though_data_lie_before_it() -> None:
             PlannedRequest(0, 0, "measure", 0.0, 3, 2, None, 0, None),
             b"POST / HTTP/1.1\r\n\r\n",
             owner.clock.origin_ns,
-            new_answer("completions", stream=True),
+            find_wire("completions").answer(stream=True),
         )
         address = Address(socket.AF_INET, listener.getsockname(), None)
         connection = Connection(owner, address, None)

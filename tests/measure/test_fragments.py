@@ -7,13 +7,14 @@ from loadstone.core.plan import PlannedRequest
 from loadstone.core.run_folder import journal_schema
 from loadstone.measure.client.clock import RunClock
 from loadstone.measure.client.stream import Fragments, Stream, _Fragment
+from loadstone.measure.wires.openai import OpenAIAnswer
 
 ORIGIN_NS = 10_000_000_000
 
 
 def stream(index: int = 0, **fields: Any) -> Stream:
     request = PlannedRequest(2, index, "measure", None, 40, 8, None, 0, None)
-    made = Stream(request, b"", ORIGIN_NS + 500_000_000)
+    made = Stream(request, b"", ORIGIN_NS + 500_000_000, OpenAIAnswer())
     made.sent_ns = ORIGIN_NS + 750_000_000
     made.http_status, made.expected = 200, True
     for name, value in fields.items():

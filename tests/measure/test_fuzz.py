@@ -18,10 +18,9 @@ from typing import NamedTuple
 import pytest
 
 from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer
-from loadstone.measure.simulated_server.body import Body
+from loadstone.measure.simulated_server.body import GenerateBody, OpenAIBody
 from loadstone.measure.simulated_server.settings import Settings, Usage
-from loadstone.measure.wire.request import new_answer
-from loadstone.workload.request import ENDPOINTS
+from loadstone.measure.wire.wire import find_wire, list_wires
 from test_template import HEADER, agree, chunk
 from wires import check_storable
 
@@ -55,15 +54,16 @@ def simulated() -> Iterable[bytes]:
     """What the timing server writes: chunked HTTP bodies."""
     usages: tuple[Usage, ...] = ("none", "final", "running", "unasked")
     for stream in (True, False):
-        ask = Body(prompt="one two", messages=[], text="one two", max_tokens=9, stream=stream)
+        ask = OpenAIBody(prompt="one two", messages=[], max_tokens=9, stream=stream)
         for usage in usages:
             for tokens_per_event in (1, 4):
                 options = Settings(
                     tokens_per_event=tokens_per_event, usage=usage, max_model_len=4096
                 )
-                answer = CompletionAnswer(ask, options, (2, 9), chat=False, name=b"n", truth=False)
+                answer = CompletionAnswer(ask, options, (2, 9), name=b"n", truth=False)
                 yield http(answer, tokens_per_event)
-        yield http(GenerateAnswer(ask, options, (2, 9), name=b"n", truth=False), tokens_per_event)
+        text = GenerateBody(text="one two", stream=stream)
+        yield http(GenerateAnswer(text, options, (2, 9), name=b"n", truth=False), tokens_per_event)
 
 
 def http(answer: CompletionAnswer | GenerateAnswer, tokens_per_event: int) -> bytes:
@@ -183,7 +183,7 @@ class Case(NamedTuple):
 
 def hear(case: Case) -> None:
     """Feed all of it, in the manner of a client that also tries to learn and take plain events."""
-    answer = new_answer(case.endpoint, stream=case.stream, keep_text=case.keep_text)
+    answer = find_wire(case.endpoint).answer(stream=case.stream, keep_text=case.keep_text)
     for piece in case.pieces:
         events = answer.events
         assert answer.feed(piece) == answer.events - events >= 0
@@ -209,7 +209,7 @@ def example(rng: random.Random) -> None:
     for _ in range(rng.choice([0, 1, 1, 2, 3, 6])):
         data = mutated(rng, data)
     pieces = cut(rng, data)
-    for endpoint in ENDPOINTS:
+    for endpoint in list_wires():
         for stream in (True, False):
             case = Case(endpoint, stream, rng.random() < 0.5, pieces)
             try:
@@ -257,7 +257,7 @@ def test_there_are_seeds_of_every_dialect() -> None:
     # Unharmed, they are read: a fuzzer of garbage alone would test nothing.
     read = 0
     for data in SEEDS:
-        answer = new_answer("sglang" if b"meta_info" in data else "completions")
+        answer = find_wire("sglang" if b"meta_info" in data else "completions").answer()
         answer.feed(data)
         answer.finish()
         read += answer.events > 3 and answer.error is None
@@ -268,7 +268,7 @@ def test_mutated_answers_are_read_without_harm() -> None:
     assert fuzz(0, examples=EXAMPLES) == EXAMPLES
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("endpoint", list_wires())
 @pytest.mark.parametrize("stream", [True, False])
 def test_json_of_any_depth_is_read_without_harm(endpoint: str, stream: bool) -> None:
     """What just decodes need not just encode again: all depths about Python's limit are tried."""
@@ -291,7 +291,7 @@ def test_json_of_any_depth_is_read_without_harm(endpoint: str, stream: bool) -> 
                 hear(Case(endpoint, stream, True, [b"data: %b\n\n" % text if stream else text]))
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("endpoint", list_wires())
 @pytest.mark.parametrize("said", [" ", "\n\t", "\u2028", "\x00", {"message": " "}])
 def test_an_error_always_has_a_word(endpoint: str, said: object) -> None:
     hear(Case(endpoint, True, False, [b"data: %b\n\n" % json.dumps({"error": said}).encode()]))

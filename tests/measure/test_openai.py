@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.wire import sse
 from loadstone.measure.wire.answer import Whole
-from loadstone.measure.wire.openai import OpenAIAnswer as Answer
+from loadstone.measure.wires.openai import OpenAIAnswer as Answer
 from wires import DONE, cut, event, hear, state
 
 WIRE = Path(__file__).resolve().parents[3] / "shared" / "data" / "wire"

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadstone.measure.wire.request import RequestBody, make_body, make_path, new_answer
-from loadstone.measure.wire.structured import has_shape, list_spellings, make_shape_fields
+from loadstone.measure.wire.request import RequestBody, make_body, make_path
+from loadstone.measure.wire.structured import has_shape, make_shape_fields
+from loadstone.measure.wire.wire import find_wire, list_wires
 from loadstone.workload.request import (
-    ENDPOINTS,
     LENGTH,
     PROMPT,
     TEXT_OR_IDS,
@@ -171,11 +171,11 @@ def test_paths(asked: RequestSpec, expected: str) -> None:
     assert make_path(asked) == expected
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("endpoint", list_wires())
 def test_every_endpoint_has_answers_of_both_kinds(endpoint: Any) -> None:
     said = b'{"choices": [{"text": "a"}], "text_output": "a", "text": "a", "meta_info": {"completion_tokens": 1}}'
     for stream, keep_text in product((True, False), repeat=2):
-        answer = new_answer(endpoint, stream=stream, keep_text=keep_text)
+        answer = find_wire(endpoint).answer(stream=stream, keep_text=keep_text)
         assert (answer.streams, answer.events, answer.text, answer.done) == (stream, 0, "", False)
         answer.feed(b"data: %b\n\n" % said if stream else said)
         answer.finish()
@@ -294,7 +294,7 @@ def test_each_engine_spells_a_shape_its_own_way(
     structured = Structured(kind, SCHEMA if kind == "json_schema" else "a+")
     endpoint = "triton" if spelling == "guided_decoding" else "chat"
     assert make_shape_fields(spec(endpoint, structured=structured, spelling=spelling)) == expected
-    assert spelling in list_spellings(endpoint, kind)
+    assert spelling in find_wire(endpoint).spellings[kind]
     asked = make_body(spec(endpoint, structured=structured, spelling=spelling))
     assert expected.items() <= asked.items()
 
@@ -306,7 +306,7 @@ def test_a_shape_is_asked_for_where_its_spelling_is_known(endpoint: Any) -> None
 
 
 def test_sglang_takes_a_shape_among_its_sampling_parameters() -> None:
-    assert list_spellings("sglang", "json_schema") == ("sampling_params",)
+    assert find_wire("sglang").spellings["json_schema"] == ("sampling_params",)
     asked = make_body(
         spec("sglang", structured=Structured("json_schema", SCHEMA), spelling="sampling_params")
     )

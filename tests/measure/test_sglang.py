@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadstone.measure.wire.sglang import SglangAnswer
+from loadstone.measure.wires.sglang import SglangAnswer
 from wires import DONE, event, hear
 
 LENGTH = {"type": "length", "length": 3}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadstone.measure.wire.openai import OpenAIAnswer as Answer
 from loadstone.measure.wire.sse import SseDecoder
 from loadstone.measure.wire.template import Template, learn
 from loadstone.measure.wire.tolerant import MAX_COUNT
+from loadstone.measure.wires.openai import OpenAIAnswer as Answer
 from wires import state
 
 WIRE = Path(__file__).resolve().parents[3] / "shared" / "data" / "wire"

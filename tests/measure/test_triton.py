@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadstone.measure.wire.tolerant import MAX_COUNT
-from loadstone.measure.wire.triton import TritonAnswer, make_inputs, spell_input
+from loadstone.measure.wires.triton import TritonAnswer, make_body, spell_input
 from loadstone.workload.request import RequestSpec, Structured
 from wires import event, hear
 
@@ -151,4 +151,4 @@ def test_a_shape_is_asked_for_beside_the_prompt() -> None:
         spelling="guided_decoding",
     )
     guide = {"guided_decoding_guide_type": "regex", "guided_decoding_guide": "a+"}
-    assert make_inputs(shaped, "p", "9") == make_inputs(plain, "p", "9") | guide
+    assert make_body(shaped) == make_body(plain) | guide

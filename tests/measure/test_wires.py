@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.measure.wire import answer as base
-from loadstone.measure.wire import sglang as sglang_wire
-from loadstone.measure.wire.openai import OpenAIAnswer
-from loadstone.measure.wire.sglang import SglangAnswer
-from loadstone.measure.wire.triton import TritonAnswer
+from loadstone.measure.wires import sglang as sglang_wire
+from loadstone.measure.wires.openai import OpenAIAnswer
+from loadstone.measure.wires.sglang import SglangAnswer
+from loadstone.measure.wires.triton import TritonAnswer
 from test_sglang import said
 from test_triton import response
 from wires import DONE, JSON, check_storable, cut, event, fields, hear, state

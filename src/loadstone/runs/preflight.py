@@ -33,6 +33,7 @@ from loadstone.measure.engines.http import check_proxy
 from loadstone.measure.engines.probe import Requirements, token_counter
 from loadstone.measure.engines.server import Server
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
+from loadstone.measure.wire.wire import find_wire
 from loadstone.runs import execution, targets
 from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.launched import check_start
@@ -231,7 +232,10 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
     """
     target = server.target
     writer = PromptWriter(
-        server.vocabulary, seed=plan.seed, salt=os.urandom(6).hex(), chat=target.endpoint == "chat"
+        server.vocabulary,
+        seed=plan.seed,
+        salt=os.urandom(6).hex(),
+        chat=find_wire(target.endpoint).takes_messages,
     )
     requests = RequestBody(make_body(server.request))
     with Server(target.url, server.headers, proxy) as connection:
@@ -357,7 +361,10 @@ def check_plan(plan: Plan, server: ProbedServer, salt: str | None, workers: int 
         row = int(firsts[plan.input_tokens[firsts].argmin()])
         cell = int(plan.cell[row])
         writer = PromptWriter(
-            server.vocabulary, seed=plan.seed, salt=salt, chat=target.endpoint == "chat"
+            server.vocabulary,
+            seed=plan.seed,
+            salt=salt,
+            chat=find_wire(target.endpoint).takes_messages,
         )
         writer.write(plan.request(cell, row - plan.rows(cell).start))
     if (

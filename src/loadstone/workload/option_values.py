@@ -12,11 +12,12 @@ from typing import Any
 
 import msgspec
 
+from loadstone.core import plugins
 from loadstone.core.errors import InputError
 from loadstone.core.host import make_path
 from loadstone.core.units import parse_counts, parse_list, parse_seconds
 from loadstone.workload.lengths import parse_tokens
-from loadstone.workload.request import ENDPOINTS, Structured
+from loadstone.workload.request import Structured
 
 DEFAULT_SIM = "llama-3.1-8b@1xh100"
 """What is simulated where nothing is named."""
@@ -68,8 +69,7 @@ def endpoint(value: Any, flag: str) -> str:
             f"{flag} triton-grpc: Triton is measured over HTTP alone; write --endpoint triton, and"
             " give the URL of its HTTP port (8000 by default)"
         )
-    if name not in ENDPOINTS:
-        raise InputError(f"{flag}: {name!r} is no API; choose one of {', '.join(ENDPOINTS)}")
+    plugins.check(plugins.WIRES, name, flag)
     return name
 
 

@@ -36,12 +36,8 @@ class Structured(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: dict[str, Any] | str
 
 
-SGLANG = "sglang"
-
-TRITON = "triton"
-
-ENDPOINTS = ("completions", "chat", SGLANG, TRITON)
-"""APIs by which a server is measured."""
+USAGES = ("none", "final", "running")
+"""Token counts that a server is asked for: none, one at the end, one on every event."""
 
 PROMPT = "\x02prompt\x03"
 
@@ -67,7 +63,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     """The facts that all requests of a run have in common, for the wire.
 
     query        the server's `?api-version=…`, which goes with paths that have no /v1 of their own
-    length       OpenAI's name for the most tokens of an answer; least_tokens: the fewest that may
+    length       the API's name for the most tokens of an answer; least_tokens: the fewest that may
                  be asked for
     usage        the server is asked for no token counts, one at the end, or one on every event
     ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a
@@ -81,7 +77,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     model: str
     stream: bool = True
     query: str = ""
-    length: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    length: str = "max_tokens"
     least_tokens: int = 1
     usage: Literal["none", "final", "running"] = "none"
     ignore_eos: bool = False

@@ -18,7 +18,8 @@ from loadstone.measure.client.fleet import ServerFleet
 from loadstone.measure.client.load import Due, Feed, StepLoad
 from loadstone.measure.client.protocol import GradedText, Job, Progress, Step
 from loadstone.measure.client.stream import Fragments, Stream
-from loadstone.measure.wire.request import RequestBody, new_answer
+from loadstone.measure.wire.request import RequestBody
+from loadstone.measure.wire.wire import find_wire
 from loadstone.workload.prompts import PromptWriter
 
 _SWEEP_S = 0.02
@@ -70,8 +71,10 @@ class Sender:
         self._plan = plan
         self._fragments = fragments
         self._settled = settled
+        wire = find_wire(job.endpoint)
+        self._new_answer = wire.answer
         prompts = PromptWriter(
-            job.vocabulary, seed=plan.seed, salt=job.salt, chat=job.endpoint == "chat"
+            job.vocabulary, seed=plan.seed, salt=job.salt, chat=wire.takes_messages
         )
         self._feed = Feed(
             plan, prompts, RequestBody(job.body), RequestBody(job.graded_body), loop.call_soon
@@ -148,7 +151,7 @@ class Sender:
             request,
             b"",
             intended_ns,
-            new_answer(self._job.endpoint, stream=self._job.streams, keep_text=kept),
+            self._new_answer(stream=self._job.streams, keep_text=kept),
         )
         if compared:
             self._compared[stream] = due.body
@@ -280,7 +283,8 @@ class Sender:
         dropped."""
         now = time.monotonic_ns()
         for index in indices:
-            stream = Stream(self._plan.request(failed.request.cell, index), b"", now)
+            request = self._plan.request(failed.request.cell, index)
+            stream = Stream(request, b"", now, self._new_answer())
             stream.status, stream.end_ns = "cancelled", now
             stream.error = f"turn {failed.request.turn} of its session failed"
             self.progress.issued += 1

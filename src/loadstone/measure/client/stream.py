@@ -19,7 +19,6 @@ from loadstone.measure.client.clock import RunClock
 from loadstone.measure.wire.answer import Answer
 from loadstone.measure.wire.coding import Unpacker
 from loadstone.measure.wire.drafts import DraftCounts
-from loadstone.measure.wire.openai import OpenAIAnswer
 from loadstone.workload.request import Timeouts
 
 _AFTER_DONE_NS = 1_000_000_000
@@ -40,7 +39,7 @@ class Stream:
     request: PlannedRequest
     payload: bytes
     intended_ns: int
-    answer: Answer = field(default_factory=OpenAIAnswer)
+    answer: Answer
     started_ns: int = 0  # when it was taken up: connecting comes between this and sending
     sent_ns: int | None = None
     end_ns: int | None = None
@@ -181,7 +180,7 @@ class Fragments:
         """Write a batch and throw it away: what libraries do at their first use, they do before the
         run."""
         request = PlannedRequest(0, 0, "warmup", 0.0, 1, 1, None, 0, None)
-        self.add(Stream(request, b"", self._clock.origin_ns))
+        self.add(Stream(request, b"", self._clock.origin_ns, Answer()))
         batch = self.take()
         if batch is not None:
             batch.serialize()

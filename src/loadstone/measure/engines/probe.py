@@ -13,16 +13,10 @@ from loadstone.core.errors import InputError
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
 from loadstone.measure.engines.server import Server
-from loadstone.measure.wire import triton
-from loadstone.measure.wire.structured import has_shape, list_spellings
+from loadstone.measure.wire.structured import has_shape
+from loadstone.measure.wire.wire import find_wire
 from loadstone.workload.prompts import Vocabulary
-from loadstone.workload.request import (
-    SGLANG,
-    TRITON,
-    RequestSpec,
-    Sampling,
-    Structured,
-)
+from loadstone.workload.request import USAGES, RequestSpec, Sampling, Structured
 from loadstone.workload.word_list import WORDS
 
 _SHAPED_TOKENS = 24
@@ -60,13 +54,6 @@ class Requirements(msgspec.Struct, kw_only=True, frozen=True):
     text_only: bool = False
 
 
-def check_extra(server: Server, spec: RequestSpec, error: str) -> None:
-    """Raises InputError where the plain request failed by `error`, and does not without the user's
-    own fields."""
-    if spec.extra and server.send_once(msgspec.structs.replace(spec, extra={})).error is None:
-        raise InputError(f"--extra-body: the server does not take it ({error}); correct it")
-
-
 # --- which fields it takes ------------------------------------------------------------------------
 
 
@@ -78,92 +65,63 @@ def negotiate(
 
     Raises InputError, which names the flag, where the server does not take one of these.
     """
-    sampling, structured = needs.sampling, needs.structured
-    if spec.endpoint == TRITON:
-        _check_inputs(spec, needs)
-        spec = _with_inputs(target, spec, exact=needs.exact)
-    else:
-        spec = _with_fields(server, target, spec, exact=needs.exact)
-    for flag, name, value in _flags(sampling):
-        error = server.send_once(
-            msgspec.structs.replace(spec, sampling=Sampling(**{name: value}))
-        ).error
+    wire, sampling = find_wire(spec.endpoint), needs.sampling
+    wishes = list(_list_wishes(sampling))
+    for flag, name, value in wishes:
+        if wire.has_input(spec, name) is False:
+            raise InputError(
+                f"{_show_flag(flag, value)}: the model {spec.model} has no input for it; leave"
+                " it out"
+            )
+    if needs.structured is not None and wire.has_input(spec, "structured") is False:
+        assert wire.input_name is not None  # noqa: S101
+        name = wire.input_name(spec, "structured")
+        raise InputError(f"--structured: the model {spec.model} has no input {name}; leave it out")
+    spec = _with_optional(server, target, spec, exact=needs.exact)
+    for flag, name, value in wishes:
+        wish = msgspec.structs.replace(spec, sampling=Sampling(**{name: value}))
+        error = server.send_once(wish).error
         if error is not None:
             raise InputError(
                 f"{_show_flag(flag, value)}: the server does not take it ({error}); leave it out"
             )
     spec = msgspec.structs.replace(spec, sampling=sampling)
-    return spec if structured is None else _with_shape(server, spec, structured)
+    return spec if needs.structured is None else _with_shape(server, spec, needs.structured)
 
 
-def _with_fields(server: Server, target: Target, spec: RequestSpec, *, exact: bool) -> RequestSpec:
+def _with_optional(
+    server: Server, target: Target, spec: RequestSpec, *, exact: bool
+) -> RequestSpec:
     """Ask for token counts, and with `exact` for answers of exact length, as far as the server
     takes the fields.
 
-    Each is tried alone, on an answer of one token; `target.accepts` says what came of it. And
+    Each is tried alone, on a short answer; `target.accepts` says what came of it. And
     `target.choices`, how many answers a request has by the user's own fields.
     """
+    wire = find_wire(spec.endpoint)
     if spec.extra:
         target.choices = server.send_once(spec).answer.choices
-    trials: dict[str, dict[str, Any]] = {
-        "ignore_eos": {"ignore_eos": True},
-        "min_tokens": {"min_tokens": True},
-    }
-    if spec.endpoint in ("completions", "chat") and spec.stream:
-        trials |= {
-            "stream_options": {"usage": "final"},
-            "continuous_usage_stats": {"usage": "running"},
-        }
-    for name, change in trials.items():
-        target.accepts[name] = (
-            server.send_once(msgspec.structs.replace(spec, **change)).error is None
-        )
-    accepts = target.accepts
-    counted = "final" if accepts.get("stream_options") else "none"
+    usages = []
+    for name, change in wire.optional(spec).items():
+        accepted = wire.has_input(spec, name)
+        if accepted is None:
+            accepted = server.send_once(msgspec.structs.replace(spec, **change)).error is None
+        target.accepts[name] = accepted
+        if accepted and "usage" in change:
+            usages.append(change["usage"])
     return msgspec.structs.replace(
         spec,
-        usage="running" if accepts.get("continuous_usage_stats") else counted,
-        ignore_eos=exact and accepts["ignore_eos"],
-        min_tokens=exact and accepts["min_tokens"],
+        usage=max(usages, key=USAGES.index, default="none"),
+        ignore_eos=exact and target.accepts.get("ignore_eos", False),
+        min_tokens=exact and target.accepts.get("min_tokens", False),
     )
-
-
-def _with_inputs(target: Target, spec: RequestSpec, *, exact: bool) -> RequestSpec:
-    """Return what the model has inputs for: Triton takes others silently, as parameters that nobody
-    reads."""
-    for name in ("min_tokens", "return_num_output_tokens"):
-        target.accepts[name] = triton.spell_input(name, spec.inputs) in spec.inputs
-    counted = target.accepts["return_num_output_tokens"]
-    return msgspec.structs.replace(
-        spec,
-        usage="running" if counted else "none",
-        min_tokens=exact and target.accepts["min_tokens"],
-    )
-
-
-def _check_inputs(spec: RequestSpec, needs: Requirements) -> None:
-    """Raises InputError, which names the flag, where a Triton model has no input for what is
-    wished."""
-    for flag, name, value in _flags(needs.sampling):
-        if (
-            triton.spell_input("stop_words" if name == "stop" else name, spec.inputs)
-            not in spec.inputs
-        ):
-            raise InputError(
-                f"{_show_flag(flag, value)}: the model {spec.model} has no input for it; leave"
-                " it out"
-            )
-    if needs.structured is not None and "guided_decoding_guide" not in spec.inputs:
-        raise InputError(
-            f"--structured: the model {spec.model} has no input guided_decoding_guide; leave it out"
-        )
 
 
 def _show_flag(flag: str, value: Any) -> str:
     return f"{flag} {excerpt(str(value), 40)}"
 
 
-def _flags(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
+def _list_wishes(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
     """Yield flag, field and value of each wish."""
     flags = {
         "temperature": "--temperature",
@@ -190,7 +148,7 @@ def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> Re
     )
     free: str | None = None
     tried = []
-    for spelling in list_spellings(spec.endpoint, structured.kind):
+    for spelling in find_wire(spec.endpoint).spellings.get(structured.kind, ()):
         shape = {"structured": structured, "spelling": spelling}
         answer, error, _ = server.send_once(
             msgspec.structs.replace(calm, **shape), tokens=_SHAPED_TOKENS, keep_text=True
@@ -219,7 +177,7 @@ def find_vocabulary(
 ) -> Vocabulary:
     """Return the best vocabulary that the server takes: token ids, else words. Raises
     InputError."""
-    if spec.endpoint in ("completions", SGLANG) and not needs.text_only:
+    if find_wire(spec.endpoint).prompts == "text or ids" and not needs.text_only:
         vocabulary = _ids(server, target, spec, needs.tokenizer)
         if vocabulary is not None:
             return vocabulary
@@ -286,8 +244,8 @@ def token_counter(
 
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:
     """Return what the server counts for a prompt; None where it refuses it or gives no count."""
-    # In one piece, where usage needs no asking; Triton's models may be unable to answer so.
-    if spec.endpoint != TRITON:
+    # In one piece, where usage needs no asking.
+    if find_wire(spec.endpoint).counts_whole:
         # vLLM refuses options of a stream where there is none.
         extra = {name: value for name, value in spec.extra.items() if name != "stream_options"}
         spec = msgspec.structs.replace(spec, stream=False, extra=extra)

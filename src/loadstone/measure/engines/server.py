@@ -23,15 +23,10 @@ from loadstone.core.secrets import blank_bytes, keys_in
 from loadstone.core.text import error_text, excerpt
 from loadstone.measure.engines.http import check_url, http_client, read_first_words, send
 from loadstone.measure.wire.answer import Answer
-from loadstone.measure.wire.request import RequestBody, make_body, make_path, new_answer
+from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.measure.wire.tolerant import load, storable
-from loadstone.workload.request import SGLANG, TRITON, RequestSpec
-from loadstone.workload.word_list import WORDS
-
-PROMPT = " ".join(WORDS[:8])
-IDS = list(range(100, 108))
-"""Such a prompt SGLang takes though it has no tokenizer (--skip-tokenizer-init), and every
-vocabulary has these."""
+from loadstone.measure.wire.wire import find_wire
+from loadstone.workload.request import RequestSpec
 
 _BODY_BYTES = 4 * 1024 * 1024
 _FRAMING = (b"content-encoding", b"content-length", b"transfer-encoding")
@@ -177,17 +172,15 @@ class Server:
 
         tokens   the most in its answer; but as many at least as a user's own fields demand
         """
-        if prompt is None:
-            prompt = IDS if spec.endpoint == SGLANG else PROMPT
-        content: object = (
-            [{"role": "user", "content": prompt}] if spec.endpoint == "chat" else prompt
-        )
-        # A token of Triton's may have no text, and is not seen where the model does not count.
-        tokens = tokens or (4 if spec.endpoint == TRITON else 1)
-        tokens = max(tokens, spec.least_tokens, _least_tokens(spec.extra))
+        wire = find_wire(spec.endpoint)
+        content: object = wire.probe_prompt if prompt is None else prompt
+        if wire.takes_messages:
+            content = [{"role": "user", "content": content}]
+        demanded = _find_count(spec.extra, wire.least_field)
+        tokens = max(tokens or wire.probe_tokens, spec.least_tokens, demanded)
         body = RequestBody(make_body(spec)).render(msgspec.json.encode(content), tokens)
         response = self.post(make_path(spec), body)
-        answer = new_answer(spec.endpoint, stream=spec.stream, keep_text=keep_text)
+        answer = wire.answer(stream=spec.stream, keep_text=keep_text)
         if response.status_code != 200:
             error = f"HTTP {response.status_code}: {error_text(response.content)}"
             return Trial(answer, error, response)
@@ -346,15 +339,11 @@ def _explain_tls(error: str, reason: str) -> str:
     return f"its certificate is not trusted ({reason}); {remedy}"
 
 
-def _least_tokens(extra: dict[str, Any]) -> int:
-    """Return the least number of tokens that a user's own fields ask for: vLLM and SGLang refuse a
-    shorter limit."""
-    sampling = extra.get("sampling_params")
-    least = (
-        extra.get("min_tokens"),
-        sampling.get("min_new_tokens") if isinstance(sampling, dict) else None,
-    )
-    return max((tokens for tokens in least if isinstance(tokens, int)), default=0)
+def _find_count(fields: Any, path: Sequence[str]) -> int:
+    """Return the number at a path in a user's own fields; 0 where there is none."""
+    for name in path:
+        fields = fields.get(name) if isinstance(fields, dict) else None
+    return fields if isinstance(fields, int) else 0
 
 
 _BEHIND = "a proxy finds no engine behind it, or not in time; check that the engine runs"

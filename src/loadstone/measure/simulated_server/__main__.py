@@ -20,6 +20,7 @@ from loadstone.measure.client.clock import new_event_loop
 from loadstone.measure.simulated_server.http import ServerConnection, ServerCounters, ServerState
 from loadstone.measure.simulated_server.settings import Settings
 from loadstone.measure.simulated_server.stream import WriteScheduler
+from loadstone.measure.wire.wire import list_wires
 
 if TYPE_CHECKING:
     from loadstone.predict.simulator.fleet import Fleet
@@ -65,7 +66,12 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
         from loadstone.measure.simulated_server.engine import RealTimeEngine
 
         engine = RealTimeEngine(loop, fleet)
-    server = ServerState(settings, WriteScheduler(loop), ServerCounters(settings.model), {}, engine)
+    wires = {
+        wire.simulated.path: wire.simulated for wire in list_wires().values() if wire.simulated
+    }
+    server = ServerState(
+        settings, WriteScheduler(loop), ServerCounters(settings.model), wires, {}, engine
+    )
     where = f"{settings.host}:{settings.port}"
     try:
         listener = await loop.create_server(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
-from loadstone.measure.simulated_server.body import Body, read_usage
+from loadstone.measure.simulated_server.body import GenerateBody, OpenAIBody
 from loadstone.measure.simulated_server.settings import Settings
 
 WORDS = [
@@ -80,13 +80,14 @@ class CompletionAnswer:
     """One generation: the bytes of its parts. `accepted`: how many steps accepted exactly 0, 1, …
     guesses."""
 
+    _shape = _COMPLETION
+
     def __init__(
         self,
-        body: Body,
+        body: OpenAIBody,
         settings: Settings,
         lengths: tuple[int, int],
         *,
-        chat: bool,
         name: bytes,
         truth: bool,
     ) -> None:
@@ -97,9 +98,9 @@ class CompletionAnswer:
         self.cached_tokens = 0
         self.accepted: list[int] = []
         self.is_stream = bool(body.stream)
-        self._usage = read_usage(body) if settings.usage == "asked" else settings.usage
+        self._usage = body.usage() if settings.usage == "asked" else settings.usage
         self._settings, self._truth = settings, truth
-        self._shape = shape = _CHAT if chat else _COMPLETION
+        shape = self._shape
         text = msgspec.json.encode(name.decode("latin-1"))[1:-1]
         kind = shape.chunk_object if self.is_stream else shape.whole_object
         start = b'{"id":"%b%b","object":"%b","created":%d,"model":"%b","choices":['
@@ -114,7 +115,7 @@ class CompletionAnswer:
         self._tails = _TAILS[shape]
         self._plain_head = b""
         self._thinking, calls = (
-            round(share * self.output_tokens) if chat else 0
+            round(share * self.output_tokens) if shape is _CHAT else 0
             for share in (settings.latency.thinking, settings.latency.tool_calls)
         )
         self._calls_from = max(self._thinking, self.output_tokens - calls)
@@ -206,6 +207,12 @@ class CompletionAnswer:
         return b',"metrics":%b' % msgspec.json.encode({"speculative_decoding": told})
 
 
+class ChatAnswer(CompletionAnswer):
+    """One answer to a conversation."""
+
+    _shape = _CHAT
+
+
 def event(payload: bytes, truth: bool) -> bytes:
     """One HTTP chunk with one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of
     now."""
@@ -222,7 +229,13 @@ class GenerateAnswer:
     """
 
     def __init__(
-        self, body: Body, settings: Settings, lengths: tuple[int, int], *, name: bytes, truth: bool
+        self,
+        body: GenerateBody,
+        settings: Settings,
+        lengths: tuple[int, int],
+        *,
+        name: bytes,
+        truth: bool,
     ) -> None:
         self.input_tokens, self.output_tokens = lengths
         self.cached_tokens = 0

@@ -3,17 +3,13 @@ refused."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from loadstone.measure.simulated_server.settings import MODEL, Usage
+from loadstone.measure.wire.simulated import SimulatedBody, SimulatedWire
 
-COMPLETIONS, CHAT, GENERATE = "/v1/completions", "/v1/chat/completions", "/generate"
-_DEFAULT_TOKENS = {COMPLETIONS: 16, GENERATE: 128}
-"""The default length of an answer: the OpenAI API's, kept by vLLM, and SGLang's; a conversation's
-goes on to the end.
-"""
 _ROLE_TOKENS, _END = 3, "<end>"
 """What the pretended chat template puts before a message, the answer's own too, and behind it: so
 that a later turn goes on with the tokens of this one and its answer."""
@@ -46,11 +42,9 @@ class _SamplingParams(msgspec.Struct):
     n: int | None = None
 
 
-class Body(msgspec.Struct):
-    """The fields of a request that matter here; others are accepted and ignored. Lengths are in
-    tokens."""
+class OpenAIBody(SimulatedBody):
+    """A request of OpenAI's dialect, or to /tokenize. Lengths are in tokens."""
 
-    model: str | None = None
     prompt: Any = None
     content: Any = None
     messages: list[_Message] | None = None
@@ -59,34 +53,74 @@ class Body(msgspec.Struct):
     n: int | None = None
     best_of: int | None = None
     use_beam_search: bool | None = None
-    stream: bool | None = None
     stream_options: _StreamOptions | None = None
+
+    def counts(self) -> dict[str, int | None]:
+        if self.use_beam_search:
+            raise RefusalError(400, "use_beam_search: beams are not simulated; ask without.")
+        return {"n": self.n, "best_of": self.best_of}
+
+    def limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    def usage(self) -> Usage:
+        """Return the usage that is asked for; an answer in one piece always has it."""
+        options = self.stream_options or _StreamOptions()
+        if self.stream and not options.include_usage:
+            return "none"
+        return "running" if options.continuous_usage_stats else "final"
+
+    def split_messages(self) -> list[Any]:
+        """Return a conversation's tokens: texts with roles, and what an answer begins with; parts
+        of a message that are no text count nothing. Raises RefusalError."""
+        if not self.messages:
+            raise RefusalError(400, "messages must be a list of at least one message")
+        tokens: list[Any] = []
+        for message in self.messages:
+            content = message.content or ""
+            texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
+            tokens += [f"<{message.role}>"] * _ROLE_TOKENS
+            for text in texts:
+                tokens += text.split()
+            tokens.append(_END)
+        return tokens + ["<assistant>"] * _ROLE_TOKENS
+
+
+class GenerateBody(SimulatedBody):
+    """A request to SGLang's /generate."""
+
     text: Any = None
     input_ids: list[int] | None = None
-    sampling_params: _SamplingParams | None = None
+    sampling_params: _SamplingParams = msgspec.field(default_factory=_SamplingParams)
+
+    def counts(self) -> dict[str, int | None]:
+        return {"sampling_params.n": self.sampling_params.n}
+
+    def limit(self) -> int | None:
+        return self.sampling_params.max_new_tokens
+
+    def split(self) -> list[Any]:
+        """Return the prompt's tokens. Raises RefusalError."""
+        return split_prompt(self.text if self.input_ids is None else self.input_ids)
 
 
-_decode = msgspec.json.Decoder(Body).decode
+Body = TypeVar("Body", bound=SimulatedBody)
 
 
-def parse_body(data: bytes, model: str = MODEL) -> Body:
+def parse_body(data: bytes, kind: type[Body], model: str = MODEL) -> Body:
     """Parse a JSON body into a request for the model of that name. Raises RefusalError."""
     try:
-        body = _decode(data)
+        body = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RefusalError(400, str(error)) from None
     if body.model not in (None, model):
         raise RefusalError(404, f"The model `{body.model}` does not exist.")
     # To answer with one would be to serve a part of the load that was asked for.
-    sampling = body.sampling_params or _SamplingParams()
-    several = {"n": body.n, "best_of": body.best_of, "sampling_params.n": sampling.n}
-    for name, value in several.items():
+    for name, value in body.counts().items():
         if value not in (None, 1):
             raise RefusalError(
                 400, f"{name} {value}: one answer to a request is simulated; ask for 1."
             )
-    if body.use_beam_search:
-        raise RefusalError(400, "use_beam_search: beams are not simulated; ask without.")
     return body
 
 
@@ -111,43 +145,18 @@ def split_prompt(prompt: object) -> list[Any]:
     raise RefusalError(400, "prompt must be one string or one list of token ids")
 
 
-def read_content(body: Body, path: str) -> list[Any]:
-    """Return the prompt's tokens at this endpoint, for what they have in common with other
-    prompts'. Raises RefusalError.
-
-    Of a conversation, texts with roles, and what an answer begins with; parts of a message that are
-    no text count nothing.
-    """
-    if path == GENERATE:
-        return split_prompt(body.text if body.input_ids is None else body.input_ids)
-    if path != CHAT:
-        return split_prompt(body.prompt)
-    if not body.messages:
-        raise RefusalError(400, "messages must be a list of at least one message")
-    tokens: list[Any] = []
-    for message in body.messages:
-        content = message.content or ""
-        texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
-        tokens += [f"<{message.role}>"] * _ROLE_TOKENS
-        for text in texts:
-            tokens += text.split()
-        tokens.append(_END)
-    return tokens + ["<assistant>"] * _ROLE_TOKENS
-
-
-def count_tokens(body: Body, path: str, input_tokens: int, max_model_len: int) -> tuple[int, int]:
+def count_tokens(
+    wire: SimulatedWire, body: SimulatedBody, input_tokens: int, max_model_len: int
+) -> tuple[int, int]:
     """Count input and output tokens of a request whose prompt has so many. Raises RefusalError if
     they are more than `max_model_len` together.
     """
     room = max_model_len - input_tokens
-    if path == GENERATE:
-        output_tokens = (body.sampling_params or _SamplingParams()).max_new_tokens
-    else:
-        output_tokens = (
-            body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-        )
+    output_tokens = wire.limit(body)
     if output_tokens is None:
-        output_tokens = max(1, min(room, _DEFAULT_TOKENS.get(path, room)))
+        output_tokens = max(
+            1, min(room, room if wire.default_tokens is None else wire.default_tokens)
+        )
     if output_tokens < 1:
         raise RefusalError(400, f"max_tokens must be at least 1, got {output_tokens}.")
     if output_tokens > room:
@@ -158,11 +167,3 @@ def count_tokens(body: Body, path: str, input_tokens: int, max_model_len: int) -
             400, f"{limit} {output_tokens} output tokens and {input_tokens} input tokens."
         )
     return input_tokens, output_tokens
-
-
-def read_usage(body: Body) -> Usage:
-    """Return the usage that `stream_options` asks for; an answer in one piece always has it."""
-    options = body.stream_options or _StreamOptions()
-    if body.stream and not options.include_usage:
-        return "none"
-    return "running" if options.continuous_usage_stats else "final"

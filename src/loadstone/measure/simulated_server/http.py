@@ -17,16 +17,12 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
-from loadstone.measure.simulated_server.answer import CompletionAnswer, GenerateAnswer, count_drafts
+from loadstone.measure.simulated_server.answer import count_drafts
 from loadstone.measure.simulated_server.body import (
-    CHAT,
-    COMPLETIONS,
-    GENERATE,
-    Body,
+    OpenAIBody,
     RefusalError,
     count_tokens,
     parse_body,
-    read_content,
     split_prompt,
 )
 from loadstone.measure.simulated_server.settings import FixedLatency, Settings
@@ -36,6 +32,7 @@ from loadstone.measure.simulated_server.stream import (
     Keys,
     WriteScheduler,
 )
+from loadstone.measure.wire.simulated import SimulatedWire
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import RealTimeEngine
@@ -43,9 +40,6 @@ if TYPE_CHECKING:
 
 
 _PAGES = ("/health", "/metrics", "/version", "/truth", "/v1/models")
-_METHODS = dict.fromkeys(_PAGES, "GET") | dict.fromkeys(
-    ("/tokenize", COMPLETIONS, CHAT, GENERATE), "POST"
-)
 _REASONS = {
     200: "OK",
     400: "Bad Request",
@@ -157,6 +151,8 @@ class ServerState(NamedTuple):
     settings: Settings
     scheduler: WriteScheduler
     metrics: ServerCounters
+    wires: dict[str, SimulatedWire]
+    """The APIs by which it answers, by path."""
     truth: dict[str, array[int]]
     """Times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with
     text was written."""
@@ -305,7 +301,7 @@ class ServerConnection(asyncio.Protocol):
     def _serve(self, request: HttpRequest) -> None:
         if request.fault is not None:
             raise RefusalError(*request.fault)
-        method = _METHODS.get(request.path)
+        method = self._method(request.path)
         if method is None or (request.path == "/truth" and not self._server.settings.keep_truth):
             raise RefusalError(404, f"no {request.path} here")
         if request.method != method:
@@ -343,11 +339,19 @@ class ServerConnection(asyncio.Protocol):
                 )
                 self._server.truth.clear()
             case "/tokenize":
-                self._tokenize(request, parse_body(request.body, self._server.settings.model))
-            case _:
-                self._generate(request, parse_body(request.body, self._server.settings.model))
+                self._tokenize(
+                    request, parse_body(request.body, OpenAIBody, self._server.settings.model)
+                )
+            case path:
+                self._generate(request, self._server.wires[path])
 
-    def _tokenize(self, request: HttpRequest, body: Body) -> None:
+    def _method(self, path: str) -> str | None:
+        """Return the method that a path takes; None where there is nothing."""
+        if path in _PAGES:
+            return "GET"
+        return "POST" if path == "/tokenize" or path in self._server.wires else None
+
+    def _tokenize(self, request: HttpRequest, body: OpenAIBody) -> None:
         tokens = split_prompt(body.content if body.prompt is None else body.prompt)
         ids = [
             zlib.crc32(token.encode()) % _VOCABULARY if isinstance(token, str) else token
@@ -360,18 +364,13 @@ class ServerConnection(asyncio.Protocol):
         }
         self.respond(request, msgspec.json.encode(document))
 
-    def _generate(self, request: HttpRequest, body: Body) -> None:
+    def _generate(self, request: HttpRequest, wire: SimulatedWire) -> None:
         name = request.id or next(_names)
-        settings, truth = self._server.settings, request.truth
-        content = read_content(body, request.path)
-        tokens = count_tokens(body, request.path, len(content), settings.max_model_len)
-        answer: CompletionAnswer | GenerateAnswer
-        if request.path == GENERATE:
-            answer = GenerateAnswer(body, settings, tokens, name=name, truth=truth)
-        else:
-            answer = CompletionAnswer(
-                body, settings, tokens, chat=request.path == CHAT, name=name, truth=truth
-            )
+        settings = self._server.settings
+        body = parse_body(request.body, wire.body, settings.model)
+        content = wire.content(body)
+        tokens = count_tokens(wire, body, len(content), settings.max_model_len)
+        answer = wire.answer(body, settings, tokens, name=name, truth=request.truth)
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
         stream = AnswerWriter(self, request, answer, settings.tokens_per_event, times)
         if self._server.engine is not None:
@@ -438,7 +437,7 @@ class ServerConnection(asyncio.Protocol):
         status = refusal.status
         kind = f"{_REASONS[status].replace(' ', '')}Error"
         error = {"message": str(refusal), "type": kind, "param": None, "code": status}
-        more = [f"allow: {_METHODS[request.path]}"] if status == 405 else []
+        more = [f"allow: {self._method(request.path)}"] if status == 405 else []
         self.respond(request, msgspec.json.encode({"error": error}), *more, status=status)
 
     def write(self, data: bytes) -> None:

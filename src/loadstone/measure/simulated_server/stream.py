@@ -13,7 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, overload
 
 from loadstone.measure.client.clock import Pacer
-from loadstone.measure.simulated_server.answer import WORDS, CompletionAnswer, GenerateAnswer
+from loadstone.measure.simulated_server.answer import WORDS
+from loadstone.measure.wire.simulated import SimulatedAnswer
 
 _WRITES_PER_TURN = 256  # then sockets are read again: about 2 ms
 # A wake costs 20 to 30 µs of CPU on a virtual machine, as much as five writes. Where many tokens
@@ -103,7 +104,7 @@ class AnswerWriter:
         self,
         connection: ResponseConnection,
         request: HttpRequest,
-        answer: CompletionAnswer | GenerateAnswer,
+        answer: SimulatedAnswer,
         tokens_per_event: int,
         times: array[int] | None,
     ) -> None:

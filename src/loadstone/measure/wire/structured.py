@@ -8,13 +8,8 @@ from typing import Any
 
 import msgspec
 
-from loadstone.workload.request import RequestSpec, Spelling, Structured, StructuredKind
+from loadstone.workload.request import RequestSpec, Structured
 
-_OPENAI: dict[StructuredKind, tuple[Spelling, ...]] = {
-    "json_schema": ("response_format", "structured_outputs", "guided", "llama.cpp", "sglang"),
-    "regex": ("structured_outputs", "guided", "sglang"),  # llama.cpp has no field for it
-    "grammar": ("structured_outputs", "guided", "sglang", "llama.cpp"),
-}
 _JSON_BEGINNINGS = {
     "object": "{",
     "array": "[",
@@ -24,15 +19,6 @@ _JSON_BEGINNINGS = {
     "boolean": "tf",
     "null": "n",
 }
-
-
-def list_spellings(endpoint: str, kind: StructuredKind) -> tuple[Spelling, ...]:
-    """List the spellings worth trying at an endpoint, in order of preference."""
-    if endpoint == "sglang":
-        return ("sampling_params",)
-    if endpoint == "triton":
-        return ("guided_decoding",)
-    return _OPENAI[kind]
 
 
 def make_shape_fields(spec: RequestSpec) -> dict[str, Any]:

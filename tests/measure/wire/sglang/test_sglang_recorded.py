@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadstone.measure.wire.openai import OpenAIAnswer
-from loadstone.measure.wire.sglang import SglangAnswer
+from loadstone.measure.wires.openai import OpenAIAnswer
+from loadstone.measure.wires.sglang import SglangAnswer
 
 HERE = Path(__file__).resolve().parent
 ONE_BY_ONE = list(range(1, 13))

@@ -1,4 +1,4 @@
-"""Writes requests and reads answers of SGLang's own dialect, `POST /generate`. No I/O.
+"""SGLang's own dialect, `POST /generate`. No I/O.
 
 Source: sgl-project/sglang, python/sglang/srt: entrypoints/http_server.py (`generate_request`),
 managers/io_struct.py (`GenerateReqInput`), managers/tokenizer_manager.py (`_handle_batch_output`),
@@ -11,14 +11,17 @@ field); a request that the server gave up has the finish reason `abort`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from loadstone.core.record import ANSWER, THINKING
 from loadstone.core.text import error_text, excerpt
+from loadstone.measure.simulated_server.answer import GenerateAnswer
+from loadstone.measure.simulated_server.body import GenerateBody
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.drafts import read_drafts
+from loadstone.measure.wire.simulated import SimulatedWire
 from loadstone.measure.wire.structured import make_shape_fields
 from loadstone.measure.wire.tolerant import (
     NO_RAW,
@@ -30,16 +33,20 @@ from loadstone.measure.wire.tolerant import (
     load_object,
     raw,
 )
-from loadstone.workload.request import RequestSpec
+from loadstone.measure.wire.wire import Found, Wire
+from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, RequestSpec
+
+if TYPE_CHECKING:
+    from loadstone.measure.engines.server import Server
+
+NAME = "sglang"
 
 
-def make_fields(spec: RequestSpec, length: str) -> dict[str, Any]:
-    """Make the body of a request, all but its prompt (`text` or `input_ids`); `length` stands for a
-    number of tokens.
-    """
-    params: dict[str, Any] = {"max_new_tokens": length}
+def make_body(spec: RequestSpec) -> dict[str, Any]:
+    """Make the body of a request, whose prompt is `text` or `input_ids`."""
+    params: dict[str, Any] = {"max_new_tokens": LENGTH}
     if spec.min_tokens:
-        params["min_new_tokens"] = length
+        params["min_new_tokens"] = LENGTH
     if spec.ignore_eos:
         params["ignore_eos"] = True
     sampling = spec.sampling
@@ -52,7 +59,7 @@ def make_fields(spec: RequestSpec, length: str) -> dict[str, Any]:
     if sampling.stop:
         params["stop"] = list(sampling.stop)
     params |= make_shape_fields(spec)
-    return {"sampling_params": params, "stream": spec.stream}
+    return {"sampling_params": params, "stream": spec.stream, TEXT_OR_IDS: PROMPT}
 
 
 class _Meta(msgspec.Struct):
@@ -168,3 +175,53 @@ def _read_several(payload: bytes) -> list[_Event]:
         [convert(each, _Event) for each in answers[:CHOICES]] if isinstance(answers, list) else []
     )
     return [event for event in events if event is not None]
+
+
+def recognise(server: Server, spec: RequestSpec) -> bool:
+    """Return whether the server answers the plainest request."""
+    return server.send_once(spec).error is None
+
+
+def describe(server: Server, spec: RequestSpec, model: str | None) -> Found:
+    """Describe the server; its own pages name the model, and the engine, where others do not."""
+    from loadstone.measure.engines import pages
+
+    models = server.get_json("/v1/models", must_allow=True)
+    about = server.get_json("/model_info") or server.get_json("/get_model_info")
+    loaded = about.get("model_path") if isinstance(about, dict) else None
+    if model is None and not pages.list_models(models) and isinstance(loaded, str):
+        model = loaded
+    target = pages.describe(server, NAME, pages.choose_model(server, models, model), models)
+    if target.engine is None and loaded is not None:
+        pages.name_engine(server, target, owner=NAME)
+    spec = msgspec.structs.replace(spec, model=target.model)
+    pages.check_answered(server, spec)
+    return target, spec
+
+
+WIRE = Wire(
+    path=lambda spec: "/generate",
+    body=make_body,
+    answer=SglangAnswer,
+    prompts="text or ids",
+    least_field=("sampling_params", "min_new_tokens"),
+    spellings=dict.fromkeys(("json_schema", "regex", "grammar"), ("sampling_params",)),
+    order=2,
+    # Such a prompt it takes though it has no tokenizer (--skip-tokenizer-init), and every
+    # vocabulary has these.
+    probe_prompt=list(range(100, 108)),
+    optional=lambda spec: {
+        "ignore_eos": {"ignore_eos": True},
+        "min_tokens": {"min_tokens": True},
+    },
+    recognise=recognise,
+    describe=describe,
+    simulated=SimulatedWire(
+        path="/generate",
+        body=GenerateBody,
+        content=GenerateBody.split,
+        limit=GenerateBody.limit,
+        default_tokens=128,  # SGLang's
+        answer=GenerateAnswer,
+    ),
+)

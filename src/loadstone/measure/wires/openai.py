@@ -1,5 +1,5 @@
-"""Reads answers of the OpenAI dialect, `/v1/completions` and `/v1/chat/completions`, streamed or in
-one piece. No I/O.
+"""The OpenAI dialect: `/v1/completions` and `/v1/chat/completions`, streamed or in one piece. No
+I/O.
 
 What engines really send differs from the specification; the differences seen (recorded bytes of
 vLLM, llama.cpp, llama-cpp-python, transformers, mlx-lm, MAX) decide what is tolerated here: usage
@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from loadstone.core.record import ANSWER, THINKING
 from loadstone.core.text import error_text, excerpt
+from loadstone.measure.simulated_server.answer import ChatAnswer, CompletionAnswer
+from loadstone.measure.simulated_server.body import OpenAIBody, split_prompt
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.channels import Channels
 from loadstone.measure.wire.chunk import (
@@ -35,7 +37,9 @@ from loadstone.measure.wire.chunk import (
 )
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.first_event import FirstEvent
+from loadstone.measure.wire.simulated import SimulatedWire
 from loadstone.measure.wire.sse import SseDecoder
+from loadstone.measure.wire.structured import make_shape_fields
 from loadstone.measure.wire.template import Template, learn
 from loadstone.measure.wire.tolerant import (
     MAX_COUNT,
@@ -47,6 +51,52 @@ from loadstone.measure.wire.tolerant import (
     load_object,
 )
 from loadstone.measure.wire.unlisted import find_usage
+from loadstone.measure.wire.wire import Fields, Wire
+from loadstone.workload.request import LENGTH, PROMPT, RequestSpec, Spelling, StructuredKind
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def make_body(spec: RequestSpec, prompt_field: str) -> dict[str, Any]:
+    """Make the body of a request, with its prompt in the field of that name."""
+    body: dict[str, Any] = {"model": spec.model, "stream": spec.stream}
+    if spec.stream and spec.usage != "none":
+        body["stream_options"] = {"include_usage": True}
+        if spec.usage == "running":
+            body["stream_options"]["continuous_usage_stats"] = True
+    if spec.ignore_eos:
+        body["ignore_eos"] = True
+    sampling = spec.sampling
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
+    body |= {name: value for name, value in drawn.items() if value is not None}
+    if sampling.stop:
+        body["stop"] = list(sampling.stop)
+    body |= make_shape_fields(spec)
+    body[spec.length] = LENGTH
+    if spec.min_tokens:
+        body["min_tokens"] = LENGTH
+    body[prompt_field] = PROMPT
+    return body
+
+
+def make_path(spec: RequestSpec, name: str) -> str:
+    """Return the path of an API of that name; Azure's, with a version in its query, has no /v1."""
+    return f"/{name}{spec.query}" if spec.query else f"/v1/{name}"
+
+
+def list_optional(spec: RequestSpec) -> dict[str, Fields]:
+    """List the fields that not every server of the dialect takes."""
+    fields: dict[str, Fields] = {
+        "ignore_eos": {"ignore_eos": True},
+        "min_tokens": {"min_tokens": True},
+    }
+    if spec.stream:
+        fields["stream_options"] = {"usage": "final"}
+        fields["continuous_usage_stats"] = {"usage": "running"}
+    return fields
+
+
+# --- answers --------------------------------------------------------------------------------------
 
 _THINKING_FIELD = re.compile("reason|think|thought", re.IGNORECASE)
 _MAX_MS = 1e12
@@ -379,3 +429,50 @@ def _as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value)
+
+
+# --- the tables -----------------------------------------------------------------------------------
+
+_SPELLINGS: dict[StructuredKind, tuple[Spelling, ...]] = {
+    "json_schema": ("response_format", "structured_outputs", "guided", "llama.cpp", "sglang"),
+    "regex": ("structured_outputs", "guided", "sglang"),  # llama.cpp has no field for it
+    "grammar": ("structured_outputs", "guided", "sglang", "llama.cpp"),
+}
+_LENGTH_NAMES = ("max_tokens", "max_completion_tokens")
+
+COMPLETIONS = Wire(
+    path=lambda spec: make_path(spec, "completions"),
+    body=lambda spec: make_body(spec, "prompt"),
+    answer=OpenAIAnswer,
+    prompts="text or ids",
+    length_names=_LENGTH_NAMES,
+    spellings=_SPELLINGS,
+    order=0,
+    optional=list_optional,
+    simulated=SimulatedWire(
+        path="/v1/completions",
+        body=OpenAIBody,
+        content=lambda body: split_prompt(body.prompt),
+        limit=OpenAIBody.limit,
+        default_tokens=16,  # the OpenAI API's, kept by vLLM
+        answer=CompletionAnswer,
+    ),
+)
+CHAT = Wire(
+    path=lambda spec: make_path(spec, "chat/completions"),
+    body=lambda spec: make_body(spec, "messages"),
+    answer=OpenAIAnswer,
+    prompts="messages",
+    length_names=_LENGTH_NAMES,
+    spellings=_SPELLINGS,
+    order=1,
+    optional=list_optional,
+    simulated=SimulatedWire(
+        path="/v1/chat/completions",
+        body=OpenAIBody,
+        content=OpenAIBody.split_messages,
+        limit=OpenAIBody.limit,
+        default_tokens=None,
+        answer=ChatAnswer,
+    ),
+)

@@ -1,0 +1,277 @@
+"""Triton Inference Server in front of TensorRT-LLM: `POST /v2/models/MODEL/generate_stream` and
+`/generate`. No I/O.
+
+Source: triton-inference-server/server, docs/protocol/extension_generate.md; NVIDIA/TensorRT-LLM,
+triton_backend: all_models/inflight_batcher_llm/ensemble/config.pbtxt (the names of inputs and
+outputs; older releases say `min_length` and `random_seed` for `min_tokens` and `seed`),
+inflight_batcher_llm/src/model_instance_state.cc (token counts).
+
+A stream's event is one response of the model: `{"model_name", "model_version", "text_output", …}`.
+It has no usage, no finish reason and no [DONE]: the answer is complete when its HTTP message is.
+With `return_num_output_tokens` each response says how many tokens came with it, so those are
+summed; without, a response with text is taken for a piece, and one without is not: the last, which
+only closes the answer, cannot be told from a token without text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from loadstone.core.errors import TargetError
+from loadstone.core.record import ANSWER, Target
+from loadstone.core.text import error_text, excerpt
+from loadstone.measure.wire.answer import Answer
+from loadstone.measure.wire.structured import make_shape_fields
+from loadstone.measure.wire.tolerant import (
+    MAX_COUNT,
+    NO_RAW,
+    UNREADABLE,
+    convert,
+    count,
+    is_present,
+    list_objects,
+)
+from loadstone.measure.wire.wire import Found, Wire
+from loadstone.workload.request import LENGTH, PROMPT, RequestSpec
+
+if TYPE_CHECKING:
+    from loadstone.measure.engines.server import Server
+
+NAME = "triton"
+
+NEEDED = ("text_input", "max_tokens")
+"""Inputs that a model must have to be measured."""
+
+
+def make_body(spec: RequestSpec) -> dict[str, Any]:
+    """Make the body of a request: values by the model's inputs; where these are not known, those of
+    the newest ensemble."""
+    sampling = spec.sampling
+    stop: Any = list(sampling.stop) if len(sampling.stop) > 1 else "".join(sampling.stop)
+    values: dict[str, Any] = {
+        "text_input": PROMPT,
+        "max_tokens": LENGTH,
+        "stream": spec.stream,
+        # Older models demand both.
+        "bad_words": "",
+        "stop_words": stop,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        spell_input("seed", spec.inputs): sampling.seed,
+        spell_input("min_tokens", spec.inputs): LENGTH if spec.min_tokens else None,
+        "return_num_input_tokens": True if spec.usage != "none" else None,
+        "return_num_output_tokens": True if spec.usage != "none" else None,
+        # In one piece the answer else begins with the prompt, which is then counted as output.
+        "exclude_input_in_output": None if spec.stream else True,
+    }
+    values |= make_shape_fields(spec)
+    # Triton takes other inputs silently, as parameters that nobody reads.
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not None and (not spec.inputs or name in spec.inputs)
+    }
+
+
+def make_path(spec: RequestSpec) -> str:
+    suffix = "_stream" if spec.stream else ""
+    return f"/v2/models/{quote(spec.model, safe='')}/generate{suffix}"
+
+
+def spell_input(name: str, inputs: Sequence[str]) -> str:
+    """Return an input's name in the model's release; the newest where neither is known."""
+    older = {"seed": "random_seed", "min_tokens": "min_length"}.get(name, name)
+    return older if older in inputs and name not in inputs else name
+
+
+def name_input(spec: RequestSpec, name: str) -> str:
+    """Return what the model calls a field of a request."""
+    names = {"stop": "stop_words", "structured": "guided_decoding_guide"}
+    return spell_input(names.get(name, name), spec.inputs)
+
+
+class _Response(msgspec.Struct):
+    text_output: str | list[str] | None = None
+    num_input_tokens: float | list[float] | None = None
+    num_output_tokens: float | list[float] | None = None
+    error: msgspec.Raw = NO_RAW
+
+
+_decode = msgspec.json.Decoder(_Response).decode
+
+
+class TritonAnswer(Answer):
+    """An answer of /generate_stream or /generate."""
+
+    __slots__ = ()
+
+    def finish(self) -> int:
+        late = super().finish()
+        self.done = self.events > 0 and self.error is None
+        return late
+
+    def _fold(self, payload: bytes) -> None:
+        try:
+            response = _decode(payload)
+        except UNREADABLE:
+            fields = self._read_object(payload, done=None)
+            if fields is None:
+                return
+            response = _tolerated(fields)
+        if is_present(response.error):
+            self._complain(error_text(bytes(response.error)))
+            return
+        text = response.text_output
+        self.take(
+            "".join(text) if isinstance(text, list) else text, _first(response.num_output_tokens)
+        )
+        self._take_counts(_first(response.num_input_tokens), None, None)
+
+    def take(self, text: str | None, tokens: int | None) -> None:
+        """One response of the model: its text, and how many tokens came with it where it says
+        so."""
+        if tokens is not None:
+            self.output_tokens = min(MAX_COUNT, (self.output_tokens or 0) + tokens)
+        if not (text or tokens):
+            return
+        self.events += 1
+        self.channels.append(ANSWER)
+        if tokens is None:
+            self.running = False
+        elif self.running:
+            self.running_tokens.append(self.output_tokens or 0)
+        if self._keeps:
+            self._keep(text)
+
+
+def _first(value: float | list[float] | None) -> int | None:
+    """A count, which comes bare or as a tensor of one element."""
+    if isinstance(value, list):
+        value = value[0] if value else None
+    return count(value)
+
+
+def _tolerated(fields: dict[str, Any]) -> _Response:
+    """A response where a field has an odd type, or the text is no valid UTF-8."""
+    response = convert(fields, _Response) or _Response()
+    text = fields.get("text_output")
+    response.text_output = [
+        part for part in (text if isinstance(text, list) else [text]) if isinstance(part, str)
+    ]
+    return response
+
+
+# --- the server's pages ---------------------------------------------------------------------------
+
+_PREFERRED_MODELS = ("ensemble", "tensorrt_llm_bls")
+"""TensorRT-LLM's models that take text, the preferred one first."""
+
+
+class TritonRepository:
+    """A Triton server's models. Raises TargetError where no Triton answers.
+
+    about   what the server says of itself: `name`, `version`
+    index   its models, [{"name": …, "state": …}, …], or whatever it gives
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.about: Any = server.get_json("/v2", must_allow=True)
+        if not isinstance(self.about, dict) or "name" not in self.about:
+            raise TargetError(
+                f"{server.url}/v2: no Triton server answers there; correct the URL, or --endpoint"
+            )
+        self.index: Any = server.post_json("/v2/repository/index", {"ready": True})
+
+    @property
+    def version(self) -> Any:
+        return self.about.get("version")
+
+    def choose_model(self, requested: str | None) -> str:
+        """Return the model asked for, else TensorRT-LLM's that takes text, else the only one.
+        Raises TargetError."""
+        ready = [
+            str(entry["name"])
+            for entry in list_objects({"index": self.index}, "index")
+            if "name" in entry and entry.get("state", "READY") == "READY"
+        ]
+        if requested is not None:
+            if ready and requested not in ready:
+                raise TargetError(f"--model {requested}: the server has ready {_join(ready[:8])}")
+            return requested
+        for name in _PREFERRED_MODELS:
+            if name in ready:
+                return name
+        if len(ready) != 1:
+            state = f"has ready {_join(ready[:8])}" if ready else "names no model that is ready"
+            raise TargetError(f"{self._server.url}: the server {state}; choose one with --model")
+        return ready[0]
+
+    def complete(self, spec: RequestSpec, model: str) -> RequestSpec:
+        """Return a request to a model with its inputs. Raises TargetError where they are not those
+        that a language model has in TensorRT-LLM's backend."""
+        page = f"/v2/models/{quote(model, safe='')}/config"
+        config = self._server.get_json(page, must_allow=True)
+        inputs = tuple(str(entry.get("name")) for entry in list_objects(config, "input"))
+        missing = [name for name in NEEDED if name not in inputs]
+        if missing:
+            raise TargetError(
+                f"{self._server.url}{page}: the model has no input {' and '.join(missing)}: it has"
+                f" {_join(inputs[:20]) or 'none'}; name one that has with --model"
+            )
+        return msgspec.structs.replace(spec, model=model, inputs=inputs)
+
+
+def _join(names: Sequence[str]) -> str:
+    return ", ".join(excerpt(name, 120) for name in names)
+
+
+def recognise(server: Server, spec: RequestSpec) -> bool:
+    """Return whether the server says that it is a Triton."""
+    about = server.get_json("/v2")
+    return isinstance(about, dict) and about.get("name") == NAME
+
+
+def describe(server: Server, spec: RequestSpec, model: str | None) -> Found:
+    """Describe the server by its repository of models."""
+    from loadstone.measure.engines import pages
+
+    repository = TritonRepository(server)
+    version = repository.version
+    spec = repository.complete(spec, repository.choose_model(model))
+    pages.check_answered(server, spec)
+    target = Target(
+        url=server.url,
+        endpoint=NAME,
+        model=spec.model,
+        engine="Triton",
+        engine_version=(excerpt(version, 120) or None) if isinstance(version, str) else None,
+        prompt_kind="text",
+        models=repository.index,
+        version=repository.about,
+        metrics_names=pages.list_metrics(server.get("/metrics")),
+    )
+    return target, spec
+
+
+WIRE = Wire(
+    path=make_path,
+    body=make_body,
+    answer=TritonAnswer,
+    prompts="text",
+    spellings=dict.fromkeys(("json_schema", "regex", "grammar"), ("guided_decoding",)),
+    order=3,
+    probe_tokens=4,  # a token may have no text, and is not seen where the model does not count
+    counts_whole=False,  # models may be unable to answer so
+    optional=lambda spec: {
+        "min_tokens": {"min_tokens": True},
+        "return_num_output_tokens": {"usage": "running"},
+    },
+    input_name=name_input,
+    recognise=recognise,
+    describe=describe,
+)
