@@ -28,7 +28,7 @@ def check(group: str, name: str, flag: str) -> None:
         return
     known = ", ".join(sorted(offers(group)))
     remedy = f"choose one of {known}" if known else "install loadstone as a package: pip install ."
-    raise InputError(f"{flag} {name}: no installed package offers it; {remedy}")
+    raise InputError(f"{flag}: {name!r} is offered by no package here; {remedy}")
 
 
 @cache

@@ -89,7 +89,8 @@ class Answer:
                      text (OpenAI's)
     text             with `keep_text`: what was said, without reasoning and tool calls, at most
                      MAX_TEXT characters
-    A dialect adds `_fold`, which takes one payload: a stream event's, or the whole body.
+    An API adds `fold`, which takes one payload: a stream event's, or the whole body. Its counts are
+    of the whole prompt, cached tokens among them, and of all output, reasoning among it.
     """
 
     stream: InitVar[bool] = True
@@ -113,7 +114,7 @@ class Answer:
     server_prefill_s: float | None = None
     server_decode_s: float | None = None
     _sse: SseDecoder | Whole = field(init=False)
-    _keeps: bool = field(init=False)
+    keeps_text: bool = field(init=False)
     _texts: list[str] = field(default_factory=list)
     _texts_length: int = 0
     _last_running: int = 0
@@ -121,7 +122,7 @@ class Answer:
     _ended: frozenset[int] = frozenset()
 
     def __post_init__(self, stream: bool, keep_text: bool) -> None:
-        self.streams, self._keeps = stream, keep_text
+        self.streams, self.keeps_text = stream, keep_text
         self._sse = SseDecoder() if stream else Whole()
 
     @property
@@ -158,34 +159,34 @@ class Answer:
         try:
             payloads = [] if self.done else self._sse.feed(piece)
         except SseError as error:
-            self._complain(str(error))
+            self.complain(str(error))
             return 0
-        before = self.events
+        events = self.events
         for payload in payloads:
-            self._fold(payload)
+            self.fold(payload)
             if self.done:
                 self._sse.at_rest = False  # no template recognises what follows
                 break
-        return self.events - before
+        return self.events - events
 
     def finish(self) -> int:
         """The body has ended, and not by an accident: output events completed by that."""
-        before = self.events
+        events = self.events
         try:
             payloads = self._sse.finish()
         except SseError as error:
-            self._complain(str(error))
+            self.complain(str(error))
             return 0
         for payload in payloads:
             if not self.done:
-                self._fold(payload)
+                self.fold(payload)
         if not self.streams:
             # All its tokens came at once: its count is a final one, and needs no text beside it.
             self.events = 1 if self.events or self.output_tokens else 0
             self.running, self.running_tokens = False, []
             self.channels = (self.channels or bytearray([ANSWER]))[-1:] * self.events
             self.done = self.done or (self.events > 0 and self.error is None)
-        return self.events - before
+        return self.events - events
 
     def template(self, body: bytes) -> Template | None:
         """A template for the chunks to come, if this dialect has such, `body` was one, and whole,
@@ -196,30 +197,42 @@ class Answer:
         """Events that the newest template recognised, with their running counts if it counts."""
         raise NotImplementedError
 
-    def _fold(self, payload: bytes) -> None:
+    def fold(self, payload: bytes) -> None:
+        """Take what a payload says: `add_event` where it has output, `take_counts`, `say` where the
+        text is kept, `finish_reason` and `done` at the end, `complain` of an error."""
         raise NotImplementedError
 
-    def _take_counts(
+    def add_event(self, channel: int, tokens: int | None) -> None:
+        """Count an output event, with the server's count of output tokens so far; None: it has
+        none, and then those of others are of no use for a curve."""
+        self.events += 1
+        self.channels.append(channel)
+        if tokens is None:
+            self.running = False
+        elif self.running:
+            self.running_tokens.append(tokens)
+
+    def take_counts(
         self, input_tokens: float | None, cached: float | None, reasoning: float | None
     ) -> None:
         """The newest of each that is a count; of cached tokens one that is not more than the
         prompt's."""
-        self.input_tokens = (
-            count(input_tokens) or self.input_tokens
-        )  # no prompt has 0: it was counted before, or never
-        most = math.inf if self.input_tokens is None else self.input_tokens
-        if (tokens := count(cached)) is not None and tokens <= most:
-            self.cached_tokens = tokens
-        if (tokens := count(reasoning)) is not None:
-            self.reasoning_tokens = tokens
+        # No prompt has 0: it was counted before, or never.
+        self.input_tokens = count(input_tokens) or self.input_tokens
+        limit = math.inf if self.input_tokens is None else self.input_tokens
+        cached_tokens, reasoning_tokens = count(cached), count(reasoning)
+        if cached_tokens is not None and cached_tokens <= limit:
+            self.cached_tokens = cached_tokens
+        if reasoning_tokens is not None:
+            self.reasoning_tokens = reasoning_tokens
 
-    def _read_leniently(self, payload: bytes, kind: type[_T]) -> _T | None:
+    def read_leniently(self, payload: bytes, kind: type[_T]) -> _T | None:
         """A payload that the strict decoder of its dialect refused, as far as its fields can be
         read: one has an odd type, or the text is no valid UTF-8. None where it is no object.
         """
-        return convert(self._read_object(payload), kind)
+        return convert(self.read_object(payload), kind)
 
-    def _read_object(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
+    def read_object(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
         """Such a payload as an object; None where it is none.
 
         It may be `done`, which says that the answer is complete, or nothing, which keeps a
@@ -231,16 +244,16 @@ class Answer:
             return None
         fields = load_object(payload) if text else None
         if text and fields is None:
-            what = "stream event" if self.streams else "answer"
-            self._complain(f"{what} is not a JSON object: {excerpt(payload)}")
+            kind = "stream event" if self.streams else "answer"
+            self.complain(f"{kind} is not a JSON object: {excerpt(payload)}")
         return fields
 
-    def _keep(self, text: str | None) -> None:
-        """More of the text."""
-        if text and self._texts_length < MAX_TEXT:
+    def say(self, text: str | None) -> None:
+        """Keep more of the text, as far as it is wanted."""
+        if text and self.keeps_text and self._texts_length < MAX_TEXT:
             self._texts.append(text[: MAX_TEXT - self._texts_length])
             self._texts_length += len(text)
 
-    def _complain(self, error: str) -> None:
+    def complain(self, error: str) -> None:
         """The first complaint is kept: what follows it is often its consequence."""
         self.error = self.error or error

@@ -192,7 +192,7 @@ class OpenAIAnswer(Answer):
     def template(self, body: bytes) -> Template | None:
         """Return a template for the chunks to come, if `body` was one, held one whole event, and
         that a plain one."""
-        if not self._sse.at_rest or self._keeps or not isinstance(self._sse, SseDecoder):
+        if not self._sse.at_rest or self.keeps_text or not isinstance(self._sse, SseDecoder):
             return None
         try:
             chunk = decode_chunk(body[len(b"data: ") :])
@@ -244,7 +244,7 @@ class OpenAIAnswer(Answer):
 
     # --- one event, whatever it holds -------------------------------------------------------------
 
-    def _fold(self, payload: bytes) -> None:
+    def fold(self, payload: bytes) -> None:
         chunk = self._read_chunk(payload)
         if chunk is None:
             return
@@ -267,7 +267,7 @@ class OpenAIAnswer(Answer):
             self.running = False
         if output is not None:
             self._add_event(output, previous)
-            if self._keeps and choices and not choices[0].index:
+            if self.keeps_text and choices and not choices[0].index:
                 self._keep_choice(choices[0])
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
@@ -277,7 +277,7 @@ class OpenAIAnswer(Answer):
         try:
             return self._decode(payload)
         except UNREADABLE:
-            return self._read_leniently(payload, Chunk if self.streams else WholeAnswer)
+            return self.read_leniently(payload, Chunk if self.streams else WholeAnswer)
 
     def _take_choices(self, choices: list[Choice]) -> tuple[_Output | None, bool]:
         """Return the output of an event's choices, and whether one of the answers has ended."""
@@ -318,19 +318,16 @@ class OpenAIAnswer(Answer):
     def _add_event(self, output: _Output, previous: int) -> None:
         """Count an output event; `previous`: the running count before it."""
         self._channels.newest = output.channel or self._channels.newest
-        self.channels.append(self._channels.newest)
         self._follow_first(output.alone, self._last_running)
-        self.events += 1
-        if self.running:
-            self.running_tokens.append(self._last_running)
-            self.still += self._last_running == previous
+        self.add_event(self._channels.newest, self._last_running)
+        self.still += self.running and self._last_running == previous
 
     def _follow_first(self, alone: str | None, running: int) -> None:
         self.voids += self._first.follow(self.events, alone, running)
 
     def _keep_choice(self, choice: Choice) -> None:
         delta = choice.delta or Delta()
-        self._keep(choice.text or delta.content)
+        self.say(choice.text or delta.content)
         if is_present(delta.tool_calls) and self._texts_length < MAX_TEXT:
             self._called.append(bytes(delta.tool_calls))
             self._texts_length += len(self._called[-1])
@@ -375,7 +372,7 @@ class OpenAIAnswer(Answer):
     def _take_details(self, usage: Usage) -> None:
         """Take everything in `usage` but the count of output tokens."""
         cached, thinking = usage.prompt_tokens_details, usage.completion_tokens_details
-        self._take_counts(
+        self.take_counts(
             usage.prompt_tokens,
             None if cached is None else cached.cached_tokens,
             None if thinking is None else thinking.reasoning_tokens,
@@ -389,11 +386,11 @@ class OpenAIAnswer(Answer):
 
     def _take_error(self, chunk: Chunk, payload: bytes) -> None:
         if chunk.error is not NO_RAW and is_present(chunk.error):
-            self._complain(error_text(bytes(chunk.error)))
+            self.complain(error_text(bytes(chunk.error)))
         elif not chunk.choices and is_present(chunk.message):
-            self._complain(error_text(payload))
+            self.complain(error_text(payload))
         elif self.finish_reason in _GIVEN_UP:
-            self._complain(f"the server gave up the request (finish reason {self.finish_reason})")
+            self.complain(f"the server gave up the request (finish reason {self.finish_reason})")
 
 
 def _plain_choice(chunk: Chunk) -> Choice | None:

@@ -88,15 +88,16 @@ class SglangAnswer(Answer):
 
     __slots__ = ()
 
-    def _fold(self, payload: bytes) -> None:
+    def fold(self, payload: bytes) -> None:
         try:
             event = _decode(payload)
         except UNREADABLE:
-            if not self.streams and (answers := _read_several(payload)):
+            answers = [] if self.streams else _read_several(payload)
+            if answers:
                 for number, event in enumerate(answers):
                     self._take(event, number, payload)
                 return
-            lenient = self._read_leniently(payload, _Event)
+            lenient = self.read_leniently(payload, _Event)
             if lenient is None:
                 return
             event = lenient
@@ -107,45 +108,40 @@ class SglangAnswer(Answer):
         meta = event.meta_info
         if meta is None:
             if is_present(event.error):
-                self._complain(error_text(bytes(event.error)))
+                self.complain(error_text(bytes(event.error)))
             elif is_present(event.message):
-                self._complain(error_text(payload))
+                self.complain(error_text(payload))
             elif is_present(event.text) or is_present(event.output_ids):
                 self._take_uncounted(event, number)
             return
         tokens = count(meta.completion_tokens)
+        previous = self._counts.get(number, 0)
         if tokens is None:
             if is_present(event.text) or is_present(event.output_ids):
                 self._take_uncounted(event, number)
-        elif tokens > self._counts.get(number, 0):
+        elif tokens > previous:
             thought = (count(meta.reasoning_tokens) or 0) - (self.reasoning_tokens or 0)
-            self.channels.append(
-                THINKING if 0 < thought <= tokens - self._counts.get(number, 0) else ANSWER
-            )
             self._counts[number] = tokens
             self._last_running = self.output_tokens = sum(self._counts.values())
-            self.events += 1
-            if self.running:
-                self.running_tokens.append(self._last_running)
+            channel = THINKING if 0 < thought <= tokens - previous else ANSWER
+            self.add_event(channel, self._last_running)
         else:
             self.output_tokens = self._last_running
-        if self._keeps and not number:
+        if self.keeps_text and not number:
             self._take_text(event.text)
-        self._take_counts(meta.prompt_tokens, meta.cached_tokens, meta.reasoning_tokens)
+        self.take_counts(meta.prompt_tokens, meta.cached_tokens, meta.reasoning_tokens)
         if meta.spec_verify_ct and (is_present(meta.finish_reason) or not self.streams):
             self.drafts = read_drafts(load_object(payload) or {}, tokens) or self.drafts
         if is_present(meta.finish_reason):
             self._take_reason(meta.finish_reason)
             self._ended |= {number}
         if is_present(event.error):
-            self._complain(error_text(bytes(event.error)))
+            self.complain(error_text(bytes(event.error)))
 
     def _take_uncounted(self, event: _Event, number: int) -> None:
-        """Output without a count: then none of the counts are of use for a curve."""
-        self.running = False
-        self.channels.append(ANSWER)
-        self.events += 1
-        if self._keeps and not number:
+        """Take output without a count."""
+        self.add_event(ANSWER, None)
+        if self.keeps_text and not number:
             self._take_text(event.text)
 
     def _take_text(self, field: msgspec.Raw) -> None:
@@ -153,27 +149,28 @@ class SglangAnswer(Answer):
         before."""
         text = load(bytes(field))
         if isinstance(text, str):
-            before = self.text
-            self._texts = [(text if text.startswith(before) else before + text)[:MAX_TEXT]]
+            earlier = self.text
+            self._texts = [(text if text.startswith(earlier) else earlier + text)[:MAX_TEXT]]
 
     def _take_reason(self, reason: msgspec.Raw) -> None:
         """`{"type": "length", "length": 8}`, or a bare word from old servers."""
-        if (value := load(bytes(reason))) is None:
+        value = load(bytes(reason))
+        if value is None:
             return
         kind = value.get("type") if isinstance(value, dict) else value
         word = kind if isinstance(kind, str) else bytes(raw(value)).decode()
         self.finish_reason = excerpt(word, REASON_LENGTH)
         if kind == "abort":
             message = value.get("message") if isinstance(value, dict) else None
-            self._complain(error_text(bytes(raw(message))) if message else "aborted by the server")
+            self.complain(error_text(bytes(raw(message))) if message else "aborted by the server")
 
 
 def _read_several(payload: bytes) -> list[_Event]:
     """The answers to a request with `n`, in one piece: a list."""
     answers = load(payload)
-    events = (
-        [convert(each, _Event) for each in answers[:CHOICES]] if isinstance(answers, list) else []
-    )
+    if not isinstance(answers, list):
+        return []
+    events = [convert(answer, _Event) for answer in answers[:CHOICES]]
     return [event for event in events if event is not None]
 
 

@@ -114,38 +114,31 @@ class TritonAnswer(Answer):
         self.done = self.events > 0 and self.error is None
         return late
 
-    def _fold(self, payload: bytes) -> None:
+    def fold(self, payload: bytes) -> None:
         try:
             response = _decode(payload)
         except UNREADABLE:
-            fields = self._read_object(payload, done=None)
+            fields = self.read_object(payload, done=None)
             if fields is None:
                 return
             response = _tolerated(fields)
         if is_present(response.error):
-            self._complain(error_text(bytes(response.error)))
+            self.complain(error_text(bytes(response.error)))
             return
         text = response.text_output
-        self.take(
+        self._take(
             "".join(text) if isinstance(text, list) else text, _first(response.num_output_tokens)
         )
-        self._take_counts(_first(response.num_input_tokens), None, None)
+        self.take_counts(_first(response.num_input_tokens), None, None)
 
-    def take(self, text: str | None, tokens: int | None) -> None:
-        """One response of the model: its text, and how many tokens came with it where it says
-        so."""
+    def _take(self, text: str | None, tokens: int | None) -> None:
+        """Take the text of one response, and how many tokens came with it where it says so."""
         if tokens is not None:
             self.output_tokens = min(MAX_COUNT, (self.output_tokens or 0) + tokens)
         if not (text or tokens):
             return
-        self.events += 1
-        self.channels.append(ANSWER)
-        if tokens is None:
-            self.running = False
-        elif self.running:
-            self.running_tokens.append(self.output_tokens or 0)
-        if self._keeps:
-            self._keep(text)
+        self.add_event(ANSWER, None if tokens is None else self.output_tokens)
+        self.say(text)
 
 
 def _first(value: float | list[float] | None) -> int | None:
