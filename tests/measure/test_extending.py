@@ -46,7 +46,16 @@ def test_an_api_of_another_package_is_measured(tmp_path: Path) -> None:
         block = re.search(f"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
         assert block is not None
         (project / name).write_text(block[1])
-    build = ["-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index", "--target"]
+    build = [
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--target",
+    ]
     done = subprocess.run(
         [sys.executable, *build, str(site), str(project)],
         capture_output=True,
@@ -76,5 +85,7 @@ def test_an_api_of_another_package_is_measured(tmp_path: Path) -> None:
 
 
 def test_an_api_that_no_package_offers_is_refused() -> None:
-    with pytest.raises(InputError, match=r"--endpoint: .nobody. .*chat, completions, sglang, triton"):
+    with pytest.raises(
+        InputError, match=r"--endpoint: .nobody. .*chat, completions, sglang, triton"
+    ):
         find_wire("nobody")
