@@ -22,7 +22,7 @@ import pytest
 from loadstone import __version__
 from loadstone.core.errors import InputError, LoadstoneError
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
-from loadstone.measure.simulated_server.http import MOST_BODY_BYTES, MOST_HEAD_BYTES
+from loadstone.measure.simulated_server.http import MAX_BODY_BYTES, MAX_HEAD_BYTES
 from loadstone.measure.simulated_server.stream import WriteScheduler
 
 LAW = FixedLatency(ttft_s=0.02, itl_s=0.002)
@@ -466,7 +466,7 @@ def test_refusals(
 @pytest.mark.process
 def test_a_body_without_bounds_is_refused_and_the_server_goes_on(server: TimingServer) -> None:
     with httpx.Client(base_url=server.url) as client:
-        answer = client.post("/v1/completions", content=b" " * (MOST_BODY_BYTES + 1))
+        answer = client.post("/v1/completions", content=b" " * (MAX_BODY_BYTES + 1))
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, 413)
         assert client.post("/v1/completions", json=completion(1, stream=False)).status_code == 200
 
@@ -586,7 +586,7 @@ def test_who_expects_to_be_told_is_told_after_the_answer_before(server: TimingSe
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "head", [b"GET /" + b"a" * MOST_HEAD_BYTES, b"GET / HTTP/1.1\r\nx: " + b"a" * MOST_HEAD_BYTES]
+    "head", [b"GET /" + b"a" * MAX_HEAD_BYTES, b"GET / HTTP/1.1\r\nx: " + b"a" * MAX_HEAD_BYTES]
 )
 def test_a_head_without_end_is_refused(server: TimingServer, head: bytes) -> None:
     with socket.create_connection(address(server), timeout=10) as connection:

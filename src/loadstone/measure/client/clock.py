@@ -84,13 +84,10 @@ class RunClock:
                 s * 1_000_000_000 + ns + offset_ns for s, ns in _STAMP.iter_unpack(b"".join(stamps))
             ]
             lags = list(map(sub, reads_ns, arrivals))
-            sane = (
-                len(arrivals) == len(reads_ns)
-                and min(lags) >= 0
-                and (worst := max(lags)) <= _LATE_NS
-            )
-            if sane and reads_ns[0] >= self._set_ns:
-                return arrivals, worst
+            if len(arrivals) == len(reads_ns) and reads_ns[0] >= self._set_ns:
+                worst = max(lags)
+                if worst <= _LATE_NS and min(lags) >= 0:
+                    return arrivals, worst
         except struct.error:
             pass
         arrivals = [
@@ -107,11 +104,8 @@ class RunClock:
         offsets = (
             (self._offset_ns,) if read_ns >= self._set_ns else (self._offset_ns, self._before_ns)
         )
-        lags = [
-            lag
-            for offset in offsets
-            if -_EARLY_NS <= (lag := read_ns - stamp_ns - offset) <= _LATE_NS
-        ]
+        all_lags = [read_ns - stamp_ns - offset for offset in offsets]
+        lags = [lag for lag in all_lags if -_EARLY_NS <= lag <= _LATE_NS]
         # Of two that are possible the shorter: a step hides in a wait, and long waits are rare.
         return read_ns - max(0, min(lags)) if lags else self._doubtful(stamp_ns, read_ns)
 
@@ -128,10 +122,10 @@ def measure_offset_ns() -> tuple[int, int]:
     bracket, and half that bracket."""
     tries = []
     for _ in range(5):
-        before = time.monotonic_ns()
+        begun_ns = time.monotonic_ns()
         real = time.time_ns()
-        after = time.monotonic_ns()
-        tries.append(((after - before) // 2, (before + after) // 2 - real))
+        ended_ns = time.monotonic_ns()
+        tries.append(((ended_ns - begun_ns) // 2, (begun_ns + ended_ns) // 2 - real))
     within_ns, offset_ns = min(tries)
     return offset_ns, within_ns
 

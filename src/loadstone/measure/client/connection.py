@@ -161,8 +161,8 @@ class Connection:
             self._begin()
         else:
             reason = excerpt(answer.partition(b"\r")[0]) or "it closed the connection"
-            more = "; more follows its answer to CONNECT" if answer[9:12] == b"200" else ""
-            self._break(f"the proxy refused: {reason}{more}")
+            rest = "; more follows its answer to CONNECT" if answer[9:12] == b"200" else ""
+            self._break(f"the proxy refused: {reason}{rest}")
 
     def _begin(self) -> None:
         """The way to the server is open."""
@@ -295,7 +295,7 @@ class Connection:
         except OSError as error:
             self._lost(error)
             return
-        now = time.monotonic_ns()
+        read_ns = time.monotonic_ns()
         if data:
             self._incoming.write(data)
         else:
@@ -323,7 +323,7 @@ class Connection:
         ):
             self._reads.append(part)
             self._stamps.append(ancillary[0][2] if ancillary else b"")
-            self._reads_ns.append(now)
+            self._reads_ns.append(read_ns)
             self._held += len(part)
         if plain.endswith(CHUNKED_END) or len(plain) < _SHORTEST_SURE or ended:
             self.decode()

@@ -63,13 +63,13 @@ class ServerFleet:
             return 0
         self._turn += 1
         if self._route == "least-busy":
-            now = time.monotonic_ns()
-            up = [i for i in range(count) if self._avoid_until_ns[i] <= now] or range(count)
-            return min(up, key=lambda i: (self._busy[i], (i - self._turn) % count))
+            now_ns = time.monotonic_ns()
+            alive = [i for i in range(count) if self._avoid_until_ns[i] <= now_ns] or range(count)
+            return min(alive, key=lambda i: (self._busy[i], (i - self._turn) % count))
         if self._sent is not None:
-            now = time.monotonic_ns()
+            now_ns = time.monotonic_ns()
             loads = [
-                busy + _NEVER_CHOSEN * (avoid > now)
+                busy + _NEVER_CHOSEN * (avoid > now_ns)
                 for busy, avoid in zip(self._busy, self._avoid_until_ns, strict=True)
             ]
             replica = choose_by_prefix(self._sent.found(request), loads, self._turn)
@@ -115,11 +115,11 @@ class ServerFleet:
         """A kept connection was closed under its request, unanswered."""
         self._cut[stream.replica] += 1
 
-    def keep(self, connection: Connection, after: Stream | None = None) -> None:
-        """An idle connection, for the next request: opened ahead, or `after` its answer to one."""
-        if after is not None:
-            self._keeps[after.replica] |= after.reused
-            if self._cut[after.replica] >= _NEVER_KEPT and not self._keeps[after.replica]:
+    def keep(self, connection: Connection, served: Stream | None = None) -> None:
+        """An idle connection, for the next request: opened ahead, or after it `served` one."""
+        if served is not None:
+            self._keeps[served.replica] |= served.reused
+            if self._cut[served.replica] >= _NEVER_KEPT and not self._keeps[served.replica]:
                 connection.close()
         if connection.closed:
             self._replica_of.pop(connection, None)

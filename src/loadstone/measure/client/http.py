@@ -110,40 +110,53 @@ class HttpReader:
             len(reads) if reads and reads[-1] else max(0, len(reads) - 1)
         )  # an empty one is the end
         cut = False
-        at = 0
-        retry_at = 0  # where a template is worth trying again, after it failed
+        position = 0
+        retry_position = 0  # where a template is worth trying again, after it failed
         # The read that ends an answer is never plain, and a batch with one such read costs as much
         # as two without.
         ends = bool(reads) and reads[-1].endswith(CHUNKED_END)
-        while at < len(reads):
-            if self._template is not None and retry_at <= at < len(reads) - ends:
-                window = reads[at : min(at + _WINDOW_READS, len(reads) - ends)]
+        while position < len(reads):
+            if self._template is not None and retry_position <= position < len(reads) - ends:
+                window = reads[position : min(position + _WINDOW_READS, len(reads) - ends)]
                 plain, counts = self._template.run(window)
                 if plain:
-                    end = at + plain
+                    end = position + plain
                     self._take_plain(
-                        stream, stamps[at:end], reads_ns[at:end], indices[at:end], counts
+                        stream,
+                        stamps[position:end],
+                        reads_ns[position:end],
+                        indices[position:end],
+                        counts,
                     )
-                    at = end
+                    position = end
                 else:
-                    retry_at = at + _RETRY_READS
+                    retry_position = position + _RETRY_READS
                 if plain == len(window):
                     continue
-                if not cut and reads[at].count(_EVENT_END) > 1:
+                if not cut and reads[position].count(_EVENT_END) > 1:
                     # A late client finds several events in a read: it must not fall further behind
                     # over them.
                     cut = True
-                    rest = reads[at:], stamps[at:], reads_ns[at:], indices[at:]
+                    rest = (
+                        reads[position:],
+                        stamps[position:],
+                        reads_ns[position:],
+                        indices[position:],
+                    )
                     reads, stamps, reads_ns, indices = _split_reads(*rest)
-                    at = retry_at = 0
+                    position = retry_position = 0
                     continue
-            at += 1
+            position += 1
             ended = self._parse(
-                stream, reads[at - 1], stamps[at - 1], reads_ns[at - 1], indices[at - 1]
+                stream,
+                reads[position - 1],
+                stamps[position - 1],
+                reads_ns[position - 1],
+                indices[position - 1],
             )
             if ended is not None:
                 # Something after the answer, or the connection's end: no more requests on this one.
-                self.keep_alive = self.keep_alive and at == len(reads)
+                self.keep_alive = self.keep_alive and position == len(reads)
                 self._stream = None
                 return ended
         return None

@@ -291,7 +291,7 @@ class StepLoad:
         result.hidden_tokens += stream.hidden_tokens()
         model = [stream.answer.model] if stream.answer.model is not None else []
         for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):
-            for name in (blank(each, keys) for each in names):
+            for name in (blank(name, keys) for name in names):
                 kept = name if name in counts or len(counts) < _NAMES else "others"
                 counts[kept] = counts.get(kept, 0) + 1
 

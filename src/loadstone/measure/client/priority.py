@@ -106,14 +106,14 @@ class WeightGuard:
 
 def _may_rise() -> bool:
     """Found out by trying, for rights depend on the user namespace too."""
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    if before > 0:
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
+    if priority > 0:
         return False
     try:
-        os.setpriority(os.PRIO_PROCESS, 0, min(before, LEVELS[0]))
+        os.setpriority(os.PRIO_PROCESS, 0, min(priority, LEVELS[0]))
     except OSError:
         return False
-    os.setpriority(os.PRIO_PROCESS, 0, before)
+    os.setpriority(os.PRIO_PROCESS, 0, priority)
     return True
 
 
@@ -135,6 +135,6 @@ def _listening(ports: Collection[int]) -> Iterator[str]:
     for name in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
             for line in Path("/proc/net", name).read_text("ascii").splitlines()[1:]:
-                _, local, _, state, *others = line.split()
+                _, local, _, state, *rest = line.split()
                 if state == _LISTENING and int(local.rpartition(":")[2], 16) in ports:
-                    yield f"socket:[{others[5]}]"
+                    yield f"socket:[{rest[5]}]"

@@ -133,15 +133,15 @@ class Sender:
         load = self._step
         if load is None or not load.begun or self._stopping:
             return
-        while (may := load.next(freed_ns, len(self._active))) is not None:
-            self._send(load, *may)
+        while due := load.next(freed_ns, len(self._active)):
+            self._send(load, *due)
         if load.wake_ns is not None:
             self._pacer.wake_at(load.wake_ns)
 
     def _send(self, load: StepLoad, due: Due, intended_ns: int) -> None:
         request = due.request
-        now = time.monotonic_ns()
-        if load.note_sent(request, now) and load.duration_s:
+        now_ns = time.monotonic_ns()
+        if load.note_sent(request, now_ns) and load.duration_s:
             self.loop.call_later(load.duration_s, self._time_is_up, load)
             self.loop.call_later(load.duration_s + self._job.grace_s, self._end_grace, load)
         self.progress.issued += 1
@@ -164,8 +164,8 @@ class Sender:
         )
         if due.opened:
             self._sessions[stream] = due.opened
-        self._feed.follow_sent(request, now, stream.replica if self._fleet.sticky else None)
-        self._launch(stream, now)
+        self._feed.follow_sent(request, now_ns, stream.replica if self._fleet.sticky else None)
+        self._launch(stream, now_ns)
 
     def _time_is_up(self, load: StepLoad) -> None:
         if load is self._step:
@@ -206,10 +206,10 @@ class Sender:
         """An answer came to its end."""
         self._fleet.keep(connection, stream)
         stream.judge(self._plan.exact_output and stream.request.phase != "check")
-        if stream.status in ("ok", "short") and (
-            reason := stream.find_exceeded(self._job.timeouts, self.clock)
-        ):
-            stream.status, stream.error = "timeout", reason
+        if stream.status in ("ok", "short"):
+            reason = stream.find_exceeded(self._job.timeouts, self.clock)
+            if reason is not None:
+                stream.status, stream.error = "timeout", reason
         if self._active.pop(stream, self) is not self:
             self._fleet.free(stream)
         if self._step is not None and stream.status in ("ok", "short"):
@@ -281,11 +281,11 @@ class Sender:
     def _give_up(self, indices: list[int], failed: Stream) -> None:
         """Record turns that can no longer be asked, as one of their session failed: nothing is
         dropped."""
-        now = time.monotonic_ns()
+        now_ns = time.monotonic_ns()
         for index in indices:
             request = self._plan.request(failed.request.cell, index)
-            stream = Stream(request, b"", now, self._new_answer())
-            stream.status, stream.end_ns = "cancelled", now
+            stream = Stream(request, b"", now_ns, self._new_answer())
+            stream.status, stream.end_ns = "cancelled", now_ns
             stream.error = f"turn {failed.request.turn} of its session failed"
             self.progress.issued += 1
             self._record(stream)
@@ -313,7 +313,7 @@ class Sender:
         answer = stream.answer
         text = blank(_whole(answer.text[:_GRADED_CHARACTERS]), self._keys)
         calls = [
-            {name: blank(_whole(said), self._keys) for name, said in call.items()}
+            {name: blank(_whole(text), self._keys) for name, text in call.items()}
             for call in answer.calls
         ]
         self.answers.append(
@@ -341,7 +341,8 @@ class Sender:
             begin_s, tpot_s = self.clock.since_origin_s(begin_ns), None
             progress.ttfts += 1
             progress.ttft_s += first_s - begin_s
-            if (tokens := stream.output_tokens()) > 1:
+            tokens = stream.output_tokens()
+            if tokens > 1:
                 tpot_s = (last_s - first_s) / (tokens - 1)
                 progress.tpots += 1
                 progress.tpot_s += tpot_s
@@ -367,13 +368,13 @@ class Sender:
         connection = self._active[stream]
         if connection is None:
             return
-        now = time.monotonic_ns()
-        if now - stream.last_output_ns > _QUIET_NS:
+        now_ns = time.monotonic_ns()
+        if now_ns - stream.last_output_ns > _QUIET_NS:
             connection.ask()
         connection.decode()
         if stream not in self._active:
             return
-        reason = stream.find_overdue(self._job.timeouts, now) or stream.find_exceeded(
+        reason = stream.find_overdue(self._job.timeouts, now_ns) or stream.find_exceeded(
             self._job.timeouts, self.clock
         )
         if reason is not None:
@@ -390,9 +391,9 @@ class Sender:
         elif (
             not stream.part_ns
             or len(stream.arrival_s) >= _PART_EVENTS
-            or now > stream.part_ns + _PART_NS
+            or now_ns > stream.part_ns + _PART_NS
         ):
-            stream.part_ns = now
+            stream.part_ns = now_ns
             self._fragments.add_part(stream)
 
     def end_step(self) -> None:

@@ -67,15 +67,15 @@ class Stream:
         """Say why it should end now, if it should. Measured by output: keep-alive comments do not
         count."""
         if self.sent_ns is None:
-            waited, limit, what = now_ns - self.started_ns, limits.connect_s, "connecting"
+            waited, limit, event = now_ns - self.started_ns, limits.connect_s, "connecting"
         elif self.answer.done:
             return "ended" if now_ns - self.last_output_ns > _AFTER_DONE_NS else None
         elif self.answer.events == 0:
-            waited, limit, what = now_ns - self.sent_ns, limits.first_s, "the first output"
+            waited, limit, event = now_ns - self.sent_ns, limits.first_s, "the first output"
         else:
-            waited, limit, what = now_ns - self.last_output_ns, limits.idle_s, "the next output"
+            waited, limit, event = now_ns - self.last_output_ns, limits.idle_s, "the next output"
         if waited > limit * 1e9:
-            return _describe_wait(limit, what)
+            return _describe_wait(limit, event)
         return self._check_total(limits, now_ns)
 
     def find_exceeded(self, limits: Timeouts, clock: RunClock) -> str | None:
@@ -144,13 +144,13 @@ class Stream:
             kind = excerpt(self.headers.get(b"content-type", b"no content type"))
             expected_kind = "not an event stream" if answer.streams else "not one JSON object"
             return f"answer is {expected_kind} ({kind}): {excerpt(self.body)}"
-        what = "stream" if answer.streams else "answer"
+        form = "stream" if answer.streams else "answer"
         if answer.error is not None:
-            return f"error in the {what}: {answer.error}"
+            return f"error in the {form}: {answer.error}"
         if answer.events == answer.voids and not answer.output_tokens:
-            return f"{what} ended without any output"
+            return f"{form} ended without any output"
         if answer.finish_reason is None and not answer.done:
-            return f"{what} ended without finish reason or [DONE]"
+            return f"{form} ended without finish reason or [DONE]"
         return None
 
 

@@ -76,8 +76,8 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
     if wire.describe is not None:
         return wire.describe(server, spec, target.model)[0].engine
     pages.check_answered(server, spec)
-    known = pages.recognise_engine(models, server.get("/metrics"))
-    return None if known is None else known.title
+    engine = pages.recognise_engine(models, server.get("/metrics"))
+    return None if engine is None else engine.title
 
 
 def simulated_deployment(target: Target) -> str | None:
@@ -99,15 +99,15 @@ def flush(server: Server) -> str | None:
 
     A server that is gone by now is left to the run, whose requests then tell.
     """
-    for known in known_servers():
-        if known.flush is None:
+    for kind in known_servers():
+        if kind.flush is None:
             continue
         try:
-            answer = server.post(known.flush, b"{}")
+            answer = server.post(kind.flush, b"{}")
         except TargetError:
             return None
         if answer.status_code == 200:
-            return known.flush
+            return kind.flush
     return None
 
 

@@ -65,24 +65,26 @@ def read_metrics(text: str) -> list[MetricSample]:
 
     A line that is none is passed over, so that one does not cost all others.
     """
-    known: list[str] = []
-    others: list[str] = []
+    findings: list[str] = []  # lines on which findings are based
+    rest: list[str] = []
     types: dict[str, str] = {}
     for line in text.splitlines():
         if len(line) > _LINE_CHARS:
             continue
-        if (type_line := _TYPE.fullmatch(line)) is not None:
+        type_line = _TYPE.fullmatch(line)
+        if type_line is not None:
             types[type_line[1]] = type_line[2]
-        elif (match := _SAMPLE.match(line)) is not None and len(match[1]) <= _NAME_CHARS:
-            if match[1] in NAMES:
-                known.append(line)
-            elif _is_recorded(match[1], types) and len(others) < SERIES:
-                others.append(line)
-    return [
-        MetricSample(name, as_json, value)
-        for name, labels, value in _parse_lines((known + others)[:SERIES])
-        if len(as_json := _as_json(labels)) <= _LABELS_CHARS
+            continue
+        name = _read_name(line)
+        if name in NAMES:
+            findings.append(line)
+        elif 0 < len(name) <= _NAME_CHARS and _is_recorded(name, types) and len(rest) < SERIES:
+            rest.append(line)
+    samples = [
+        MetricSample(name, _as_json(labels), value)
+        for name, labels, value in _parse_lines((findings + rest)[:SERIES])
     ]
+    return [sample for sample in samples if len(sample.labels) <= _LABELS_CHARS]
 
 
 def read_gpu_metrics(text: str) -> list[MetricSample]:
@@ -91,16 +93,20 @@ def read_gpu_metrics(text: str) -> list[MetricSample]:
     lines = [
         line
         for line in text.splitlines()
-        if len(line) <= _LINE_CHARS
-        and (match := _SAMPLE.match(line)) is not None
-        and find_meaning(match[1]) is not None
+        if len(line) <= _LINE_CHARS and find_meaning(_read_name(line)) is not None
     ]
-    return [
-        MetricSample(name, as_json, value)
-        for name, labels, value in _parse_lines(lines[:GPU_SERIES])
-        if (gpu_labels := select_gpu_labels(labels.items())) is not None
-        and len(as_json := _as_json(dict(gpu_labels))) <= _LABELS_CHARS
-    ]
+    samples = []
+    for name, labels, value in _parse_lines(lines[:GPU_SERIES]):
+        gpu_labels = select_gpu_labels(labels.items())
+        if gpu_labels is not None:
+            samples.append(MetricSample(name, _as_json(dict(gpu_labels)), value))
+    return [sample for sample in samples if len(sample.labels) <= _LABELS_CHARS]
+
+
+def _read_name(line: str) -> str:
+    """Return the name of the series that a line is of; "" where it is of none."""
+    sample = _SAMPLE.match(line)
+    return sample[1] if sample is not None else ""
 
 
 def _parse_lines(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -198,10 +204,11 @@ class Observer:
         for event in self._wake:
             event.set()
 
-    def _thread(self, watch: Callable[..., None], *what: Any) -> threading.Thread:
+    def _thread(self, watch: Callable[..., None], *watched: Any) -> threading.Thread:
         """Return a daemon: an interpreter that ends does not wait for a server that hangs."""
-        self._wake.append(wake := threading.Event())
-        return threading.Thread(target=watch, args=(wake, *what), daemon=True, name="observer")
+        wake = threading.Event()
+        self._wake.append(wake)
+        return threading.Thread(target=watch, args=(wake, *watched), daemon=True, name="observer")
 
     def _watch(self, wake: threading.Event, number: int, url: str) -> None:
         failed: str | None = None
@@ -234,8 +241,8 @@ class Observer:
                 wake.clear()
                 begun_ns = time.monotonic_ns()
                 samples = [
-                    MetricSample(each.name, _as_json({"gpu": str(each.gpu)}), each.value)
-                    for each in gpus.read()
+                    MetricSample(reading.name, _as_json({"gpu": str(reading.gpu)}), reading.value)
+                    for reading in gpus.read()
                 ]
                 self._keep(
                     ((begun_ns + time.monotonic_ns()) / 2 - self._origin_ns) * 1e-9, GPUS, samples

@@ -34,15 +34,15 @@ def describe(server: Server, endpoint: str, model: str, models: Any) -> Target:
     it is found out later."""
     version = server.get_json("/version")
     metrics = server.get("/metrics")
-    known = recognise_engine(models, metrics)
-    if known is not None:
-        version = _read_version(server, known) or version
+    engine = recognise_engine(models, metrics)
+    if engine is not None:
+        version = _read_version(server, engine) or version
     reported = version.get("version") if isinstance(version, dict) else None
     return Target(
         url=server.url,
         endpoint=endpoint,
         model=model,
-        engine=None if known is None else known.title,
+        engine=None if engine is None else engine.title,
         engine_version=shorten(reported) if isinstance(reported, str) else None,
         prompt_kind="text",
         max_model_tokens=_read_context(models, model),
@@ -56,16 +56,16 @@ def recognise_engine(models: Any, metrics: httpx.Response | None) -> KnownServer
     """Return the kind of server that has such models and metrics; None: it is not known."""
     owners = {str(entry.get("owned_by", "")).lower() for entry in list_objects(models, "data")}
     text = metrics.text[:20_000] if metrics is not None else ""
-    by_owner = [known for known in known_servers() if known.owner in owners]
-    by_metrics = [known for known in known_servers() if known.metrics and known.metrics in text]
+    by_owner = [kind for kind in known_servers() if kind.owner in owners]
+    by_metrics = [kind for kind in known_servers() if kind.metrics and kind.metrics in text]
     return next(iter(by_owner + by_metrics), None)
 
 
 def name_engine(server: Server, target: Target, owner: str) -> None:
     """Say that the engine is the one that is known by the owner of its models."""
-    known = next(known for known in known_servers() if known.owner == owner)
-    target.engine = known.title
-    target.version = _read_version(server, known)
+    engine = next(engine for engine in known_servers() if engine.owner == owner)
+    target.engine = engine.title
+    target.version = _read_version(server, engine)
     target.engine_version = target.version["version"] if target.version is not None else None
 
 

@@ -264,10 +264,12 @@ def _ids(
     ids = sorted(set(ids))
     if len(ids) < _MIN_PIECES:
         return None
-    few, more = (_prompt_tokens(server, spec, ids[:count]) for count in (_ID_PROBE, 2 * _ID_PROBE))
-    if few is None or more is None or more - few != _ID_PROBE:
+    shorter, longer = (
+        _prompt_tokens(server, spec, ids[:count]) for count in (_ID_PROBE, 2 * _ID_PROBE)
+    )
+    if shorter is None or longer is None or longer - shorter != _ID_PROBE:
         return None
-    return Vocabulary("token ids", ids=tuple(ids), overhead_tokens=few - _ID_PROBE)
+    return Vocabulary("token ids", ids=tuple(ids), overhead_tokens=shorter - _ID_PROBE)
 
 
 def _overhead(count: Callable[[Sequence[str]], int | None], word: str) -> int | None:
@@ -275,11 +277,11 @@ def _overhead(count: Callable[[Sequence[str]], int | None], word: str) -> int | 
     every prompt, and what the word costs more at its beginning. None where nothing is counted, or
     where one more word is not one more token.
     """
-    few = count([word] * _OVERHEAD_WORDS)
-    more = count([word] * 2 * _OVERHEAD_WORDS) if few is not None else None
-    if few is None or more is None or more - few != _OVERHEAD_WORDS:
+    shorter = count([word] * _OVERHEAD_WORDS)
+    longer = count([word] * 2 * _OVERHEAD_WORDS) if shorter is not None else None
+    if shorter is None or longer is None or longer - shorter != _OVERHEAD_WORDS:
         return None
-    return max(0, few - _OVERHEAD_WORDS)
+    return max(0, shorter - _OVERHEAD_WORDS)
 
 
 def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[str]:

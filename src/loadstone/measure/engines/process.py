@@ -31,7 +31,7 @@ _CONTAINER_S = 60.0
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
 _PORTS = (20_000, 32_000)
-_MOST_LOG_BYTES, _LOG_BEGIN_BYTES, _LOG_END_BYTES = 128 << 20, 64 << 20, 1 << 20
+_MAX_LOG_BYTES, _LOG_BEGIN_BYTES, _LOG_END_BYTES = 128 << 20, 64 << 20, 1 << 20
 """A log that grows beyond the first keeps its beginning and its end."""
 _CUT = b"\n[loadstone: what stood here was cut out, as this log had grown too large]\n"
 _SET_CHILD_SUBREAPER = 36
@@ -162,7 +162,8 @@ def container_stop(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _end_container(command: Sequence[str]) -> None:
-    if words := container_stop(command):
+    words = container_stop(command)
+    if words:
         quiet = subprocess.DEVNULL
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             subprocess.run(
@@ -218,8 +219,8 @@ def _guard(owner_pid: int, command: list[str]) -> int:
             break
         if wake in readable:
             os.read(wake, 512)
-        for other in _children({server.pid}):
-            os.waitpid(other, os.WNOHANG)
+        for child in _children({server.pid}):
+            os.waitpid(child, os.WNOHANG)
         with contextlib.suppress(OSError):
             _bound(log)
     _signal_group(server.pid, signal.SIGTERM)
@@ -230,10 +231,10 @@ def _guard(owner_pid: int, command: list[str]) -> int:
     )  # also what a server that ended by itself has left behind
     code = server.wait()
     _end_container(command)
-    while others := _children(set()):
-        for other in others:
-            os.kill(other, signal.SIGKILL)
-            os.waitpid(other, 0)
+    while children := _children(set()):
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
     return code if code >= 0 else 128 - code
 
 
@@ -249,7 +250,7 @@ def _children(but: set[int]) -> set[int]:
 def _bound(log: int) -> None:
     """Cut the middle out of a log that is too large; who writes to it appends."""
     size = os.fstat(log).st_size
-    if size > _MOST_LOG_BYTES:
+    if size > _MAX_LOG_BYTES:
         end = os.pread(log, _LOG_END_BYTES, size - _LOG_END_BYTES)
         os.ftruncate(log, _LOG_BEGIN_BYTES)
         os.write(log, _CUT + end)

@@ -71,13 +71,13 @@ def vocabulary() -> tuple[list[str], list[str]]:
     space = characters[ord(" ")]
     tokens = [*SPECIALS, *characters]
     merges: list[str] = []
-    known = set(tokens)
+    made = set(tokens)
     for word in WORDS:
         prefix = space
         for letter in word:
             longer = prefix + letter
-            if longer not in known:
-                known.add(longer)
+            if longer not in made:
+                made.add(longer)
                 tokens.append(longer)
                 merges.append(f"{prefix} {letter}")
             prefix = longer

@@ -140,12 +140,12 @@ class CompletionAnswer:
         channel = (
             THINKING if end <= self._thinking else TOOL_CALL if end > self._calls_from else ANSWER
         )
-        before, closed = _CHANNELS.get(channel, (shape.chunk_before, b'"}'))
+        opening, closing = _CHANNELS.get(channel, (shape.chunk_before, b'"}'))
         chunk_after, last_after = (
-            each if channel == ANSWER else closed + each.removeprefix(b'"}')
-            for each in (shape.chunk_after, shape.last_after)
+            text if channel == ANSWER else closing + text.removeprefix(b'"}')
+            for text in (shape.chunk_after, shape.last_after)
         )
-        choice = self._prefix + before + self._text(begin, end)
+        choice = self._prefix + opening + self._text(begin, end)
         if end < self.output_tokens:
             return self._event(choice + chunk_after + b"]" + self._running_usage(end) + b"}")
         usage = self._final_usage() if self._usage == "unasked" else self._running_usage(end)
@@ -195,7 +195,7 @@ class CompletionAnswer:
         steps, drafted, accepted = count_drafts(self.accepted)
         if not steps:
             return b""
-        told = {
+        fields = {
             "mean_acceptance_length": 1 + accepted / steps,
             "draft_acceptance_rate": accepted / drafted,
             "acceptance_histogram": self.accepted,
@@ -204,7 +204,7 @@ class CompletionAnswer:
             "num_draft_tokens": drafted,
             "num_spec_tokens": len(self.accepted) - 1,
         }
-        return b',"metrics":%b' % msgspec.json.encode({"speculative_decoding": told})
+        return b',"metrics":%b' % msgspec.json.encode({"speculative_decoding": fields})
 
 
 class ChatAnswer(CompletionAnswer):
@@ -294,7 +294,7 @@ class GenerateAnswer:
         steps, drafted, accepted = count_drafts(self.accepted)
         if not steps:
             return b""
-        told = {
+        fields = {
             "spec_verify_ct": steps,
             "spec_accept_rate": accepted / drafted,
             "spec_accept_length": end / steps,
@@ -302,4 +302,4 @@ class GenerateAnswer:
             "spec_num_proposed_drafts": drafted,
             "spec_correct_drafts_histogram": self.accepted,
         }
-        return b"," + msgspec.json.encode(told)[1:-1]
+        return b"," + msgspec.json.encode(fields)[1:-1]

@@ -60,7 +60,8 @@ class RealTimeEngine:
             self._replicas, engines = engines_of(fleet, None, shared=policy.prefix_cache, at_once=1)
             self._units = [*engines]
         self._engines = {
-            each.scheduler: number // policy.pipeline for number, each in enumerate(self._replicas)
+            replica.scheduler: number // policy.pipeline
+            for number, replica in enumerate(self._replicas)
         }
         self._serial = itertools.count()
         self._turn = 0
@@ -75,10 +76,10 @@ class RealTimeEngine:
 
     def submit(self, stream: AnswerWriter, arrival_ns: int) -> None:
         """A request was read. Raises InputError where it would never fit."""
-        most = stream.input_tokens + stream.output_tokens
-        if most > self._longest_tokens:
+        tokens = stream.input_tokens + stream.output_tokens
+        if tokens > self._longest_tokens:
             raise InputError(
-                f"{most} tokens do not fit into the KV cache of {self.kv_tokens} tokens"
+                f"{tokens} tokens do not fit into the KV cache of {self.kv_tokens} tokens"
             )
         if self.pools is not None:
             self.pools.check(stream.input_tokens, stream.output_tokens)
@@ -175,27 +176,28 @@ class RealTimeEngine:
         for serial, sequence in list(self._gone.items()) if self._gone else ():
             if self._where.get(serial) is not unit:
                 continue
-            runs_in = [each for each in self._replicas if sequence in each.scheduler.running]
+            runs_in = [
+                replica for replica in self._replicas if sequence in replica.scheduler.running
+            ]
             if runs_in and runs_in[0] not in members:
                 continue  # its batch is still on its way through the pipeline
-            there = [
-                each.scheduler
-                for each in members
-                if sequence in (*each.scheduler.running, *each.scheduler.waiting)
+            schedulers = [
+                member.scheduler
+                for member in members
+                if sequence in (*member.scheduler.running, *member.scheduler.waiting)
             ]
-            for scheduler in there:
+            for scheduler in schedulers:
                 scheduler.abort(sequence)
             if self.pools is not None:
-                if not there:
+                if not schedulers:
                     # it is on its way to the decode pool, or its worker's step is under way
                     continue
                 self.pools.drop(sequence)
             self._forget(serial)
         unit.go_on()
         if self.pools is not None and self.pools.shown:
-            self._writes.append(
-                (at_s + self._model.stream_s, deque((each.row, 1) for each in self.pools.shown))
-            )
+            firsts = deque((sequence.row, 1) for sequence in self.pools.shown)
+            self._writes.append((at_s + self._model.stream_s, firsts))
             self.pools.shown.clear()
 
     def _count_accepted(self, wrote: list[tuple[Sequence, Scheduler]]) -> None:
@@ -203,7 +205,8 @@ class RealTimeEngine:
             accepted = scheduler.accepted_by(sequence)
             if accepted is not None:
                 self.accepted[self._engines[scheduler]][accepted] += 1
-                if (stream := self._streams.get(sequence.row)) is not None:
+                stream = self._streams.get(sequence.row)
+                if stream is not None:
                     stream.answer.accepted[accepted] += 1
 
     def _write_due(self) -> None:
@@ -229,5 +232,5 @@ class RealTimeEngine:
             writes.popleft()
 
     def _forget(self, serial: int) -> None:
-        for known in (self._streams, self._sequences, self._where, self._gone):
-            known.pop(serial, None)
+        for table in (self._streams, self._sequences, self._where, self._gone):
+            table.pop(serial, None)

@@ -49,9 +49,9 @@ _REASONS = {
     431: "Request Header Fields Too Large",
 }
 _VOCABULARY = 32_000
-MOST_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
 """A prompt of millions of tokens, written out."""
-MOST_HEAD_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 64 * 1024
 """The most bytes of a request's line and headers, give or take what came in one read."""
 _STARTED_S = int(time.time())
 _names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
@@ -197,9 +197,9 @@ class ServerConnection(asyncio.Protocol):
         except httptools.HttpParserError:
             self._waiting.append(HttpRequest(fault=(400, "not understood as HTTP/1.1")))
         else:
-            if self._in_head and self._head_bytes > MOST_HEAD_BYTES:
+            if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
                 self._waiting.append(
-                    HttpRequest(fault=(431, f"a head of more than {MOST_HEAD_BYTES} bytes"))
+                    HttpRequest(fault=(431, f"a head of more than {MAX_HEAD_BYTES} bytes"))
                 )
         self._serve_next()
 
@@ -216,7 +216,9 @@ class ServerConnection(asyncio.Protocol):
                 version = self._parser.get_http_version().encode()
                 head = [b"%b %b HTTP/%b" % (request.method.encode(), self._url, version)]
                 head += [
-                    b"%b: %b" % each for each in self._headers.items() if each[0] != b"upgrade"
+                    b"%b: %b" % header
+                    for header in self._headers.items()
+                    if header[0] != b"upgrade"
                 ]
                 data = b"\r\n".join([*head, b"", data[offer.args[0] :]])
                 self._parser = httptools.HttpRequestParser(self)
@@ -264,7 +266,7 @@ class ServerConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
-        if self._body_bytes <= MOST_BODY_BYTES:
+        if self._body_bytes <= MAX_BODY_BYTES:
             self._body += body
 
     def on_message_complete(self) -> None:
@@ -306,9 +308,9 @@ class ServerConnection(asyncio.Protocol):
             raise RefusalError(404, f"no {request.path} here")
         if request.method != method:
             raise RefusalError(405, f"{request.path} takes no {request.method}")
-        if request.body_bytes > MOST_BODY_BYTES:
+        if request.body_bytes > MAX_BODY_BYTES:
             raise RefusalError(
-                413, f"a body of {request.body_bytes} bytes; {MOST_BODY_BYTES} are taken"
+                413, f"a body of {request.body_bytes} bytes; {MAX_BODY_BYTES} are taken"
             )
         match request.path:
             case "/health":
@@ -437,8 +439,8 @@ class ServerConnection(asyncio.Protocol):
         status = refusal.status
         kind = f"{_REASONS[status].replace(' ', '')}Error"
         error = {"message": str(refusal), "type": kind, "param": None, "code": status}
-        more = [f"allow: {self._method(request.path)}"] if status == 405 else []
-        self.respond(request, msgspec.json.encode({"error": error}), *more, status=status)
+        headers = [f"allow: {self._method(request.path)}"] if status == 405 else []
+        self.respond(request, msgspec.json.encode({"error": error}), *headers, status=status)
 
     def write(self, data: bytes) -> None:
         """Straight to the socket, so that the bytes leave now; by way of the transport while the

@@ -17,12 +17,13 @@ MODEL = "timing"
 _SHARES = ("thinking", "tool_calls")
 
 
-def parse_share(text: str, what: str) -> float:
+def parse_share(text: str, name: str) -> float:
     """Parse a number from 0 to 1. Raises InputError."""
     with contextlib.suppress(ValueError):
-        if 0 <= (share := float(text)) <= 1:
+        share = float(text)
+        if 0 <= share <= 1:
             return share
-    raise InputError(f"{what}: {text.strip()!r} is no share; write a number from 0 to 1")
+    raise InputError(f"{name}: {text.strip()!r} is no share; write a number from 0 to 1")
 
 
 class FixedLatency(msgspec.Struct, frozen=True):
@@ -48,21 +49,24 @@ class FixedLatency(msgspec.Struct, frozen=True):
         seconds: dict[str, float] = {}
         for part in text.split(","):
             key, _, value = part.partition("=")
-            if (share := key.strip()) in _SHARES and share not in seconds:
-                seconds[share] = parse_share(value, f"{what} {share}")
+            key = key.strip()
+            if key in _SHARES and key not in seconds:
+                seconds[key] = parse_share(value, f"{what} {key}")
                 continue
-            name = f"{key.strip()}_s"
+            name = f"{key}_s"
             if name not in cls.__struct_fields__ or name in seconds:
                 raise InputError(
                     f"{what}: {part.strip()!r} in {text!r} is not a fixed latency; write"
                     f" {or_else}ttft=50ms,itl=10ms"
                 )
-            seconds[name] = parse_seconds(value, f"{what} {key.strip()}")
+            seconds[name] = parse_seconds(value, f"{what} {key}")
         return cls(**seconds)
 
     def __str__(self) -> str:
         """Write it as `parse` reads it, all in seconds."""
-        shares = "".join(f",{name}={value}" for name in _SHARES if (value := getattr(self, name)))
+        shares = "".join(
+            f",{name}={getattr(self, name)}" for name in _SHARES if getattr(self, name)
+        )
         times = f"ttft={self.ttft_s}s,itl={self.itl_s}s,per_input_token={self.per_input_token_s}s"
         return times + shares
 

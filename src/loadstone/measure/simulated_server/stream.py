@@ -54,7 +54,9 @@ class WriteScheduler:
             if not heap:
                 return
             due_ns, serial, stream = heap[0]
-            if due_ns > now_ns and due_ns > (now_ns := time.monotonic_ns()):  # 100 ns, seldom spent
+            if due_ns > now_ns:
+                now_ns = time.monotonic_ns()  # 100 ns, seldom spent
+            if due_ns > now_ns:
                 self._pacer.wake_at(max(due_ns, begun_ns + _WAKE_GAP_NS))
                 return
             self.writes += 1
@@ -77,7 +79,7 @@ class HttpRequest(NamedTuple):
     truth: bool = False
     keep_alive: bool = False
     body: bytes = b""
-    body_bytes: int = 0  # of which no more than http.MOST_BODY_BYTES are kept
+    body_bytes: int = 0  # of which no more than http.MAX_BODY_BYTES are kept
     fault: tuple[int, str] | None = (
         None  # status and message, of bytes that are no request; what follows is not read
     )
@@ -141,7 +143,8 @@ class AnswerWriter:
         ):
             return True
         answer.cached_tokens = self.cached_tokens
-        if sent == 0 and (role := answer.role()):
+        role = answer.role() if sent == 0 else b""
+        if role:
             connection.write(role)
         data = answer.piece(sent, written) if answer.is_stream else answer.whole()
         if self._times is not None:
@@ -179,8 +182,8 @@ class Keys(Sequence[int]):
         places = range(self._count)[index]
         last = max(places, default=-1) if isinstance(places, range) else places
         for block in range(len(self._made), last + 1):
-            before = self._made[-1] if block else 0
-            self._made.append(hash((before, *self._block(block * self._block_tokens))))
+            previous = self._made[-1] if block else 0
+            self._made.append(hash((previous, *self._block(block * self._block_tokens))))
         return (
             list(map(self._made.__getitem__, places))
             if isinstance(places, range)

@@ -17,7 +17,7 @@ _STEPS = ("num_spec_steps", "spec_verify_ct")
 _TOKENS = ("num_draft_tokens", "spec_num_proposed_drafts", "draft_n")
 _ACCEPTED = ("num_accepted_draft_tokens", "spec_num_correct_drafts", "draft_n_accepted")
 _HISTOGRAM = ("acceptance_histogram", "spec_correct_drafts_histogram")
-_MOST_POSITIONS = 64
+_MAX_POSITIONS = 64
 """Engines guess up to a dozen tokens in a step."""
 
 
@@ -43,8 +43,8 @@ def read_drafts(
         histogram = next(filter(None, (_histogram(place.get(name)) for name in _HISTOGRAM)), None)
         if histogram is not None:
             steps = sum(histogram) if steps is None else steps
-            told = sum(number * times for number, times in enumerate(histogram))
-            accepted = told if accepted is None else accepted
+            counted = sum(number * times for number, times in enumerate(histogram))
+            accepted = counted if accepted is None else accepted
         if accepted is None and steps and output_tokens is not None:
             accepted = max(0, output_tokens - steps)
         if (
@@ -64,15 +64,20 @@ def _places(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     ]
     if isinstance(choices, list):
         candidates += [
-            each.get("speculative_decoding_stats") for each in choices[:1] if isinstance(each, dict)
+            place.get("speculative_decoding_stats")
+            for place in choices[:1]
+            if isinstance(place, dict)
         ]
     for parent in (extra, document.get("meta_info")):
         candidates += [parent, *parent.values()] if isinstance(parent, dict) else []
-    yield from (each for each in (*candidates, document.get("timings")) if isinstance(each, dict))
+    yield from (
+        place for place in (*candidates, document.get("timings")) if isinstance(place, dict)
+    )
 
 
 def _read(place: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((known for name in names if (known := _count(place.get(name))) is not None), None)
+    counts = (_count(place.get(name)) for name in names)
+    return next((number for number in counts if number is not None), None)
 
 
 def _count(value: object) -> int | None:
@@ -82,11 +87,11 @@ def _count(value: object) -> int | None:
 def _histogram(value: object) -> list[int] | None:
     """Read a list of counts, or an object of them by their number; None of anything else."""
     if isinstance(value, dict):
-        numbers = [number for number in range(_MOST_POSITIONS) if str(number) in value]
+        numbers = [number for number in range(_MAX_POSITIONS) if str(number) in value]
         if len(numbers) != len(value):
             return None
         value = [value.get(str(number), 0) for number in range(max(numbers, default=-1) + 1)]
-    if not isinstance(value, list) or len(value) > _MOST_POSITIONS:
+    if not isinstance(value, list) or len(value) > _MAX_POSITIONS:
         return None
-    counts: list[int] = [known for each in value if (known := _count(each)) is not None]
+    counts = [number for number in map(_count, value) if number is not None]
     return counts if len(counts) == len(value) and any(counts) else None

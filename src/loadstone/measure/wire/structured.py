@@ -60,9 +60,9 @@ def has_shape(structured: Structured, text: str, *, ended: bool) -> bool | None:
             return None  # written for another reader of regular expressions
     if structured.kind == "json_schema" and isinstance(structured.value, dict):
         kind = structured.value.get("type")
-        known = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
+        names = [kind] if isinstance(kind, str) else kind if isinstance(kind, list) else []
         beginnings = "".join(
-            _JSON_BEGINNINGS.get(name, "") for name in known if isinstance(name, str)
+            _JSON_BEGINNINGS.get(name, "") for name in names if isinstance(name, str)
         )
         return begun[0] in (beginnings or "".join(_JSON_BEGINNINGS.values()))
     return None

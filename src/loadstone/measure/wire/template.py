@@ -58,12 +58,12 @@ class Template:
         counts = self._all(reads)
         if counts is not None:
             return len(reads), counts
-        plain, other, all_counts = 0, len(reads), list[int]()
-        while other - plain > 1:
-            middle = (plain + other) // 2
+        plain, limit, all_counts = 0, len(reads), list[int]()
+        while limit - plain > 1:
+            middle = (plain + limit) // 2
             counts = self._all(reads[plain:middle])
             if counts is None:
-                other = middle
+                limit = middle
             else:
                 plain = middle
                 all_counts += counts

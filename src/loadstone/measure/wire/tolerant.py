@@ -100,8 +100,8 @@ def storable(value: Any, levels: int = MAX_LEVELS) -> Any:
     if levels == 0:
         return None
     if isinstance(value, list):
-        return [storable(each, levels - 1) for each in value]
-    return {storable(name): storable(each, levels - 1) for name, each in value.items()}
+        return [storable(part, levels - 1) for part in value]
+    return {storable(name): storable(part, levels - 1) for name, part in value.items()}
 
 
 def text(value: Any) -> str | None:
@@ -124,16 +124,16 @@ def convert(value: Any, kind: type[_T]) -> _T | None:
     fields = {}
     for field in msgspec.structs.fields(kind):
         try:
-            each = value.get(field.encode_name)
+            given = value.get(field.encode_name)
             if (
                 field.name == "finish_reason"
                 and field.type is not msgspec.Raw
-                and isinstance(each, dict)
+                and isinstance(given, dict)
             ):
-                each = each.get(
+                given = given.get(
                     "type"
                 )  # SGLang's older servers send an object, {"type": "length", …}
-            fields[field.name] = _convert_field(each, field.type)
+            fields[field.name] = _convert_field(given, field.type)
         except (msgspec.ValidationError, ValueError, OverflowError):
             continue
     return kind(**fields)
@@ -149,5 +149,5 @@ def _convert_field(value: Any, kind: Any) -> Any:
         return convert(value, option)
     (element,) = get_args(option) or (None,)
     if isinstance(value, list) and msgspec.inspect.is_struct_type(element):
-        return [convert(each, element) for each in value if isinstance(each, dict)]
+        return [convert(part, element) for part in value if isinstance(part, dict)]
     return msgspec.convert(value, kind, strict=False)

@@ -7,6 +7,7 @@ answer.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -45,15 +46,15 @@ def find_usage(chunk: Any) -> dict[str, float] | None:
                 return found
         inner = value.values() if isinstance(value, dict) else value
         if levels:
-            waiting += [(each, levels - 1) for each in inner if isinstance(each, dict | list)]
+            waiting += [(part, levels - 1) for part in inner if isinstance(part, dict | list)]
     return None
 
 
 def _read_counts(usage: dict[str, Any]) -> dict[str, float]:
     """Take the largest of each count, of an object and of those in it."""
     found: dict[str, float] = {}
-    inner = [each for each in usage.values() if isinstance(each, dict)]
-    for name, value in ((name, value) for each in (usage, *inner) for name, value in each.items()):
+    inner = [value.items() for value in usage.values() if isinstance(value, dict)]
+    for name, value in itertools.chain(usage.items(), *inner):
         letters = re.sub("[^a-z]", "", name.lower())
         kind = next((kind for kind, names in _COUNTS.items() if names.fullmatch(letters)), None)
         if kind is None or isinstance(value, bool) or not isinstance(value, int | float | str):
@@ -74,16 +75,18 @@ def find_text(chunk: Any) -> Iterator[tuple[str, str]]:
     for choice in choices if isinstance(choices, list) else ():
         delta = choice.get("delta") if isinstance(choice, dict) else None
         for name, value in delta.items() if isinstance(delta, dict) else ():
-            if name not in _DELTA and (said := "".join(_collect_text(name, value, _LEVELS))):
-                yield name, said
+            text = "" if name in _DELTA else "".join(_collect_text(name, value, _LEVELS))
+            if text:
+                yield name, text
 
 
 def _collect_text(name: str, value: Any, levels: int) -> Iterator[str]:
     if isinstance(value, str):
         if not _NO_TEXT.search(name) and not _ENCODED.fullmatch(value):
             yield value
-    elif levels and isinstance(value, dict | list):
-        for inner_name, inner in (
-            value.items() if isinstance(value, dict) else ((name, each) for each in value)
-        ):
+    elif levels and isinstance(value, dict):
+        for inner_name, inner in value.items():
             yield from _collect_text(inner_name, inner, levels - 1)
+    elif levels and isinstance(value, list):
+        for inner in value:
+            yield from _collect_text(name, inner, levels - 1)
