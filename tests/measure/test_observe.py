@@ -121,15 +121,14 @@ def test_the_number_of_series_is_bounded_and_the_known_come_first() -> None:
 # --- watching a server ----------------------------------------------------------------------------
 
 
-def test_a_server_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_watched(tmp_path: Path) -> None:
     def page(number: int) -> bytes:
         return b"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running %d\n" % number
 
-    monkeypatch.setattr(observe, "FLUSH_S", 0.0)
     origin_ns = time.monotonic_ns()
     with (
         serving(page) as url,
-        Observer(tmp_path, [None, url], origin_ns, interval_s=0.01) as observer,
+        Observer(tmp_path, [None, url], origin_ns, interval_s=0.01, flush_s=0.0) as observer,
     ):
         # What a run that is killed now would leave:
         assert eventually(
@@ -211,12 +210,11 @@ def test_a_folder_that_cannot_be_written_ends_the_keeping_only(tmp_path: Path) -
 
 
 def test_a_torn_file_is_read_as_far_as_it_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(observe, "FLUSH_S", 0.0)
     with (
         serving(lambda _: b"vllm:num_requests_running 1\n") as url,
-        Observer(tmp_path, [url], time.monotonic_ns(), interval_s=0.01),
+        Observer(tmp_path, [url], time.monotonic_ns(), interval_s=0.01, flush_s=0.0),
     ):
         assert eventually(
             lambda: (table := run_folder.read_server(tmp_path)) is not None and table.num_rows >= 3

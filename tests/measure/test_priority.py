@@ -18,7 +18,7 @@ LISTEN = (
     "import socket, sys; s = socket.create_server(('127.0.0.1', 0)); "
     "print(s.getsockname()[1], flush=True); sys.stdin.read()"
 )
-MAY = priority._may_rise()
+MAY = priority.may_rise()
 AUTOGROUPS = Path("/proc/self/autogroup").exists()
 
 
@@ -34,32 +34,28 @@ def listening(*, session: bool) -> Iterator[int]:
         one.kill()
 
 
-@pytest.fixture
-def permitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(priority, "_may_rise", lambda: True)
+def permitted() -> bool:
+    return True
 
 
 @pytest.mark.process
-@pytest.mark.usefixtures("permitted")
 def test_workers_stay_in_the_session_of_a_server() -> None:
     with listening(session=False) as here, listening(session=True) as elsewhere:
-        assert not priority.needs_own_session({here})
-        assert priority.needs_own_session({elsewhere})
-        assert not priority.needs_own_session({elsewhere, here})  # a fleet
+        assert not priority.needs_own_session({here}, permitted)
+        assert priority.needs_own_session({elsewhere}, permitted)
+        assert not priority.needs_own_session({elsewhere, here}, permitted)  # a fleet
 
 
 @pytest.mark.process
-@pytest.mark.usefixtures("permitted")
 def test_who_only_connects_to_a_port_is_no_server_on_it() -> None:
     with listening(session=True) as port, socket.create_connection(("127.0.0.1", port)):
-        assert priority.needs_own_session({port})
+        assert priority.needs_own_session({port}, permitted)
 
 
 @pytest.mark.process
-def test_without_the_right_to_more_weight_workers_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(priority, "_may_rise", lambda: False)
+def test_without_the_right_to_more_weight_workers_stay() -> None:
     with listening(session=True) as port:
-        assert not priority.needs_own_session({port})
+        assert not priority.needs_own_session({port}, lambda: False)
 
 
 def tried(program: str, **more: object) -> str:
@@ -74,7 +70,7 @@ def tried(program: str, **more: object) -> str:
 
 def test_finding_out_leaves_the_priority_as_it_was() -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
-    priority._may_rise()
+    priority.may_rise()
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
@@ -112,14 +108,14 @@ def test_a_worker_in_a_session_of_its_own_takes_more_weight() -> None:
 def test_what_is_not_permitted_is_passed_over(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(priority, "_AUTOGROUP", tmp_path / "none" / "autogroup")
     monkeypatch.setattr("os.getsid", lambda _: os.getpid())
 
     def refuse(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr("os.setpriority", refuse)
-    priority.rise()
+    autogroup = tmp_path / "none" / "autogroup"
+    priority.rise(lambda nice: priority.set_weight(nice, autogroup))
 
 
 def test_a_kernel_that_is_busy_with_another_change_is_asked_again(
@@ -135,9 +131,8 @@ def test_a_kernel_that_is_busy_with_another_change_is_asked_again(
 
     monkeypatch.setattr("os.getsid", lambda _: os.getpid())
     monkeypatch.setattr("os.setpriority", lambda *_: None)
-    monkeypatch.setattr(priority, "_RETRY_S", 0.0)
     monkeypatch.setattr("pathlib.Path.write_text", write)
-    priority.rise()
+    priority.rise(retry_s=0.0)
     assert written == [str(priority.LEVELS[0])]
 
 
@@ -171,29 +166,27 @@ class LateLoop:
     ],
 )
 def test_weight_rises_while_a_worker_is_kept_waiting(
-    monkeypatch: pytest.MonkeyPatch, late_s: float, used_s: float, levels: list[int]
+    late_s: float, used_s: float, levels: list[int]
 ) -> None:
     loop, taken = LateLoop(late_s, used_s), list[int]()
-    monkeypatch.setattr(priority.time, "process_time", lambda: loop.computed_s)
 
     def change(nice: int) -> bool:
         taken.append(nice)
         return True
 
-    priority.WeightGuard(loop, change).watch()  # type: ignore[arg-type]
+    priority.WeightGuard(loop, change, lambda: loop.computed_s).watch()  # type: ignore[arg-type]
     loop.run(10.0)
     assert taken == levels
 
 
-def test_a_change_that_the_kernel_put_off_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_the_kernel_put_off_is_tried_again() -> None:
     loop, answers = LateLoop(0.02, 0.0), iter([False, True, True, True])
     taken: list[int] = []
-    monkeypatch.setattr(priority.time, "process_time", lambda: 0.0)
 
     def change(nice: int) -> bool:
         taken.append(nice)
         return next(answers)
 
-    priority.WeightGuard(loop, change).watch()  # type: ignore[arg-type]
+    priority.WeightGuard(loop, change, lambda: 0.0).watch()  # type: ignore[arg-type]
     loop.run(10.0)
     assert taken == [-10, -10, -15, -20]

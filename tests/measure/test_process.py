@@ -191,20 +191,18 @@ def test_a_server_that_strikes_its_guard_ends_all_the_same(
 
 
 def test_a_log_without_end_keeps_its_beginning_and_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     log = (tmp_path / "log").open("a+b")
-    monkeypatch.setattr(process, "_MOST_LOG_BYTES", 1000)
-    monkeypatch.setattr(process, "_LOG_BEGIN_BYTES", 100)
-    monkeypatch.setattr(process, "_LOG_END_BYTES", 50)
+    limits = {"max_bytes": 1000, "begin_bytes": 100, "end_bytes": 50}
     with log:
         os.write(log.fileno(), b"a" * 1000)
-        process._bound(log.fileno())
+        process.bound_log(log.fileno(), **limits)
         assert (tmp_path / "log").stat().st_size == 1000
         os.write(log.fileno(), b"z" * 60)
-        process._bound(log.fileno())
+        process.bound_log(log.fileno(), **limits)
         os.write(log.fileno(), b"more")
-    assert (tmp_path / "log").read_bytes() == b"a" * 100 + process._CUT + b"z" * 50 + b"more"
+    assert (tmp_path / "log").read_bytes() == b"a" * 100 + process.CUT + b"z" * 50 + b"more"
 
 
 @pytest.mark.process

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from loadstone.core.plan import PlannedRequest
-from loadstone.measure.engines import probe
 from loadstone.measure.engines.probe import find_words
 from loadstone.workload.prompts import PromptWriter, Vocabulary
 from loadstone.workload.word_list import WORDS
@@ -95,11 +94,10 @@ def test_prompts_are_exact_by_the_servers_tokenize(encode: Tokenizer) -> None:
 
 @TOKENIZERS
 def test_prompts_are_exact_by_a_tokenizer_at_hand(
-    encode: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    encode: Tokenizer,
 ) -> None:
-    monkeypatch.setattr(probe, "_local_tokenizer", lambda path: encode)
     server = Server(encode)
-    found = find_words("tokenizer.json", server.by_usage)
+    found = find_words(encode, server.by_usage)
     assert server.off(found) == {0}
     assert set(found.words) == {word for word in WORDS if encode is all_known or not odd(word)}
 

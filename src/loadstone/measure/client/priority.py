@@ -27,39 +27,28 @@ _WINDOW_S = 1.0
 _WAITED = 0.1
 """The share of a window in which a worker was ready and had no processor: with more, its weight
 rises."""
-_AUTOGROUP = "/proc/self/autogroup"
+_AUTOGROUP = Path("/proc/self/autogroup")
 _LISTENING = "0A"
 _TRIES = 20
 _RETRY_S = 0.1
 """Without CAP_SYS_ADMIN the kernel takes one such change in 0.1 s, of all processes together."""
 
 
-def needs_own_session(ports: Collection[int]) -> bool:
+def needs_own_session(ports: Collection[int], may: Callable[[], bool] | None = None) -> bool:
     """Return True if workers are to be started in sessions of their own and call `rise`.
 
     Not if a server on one of these TCP ports is in this session: its group is theirs. Nor without
     the right to raise priority (root, CAP_SYS_NICE, RLIMIT_NICE): a further session is then one
-    group more to wait for. Nor under nice(1), which asks for less.
+    group more to wait for. Nor under nice(1), which asks for less. `may`: tells of that right.
     """
-    return _may_rise() and not _is_listening_here(ports)
-
-
-def rise() -> None:
-    """In a process that leads its session: raise the weight of its group, as far as that is
-    permitted."""
-    if not leads_session():
-        return
-    for _ in range(_TRIES):
-        if set_weight(LEVELS[0]):
-            return
-        time.sleep(_RETRY_S)
+    return (may or may_rise)() and not _is_listening_here(ports)
 
 
 def leads_session() -> bool:
     return os.getsid(0) == os.getpid()
 
 
-def set_weight(nice: int) -> bool:
+def set_weight(nice: int, autogroup: Path = _AUTOGROUP) -> bool:
     """Set the weight of this session's group; returns False if the kernel wants to be asked again
     later."""
     with contextlib.suppress(
@@ -67,12 +56,23 @@ def set_weight(nice: int) -> bool:
     ):  # what counts where there are no autogroups, as in a container
         os.setpriority(os.PRIO_PROCESS, 0, nice)
     try:
-        Path(_AUTOGROUP).write_text(str(nice), "ascii")
+        autogroup.write_text(str(nice), "ascii")
     except BlockingIOError:
         return False
     except OSError:
         pass
     return True
+
+
+def rise(change: Callable[[int], bool] = set_weight, retry_s: float = _RETRY_S) -> None:
+    """In a process that leads its session: raise the weight of its group, as far as that is
+    permitted."""
+    if not leads_session():
+        return
+    for _ in range(_TRIES):
+        if change(LEVELS[0]):
+            return
+        time.sleep(retry_s)
 
 
 class WeightGuard:
@@ -83,17 +83,23 @@ class WeightGuard:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, change: Callable[[int], bool] = set_weight
+        self,
+        loop: asyncio.AbstractEventLoop,
+        change: Callable[[int], bool] = set_weight,
+        used_s: Callable[[], float] = time.process_time,
     ) -> None:
-        self._loop, self._change = loop, change
+        """`used_s`: the time that this process has computed."""
+        self._loop = loop
+        self._change = change
+        self._count_used_s = used_s
         self._levels = list(LEVELS[1:])
         self._waited_s = 0.0
-        self._used_s = time.process_time()
+        self._used_s = used_s()
         self._due_s = self._window_end_s = loop.time()
 
     def watch(self) -> None:
         """Look every 10 ms until the highest level is reached."""
-        now_s, used_s = self._loop.time(), time.process_time()
+        now_s, used_s = self._loop.time(), self._count_used_s()
         self._waited_s += max(0.0, now_s - self._due_s - (used_s - self._used_s))
         if now_s >= self._window_end_s:
             if self._waited_s > _WAITED * _WINDOW_S and self._change(self._levels[0]):
@@ -104,8 +110,9 @@ class WeightGuard:
             self._loop.call_at(self._due_s, self.watch)
 
 
-def _may_rise() -> bool:
-    """Found out by trying, for rights depend on the user namespace too."""
+def may_rise() -> bool:
+    """Return whether priority may be raised: by trying, for rights depend on the user namespace
+    too."""
     priority = os.getpriority(os.PRIO_PROCESS, 0)
     if priority > 0:
         return False

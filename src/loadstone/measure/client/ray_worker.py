@@ -69,7 +69,7 @@ class RayWorker:
         folder = Path(job.folder)
         options = {"num_cpus": 1, "max_restarts": 0, "scheduling_strategy": "SPREAD"}
         self._actor: Any = ray.remote(**options)(ProcessHost).remote()
-        version, there, python = self._ask("about", within_s=_START_S)
+        version, place, python = self._ask("about", within_s=_START_S)
         if version != __version__:
             raise InputError(
                 f"--ray: a machine has Loadstone {version}, this one {__version__}; install the"
@@ -83,7 +83,7 @@ class RayWorker:
         self._journal = JournalWriter(folder, job.worker)
         self._frames = self._lines = b""
         shifted = msgspec.structs.replace(
-            job, folder=there, origin_ns=job.origin_ns + self._offset_ns, ray=None
+            job, folder=place, origin_ns=job.origin_ns + self._offset_ns, ray=None
         )
         self._tell([shifted])
 
@@ -129,10 +129,11 @@ class RayWorker:
         trips or more."""
         trips = []
         for _ in range(_TRIPS):
-            before = time.monotonic_ns()
-            there = self._ask("now_ns")
-            after = time.monotonic_ns()
-            trips.append(((after - before + 1) // 2, there - (before + after) // 2))
+            begun_ns = time.monotonic_ns()
+            remote_ns = self._ask("now_ns")
+            ended_ns = time.monotonic_ns()
+            middle_ns = (begun_ns + ended_ns) // 2
+            trips.append(((ended_ns - begun_ns + 1) // 2, remote_ns - middle_ns))
             if len(trips) >= least and min(trips)[0] < _CLOSE_NS:
                 break
         within_ns, offset_ns = min(trips)
@@ -159,20 +160,20 @@ class RayWorker:
         import pyarrow as pa
 
         self._frames += piece
-        at = 0
-        while len(self._frames) - at >= HEADER_BYTES:
-            number, length, _ = read_header(self._frames, at)
-            end = at + HEADER_BYTES + length
+        position = 0
+        while len(self._frames) - position >= HEADER_BYTES:
+            number, length, _ = read_header(self._frames, position)
+            end = position + HEADER_BYTES + length
             if end > len(self._frames):
                 break
             if number:  # 0 is the schema, which the journal here has
                 self._append(
                     pa.ipc.read_record_batch(
-                        self._frames[at + HEADER_BYTES : end], journal_schema()
+                        self._frames[position + HEADER_BYTES : end], journal_schema()
                     )
                 )
-            at = end
-        self._frames = self._frames[at:]
+            position = end
+        self._frames = self._frames[position:]
 
     def _append(self, batch: pa.RecordBatch) -> None:
         if not self._journal.write(batch):
@@ -214,7 +215,7 @@ def _end_with_owner(connected: threading.Event) -> None:
 
 def main() -> int:
     # Libraries print what they like; the pipe to the owner is for messages alone.
-    out = os.dup(1)
+    pipe = os.dup(1)
     os.dup2(2, 1)
     orders = MessageReader(0, decode_order)
     job = orders.first()
@@ -226,11 +227,11 @@ def main() -> int:
             number
         ) in SIGNALS:  # after Ray, which has handlers of its own: the owner decides when a run ends
             signal.signal(number, signal.SIG_IGN)
-        worker = RayWorker(job, out)
+        worker = RayWorker(job, pipe)
         code = worker.run(orders)
         worker.close()
     except LoadstoneError as error:
-        report(Failed(str(error), isinstance(error, DiskFullError)), out)
+        report(Failed(str(error), isinstance(error, DiskFullError)), pipe)
         return 1
     except (
         Exception
@@ -241,7 +242,7 @@ def main() -> int:
             Failed(
                 f"worker {job.worker}: lost in the Ray cluster ({type(error).__name__}: {reason})"
             ),
-            out,
+            pipe,
         )
         return 1
     return code

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,13 @@ def find() -> Path | None:
     return cached if cached.is_file() else None
 
 
-def fetch() -> Path:
+def fetch(lay_out_apt: Callable[[Path], dict[str, str]] | None = None) -> Path:
     """Unpack Debian's llama.cpp (12 MB to download, 51 MB on disk) into the cache folder; no root,
     nothing installed.
 
     The packages come from the archive that this machine's apt already uses, and are checked against
     Debian's keys. Safe to run from several processes at once. Raises InputError, with the remedy,
-    where this cannot work.
+    where this cannot work. `lay_out_apt`: makes the apt that downloads them.
     """
     tools = shutil.which("apt-get"), shutil.which("dpkg")
     if platform.machine() != "x86_64" or None in tools:
@@ -73,7 +73,7 @@ def fetch() -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFolder(".llama.cpp-", folder.parent) as work:
             unpacked = work / LlamaCpp.name
-            _unpack(work / "apt", unpacked)
+            _unpack(work / "apt", unpacked, (lay_out_apt or private_apt)(work / "apt"))
             try:
                 unpacked.rename(folder)
             except OSError:  # a folder is never renamed onto a full one: another process was first
@@ -154,10 +154,9 @@ def _tiny_model() -> Path:
     return path
 
 
-def _unpack(apt: Path, target: Path) -> None:
+def _unpack(apt: Path, target: Path, environment: Mapping[str, str]) -> None:
     """Download the packages with an apt state of its own in folder `apt`; make `target` a folder
     that runs."""
-    environment = _private_apt(apt)
     _run(["apt-get", "-q", "update"], environment, apt)
     _run(["apt-get", "-q", "download", *_PACKAGES], environment, apt)
     target.mkdir()
@@ -174,7 +173,7 @@ def _unpack(apt: Path, target: Path) -> None:
     _run([str(wrapper), "--version"], environment, apt)
 
 
-def _private_apt(folder: Path) -> dict[str, str]:
+def private_apt(folder: Path) -> dict[str, str]:
     """Lay out an apt that knows one suite of this machine's archive; returns the environment that
     selects it."""
     keyring = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

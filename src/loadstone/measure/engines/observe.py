@@ -152,6 +152,7 @@ class Observer:
         headers: Iterable[tuple[str, str]] = (),
         proxy: str | None = None,
         interval_s: float = INTERVAL_S,
+        flush_s: float = FLUSH_S,
         gpus: Gpus | None = None,
         exporters: Sequence[str] = (),
     ) -> None:
@@ -162,6 +163,7 @@ class Observer:
         self._keys = keys_in(self._headers)
         self._proxy = proxy
         self._interval_s = interval_s
+        self._flush_s = flush_s
         self._lock = threading.Lock()
         self._rows: list[tuple[float, int, str, str, float]] = []
         self._file: Any = None
@@ -270,7 +272,7 @@ class Observer:
         with self._lock:
             if self._keeps:
                 self._rows += [(time_s, number, *sample) for sample in samples]
-                if time.monotonic() - self._flushed_s >= FLUSH_S:
+                if time.monotonic() - self._flushed_s >= self._flush_s:
                     self._flush()
 
     def _flush(self) -> None:

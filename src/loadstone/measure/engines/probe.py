@@ -31,6 +31,10 @@ _FEWEST_TRIES, _MOST_TRIES = 64, 400
 """Requests to find words by: the fewest where none is found, the most where some are."""
 
 
+Encode = Callable[[str], list[int]]
+"""Makes token ids of a text."""
+
+
 class Requirements(msgspec.Struct, kw_only=True, frozen=True):
     """Says what a run needs of its server.
 
@@ -177,8 +181,9 @@ def find_vocabulary(
 ) -> Vocabulary:
     """Return the best vocabulary that the server takes: token ids, else words. Raises
     InputError."""
+    encode = None if needs.tokenizer is None else load_tokenizer(needs.tokenizer)
     if find_wire(spec.endpoint).prompts == "text or ids" and not needs.text_only:
-        vocabulary = _ids(server, target, spec, needs.tokenizer)
+        vocabulary = _ids(server, target, spec, encode)
         if vocabulary is not None:
             return vocabulary
 
@@ -189,11 +194,11 @@ def find_vocabulary(
         tokens = server.tokenize(target.model, "".join(f" {word}" for word in words))
         return None if tokens is None else len(tokens)
 
-    return find_words(needs.tokenizer, by_usage, by_tokenize)
+    return find_words(encode, by_usage, by_tokenize)
 
 
 def find_words(
-    tokenizer: str | None,
+    encode: Encode | None,
     by_usage: Callable[[Sequence[str]], int | None],
     by_tokenize: Callable[[Sequence[str]], int | None] = lambda words: None,
 ) -> Vocabulary:
@@ -203,10 +208,8 @@ def find_words(
     by_usage      tokens of a prompt of these words, whatever the server adds to it; None: it does
                   not say
     by_tokenize   tokens of these words alone, each after a space
-    Raises InputError where the tokenizer cannot be read.
     """
-    if tokenizer is not None:
-        encode = _local_tokenizer(tokenizer)
+    if encode is not None:
         words = [
             word for word in WORDS if len(encode(f" {word} {word}")) - len(encode(f" {word}")) == 1
         ]
@@ -230,7 +233,7 @@ def token_counter(
     Raises InputError where the tokenizer cannot be read.
     """
     if tokenizer is not None:
-        encode = _local_tokenizer(tokenizer)
+        encode = load_tokenizer(tokenizer)
         return lambda text: len(encode(text))
     if server.tokenize(target.model, "time") is None:
         return lambda text: None
@@ -253,12 +256,12 @@ def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int
 
 
 def _ids(
-    server: Server, target: Target, spec: RequestSpec, tokenizer: str | None
+    server: Server, target: Target, spec: RequestSpec, encode: Encode | None
 ) -> Vocabulary | None:
     """Return token ids of ordinary words, if prompts of ids are taken and counted as they are."""
     text = "".join(f" {word}" for word in WORDS)
-    if tokenizer is not None:
-        ids = _local_tokenizer(tokenizer)(text)
+    if encode is not None:
+        ids = encode(text)
     else:
         ids = server.tokenize(target.model, text) or list(range(1000, 3000))
     ids = sorted(set(ids))
@@ -311,7 +314,7 @@ def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[st
     return good
 
 
-def _local_tokenizer(path: str) -> Callable[[str], list[int]]:
+def load_tokenizer(path: str) -> Encode:
     """Return an encoder from a tokenizer.json, or a folder that holds one. Raises InputError, one
     line."""
     try:

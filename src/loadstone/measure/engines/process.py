@@ -31,9 +31,7 @@ _CONTAINER_S = 60.0
 _TAIL_BYTES = 4096
 _TAIL_LINES = 3
 _PORTS = (20_000, 32_000)
-_MAX_LOG_BYTES, _LOG_BEGIN_BYTES, _LOG_END_BYTES = 128 << 20, 64 << 20, 1 << 20
-"""A log that grows beyond the first keeps its beginning and its end."""
-_CUT = b"\n[loadstone: what stood here was cut out, as this log had grown too large]\n"
+CUT = b"\n[loadstone: what stood here was cut out, as this log had grown too large]\n"
 _SET_CHILD_SUBREAPER = 36
 """Of Linux's prctl(2)."""
 
@@ -222,7 +220,7 @@ def _guard(owner_pid: int, command: list[str]) -> int:
         for child in _children({server.pid}):
             os.waitpid(child, os.WNOHANG)
         with contextlib.suppress(OSError):
-            _bound(log)
+            bound_log(log)
     _signal_group(server.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(KILL_AFTER_S)
@@ -247,13 +245,15 @@ def _children(but: set[int]) -> set[int]:
     return set()
 
 
-def _bound(log: int) -> None:
+def bound_log(
+    log: int, *, max_bytes: int = 128 << 20, begin_bytes: int = 64 << 20, end_bytes: int = 1 << 20
+) -> None:
     """Cut the middle out of a log that is too large; who writes to it appends."""
     size = os.fstat(log).st_size
-    if size > _MAX_LOG_BYTES:
-        end = os.pread(log, _LOG_END_BYTES, size - _LOG_END_BYTES)
-        os.ftruncate(log, _LOG_BEGIN_BYTES)
-        os.write(log, _CUT + end)
+    if size > max_bytes:
+        end = os.pread(log, end_bytes, size - end_bytes)
+        os.ftruncate(log, begin_bytes)
+        os.write(log, CUT + end)
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
