@@ -427,6 +427,13 @@ def timing() -> Iterator[TimingServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def twin() -> Iterator[TimingServer]:
+    """Another server like `timing`, for fleets of two."""
+    with start(FAST) as server:
+        yield server
+
+
 Write = Callable[[str | bytes], Path]
 """To a file of the test; returns it."""
 

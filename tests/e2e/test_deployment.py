@@ -279,13 +279,12 @@ def test_bad_ones_are_one_line_before_anything_is_sent(
 
 
 def test_a_fleet_has_one_together_and_python_says_it_too(
-    timing: TimingServer, tmp_path: Path
+    timing: TimingServer, twin: TimingServer, tmp_path: Path
 ) -> None:
-    with start(FixedLatency(ttft_s=0.01, itl_s=0.002)) as second:
-        document = package.bench(
-            [timing.url, second.url], deployment="llama-3.1-8b@2xh100/dp2", concurrency=2, requests=4, input=8,
-            output=4, out=tmp_path,
-        ).document()  # fmt: skip
+    document = package.bench(
+        [timing.url, twin.url], deployment="llama-3.1-8b@2xh100/dp2", concurrency=2, requests=4, input=8,
+        output=4, out=tmp_path,
+    ).document()  # fmt: skip
     facts = run_facts(package.open_run(document["run_dir"]).info)
     assert (facts.gpu, facts.gpus, facts.dp, facts.tp) == ("H100", 2, 2, 1)
     with pytest.raises(InputError, match="not MODEL@GPUS"):

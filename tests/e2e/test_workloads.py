@@ -327,12 +327,13 @@ def counts(records: list[Json]) -> list[int]:
     return [rows.count(0), rows.count(1)]
 
 
-def test_round_robin_shares_evenly(loadstone: Loadstone, timing: TimingServer) -> None:
-    with start(FixedLatency(0.01, 0.002)) as other:
-        flags = words("--concurrency 4 --requests 20 --input 8 --output 4 --json")
-        outcome = loadstone("bench", timing.url, other.url, *flags)
+def test_round_robin_shares_evenly(
+    loadstone: Loadstone, timing: TimingServer, twin: TimingServer
+) -> None:
+    flags = words("--concurrency 4 --requests 20 --input 8 --output 4 --json")
+    outcome = loadstone("bench", timing.url, twin.url, *flags)
     assert counts(outcome.records) == [10, 10]
-    assert [part["url"] for part in outcome.cell["by_replica"]] == [timing.url, other.url]
+    assert [part["url"] for part in outcome.cell["by_replica"]] == [timing.url, twin.url]
     assert [part["token_share"] for part in outcome.cell["by_replica"]] == [0.5, 0.5]
     assert "fleet_imbalance" not in outcome.findings
 
@@ -351,11 +352,12 @@ def test_the_least_busy_server_gets_the_next_request(
     assert outcome.document["cells"][0]["by_replica"][1]["ttft_s"]["p50"] > 0.2
 
 
-def test_sessions_stay_where_they_are(loadstone: Loadstone, timing: TimingServer) -> None:
-    with start(FixedLatency(0.01, 0.002)) as other:
-        flags = words("--turns 3 --concurrency 3 --requests 18 --input 8 --output 4 --json")
-        outcome = loadstone("bench", timing.url, other.url, *flags)
-        spread = loadstone("bench", timing.url, other.url, *flags, "--route", "round-robin")
+def test_sessions_stay_where_they_are(
+    loadstone: Loadstone, timing: TimingServer, twin: TimingServer
+) -> None:
+    flags = words("--turns 3 --concurrency 3 --requests 18 --input 8 --output 4 --json")
+    outcome = loadstone("bench", timing.url, twin.url, *flags)
+    spread = loadstone("bench", timing.url, twin.url, *flags, "--route", "round-robin")
     homes = [{row["replica"] for row in turns} for turns in by_session(outcome.records)]
     assert all(len(home) == 1 for home in homes)
     assert {0} in homes
@@ -363,12 +365,13 @@ def test_sessions_stay_where_they_are(loadstone: Loadstone, timing: TimingServer
     assert any(len({row["replica"] for row in turns}) == 2 for turns in by_session(spread.records))
 
 
-def test_groups_stay_where_their_prefix_is(loadstone: Loadstone, timing: TimingServer) -> None:
-    with start(FixedLatency(0.01, 0.002)) as other:
-        flags = words(
-            "--prefix 4 --prefix-groups 5 --concurrency 3 --requests 30 --input 8 --output 4 --json"
-        )
-        outcome = loadstone("bench", timing.url, other.url, *flags, "--route", "sticky")
+def test_groups_stay_where_their_prefix_is(
+    loadstone: Loadstone, timing: TimingServer, twin: TimingServer
+) -> None:
+    flags = words(
+        "--prefix 4 --prefix-groups 5 --concurrency 3 --requests 30 --input 8 --output 4 --json"
+    )
+    outcome = loadstone("bench", timing.url, twin.url, *flags, "--route", "sticky")
     plan = {}
     groups = pq.read_table(outcome.folder / "plan.parquet")["prefix_group"].to_pylist()
     for row in outcome.records:

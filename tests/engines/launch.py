@@ -13,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from engines import tiny_model
 from loadstone.catalogue import parse_deployment
 from loadstone.core.errors import InputError
@@ -201,3 +203,12 @@ def launch_vllm_pools(folder: Path) -> Iterator[Pools]:
         workers = {role: start(role, launched, "vllm") for role, (launched,) in made.pools.items()}
         router = start("router", made.router, "pools", "--prometheus-port", str(free_port()))
         yield Pools(router.url, deployment, **workers)
+
+
+def launch_or_skip(name: str, folders: pytest.TempPathFactory) -> Iterator[Engine]:
+    """Serve by an engine for the tests of a fixture's scope, which are skipped without it."""
+    try:
+        with launch(name, folders.mktemp("engine")) as engine:
+            yield engine
+    except NotInstalled as error:
+        pytest.skip(str(error))

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from conftest import Json, Loadstone, Outcome
-from engines.launch import ENGINES, Engine, NotInstalled, launch
+from engines.launch import ENGINES, Engine, launch_or_skip
 from engines.quirks import ONE_OR_TWO, documented, observe
 
 pytestmark = pytest.mark.process
@@ -22,14 +22,6 @@ pytestmark = pytest.mark.process
 INPUT, OUTPUT = 96, 16
 SHAPED = 128
 """Tokens that no answer to the schema needs, though blanks be allowed around it."""
-
-
-def start(name: str, folders: pytest.TempPathFactory) -> Iterator[Engine]:
-    try:
-        with launch(name, folders.mktemp("engine")) as engine:
-            yield engine
-    except NotInstalled as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(
@@ -42,12 +34,12 @@ def start(name: str, folders: pytest.TempPathFactory) -> Iterator[Engine]:
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    yield from start(request.param, tmp_path_factory)
+    yield from launch_or_skip(request.param, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    yield from start("llama.cpp", tmp_path_factory)
+    yield from launch_or_skip("llama.cpp", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Json, Loadstone, Outcome
-from engines.launch import Engine, NotInstalled, launch
+from engines.launch import Engine, launch_or_skip
 from engines.quirks import ONE_OR_TWO
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
@@ -19,11 +19,7 @@ INPUT, OUTPUT = 96, 16
 
 @pytest.fixture(scope="module")
 def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    try:
-        with launch("SGLang", tmp_path_factory.mktemp("engine")) as engine:
-            yield engine
-    except NotInstalled as error:
-        pytest.skip(str(error))
+    yield from launch_or_skip("SGLang", tmp_path_factory)
 
 
 def bench(loadstone: Loadstone, engine: Engine, *more: object) -> Outcome:

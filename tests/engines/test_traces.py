@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import Loadstone, Outcome
-from engines.launch import Engine, NotInstalled, launch
+from engines.launch import Engine, NotInstalled, launch, launch_or_skip
 from loadstone.core import run_folder
 from loadstone.workload.schedule import promised_tokens
 
@@ -24,11 +24,7 @@ AGENTS = DATA / "agents" / "dynamo_agentic_mooncake_derived.jsonl"
 
 @pytest.fixture(scope="module")
 def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    try:
-        with launch("vLLM", tmp_path_factory.mktemp("engine")) as engine:
-            yield engine
-    except NotInstalled as error:
-        pytest.skip(str(error))
+    yield from launch_or_skip("vLLM", tmp_path_factory)
 
 
 @pytest.mark.slow
