@@ -49,7 +49,7 @@ class ServerFleet:
         self._sent = SentPrefixes(len(destinations)) if route == "prefix" else None
 
     def choose(self, request: PlannedRequest) -> int:
-        """The replica for a request, or for a session's first turn.
+        """Choose the replica for a request, or for a session's first turn.
 
         round-robin  by the request's index, so that several workers go round together
         least-busy   the fewest requests of this worker's under way
@@ -104,19 +104,19 @@ class ServerFleet:
         return connection
 
     def free(self, stream: Stream) -> None:
-        """The request under way at a replica has ended, however it did."""
+        """Note that the request under way at a replica has ended, however it did."""
         self._busy[stream.replica] -= 1
 
     def note_failure(self, stream: Stream) -> None:
-        """A connection could not be made, or was cut."""
+        """Note that a connection could not be made, or was cut."""
         self._avoid_until_ns[stream.replica] = time.monotonic_ns() + _AVOID_NS
 
     def note_cut(self, stream: Stream) -> None:
-        """A kept connection was closed under its request, unanswered."""
+        """Note that a kept connection was closed under its request, unanswered."""
         self._cut[stream.replica] += 1
 
     def keep(self, connection: Connection, served: Stream | None = None) -> None:
-        """An idle connection, for the next request: opened ahead, or after it `served` one."""
+        """Keep an idle connection for the next request: one opened ahead, or that `served` one."""
         if served is not None:
             self._keeps[served.replica] |= served.reused
             if self._cut[served.replica] >= _NEVER_KEPT and not self._keeps[served.replica]:
@@ -127,7 +127,7 @@ class ServerFleet:
             self._idle[self._replica_of[connection]].append(connection)
 
     def drop(self, connection: Connection, under: Stream | None = None) -> None:
-        """A connection that is of no more use; the request `under` way on it, if any, has ended."""
+        """Forget a connection of no more use; the request `under` way on it, if any, has ended."""
         if under is not None:
             self.free(under)
         replica = self._replica_of.pop(connection, None)

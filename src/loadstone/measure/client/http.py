@@ -89,7 +89,7 @@ class HttpReader:
         self._parser = httptools.HttpResponseParser(self)
 
     def begin(self) -> None:
-        """The next answer."""
+        """Make ready for the next answer."""
         self._message_complete = self._headers_complete = self.keep_alive = self.end_shows = False
         self._template, self._learnings, self._bodiless = None, _LEARNINGS, 0
 
@@ -169,7 +169,7 @@ class HttpReader:
         indices: Sequence[int],
         counts: list[int],
     ) -> None:
-        """Reads that the template recognised: an output event each."""
+        """Take reads that the template recognised: an output event each."""
         clock = self._clock
         arrivals, lag_ns = clock.arrivals_ns(stamps, reads_ns)
         stream.worst_lag_ns = max(stream.worst_lag_ns, lag_ns)
@@ -186,7 +186,7 @@ class HttpReader:
     def _parse(
         self, stream: Stream, data: bytes, stamp: bytes, read_ns: int, index: int
     ) -> End | None:
-        """One read, whatever it holds."""
+        """Read one piece, whatever it holds."""
         if not data:
             return self._on_eof(stream, read_ns)
         (arrival_ns,), lag_ns = self._clock.arrivals_ns([stamp], [read_ns])
@@ -279,7 +279,7 @@ class HttpReader:
         return 0
 
     def _finish(self, stream: Stream, end_ns: int) -> End:
-        """The answer is whole."""
+        """Take the end of an answer that is whole."""
         self._bodies.clear()
         stream.end_ns = end_ns
         late = stream.answer.finish()

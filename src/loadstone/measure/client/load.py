@@ -87,7 +87,7 @@ class Feed:
         self._refill()
 
     def end(self) -> None:
-        """Nothing more is to be sent."""
+        """Send nothing more."""
         self._indices = iter(())
         self._ready.clear()
         self._later.clear()
@@ -98,13 +98,13 @@ class Feed:
         return self.next_later() is None and self.next_starter() is None
 
     def next_starter(self) -> Due | None:
-        """The next request (first turn) of the plan."""
+        """Return the next request (first turn) of the plan."""
         if not self._ready:
             self._prepare(1)
         return self._ready[0] if self._ready else None
 
     def next_later(self) -> Due | None:
-        """The next later turn."""
+        """Return the next later turn."""
         while (
             self._later
             and self.sessions is not None
@@ -243,11 +243,11 @@ class StepLoad:
 
     @property
     def at_once(self) -> int:
-        """The number of requests sent at the very start."""
+        """Return the number of requests sent at the very start."""
         return 8 if self._load.is_open else self._share(int(self._load.value))
 
     def next(self, freed_ns: int, under_way: int) -> tuple[Due, int] | None:
-        """A request to send now, and when that was intended; None: there is none yet, see
+        """Return a request to send now, and when that was intended; None: there is none yet, see
         `wake_ns`.
 
         `freed_ns`: when a slot of a closed loop came free, which is when its next request should
@@ -308,7 +308,7 @@ class StepLoad:
             self.result.texts[_digest(body)] = _digest(text.encode(errors="surrogatepass"))
 
     def finish(self) -> StepDone:
-        """All of it was sent, and has ended."""
+        """Return what came of the step, of which all was sent and has ended."""
         self.result.end_ns = time.monotonic_ns()
         self.result.cpu_s = time.process_time() - self._cpu_before_s
         return self.result
@@ -317,7 +317,7 @@ class StepLoad:
         self._taken -= 1
 
     def is_over(self) -> bool:
-        """The cell's time is up."""
+        """Return whether the cell's time is up."""
         if self.cut:
             return True
         if not self.duration_s or self._measure_start_ns is None:

@@ -241,7 +241,7 @@ class _Worker:
             self._stdin.flush()
 
     def read(self) -> list[FromWorker] | None:
-        """Messages that came; None when the worker is gone."""
+        """Return the messages that came; None when the worker is gone."""
         messages = self._messages.read()
         self.alive = messages is not None
         return messages

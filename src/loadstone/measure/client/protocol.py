@@ -222,7 +222,7 @@ class MessageReader(Generic[_Message]):
         self._rest = b""
 
     def read(self) -> list[_Message] | None:
-        """Read once: the messages that came, none if it was less than a line; None at the pipe's
+        """Return the messages of one read, none if it was less than a line; None at the pipe's
         end."""
         data = os.read(self._pipe, 1 << 20)
         if not data:

@@ -113,7 +113,7 @@ class Sender:
             self._follow_profile(load)
 
     def _pump(self) -> None:
-        """The pacer's call: send what is due."""
+        """Send what is due, at the pacer's call."""
         load = self._step
         if load is None:
             return
@@ -194,7 +194,7 @@ class Sender:
             self._active[stream] = connection
 
     def _settle(self) -> None:
-        """The step ends once nothing is left to send and nothing under way."""
+        """End the step once nothing is left to send and nothing under way."""
         load = self._step
         if load is not None and load.begun and not self._active and self._feed.ended:
             self._step = None
@@ -203,7 +203,7 @@ class Sender:
     # --- what connections report ------------------------------------------------------------------
 
     def on_ended(self, connection: Connection, stream: Stream) -> None:
-        """An answer came to its end."""
+        """Take an answer that came to its end."""
         self._fleet.keep(connection, stream)
         stream.judge(self._plan.exact_output and stream.request.phase != "check")
         if stream.status in ("ok", "short"):
@@ -219,7 +219,7 @@ class Sender:
         self._settle()
 
     def on_broke(self, connection: Connection, stream: Stream, reason: str, *, retry: bool) -> None:
-        """A connection failed under its request."""
+        """Take a request whose connection failed: send it again, or end it."""
         self._fleet.drop(connection, stream)
         now_ns = time.monotonic_ns()
         if retry and not self._stopping and now_ns - (stream.sent_ns or 0) < _RACE_NS:
@@ -235,11 +235,11 @@ class Sender:
         self.loop.call_soon(self._fail, stream, reason)
 
     def on_opened(self, connection: Connection) -> None:
-        """A connection opened ahead is ready."""
+        """Take a connection opened ahead, which is ready."""
         self._fleet.keep(connection)
 
     def on_dropped(self, connection: Connection) -> None:
-        """An idle connection was closed by the server."""
+        """Drop an idle connection that the server closed."""
         self._fleet.drop(connection)
 
     def _fail(self, stream: Stream, reason: str, status: Status = "error") -> None:
@@ -261,7 +261,7 @@ class Sender:
             self._settle()
 
     def _go_on(self, stream: Stream, freed_ns: int) -> None:
-        """After a request: its session's next turn, or its slot is free for another."""
+        """Go on after a request: with its session's next turn, or its slot is free for another."""
         opened = self._sessions.pop(stream, b"")
         load = self._step
         if load is None:
@@ -329,7 +329,7 @@ class Sender:
         )
 
     def _count_latencies(self, stream: Stream) -> None:
-        """For whoever watches; results are computed from the journals."""
+        """Count latencies for whoever watches; results are computed from the journals."""
         first_s, last_s, progress = stream.first_s, stream.journaled_until_s, self.progress
         if first_s is None or last_s is None or stream.status not in ("ok", "short"):
             return
@@ -428,11 +428,11 @@ class Sender:
 
     @property
     def under_way(self) -> int:
-        """Requests taken up and not ended."""
+        """Count the requests taken up and not ended."""
         return len(self._active)
 
     def close(self) -> None:
-        """Once the loop has stopped."""
+        """Close what is open, once the loop has stopped."""
         self._pacer.close()
 
 

@@ -112,18 +112,18 @@ class Stream:
         return "final usage" if answer.output_tokens is not None else "pieces"
 
     def output_tokens(self) -> int:
-        """Tokens the server says it sent, else the output events seen."""
+        """Count the tokens that the server says it sent, else the output events seen."""
         _, tokens = self.answer.tokens
         return tokens if tokens is not None else self.answer.events - self.answer.voids
 
     def hidden_tokens(self) -> int:
-        """Output tokens that the server counts and did not send; below 0: that it sent and counts
-        beside them."""
+        """Count output tokens that the server counts and did not send; below 0: that it sent and
+        counts beside them."""
         made, came = self.answer.tokens
         return (made or 0) - (came or 0) or (self.answer.output_tokens or 0) - (made or 0)
 
     def judge(self, exact_output: bool) -> None:
-        """Status of an answer that ended by itself; sets `error` where it is none."""
+        """Find the status of an answer that ended by itself; sets `error` where it is none."""
         self.error = self.error or self._find_complaint()
         if self.error is not None:
             self.status = "error"
@@ -190,13 +190,8 @@ class Fragments:
         """Add the last fragment of a stream, which has ended."""
         answered = stream.http_status == 200 and stream.expected
         source = stream.token_source() if answered else None
-        self._add(
-            stream,
-            source,
-            stream.end_ns,
-            stream.output_tokens() if answered else None,
-            stream.status,
-        )
+        output_tokens = stream.output_tokens() if answered else None
+        self._add(stream, source, stream.end_ns, output_tokens, stream.status)
 
     def add_part(self, stream: Stream) -> None:
         """Add what came since the last fragment of a stream that goes on."""

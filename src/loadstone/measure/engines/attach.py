@@ -58,8 +58,8 @@ def attach(server: Server, needs: Requirements) -> Attached:
 
 
 def check_same(server: Server, target: Target, request: RequestSpec) -> str | None:
-    """Another server of a fleet must offer the same model at the same endpoint. Returns its engine,
-    where known.
+    """Return the engine of another server of a fleet, where known; it must offer the same model at
+    the same endpoint.
 
     Raises TargetError, naming the server.
     """

@@ -34,8 +34,14 @@ _COMPLETION = _Shape(
     id=b"cmpl-",
     chunk_object=b"text_completion",
     chunk_before=b'{"index":0,"text":"',
-    chunk_after=b'","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}',
-    last_after=b'","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}',
+    chunk_after=(
+        b'","logprobs":null,"finish_reason":null,"stop_reason":null,'
+        b'"prompt_token_ids":null,"token_ids":null}'
+    ),
+    last_after=(
+        b'","logprobs":null,"finish_reason":"length","stop_reason":null,'
+        b'"prompt_token_ids":null,"token_ids":null}'
+    ),
     whole_object=b"text_completion",
     whole_before=b'{"index":0,"text":"',
     first=b"",
@@ -125,15 +131,15 @@ class CompletionAnswer:
             self._plain_head = b"%x\r\n%b" % (len(head) + len(self._tails[0]) - len(b"\r\n"), head)
 
     def role(self) -> bytes:
-        """The event before the first token; nothing where there is none."""
+        """Return the event before the first token; nothing where there is none."""
         first = self._shape.first
         if not (self.is_stream and first):
             return b""
         return self._event(self._prefix + first + b"]" + self._running_usage(0) + b"}")
 
     def piece(self, begin: int, end: int) -> bytes:
-        """The event of the tokens from `begin` to before `end`; with the last of them, all that
-        ends the response."""
+        """Return the event of the tokens from `begin` to before `end`; with the last of them, all
+        that ends the response."""
         if self._plain_head and end < self.output_tokens:
             return self._plain_head + self._tails[begin % len(WORDS)]
         shape = self._shape
@@ -157,7 +163,7 @@ class CompletionAnswer:
         return data + b"0\r\n\r\n"
 
     def whole(self) -> bytes:
-        """The body of an answer in one piece."""
+        """Return the body of an answer in one piece."""
         choice = (
             self._shape.whole_before + self._text(0, self.output_tokens) + self._shape.last_after
         )
@@ -214,7 +220,7 @@ class ChatAnswer(CompletionAnswer):
 
 
 def event(payload: bytes, truth: bool) -> bytes:
-    """One HTTP chunk with one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of
+    """Make an HTTP chunk of one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of
     now."""
     stamp = b": t=%d\n" % time.monotonic_ns() if truth else b""
     text = b"%bdata: %b\n\n" % (stamp, payload)
@@ -247,19 +253,19 @@ class GenerateAnswer:
         self._ids = bytearray()
 
     def role(self) -> bytes:
-        """No event comes before the first token."""
+        """Return nothing: no event comes before the first token."""
         return b""
 
     def piece(self, begin: int, end: int) -> bytes:
-        """The event of the tokens up to before `end`; with the last of them, all that ends the
-        response."""
+        """Return the event of the tokens up to before `end`; with the last of them, all that ends
+        the response."""
         data = event(self._document(begin, end), self._truth)
         if end < self.output_tokens:
             return data
         return data + (event(b"[DONE]", self._truth) if self._settings.done else b"") + b"0\r\n\r\n"
 
     def whole(self) -> bytes:
-        """The body of an answer in one piece."""
+        """Return the body of an answer in one piece."""
         return self._document(0, self.output_tokens)
 
     def _document(self, begin: int, end: int) -> bytes:

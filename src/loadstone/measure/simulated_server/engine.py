@@ -75,7 +75,7 @@ class RealTimeEngine:
         self.close = self._pacer.close
 
     def submit(self, stream: AnswerWriter, arrival_ns: int) -> None:
-        """A request was read. Raises InputError where it would never fit."""
+        """Take a request that was read. Raises InputError where it would never fit."""
         tokens = stream.input_tokens + stream.output_tokens
         if tokens > self._longest_tokens:
             raise InputError(
@@ -97,7 +97,7 @@ class RealTimeEngine:
             self._wake()
 
     def abandon(self, stream: AnswerWriter) -> None:
-        """Its client has gone: the engine drops it when the step under way is over."""
+        """Drop a stream whose client has gone, when the step under way is over."""
         sequence = self._sequences.get(stream.serial)
         if sequence is not None:
             self._gone[stream.serial] = sequence
@@ -105,7 +105,7 @@ class RealTimeEngine:
             self._streams.pop(stream.serial, None)
 
     def states(self) -> list[State]:
-        """The engines as they stand."""
+        """Return the engines as they stand."""
         return states_of(self._replicas)
 
     # --- events -----------------------------------------------------------------------------------

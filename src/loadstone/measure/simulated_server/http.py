@@ -403,7 +403,7 @@ class ServerConnection(asyncio.Protocol):
                 return
 
     def wrote(self, stream: AnswerWriter, tokens: int) -> None:
-        """Tokens of the answer are on their way; with the last of them it has ended."""
+        """Note tokens of the answer that are on their way; with the last of them it has ended."""
         metrics = self._server.metrics
         metrics.generated_tokens += tokens
         if stream.sent == tokens:
@@ -431,7 +431,7 @@ class ServerConnection(asyncio.Protocol):
         status: int = 200,
         content_type: str = "application/json",
     ) -> None:
-        """A response in one piece; `more` are header lines."""
+        """Write a response in one piece; `more` are header lines."""
         head = _make_head(status, request, content_type, f"content-length: {len(body)}", *more)
         self.write(head if request.method == "HEAD" else head + body)
 
@@ -443,8 +443,8 @@ class ServerConnection(asyncio.Protocol):
         self.respond(request, msgspec.json.encode({"error": error}), *headers, status=status)
 
     def write(self, data: bytes) -> None:
-        """Straight to the socket, so that the bytes leave now; by way of the transport while the
-        client is behind."""
+        """Write straight to the socket, so that the bytes leave now; by way of the transport while
+        the client is behind."""
         if self._transport.get_write_buffer_size():
             self._transport.write(data)
             return

@@ -131,13 +131,13 @@ class Answer:
 
     @property
     def unlisted(self) -> list[str]:
-        """Names of fields that the dialect does not know, and that had output."""
+        """Return names of fields that the API does not know, and that had output."""
         return []
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """Output tokens that the server made, by its counts, and those of them that came; None: it
-        counts none."""
+        """Return the output tokens that the server made, by its counts, and those of them that
+        came; None: it counts none."""
         return self.output_tokens, self.output_tokens
 
     @property
@@ -155,7 +155,8 @@ class Answer:
         return self._texts[0] if self._texts else ""
 
     def feed(self, piece: bytes) -> int:
-        """Output events completed by `piece`. Never raises: what cannot be read becomes `error`."""
+        """Return how many output events `piece` completes. Never raises: what cannot be read is
+        `error`."""
         try:
             payloads = [] if self.done else self._sse.feed(piece)
         except SseError as error:
@@ -170,7 +171,7 @@ class Answer:
         return self.events - events
 
     def finish(self) -> int:
-        """The body has ended, and not by an accident: output events completed by that."""
+        """Take the body's end, which is no accident; return the output events completed by that."""
         events = self.events
         try:
             payloads = self._sse.finish()
@@ -189,12 +190,13 @@ class Answer:
         return self.events - events
 
     def template(self, body: bytes) -> Template | None:
-        """A template for the chunks to come, if this dialect has such, `body` was one, and whole,
-        and plain."""
+        """Return a template for the chunks to come, if this API has such, `body` was one, and
+        whole, and plain."""
         return None
 
     def take_plain(self, events: int, counts: list[int]) -> None:
-        """Events that the newest template recognised, with their running counts if it counts."""
+        """Take events that the newest template recognised, with their running counts if it has
+        any."""
         raise NotImplementedError
 
     def fold(self, payload: bytes) -> None:
@@ -215,7 +217,7 @@ class Answer:
     def take_counts(
         self, input_tokens: float | None, cached: float | None, reasoning: float | None
     ) -> None:
-        """The newest of each that is a count; of cached tokens one that is not more than the
+        """Keep the newest of each that is a count; of cached tokens one that is not more than the
         prompt's."""
         # No prompt has 0: it was counted before, or never.
         self.input_tokens = count(input_tokens) or self.input_tokens
@@ -227,13 +229,13 @@ class Answer:
             self.reasoning_tokens = reasoning_tokens
 
     def read_leniently(self, payload: bytes, kind: type[_T]) -> _T | None:
-        """A payload that the strict decoder of its dialect refused, as far as its fields can be
+        """Read a payload that the strict decoder of its API refused, as far as its fields can be
         read: one has an odd type, or the text is no valid UTF-8. None where it is no object.
         """
         return convert(self.read_object(payload), kind)
 
     def read_object(self, payload: bytes, done: bytes | None = _DONE) -> dict[str, Any] | None:
-        """Such a payload as an object; None where it is none.
+        """Read such a payload as an object; None where it is none.
 
         It may be `done`, which says that the answer is complete, or nothing, which keeps a
         connection alive. All else is an error.
@@ -255,5 +257,5 @@ class Answer:
             self._texts_length += len(text)
 
     def complain(self, error: str) -> None:
-        """The first complaint is kept: what follows it is often its consequence."""
+        """Keep the first complaint: what follows it is often its consequence."""
         self.error = self.error or error

@@ -35,7 +35,7 @@ class SseDecoder:
         self.at_rest = True
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """Payloads of the events that `piece` completes, in order.
+        """Return the payloads of the events that `piece` completes, in order.
 
         Raises SseError from an endless event on (after the call that gave what was complete before
         it).
@@ -105,8 +105,8 @@ class SseDecoder:
         raise _endless_event()
 
     def finish(self) -> list[bytes]:
-        """The last payload, if the stream ended without its blank line. Raises SseError after an
-        endless event."""
+        """Return the last payload, if the stream ended without its blank line. Raises SseError
+        after an endless event."""
         if self._endless:
             raise _endless_event()
         if self._tail:
