@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -435,40 +436,34 @@ _SPELLINGS: dict[StructuredKind, tuple[Spelling, ...]] = {
     "regex": ("structured_outputs", "guided", "sglang"),  # llama.cpp has no field for it
     "grammar": ("structured_outputs", "guided", "sglang", "llama.cpp"),
 }
-_LENGTH_NAMES = ("max_tokens", "max_completion_tokens")
-
+_SIMULATED = SimulatedWire(
+    path="/v1/completions",
+    body=OpenAIBody,
+    content=lambda body: split_prompt(body.prompt),
+    limit=OpenAIBody.limit,
+    default_tokens=16,  # the OpenAI API's, kept by vLLM
+    answer=CompletionAnswer,
+)
 COMPLETIONS = Wire(
     path=lambda spec: make_path(spec, "completions"),
     body=lambda spec: make_body(spec, "prompt"),
     answer=OpenAIAnswer,
     prompts="text or ids",
-    length_names=_LENGTH_NAMES,
+    length_names=("max_tokens", "max_completion_tokens"),
     spellings=_SPELLINGS,
     order=0,
     optional=list_optional,
-    simulated=SimulatedWire(
-        path="/v1/completions",
-        body=OpenAIBody,
-        content=lambda body: split_prompt(body.prompt),
-        limit=OpenAIBody.limit,
-        default_tokens=16,  # the OpenAI API's, kept by vLLM
-        answer=CompletionAnswer,
-    ),
+    simulated=_SIMULATED,
 )
-CHAT = Wire(
+CHAT = replace(
+    COMPLETIONS,
     path=lambda spec: make_path(spec, "chat/completions"),
     body=lambda spec: make_body(spec, "messages"),
-    answer=OpenAIAnswer,
     prompts="messages",
-    length_names=_LENGTH_NAMES,
-    spellings=_SPELLINGS,
     order=1,
-    optional=list_optional,
-    simulated=SimulatedWire(
+    simulated=_SIMULATED._replace(
         path="/v1/chat/completions",
-        body=OpenAIBody,
         content=OpenAIBody.split_messages,
-        limit=OpenAIBody.limit,
         default_tokens=None,
         answer=ChatAnswer,
     ),
