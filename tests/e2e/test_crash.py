@@ -469,6 +469,7 @@ document = bench.bench(Options.read(
     sim="ttft=5ms,itl=1ms", input="8", output="4", concurrency=[2], requests=[8], out=Path(sys.argv[1])
 ), fork)
 os.kill(forked[0], 9)
+document = document.document()
 print(document["status"], document["cells"][0]["requests"]["ok"])
 """
     with subprocess.Popen(

@@ -244,7 +244,7 @@ def test_a_simulated_engine_says_what_it_simulates(loadstone: Loadstone, tmp_pat
     assert papers(stated_too)["stated"] == text
     simulated = loadstone("simulate", text, *run, "--draws", "0")
     points = points_of([read_run(each.folder) for each in (unstated, simulated)])
-    assert {point.gpus for point in points} == {2}
+    assert {point.setup.gpus for point in points} == {2}
 
 
 @pytest.mark.parametrize(
