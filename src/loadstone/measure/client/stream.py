@@ -188,24 +188,15 @@ class Fragments:
 
     def add(self, stream: Stream) -> None:
         """Add the last fragment of a stream, which has ended."""
-        answered = stream.http_status == 200 and stream.expected
-        source = stream.token_source() if answered else None
-        output_tokens = stream.output_tokens() if answered else None
-        self._add(stream, source, stream.end_ns, output_tokens, stream.status)
+        self._add(stream, is_answer=stream.http_status == 200 and bool(stream.expected))
 
     def add_part(self, stream: Stream) -> None:
         """Add what came since the last fragment of a stream that goes on."""
-        self._add(stream, stream.token_source(), None, stream.output_tokens(), None)
+        self._add(stream, is_answer=True)
 
-    def _add(
-        self,
-        stream: Stream,
-        source: TokenSource | None,
-        end_ns: int | None,
-        output: int | None,
-        status: Any,
-    ) -> None:
+    def _add(self, stream: Stream, *, is_answer: bool) -> None:
         request, answer = stream.request, stream.answer
+        source = stream.token_source() if is_answer else None
         drafts = answer.drafts or DraftCounts()
         since = self._clock.since_origin_s
         tokens = array("i", answer.running_tokens if source == "running usage" else ())
@@ -223,13 +214,13 @@ class Fragments:
                 read=stream.read_index,  # type: ignore[arg-type]
                 tokens=tokens,  # type: ignore[arg-type]
                 token_source=source,
-                end_s=None if end_ns is None else since(end_ns),
+                end_s=None if stream.end_ns is None else since(stream.end_ns),
                 input_tokens=answer.input_tokens,
-                output_tokens=output,
+                output_tokens=stream.output_tokens() if is_answer else None,
                 cached_tokens=answer.cached_tokens,
                 reasoning_tokens=answer.reasoning_tokens,
                 finish_reason=answer.finish_reason,
-                status=status,
+                status=stream.status,  # type: ignore[arg-type]  # None while it goes on
                 error=stream.error,
                 http_status=stream.http_status,
                 worker=self._worker,
