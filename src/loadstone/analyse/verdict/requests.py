@@ -278,7 +278,7 @@ class JudgedCell:
 
     @property
     def is_offline(self) -> bool:
-        """Whether it was a batch, without a server."""
+        """True if it was a batch, without a server."""
         return self.target is not None and self.target.endpoint == "offline"
 
     @property
