@@ -29,13 +29,7 @@ def drafts_of(
 ) -> DraftFigures | None:
     """Compute a cell's figures; None where nobody speaks of drafts. `records`: COLUMNS of the
     cell."""
-    stated = _stated(records)
-    counted = None
-    if server is not None and server.draft_tokens:
-        counted = _pooled(
-            "counters", server.draft_steps, server.draft_tokens, server.draft_accepted or 0.0
-        )
-        counted = _with_positions(counted, np.array(server.draft_accepted_by_position or []))
+    stated, counted = _stated(records), _counted(server)
     figures = counted if counted is not None and counted.steps else stated or counted
     if figures is None and server is not None and server.accepted_length is not None:
         if server.accepted_length.mean < 1:
@@ -81,7 +75,11 @@ def pool_drafts(cells: list[DraftFigures]) -> float | None:
 
 
 def _pooled(
-    source: str, steps: float | None, drafted: float | None, accepted: float
+    source: str,
+    steps: float | None,
+    drafted: float | None,
+    accepted: float,
+    by_position: list[float],
 ) -> DraftFigures:
     length = 1 + accepted / steps if steps else None
     return DraftFigures(
@@ -91,15 +89,24 @@ def _pooled(
         accepted=accepted,
         accepted_length=length,
         rate=accepted / drafted if drafted else None,
+        by_position=by_position,
         acceptance=acceptance_of(length, drafted / steps) if length and drafted and steps else None,
     )
 
 
-def _with_positions(figures: DraftFigures, accepted: np.ndarray) -> DraftFigures:
-    """Add the share of steps that accepted their first, second, … token."""
-    if not figures.steps or not len(accepted):
-        return figures
-    return msgspec.structs.replace(figures, by_position=(accepted / figures.steps).tolist())
+def _counted(server: ServerFigures | None) -> DraftFigures | None:
+    """Compute the figures of the servers' counters."""
+    if server is None or not server.draft_tokens:
+        return None
+    steps = server.draft_steps
+    counts = server.draft_accepted_by_position or [] if steps else []
+    return _pooled(
+        "counters",
+        steps,
+        server.draft_tokens,
+        server.draft_accepted or 0.0,
+        [count / (steps or 1.0) for count in counts],
+    )
 
 
 def _stated(records: pa.Table) -> DraftFigures | None:
@@ -118,16 +125,18 @@ def _stated(records: pa.Table) -> DraftFigures | None:
     whole = np.isfinite(steps) & (steps > 0)
     chosen = whole if whole.any() else np.ones(len(stated), bool)
     all_drafted = float(drafted[chosen].sum()) if np.isfinite(drafted[chosen]).all() else None
-    figures = _pooled(
-        "requests", float(steps[whole].sum()) or None, all_drafted, float(accepted[chosen].sum())
-    )
     lists = [histogram for histogram in stated["accepted_histogram"].to_pylist() if histogram]
-    if lists:
-        sums = np.zeros(max(map(len, lists)))
-        for histogram in lists:
-            sums[: len(histogram)] += histogram
-        beyond = np.cumsum(sums[::-1])[::-1][1:]
-        figures = msgspec.structs.replace(figures, by_position=(beyond / sums.sum()).tolist())
+    sums = np.zeros(max(map(len, lists), default=0))
+    for histogram in lists:
+        sums[: len(histogram)] += histogram
+    beyond = np.cumsum(sums[::-1])[::-1][1:]
+    figures = _pooled(
+        "requests",
+        float(steps[whole].sum()) or None,
+        all_drafted,
+        float(accepted[chosen].sum()),
+        (beyond / sums.sum()).tolist() if lists else [],
+    )
     if whole.any():
         lengths = 1 + accepted[whole] / steps[whole]
         shares = dict(

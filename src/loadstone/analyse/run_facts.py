@@ -128,7 +128,9 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
     workload = info.settings.workload
     imported = info.settings.imported
     target = info.target
-    lengths = _lengths(workload)
+    (input_tokens, _), (output_tokens, ratio) = map(
+        _length, (workload.get("input"), workload.get("output"))
+    )
     stated, arrived = mean_tokens(summary.cells if summary is not None else ())
     prefix_cache = info.settings.prefix_cache
     hardware = _described(deployment.gpu)
@@ -154,9 +156,9 @@ def run_facts(info: RunInfo, summary: Summary | None = None) -> RunFacts:
         kv_dtype=deployment.kv_dtype,
         mode="offline" if workload.get("mode") == "offline" else "serving",
         workload=_text(workload.get("name")) or _text(workload.get("kind")),
-        input_tokens=lengths["input"][0] if lengths["input"][0] is not None else stated,
-        output_tokens=lengths["output"][0] if lengths["output"][0] is not None else arrived,
-        range_ratio=lengths["output"][1],
+        input_tokens=stated if input_tokens is None else input_tokens,
+        output_tokens=arrived if output_tokens is None else output_tokens,
+        range_ratio=ratio,
         prefix_tokens=_whole(workload.get("prefix_tokens")),
         prefix_groups=_whole(workload.get("prefix_groups")),
         prefix_cache=prefix_cache if isinstance(prefix_cache, bool) else None,
@@ -239,21 +241,15 @@ def gpu_name(text: str | None) -> str | None:
     return None if text is None else gpu_title(text)
 
 
-def _lengths(workload: Mapping[str, Any]) -> dict[str, tuple[float | None, float | None]]:
-    """Return (mean tokens, range ratio) of input and output, of a synthetic workload's Length."""
-    lengths: dict[str, tuple[float | None, float | None]] = {
-        "input": (None, None),
-        "output": (None, None),
-    }
-    for name in lengths:
-        length = mapping(workload.get(name))
-        mean, kind = number(length.get("mean")), length.get("kind")
-        if mean is None:
-            continue
-        low, high = number(length.get("low")), number(length.get("high"))
-        uniform = low / high if kind == "uniform" and low is not None and high else None
-        lengths[name] = mean, 1.0 if kind == "fixed" else uniform
-    return lengths
+def _length(value: object) -> tuple[float | None, float | None]:
+    """Read (mean tokens, range ratio) of a synthetic workload's Length."""
+    length = mapping(value)
+    mean, low, high = (number(length.get(name)) for name in ("mean", "low", "high"))
+    if mean is None or length.get("kind") == "fixed":
+        return mean, None if mean is None else 1.0
+    if length.get("kind") == "uniform" and low is not None and high:
+        return mean, low / high
+    return mean, None
 
 
 def mapping(value: object) -> Mapping[str, object]:

@@ -9,34 +9,22 @@ import msgspec
 
 from loadstone.analyse.compare.result import Difference
 from loadstone.analyse.compare.sides import ComparedRun, RunCell, load_key
+from loadstone.analyse.run_facts import RunFacts
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.provenance import Provenance
 
-_FACTS = (
-    "source",
-    "tool",
-    "engine",
-    "engine_version",
-    "model",
-    "gpu",
-    "gpus",
-    "nodes",
-    "tp",
-    "pp",
-    "dp",
-    "ep",
-    "weights_dtype",
-    "kv_dtype",
-    "mode",
-    "workload",
-    "input_tokens",
-    "output_tokens",
-    "range_ratio",
-    "prefix_tokens",
-    "prefix_groups",
-    "prefix_cache",
+_DESCRIBED = (
+    "settings",
+    "named",
+    "architecture",
+    "stated",
+    "hardware",
+    "own_model",
+    "pools",
+    "layout",
 )
+"""Facts that have rows of their own, or are told by others."""
 _ANSWERS = "answers a request"
 _HARDWARE = "hardware"
 _CONFIG = "model config"
@@ -73,7 +61,7 @@ def _client(run: ComparedRun) -> Any:
 
 
 _COMPARED: dict[str, Callable[[ComparedRun], Any]] = {
-    **{name: _fact(name) for name in _FACTS},
+    **{name: _fact(name) for name in RunFacts.__struct_fields__ if name not in _DESCRIBED},
     "pools": _fact("layout"),
     _HARDWARE: lambda run: msgspec.to_builtins(run.facts.hardware) if run.facts.hardware else None,
     _CONFIG: lambda run: (
