@@ -32,8 +32,8 @@ class BlockTree:
             back = int(blocks.back[row]) if kept else 0
             root = roots.setdefault(int(copies[row]), _Node(None, 0, blocks.ids[:0]))
             node = self._ends[place - back][0] if back else root
-            node, known = self._insert(node.up_to(kept), kept, blocks.own(row))
-            self.known.append(known)
+            node, alike = self._insert(node.up_to(kept), kept, blocks.own(row))
+            self.known.append(alike)
             self._ends.append((node, kept + len(blocks.own(row))))
 
     def path(self, place: int) -> Iterator[tuple[int, int, int]]:

@@ -21,7 +21,7 @@ import math
 import random
 import re
 from dataclasses import replace
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +78,7 @@ class CheckSet(NamedTuple):
     sha256: str
     texts: list[str]
     max_tokens: list[int]
-    asked: int | None
+    limit: int | None
 
 
 def question_of(text: str) -> Question:
@@ -102,26 +102,26 @@ def read_checks(given: str, *, seed: int, prompt_tokens: int, most_tokens: int |
     name, colon, count = given.rpartition(":")
     if not colon or not count.strip().isdecimal() or Path(given).exists():
         name, count = given, ""
-    asked = int(count[:12]) if count else None
-    if asked is not None and not 1 <= asked <= _MAX_QUESTIONS:
+    limit = int(count[:12]) if count else None
+    if limit is not None and not 1 <= limit <= _MAX_QUESTIONS:
         raise InputError(f"--check {given}: write FILE:N with 1 to {_MAX_QUESTIONS:,} questions")
     if name == GENERATED:
-        items = generate(asked or _GENERATED_QUESTIONS, seed, prompt_tokens)
+        items = generate(limit or _GENERATED_QUESTIONS, seed, prompt_tokens)
         sha256 = hashlib.sha256(msgspec.json.encode(items)).hexdigest()
     else:
-        items, sha256 = _read(Path(name), asked, seed)
-    if asked is not None and len(items) < asked:
+        items, sha256 = _read(Path(name), limit, seed)
+    if limit is not None and len(items) < limit:
         raise InputError(f"--check {given}: the file has {len(items):,} questions; ask for no more")
-    limits = [most_tokens or limit for _, limit in items]
+    limits = [most_tokens or tokens for _, tokens in items]
     texts = [msgspec.json.encode(item).decode() for item, _ in items]
-    return CheckSet(Path(name).name, sha256, texts, limits, asked)
+    return CheckSet(Path(name).name, sha256, texts, limits, limit)
 
 
 _Item = tuple[dict[str, Any], int]
 """The object that a plan has of a question, and the most tokens of its answer."""
 
 
-def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
+def _read(path: Path, limit: int | None, seed: int) -> tuple[list[_Item], str]:
     with open_requests(path, _GIVE) as file:
         if file.kind == "text":
             raise InputError(f"{path}: no questions with answers; {_GIVE}")
@@ -130,7 +130,7 @@ def _read(path: Path, asked: int | None, seed: int) -> tuple[list[_Item], str]:
         pieces = list(islice(file.pieces, _MAX_QUESTIONS))
     random.Random(seed).shuffle(pieces)
     items = []
-    for number, data in pieces[:asked]:
+    for number, data in pieces[:limit]:
         where = f"--check {path}, {file.unit} {number}"
         if len(data) > _MAX_ITEM_BYTES:
             raise InputError(f"{where}: over {_MAX_ITEM_BYTES:,} bytes; shorten it")
@@ -197,53 +197,38 @@ def _item(value: Any, number: int) -> _Item:
 
 def _own_form(value: dict[str, Any]) -> dict[str, Any]:
     """Write an item of a known data set as one of one's own."""
-    question, options = (
-        value.get("question", value.get("problem")),
-        value.get("choices", value.get("options")),
-    )
-    answer = value.get("answer", value.get("answerKey"))
+    question, answer = _either(value, "question", "problem"), _either(value, "answer", "answerKey")
+    options = _either(value, "choices", "options")
     if isinstance(answer, dict) and isinstance(answer.get("aliases"), list):  # TriviaQA
         answer = [answer.get("value"), *answer["aliases"]]
-    if isinstance(value.get("outputs"), list):
-        return {
-            **value,
-            "grade": "needle",
-            "prompt": value.get("input"),
-            "answer": value["outputs"],
-        }
+    if isinstance(value.get("outputs"), list):  # RULER
+        needles = {"prompt": value.get("input"), "answer": value["outputs"]}
+        return value | {"grade": "needle"} | needles
     if isinstance(question, dict):  # ARC's own files
         options, question = question.get("choices"), question.get("stem")
     if not isinstance(question, str):
         return value
-    about = [value.get(name) for name in ("context", "passage", "article")]
-    question = "\n\n".join([*(each for each in about if isinstance(each, str)), question])
+    context = [value.get(name) for name in ("context", "passage", "article")]
+    question = "\n\n".join([*(text for text in context if isinstance(text, str)), question])
     if options is not None:
         text, answer = _choice(question, options, value.get("answer_index", answer))
-        return {"task": "choice", **value, "grade": "letter", "prompt": text, "answer": answer}
+        return {"task": "choice"} | value | {"grade": "letter", "prompt": text, "answer": answer}
     if isinstance(answer, str) and "####" in answer:
         text = f"Question: {question}\n{_GSM8K_END}\nAnswer:"
-        return {
-            "task": "gsm8k",
-            **value,
-            "grade": "number",
-            "prompt": text,
-            "answer": answer.rpartition("####")[2],
-        }
+        solution = {"prompt": text, "answer": answer.rpartition("####")[2]}
+        return {"task": "gsm8k"} | value | {"grade": "number"} | solution
     if "problem" in value:
-        told = {
-            "answer": find_boxed(str(value.get("solution"))),
-            "task": "maths",
-            "grade": "maths",
-            **value,
-        }
-        end = "\nPut the final answer in \\boxed{}." if told["grade"] == "maths" else ""
-        return {"prompt": question + end, **told}
-    return {
-        "prompt": question,
-        **({"grade": "text"} if isinstance(answer, list) else {}),
-        **value,
-        "answer": answer,
-    }
+        boxed = find_boxed(str(value.get("solution")))
+        item = {"answer": boxed, "task": "maths", "grade": "maths"} | value
+        end = "\nPut the final answer in \\boxed{}." if item["grade"] == "maths" else ""
+        return {"prompt": question + end} | item
+    grade = {"grade": "text"} if isinstance(answer, list) else {}
+    return {"prompt": question} | grade | value | {"answer": answer}
+
+
+def _either(value: dict[str, Any], name: str, second: str) -> Any:
+    """Return what stands under a name, or where it is not there under a second one."""
+    return value.get(name, value.get(second))
 
 
 def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
@@ -251,8 +236,10 @@ def _choice(question: str, options: Any, answer: Any) -> tuple[str, Any]:
     if isinstance(options, dict):
         labels, texts = options.get("label", [*options]), options.get("text", [*options.values()])
     else:
-        each_one = [each if isinstance(each, dict) else {"text": each} for each in _listed(options)]
-        labels, texts = ([each.get(name) for each in each_one] for name in ("label", "text"))
+        listed = [
+            option if isinstance(option, dict) else {"text": option} for option in _listed(options)
+        ]
+        labels, texts = ([option.get(name) for option in listed] for name in ("label", "text"))
     if not (isinstance(texts, list) and 2 <= len(texts) <= len(LETTERS)):
         raise BadItem(f"'choices' is not a list of 2 to {len(LETTERS)} options")
     for names in (labels, list(LETTERS[: len(texts)]), texts):
@@ -291,7 +278,7 @@ def _check_answer(grade: str, answer: Any) -> Any:
     if grade == "tool" and isinstance(answer, dict):
         answer = {"name": answer.get("name"), "arguments": answer.get("arguments", {})}
     text = str(int(answer) if isinstance(answer, float) and answer.is_integer() else answer).strip()
-    many = answer if isinstance(answer, list) else [answer]
+    texts = answer if isinstance(answer, list) else [answer]
     possible = {
         "number": not isinstance(answer, bool) and _NUMBER.fullmatch(text) is not None,
         "letter": len(text) == 1 and text in LETTERS,
@@ -299,25 +286,23 @@ def _check_answer(grade: str, answer: Any) -> Any:
         "json": True,
         "maths": isinstance(answer, str | int | float) and bool(text),
     }
-    if not possible.get(
-        grade, all(type(each) in (str, int, float) and str(each).strip() for each in many)
-    ):
+    are_texts = all(type(part) in (str, int, float) and str(part).strip() for part in texts)
+    if not possible.get(grade, are_texts):
         raise BadItem(f"the answer {text[:40]!r} is none that grade {grade} can find; correct it")
-    return (
-        answer
-        if grade in ("json", "tool")
-        else [*map(str, many)]
-        if grade == "needle" or answer is many
-        else text
-    )
+    if grade in ("json", "tool"):
+        return answer
+    return [*map(str, texts)] if grade == "needle" or answer is texts else text
 
 
 def find_boxed(text: str) -> str | None:
     """Return what stands in the last \\boxed{} of a text."""
-    _, boxed, inside = text.rpartition("\\boxed{")
-    braces = accumulate(({"{": 1, "}": -1}.get(each, 0) for each in inside), initial=1)
-    end = next((at for at, still_open in enumerate(braces) if boxed and not still_open), 0)
-    return inside[: end - 1] if end else None
+    _, begun, inside = text.rpartition("\\boxed{")
+    opened = 1
+    for place, character in enumerate(inside):
+        opened += {"{": 1, "}": -1}.get(character, 0)
+        if begun and not opened:
+            return inside[:place]
+    return None
 
 
 def find_pattern(pattern: str, text: str) -> bool:
@@ -355,14 +340,15 @@ def _schema(schema: Any) -> Any:
 
 def _tools(tools: Any) -> list[Any]:
     """Return the functions that may be called. Raises BadItem where there are none."""
-    functions = [each.get("function", each) for each in _listed(tools) if isinstance(each, dict)]
+    functions = [tool.get("function", tool) for tool in _listed(tools) if isinstance(tool, dict)]
     if not functions or not all(
-        isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions
+        isinstance(function, dict) and isinstance(function.get("name"), str)
+        for function in functions
     ):
         raise BadItem("no tools that can be called: give them under 'tools' as OpenAI has them")
     return [
-        {"name": each["name"], "parameters": _schema(each.get("parameters") or {})}
-        for each in functions
+        {"name": function["name"], "parameters": _schema(function.get("parameters") or {})}
+        for function in functions
     ]
 
 
@@ -381,31 +367,31 @@ def generate(count: int, seed: int, prompt_tokens: int) -> list[_Item]:
     lines = max(4, min(_MAX_LINES, prompt_tokens // _LINE_TOKENS))
     numbers = random.Random(f"{seed}/numbers").sample(range(1_000_000, 10_000_000), count)
     return [
-        _generated(at, random.Random(f"{seed}/{at}"), number, lines)
-        for at, number in enumerate(numbers)
+        _generated(place, random.Random(f"{seed}/{place}"), number, lines)
+        for place, number in enumerate(numbers)
     ]
 
 
-def _generated(at: int, rng: random.Random, number: int, lines: int) -> _Item:
+def _generated(place: int, rng: random.Random, number: int, lines: int) -> _Item:
     grade, answer = "text", str(number)
-    if at % 3 == 0:
+    if place % 3 == 0:
         task, answer = "copy", "-".join(rng.sample("abcdefghijkmnpqrstuvwxyz", 3)) + f"-{number}"
         text = f"Repeat this exactly, and say nothing else: {answer}"
-    elif at % 3 == 1:
+    elif place % 3 == 1:
         a, b = rng.randrange(100, 1000), rng.randrange(100, 1000)
         task, answer, text = "add", str(a + b), f"What is {a} + {b}? Answer with the number alone."
     else:
         task, grade = "look-up", "needle"
-        told = {
-            room: rng.randrange(1_000_000, 10_000_000)
-            for room in rng.sample(range(100, 1000), lines)
-        }
-        wanted = rng.choice([*told])
-        told[wanted] = number
-        text = "\n".join(f"The number of room {room} is {each}." for room, each in told.items())
-        text += f"\nWhat is the number of room {wanted}? Answer with the number alone."
-    question = Question(f"{task}-{at}", grade, task, [answer] if grade == "needle" else answer)
-    return {"messages": [{"role": "user", "content": text}], "check": question}, 48
+        rooms = rng.sample(range(100, 1000), lines)
+        number_of = {room: rng.randrange(1_000_000, 10_000_000) for room in rooms}
+        wanted = rng.choice(rooms)
+        number_of[wanted] = number
+        shown = [f"The number of room {room} is {value}." for room, value in number_of.items()]
+        question = f"What is the number of room {wanted}? Answer with the number alone."
+        text = "\n".join([*shown, question])
+    right = [answer] if grade == "needle" else answer
+    check = Question(f"{task}-{place}", grade, task, right)
+    return {"messages": [{"role": "user", "content": text}], "check": check}, 48
 
 
 # --- their places in a plan -----------------------------------------------------------------------
@@ -421,7 +407,7 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
         rows = plan.rows(cell)
         measured = np.arange(rows.start, rows.stop)[plan.phase[rows.start : rows.stop] == 1]
         limit = math.floor(round(len(measured) * share / (1 - share), 6))
-        count = min(len(checks.texts), limit) if checks.asked is None else checks.asked
+        count = min(len(checks.texts), limit) if checks.limit is None else checks.limit
         if count > limit or not count:
             raise InputError(
                 f"--check: {load.label} has {len(measured):,} requests, and {count or 1:,} graded"

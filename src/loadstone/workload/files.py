@@ -63,6 +63,16 @@ class BadItem(BadLine):
         self.reason = "bad item"
 
 
+def bad_block_count(count: int, tokens: int, size: int) -> BadLine:
+    """Say that a prompt of `tokens` has not so many blocks of this size."""
+    blocks = -(-tokens // size)
+    return BadLine(
+        "hash_ids do not fit",
+        f"{count} hash_ids, but {tokens} tokens are {blocks} blocks of {size}",
+        "correct it (blocks of another size: state 'block_tokens')",
+    )
+
+
 class _Unpacked(io.RawIOBase):
     """The content of a gzip file, up to as much as text can be packed into so few bytes. Raises
     InputError beyond."""
@@ -184,9 +194,9 @@ class RequestFile:
         while part := self._stream.read(_BUFFER_BYTES):
             data += part
             if len(data) > MAX_ARRAY_BYTES:
-                what = "array" if self.kind == "array" else "object"
+                name = "array" if self.kind == "array" else "object"
                 raise InputError(
-                    f"{self.path}: an {what} of over {MAX_ARRAY_BYTES:,} bytes; give JSONL, read"
+                    f"{self.path}: an {name} of over {MAX_ARRAY_BYTES:,} bytes; give JSONL, read"
                     " line by line"
                 )
         return data

@@ -157,9 +157,9 @@ def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
     """Read flags of an engine's own, with their values if they have one, from `FLAG=VALUE`, pairs
     or a mapping."""
     pairs = []
-    for each in value.items() if isinstance(value, Mapping) else texts(value, flag):
-        name, sign, content = each.partition("=") if isinstance(each, str) else ("", "", "")
-        pair = each if not isinstance(each, str) else (name, content if sign else None)
+    for given in value.items() if isinstance(value, Mapping) else texts(value, flag):
+        name, sign, content = given.partition("=") if isinstance(given, str) else ("", "", "")
+        pair = given if not isinstance(given, str) else (name, content if sign else None)
         if not isinstance(pair, Sequence) or len(pair) != 2:
             raise InputError(f"{flag}: write FLAG, or FLAG=VALUE")
         pairs.append((str(pair[0]), None if pair[1] is None else str(pair[1])))
@@ -190,7 +190,7 @@ def texts(value: Any, flag: str) -> list[Any]:
 
 
 def addresses(value: Any, flag: str) -> list[str]:
-    return [address for each in texts(value, flag) for address in str(each).split(",")]
+    return [address for given in texts(value, flag) for address in str(given).split(",")]
 
 
 def parse_structured(option: str) -> Structured:

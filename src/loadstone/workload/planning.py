@@ -98,7 +98,7 @@ class Planner:
         """
         if self._plan is not None:
             return self._plan
-        options, asked = self.options, self.options.workload
+        options, given = self.options, self.options.workload
         load = options.load
         named = bool(load.rate or load.concurrency or load.ramp)
         limits = Limits(
@@ -106,11 +106,11 @@ class Planner:
             min_input_tokens,
             beyond,
             1 if self._output is None else self._output.smallest,
-            asked.skip_bad,
+            given.skip_bad,
             load.requests[0] if load.requests and not named else None,
         )
         workload = self._workload.fit(limits)
-        single = self._sessions is None and asked.agents is None
+        single = self._sessions is None and given.agents is None
         loads, requests = _loads(options, workload, "requests" if single else "sessions")
         if e2e_s and self.chooses_length:
             requests = [
@@ -124,15 +124,15 @@ class Planner:
         plan = make_plan(
             workload,
             loads,
-            seed=asked.seed,
+            seed=given.seed,
             requests=requests,
             warmup=load.warmup,
             output=self._output,
             sessions=self._sessions,
         )
         # An answer of a given form ends when it is complete.
-        plan.exact_output = plan.exact_output and asked.structured is None
-        workload.check(plan, limits, str(asked.trace or asked.dataset))
+        plan.exact_output = plan.exact_output and given.structured is None
+        workload.check(plan, limits, str(given.trace or given.dataset))
         return plan if self._checks is None else mix(plan, self._checks, self._grading.check_share)
 
     def _add_for_checks(
@@ -140,13 +140,13 @@ class Planner:
     ) -> list[int] | None:
         """Raise the number of requests, where nobody gives it, until the questions asked for are at
         most their share."""
-        checks, asked = self._checks, self.options
-        given = _is_counted(asked.load) or asked.workload.trace is not None
-        if checks is None or checks.asked is None or given:
+        checks, options = self._checks, self.options
+        counted = _is_counted(options.load) or options.workload.trace is not None
+        if checks is None or checks.limit is None or counted:
             return requests
         if any(load.is_burst or load.profile for load in loads):
             return requests
-        least = math.ceil(checks.asked * (1 / self._grading.check_share - 1))
+        least = math.ceil(checks.limit * (1 / self._grading.check_share - 1))
         return [max(least, count) for count in requests or map(arrivals.default_requests, loads)]
 
 
@@ -363,37 +363,36 @@ def _loads(
     options: RunOptions, workload: Workload, unit: Unit
 ) -> tuple[list[Load], list[int] | None]:
     """Return the loads, and measured requests per load where they are given."""
-    asked, scales = options.load, options.workload.time_scale
-    named = [flag for flag in ("rate", "concurrency", "ramp") if getattr(asked, flag)]
-    _check_load(asked, named, scales)
-    if math.inf in asked.rate:
-        _check_bursts(asked, unit)
-        if len(asked.rate) == 1:
-            return _bursts(asked, unit), None
-    _check_ends(asked)
+    load, scales = options.load, options.workload.time_scale
+    named = [flag for flag in ("rate", "concurrency", "ramp") if getattr(load, flag)]
+    _check_load(load, named, scales)
+    if math.inf in load.rate:
+        _check_bursts(load, unit)
+        if len(load.rate) == 1:
+            return _bursts(load, unit), None
+    _check_ends(load)
     if isinstance(workload, trace.Trace) and not named:
-        if asked.duration_s is not None:
+        if load.duration_s is not None:
             raise InputError(
                 "--trace and --duration: the trace ends by itself; cut it with"
                 " --trace-window 0s:60s"
             )
-        loads = workload.loads(scales or (1.0,), asked.max_concurrency)
-    elif asked.ramp is not None:
-        loads = [_ramp(asked, asked.ramp, unit)]
-    elif asked.rate:
-        loads = _rates(asked, unit)
-    elif asked.max_concurrency is not None:
+        loads = workload.loads(scales or (1.0,), load.max_concurrency)
+    elif load.ramp is not None:
+        loads = [_ramp(load, load.ramp, unit)]
+    elif load.rate:
+        loads = _rates(load, unit)
+    elif load.max_concurrency is not None:
         raise InputError("--max-concurrency: caps an open loop; a closed one has --concurrency")
     else:
         loads = [
-            Load("concurrency", concurrency, duration_s=asked.duration_s, unit=unit)
-            for concurrency in asked.concurrency or (1, 4, 16)
+            Load("concurrency", concurrency, duration_s=load.duration_s, unit=unit)
+            for concurrency in load.concurrency or (1, 4, 16)
         ]
-    if asked.requests_per_rate is not None:
-        return loads, [
-            max(1, round(min(asked.requests_per_rate * load.value, 1e18))) for load in loads
-        ]
-    return loads, [asked.requests[0]] * len(loads) if asked.requests else None
+    per_rate = load.requests_per_rate
+    if per_rate is not None:
+        return loads, [max(1, round(min(per_rate * cell.value, 1e18))) for cell in loads]
+    return loads, [load.requests[0]] * len(loads) if load.requests else None
 
 
 def _check_load(asked: LoadOptions, named: Sequence[str], scales: Sequence[float]) -> None:

@@ -39,7 +39,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.workload.arrivals import default_requests
 from loadstone.workload.draw import Draw, Limits, Rows, Workload, text_rows
-from loadstone.workload.files import BadLine, RequestFile, decode, open_requests
+from loadstone.workload.files import BadLine, RequestFile, bad_block_count, decode, open_requests
 from loadstone.workload.lengths import Length
 
 Floats = NDArray[np.float64]
@@ -474,8 +474,8 @@ def _csv_rows(file: RequestFile, reader: Any, width: int, places: dict[str, int]
         if len(cells) == width:
             yield line, {name: cells[place] for name, place in places.items()}
         elif any(map(str.strip, cells)):
-            what = f"values: {len(cells)}, columns of the header: {width}"
-            file.leave_out(line, BadLine("broken line", what))
+            problem = f"values: {len(cells)}, columns of the header: {width}"
+            file.leave_out(line, BadLine("broken line", problem))
 
 
 def _json(file: RequestFile) -> tuple[TraceFormat, _Lines]:
@@ -506,9 +506,9 @@ def _check_plain(item: dict[str, Any], keys: set[str], has_prompts: bool) -> Non
     if not keys.issuperset(item):
         raise BadLine("broken line", f"unknown: {_list(item.keys() - keys)}", "leave it out")
     if (item.get("prompt") is not None) != has_prompts:
-        what = "no 'prompt'" if has_prompts else "a 'prompt'"
+        found = "no 'prompt'" if has_prompts else "a 'prompt'"
         raise BadLine(
-            "no prompt", f"{what}, other than in the first line", "give all lines one, or none"
+            "no prompt", f"{found}, other than in the first line", "give all lines one, or none"
         )
 
 
@@ -578,8 +578,8 @@ def _request(row: dict[str, Any], format: TraceFormat, block_tokens: int) -> _Re
         _check_prompt(prompt)
     size = 0 if ids is None else _block_tokens(row, ids, format, input_tokens)
     if size and block_tokens and size != block_tokens:
-        what = f"blocks of {size} tokens here, of {block_tokens} further up"
-        raise BadLine("hash_ids do not fit", what, "give all lines the same 'block_tokens'")
+        problem = f"blocks of {size} tokens here, of {block_tokens} further up"
+        raise BadLine("hash_ids do not fit", problem, "give all lines the same 'block_tokens'")
     return _Request(time, input_tokens, output_tokens, prompt, ids or (), size)
 
 
@@ -591,12 +591,8 @@ def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_toke
     size = format.block_tokens
     if size is None or row.get("block_tokens") is not None:
         size = _least_1(row, "block_tokens", "hash_ids do not fit")
-    blocks = -(-input_tokens // size)
-    if len(ids) != blocks:
-        what = f"{len(ids)} hash_ids, but {input_tokens} tokens are {blocks} blocks of {size}"
-        raise BadLine(
-            "hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')"
-        )
+    if len(ids) != -(-input_tokens // size):
+        raise bad_block_count(len(ids), input_tokens, size)
     return size
 
 
@@ -676,7 +672,7 @@ def _number(value: Any, column: str) -> float:
                 return float(text)
         except ValueError:
             pass
-    what = (
+    problem = (
         f"no {column!r}" if value in (None, "") else f"{column!r} is {_show(value)}, not a number"
     )
-    raise BadLine("not a number", what)
+    raise BadLine("not a number", problem)

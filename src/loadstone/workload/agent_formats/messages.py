@@ -128,5 +128,5 @@ def read_messages(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSessi
         if calls:
             yield RawSession(calls, 0)
         else:
-            what = "no message that asks for an answer"
-            file.leave_out(line, BadLine("no calls", what, "leave it out"))
+            problem = "no message that asks for an answer"
+            file.leave_out(line, BadLine("no calls", problem, "leave it out"))

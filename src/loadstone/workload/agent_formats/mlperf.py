@@ -78,8 +78,8 @@ def read_mlperf(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession
     name: str | int | None = None
     for line, row in file.read(lambda data: decode(data, _Turn)):
         if row.conversation_id != name and row.conversation_id in conversations:
-            what = f"conversation {str(row.conversation_id)[:40]!r} goes on after another"
-            file.leave_out(line, BadLine("unsorted", what, "keep its rows together"))
+            problem = f"conversation {str(row.conversation_id)[:40]!r} goes on after another"
+            file.leave_out(line, BadLine("unsorted", problem, "keep its rows together"))
             continue
         name = row.conversation_id
         conversations.setdefault(name, _Conversation(dropped)).add(row)

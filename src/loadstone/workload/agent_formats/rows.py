@@ -83,8 +83,8 @@ def read_rows(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
         order = _sort_parents_first(members, links)
         if len(order) < len(members):
             place = next(place for place in members if place not in set(order))
-            what = "it waits for a call that waits for it"
-            circle = BadLine("circle", what, "take one of these parents away")
+            problem = "it waits for a call that waits for it"
+            circle = BadLine("circle", problem, "take one of these parents away")
             file.leave_out(rows.numbered[place][0], circle)
             continue
         try:
@@ -127,8 +127,8 @@ def _parents_of(
         return previous
     missing = [name for name in named if name not in places]
     if missing:
-        what = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
-        raise BadLine("no such parent", what, "give that call, or another")
+        problem = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
+        raise BadLine("no such parent", problem, "give that call, or another")
     return [places[name] for name in dict.fromkeys(named)]
 
 
@@ -159,8 +159,8 @@ class _Rows:
         if not row.messages and (row.messages is not None or not row.input_count):
             raise BadLine("no input", "neither messages nor a length of input above 0")
         if row.block_tokens is not None and self._block not in (0, row.block_tokens):
-            what = f"blocks of {row.block_tokens} tokens here, of {self._block} further up"
-            raise BadLine("hash_ids do not fit", what, "give all lines the same 'block_tokens'")
+            problem = f"blocks of {row.block_tokens} tokens here, of {self._block} further up"
+            raise BadLine("hash_ids do not fit", problem, "give all lines the same 'block_tokens'")
         self._block = row.block_tokens or self._block
         return row
 

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from loadstone.workload.files import BadLine
+from loadstone.workload.files import BadLine, bad_block_count
 
 MAX_SECONDS = 1e12
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
@@ -45,10 +45,7 @@ def make_blocks(ids: Sequence[int], tokens: int, block_tokens: int) -> NDArray[n
     one too many."""
     blocks = -(-tokens // block_tokens) if block_tokens else 0
     if block_tokens and len(ids) > blocks + 1:
-        what = f"{len(ids)} hash_ids, but {tokens} tokens are {blocks} blocks of {block_tokens}"
-        raise BadLine(
-            "hash_ids do not fit", what, "correct it (blocks of another size: state 'block_tokens')"
-        )
+        raise bad_block_count(len(ids), tokens, block_tokens)
     try:
         return np.array(ids[:blocks], np.uint64)
     except OverflowError:
