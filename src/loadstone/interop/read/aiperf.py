@@ -105,10 +105,8 @@ def _find_duration_s(document: Value, ok: int | None) -> float | None:
     to the last end; in an open loop the whole phase, which begins when the first send begins to be
     waited for.
     """
-    span_s, per_s = (
-        document.positive("benchmark_duration.avg"),
-        document.positive("request_throughput.avg"),
-    )
+    span_s = document.positive("benchmark_duration.avg")
+    per_s = document.positive("request_throughput.avg")
     try:
         start, end = (
             datetime.fromisoformat(document.get(f"{which}_time")) for which in ("start", "end")

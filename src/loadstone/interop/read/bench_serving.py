@@ -21,7 +21,7 @@ from loadstone.core.plan import Load
 from loadstone.core.statistics import STATISTICS, distribution
 from loadstone.core.units import show_seconds
 from loadstone.interop.read import values
-from loadstone.interop.read.cell import MOST_S, ResultCell, ResultRequest
+from loadstone.interop.read.cell import MAX_S, ResultCell, ResultRequest
 from loadstone.interop.read.check import UNDER_WAY_SHARE
 from loadstone.interop.read.reader import Reader, ReadRow
 from loadstone.interop.read.values import Value, drop_missing, keep, make_burst, make_lengths
@@ -163,7 +163,7 @@ def _make_ramp(start: float, end: float, prompts: float, exponential: bool) -> L
     took_s = prompts * each_s
     return (
         Load("rate", 1 / each_s, profile=((start, end, took_s),))
-        if each_s > 0 and took_s <= MOST_S
+        if each_s > 0 and took_s <= MAX_S
         else None
     )
 
@@ -241,10 +241,8 @@ def _read_sglang(document: Value, where: str, *, all_sent: bool = False) -> Resu
     )
     _add_sums(cell, document)
     # The oldest lines leave these out; they are quotients of what is there.
-    input_per_s, output_per_s = (
-        document.amount("input_throughput"),
-        document.amount("output_throughput"),
-    )
+    input_per_s = document.amount("input_throughput")
+    output_per_s = document.amount("output_throughput")
     if input_per_s is not None and output_per_s is not None:
         cell.totals.setdefault("total_tokens_per_s", input_per_s + output_per_s)
     cell.add_rates("requests_per_s", "total_tokens_per_s")
@@ -253,10 +251,8 @@ def _read_sglang(document: Value, where: str, *, all_sent: bool = False) -> Resu
         cell.workload["name"] = cell.workload.get("name") or "trace"
     # Its client may take the length it asked for as the length it got; its own count of the text
     # tells.
-    counted, again = (
-        cell.totals.get("output_tokens"),
-        document.whole("total_output_tokens_retokenized"),
-    )
+    counted = cell.totals.get("output_tokens")
+    again = document.whole("total_output_tokens_retokenized")
     if counted and again is not None and again < 0.9 * counted:
         evidence = (
             f"{counted:,} output tokens are counted; the text has {again:,} by the client's"
@@ -396,12 +392,10 @@ def _add_requests(cell: ResultCell, document: Value) -> None:
     gapless = bundled = 0
     for row in zip(*(column or [Value(None)] * count for column in columns.values()), strict=True):
         ttft, inputs, outputs, gaps, error, start, latency, wait = row
-        ttft_s, end_s, tokens, start_s = (
-            ttft.amount(),
-            latency.amount(),
-            outputs.whole(),
-            start.number(),
-        )
+        ttft_s = ttft.amount()
+        end_s = latency.amount()
+        tokens = outputs.whole()
+        start_s = start.number()
         wait_s = wait.amount() if dated else None
         problem = _find_last_line(error.raw)
         gaps_s = [values.amount(gap) for gap in gaps.raw] if isinstance(gaps.raw, list) else []
@@ -483,7 +477,9 @@ def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
     cell = _read_sglang(document, where, all_sent=True)
     cell.deployment |= drop_missing({"gpu": document.text("GPU|gpu", limit=60)})
     cell.say_odd(document.odd)
-    stated, cap, under_way = cell.under_way, document.number("max_concurrency"), cell.mean_under_way
+    stated = cell.under_way
+    cap = document.number("max_concurrency")
+    under_way = cell.mean_under_way
     p99_ms = document.number("p99_itl_ms")
     if (
         stated is None

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from loadstone.core.plan import Load, Phase
-from loadstone.core.record import RequestRecord, Status
+from loadstone.core.record import RequestRecord, Status, TokenSource
 from loadstone.core.summary import Accuracy, Finding
 from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value
@@ -21,7 +21,7 @@ from loadstone.workload.lengths import MAX_TOKENS
 
 NO_TOKENS = "no output, though the tool counts it as completed"
 NO_TIME = "impossible times in the file"
-MOST_S = 1e9
+MAX_S = 1e9
 _COMBINATION = re.compile(r"(?:SERVE|BENCH)--.*")
 """The folders of a sweep of vLLM's: all are of one machine, and often of one server."""
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
@@ -245,23 +245,24 @@ def _make_record(
 
     Its id and its cell it gets when it is written.
     """
-    begin_s, offsets_s, end_s, error = (
-        sent_s or 0.0,
-        request.offsets_s,
-        request.end_s,
-        request.error,
-    )
+    begin_s = sent_s or 0.0
+    times_s = (begin_s, *request.offsets_s, request.end_s or 0.0)
+    if not all(0 <= time_s <= MAX_S for time_s in times_s):
+        begin_s = 0.0
+        request = replace(request, offsets_s=(), end_s=None, status="error", error=NO_TIME)
+    offsets_s, error = request.offsets_s, request.error
     status: Status = request.status or ("error" if error else "ok")
-    if not all(0 <= time <= MOST_S for time in (begin_s, *offsets_s, end_s or 0.0)):
-        begin_s, offsets_s, end_s, status, error = 0.0, [], None, "error", NO_TIME
-    output_tokens = (
+    output_tokens = _limit_tokens(
         request.output_tokens if request.output_tokens is not None else request.counted_tokens
     )
-    if output_tokens is not None and output_tokens > MAX_TOKENS:
-        output_tokens = None
     if status == "ok" and (not offsets_s or output_tokens == 0):
         status, error = "error", error or NO_TOKENS
-    last_s = end_s if end_s is not None else offsets_s[-1] if offsets_s else None
+    last_s = request.end_s
+    if last_s is None and offsets_s:
+        last_s = offsets_s[-1]
+    token_source: TokenSource | None = None
+    if offsets_s:
+        token_source = "final usage" if output_tokens else "pieces"
     return RequestRecord(
         request_id="",
         cell=0,
@@ -270,15 +271,20 @@ def _make_record(
         sent_s=begin_s,
         arrival_s=[begin_s + offset_s for offset_s in offsets_s],
         read=list(range(len(offsets_s))),
-        token_source=None if not offsets_s else "final usage" if output_tokens else "pieces",
+        token_source=token_source,
         end_s=None if last_s is None else begin_s + last_s,
-        input_tokens=None if (request.input_tokens or 0) > MAX_TOKENS else request.input_tokens,
+        input_tokens=_limit_tokens(request.input_tokens),
         output_tokens=output_tokens,
         cached_tokens=request.cached_tokens,
         reasoning_tokens=request.reasoning_tokens,
         status=status,
         error=error,
     )
+
+
+def _limit_tokens(tokens: int | None) -> int | None:
+    """Leave out a count that no model can have."""
+    return None if tokens is not None and tokens > MAX_TOKENS else tokens
 
 
 def offset_from(start: float, moment: float | None) -> float | None:

@@ -45,8 +45,6 @@ _LABELS = {
     "tpot_s": "TPOT",
     "itl_s": "ITL",
     "e2e_s": "E2E",
-    "ttft_intended_s": "TTFT",
-    "e2e_intended_s": "E2E",
 }
 _NOUNS = {
     "output_tokens_per_s": "output tokens",
@@ -193,7 +191,9 @@ def _check_quotients(cell: ResultCell) -> None:
 
 def _check_under_way(cell: ResultCell) -> None:
     """Check Little's law: mean requests under way = Σ E2E/duration; and no more than the cap."""
-    little, stated, load = cell.mean_under_way, cell.under_way, cell.load
+    little = cell.mean_under_way
+    stated = cell.under_way
+    load = cell.load
     if little is None:
         return
     if stated is not None and abs(stated - little) > UNDER_WAY_SHARE * little:
@@ -244,11 +244,9 @@ def _check_pace(cell: ResultCell) -> None:
     for their first token and the last ended long after all were sent; or that took longer than
     requests did, as others were sent.
     """
-    load, sent, ttft = (
-        cell.load,
-        cell.requests.get("sent") or cell.completed or 0,
-        cell.latencies.get("ttft_s", {}),
-    )
+    load = cell.load
+    sent = cell.requests.get("sent") or cell.completed or 0
+    ttft = cell.latencies.get("ttft_s", {})
     if (
         load is None
         or not load.is_open
@@ -258,11 +256,9 @@ def _check_pace(cell: ResultCell) -> None:
     ):
         return
     sends_s = sent / load.value
-    late_s, wait_s, e2e_s = (
-        cell.duration_s - sends_s,
-        ttft.get("p50"),
-        cell.latencies.get("e2e_s", {}).get("p99"),
-    )
+    late_s = cell.duration_s - sends_s
+    wait_s = ttft.get("p50")
+    e2e_s = cell.latencies.get("e2e_s", {}).get("p99")
     if late_s <= (LATE_SHARE + 2 / math.sqrt(sent)) * sends_s or (
         cell.records and not cell.relative
     ):

@@ -154,10 +154,8 @@ def _add_requests(cell: ResultCell, groups: Value, window: tuple[float, float] |
         return  # a sample of them, or none: the sums say more
     requests = []
     for group, row in rows:
-        start, end = (
-            row.number("request_start_time|start_time"),
-            row.number("request_end_time|end_time"),
-        )
+        start = row.number("request_start_time|start_time")
+        end = row.number("request_end_time|end_time")
         if start is None:
             return
         tokens = row.whole("output_tokens")

@@ -157,10 +157,8 @@ def _read_llmd(document: Value, where: str) -> ResultCell:
     sent, failed = cell.requests.get("sent"), cell.requests.get("error")
     if sent is None or failed is None or sent < failed:
         return cell
-    ok, per_s = (
-        max(0, sent - failed - (cell.requests.get("cancelled") or 0)),
-        cell.totals.get("requests_per_s"),
-    )
+    ok = max(0, sent - failed - (cell.requests.get("cancelled") or 0))
+    per_s = cell.totals.get("requests_per_s")
     cell.requests["ok"] = ok
     # run.time is of the whole run, start-up included: the window is what the rates were divided by.
     cell.duration_s = native.positive("duration_s") or (ok / per_s if ok and per_s else None)

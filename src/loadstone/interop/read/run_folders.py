@@ -248,7 +248,9 @@ def _set_times(info: CellInfo, cell: ResultCell) -> None:
     sent = [record.sent_s for record in cell.records if record.sent_s is not None]
     ends = [record.end_s for record in cell.records if record.end_s is not None]
     if sent and ends and not cell.relative:
-        info.start_s, info.issue_end_s, info.end_s = min(sent), max(sent), max(*sent, *ends)
+        info.start_s = min(sent)
+        info.issue_end_s = max(sent)
+        info.end_s = max(*sent, *ends)
     elif sent:
         info.start_s, info.end_s = 0.0, max([0.0, *ends])
 

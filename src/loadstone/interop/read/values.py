@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from loadstone.core.plan import Load
+from loadstone.core.plan import Load, Process
 from loadstone.core.text import excerpt
 from loadstone.workload.lengths import MAX_TOKENS, parse_length
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 FACTS = ("engine", "engine_version", "model", "gpu", "weights_dtype", "kv_dtype")
 """The facts that identify a deployment, as text."""
 COUNTS = ("gpus", "nodes", "tp", "pp", "dp", "ep")
-MOST = 1e19
+MAX_NUMBER = 1e19
 """The largest number that a result file may have: nanoseconds since 1970 are below."""
 _REQUESTS = ("ok", "error", "cancelled", "sent")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|\.|\s*$))")
@@ -76,7 +76,7 @@ _MISSING = object()
 
 
 def number(value: Any) -> float | None:
-    """Read a finite number of at most MOST in size; also from text, as in CSV."""
+    """Read a finite number of at most MAX_NUMBER in size; also from text, as in CSV."""
     if isinstance(value, str) and len(value) <= 40:
         value = _THOUSANDS.sub("", value)
     elif isinstance(value, bool) or not isinstance(value, int | float):
@@ -85,7 +85,7 @@ def number(value: Any) -> float | None:
         converted = float(value)
     except (ValueError, OverflowError):
         return None
-    return converted if math.isfinite(converted) and abs(converted) <= MOST else None
+    return converted if math.isfinite(converted) and abs(converted) <= MAX_NUMBER else None
 
 
 def positive(value: Any) -> float | None:
@@ -256,9 +256,10 @@ class Value:
         values: dict[str, Any] = {}
         for name, path in paths.items():
             counted = name in COUNTS or name in _REQUESTS or name.endswith("_tokens")
-            values[name] = (self.text if name in FACTS else self.whole if counted else self.amount)(
-                path
-            )
+            if name in FACTS:
+                values[name] = self.text(path)
+            else:
+                values[name] = self.whole(path) if counted else self.amount(path)
         return drop_missing(values)
 
     def latencies(
@@ -344,10 +345,11 @@ def make_load(
     per_s, cap = positive(rate), positive(concurrency)
     if per_s is not None:
         shape = positive(burstiness) or 1.0
+        drawn: Process = "poisson" if shape == 1.0 else "gamma"
         return Load(
             "rate",
             per_s,
-            process="constant" if process == "constant" else "poisson" if shape == 1.0 else "gamma",
+            process="constant" if process == "constant" else drawn,
             burstiness=shape,
             max_concurrency=int(cap) if cap is not None else None,
         )

@@ -104,7 +104,10 @@ def _make_engine(facts: RunFacts) -> dict[str, Any]:
 
 
 def _make_load(run: StoredRun, cell: CellSummary) -> dict[str, Any]:
-    info, facts, load, workload = run.info, run.facts, cell.load, run.info.settings.workload
+    info = run.info
+    facts = run.facts
+    load = cell.load
+    workload = run.info.settings.workload
     totals = {name: getattr(cell.metrics, name) for name in _TOTALS}
     kept = {"source": info.source, "load": load, "duration_s": cell.duration_s, "totals": totals}
     lengths = {"input_seq_len": facts.input_tokens or 0, "output_seq_len": facts.output_tokens}
@@ -146,11 +149,9 @@ def _keep(content: Any, about: dict[str, str]) -> dict[str, Any]:
 
 def _make_aggregate(cell: CellSummary) -> dict[str, Any]:
     requests, metrics = cell.requests, cell.metrics
-    done, output, total = (
-        requests.completed,
-        metrics.output_tokens_per_s,
-        metrics.total_tokens_per_s,
-    )
+    done = requests.completed
+    output = metrics.output_tokens_per_s
+    total = metrics.total_tokens_per_s
     lengths = {
         f"{end}_length": _mean(tokens / done if tokens is not None and done else None, "count")
         for end, tokens in (("input", metrics.input_tokens), ("output", metrics.output_tokens))

@@ -62,7 +62,9 @@ def cells_csv(folder: Path, info: RunInfo) -> bytes:
 
 
 def _make_row(summary: Summary, facts: RunFacts, cell: CellSummary) -> dict[str, Any]:
-    requests, metrics, load = cell.requests, cell.metrics, cell.load
+    requests = cell.requests
+    metrics = cell.metrics
+    load = cell.load
     done = None if requests.ok is None else requests.completed
     row: dict[str, Any] = {
         "run": summary.run_id,

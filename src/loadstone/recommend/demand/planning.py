@@ -52,11 +52,6 @@ class Planning:
         """Return dollars per hour of one GPU; 1 where no prices are given."""
         return self.prices.get(key(worker.gpu.name), math.nan) if self.prices else 1.0
 
-    def load_of_replica(self, replicas: int) -> float:
-        """Return the share of the traffic of one of so many replicas, but for those that may
-        fail."""
-        return self.traffic.demand / (replicas - self.choice.reserve)
-
     def redraw(self) -> Planning:
         """Return the same with other requests, those of --seed."""
         return replace(self, traffic=_draw_traffic(self.options, self.options.seed))

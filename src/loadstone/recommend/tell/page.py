@@ -53,7 +53,7 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
     content = render(
         "plans.html",
         model=document.model,
-        title=describe_plan(best, document.holds, document.confidence),
+        title=_title(best, document.holds, document.confidence),
         answer=spell(f"{claim(document)}.", long=True),
         binds=spell(f"{best.binds}; {best.helps}."),
         by_gpu=_table_gpus(document) if several else None,
@@ -97,7 +97,7 @@ def _draw(document: Recommendation, *, several: bool) -> list[Figure]:
     return figures
 
 
-def describe_plan(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
+def _title(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
     """Say in words what to deploy, what it costs and how sure it is to hold."""
     cost = "" if plan.usd_per_month is None else f": ${plan.usd_per_month.value:,.0f} a month"
     begins = "" if holds else f"{say_nearest(confidence)} "

@@ -80,7 +80,9 @@ def write_study(planning: Planning, deployments: Sequence[str], replicas: int) -
     the file cannot be written."""
     import yaml  # type: ignore[import-untyped]
 
-    options, traffic, path = planning.options, planning.traffic, planning.options.study
+    options = planning.options
+    traffic = planning.traffic
+    path = planning.options.study
     if path is None:
         return
     replicas -= planning.choice.reserve
