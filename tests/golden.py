@@ -63,9 +63,10 @@ def plain(value: Any) -> Any:
 
 
 def attempt(function: Any, *arguments: Any, **options: Any) -> Any:
-    """What a call gives, or the one line that it refuses with."""
+    """Return the document or the value that a call gives, or the one line that it refuses with."""
     try:
-        return function(*arguments, **options)
+        result = function(*arguments, **options)
+        return result.document() if hasattr(result, "document") else result
     except Exception as error:
         return {"refused": f"{type(error).__name__}: {error}"}
 
