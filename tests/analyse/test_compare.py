@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import loadstone
 from conftest import Loadstone
-from loadstone import commands, compare
+from loadstone import commands
 from loadstone.analyse.compare.comparison import judge
 from loadstone.analyse.compare.metric import parse_bounds, parse_metric
 from loadstone.analyse.compare.permutation import Units
@@ -100,6 +101,12 @@ def make(
     writer.close()
     run_folder.assemble(folder)
     return folder
+
+
+def compare(*sides: Any, **options: Any) -> dict[str, Any]:
+    """The document that a comparison prints."""
+    document: dict[str, Any] = loadstone.compare(*sides, **options).document()
+    return document
 
 
 def printed(row: dict[str, Any]) -> MetricRow:
