@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 WIRES = "loadstone.wires"
 """APIs by which servers are measured."""
+READERS = "loadstone.readers"
+"""Readers of other tools' results."""
 
 
 @cache

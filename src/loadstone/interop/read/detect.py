@@ -6,17 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from loadstone.core import plugins
 from loadstone.core.errors import InputError
-from loadstone.interop.read import (
-    aiperf,
-    bench_serving,
-    evaluations,
-    files,
-    guidellm,
-    inference_perf,
-    inferencex,
-    plain_csv,
-)
+from loadstone.interop.read import files, plain_csv
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
 from loadstone.interop.read.findings import finding, list_some
@@ -26,9 +18,10 @@ from loadstone.interop.read.values import Value
 
 @cache
 def load_readers() -> list[Reader]:
-    """Return all readers, in the order in which they are asked."""
-    modules = (aiperf, bench_serving, evaluations, guidellm, inference_perf, inferencex)
-    return [module.READER for module in modules]
+    """Return the readers of all packages, by the names of their entry points. Raises InputError
+    where one cannot be loaded."""
+    names = sorted(plugins.offers(plugins.READERS))
+    return [plugins.load(plugins.READERS, name, "reader") for name in names]
 
 
 def known_tools() -> str:
