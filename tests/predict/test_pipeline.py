@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from loadstone.catalogue.deployment.shorthand import parse_deployment
 from loadstone.predict.scheduler import EnginePolicy, Sequence, Speculative, batches_of, policy_of
-from loadstone.predict.scheduler.scheduler import Batch
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import RequestLog
 from loadstone.predict.simulator.fleet import Fleet, fleet_of, longest_request
@@ -231,10 +230,13 @@ def test_every_token_has_its_time(
     check_answers(asked, records, one_by_one=speculative is None)
     for replica in run.replicas:
         scheduler = replica.scheduler
-        assert isinstance(scheduler, Batch)
         assert scheduler.idle
         assert (
-            scheduler.used_blocks() == scheduler._most == scheduler._owed == scheduler.decodes == 0
+            scheduler.used_blocks()
+            == scheduler._pool.most_blocks
+            == scheduler._owed
+            == scheduler.decodes
+            == 0
         )
         assert not scheduler._prefilling
         assert not any(scheduler._phases)

@@ -675,9 +675,9 @@ def test_everyone_ends_in_order_and_no_block_is_lost_or_given_twice(
     assert scheduler.used_blocks() == 0
     assert scheduler.decodes == 0
     assert scheduler.context_tokens == 0
-    if scheduler._cache is not None:
-        assert not scheduler._cache.used_blocks
-        assert scheduler._cache.idle_blocks <= policy.kv_blocks
+    if scheduler.cache is not None:
+        assert not scheduler.cache.used_blocks
+        assert scheduler.cache.idle_blocks <= policy.kv_blocks
 
 
 def keys_of(row: int, prompt: int, output: int, policy: EnginePolicy) -> list[tuple[int, int]]:
@@ -709,7 +709,7 @@ def assert_sound(scheduler: Scheduler, policy: EnginePolicy) -> None:
         assert scheduler.decodes == len(decoding)
         total = sum(s.base + scheduler.tick * s.growth + 1 for s in decoding)
         assert scheduler.context_tokens == pytest.approx(total)
-    cache = scheduler._cache
+    cache = scheduler.cache
     if scheduler._tight and policy.speculative is None:
         # Counted anew: whole blocks of each, those that are shared once.
         own = 0

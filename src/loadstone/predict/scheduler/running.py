@@ -10,6 +10,8 @@ step can want for a block, and nothing needs counting; `_tight` says when that i
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from loadstone.predict.scheduler.blocks import PrefixCache
@@ -24,10 +26,10 @@ def gains(speculative: Speculative, seed: int, row: int, written: int, left: int
     luck = np.random.default_rng([seed, row, written]).random((left, speculative.draft_tokens))
     # A guess counts where all before it did; each step writes one token besides.
     gained = 1 + np.cumprod(luck < speculative.acceptance, axis=1).sum(axis=1)
-    after = np.cumsum(gained)
-    steps = int(np.searchsorted(after, left)) + 1
-    written_after: list[int] = after[:steps].tolist()
-    return written_after
+    total = np.cumsum(gained)
+    steps = int(np.searchsorted(total, left)) + 1
+    written_by_step: list[int] = total[:steps].tolist()
+    return written_by_step
 
 
 Chunk = tuple[Sequence, int, int]
@@ -37,11 +39,33 @@ _FEW = 32
 """Ends that are compared with one another; of more, the next one is near."""
 
 
+class Pool:
+    """The queue, the cache and the slots of one engine, which the batches of a pipeline share.
+
+    waiting       in the order of their arrival
+    prefilling    whose prompts are computed in part
+    cache         the blocks that requests share; None where they do not
+    most_blocks   that all running may come to hold
+    used_blocks   in use; known while blocks are counted
+    batches       of a pipeline; none of an engine without
+    """
+
+    def __init__(self) -> None:
+        self.waiting: deque[Sequence] = deque()
+        self.prefilling: list[Sequence] = []
+        self.cache: PrefixCache | None = None
+        self.most_blocks = 0
+        self.used_blocks = 0
+        self.batches: list[Running] = []
+
+
 class Running:
     """The state of what runs; Scheduler has the meaning of the public ones."""
 
-    def __init__(self, policy: EnginePolicy, *, shared: bool, seed: int) -> None:
+    def __init__(self, policy: EnginePolicy, pool: Pool, *, shared: bool, seed: int) -> None:
         self.policy = policy
+        self._pool = pool
+        self.waiting, self._prefilling = pool.waiting, pool.prefilling
         self.running: dict[Sequence, None] = {}  # in the order they were let in
         self.chunks: list[Chunk] = []
         self.decodes = 0
@@ -52,7 +76,6 @@ class Running:
         self._mixed = policy.order == "mixed"
         self._luck = policy.speculative
         self._seed = seed
-        self._prefilling: list[Sequence] = []  # whose prompts are computed in part
         self._owed = 0  # tokens still to be written by those that run but do not decode yet
         self._ends: dict[int, list[Sequence]] = {}  # decodes by the tick that ends them
         self._next_end = 0  # the first such tick
@@ -61,21 +84,24 @@ class Running:
         self._blocks = policy.kv_blocks
         self._paged = policy.reserved_tokens is None and not self._static
         self._shares = shared and policy.prefix_cache and self._paged
-        self._cache = PrefixCache() if self._shares else None
+        if self._shares and pool.cache is None:
+            pool.cache = PrefixCache()
         self.tiers = (
             LowerTiers(policy.tiers, policy) if self._shares and policy.tiers is not None else None
         )
-        self._most = 0  # blocks that all running may come to hold
-        self._tight = self._cache is not None
-        self._used = 0  # blocks in use; known while tight
-        self._phases = [
-            0
-        ] * self._block  # decodes by what is left of `base` over whole blocks; known while tight
+        # The batches of a pipeline count blocks whether there are enough or not.
+        self._pipelined = policy.pipeline > 1
+        if self._pipelined:
+            pool.batches.append(self)
+        self._tight = pool.cache is not None or self._pipelined
+        self._taken_blocks = 0  # of a pipeline's step under way, which decodes took beforehand
+        # Decodes by what is left of `base` over whole blocks; known while tight.
+        self._phases = [0] * self._block
 
     @property
     def cache(self) -> PrefixCache | None:
         """The blocks that requests share; None where they do not."""
-        return self._cache
+        return self._pool.cache
 
     # --- who decodes ------------------------------------------------------------------------------
 
@@ -87,10 +113,8 @@ class Running:
         left = max(0, sequence.end_tick - self.tick - steps)
         if sequence.gains is not None:
             done = len(sequence.gains) - left
-            return min(
-                sequence.output_tokens,
-                sequence.emitted + 1 + (sequence.gains[done - 1] if done else 0),
-            )
+            gained = sequence.gains[done - 1] if done else 0
+            return min(sequence.output_tokens, sequence.emitted + 1 + gained)
         return sequence.output_tokens - left
 
     def accepted_by(self, sequence: Sequence) -> int | None:
@@ -112,8 +136,10 @@ class Running:
         left = sequence.output_tokens - sequence.emitted - 1
         if self._luck is not None:
             if sequence.emitted < 0:  # nothing is guessed before its first token
-                later = gains(self._luck, self._seed, sequence.row, 0, left - 1) if left > 1 else []
-                sequence.gains = steps = [1, *(1 + written for written in later)]
+                guessed = (
+                    gains(self._luck, self._seed, sequence.row, 0, left - 1) if left > 1 else []
+                )
+                sequence.gains = steps = [1, *(1 + written for written in guessed)]
             else:
                 sequence.gains = steps = gains(
                     self._luck, self._seed, sequence.row, sequence.emitted, left
@@ -145,9 +171,8 @@ class Running:
             self.growth -= sequence.growth
             self.context_tokens -= sequence.base + self.tick * sequence.growth + 1
         else:
-            self.growth = self.context_tokens = (
-                0  # of fractions that were added and taken away, nothing is left
-            )
+            # Of fractions that were added and taken away, nothing is left.
+            self.growth = self.context_tokens = 0
         if self._tight:
             self._phases[int(sequence.base) % self._block] -= 1
 
@@ -190,27 +215,31 @@ class Running:
     def used_blocks(self) -> int:
         """Blocks in use, those of a prefix cache that nobody uses left out."""
         if self.policy.reserved_tokens is not None:
-            return self._most
-        return self._used if self._tight else self._recount()
+            return self._pool.most_blocks
+        return self._pool.used_blocks if self._tight else self._recount()
 
     def growth_blocks(self, steps: int) -> int:
         """Blocks that so many decode steps bring into use, of which advance() was not told yet."""
         if self.policy.reserved_tokens is not None:
             return 0
         tick = self.tick + steps
-        return sum(
+        if self._pipelined:
+            tick += 1  # the step under way has its blocks
+        grown = sum(
             self.blocks_for(s.base + min(tick, s.end_tick) * s.growth) - self._blocks_of(s)
             for s in self.running
             if s.end_tick
         )
+        return grown - self._taken_blocks
 
     def _leave(self, sequence: Sequence, preempted: bool = False) -> None:
         """It no longer runs, and gives its blocks back."""
+        pool = self._pool
         del self.running[sequence]
-        self._most -= sequence.most_blocks
+        pool.most_blocks -= sequence.most_blocks
         if self._tight:
             self._give_back(sequence, preempted)
-            if self._cache is None and self._most <= self._blocks:
+            if pool.cache is None and pool.most_blocks <= self._blocks and not self._pipelined:
                 self._tight = False
 
     # --- blocks, where they may run short ---------------------------------------------------------
@@ -233,7 +262,7 @@ class Running:
     def _count(self) -> None:
         """From now on blocks are counted."""
         self._tight = True
-        self._used = self._recount()
+        self._pool.used_blocks = self._recount()
         self._phases = [0] * self._block
         for sequence in self.running:
             if sequence.end_tick:
@@ -242,7 +271,7 @@ class Running:
     def _free(self) -> int:
         """Blocks that prompts may take: those in nobody's use, less what the decodes of the same
         step will need."""
-        free = self._blocks - self._used
+        free = self._blocks - self._pool.used_blocks
         return free - self._needed() if self._mixed and self.decodes else free
 
     def _needed(self) -> int:
@@ -258,58 +287,66 @@ class Running:
     def _hold(self, sequence: Sequence, new: int) -> None:
         """Take the blocks of `new` more tokens of its prompt."""
         after = sequence.computed + new
-        cache = self._cache
+        pool, cache = self._pool, self._pool.cache
         goes_on = sequence in self.running or (self.tiers is not None and sequence.fetched)
         if cache is not None and not goes_on:
             cache.take_own(sequence)
         if cache is None or not sequence.shared_blocks:
-            self._used += self.blocks_for(after) - (
-                self.blocks_for(sequence.computed) if goes_on else 0
-            )
+            pool.used_blocks += self.blocks_for(after)
+            if goes_on:
+                pool.used_blocks -= self.blocks_for(sequence.computed)
         else:
             full = min(after // self._block, sequence.shared_blocks)
             shared = cache.take(sequence.segments, sequence.held, full)
             own = self.blocks_for(after) - full
             if goes_on:
                 own -= self.blocks_for(sequence.computed) - sequence.held
-            self._used += shared + own
+            pool.used_blocks += shared + own
             sequence.held = full
         if cache is not None:
             cache.shrink(self._free())
 
+    def _take_first_step(self) -> None:
+        """Take the blocks of the step that a pipeline has scheduled: the next batch is scheduled
+        before this one's step is over."""
+        before = self._pool.used_blocks
+        self._grow(1)
+        self._taken_blocks = self._pool.used_blocks - before
+
     def _grow(self, steps: int) -> None:
+        """Take the blocks of so many decode steps."""
+        pool = self._pool
         if self._luck is not None:
-            self._used += self._needed()
+            pool.used_blocks += self._needed()
         else:
             phases, block, tick = self._phases, self._block, self.tick
-            whole, rest = divmod(steps, block)
-            self._used += whole * self.decodes + sum(
-                phases[-(tick + step) % block] for step in range(rest)
+            rounds, steps_left = divmod(steps, block)
+            pool.used_blocks += rounds * self.decodes + sum(
+                phases[-(tick + step) % block] for step in range(steps_left)
             )
-        if self._cache is not None:
-            self._cache.shrink(self._blocks - self._used)
+        if pool.cache is not None:
+            pool.cache.shrink(self._blocks - pool.used_blocks)
 
     def _give_back(self, sequence: Sequence, preempted: bool) -> None:
         blocks = self._blocks_of(sequence)
-        cache = self._cache
+        pool, cache = self._pool, self._pool.cache
         if cache is None:
-            self._used -= blocks
+            pool.used_blocks -= blocks
             return
         held = sequence.held
         # What it wrote may be asked for too: later turns of its session begin with it.
         full = int(self._tokens_of(sequence)) // self._block
         if preempted and self.policy.order == "prefill-first":
-            full = min(
-                full, sequence.prompt_tokens // self._block
-            )  # SGLang frees the answers of those it retracts
+            # SGLang frees the answers of those it retracts.
+            full = min(full, sequence.prompt_tokens // self._block)
         shared = min(full, sequence.shared_blocks)
         if shared > held:
-            self._used += cache.take(sequence.segments, held, shared) - (shared - held)
+            pool.used_blocks += cache.take(sequence.segments, held, shared) - (shared - held)
             held = shared
         own, own_full = blocks - held, max(0, full - held)
         owner = sequence if preempted else None
-        self._used -= own + cache.give_back(sequence.segments, held, own_full, owner)
+        pool.used_blocks -= own + cache.give_back(sequence.segments, held, own_full, owner)
         sequence.held = 0
         if self.tiers is not None:
             self.tiers.keep(sequence, held, own_full, owner)
-        cache.shrink(self._blocks - self._used)
+        cache.shrink(self._blocks - pool.used_blocks)

@@ -12,7 +12,7 @@ What it decides: whose prompts a step computes, who is let in, who gives way whe
 The account of what runs, and of its blocks, is in running.py.
 
 A pipeline has as many schedulers as stages, with one queue, one cache and one set of slots
-(`Batch`). vLLM V1, SGLang and TensorRT-LLM have one pool of blocks and one queue, and a batch under
+(`Pool`). vLLM V1, SGLang and TensorRT-LLM have one pool of blocks and one queue, and a batch under
 way for each stage. What decodes stays with its batch, for it cannot be in two at once. Of a prompt
 in chunks the next one goes with the next batch, while the one before is still on its way. (vLLM:
 EngineCore.step_with_batch_queue; SGLang: event_loop_pp and its running_mbs; TensorRT-LLM:
@@ -22,14 +22,12 @@ its part of the cache, RFC 11945: those are schedulers of their own.)
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import islice
-from typing import Any
 
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler.blocks import PrefixCache
 from loadstone.predict.scheduler.policy import EnginePolicy
-from loadstone.predict.scheduler.running import NO_CHUNKS, Running
+from loadstone.predict.scheduler.running import NO_CHUNKS, Pool, Running
 from loadstone.predict.scheduler.sequence import Sequence
 from loadstone.predict.scheduler.tiers import LowerTiers
 
@@ -48,11 +46,18 @@ class Scheduler(Running):
     `target`), until its reader empties it. `tick` counts the steps in which decodes took part.
     """
 
-    def __init__(self, policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> None:
-        """Make an idle scheduler. `shared`: some requests ask for the same blocks (they have
-        segments); `seed` is of speculation's luck."""
-        super().__init__(policy, shared=shared, seed=seed)
-        self.waiting: deque[Sequence] = deque()
+    def __init__(
+        self,
+        policy: EnginePolicy,
+        pool: Pool | None = None,
+        *,
+        shared: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Make an idle scheduler: of an engine, or of one batch of a pipeline, whose `pool` it
+        shares. `shared`: some requests ask for the same blocks (they have segments); `seed` is of
+        speculation's luck."""
+        super().__init__(policy, pool or Pool(), shared=shared, seed=seed)
         self.begun: list[Sequence] = []
         self.joined: list[Sequence] = []
         self.decoding = False
@@ -63,7 +68,6 @@ class Scheduler(Running):
         )
         self.held_back = False  # whether anybody ever waited for blocks
         self._budget = policy.max_batched_tokens
-        self._max_seqs = policy.max_seqs
         self._chunked = policy.chunked
         self._decode_tokens = policy.decode_tokens
         self._beyond = (
@@ -82,6 +86,15 @@ class Scheduler(Running):
         self._padding: list[
             Sequence
         ] = []  # of a static batch: those that ended, whose slots stay taken
+
+    @property
+    def _max_seqs(self) -> int:
+        """Requests that may run in this batch, as those of a pipeline's others are."""
+        policy = self.policy
+        if not self._pipelined:
+            return policy.max_seqs
+        elsewhere = sum(len(batch.running) for batch in self._pool.batches) - len(self.running)
+        return min(policy.max_seqs - elsewhere, policy.batch_seqs or policy.max_seqs)
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -150,11 +163,15 @@ class Scheduler(Running):
             self._schedule_apart(hold)
         if self.chunks:
             self._missed = self._unseen
-            return 1
-        if not self.decoding:
+            steps = 1
+        elif self.decoding:
+            steps = self._steps_unchanged()
+            steps = min(steps, gathering) if gathering else steps
+        else:
             return 0
-        steps = self._steps_unchanged()
-        return min(steps, gathering) if gathering else steps
+        if self._pipelined and self.decoding:
+            self._take_first_step()
+        return steps
 
     def _schedule_mixed(self, hold: bool) -> int:
         """Decide a step of prompts and decodes; returns for how many steps prompts wait for
@@ -188,7 +205,7 @@ class Scheduler(Running):
         """
         free_slots = self._max_seqs - len(self.running)
         if self.decodes and self.waiting and free_slots > 0 and not self._prefilling:
-            if self._cache is not None:
+            if self.cache is not None:
                 self._look_up(self.waiting[0])
             if self._has_room(self.waiting[0]):
                 tokens = self.decodes * self._decode_tokens
@@ -213,7 +230,7 @@ class Scheduler(Running):
             return steps
         if self._luck is not None:
             return 1
-        free = self._blocks - self._used
+        free = self._blocks - self._pool.used_blocks
         phases, block, tick = self._phases, self._block, self.tick
         first = self._find_fitting(steps, free)
         if first is None and self.decodes * (steps // block + 1) <= free:
@@ -241,7 +258,7 @@ class Scheduler(Running):
         if not self.policy.keep_free or not self.has_prompts or not self.waiting:
             return None
         first = self.waiting[0]
-        if self._sure and self._most + first.most_blocks > self._blocks:
+        if self._sure and self._pool.most_blocks + first.most_blocks > self._blocks:
             return None
         return first if self._wanted(first, steps) <= free else None
 
@@ -256,6 +273,7 @@ class Scheduler(Running):
         ended: list[Sequence] = []
         if self.decoding:
             if self._tight:
+                self._pool.used_blocks -= self._taken_blocks
                 self._grow(steps)
             self.tick = tick = self.tick + steps
             self.context_tokens += steps * self.growth
@@ -314,20 +332,22 @@ class Scheduler(Running):
     def _fill(self, budget: int) -> None:
         """Cut chunks for the step: of prompts under way first, then of those waiting, as far as
         they are let in."""
-        chunks = self.chunks
+        chunks, pool = self.chunks, self._pool
+        if self._pipelined and budget > 0:
+            self._adopt_prompts()
         if self._prefilling:
             budget = self._go_on_with_prompts(budget)
         if self._resume:
             return
-        if self._cache is not None:
-            self._cache.shrink(self._free())  # the decodes of the step take their blocks first
+        if pool.cache is not None:
+            pool.cache.shrink(self._free())  # the decodes of the step take their blocks first
         waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
         tiers = self.tiers
         aside: list[Sequence] = []
         while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
             sequence = waiting[0]
             loaded = tiers is not None and sequence.fetched
-            if self._cache is not None and not loaded and sequence.computed < sequence.target:
+            if pool.cache is not None and not loaded and sequence.computed < sequence.target:
                 self._look_up(sequence)
             if tiers is not None and tiers.asynchronous and self._waits_for_load(tiers, sequence):
                 aside.append(waiting.popleft())
@@ -347,7 +367,7 @@ class Scheduler(Running):
             waiting.popleft()
             running[sequence] = None
             if sequence.preempted and not self._shares and not (waiting and waiting[0].preempted):
-                self._cache = None  # nobody waits who could find anything again
+                pool.cache = None  # nobody waits who could find anything again
             if not new:  # its cache was computed elsewhere
                 self.joined.append(sequence)
                 self._start_decoding(sequence)
@@ -360,6 +380,18 @@ class Scheduler(Running):
                 self._prefilling.append(sequence)
         if aside:
             waiting.extendleft(reversed(aside))
+
+    def _adopt_prompts(self) -> None:
+        """Have prompts whose last chunks went with other batches go on with this one."""
+        for sequence in self._prefilling:
+            if sequence in self.running:
+                continue
+            for batch in self._pool.batches:
+                if sequence in batch.running:
+                    del batch.running[sequence]
+                    batch._owed -= sequence.output_tokens - sequence.emitted
+            self.running[sequence] = None
+            self._owed += sequence.output_tokens - sequence.emitted
 
     def _go_on_with_prompts(self, budget: int) -> int:
         """Cut the next chunks of prompts under way; returns what is left of the budget."""
@@ -381,7 +413,7 @@ class Scheduler(Running):
     def _look_up(self, sequence: Sequence) -> None:
         """Find what the prefix cache has of a prompt: its first full blocks, but for the last
         token, which is computed; and what lower tiers have, where the step itself loads it."""
-        cache, tiers = self._cache, self.tiers
+        cache, tiers = self._pool.cache, self.tiers
         assert cache is not None  # noqa: S101
         most = (sequence.target - 1) // self._block
         shared = min(most, sequence.shared_blocks)
@@ -396,7 +428,7 @@ class Scheduler(Running):
     def cached_blocks(self, sequence: Sequence) -> int:
         """Count the blocks of a request, from the first on, that the KV cache or a tier below it
         has."""
-        caches = [] if self._cache is None else [self._cache]
+        caches = [] if self.cache is None else [self.cache]
         caches += [] if self.tiers is None else self.tiers.levels
         return max(
             (cache.match(sequence.segments, sequence.shared_blocks) for cache in caches), default=0
@@ -454,12 +486,12 @@ class Scheduler(Running):
                 sequence.cached_tokens = sequence.computed
                 self.cache_queries += sequence.prompt_tokens
                 self.cache_hits += sequence.computed
-        self._most += sequence.most_blocks
+        self._pool.most_blocks += sequence.most_blocks
         return True
 
     def _has_room(self, sequence: Sequence) -> bool:
         """The admission rule; see EnginePolicy.keep_free."""
-        if self._most + sequence.most_blocks > self._blocks:
+        if self._pool.most_blocks + sequence.most_blocks > self._blocks:
             if self._sure:
                 return False
             if not self._tight:
@@ -474,9 +506,10 @@ class Scheduler(Running):
             wanted = sequence.most_blocks + self.blocks_for(left * self.policy.keep_free)
         if self.tiers is not None and sequence.fetched:
             return wanted - self.blocks_for(sequence.computed)
-        if self._cache is not None:
+        cache = self._pool.cache
+        if cache is not None:
             hits = min(sequence.computed // self._block, sequence.shared_blocks)
-            wanted -= hits - self._cache.unused(sequence.segments, hits)
+            wanted -= hits - cache.unused(sequence.segments, hits)
         return wanted
 
     # --- who gives way ----------------------------------------------------------------------------
@@ -494,7 +527,7 @@ class Scheduler(Running):
 
     def _make_room(self) -> None:
         """Preempt the newest until the next decode step finds its blocks."""
-        while self.decodes and self._needed() > self._blocks - self._used:
+        while self.decodes and self._needed() > self._blocks - self._pool.used_blocks:
             self._preempt_newest()
             self._resume = True
 
@@ -506,8 +539,9 @@ class Scheduler(Running):
         sequence.preempted += 1
         emitted = self.written_by(sequence)
         self._stop_early(sequence)
-        if self._cache is None and self.policy.prefix_cache and self._paged:
-            self._cache = PrefixCache()  # for what those that give way will find again of their own
+        if self.cache is None and self.policy.prefix_cache and self._paged:
+            # For what those that give way will find again of their own.
+            self._pool.cache = PrefixCache()
         self._leave(sequence, preempted=True)
         sequence.emitted = emitted = max(0, emitted)
         sequence.target = sequence.prompt_tokens + emitted
@@ -517,104 +551,8 @@ class Scheduler(Running):
         return sequence
 
 
-class PipelinePool:
-    """The queue and the cache that the batches of a pipeline share."""
-
-    def __init__(self) -> None:
-        self.batches: list[Batch] = []
-        self.waiting: deque[Sequence] = deque()
-        self.prefilling: list[Sequence] = []
-        self.cache: PrefixCache | None = None
-        self.most_blocks = 0
-        self.used_blocks = 0
-
-
-def _pool_field(name: str) -> Any:
-    """A field of a batch that is its pool's."""
-    return property(
-        lambda batch: getattr(batch._pool, name),
-        lambda batch, value: setattr(batch._pool, name, value),
-    )
-
-
-class Batch(Scheduler):
-    """One batch under way: a scheduler for what runs in it."""
-
-    def __init__(
-        self, pool: PipelinePool, policy: EnginePolicy, *, shared: bool = False, seed: int = 0
-    ) -> None:
-        self._pool = pool
-        self._taken = 0  # blocks, for the step under way
-        super().__init__(policy, shared=shared, seed=seed)
-        pool.batches.append(self)
-        self.waiting = pool.waiting
-        self._prefilling = pool.prefilling
-
-    # What the account of one scheduler keeps in fields.
-
-    _most = _pool_field("most_blocks")
-    _used = _pool_field("used_blocks")
-    _cache = _pool_field("cache")
-
-    @property
-    def _tight(self) -> bool:
-        return True
-
-    @_tight.setter
-    def _tight(self, tight: bool) -> None:
-        """Blocks are counted whether there are enough or not."""
-
-    @property
-    def _max_seqs(self) -> int:
-        """That may run in this batch, as the others are."""
-        here = len(self.running)
-        free = self.policy.max_seqs - sum(len(batch.running) for batch in self._pool.batches)
-        return min(here + free, self.policy.batch_seqs or self.policy.max_seqs)
-
-    @_max_seqs.setter
-    def _max_seqs(self, seqs: int) -> None:
-        """It follows from the policy and the others."""
-
-    # Where it differs.
-
-    def schedule(self, hold: bool = False) -> int:
-        steps = super().schedule(hold)
-        if self.decoding:
-            before = self._used
-            super()._grow(1)
-            self._taken = self._used - before
-        return steps
-
-    def growth_blocks(self, steps: int) -> int:
-        return super().growth_blocks(steps + 1) - self._taken  # the step under way has its blocks
-
-    def _grow(self, steps: int) -> None:
-        """The blocks of the first step were taken when it was scheduled."""
-        self._used -= self._taken
-        super()._grow(steps)
-
-    def _fill(self, budget: int) -> None:
-        if budget > 0:
-            for sequence in self._prefilling:
-                if sequence not in self.running:
-                    self._adopt(sequence)
-        super()._fill(budget)
-
-    def _adopt(self, sequence: Sequence) -> None:
-        """A prompt whose last chunk went with another batch goes on with this one."""
-        owed = sequence.output_tokens - sequence.emitted
-        for batch in self._pool.batches:
-            if sequence in batch.running:
-                del batch.running[sequence]
-                batch._owed -= owed
-        self.running[sequence] = None
-        self._owed += owed
-
-
 def batches_of(policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> list[Scheduler]:
     """The schedulers of one engine of this policy: one, or as many as batches are under way in its
     pipeline."""
-    if policy.pipeline == 1:
-        return [Scheduler(policy, shared=shared, seed=seed)]
-    pool = PipelinePool()
-    return [Batch(pool, policy, shared=shared, seed=seed) for _ in range(policy.pipeline)]
+    pool = Pool()
+    return [Scheduler(policy, pool, shared=shared, seed=seed) for _ in range(policy.pipeline)]
