@@ -1219,9 +1219,8 @@ def test_each_engine_is_told_under_vllms_names() -> None:
     }
 
 
-def test_samples_stay_evenly_spread_as_they_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.predict.simulator.run._MOST_SAMPLES", 20)
-    counters = Counters("m", 2, 1000)
+def test_samples_stay_evenly_spread_as_they_thin_out() -> None:
+    counters = Counters("m", 2, 1000, max_samples=20)
     at_s = 0.0
     while at_s < 100:
         at_s = counters.look(at_s, [State(1, 0, 0, 0, 0)] * 2)
@@ -1243,11 +1242,10 @@ def test_the_way_of_a_request_and_the_clients_moments() -> None:
     assert not set(first.turnaround_s) & (set(second.turnaround_s) | set(other.turnaround_s))
 
 
-def test_counters_count_on_over_cells_and_thin_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("loadstone.predict.simulator.run._MOST_SAMPLES", 40)
+def test_counters_count_on_over_cells_and_thin_out() -> None:
     asked = plan(concurrency=[2, 4], requests=[300], output="20")
     fleet = Fleet(POLICY, Times())
-    counters = Counters("m", 1, POLICY.kv_tokens)
+    counters = Counters("m", 1, POLICY.kv_tokens, max_samples=40)
     start_s = 0.0
     for cell in (0, 1):
         counters.begin(start_s)
@@ -1302,13 +1300,10 @@ def test_what_is_used_of_a_cache_of_single_tokens_is_told_in_tokens() -> None:
     assert most[1] == pytest.approx(most[0], rel=0.1)
 
 
-def test_tables_have_the_stores_schema_and_split_where_they_grow_large(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("loadstone.predict.simulator.table._EVENTS", 50)
+def test_tables_have_the_stores_schema_and_split_where_they_grow_large() -> None:
     asked = plan(concurrency=[4], requests=[40], output="uniform:1:20")
     run = run_cell(asked, 0, Fleet(POLICY, Times()))
-    made = list(tables(asked, 0, run, POLICY))
+    made = list(tables(asked, 0, run, POLICY, max_events=50))
     assert len(made) > 5
     assert all(table.schema == run_folder.records_schema() for table in made)
     whole = pa.concat_tables(made)
@@ -1323,17 +1318,14 @@ def test_tables_have_the_stores_schema_and_split_where_they_grow_large(
         (msgspec.structs.replace(POLICY, max_seqs=3), {"duration_s": 0.5}),  # some are cut off
     ],
 )
-def test_records_are_the_same_however_they_are_split(
-    policy: EnginePolicy, options: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_records_are_the_same_however_they_are_split(policy: EnginePolicy, options: Json) -> None:
     asked = plan(
         **({"concurrency": [8], "output": "uniform:1:60", "input": "uniform:30:90"} | options)
     )
     run = run_cell(asked, 0, Fleet(policy, Times()), grace_s=0.05)
     (whole,) = tables(asked, 0, run, policy)
     for most in (1, 70, 200):
-        monkeypatch.setattr("loadstone.predict.simulator.table._EVENTS", most)
-        made = list(tables(asked, 0, run, policy))
+        made = list(tables(asked, 0, run, policy, max_events=most))
         assert pa.concat_tables(made).to_pylist() == whole.to_pylist()
         for table in made:
             assert (

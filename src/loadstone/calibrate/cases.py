@@ -131,8 +131,8 @@ def case_of(point: Point, profile: str | None = None) -> Case:
     if point.load == "rate" and point.load_value and math.isfinite(point.load_value):
         times = np.cumsum(rng.exponential(1 / point.load_value, requests + warm))
     if warm and not closed:
-        after = np.zeros(requests) if times is None else times[1:]
-        times = np.concatenate([[0.0], _FILLED_S + after])
+        burst = np.zeros(requests) if times is None else times[1:]
+        times = np.concatenate([[0.0], _FILLED_S + burst])
     return Case(
         point,
         deployment,
@@ -447,9 +447,8 @@ def predict_latencies(case: Case) -> tuple[float, float]:
 def slower_than_fewer(cases: Sequence[Case]) -> str | None:
     """Say that TPOT rises with tp, where the case with the fewest users took longer than half of
     its GPUs should."""
-    case = min(
-        (each for each in cases if each.point.tpot_s), key=lambda each: each.users, default=None
-    )
+    timed = [case for case in cases if case.point.tpot_s]
+    case = min(timed, key=lambda case: case.users, default=None)
     if case is None or case.point.tpot_s is None or case.worker.tp % 2:
         return None
     whole = case.worker
@@ -507,7 +506,8 @@ def _means(case: Case, outcome: Outcome) -> dict[str, float]:
 def refresh(table: CaseTable, values: Array) -> None:
     """Simulate every case at its own coefficients (d × K), and keep what the formula needs."""
     means = [
-        _means(case, simulate(case, own)[0]) for case, own in zip(table.cases, values, strict=True)
+        _means(case, simulate(case, coefficients)[0])
+        for case, coefficients in zip(table.cases, values, strict=True)
     ]
     for name in means[0]:
         setattr(table, name, np.array([row[name] for row in means], float))
@@ -553,8 +553,8 @@ def mean_step_seconds(table: CaseTable, values: Array, *, prompts: bool) -> Arra
         batch = table.batch
         step = MeanStep(batch, table.context, sequences=batch, tokens=batch, met=batch)
         launched = table.eager
-    own, met = kernel_seconds(work, values, step)
-    kernels = both(own + met, np.where(launched, terms.launch, 0.0))
+    alone, met = kernel_seconds(work, values, step)
+    kernels = both(alone + met, np.where(launched, terms.launch, 0.0))
     return step_seconds(terms, kernels, step.sequences, prompts=prompts)
 
 

@@ -126,7 +126,7 @@ class Point(
     wrong: str = ""
 
 
-_COLUMNS = [each for each in msgspec.structs.fields(Point) if each.name not in ("row", "wrong")]
+_COLUMNS = [field for field in msgspec.structs.fields(Point) if field.name not in ("row", "wrong")]
 
 
 def read_points(path: Path) -> list[Point]:
@@ -298,9 +298,9 @@ def _gpu(text: str) -> Gpu:
 
 @cache
 def _model(text: str) -> Model:
-    for each in (text, text.rpartition("/")[2]):
+    for name in (text, text.rpartition("/")[2]):
         try:
-            return model(each)
+            return model(name)
         except InputError:
             continue
     raise InputError(f"model {text!r} is not in the catalogue")
@@ -315,8 +315,8 @@ def _weights(point: Point, base: Model) -> str:
 
 
 def _kv_dtype(point: Point) -> str | None:
-    said = point.kv_dtype.strip().lower() not in ("", "auto")
-    return kv_dtype_of(point.kv_dtype, "kv_dtype") if said else None
+    named = point.kv_dtype.strip().lower() not in ("", "auto")
+    return kv_dtype_of(point.kv_dtype, "kv_dtype") if named else None
 
 
 def _parallelism(point: Point, engine: str, base: Model) -> tuple[int, int, int, bool]:

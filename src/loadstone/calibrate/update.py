@@ -114,14 +114,14 @@ def _add_measurements(
     """Add Σ JᵀJ/σ² and Σ Jᵀ·r/σ² over the measurements, in place."""
     for quantity, values in gap.items():
         # A queue for memory says nothing of kernels.
-        at = np.flatnonzero(
+        rows = np.flatnonzero(
             np.isfinite(values) & (~table.held_back if quantity == "ttft" else True)
         )
-        slope, weight = by[quantity][at], 1 / SIGMA[quantity] ** 2
+        slope, weight = by[quantity][rows], 1 / SIGMA[quantity] ** 2
         # Far off, a measurement pulls no harder than at three σ… of a model that is off by a tenth.
-        pull = weight / np.maximum(1.0, np.abs(values[at]) / 0.3)
+        pull = weight / np.maximum(1.0, np.abs(values[rows]) / 0.3)
         normal += (slope * pull[:, None]).T @ slope
-        right += slope.T @ (pull * values[at])
+        right += slope.T @ (pull * values[rows])
 
 
 def _residual(table: CaseTable, gap: Mapping[Quantity, Array]) -> dict[Quantity, float]:

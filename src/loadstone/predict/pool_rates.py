@@ -39,8 +39,8 @@ class PoolRates(NamedTuple):
 
     def describe(self) -> str:
         """Say what limits, and which ratio of workers would balance the pools."""
-        before, after = self.workers
-        ratio = (self.decode_per_s / after) / (self.prefill_per_s / before)
+        prefill, decode = self.workers
+        ratio = (self.decode_per_s / decode) / (self.prefill_per_s / prefill)
         low, high = sorted((self.prefill_per_s, self.decode_per_s))
         starved, idle = ("decode" if low == self.prefill_per_s else "prefill"), 1 - low / high
         text = (
@@ -81,9 +81,10 @@ def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -
     """Return what the pools carry, of requests of these lengths. Raises InputError where one cannot
     be."""
     decode = fleet_of(deployment)
-    if (pool := decode.prefill) is None:
+    pool = decode.prefill
+    if pool is None:
         raise InputError(f"{deployment.name}: has one pool; write prefill=…+decode=…")
-    prefill, (before, after) = pool.fleet, deployment.pools
+    prefill, (prefilling, decoding) = pool.fleet, deployment.pools
     seconds, together = prompts_s(prefill, prompt_tokens)
     users = most_users(decode, pool.rules, prompt_tokens, answer_tokens)
     tpot_s = decode_tpot_s(decode, users, prompt_tokens, answer_tokens)
@@ -94,7 +95,7 @@ def pool_rates(deployment: Deployment, prompt_tokens: int, answer_tokens: int) -
         prefill.replicas * together / seconds,
         decode.replicas * users / (answer_tokens * tpot_s),
         tpot_s,
-        (before.workers, after.workers),
+        (prefilling.workers, decoding.workers),
     )
 
 

@@ -96,19 +96,19 @@ def steady_states(
 ) -> Iterator[SteadyState]:
     """List states from one request to as many as there is room for, geometrically; `seldom`: from
     hardly ever one to one. `in_step`: schedulers in step; else 1."""
-    least, most = (SELDOM, 1.0) if seldom else (1.0, most_decoding(policy, lengths))
-    before: SteadyState | None = None
+    least, largest = (SELDOM, 1.0) if seldom else (1.0, most_decoding(policy, lengths))
+    previous: SteadyState | None = None
     for number in range(_LEVELS):
-        decoding = least * (most / least) ** (number / (_LEVELS - 1))
+        decoding = least * (largest / least) ** (number / (_LEVELS - 1))
         level = steady_state(model, policy, in_step, decoding, lengths)
-        if before is not None:
-            growth = math.log(level.tpot_s / before.tpot_s) / max(
-                1e-9, math.log(level.decoding / before.decoding)
+        if previous is not None:
+            growth = math.log(level.tpot_s / previous.tpot_s) / max(
+                1e-9, math.log(level.decoding / previous.decoding)
             )
             level = level._replace(varies=_FOLLOWS * max(0.0, growth) / math.sqrt(decoding))
         yield level
-        before = level
-        if most <= least:
+        previous = level
+        if largest <= least:
             return
 
 
@@ -123,7 +123,7 @@ def steady_state(
     per_step = 1.0 if speculative is None else speculative.tokens_per_step
     batches = policy.pipeline
     batch = max(1, round(decoding / batches))
-    others = batch if decoding >= 1 else decoding  # that bring prompts
+    prompting = batch if decoding >= 1 else decoding  # that bring prompts
     context = batch * (lengths.prompt + output_tokens / 2)
     decode_s = model.step_s(batch, context, ())
     mixed = policy.order == "mixed"
@@ -138,20 +138,21 @@ def steady_state(
         )
     pieces = max(1.0, new_tokens / piece)
     # A later piece of a prompt attends to those before it: on average to half of the prompt.
-    before = int(lengths.cached + ((new_tokens - piece) / 2 if pieces > 1 else 0.0))
+    cached = int(lengths.cached + ((new_tokens - piece) / 2 if pieces > 1 else 0.0))
     # Short prompts share a step where many come: B·pieces/output of them in each.
     together = max(
-        1.0, min(others * pieces / output_tokens * per_step, room / piece if room > piece else 1.0)
+        1.0,
+        min(prompting * pieces / output_tokens * per_step, room / piece if room > piece else 1.0),
     )
-    chunks = [(piece, before)] * max(1, round(together))
+    chunks = [(piece, cached)] * max(1, round(together))
     met = None
     if in_step > 1:
         apart = min(1.0, decoding * pieces * per_step / output_tokens)
         met = int(mixed_decodes + piece * len(chunks) * max(1 / in_step, apart))
     with_prompt_s = model.step_s(mixed_decodes, context if mixed else 0.0, chunks, met)
     more_s = max(1e-9, with_prompt_s - (decode_s if mixed else 0.0)) / len(chunks)
-    own = others * pieces * per_step / output_tokens
-    seen = own if in_step == 1 or own >= 1 else 1 - (1 - own) ** in_step
+    prompts_seen = prompting * pieces * per_step / output_tokens
+    seen = prompts_seen if in_step == 1 or prompts_seen >= 1 else 1 - (1 - prompts_seen) ** in_step
     seen *= batches  # each stage waits for the longest step that any of them has in it
     tpot_s = (decode_s + seen * more_s) / per_step
     rate = decoding / (output_tokens * tpot_s)

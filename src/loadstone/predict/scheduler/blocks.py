@@ -77,12 +77,12 @@ class PrefixCache:
         returns how many nobody used before."""
         runs = self._runs
         fresh = 0
-        for key, size, before in _pieces(segments, held, blocks):
+        for key, size, previous in _pieces(segments, held, blocks):
             run = runs.get(key)
             if run is None:
                 run = runs[key] = _Run()
-            if before:
-                run.drop_user(before)
+            if previous:
+                run.drop_user(previous)
             run.users[size] = run.users.get(size, 0) + 1
             if size > run.used:
                 fresh += size - run.used

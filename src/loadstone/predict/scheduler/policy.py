@@ -190,8 +190,8 @@ def _speculation(deployment: Worker, acceptance: float, most_tokens: int) -> Spe
 
 
 def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:
-    below, offload = lower_tiers(rules.worker), rules.offload
-    if not below or offload is None:
+    lower, offload = lower_tiers(rules.worker), rules.offload
+    if not lower or offload is None:
         return None
     if not possible:
         raise InputError(
@@ -199,7 +199,7 @@ def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:
         )
     how = offload._asdict()
     del how["disk"]  # it is in what there is of it
-    return msgspec.convert({**below, **how}, Tiers)
+    return msgspec.convert({**lower, **how}, Tiers)
 
 
 def policy_of(
@@ -225,7 +225,8 @@ def policy_of(
 
     `acceptance`: of a guessed token; None: ACCEPTANCE.
     """
-    if not 0 <= (acceptance := ACCEPTANCE if acceptance is None else acceptance) <= 1:
+    acceptance = ACCEPTANCE if acceptance is None else acceptance
+    if not 0 <= acceptance <= 1:
         raise InputError(
             f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1"
         )

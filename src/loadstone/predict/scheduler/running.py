@@ -286,22 +286,22 @@ class Running:
 
     def _hold(self, sequence: Sequence, new: int) -> None:
         """Take the blocks of `new` more tokens of its prompt."""
-        after = sequence.computed + new
+        computed = sequence.computed + new
         pool, cache = self._pool, self._pool.cache
         goes_on = sequence in self.running or (self.tiers is not None and sequence.fetched)
         if cache is not None and not goes_on:
             cache.take_own(sequence)
         if cache is None or not sequence.shared_blocks:
-            pool.used_blocks += self.blocks_for(after)
+            pool.used_blocks += self.blocks_for(computed)
             if goes_on:
                 pool.used_blocks -= self.blocks_for(sequence.computed)
         else:
-            full = min(after // self._block, sequence.shared_blocks)
+            full = min(computed // self._block, sequence.shared_blocks)
             shared = cache.take(sequence.segments, sequence.held, full)
-            own = self.blocks_for(after) - full
+            unshared = self.blocks_for(computed) - full
             if goes_on:
-                own -= self.blocks_for(sequence.computed) - sequence.held
-            pool.used_blocks += shared + own
+                unshared -= self.blocks_for(sequence.computed) - sequence.held
+            pool.used_blocks += shared + unshared
             sequence.held = full
         if cache is not None:
             cache.shrink(self._free())
@@ -309,9 +309,9 @@ class Running:
     def _take_first_step(self) -> None:
         """Take the blocks of the step that a pipeline has scheduled: the next batch is scheduled
         before this one's step is over."""
-        before = self._pool.used_blocks
+        used = self._pool.used_blocks
         self._grow(1)
-        self._taken_blocks = self._pool.used_blocks - before
+        self._taken_blocks = self._pool.used_blocks - used
 
     def _grow(self, steps: int) -> None:
         """Take the blocks of so many decode steps."""
@@ -343,9 +343,9 @@ class Running:
         if shared > held:
             pool.used_blocks += cache.take(sequence.segments, held, shared) - (shared - held)
             held = shared
-        own, own_full = blocks - held, max(0, full - held)
+        unshared, own_full = blocks - held, max(0, full - held)
         owner = sequence if preempted else None
-        pool.used_blocks -= own + cache.give_back(sequence.segments, held, own_full, owner)
+        pool.used_blocks -= unshared + cache.give_back(sequence.segments, held, own_full, owner)
         sequence.held = 0
         if self.tiers is not None:
             self.tiers.keep(sequence, held, own_full, owner)

@@ -131,8 +131,8 @@ class Scheduler(Running):
         tokens = sequence.prompt_tokens + sequence.output_tokens + self._beyond
         if self.policy.reserved_tokens is not None:
             tokens = max(tokens, self.policy.reserved_tokens)
-        sequence.most_blocks = most = -(-tokens // self._block)
-        if most > self._blocks:
+        sequence.most_blocks = blocks = -(-tokens // self._block)
+        if blocks > self._blocks:
             raise InputError(
                 f"a request of {sequence.prompt_tokens} + {sequence.output_tokens} tokens does not"
                 f" fit into the KV cache, which holds {self.policy.kv_tokens}; ask for less, or"
@@ -236,14 +236,14 @@ class Scheduler(Running):
         if first is None and self.decodes * (steps // block + 1) <= free:
             return steps
         for step in range(steps):
-            before = free
+            previous = free
             free -= phases[-(tick + step) % block]
             if free < 0:
                 return max(1, step)
             if (
                 first is not None
                 and step
-                and self._wanted(first, step) <= (free if self._mixed else before)
+                and self._wanted(first, step) <= (free if self._mixed else previous)
             ):
                 return step
         return steps
@@ -415,13 +415,13 @@ class Scheduler(Running):
         token, which is computed; and what lower tiers have, where the step itself loads it."""
         cache, tiers = self._pool.cache, self.tiers
         assert cache is not None  # noqa: S101
-        most = (sequence.target - 1) // self._block
-        shared = min(most, sequence.shared_blocks)
+        limit = (sequence.target - 1) // self._block
+        shared = min(limit, sequence.shared_blocks)
         hits = cache.match(sequence.segments, shared) if shared else 0
         if sequence.preempted and hits == shared:
-            hits = min(most, hits + cache.own_blocks_left(sequence))
+            hits = min(limit, hits + cache.own_blocks_left(sequence))
         if tiers is not None and not tiers.asynchronous:
-            sequence.found = tiers.find(sequence, hits, most)
+            sequence.found = tiers.find(sequence, hits, limit)
             hits = sequence.found[-1]
         sequence.computed = hits * self._block
 
@@ -442,9 +442,9 @@ class Scheduler(Running):
             return True
         if sequence.fetched:
             return False
-        most = sequence.target // self._block
+        limit = sequence.target // self._block
         hits = sequence.computed // self._block
-        found = tiers.find(sequence, hits, most)
+        found = tiers.find(sequence, hits, limit)
         if tiers.are_on_their_way(sequence, found[-1]):
             return True
         if found[-1] <= hits or not self._has_room(sequence):

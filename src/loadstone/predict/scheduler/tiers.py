@@ -86,12 +86,12 @@ class LowerTiers:
         found = [hits]
         shared = min(most, sequence.shared_blocks)
         for cache in self.levels:
-            there = cache.match(sequence.segments, shared)
-            cache.take(sequence.segments, 0, there)
-            cache.give_back(sequence.segments, there, 0)
-            if sequence.preempted and there == shared:
-                there = min(most, there + cache.own_blocks_left(sequence))
-            found.append(max(found[-1], there // self._chunk * self._chunk))
+            hits_below = cache.match(sequence.segments, shared)
+            cache.take(sequence.segments, 0, hits_below)
+            cache.give_back(sequence.segments, hits_below, 0)
+            if sequence.preempted and hits_below == shared:
+                hits_below = min(most, hits_below + cache.own_blocks_left(sequence))
+            found.append(max(found[-1], hits_below // self._chunk * self._chunk))
         return found
 
     # --- loads for which a request waits ----------------------------------------------------------
@@ -109,8 +109,8 @@ class LowerTiers:
         coming = [keys for until_s, keys in self._loads.values() if until_s > self.now_s]
         if not coming:
             return False
-        mine = self._keys(sequence, 0, found)
-        return any(not mine.isdisjoint(keys) for keys in coming)
+        wanted = self._keys(sequence, 0, found)
+        return any(not wanted.isdisjoint(keys) for keys in coming)
 
     def begin_load(self, sequence: Sequence, found: list[int]) -> None:
         """Load what the tiers have beyond the KV cache: from disk to the host, then to the GPU."""

@@ -40,7 +40,7 @@ class CellRequests:
 
     def __init__(self, plan: Plan, cell: int, request_s: float, request_token_s: float) -> None:
         rows = plan.rows(cell)
-        here = slice(rows.start, rows.stop)
+        cell_rows = slice(rows.start, rows.stop)
         self.plan, self.cell = plan, cell
         self.count = len(rows)
         self.warm = plan.warmup_count(cell)
@@ -50,9 +50,9 @@ class CellRequests:
             TURNAROUND_S, len(rows)
         )
         self.input_tokens: list[int] = tokens.tolist()
-        self.output_tokens: list[int] = plan.output_tokens[here].tolist()
-        self.intended_s: list[float] = plan.intended_s[here].tolist()
-        self.turn: list[int] = plan.turn[here].tolist()
+        self.output_tokens: list[int] = plan.output_tokens[cell_rows].tolist()
+        self.intended_s: list[float] = plan.intended_s[cell_rows].tolist()
+        self.turn: list[int] = plan.turn[cell_rows].tolist()
         self.request_s: list[float] = (request_s + request_token_s * tokens).tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count
@@ -77,17 +77,17 @@ def whole_prompts(plan: Plan, cell: int) -> NDArray[np.int64]:
     CHARACTERS_PER_TOKEN characters each.
     """
     rows = plan.rows(cell)
-    own = plan.input_tokens[rows.start : rows.stop].astype(np.int64)
-    texts = own < 0
+    added = plan.input_tokens[rows.start : rows.stop].astype(np.int64)
+    texts = added < 0
     if texts.any():
-        own = np.where(texts, count_text_tokens(plan, cell), own)
+        added = np.where(texts, count_text_tokens(plan, cell), added)
     turn = plan.turn[rows.start : rows.stop]
     if plan.blocks is not None or not (turn > 0).any():
-        return own
-    so_far = np.cumsum(own + plan.output_tokens[rows.start : rows.stop])
-    before = np.concatenate([[0], so_far[:-1]])
+        return added
+    so_far = np.cumsum(added + plan.output_tokens[rows.start : rows.stop])
+    previous = np.concatenate([[0], so_far[:-1]])
     first = np.maximum.accumulate(np.where(turn > 0, 0, np.arange(len(turn))))
-    return np.asarray(before - before[first] + own, np.int64)
+    return np.asarray(previous - previous[first] + added, np.int64)
 
 
 NEVER = math.inf
@@ -141,16 +141,16 @@ class SimulatedClient:
     def issue_end_s(self) -> float:
         """The last sending so far; at first the step's beginning."""
         sent_s = self._requests.sent_s_of[self._first : self._last]
-        return max((each for each in sent_s if each == each), default=self._start_s)  # noqa: PLR0124  (NaN: not sent)
+        return max((time_s for time_s in sent_s if not math.isnan(time_s)), default=self._start_s)
 
     def _send_all(self) -> None:
         """Send everything at its own time, whatever is answered."""
-        requests, here = self._requests, range(self._next, self._last)
-        times_s = [self._start_s + requests.intended_s[index] for index in here]
-        requests.intended_s_of[here.start : here.stop] = requests.sent_s_of[
-            here.start : here.stop
+        requests, unsent = self._requests, range(self._next, self._last)
+        times_s = [self._start_s + requests.intended_s[index] for index in unsent]
+        requests.intended_s_of[unsent.start : unsent.stop] = requests.sent_s_of[
+            unsent.start : unsent.stop
         ] = times_s
-        ways = zip(times_s, requests.request_s[here.start : here.stop], here, strict=True)
+        ways = zip(times_s, requests.request_s[unsent.start : unsent.stop], unsent, strict=True)
         self.arrivals = deque(
             sorted((sent_s + request_s, index) for sent_s, request_s, index in ways)
         )
@@ -191,13 +191,13 @@ class SimulatedClient:
     def _act(self, now_s: float) -> None:
         """Send what may be sent now: later turns that are due, then what the load lets begin."""
         self._now_s = now_s
-        later = self._later
+        later_turns = self._later
         cyclic = self._requests.cyclic
         if cyclic and self._is_over(now_s):
-            later.clear()  # sessions that pause have no further turn
+            later_turns.clear()  # sessions that pause have no further turn
         while self._active < self._cap:
-            if later and later[0][0] <= now_s:
-                due_s, index = heappop(later)
+            if later_turns and later_turns[0][0] <= now_s:
+                due_s, index = heappop(later_turns)
                 self._send(index, due_s, now_s, at_once=False)
                 continue
             starter_s = self._next_start_s()
@@ -211,8 +211,8 @@ class SimulatedClient:
         if self._active >= self._cap:
             self.timer_s = ending_s  # the end of an answer makes room
         else:
-            later_s = later[0][0] if later else NEVER
-            if later and cyclic:
+            later_s = later_turns[0][0] if later_turns else NEVER
+            if later_turns and cyclic:
                 later_s = min(
                     later_s, self._time_up_s()
                 )  # nobody waits for pauses that end after that
@@ -260,9 +260,9 @@ class SimulatedClient:
         late already."""
         requests = self._requests
         if index >= len(requests.sent_s_of):
-            more = [math.nan] * requests.count
-            requests.intended_s_of += more
-            requests.sent_s_of += more
+            room = [math.nan] * requests.count
+            requests.intended_s_of += room
+            requests.sent_s_of += room
         row = requests.row(index)
         sent_s = now_s if at_once and intended_s >= now_s else now_s + requests.turnaround_s[row]
         requests.intended_s_of[index] = intended_s

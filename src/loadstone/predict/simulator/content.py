@@ -19,13 +19,13 @@ from loadstone.workload.prompts import text_tokens
 def shares(plan: Plan, cell: int) -> bool:
     """Tell whether any requests of a cell ask for the same tokens."""
     rows = plan.rows(cell)
-    here = slice(rows.start, rows.stop)
-    texts = plan.prompt[here]
+    cell_rows = slice(rows.start, rows.stop)
+    texts = plan.prompt[cell_rows]
     texts = texts[texts >= 0]
     return (
         plan.blocks is not None
-        or bool((plan.prefix_tokens[here] > 0).any())
-        or bool((plan.turn[here] > 0).any())
+        or bool((plan.prefix_tokens[cell_rows] > 0).any())
+        or bool((plan.turn[cell_rows] > 0).any())
         or (len(texts) > 0 and (plan.cyclic(cell) or len(set(texts.tolist())) < len(texts)))
     )
 
@@ -52,7 +52,7 @@ class Contents:
         self._block = block_tokens
         self._paths: dict[Hashable, int] = {}
         self._tree: BlockTree | None = None
-        self._known: dict[tuple[tuple[Hashable, int], ...], list[Segment]] = {}
+        self._by_parts: dict[tuple[tuple[Hashable, int], ...], list[Segment]] = {}
         self._said: dict[int, _Path] = {}  # by a session's last turn so far
 
     def segments(self, index: int) -> list[Segment]:
@@ -65,18 +65,18 @@ class Contents:
             return self._walk(_Path(), self._call(index, row)).segments
         if turn < 0:
             parts = tuple(self._alone(index))
-            if (known := self._known.get(parts)) is None:
-                known = self._known[parts] = self._walk(_Path(), iter(parts)).segments
-            return known
+            if parts not in self._by_parts:
+                self._by_parts[parts] = self._walk(_Path(), iter(parts)).segments
+            return self._by_parts[parts]
         follows = requests.turn_follows(index)
-        said = self._said.pop(index - 1, None)
-        first = index if said is not None else index - turn
-        said = said or _Path()
+        path = self._said.pop(index - 1, None)
+        first = index if path is not None else index - turn
+        path = path or _Path()
         for past in range(first, index + 1):
-            said = self._walk(said, self._turn(past, index - turn, past < index or follows))
+            path = self._walk(path, self._turn(past, index - turn, past < index or follows))
         if follows:
-            self._said[index] = said
-        return said.segments
+            self._said[index] = path
+        return path.segments
 
     def _walk(self, begun: _Path, parts: Iterator[tuple[Hashable, int]]) -> _Path:
         """Go on with a path. Parts of one name that follow one another are one segment, wherever
@@ -90,7 +90,7 @@ class Contents:
         )
         paths, block = self._paths, self._block
         blocks = end // block
-        for next_name, more in parts:
+        for next_name, added in parts:
             if next_name != name:
                 # The same part cut elsewhere is another path from there on.
                 path = paths.setdefault((number, tokens), len(paths) + 1)
@@ -99,8 +99,8 @@ class Contents:
                     next_name,
                     0,
                 )
-            tokens += more
-            end += more
+            tokens += added
+            end += added
             if end // block > blocks:
                 blocks = end // block
                 if segments and segments[-1][0] == number:
@@ -122,11 +122,11 @@ class Contents:
         """List (name, tokens) of a request outside of sessions, as far as they are not its own."""
         requests, plan = self._requests, self._plan
         row = requests.row(index)
-        at = self._start + row
-        if plan.prefix_tokens[at]:
-            yield ("prefix", int(plan.prefix_group[at])), int(plan.prefix_tokens[at])
-        if plan.prompt[at] >= 0:
-            yield ("text", int(plan.prompt[at])), requests.input_tokens[row]
+        place = self._start + row
+        if plan.prefix_tokens[place]:
+            yield ("prefix", int(plan.prefix_group[place])), int(plan.prefix_tokens[place])
+        if plan.prompt[place] >= 0:
+            yield ("text", int(plan.prompt[place])), requests.input_tokens[row]
 
     def _call(self, index: int, row: int) -> Iterator[tuple[Hashable, int]]:
         """List (name, tokens) of a request that brings its whole prompt: blocks, or messages and

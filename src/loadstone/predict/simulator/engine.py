@@ -81,7 +81,8 @@ class DecodeTimes:
             line = self._lines[decodes] = self._line(decodes)
         base, slope = line
         a, b = base + slope * context_tokens, slope * growth
-        if self._window_s and (lacking := decodes * self._window_tokens - context_tokens) > 0:
+        lacking = decodes * self._window_tokens - context_tokens if self._window_s else 0.0
+        if lacking > 0:
             # Until they are full, each step reads more of the windows too.
             a -= self._window_s * lacking
             b += self._window_s * growth
@@ -102,8 +103,8 @@ class Clock:
         ticks, *seconds = np.array(self.stretches, np.float64).reshape(-1, 4).T
         steps = np.diff(np.append(ticks, last_tick)).astype(np.int64)
         j = np.arange(1, last_tick + 1) - np.repeat(ticks, steps)
-        start, step, more = (np.repeat(values, steps) for values in seconds)
-        return np.concatenate([[np.nan], start + step * j + more * (j * (j - 1) / 2)])
+        start, step, growth = (np.repeat(values, steps) for values in seconds)
+        return np.concatenate([[np.nan], start + step * j + growth * (j * (j - 1) / 2)])
 
 
 class RequestLog:
@@ -310,13 +311,13 @@ def until_load(
 ) -> tuple[float, float, int]:
     """Return the steps of a plan up to the one in which a load ends; where there are none, a pause
     until then."""
-    wake_s = min(each.tiers.wake_s for each in replicas if each.tiers is not None)
+    wake_s = min(replica.tiers.wake_s for replica in replicas if replica.tiers is not None)
     a, b, steps = plan
     if wake_s == NEVER:
         return plan
     if not steps:
-        for each in replicas:
-            each.pauses = True
+        for replica in replicas:
+            replica.pauses = True
         return wake_s - now_s, 0.0, 1
     return a, b, step_at(now_s, a, b, steps, wake_s)[0] if steps > 1 else steps
 
@@ -334,7 +335,7 @@ def choose_replica(
     count = len(loads)
     if how == "prefix" and sequence is not None and of is not None:
         return choose_by_prefix(
-            [each.scheduler.cached_blocks(sequence) for each in of], loads, turn
+            [replica.scheduler.cached_blocks(sequence) for replica in of], loads, turn
         )
     if how == "hashed" and sequence is not None:
         return crc32(b"%d" % sequence.session) % count
@@ -375,7 +376,7 @@ class LockstepGroup:
         if member is None:
             self._turn += 1
             how = members[0].scheduler.policy.route
-            loads = [each.load for each in members]
+            loads = [rank.load for rank in members]
             member = members[choose_replica(loads, self._turn, how, sequence, members)]
         may_enter = member.scheduler.open
         member.scheduler.add(sequence)
@@ -386,8 +387,8 @@ class LockstepGroup:
             self.cut(at_s)
 
     def cut(self, at_s: float) -> None:
-        for each in self.members:
-            each.cut(at_s)
+        for member in self.members:
+            member.cut(at_s)
         self.next_s = self.members[0].next_s
 
     def finish(self) -> list[Sequence]:
@@ -424,8 +425,8 @@ class LockstepGroup:
 
     def plan(self) -> tuple[float, float, int]:
         """Schedule the next step of all, as Replica.plan() does."""
-        most = self._longest_wait()
-        steps_of = [member.schedule(self.now_s, most > 0) for member in self.members]
+        longest = self._longest_wait()
+        steps_of = [member.schedule(self.now_s, longest > 0) for member in self.members]
         met = None
         if any(member.scheduler.chunks for member in self.members):
             # Each rank's attention waits for its own prompts; the experts take what all bring.
@@ -435,8 +436,8 @@ class LockstepGroup:
         ]
         # Those without work go along with empty steps.
         steps = min((steps for _, _, steps in plans if steps), default=0)
-        if steps and most:
-            steps = min(steps, most)
+        if steps and longest:
+            steps = min(steps, longest)
         a, b, _ = max((plan for plan in plans if plan[2]), default=(0.0, 0.0, 0))
         if self.members[0].tiers is not None:
             return until_load(self.members, self.now_s, (a, b, steps))

@@ -279,9 +279,9 @@ class QuickEngine:
         if self.partial >= 0 and not self._chunks:
             held.append(self.partial_done)
         written = self.written_tokens
-        for end, those in self._ends.items():
+        for end, ending in self._ends.items():
             left = end - self.tick - over
-            for index in those:
+            for index in ending:
                 held.append(self._input[index] + self._output[index] - 1 - left)
                 written += self._output[index] - left
         used_tokens = sum(-(-tokens // self._block) for tokens in held) * self._block

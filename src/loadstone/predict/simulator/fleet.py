@@ -59,13 +59,14 @@ class Fleet:
         pools."""
         if not isinstance(self.model, StepModel):
             return []
-        drawn = [replace(self, model=each) for each in self.model.draws(n, seed)]
-        if (pool := self.prefill) is None:
+        drawn = [replace(self, model=model) for model in self.model.draws(n, seed)]
+        pool = self.prefill
+        if pool is None:
             return drawn
         prefills = pool.fleet.draws(n, seed)
         return [
-            replace(each, prefill=pool._replace(fleet=other))
-            for each, other in zip(drawn, prefills, strict=True)
+            replace(decode, prefill=pool._replace(fleet=prefill))
+            for decode, prefill in zip(drawn, prefills, strict=True)
         ]
 
 
@@ -141,9 +142,10 @@ def ease_floors(fleet: Fleet, worker: Worker) -> Fleet:
 def fleet_with(deployment: Worker, policy: EnginePolicy, model: StepTimes) -> Fleet:
     """Make as many engines of this policy as the deployment has: one for each replica, of vLLM
     before 0.8 also for each batch in its pipeline (see policy_of())."""
-    if told := encoder((deployment.model.given or {}).get("config") or {}):
+    encoding = encoder((deployment.model.given or {}).get("config") or {})
+    if encoding:
         raise InputError(
-            f"{deployment.model.name}: is an encoder ({told}), which writes no text: nothing to"
+            f"{deployment.model.name}: is an encoder ({encoding}), which writes no text: nothing to"
             " simulate"
         )
     virtual = deployment.pp // policy.pipeline
@@ -155,7 +157,7 @@ def _join(
 ) -> Fleet:
     """Make the fleet of both pools, from one worker of each. What of a cache's room is kept, and
     when, is the handover's, not the decode scheduler's own."""
-    before, after = deployment.pools
+    prefilling, decoding = deployment.pools
     policy = msgspec.structs.replace(
         decode.policy,
         keep_free=0.0,
@@ -164,19 +166,21 @@ def _join(
         gather_steps=0,
         prefix_cache=prefill.policy.prefix_cache,
     )
-    link = link_of(before.worker, after.worker, rules)
+    link = link_of(prefilling.worker, decoding.worker, rules)
     pool = PrefillPool(
-        replace(prefill, replicas=prefill.replicas * before.workers, workers=before.workers),
+        replace(
+            prefill, replicas=prefill.replicas * prefilling.workers, workers=prefilling.workers
+        ),
         rules,
         link,
         route or "least-busy",
-        rules_of(before.worker).context_limit,
+        rules_of(prefilling.worker).context_limit,
     )
     return replace(
         decode,
         policy=policy,
-        replicas=decode.replicas * after.workers,
-        workers=after.workers,
+        replicas=decode.replicas * decoding.workers,
+        workers=decoding.workers,
         prefill=pool,
     )
 
@@ -191,16 +195,19 @@ def fleet_for(
 ) -> Fleet:
     """Return a deployment's fleet with caches as large as they are for requests of these
     lengths."""
-    if (pool := fleet.prefill) is None:
+    pool = fleet.prefill
+    if pool is None:
         worker = deployment.worker
         policy = routed(policy_of(worker, acceptance=acceptance, lengths=lengths), route)
         return fleet_with(worker, policy, fleet.model)
     models = (pool.fleet.model, fleet.model)
     made = [
         fleet_with(
-            each.worker, policy_of(each.worker, acceptance=acceptance, lengths=lengths), model
+            deployed.worker,
+            policy_of(deployed.worker, acceptance=acceptance, lengths=lengths),
+            model,
         )
-        for each, model in zip(deployment.pools, models, strict=True)
+        for deployed, model in zip(deployment.pools, models, strict=True)
     ]
     return _join(deployment, pool.rules, *made, route=route)
 

@@ -47,9 +47,9 @@ def hasten(plan: Plan, factor: float) -> Plan:
     that is so many times slower."""
     cells = tuple(
         msgspec.structs.replace(
-            each, value=each.value * factor, time_scale=each.time_scale / factor
+            load, value=load.value * factor, time_scale=load.time_scale / factor
         )
-        for each in plan.cells
+        for load in plan.cells
     )
     return replace(
         plan, cells=cells, intended_s=plan.intended_s / factor, think_s=plan.think_s / factor
@@ -80,15 +80,19 @@ def _multiply(plan: Plan, crowds: int) -> Plan:
     rows = np.tile(np.arange(count), crowds)
     times_s = plan.intended_s[rows] + later_s
     order = np.argsort(times_s, kind="stable")
-    many = take_requests(plan, rows[order], rate=plan.cells[0].value * crowds)
-    many = replace(many, intended_s=times_s[order])
+    crowded = take_requests(plan, rows[order], rate=plan.cells[0].value * crowds)
+    crowded = replace(crowded, intended_s=times_s[order])
     crowd = np.repeat(np.arange(crowds), count)[order].astype(np.int32)
-    if many.blocks is not None:
-        blocks = many.blocks
+    if crowded.blocks is not None:
+        blocks = crowded.blocks
         apart = np.repeat(crowd, np.diff(blocks.offsets)) * (int(blocks.ids.max(initial=0)) + 1)
-        many = replace(many, blocks=replace(blocks, ids=(blocks.ids + apart).astype(np.int32)))
-    groups = many.prefix_group + crowd * (int(plan.prefix_group.max(initial=0)) + 1)
-    return replace(many, prefix_group=np.where(many.prefix_group < 0, -1, groups).astype(np.int32))
+        crowded = replace(
+            crowded, blocks=replace(blocks, ids=(blocks.ids + apart).astype(np.int32))
+        )
+    groups = crowded.prefix_group + crowd * (int(plan.prefix_group.max(initial=0)) + 1)
+    return replace(
+        crowded, prefix_group=np.where(crowded.prefix_group < 0, -1, groups).astype(np.int32)
+    )
 
 
 def find_busiest(plan: Plan, work: NDArray[np.float64], count: int, windows: int) -> list[Rows]:
@@ -101,15 +105,15 @@ def find_busiest(plan: Plan, work: NDArray[np.float64], count: int, windows: int
     span_s = float(times_s[-1] - times_s[0]) * count / len(plan)
     ends = np.searchsorted(times_s, times_s + span_s, side="right")
     total = np.concatenate([[0.0], np.cumsum(work)])
-    asked = total[ends] - total[:-1]
-    asked[times_s > times_s[-1] - span_s] *= (
+    wanted = total[ends] - total[:-1]
+    wanted[times_s > times_s[-1] - span_s] *= (
         0.999  # a window that the trace's end cuts off is none to prefer
     )
     found: list[Rows] = []
     for _ in range(windows):
-        first = int(np.argmax(asked))
-        if asked[first] <= 0:
+        first = int(np.argmax(wanted))
+        if wanted[first] <= 0:
             break
         found.append(np.arange(first, ends[first]))
-        asked[(times_s < times_s[first] + span_s) & (times_s > times_s[first] - span_s)] = 0.0
+        wanted[(times_s < times_s[first] + span_s) & (times_s > times_s[first] - span_s)] = 0.0
     return found

@@ -58,7 +58,7 @@ class Pipeline:
         """Return Replica.load of each rank: its batches have one queue."""
         ranks = zip(*map(_members, self._slots), strict=True)
         return [
-            rank[0].load + sum(len(each.scheduler.running) for each in rank[1:]) for rank in ranks
+            rank[0].load + sum(len(batch.scheduler.running) for batch in rank[1:]) for rank in ranks
         ]
 
     def add(self, sequence: Sequence, at_s: float) -> None:
@@ -97,8 +97,8 @@ class Pipeline:
             if not steps:
                 continue
             slot.now_s = self.now_s
-            others = any(_has_work(each) for each in self._slots if each is not slot)
-            if steps > 1 and not others:
+            shared = any(_has_work(member) for member in self._slots if member is not slot)
+            if steps > 1 and not shared:
                 self._alone = True
                 slot.begin(a, b, steps)
             else:
@@ -161,7 +161,7 @@ def engines_of(
 ) -> tuple[list[Replica], list[Unit]]:
     """Make the replicas of a fleet, the batches of one engine after another; and the units that a
     driver sees."""
-    policy, each = fleet.policy, fleet.policy.pipeline
+    policy, batches = fleet.policy, fleet.policy.pipeline
     schedulers = [
         scheduler
         for _ in range(fleet.replicas)
@@ -172,16 +172,16 @@ def engines_of(
         for number, scheduler in enumerate(schedulers)
     ]
     size = len(replicas) // fleet.workers
-    if fleet.in_step and size > each:
+    if fleet.in_step and size > batches:
         workers = [replicas[first : first + size] for first in range(0, len(replicas), size)]
-        if each == 1:
+        if batches == 1:
             return replicas, [LockstepGroup(worker) for worker in workers]
         return replicas, [
-            Pipeline([LockstepGroup(worker[batch::each]) for batch in range(each)])
+            Pipeline([LockstepGroup(worker[batch::batches]) for batch in range(batches)])
             for worker in workers
         ]
-    if each == 1:
+    if batches == 1:
         return replicas, [*replicas]
     return replicas, [
-        Pipeline(replicas[first : first + each]) for first in range(0, len(replicas), each)
+        Pipeline(replicas[first : first + batches]) for first in range(0, len(replicas), batches)
     ]

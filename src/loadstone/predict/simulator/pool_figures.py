@@ -22,8 +22,8 @@ def describe_pools(run: CellRun, times: PoolTimes) -> PooledCell:
     length_s = max(1e-9, run.over_s - run.start_s)
     rows = answered_rows(run)
     e2e_s = float(np.mean(rows["end"] - rows["sent"])) if len(rows) else math.inf
-    each = max(1, times.transfers)
-    room_s, waited_s = times.room_s / each, times.waited_s / each
+    transfers = max(1, times.transfers)
+    room_s, waited_s = times.room_s / transfers, times.waited_s / transfers
     busy = times.busy_s / (times.workers * length_s)
     if (
         busy > _FULL_BUSY
@@ -39,7 +39,7 @@ def describe_pools(run: CellRun, times: PoolTimes) -> PooledCell:
         prefill_busy=busy,
         transfers=times.transfers,
         room_s=room_s,
-        prefill_s=times.prefill_s / each,
-        link_s=times.link_s / each,
+        prefill_s=times.prefill_s / transfers,
+        link_s=times.link_s / transfers,
         limit=limit,
     )

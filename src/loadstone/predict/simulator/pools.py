@@ -80,7 +80,8 @@ class DecodeReplica(Replica):
         return self.there + len(self.queue)
 
     def begin(self, a: float, b: float, steps: int) -> None:
-        if joined := self.scheduler.joined:
+        joined = self.scheduler.joined
+        if joined:
             self.scheduler.joined = []
             self._join(joined, a)
         Replica.begin(self, a, b, steps)
@@ -211,7 +212,7 @@ class Pools:
         self._coming: list[tuple[float, int, _Request]] = []
         self._serial = count()
         self._turn = 0
-        self._room = Random(seed).random
+        self._random = Random(seed)
         self._chunk = pool.fleet.policy.max_batched_tokens if pool.rules.by_chunk else 1 << 62
         self._finished: _Engine | None = None
         self._freed: dict[DecodeReplica, _DecodeRank] = {}
@@ -230,11 +231,11 @@ class Pools:
     def check(self, prompt_tokens: int, answer_tokens: int) -> None:
         """Raise InputError for a request that would never have room."""
         spare = self._rules.spare_tokens
-        most, held = self._kv_tokens, prompt_tokens + (answer_tokens if spare is None else spare)
-        if held > most or prompt_tokens + answer_tokens > most:
+        limit, held = self._kv_tokens, prompt_tokens + (answer_tokens if spare is None else spare)
+        if held > limit or prompt_tokens + answer_tokens > limit:
             kept = f", with {spare} kept free" if spare else ""
             raise InputError(
-                f"a decode worker's KV cache of {most} tokens has no room for one request of"
+                f"a decode worker's KV cache of {limit} tokens has no room for one request of"
                 f" {prompt_tokens} + {answer_tokens} tokens{kept}; ask for less, or give the decode"
                 " pool more memory"
             )
@@ -243,11 +244,11 @@ class Pools:
                 f"a prefill worker's context of {self._prompt_limit} tokens has no room for"
                 f" {prompt_tokens} and the first of the answer; ask for less"
             )
-        if prompt_tokens > self._prefill[0].ranks[0].kv_tokens:
-            most = self._prefill[0].ranks[0].kv_tokens
+        limit = self._prefill[0].ranks[0].kv_tokens
+        if prompt_tokens > limit:
             raise InputError(
-                f"a prefill worker's KV cache of {most} tokens has no room for {prompt_tokens}; ask"
-                " for less"
+                f"a prefill worker's KV cache of {limit} tokens has no room for {prompt_tokens};"
+                " ask for less"
             )
 
     def drop(self, sequence: Sequence) -> None:
@@ -333,7 +334,7 @@ class Pools:
         the cache of each."""
         if len(those) == 1:
             return those[0]
-        loads = [each.load for each in those]
+        loads = [choice.load for choice in those]
         if how == "prefix" and found is not None:
             return those[choose_by_prefix(found, loads, turn)]
         return those[choose_replica(loads, turn, how, request.sequence)]
@@ -374,15 +375,15 @@ class Pools:
         found: list[int] | None = None
         if self._route == "prefix":
             found = [
-                max(rank.cached_blocks(request.sequence) for rank in each.ranks)
-                for each in self._prefill
+                max(rank.cached_blocks(request.sequence) for rank in worker.ranks)
+                for worker in self._prefill
             ]
         worker = request.prefiller = self._choose(
             self._prefill, self._route, self._turn, request, found
         )
         ranks = worker.ranks
         if self._rules.by_room and len(ranks) > 1:
-            rank = ranks[int(self._room() * len(ranks))]
+            rank = ranks[int(self._random.random() * len(ranks))]
         else:
             rank = self._choose(ranks, self._route, self._turn, request)
         request.prefill = rank
@@ -485,11 +486,11 @@ def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_Prefil
         grouped: list[_Worker[_PrefillRank]] = []
         for unit in units:
             members = unit.members if isinstance(unit, LockstepGroup) else None
-            each = tokens * (fleet.replicas // fleet.workers)
-            alone = [_PrefillRank(unit, None, each)]
-            grouped.append(
-                _Worker([_PrefillRank(unit, one, tokens) for one in members] if members else alone)
-            )
+            shared_tokens = tokens * (fleet.replicas // fleet.workers)
+            ranks = [_PrefillRank(unit, None, shared_tokens)]
+            if members:
+                ranks = [_PrefillRank(unit, member, tokens) for member in members]
+            grouped.append(_Worker(ranks))
         return grouped
     size = len(units) // fleet.workers
     ranks = [_PrefillRank(unit, None, tokens) for unit in units]

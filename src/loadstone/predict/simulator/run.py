@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-_MOST_KEPT = 20_000
+_MAX_KEPT = 20_000
 _MOST_REQUESTS = 5_000_000
 """Of a cell that runs by time."""
 _TELLING_REQUESTS = 5_000
@@ -61,7 +61,7 @@ class LookBuffer:
 
     def look(self, at_s: float, states: Sequence[State]) -> float:
         self._kept.append((at_s, states))
-        if len(self._kept) > _MOST_KEPT:
+        if len(self._kept) > _MAX_KEPT:
             del self._kept[1::2]
             self._every_s *= 2
         return at_s + self._every_s
@@ -130,10 +130,10 @@ class CellRun:
             len(self.end_s) / share if share > 0 and len(self.end_s) > _TELLING_REQUESTS else 0.0
         )
         if max(will_be / 2, len(self.end_s) + count) > _MOST_REQUESTS:
-            more = f"about {will_be:.1e}" if will_be else f"more than {_MOST_REQUESTS:,}"
+            estimate = f"about {will_be:.1e}" if will_be else f"more than {_MOST_REQUESTS:,}"
             raise InputError(
-                f"--duration: {more} requests in one cell, and {_MOST_REQUESTS:,} can be simulated;"
-                " shorten it"
+                f"--duration: {estimate} requests in one cell, and {_MOST_REQUESTS:,} can be"
+                " simulated; shorten it"
             )
         self.journal.grow(count)
         self.end_s += [math.nan] * count
@@ -156,15 +156,18 @@ class CellRun:
         states = states_of(self.replicas, at_s)
         if self.prefill_replicas:  # whose first tokens count where they are shown
             states += [
-                each._replace(written_tokens=0) for each in states_of(self.prefill_replicas, at_s)
+                state._replace(written_tokens=0) for state in states_of(self.prefill_replicas, at_s)
             ]
         return states
 
 
 def states_of(replicas: Sequence[Replica], at_s: float | None = None) -> list[State]:
     """Return a state for each engine, whose batches under way follow one another in `replicas`."""
-    each = replicas[0].scheduler.policy.pipeline
-    return [_state(replicas[at : at + each], at_s) for at in range(0, len(replicas), each)]
+    batches = replicas[0].scheduler.policy.pipeline
+    return [
+        _state(replicas[first : first + batches], at_s)
+        for first in range(0, len(replicas), batches)
+    ]
 
 
 def _state(replicas: Sequence[Replica], at_s: float | None) -> State:
@@ -197,10 +200,11 @@ def _written(scheduler: Scheduler, over: int) -> int:
 
 def _written_before(scheduler: Scheduler) -> int:
     """Count what those wrote that were preempted and wait, in front of all others, to go on."""
-    return sum(each.emitted for each in takewhile(lambda each: each.preempted, scheduler.waiting))
+    preempted = takewhile(lambda sequence: sequence.preempted, scheduler.waiting)
+    return sum(sequence.emitted for sequence in preempted)
 
 
-_MOST_SAMPLES = 20_000
+_MAX_SAMPLES = 20_000
 """Samples of a run; beyond it every other one is dropped, and the next are taken half as often."""
 _GAUGES = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
 _COUNTERS = (
@@ -218,7 +222,14 @@ class Counters:
     """Samples of all replicas over a run. `look` is what run_cell calls; counters go on from cell
     to cell."""
 
-    def __init__(self, model: str, replicas: int, kv_tokens: int | Sequence[int]) -> None:
+    def __init__(
+        self,
+        model: str,
+        replicas: int,
+        kv_tokens: int | Sequence[int],
+        max_samples: int = _MAX_SAMPLES,
+    ) -> None:
+        self._max_samples = max_samples
         self._kv_tokens = [kv_tokens] * replicas if isinstance(kv_tokens, int) else kv_tokens
         self._labels = [
             json.dumps({"engine": str(number), "model_name": model}, separators=(",", ":"))
@@ -246,7 +257,7 @@ class Counters:
                 state.cache_hits,
             )
             total = tuple(
-                before + more for before, more in zip(self._before[number], counts, strict=True)
+                past + count for past, count in zip(self._before[number], counts, strict=True)
             )
             self._last[number] = total
             # Blocks of shared prompts may be larger than the engine's, and their last one not
@@ -258,7 +269,7 @@ class Counters:
 
     def _keep(self, at_s: float, rows: list[tuple[float, ...]]) -> None:
         self._samples.append((at_s, rows))
-        if len(self._samples) * len(rows) > _MOST_SAMPLES:
+        if len(self._samples) * len(rows) > self._max_samples:
             del self._samples[1::2]
             self._every_s *= 2
 

@@ -18,20 +18,23 @@ from loadstone.predict.simulator.run import CellRun
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_EVENTS = 2_000_000
+_MAX_EVENTS = 2_000_000
 """Of one table: a row group, some 32 MB while it is built."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def tables(plan: Plan, cell: int, run: CellRun, policy: EnginePolicy) -> Iterator[pa.Table]:
-    """The cell's records, as tables of store.records_schema(), in the order of their index.
+def tables(
+    plan: Plan, cell: int, run: CellRun, policy: EnginePolicy, max_events: int = _MAX_EVENTS
+) -> Iterator[pa.Table]:
+    """Yield the cell's records, as tables of records_schema(), in the order of their index. A table
+    of several requests has at most so many events.
 
     Every token is an event of its own, and with speculation every step. There are no socket reads:
     `read` is null.
     """
-    return _Records(plan, cell, run, policy).tables()
+    return _Records(plan, cell, run, policy).tables(max_events)
 
 
 class _Records:
@@ -62,15 +65,15 @@ class _Records:
         self._events = np.where(np.isnan(self._first), 0, self._output)
         self._odd = self._odd_ones()
         self._odd_at = np.array(sorted(self._odd), np.int64)
-        for at, (times, _) in self._odd.items():
-            self._events[at] = len(times)
+        for place, (times, _) in self._odd.items():
+            self._events[place] = len(times)
 
-    def tables(self) -> Iterator[pa.Table]:
+    def tables(self, max_events: int) -> Iterator[pa.Table]:
         ends = np.cumsum(self._events)
         start = 0
         while start < len(self._index):
-            before = int(ends[start - 1]) if start else 0
-            stop = max(start + 1, int(np.searchsorted(ends, before + _EVENTS, side="right")))
+            past = int(ends[start - 1]) if start else 0
+            stop = max(start + 1, int(np.searchsorted(ends, past + max_events, side="right")))
             yield self._table(start, stop)
             start = stop
 
@@ -88,8 +91,8 @@ class _Records:
         if self._policy.speculative is not None:
             odd |= ~np.isnan(self._first)
         return {
-            int(at): self._pieces(int(at), again.get(int(self._index[at]), []))
-            for at in np.flatnonzero(odd)
+            int(place): self._pieces(int(place), again.get(int(self._index[place]), []))
+            for place in np.flatnonzero(odd)
         }
 
     def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints]:
@@ -135,28 +138,28 @@ class _Records:
 
         from loadstone.core.run_folder import records_schema
 
-        run, here = self._run, slice(start, stop)
-        events = self._events[here]
+        run, part = self._run, slice(start, stop)
+        events = self._events[part]
         offsets = np.concatenate([[0], np.cumsum(events)])
         total = int(offsets[-1])
-        steps = np.arange(total) + np.repeat(self._tick[here] - offsets[:-1], events)
+        steps = np.arange(total) + np.repeat(self._tick[part] - offsets[:-1], events)
         arrival = self._clock.take(
             steps, mode="clip"
         )  # beyond the end are only odd ones, which follow below
         some = events > 0
-        arrival[offsets[:-1][some]] = self._first[here][some]
+        arrival[offsets[:-1][some]] = self._first[part][some]
         tokens = np.arange(1, total + 1, dtype=np.int32) - np.repeat(
             offsets[:-1].astype(np.int32), events
         )
         low, high = np.searchsorted(self._odd_at, (start, stop)).tolist()
-        for at in self._odd_at[low:high].tolist():
-            span = slice(offsets[at - start], offsets[at - start + 1])
-            arrival[span], tokens[span] = self._odd[at]
+        for place in self._odd_at[low:high].tolist():
+            span = slice(offsets[place - start], offsets[place - start + 1])
+            arrival[span], tokens[span] = self._odd[place]
         arrival += run.stream_s
         written = np.zeros(stop - start, np.int64)
         written[some] = tokens[offsets[1:][some] - 1]
-        done = ~np.isnan(self._end[here])
-        columns = self._columns(here, done, written)
+        done = ~np.isnan(self._end[part])
+        columns = self._columns(part, done, written)
         lists = pa.array(offsets, pa.int32())
         columns["arrival_s"] = pa.ListArray.from_arrays(lists, pa.array(arrival))
         columns["tokens"] = pa.ListArray.from_arrays(lists, pa.array(tokens))
@@ -208,7 +211,7 @@ class _Records:
             columns["cached_tokens"] = pa.array(self._cached[here], mask=~done)  # told with the end
         if plan.has_sessions:
             turn = plan.turn[plan.rows(self._cell).start + row].astype(np.int64)
-            none = pa.array(turn < 0)
-            columns["turn"] = pc.if_else(none, None, pa.array(turn, pa.int32()))
-            columns["session_id"] = pc.if_else(none, None, named(index - turn))
+            alone = pa.array(turn < 0)
+            columns["turn"] = pc.if_else(alone, None, pa.array(turn, pa.int32()))
+            columns["session_id"] = pc.if_else(alone, None, named(index - turn))
         return columns

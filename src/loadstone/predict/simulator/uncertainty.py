@@ -153,20 +153,20 @@ def intervals(
     """Simulate the beginning of a cell at each draw; returns the intervals as CellUncertainty has
     them."""
     part = beginning(plan, cell)
-    runs = [run_cell(part, 0, each, grace_s=0.0) for each in (fleet, *drawn)]
+    runs = [run_cell(part, 0, drawn_fleet, grace_s=0.0) for drawn_fleet in (fleet, *drawn)]
     best, *figures = (median_figures(run) for run in runs)
     ratios: dict[str, Floats] = {}
     for name, value in best.items():
-        moved = [other[name] for other in figures if other.get(name, 0) > 0 and value > 0]
-        ratios[name] = np.log([each / value for each in moved] or [1.0])
+        moved = [figure[name] for figure in figures if figure.get(name, 0) > 0 and value > 0]
+        ratios[name] = np.log([draw / value for draw in moved] or [1.0])
     leaving, *drawn_leaving = (_share_leaving(run, part.cells[0]) for run in runs)
     keeps_up = leaving == 1
     if keeps_up:
         # No more leaves than comes; where a draw's queue is too long to tell, what came out in all
         # that time tells.
         shares = [
-            min(1.0, other[_RATE] / best[_RATE]) if share is None else share
-            for other, share in zip(figures, drawn_leaving, strict=True)
+            min(1.0, figure[_RATE] / best[_RATE]) if share is None else share
+            for figure, share in zip(figures, drawn_leaving, strict=True)
         ]
         ratios[_RATE] = np.log(shares or [1.0])
     found: dict[str, Interval] = {}

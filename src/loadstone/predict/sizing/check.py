@@ -86,7 +86,7 @@ def _with_others(deployment: Worker, refusal: str | None) -> str | None:
     are any."""
     if refusal is None:
         return None
-    others = [
+    engines = [
         engine
         for engine, rules in ENGINES.items()
         if engine != deployment.engine
@@ -97,8 +97,8 @@ def _with_others(deployment: Worker, refusal: str | None) -> str | None:
         is None
     ]
     return (
-        f"{refusal}; {' or '.join(f'engine={engine}' for engine in others)} would run it"
-        if others
+        f"{refusal}; {' or '.join(f'engine={engine}' for engine in engines)} would run it"
+        if engines
         else refusal
     )
 
@@ -108,7 +108,8 @@ def _draft(deployment: Worker) -> Iterator[str]:
     if deployment.draft is None:
         return
     draft, tp = deployment.draft.model, deployment.tp
-    if uncut := _uncut_parts(draft, tp):
+    uncut = _uncut_parts(draft, tp)
+    if uncut:
         ways = ", ".join(map(str, _tp_ways(draft)))
         yield (
             f"tp{tp} does not divide the {', the '.join(uncut)} of the draft {draft.name}; tp"
@@ -123,12 +124,13 @@ def _shape(deployment: Worker) -> Iterator[str]:
             f"pp{shape.pp} is more stages than the {model.layer_count} layers; pp up to"
             f" {model.layer_count} works"
         )
-    if uncut := _uncut_parts(model, shape.tp):
+    uncut = _uncut_parts(model, shape.tp)
+    if uncut:
         ways = _tp_ways(model)
-        most = max((n for n in ways if deployment.gpus % n == 0), default=1)
-        rest = deployment.gpus // most
+        widest = max((n for n in ways if deployment.gpus % n == 0), default=1)
+        rest = deployment.gpus // widest
         would = (
-            f"would: of {deployment.gpus} GPUs tp{most} with dp{rest} or pp{rest}"
+            f"would: of {deployment.gpus} GPUs tp{widest} with dp{rest} or pp{rest}"
             if rest > 1
             else "would"
         )
@@ -180,11 +182,11 @@ def _mlp(run: Layers, expert_tp: int, expert_ep: int) -> Iterator[str]:
             f" an expert's width; {ways} ways would, the rest by ep"
         )
     elif _blocked(run) and mlp.intermediate // expert_tp % 128:
-        most = math.gcd(mlp.intermediate // 128, expert_tp)
-        ep = expert_ep * expert_tp // most
+        widest = math.gcd(mlp.intermediate // 128, expert_tp)
+        ep = expert_ep * expert_tp // widest
         yield (
             f"tp{expert_tp} cuts an expert's {mlp.intermediate} to {mlp.intermediate // expert_tp},"
-            f" which the checkpoint's blocks of 128 do not divide; experts cut {most} ways work,"
+            f" which the checkpoint's blocks of 128 do not divide; experts cut {widest} ways work,"
             f" the rest by ep (ep{ep})"
         )
 

@@ -98,10 +98,12 @@ def _read_deployment(model: str, options: SizeOptions) -> Iterator[Deployment]:
 
 
 def _check_gpus(model: str, options: SizeOptions) -> None:
-    if (counted := _COUNTED.fullmatch(model)) is not None and counted[2][0].isalpha():
+    counted = _COUNTED.fullmatch(model)
+    if counted is not None and counted[2][0].isalpha():
         raise InputError(f"MODEL: {model!r} is GPUs and no model; write e.g. llama-3.1-70b@{model}")
     for gpu in options.gpu:
-        if (counted := _COUNTED.fullmatch(gpu)) is not None:
+        counted = _COUNTED.fullmatch(gpu)
+        if counted is not None:
             remedy = f"write --gpu {counted[2]} --gpus {counted[1]}, or {model}@{gpu}"
             raise InputError(f"--gpu: {gpu!r} is a number of GPUs, not the name of one; {remedy}")
     if not options.gpu:
@@ -159,12 +161,12 @@ def _engine(options: SizeOptions, engine: str | None) -> list[str]:
         *options.arguments,
     ]
     # Of several engines, each takes what it alone has, under its name here or under its own.
-    own = {engine_of(engine)} if engine else set()
-    others = {engine_of(other) for other in options.engine} - own
+    named = {engine_of(engine)} if engine else set()
+    rivals = {engine_of(name) for name in options.engine} - named
     for argument in arguments:
         key, _ = key_value(argument)
         owners = {OWNERS[key]} if key in OWNERS else set(owners_of(key))
-        if owners & own or not owners & others:
+        if owners & named or not owners & rivals:
             parts.append(argument)
     return parts
 

@@ -126,10 +126,10 @@ def memory_of(deployment: Worker, context_tokens: int | None = None) -> Memory:
     blocks = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
     growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
     binding = min(growing or range(len(stages)), key=lambda i: (blocks[i], rooms[i]))
-    most = rules.most_kv_tokens
-    if most is not None:
+    limit = rules.most_kv_tokens
+    if limit is not None:
         return Memory(
-            rules, limits, stages, binding, min(blocks[binding], most // limits.block_tokens)
+            rules, limits, stages, binding, min(blocks[binding], limit // limits.block_tokens)
         )
     return Memory(rules, limits, stages, binding, blocks[binding])
 
@@ -198,8 +198,8 @@ def engine_limits(deployment: Worker, context_tokens: int | None = None) -> Engi
         )
     blocks = memory.blocks if tokens == memory.blocks * block else tokens // block
     # However short they are, each takes its states.
-    most = max(1, int(min(memory.max_seqs, memory.whole_requests(1))))
-    return EngineLimits(block, memory.limits.max_batched_tokens, most, tokens, blocks)
+    seqs = max(1, int(min(memory.max_seqs, memory.whole_requests(1))))
+    return EngineLimits(block, memory.limits.max_batched_tokens, seqs, tokens, blocks)
 
 
 DISK_BYTES_PER_S = 7e9
@@ -219,12 +219,12 @@ def lower_tiers(deployment: Worker) -> dict[str, float]:
         return {}
     memory, limits = memory_of(deployment), engine_limits(deployment)
     token_bytes = memory.blocks * memory.cache.block_bytes / limits.kv_tokens  # of a rank
-    each = deployment.gpus * token_bytes
+    replica_bytes = deployment.gpus * token_bytes
     per_node = deployment.gpus / deployment.nodes
     return {
-        "host_tokens": int(host / each),
+        "host_tokens": int(host / replica_bytes),
         "host_token_s": token_bytes / deployment.gpu.from_host_per_s,
-        "disk_tokens": int((disk or 0) / each),
+        "disk_tokens": int((disk or 0) / replica_bytes),
         "disk_token_s": token_bytes * per_node / DISK_BYTES_PER_S,
     }
 
@@ -254,7 +254,8 @@ def no_room(
     )
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
-    if (shared := _sharing_experts(deployment, context_tokens, requests)) is not None:
+    shared = _sharing_experts(deployment, context_tokens, requests)
+    if shared is not None:
         return f"{text}; replicas that share one set of experts would ({_cut(shared)})"
     freed = _keeping_less_free(memory.rules)
     if freed is not None:
@@ -301,8 +302,8 @@ def _keeping_less_free(rules: EngineRules) -> str | None:
     name, worker = rules.static_argument, rules.worker
     if not name or worker.argument(name) is not None:
         return None
-    told = msgspec.structs.replace(worker, arguments=(*worker.arguments, (name, _USUAL_FRACTION)))
-    return f"{name}={_USUAL_FRACTION}" if memory_of(told).has_room else None
+    static = msgspec.structs.replace(worker, arguments=(*worker.arguments, (name, _USUAL_FRACTION)))
+    return f"{name}={_USUAL_FRACTION}" if memory_of(static).has_room else None
 
 
 def _sharing_experts(deployment: Worker, context_tokens: int, requests: int) -> Worker | None:
@@ -326,7 +327,7 @@ def _enough(deployment: Worker, context_tokens: int, requests: int, times: float
         gpus = ranks_then * deployment.dp
         nodes = -(-gpus // deployment.gpu.per_node)
         widest = min(ranks_then, 1 << (deployment.gpu.per_node.bit_length() - 1))
-        for tp in (widest >> less for less in range(widest.bit_length())):
+        for tp in (widest >> halvings for halvings in range(widest.bit_length())):
             if ranks_then % tp:
                 continue
             larger = msgspec.structs.replace(

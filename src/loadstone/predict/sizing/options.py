@@ -27,8 +27,8 @@ _EXAMPLES = {
 
 def _several(value: object) -> Iterable[object]:
     """Take apart what stands for several: a list, a range, a column of pandas; all else is one."""
-    one = isinstance(value, str | os.PathLike | Mapping) or getattr(value, "shape", None) == ()
-    return value if isinstance(value, Iterable) and not one else (value,)
+    single = isinstance(value, str | os.PathLike | Mapping) or getattr(value, "shape", None) == ()
+    return value if isinstance(value, Iterable) and not single else (value,)
 
 
 def text(value: object, name: str) -> str:
@@ -40,12 +40,12 @@ def text(value: object, name: str) -> str:
 
 
 def texts(value: object, name: str) -> tuple[str, ...]:
-    return tuple(text(each, name) for each in _several(value))
+    return tuple(text(part, name) for part in _several(value))
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
     """Texts, also several in one with commas."""
-    parts = (part.strip() for each in texts(value, name) for part in each.split(","))
+    parts = (part.strip() for text in texts(value, name) for part in text.split(","))
     return tuple(part for part in parts if part)
 
 
@@ -54,16 +54,16 @@ def _numbers(
 ) -> list[int]:
     """From numbers, numpy's too, or as `parse` reads a text. Raises InputError, for True too."""
     numbers: list[int] = []
-    for each in _several(value):
-        if isinstance(each, str):
-            numbers += parse(each, name)
+    for entry in _several(value):
+        if isinstance(entry, str):
+            numbers += parse(entry, name)
             continue
         try:
-            number = 0 if isinstance(each, bool) else operator.index(each)  # type: ignore[arg-type]
+            number = 0 if isinstance(entry, bool) else operator.index(entry)  # type: ignore[arg-type]
         except TypeError:
             number = 0
         if not 1 <= number < below:
-            raise InputError(f"{name}: {each!r} is not a {what}")
+            raise InputError(f"{name}: {entry!r} is not a {what}")
         numbers.append(number)
     return numbers
 
@@ -84,7 +84,7 @@ def counts(value: object, name: str) -> tuple[int, ...]:
 def tokens(value: object, name: str) -> tuple[int, ...]:
     """Tokens, as numbers or as `8k,131072`; k is 1024, as in "128k" of 131,072. Raises
     InputError."""
-    what = "number of tokens; write e.g. 4096, 8k or 1m"
+    kind = "number of tokens; write e.g. 4096, 8k or 1m"
 
     def parse(text: str, name: str) -> list[int]:
         numbers = []
@@ -94,11 +94,11 @@ def tokens(value: object, name: str) -> tuple[int, ...]:
                 int(match[1]) * TOKEN_UNITS[match[2].lower()] if match and len(match[1]) < 10 else 0
             )
             if number < 1:
-                raise InputError(f"{name}: {part!r} is not a {what}")
+                raise InputError(f"{name}: {part!r} is not a {kind}")
             numbers.append(number)
         return numbers
 
-    return tuple(_numbers(value, name, 10**9, what, parse))
+    return tuple(_numbers(value, name, 10**9, kind, parse))
 
 
 @list_in_docstring

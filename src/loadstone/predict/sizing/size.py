@@ -114,12 +114,12 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
     context = context_tokens or rules.context_limit or NO_LIMIT_TOKENS
     wrong = contradictions(deployment, context_tokens)
     memory = memory_of(deployment, context)
-    each = -(-batch // dp)  # requests of the fullest replica
-    longest = 0 if contradictions(deployment) else max_context(deployment, each)
+    requests = -(-batch // dp)  # requests of the fullest replica
+    longest = 0 if contradictions(deployment) else max_context(deployment, requests)
     reserved = None if wrong else reserved_tokens(deployment)
     taken = max(context, reserved or 0)  # by each request, whatever it writes
-    fits = not wrong and memory.holds(taken, each)
-    if reserved is not None and not memory.holds(reserved, each):
+    fits = not wrong and memory.holds(taken, requests)
+    if reserved is not None and not memory.holds(reserved, requests):
         longest = 0
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
     seqs = memory.max_seqs if memory.has_room else 0
@@ -130,7 +130,7 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
         * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
     )
     budgets = [budget for _, budget, _ in memory.stages]
-    room = ways * sum(one.kv_bytes + one.state_bytes for one in budgets)
+    room = ways * sum(budget.kv_bytes + budget.state_bytes for budget in budgets)
     capacity = memory.cache.held_tokens(memory.blocks, context) if memory.cache.block_bytes else 0
     return Row(
         model=model.name,
@@ -146,9 +146,12 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
         kv_bytes=_as_integer(kv_bytes),
         activation_bytes=_as_integer(
             ways
-            * sum(one.activation_bytes + one.runtime_bytes + one.graphs_bytes for one in budgets)
+            * sum(
+                budget.activation_bytes + budget.runtime_bytes + budget.graphs_bytes
+                for budget in budgets
+            )
         ),
-        reserve_bytes=_as_integer(ways * sum(one.outside_bytes for one in budgets)),
+        reserve_bytes=_as_integer(ways * sum(budget.outside_bytes for budget in budgets)),
         free_bytes=_as_integer(room - kv_bytes),
         usable_bytes=_as_integer(deployment.gpu.usable_bytes * deployment.gpus),
         fits=fits,
@@ -178,8 +181,8 @@ def pool_sizes(
     problem, rows = handover_problem(deployment), []
     for pool in deployment.pools:
         worker, rules = pool.worker, rules_of(pool.worker).handover
-        each = 1 if pool.role == "prefill" else -(-batch // pool.workers)
-        row = size(worker, context_tokens, each)
+        requests = 1 if pool.role == "prefill" else -(-batch // pool.workers)
+        row = size(worker, context_tokens, requests)
         if rules is None or not row.kv_capacity_tokens:
             rows.append(_of_pool(row, pool, 0.0, row.max_concurrent_requests, problem))
             continue
@@ -221,10 +224,10 @@ def _of_pool(
 def _warm_with_host(rules: EngineRules, context: int, capacity: int) -> int | None:
     """Count the sessions that stay warm in the KV caches or the host: what is copied when it is
     computed is in both, what is copied when its room is wanted in one of them."""
-    offload, below = rules.offload, lower_tiers(rules.worker)
-    if offload is None or not below:
+    offload, lower = rules.offload, lower_tiers(rules.worker)
+    if offload is None or not lower:
         return None
-    host = int(below["host_tokens"])
+    host = int(lower["host_tokens"])
     tokens = capacity + host if offload.write == "evicted" else max(capacity, host)
     return rules.worker.dp * tokens // context
 
@@ -247,8 +250,8 @@ def _draft_assumed(deployment: Worker) -> Iterator[str]:
     """List what the draft's config left open, or say that nothing is counted of what guesses."""
     if deployment.draft is not None:
         yield from (
-            f"draft {deployment.draft.model.name}: {each}"
-            for each in deployment.draft.model.assumed
+            f"draft {deployment.draft.model.name}: {assumption}"
+            for assumption in deployment.draft.model.assumed
         )
     elif deployment.is_speculative and not deployment.model.draft_layers:
         yield (
@@ -274,8 +277,10 @@ def _why(
     if wrong:
         if wrong == [beyond_context(memory.rules, context)] and memory.has_room:
             held = int(min(memory.whole_requests(context), seqs)) * deployment.dp
-            many = f"{held:,} request{'' if held == 1 else 's'} of {context:,} tokens"
-            return f"memory holds {many}, but {wrong[0]}" if held else wrong[0]
+            if not held:
+                return wrong[0]
+            plural = "" if held == 1 else "s"
+            return f"memory holds {held:,} request{plural} of {context:,} tokens, but {wrong[0]}"
         return "; ".join(wrong)
     if not memory.has_room:
         return no_room(deployment, memory, context, batch, _fewer_bits(deployment, context, batch))
@@ -284,8 +289,8 @@ def _why(
         held = int(whole) * dp
         requests = min(math.floor(memory.requests(context) * 100) / 100, whole + 0.99)
         whose = f"the KV cache of each of {dp} replicas" if dp > 1 else "the KV cache"
-        asked = f"{-(-batch // dp):,} of {batch:,} asked" if dp > 1 else f"{batch:,} asked"
-        text = f"{whose} holds {requests:.2f} requests of {context:,} tokens, {asked}"
+        share = f"{-(-batch // dp):,} of {batch:,} asked" if dp > 1 else f"{batch:,} asked"
+        text = f"{whose} holds {requests:.2f} requests of {context:,} tokens, {share}"
         remedies = (
             ["a shorter max_model_len reserves less"]
             if reserved_tokens(deployment) is not None
@@ -312,11 +317,11 @@ def _fewer_bits(deployment: Worker, context: int, batch: int) -> str | None:
     """Find the widest precision of weights in which the same GPUs hold it; None where none of those
     looked at will do."""
     four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
-    now = deployment.weights_dtype
+    present = deployment.weights_dtype
     for dtype in (
         name
         for name in ("fp8", four)
-        if now not in FORMATS or FORMATS[name].bytes < FORMATS[now].bytes
+        if present not in FORMATS or FORMATS[name].bytes < FORMATS[present].bytes
     ):
         narrower = msgspec.structs.replace(deployment, weights_dtype=dtype)
         if can_hold(narrower, context, batch):
@@ -329,14 +334,14 @@ def _larger_caches(rules: EngineRules, context: int, batch: int) -> list[str]:
     deployment, arguments = rules.worker, rules.cache_arguments(context, batch)
     if arguments:
         texts = {name: str(value) for name, value in arguments}
-        others = tuple(each for each in deployment.arguments if each[0] not in texts)
-        larger = msgspec.structs.replace(deployment, arguments=(*others, *texts.items()))
+        kept = tuple(argument for argument in deployment.arguments if argument[0] not in texts)
+        larger = msgspec.structs.replace(deployment, arguments=(*kept, *texts.items()))
         if not contradictions(larger, context) and memory_of(larger, context).holds(context, batch):
             return [" with ".join(f"{name}={text}" for name, text in texts.items()) + " would"]
         return []
-    more = more_gpus(deployment, context, batch)
+    wider = more_gpus(deployment, context, batch)
     half = deployment.kv_dtype in ("bf16", "fp16", "fp32")
     return [
         *(["an fp8 KV cache (--kv-dtype fp8) takes half"] if half else []),
-        *([more] if more else []),
+        *([wider] if wider else []),
     ]

@@ -136,5 +136,5 @@ def ring_of(gpu: Gpu, ranks: int) -> Ring:
         return _ONE_LINK
     if gpu.link != "pcie" or gpu.vendor != "nvidia":
         return ALIKE
-    known = _FIFTH if gpu.link_bytes_per_s >= _FIFTH_BYTES_PER_S else _FOURTH
-    return known[min((each for each in known if each >= ranks), default=max(known))]
+    rings = _FIFTH if gpu.link_bytes_per_s >= _FIFTH_BYTES_PER_S else _FOURTH
+    return rings[min((measured for measured in rings if measured >= ranks), default=max(rings))]

@@ -169,12 +169,15 @@ COEFFICIENTS = (
     ),
 )
 
-NAMES = tuple(each.name for each in COEFFICIENTS)
+NAMES = tuple(coefficient.name for coefficient in COEFFICIENTS)
 INDEX = {name: position for position, name in enumerate(NAMES)}
-PRIOR: Array = np.log([each.prior for each in COEFFICIENTS])
-SPREAD: Array = np.array([each.spread for each in COEFFICIENTS])
+PRIOR: Array = np.log([coefficient.prior for coefficient in COEFFICIENTS])
+SPREAD: Array = np.array([coefficient.spread for coefficient in COEFFICIENTS])
 LIGHT: Array = np.array(
-    [1e-30 if each.unit.startswith("s") or not each.unit else 1.0 for each in COEFFICIENTS]
+    [
+        1e-30 if coefficient.unit.startswith("s") or not coefficient.unit else 1.0
+        for coefficient in COEFFICIENTS
+    ]
 )
 """Speed of light, as values (not logarithms)."""
 LIGHT[INDEX["routing_shape"]] = (

@@ -56,4 +56,4 @@ def uncovered_load(deployment: Worker, burst: int, running: int) -> list[Uncover
 
 def widening(found: Sequence[Uncovered]) -> float:
     """Return how much wider intervals are in ln; 1 where nothing was found."""
-    return max((each.times for each in found), default=1.0)
+    return max((uncovered.times for uncovered in found), default=1.0)

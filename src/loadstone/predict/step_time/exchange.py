@@ -57,8 +57,8 @@ def is_wide(deployment: Worker) -> bool:
     """Tell whether tokens are dealt out to ranks with whole experts, not gathered on every rank:
     over many ranks, or where the engine is told to."""
     ranks = min(deployment.ep, deployment.moe_ranks)
-    told = deployment.argument("moe_a2a_backend") in _BACKENDS and ranks > 1
-    return deployment.attention_dp and (ranks >= WIDE or told)
+    ordered = deployment.argument("moe_a2a_backend") in _BACKENDS and ranks > 1
+    return deployment.attention_dp and (ranks >= WIDE or ordered)
 
 
 def guesses_network(deployment: Worker) -> bool:
@@ -75,15 +75,17 @@ def guesses_network(deployment: Worker) -> bool:
 def exchange_of(deployment: Worker, width: int, per_token: int, sent_bytes: float) -> Exchange:
     """Return the way of a token of `width` values, `sent_bytes` each, to its experts and back."""
     gpu, nodes = deployment.gpu, deployment.nodes_crossed
-    each = width * (sent_bytes + _COMBINED_BYTES)
+    token_bytes = width * (sent_bytes + _COMBINED_BYTES)
     if nodes > 1:
         copies = per_token * (1 - 1 / nodes)
         bundled = (nodes - 1) * (1 - (1 - 1 / nodes) ** per_token)
         return Exchange(
-            copies * each, bundled * each, _NETWORK_SHARE * (gpu.nic_bytes_per_s or _USUAL_NIC)
+            copies * token_bytes,
+            bundled * token_bytes,
+            _NETWORK_SHARE * (gpu.nic_bytes_per_s or _USUAL_NIC),
         )
     ranks = deployment.moe_ranks
-    message = per_token * (1 - 1 / ranks) * each
+    message = per_token * (1 - 1 / ranks) * token_bytes
     return Exchange(
         message,
         message,

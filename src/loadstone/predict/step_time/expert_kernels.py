@@ -27,6 +27,7 @@ scale within the products, and take up to 1.9 times as long as those of 16 bits 
 the former take 0.5 to 1.2 (docs/accuracy.md)."""
 _ALIKE = {"fp16": "bf16", "fp32": "bf16", "int8": PER_TENSOR}
 _WIDENING = "int4"
+_MEASURED = ("floor_s", "compute", "memory", "moving")
 
 
 class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,43 +52,42 @@ def expert_kernel(engine: str, architecture: str, dtype: str) -> ExpertKernel:
     """Return the kernel for experts with weights of a type of the catalogue (`bf16`, `fp8`,
     `nvfp4`, `mxfp4`, `int4` …), or PER_TENSOR."""
     dtype = _ALIKE.get(dtype, dtype)
-    here = _nearest_kernels(architecture)
+    nearest = _nearest_kernels(architecture)
     for kind in (dtype, _WIDENING):
-        if near := [each for each in here if each.dtype == kind]:
-            exact = [each for each in near if each.engine == engine]
-            if kind == PER_TENSOR and not exact:
-                return _scale_16_bits(engine, architecture, near)
-            return exact[0] if exact else mean_of(engine, architecture, dtype, near)
+        alike = [kernel for kernel in nearest if kernel.dtype == kind]
+        exact = [kernel for kernel in alike if kernel.engine == engine]
+        if exact:
+            return exact[0]
+        if alike and kind == PER_TENSOR:
+            return _scale_16_bits(engine, architecture, alike)
+        if alike:
+            return mean_of(engine, architecture, dtype, alike)
+    everywhere = [kernel for kernel in expert_kernels() if kernel.dtype == dtype]
     if dtype == PER_TENSOR:
-        return _scale_16_bits(
-            engine, architecture, [each for each in expert_kernels() if each.dtype == dtype]
-        )
-    known = [each for each in expert_kernels() if each.dtype == dtype] or list(expert_kernels())
-    return mean_of(engine, architecture, dtype, known)
+        return _scale_16_bits(engine, architecture, everywhere)
+    return mean_of(engine, architecture, dtype, everywhere or expert_kernels())
 
 
 def _nearest_kernels(architecture: str) -> list[ExpertKernel]:
-    related = [each for each in expert_kernels() if architecture.startswith(each.architecture)]
-    nearest = max((each.architecture for each in related), key=len, default="")
-    return [each for each in related if each.architecture == nearest]
+    related = [
+        kernel for kernel in expert_kernels() if architecture.startswith(kernel.architecture)
+    ]
+    nearest = max((kernel.architecture for kernel in related), key=len, default="")
+    return [kernel for kernel in related if kernel.architecture == nearest]
 
 
 def _scale_16_bits(engine: str, architecture: str, kernels: Sequence[ExpertKernel]) -> ExpertKernel:
     """Estimate the per-tensor kernel of an engine where no table has it: its own of 16 bits, which
     launches and deals out tokens alike, times how much the others' differ from theirs."""
-    plain = [expert_kernel(each.engine, each.architecture, "bf16") for each in kernels]
-    own, theirs = (
-        expert_kernel(engine, architecture, "bf16"),
-        mean_of(engine, architecture, PER_TENSOR, kernels),
+    plain = expert_kernel(engine, architecture, "bf16")
+    scaled = mean_of(engine, architecture, PER_TENSOR, kernels)
+    unscaled = [expert_kernel(kernel.engine, kernel.architecture, "bf16") for kernel in kernels]
+    reference = mean_of(engine, architecture, "bf16", unscaled)
+    values = (
+        getattr(plain, name) * getattr(scaled, name) / getattr(reference, name)
+        for name in _MEASURED
     )
-    others = mean_of(engine, architecture, "bf16", plain)
-    names = ("floor_s", "compute", "memory", "moving")
-    return ExpertKernel(
-        engine,
-        architecture,
-        PER_TENSOR,
-        *(getattr(own, name) * getattr(theirs, name) / getattr(others, name) for name in names),
-    )
+    return ExpertKernel(engine, architecture, PER_TENSOR, *values)
 
 
 @cache
@@ -103,14 +103,15 @@ def mean_of(
     """Return the geometric mean of others, for a kernel that has no measurements."""
 
     def mean(name: str) -> float:
-        return math.exp(sum(math.log(getattr(each, name)) for each in kernels) / len(kernels))
+        logarithms = [math.log(getattr(kernel, name)) for kernel in kernels]
+        return math.exp(sum(logarithms) / len(kernels))
 
     return ExpertKernel(
         engine,
         architecture,
         dtype,
-        mean("floor_s"),
-        mean("compute"),
-        mean("memory"),
-        mean("moving"),
+        floor_s=mean("floor_s"),
+        compute=mean("compute"),
+        memory=mean("memory"),
+        moving=mean("moving"),
     )

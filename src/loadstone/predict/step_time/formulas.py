@@ -153,8 +153,8 @@ def body_parts(work: Work, values: Array, tokens: Array, met_tokens: Array) -> t
     body, shared = body_seconds(work, values, tokens), _met_part(work)
     if not shared.operators.layers.any():
         return body, np.zeros_like(body)
-    own = body - body_seconds(shared, values, tokens)
-    return own, body_seconds(shared, values, met_tokens)
+    alone = body - body_seconds(shared, values, tokens)
+    return alone, body_seconds(shared, values, met_tokens)
 
 
 def _met_part(work: Work) -> Work:
@@ -285,12 +285,12 @@ class MeanStep:
 def kernel_seconds(work: Work, values: Array, step: MeanStep) -> tuple[Array, Array]:
     """Return the seconds of a step's kernels: (those of a rank alone, those that its group takes
     together)."""
-    own, met = body_parts(work, values, step.tokens, step.met)
+    alone, met = body_parts(work, values, step.tokens, step.met)
     full, windowed, state = context_seconds(work, values)
     pair, window_pair = pair_seconds(work, values)
     decode = full * step.context + windowed * np.minimum(step.context, work.window) + state
     attention = step.decodes * decode + pair * step.pairs + window_pair * step.window_pairs
-    return own + head_seconds(work, values, step.sequences) + attention, met
+    return alone + head_seconds(work, values, step.sequences) + attention, met
 
 
 def step_seconds(terms: Terms, kernels: Seconds, sequences: Seconds, *, prompts: bool) -> Seconds:

@@ -155,10 +155,10 @@ def profile_of(deployment: Worker, name: str | None = None) -> Profile:
     if name:
         profile = load(_find_file(name))
         if profile.architecture not in ("*", architecture):
-            here = f"{deployment.gpu.name} is {architecture}"
+            device = f"{deployment.gpu.name} is {architecture}"
             raise OtherArchitecture(
-                f"--profile {name}: it is of {profile.architecture}, {here}; leave it out, or make"
-                " one there with `loadstone calibrate`"
+                f"--profile {name}: it is of {profile.architecture}, {device}; leave it out, or"
+                " make one there with `loadstone calibrate`"
             )
         return profile
     if architecture == PROCESSOR:
@@ -166,19 +166,25 @@ def profile_of(deployment: Worker, name: str | None = None) -> Profile:
     shipped = shipped_profiles()
     # AMD's libraries are one code: an engine unmeasured on one of its architectures is timed as on
     # another.
-    known = any(
-        each.architecture == architecture and (each.engine == engine or not is_amd(architecture))
-        for each in shipped.values()
+    measured = any(
+        profile.architecture == architecture
+        and (profile.engine == engine or not is_amd(architecture))
+        for profile in shipped.values()
     )
     # AMD's libraries are one code: most like an unmeasured one's kernels are those of the measured
     # one.
-    nearest = "cdna 3" if not known and is_amd(architecture) else architecture
-    own = ((engine, era, nearest), (engine, "*", nearest), (engine, era, "*"), (engine, "*", "*"))
-    for key in (*own, ("*", "*", nearest), ("*", "*", "*")):
+    nearest = "cdna 3" if not measured and is_amd(architecture) else architecture
+    engine_keys = (
+        (engine, era, nearest),
+        (engine, "*", nearest),
+        (engine, era, "*"),
+        (engine, "*", "*"),
+    )
+    for key in (*engine_keys, ("*", "*", nearest), ("*", "*", "*")):
         if key in shipped:
             chosen = _adapt_to_kind(shipped[key], kind_of(deployment.model), shipped)
             chosen = _adapt_to_family(chosen, family_of(deployment.model), shipped)
-            chosen = chosen if known and not deployment.gpu.given else _widen(chosen, shipped)
+            chosen = chosen if measured and not deployment.gpu.given else _widen(chosen, shipped)
             return _stretch(chosen, widening(uncovered_classes(deployment)))
     return prior_profile()
 
@@ -186,8 +192,8 @@ def profile_of(deployment: Worker, name: str | None = None) -> Profile:
 def uncovered_classes(deployment: Worker) -> list[Uncovered]:
     """List the classes without measurements that a deployment is in, by the families that were
     measured on its architecture."""
-    mine = shipped_profiles().get(("*", "*", architecture_of(deployment.gpu)))
-    families = () if mine is None else mine.provenance.families
+    measured = shipped_profiles().get(("*", "*", architecture_of(deployment.gpu)))
+    families = () if measured is None else measured.provenance.families
     return uncovered(rules_of(deployment), families, family_of(deployment.model))
 
 
@@ -256,13 +262,13 @@ def vendor_measured(deployment: Worker) -> bool:
     vendor's GPUs: on AMD's that is known for each architecture."""
     if deployment.gpu.vendor in MEASURED_VENDORS:
         return True
-    mine = deployment.engine, architecture_of(deployment.gpu)
+    pair = deployment.engine, architecture_of(deployment.gpu)
     present = [
-        each
-        for (engine, era, architecture), each in shipped_profiles().items()
-        if (engine, architecture) == mine and era != "*" and era not in OLD_ERAS
+        profile
+        for (engine, era, architecture), profile in shipped_profiles().items()
+        if (engine, architecture) == pair and era != "*" and era not in OLD_ERAS
     ]
-    return any(kind_of(deployment.model) in each.provenance.kinds for each in present)
+    return any(kind_of(deployment.model) in profile.provenance.kinds for profile in present)
 
 
 def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, float]:
@@ -289,8 +295,8 @@ def spreads(
     exp(±Z80·that), of scores and of what a calibration gains; that of a simulation has the same C
     and s, and draws in place of slopes.
     """
-    known = np.einsum("ij,jk,ik->i", slopes, np.array(profile.covariance), slopes)
-    return np.asarray(np.sqrt(known + remaining(profile, source).get(quantity, 0.3) ** 2))
+    variance = np.einsum("ij,jk,ik->i", slopes, np.array(profile.covariance), slopes)
+    return np.asarray(np.sqrt(variance + remaining(profile, source).get(quantity, 0.3) ** 2))
 
 
 @cache
@@ -303,7 +309,7 @@ def _sources() -> frozenset[str]:
 def is_own(profile: Profile) -> bool:
     """Tell whether it was made of a user's own measurements."""
     return bool(profile.provenance.rows) and profile.name not in {
-        each.name for each in shipped_profiles().values()
+        profile.name for profile in shipped_profiles().values()
     }
 
 
@@ -325,12 +331,12 @@ def _adapt_to_kind(
     wide = shipped.get((profile.engine, "*", profile.architecture), profile)
     if kind != "mixture-of-experts" or profile.era not in OLD_ERAS or kind in era.provenance.kinds:
         return profile
-    other = np.array([name in EXPERT_LAYERS for name in NAMES])
-    covariance = np.where(other[:, None] & other, wide.covariance, profile.covariance)
-    covariance[other[:, None] != other] = 0.0  # the two are of different fits
+    expert_terms = np.array([name in EXPERT_LAYERS for name in NAMES])
+    covariance = np.where(expert_terms[:, None] & expert_terms, wide.covariance, profile.covariance)
+    covariance[expert_terms[:, None] != expert_terms] = 0.0  # the two are of different fits
     return msgspec.structs.replace(
         profile,
-        logarithms=tuple(np.where(other, wide.logarithms, profile.logarithms).tolist()),
+        logarithms=tuple(np.where(expert_terms, wide.logarithms, profile.logarithms).tolist()),
         covariance=tuple(map(tuple, covariance.tolist())),
     )
 
@@ -409,7 +415,7 @@ def shipped_profiles() -> dict[tuple[str, str, str], Profile]:
     """Return the profiles of the package by engine, era and architecture, `*` for any."""
     packed = (resources.files("loadstone.predict.step_time") / PACKED).read_bytes()
     profiles = msgspec.json.decode(gzip.decompress(packed), type=list[Profile])
-    return {(each.engine, each.era, each.architecture): each for each in profiles}
+    return {(profile.engine, profile.era, profile.architecture): profile for profile in profiles}
 
 
 def _check(profile: Profile, where: str) -> Profile:

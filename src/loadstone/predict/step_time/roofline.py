@@ -125,7 +125,13 @@ def _busy_share(mean: float, slots: float) -> float:
 def _decode_s(work: Work, batch: float, met: float, context_tokens: float) -> tuple[float, float]:
     """Return the seconds of a decode step: (a rank's own part, what the ranks of its group do
     together), of so many requests of its own, and of its group per rank."""
-    one = np.array([batch])
-    step = MeanStep(one, np.array([context_tokens]), sequences=one, tokens=one, met=np.array([met]))
+    requests = np.array([batch])
+    step = MeanStep(
+        requests,
+        np.array([context_tokens]),
+        sequences=requests,
+        tokens=requests,
+        met=np.array([met]),
+    )
     own_s, met_s = kernel_seconds(work, LIGHT[None, :], step)
     return float(own_s[0]), float(met_s[0])

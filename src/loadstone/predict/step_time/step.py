@@ -90,22 +90,22 @@ class StepModel:
 
     def _tables(self) -> None:
         # One formula for fits and for this: the deployment at all sizes of the grid at once.
-        many = repeat(self.work, len(_GRID))
+        grid = repeat(self.work, len(_GRID))
         values = np.broadcast_to(self.values, (len(_GRID), len(self.values)))
-        own, met = body_parts(many, values, _GRID, _GRID)
-        self._own, self._met = own.tolist(), met.tolist()
+        alone, met = body_parts(grid, values, _GRID, _GRID)
+        self._own, self._met = alone.tolist(), met.tolist()
         self._is_grouped = bool(met.any())
-        self._head = head_seconds(many, values, _GRID).tolist()
+        self._head = head_seconds(grid, values, _GRID).tolist()
         self._grid = _GRID.tolist()
-        one = self.values[None, :]
+        row = self.values[None, :]
         # All 1 + k tokens of a sequence attend to the context that is read once for them.
         rows = 1 + self.draft_tokens
         verifying = self.work._replace(
             context_flops=rows * self.work.context_flops,
             window_flops=rows * self.work.window_flops,
         )
-        arrays = step_terms(verifying, one)
-        self._terms = terms = Terms(*(float(getattr(arrays, each)[0]) for each in Terms.__slots__))
+        arrays = step_terms(verifying, row)
+        self._terms = terms = Terms(*(float(getattr(arrays, name)[0]) for name in Terms.__slots__))
         self._window = float(self.work.window[0])
         self.window_tokens = self._window
         self.window_s: float = terms.window
@@ -115,7 +115,8 @@ class StepModel:
         model = self.deployment.model
         drafts = sum(run.count for run in model.draft_layers) or 1
         self._draft = drafts / model.layer_count if self.draft_tokens else 0.0
-        if (drafter := self._drafter) is not None:
+        drafter = self._drafter
+        if drafter is not None:
             # Where steps with prompts alone run without graphs, its passes after the first still
             # do.
             launch = terms.launch + drafter._terms.launch * (self.draft_tokens if self.eager else 1)
@@ -144,7 +145,8 @@ class StepModel:
         if line is None:
             terms = self._terms
             base, slope = self._tokens_s(decodes, 0, 0.0) + decodes * terms.state, terms.context
-            if (drafter := self._drafter) is not None:
+            drafter = self._drafter
+            if drafter is not None:
                 base += self.draft_tokens * decodes * drafter._terms.state
                 slope += self.draft_tokens * drafter._terms.context
             if self.eager:
@@ -175,10 +177,11 @@ class StepModel:
             new_tokens += new
         sequences = decodes + len(chunks)
         attention = self._attention_s(decodes, decode_context_tokens, chunks)
-        if (drafter := self._drafter) is not None:
+        drafter = self._drafter
+        if drafter is not None:
             attention += drafter._attention_s(decodes, decode_context_tokens, chunks)
-            later = drafter._attention_s(decodes, decode_context_tokens, ())
-            attention += (self.draft_tokens - 1) * later
+            later_pass = drafter._attention_s(decodes, decode_context_tokens, ())
+            attention += (self.draft_tokens - 1) * later_pass
         kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
         if new_tokens + decodes * (1 + self.draft_tokens) > self.graph_tokens:
             kernels = both(kernels, self._terms.launch)
@@ -207,7 +210,8 @@ class StepModel:
     ) -> float:
         tokens = decodes * (1 + self.draft_tokens)
         drafting = 0.0
-        if (drafter := self._drafter) is not None:
+        drafter = self._drafter
+        if drafter is not None:
             # A draft model reads what the large one did, prompts too, then writes its guesses one
             # by one.
             first = drafter._tokens_s(
@@ -216,10 +220,10 @@ class StepModel:
             drafting = first + (self.draft_tokens - 1) * drafter._tokens_s(decodes + chunks, 0, 0.0)
         elif self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
-            each = self._draft * self._body_s(decodes, decodes) + self._interpolate(
+            draft_pass = self._draft * self._body_s(decodes, decodes) + self._interpolate(
                 self._head, decodes
             )
-            drafting = self.draft_tokens * each
+            drafting = self.draft_tokens * draft_pass
         met = tokens + new_tokens if met_tokens is None else met_tokens
         rows = tokens
         if 0 < decodes <= self._padded and not new_tokens:
@@ -229,17 +233,17 @@ class StepModel:
         return body + self._interpolate(self._head, rows + chunks) + attention + drafting
 
     def _body_s(self, own_tokens: int, met_tokens: int) -> float:
-        own = self._interpolate(self._own, own_tokens)
-        return own + self._interpolate(self._met, met_tokens) if self._is_grouped else own
+        alone = self._interpolate(self._own, own_tokens)
+        return alone + self._interpolate(self._met, met_tokens) if self._is_grouped else alone
 
     def _interpolate(self, table: list[float], tokens: int) -> float:
         """Interpolate linearly between the points of the grid, and beyond its end."""
         if tokens <= 64:
             return table[max(0, tokens - 1)]
-        above = min(bisect_right(self._grid, tokens), len(self._grid) - 1)
-        low, high = self._grid[above - 1], self._grid[above]
+        upper = min(bisect_right(self._grid, tokens), len(self._grid) - 1)
+        low, high = self._grid[upper - 1], self._grid[upper]
         share = float((tokens - low) / (high - low))
-        return table[above - 1] + (table[above] - table[above - 1]) * share
+        return table[upper - 1] + (table[upper] - table[upper - 1]) * share
 
     def draws(self, n: int, seed: int) -> list[StepModel]:
         """Return the deployment with coefficients drawn from the profile's uncertainty."""
@@ -247,24 +251,18 @@ class StepModel:
 
     def at(self, values: Array) -> StepModel:
         """Return the deployment with other coefficients."""
-        own, drafts, work = self._profile, self.draft_tokens, self.work
-        return StepModel(
-            self.deployment,
-            own,
-            draft_tokens=drafts,
-            values=values,
-            work=work,
-            offline=self.offline,
-        )
+        return self._with(values, self.work)
 
     def eased(self, share: float) -> StepModel:
         """Return the model with a share of the floors of its layers and kernels."""
-        own, drafts, work = self._profile, self.draft_tokens, ease(self.work, share)
+        return self._with(self.values, ease(self.work, share))
+
+    def _with(self, values: Array, work: Work) -> StepModel:
         return StepModel(
             self.deployment,
-            own,
-            draft_tokens=drafts,
-            values=self.values,
+            self._profile,
+            draft_tokens=self.draft_tokens,
+            values=values,
             work=work,
             offline=self.offline,
         )
@@ -337,9 +335,9 @@ def parts_of(model: StepModel, seconds: Callable[[StepModel], float]) -> list[Ti
     total, parts = seconds(model), []
     for name, names in _PARTS.items():
         # A share of a peak works the other way round: time grows as it falls.
-        signs = [1.0 if COEFFICIENTS[INDEX[each]].unit.startswith("s") else -1.0 for each in names]
+        signs = [1.0 if COEFFICIENTS[INDEX[name]].unit.startswith("s") else -1.0 for name in names]
         values = model.values.copy()
-        values[[INDEX[each] for each in names]] *= np.exp(MOVE * np.array(signs))
+        values[[INDEX[name] for name in names]] *= np.exp(MOVE * np.array(signs))
         parts.append(TimePart(name, (seconds(model.at(values)) - total) / MOVE))
     parts.append(TimePart(REST, total - sum(part.seconds for part in parts)))
     return sorted(

@@ -175,7 +175,7 @@ def stack(works: Sequence[Work]) -> Work:
     operators, *totals = (list(columns) for columns in zip(*works, strict=True))
     joined = Operators(*map(np.concatenate, zip(*operators, strict=True)))
     first = np.cumsum([0, *(len(work.hbm) for work in works[:-1])])
-    row = joined.row + np.repeat(first, [len(each.row) for each in operators])
+    row = joined.row + np.repeat(first, [len(table.row) for table in operators])
     return Work(joined._replace(row=row), *map(np.concatenate, totals))
 
 
@@ -315,7 +315,7 @@ class _Counter:
         if run.attention is not None:
             self._attention_layers(run, run.attention)
         self._products(
-            run, [each for each in run.extra if each.active], self.tp, 1, 1
+            run, [matrix for matrix in run.extra if matrix.active], self.tp, 1, 1
         )  # what is looked up is none
         if run.mlp is not None:
             matrices = list(run.mlp.weights(self.model.hidden))
@@ -325,9 +325,11 @@ class _Counter:
                 run, dense, self.tp if self.wide else self.ranks, 1 if self.wide else self.group, 1
             )
             if isinstance(run.mlp, Experts):
-                self._experts(run, run.mlp, [each for each in matrices if each.kind == "experts"])
+                self._experts(
+                    run, run.mlp, [matrix for matrix in matrices if matrix.kind == "experts"]
+                )
             if self.wide and isinstance(run.mlp, Experts):
-                experts = next(each for each in matrices if each.kind == "experts")
+                experts = next(matrix for matrix in matrices if matrix.kind == "experts")
                 self._exchange(run, run.mlp, self._format(run, experts))
             elif self.wide and self.tp > 1:
                 self._all_reduce(count, self.tp, 1.0)
@@ -392,7 +394,7 @@ class _Counter:
     def _experts(self, run: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
         slices = self.ranks / self.ep
         form = self._format(run, matrices[0])
-        each = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
+        parameters = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
         width = mlp.latent or self.model.hidden
         self._small("expert_layers", run.count, _LAUNCHES["experts"])
         engine, architecture = self.deployment.engine, architecture_of(self.gpu)
@@ -405,8 +407,8 @@ class _Counter:
         self._add(
             kind=EXPERTS,
             layers=run.count,
-            flops=2 * each,
-            weights=each * form.bytes,
+            flops=2 * parameters,
+            weights=parameters * form.bytes,
             activations=ACTIVATION_BYTES * (2 * width + mlp.matrices * mlp.intermediate / slices),
             experts=mlp.experts,
             per_token=mlp.per_token,
@@ -497,8 +499,8 @@ class _Counter:
 
     def _state(self, state: LinearAttention, count: float) -> None:
         """Count a state, which is read and written once a step."""
-        each = state.state_bytes(self.rules.state_dtype)
-        self.sums["state"] += count * 2 * each / min(self.tp, state.heads)
+        state_bytes = state.state_bytes(self.rules.state_dtype)
+        self.sums["state"] += count * 2 * state_bytes / min(self.tp, state.heads)
         self._small("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
 
     def _attend(
@@ -521,9 +523,9 @@ class _Counter:
         # Products outside the layers: of the embeddings of every layer, and between streams or
         # widths.
         extra = [
-            msgspec.structs.replace(each, outputs=each.outputs * each.active)
-            for each in model.extra
-            if each.kind != "embedding"
+            msgspec.structs.replace(matrix, outputs=matrix.outputs * matrix.active)
+            for matrix in model.extra
+            if matrix.kind != "embedding"
         ]
         self._products(Layers(1, None, None), extra, self.tp, 1, 1)
         self._add(
