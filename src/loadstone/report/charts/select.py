@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, zip_longest
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -146,76 +146,77 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
     """Return every picture that these points may give; one that has too little in it is None when
     it is made."""
     sweeps, by_length, by_model = _make_frames(points)
-
-    def of(
-        frame: Frame, kind: str, section: str, make: Callable[..., Figure | None], *given: Any
-    ) -> _Wanted:
-        return _Wanted(f"{section}-{kind}", section, frame.points, partial(make, frame, *given))
-
-    def line(frame: Frame, measure: Measure) -> _Wanted:
-        key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
-        return of(frame, key, frame.section, partial(against, key=key), measure)
-
-    def trade(frame: Frame, latency: Measure, measure: Measure, section: str, key: str) -> _Wanted:
-        return of(
-            frame, key, section, partial(trade_off, section=section, key=key), latency, measure
-        )
-
     served = [frame for frame in sweeps if not frame.offline]
     for frame in served:
-        if frame.of_sessions:
-            yield of(
-                frame, "throughput", "sessions", partial(against, key="sessions"), _per_gpu(frame)
-            )
-            yield line(frame, HIT)
-        for latency, throughput in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
-            yield trade(frame, latency, throughput, "throughput", f"throughput-{latency.key}")
-        yield of(
-            frame,
-            "pareto",
-            "throughput",
-            partial(front, section="throughput", key="pareto"),
-            _per_gpu(frame),
-        )
-        yield of(frame, "price", "price", partial(front, section="price", key="price"), DOLLARS)
+        yield from _trade_offs(frame)
     for frame in served:
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, GOODPUT, ENERGY):
-            yield line(frame, measure)
+            yield _line(frame, measure)
     for frame in sweeps:
         if frame.mode != "online":
-            yield trade(
-                frame, BATCH_S, _widest(frame), "offline", f"{frame.mode}-throughput-latency"
-            )
-            for measure in (_widest(frame), BATCH_S):
-                if frame.offline or measure is not OUTPUT:
-                    yield line(frame, measure)
+            yield from _batches(frame)
     for frame in by_length:
-        if frame.offline and not _full(frame):
-            continue
-        for measure in (
-            (_widest(frame), BATCH_S)
-            if frame.offline
-            else (TTFT, TPOT, E2E, _widest(frame), BATCH_S)
-        ):
-            yield line(frame, measure)
-    for fact, words, absence, shown in _SWITCHED:
+        yield from _lengths(frame)
+    for fact, words, absence, measures in _SWITCHED:
         sets = switches(points, fact)
-        for measure in shown:
+        every = [point for switched in sets for point in switched]
+        for measure in measures:
             make = partial(side_by_side, sets, measure, fact, words, absence=absence)
-            yield _Wanted(
-                f"{fact}-{measure.key}",
-                fact,
-                [point for switched in sets for point in switched],
-                make,
-            )
+            yield _Wanted(f"{fact}-{measure.key}", fact, every, make)
     for picture in ratio_figures(gpu_ratios(points)):
         yield _Wanted("gpus", "gpus", points, partial(_as_is, picture))
     for frame in by_model:
-        yield trade(frame, pace(frame.points), OUTPUT, "models", "models")
+        yield _trade(frame, pace(frame.points), OUTPUT, "models", "models")
     for pair in pair_predictions(points):
         for measure in (TTFT, TPOT, ITL, E2E, OUTPUT, BATCH_S):
             make = partial(draw_prediction, pair, measure)
             yield _Wanted(f"predicted-{measure.key}", "predicted", pair[1], make)
+
+
+def _trade_offs(frame: Frame) -> Iterator[_Wanted]:
+    """Return what a sweep gives for what: of sessions, throughput for latency, cost for pace."""
+    if frame.of_sessions:
+        make = partial(against, frame, _per_gpu(frame), key="sessions")
+        yield _Wanted("sessions-throughput", "sessions", frame.points, make)
+        yield _line(frame, HIT)
+    for latency, throughput in ((E2E, _widest(frame)), (TPOT, OUTPUT), (ITL, OUTPUT)):
+        yield _trade(frame, latency, throughput, "throughput", f"throughput-{latency.key}")
+    for section, key, measure in (
+        ("throughput", "pareto", _per_gpu(frame)),
+        ("price", "price", DOLLARS),
+    ):
+        make = partial(front, frame, measure, section=section, key=key)
+        yield _Wanted(f"{section}-{key}", section, frame.points, make)
+
+
+def _batches(frame: Frame) -> Iterator[_Wanted]:
+    """Return what batches, or bursts, of several sizes give."""
+    widest = _widest(frame)
+    yield _trade(frame, BATCH_S, widest, "offline", f"{frame.mode}-throughput-latency")
+    for measure in (widest, BATCH_S):
+        if frame.offline or measure is not OUTPUT:
+            yield _line(frame, measure)
+
+
+def _lengths(frame: Frame) -> Iterator[_Wanted]:
+    widest = _widest(frame)
+    if not frame.offline:
+        for measure in (TTFT, TPOT, E2E, widest, BATCH_S):
+            yield _line(frame, measure)
+    elif _full(frame):
+        for measure in (widest, BATCH_S):
+            yield _line(frame, measure)
+
+
+def _line(frame: Frame, measure: Measure) -> _Wanted:
+    key = f"{'offline-' if frame.offline else ''}{measure.key}-by-{frame.axis}"
+    make = partial(against, frame, measure, key=key)
+    return _Wanted(f"{frame.section}-{key}", frame.section, frame.points, make)
+
+
+def _trade(frame: Frame, latency: Measure, measure: Measure, section: str, key: str) -> _Wanted:
+    make = partial(trade_off, frame, latency, measure, section=section, key=key)
+    return _Wanted(f"{section}-{key}", section, frame.points, make)
 
 
 def _as_is(figure: Figure) -> Figure:

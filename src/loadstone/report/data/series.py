@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -57,12 +57,11 @@ class ChartSeries(msgspec.Struct, frozen=True):
         return join(self.setup, self.run, by=" · ")
 
 
-def _say(point: CellPoint, fact: str) -> str:
-    """Write a fact of SETUP, or the study's name for the setup."""
-    if fact == "study":
-        return point.setup.study
-    text = str(FACTS[fact](point) or "")
-    return f"{text}×" if fact == "gpus" and text else text
+_WORDS: dict[str, Callable[[CellPoint], str]] = {fact: FACTS[fact] for fact in SETUP} | {
+    "gpus": lambda point: f"{point.setup.gpus}×" if point.setup.gpus else "",
+    "study": lambda point: point.setup.study,
+}
+"""How a fact of SETUP, or the study's name for the setup, is written."""
 
 
 def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[ChartSeries]:
@@ -79,16 +78,16 @@ def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> 
     for fact in facts:
         # A fact that goes with others (the model, where each engine has its own) tells nothing
         # more.
-        count = len({tuple(_say(point, name) for name in (*telling, fact)) for point in points})
-        differs = len({_say(point, fact) for point in points}) > 1
+        count = len({tuple(_WORDS[name](point) for name in (*telling, fact)) for point in points})
+        differs = len({_WORDS[fact](point) for point in points}) > 1
         if count > distinct or (fact in ALWAYS_TOLD and differs):
             telling.append(fact)
             distinct = count
     first, *rest = telling or facts[:1]
     keys = [
         (
-            _say(point, first) or "not stated",
-            join(*(_say(point, fact) for fact in rest), by=" · "),
+            _WORDS[first](point) or "not stated",
+            join(*(_WORDS[fact](point) for fact in rest), by=" · "),
         )
         for point in points
     ]
@@ -115,7 +114,7 @@ def _find_repeats(
     in another way.
     """
     places = by_key(
-        ((key, *_place(point), *(_say(point, fact) for fact in shown)), point.run)
+        ((key, *_place(point), *(_WORDS[fact](point) for fact in shown)), point.run)
         for key, point in zip(keys, points, strict=True)
     )
     ambiguous = {place[0] for place, runs in places.items() if len(set(runs)) > 1}
@@ -187,7 +186,7 @@ def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -
     the legend."""
     shared: list[str] = []
     for fact in SETUP:
-        values = {_say(point, fact) for point in points}
+        values = {_WORDS[fact](point) for point in points}
         if fact not in {*without, "source", "context"} and len(values) == 1:
             shared += values
     if len({point.setup.hardware for point in points}) == 1:
