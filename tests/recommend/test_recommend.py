@@ -296,8 +296,9 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(
     counted, asked = [], planning(plans=1)
 
     def choice(name: str, replicas: int, regret: float) -> PlanChoice:
-        deployment = SimpleNamespace(gpu=SimpleNamespace(name="h100"))
-        finalist = finalists.setdefault(name, SimpleNamespace(name=name, deployment=deployment))
+        worker = SimpleNamespace(gpu=SimpleNamespace(name="h100"))
+        candidate = SimpleNamespace(worker=worker)
+        finalist = finalists.setdefault(name, SimpleNamespace(name=name, candidate=candidate))
         return PlanChoice(finalist, replicas, 0.9, float(replicas), np.array([regret]))  # type: ignore[arg-type]
 
     def simulate(each: PlanChoice, *_: object, **__: object) -> SimpleNamespace:

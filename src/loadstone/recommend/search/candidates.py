@@ -110,6 +110,9 @@ class Refused(NamedTuple):
 
 
 class Search(NamedTuple):
+    """Holds the deployments that could carry the traffic, the cheapest first, those that cannot, a
+    row for each kind, and how many were looked at."""
+
     candidates: list[Candidate]
     refused: list[Refused]
     looked_at: int

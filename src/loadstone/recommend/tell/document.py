@@ -24,6 +24,8 @@ class LatencySpan(msgspec.Struct, frozen=True):
 
 
 class BoundText(msgspec.Struct, frozen=True):
+    """A bound of --slo: on a quantile of a latency, in seconds."""
+
     metric: str
     quantile: float
     bound_s: float
@@ -167,6 +169,9 @@ class FinalistPoint(msgspec.Struct, frozen=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """What to deploy, how sure that is, what was passed over, and what to measure next; times in
+    `seconds` are those of the steps that made it."""
+
     model: str
     traffic: TrafficText
     slo: list[BoundText]
