@@ -43,7 +43,7 @@ def recover_at(moments: list[float], out: Path, outcomes: Counter[str]) -> None:
         time.sleep(max(0.0, begun_s + at_s - time.monotonic()))
         for folder in out.glob("*"):
             try:
-                document = recover(folder)
+                summary = recover(folder)
             except InputError as error:
                 refused = [
                     text
@@ -54,7 +54,7 @@ def recover_at(moments: list[float], out: Path, outcomes: Counter[str]) -> None:
             except Exception as error:
                 outcomes[f"{type(error).__name__}: {error}"] += 1
             else:
-                outcomes[f"recovered a run that is {document['status']}"] += 1
+                outcomes[f"recovered a run that is {summary.status}"] += 1
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
