@@ -105,10 +105,10 @@ def calibrate(
         path=path,
         base=base.name,
         points=len(cases),
-        interval_before=_each(calibration.before, fmean),
-        interval_after=_each(calibration.after, fmean),
-        error_before=_each(calibration.gap_before, _error),
-        error_after=_each(calibration.gap_after, _error),
+        interval_before=_middle_of(calibration.before, fmean),
+        interval_after=_middle_of(calibration.after, fmean),
+        error_before=_middle_of(calibration.gap_before, _error),
+        error_after=_middle_of(calibration.gap_after, _error),
         deployment=target.name,
         remark=slower_than_fewer(cases),
         acceptance=acceptance,
@@ -116,7 +116,7 @@ def calibrate(
     )
 
 
-def _each(
+def _middle_of(
     values: Mapping[Quantity, list[float]], middle: Callable[[list[float]], float]
 ) -> dict[Quantity, float]:
     return {key: middle(numbers) for key, numbers in values.items() if numbers}

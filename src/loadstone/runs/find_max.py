@@ -120,16 +120,15 @@ def find_max(
         servers = find_servers(
             options, draft, stack, lambda text: on_event(Event(kind="note", text=text))
         )
-        declared = (
-            target.launch
-            or target.deployment
-            or (target.sim if "@" in (target.sim or "") else None)
-        )
-        launched = servers.engine.launch.model if servers.engine is not None else None
+        stated = target.launch or target.deployment
+        simulated = target.sim if "@" in (target.sim or "") else None
+        declared = stated or simulated
+        engine = servers.engine
+        model = options.start.model if engine is None else engine.launch.model
         running = dataclasses.replace(
             options,
-            target=TargetOptions(url=servers.urls, deployment=target.launch or target.deployment),
-            start=StartOptions(model=options.start.model if servers.engine is None else launched),
+            target=TargetOptions(url=servers.urls, deployment=stated),
+            start=StartOptions(model=model),
         )
         tried = _probe_server(running, search, on_event, made_with)
         first = search.start or (_guess(options, declared, search) if declared else 1.0)

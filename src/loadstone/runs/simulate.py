@@ -282,7 +282,9 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     basis = PredictionBasis(
         assumed=list(deployment.model.assumed),
         not_read="images or sound" if towers else "",
-        not_simulated=_each(not_simulated(worker.engine, worker.arguments) for worker in workers),
+        not_simulated=_distinct(
+            not_simulated(worker.engine, worker.arguments) for worker in workers
+        ),
     )
     if isinstance(fleet.model, StepModel):
         profile = fleet.model.profile
@@ -295,7 +297,7 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
         basis.vendor_unmeasured = not all(map(vendor_measured, workers))
         basis.engine_unmeasured = not engine_measured(deployment.decoder)
         if not is_own(profile):
-            basis.uncovered = _each(
+            basis.uncovered = _distinct(
                 [uncovered.what for uncovered in uncovered_classes(worker)] for worker in workers
             )
     crossed = [worker.nodes_crossed for worker in workers if guesses_network(worker)]
@@ -309,7 +311,7 @@ def _basis(deployment: Deployment, fleet: Fleet, asked: SimulatorOptions) -> Pre
     return basis
 
 
-def _each(lists: Iterable[list[str]]) -> list[str]:
+def _distinct(lists: Iterable[list[str]]) -> list[str]:
     return list(dict.fromkeys(text for texts in lists for text in texts))
 
 

@@ -44,8 +44,8 @@ from loadstone.studies.machines.ssh import (
     CLIENT_GRACE_S,
     add_secrets,
     choose_client,
+    make_client_script,
     make_rank_script,
-    make_script,
 )
 from loadstone.studies.plan import PlannedLaunch
 from loadstone.studies.supervise import Machine, RunningLaunch
@@ -208,25 +208,15 @@ class RayClient:
         ).remote()
         try:
             _, work, _ = _get(self._ray, [actor.about.remote()])[0]
-            sent = [
-                client.copy_named_file(word, lambda file, name: self._put(actor, file, name))
-                for word in words
-            ]
-            argv = (
-                self._machine.python or "python3",
-                "-m",
-                "loadstone",
-                "bench",
-                *sent,
-                "--out=runs",
-            )
-            text = add_secrets(
-                make_script(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S), KEY_VARIABLES
-            )
+
+            def put(file: Path, name: str) -> str:
+                return self._put(actor, file, name)
+
+            script = make_client_script(self._machine, words, put, work)
+            text = add_secrets(script, KEY_VARIABLES)
             try:
-                client.follow(
-                    RayProcess(self._ray, actor, text, self._log), "the first node", self._check
-                )
+                process = RayProcess(self._ray, actor, text, self._log)
+                client.follow(process, "the first node", self._check)
             finally:
                 _unpack(_get(self._ray, [actor.packed.remote("runs")])[0], out)
                 _get(self._ray, [actor.clean.remote()])

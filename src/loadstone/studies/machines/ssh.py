@@ -170,24 +170,13 @@ class SshClient:
         # What a supervisor that was killed has left is known by its name.
         work = self._host.output(f"rm -rf {self._work}-*; mktemp -d {self._work}-XXXXXX").strip()
         try:
-            sent = [
-                client.copy_named_file(
-                    word, lambda file, name: self._host.send(file, f"{work}/{name}")
-                )
-                for word in words
-            ]
-            argv = (
-                self._machine.python or "python3",
-                "-m",
-                "loadstone",
-                "bench",
-                *sent,
-                "--out=runs",
-            )
-            script = make_script(argv, {}, self._machine.setup, {}, work, CLIENT_GRACE_S)
-            client.follow(
-                self._host.start(script, KEY_VARIABLES, self._log), self._host.name, self._check
-            )
+
+            def put(file: Path, name: str) -> str:
+                return self._host.send(file, f"{work}/{name}")
+
+            script = make_client_script(self._machine, words, put, work)
+            process = self._host.start(script, KEY_VARIABLES, self._log)
+            client.follow(process, self._host.name, self._check)
         finally:
             self._host.fetch(f"{work}/runs", out)
             self._host.output(f"rm -rf {shlex.quote(work)}")
@@ -240,6 +229,16 @@ def make_script(
         grace=grace_s,
         after="\n".join((*stop, ":" if work else 'rm -rf "$PWD"')),
     )
+
+
+def make_client_script(
+    machine: MachineSettings, words: Sequence[str], put: Callable[[Path, str], str], work: str
+) -> str:
+    """Make the script of `loadstone bench` with these words in the folder `work`, into which `put`
+    copies the files that they name; its runs are in `runs` there."""
+    sent = [client.copy_named_file(word, put) for word in words]
+    argv = (machine.python or "python3", "-m", "loadstone", "bench", *sent, "--out=runs")
+    return make_script(argv, {}, machine.setup, {}, work, CLIENT_GRACE_S)
 
 
 def make_rank_script(commands: Commands, number: int, setup: Sequence[str]) -> str:
