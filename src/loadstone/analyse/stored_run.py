@@ -42,7 +42,10 @@ def read_run(folder: Path) -> StoredRun:
     has_records = (folder / "records.parquet").exists()
     changed = run_folder.find_changed(folder, info.marks)
     is_stored = (folder / "summary.json").exists()
-    if not is_stored or (has_records and (changed or info.loadstone != __version__)):
+    is_ours = info.loadstone == __version__
+    if is_stored and is_ours and not imported_run.is_summary_only(folder, info):
+        summaries.read(folder)  # one that cannot be read is an error, also where it is made again
+    if not is_stored or (has_records and (changed or not is_ours)):
         summary, facts = measured_summary(folder, info)
         return StoredRun(folder=folder, info=info, summary=summary, facts=facts)
     only_stated = imported_run.is_summary_only(folder, info)
