@@ -361,7 +361,7 @@ def test_a_run_that_an_error_ends_does_not_say_running(
     load = {"input": "8", "output": "4", "concurrency": [1], "requests": [4], "out": tmp_path}
     with pytest.raises(BlockingIOError):
         bench.bench(bench.Options.read(url=server.url, **load), fails)
-    monkeypatch.setattr(simulate, "uncertainty", fails)
+    monkeypatch.setattr(simulate, "cell_uncertainties", fails)
     with pytest.raises(BlockingIOError):
         simulate.simulate(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", **load))
     told = [json.loads((folder / "run.json").read_bytes()) for folder in tmp_path.iterdir()]
@@ -411,7 +411,7 @@ def test_a_simulation_that_never_began_does_not_say_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        simulate, "uncertainty", lambda *_, **__: signal.raise_signal(signal.SIGINT)
+        simulate, "cell_uncertainties", lambda *_, **__: signal.raise_signal(signal.SIGINT)
     )
     with pytest.raises(KeyboardInterrupt):
         simulate.simulate(
