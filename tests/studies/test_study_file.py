@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from loadstone.core.errors import InputError
-from loadstone.studies.file import Seconds, Share, read_study
+from loadstone.studies.file import Seconds, Share, StudyFile, read_study
+from loadstone.studies.machines import GROUP, make_machines
+from loadstone.studies.machines.kind import MachineKind
+from loadstone.studies.machines.local import LocalMachine
+from loadstone.studies.supervise import Machine
 
 STUDY = """\
 study: r1-engines
@@ -127,3 +131,31 @@ def test_whatever_lies_there_is_one_line(path: Path, content: bytes) -> None:
         read_study(path)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+
+
+class _Kind(MachineKind):
+    """A kind of another package: its machines are local ones."""
+
+    def make(self, read: StudyFile, name: str) -> list[Machine]:
+        assert read.study.machines[name].settings == {"region": "x"}
+        return [LocalMachine(1.0)]
+
+
+def test_a_kind_of_machines_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "other-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[{GROUP}]\nother = {__name__}:_Kind\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    study = tmp_path / "study.yaml"
+    text = "study: s\ndeployments: {engine: [llama.cpp]}\nmachines: {m: {type: NAME, settings: {region: x}}}\n"
+    study.write_text(text.replace("NAME", "other"))
+    (machine,) = make_machines(read_study(study), None)
+    assert isinstance(machine, LocalMachine)
+    study.write_text(text.replace("NAME", "another"))
+    with pytest.raises(
+        InputError, match=r"another: no such kind of machines; installed are .*slurm, ssh"
+    ):
+        make_machines(read_study(study), None)

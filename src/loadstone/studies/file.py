@@ -116,7 +116,7 @@ class MachineSettings(
 ):
     """A place where launches run: one of `local`, `ssh` (hosts), `partition` (Slurm), `ray` (its
     address, or `auto`); or what launches are rendered for: `dstack` (fields of its tasks),
-    `kubernetes`.
+    `kubernetes`; or `type`, the kind of another package, with the `settings` that it reads.
 
     parallel  launches at a time
     client    the host that sends the load; none: the first node of the launch
@@ -141,10 +141,14 @@ class MachineSettings(
     key: str | None = None
     dstack: dict[str, Any] | None = None
     kubernetes: Kubernetes | None = None
+    type: str | None = None
+    settings: dict[str, Any] = {}
 
     @property
     def kind(self) -> str:
         """Name the back end that runs it."""
+        if self.type is not None:
+            return self.type
         if self.dstack is not None or self.kubernetes is not None:
             return "kubernetes" if self.dstack is None else "dstack"
         return "ssh" if self.ssh else "slurm" if self.partition else "ray" if self.ray else "local"
@@ -400,7 +404,7 @@ def _check_machines(read: StudyFile) -> None:
             "$.machines", "machines: none is named; write e.g. here: {local: true}, or leave it out"
         )
     for name, machine in read.study.machines.items():
-        kinds = sum(getattr(machine, key) not in (None, False, ()) for key in _KINDS)
+        kinds = sum(getattr(machine, key) not in (None, False, ()) for key in (*_KINDS, "type"))
         if kinds != 1:
             raise read.error(
                 f"$.machines.{name}", f"{name}: {kinds} of {', '.join(_KINDS)}; write one"

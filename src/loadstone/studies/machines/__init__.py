@@ -1,22 +1,20 @@
-"""The machines on which launches run, by the kind that a study names."""
+"""The machines on which launches run, by the kind that a study names.
+
+A kind is a class of kind.MachineKind, found by an entry point of its name in the group
+`loadstone.machines`, and loaded when a study needs it: docs/extending.md.
+"""
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib.metadata import entry_points
 
 from loadstone.core.errors import InputError
 from loadstone.studies.file import StudyFile
 from loadstone.studies.machines.kind import MachineKind
 from loadstone.studies.supervise import Machine
 
-_KINDS = {
-    "local": "loadstone.studies.machines.local:LocalKind",
-    "ssh": "loadstone.studies.machines.ssh:SshKind",
-    "slurm": "loadstone.studies.machines.slurm:SlurmKind",
-    "ray": "loadstone.studies.machines.ray:RayKind",
-    "dstack": "loadstone.studies.render:DstackKind",
-    "kubernetes": "loadstone.studies.render:KubernetesKind",
-}
+GROUP = "loadstone.machines"
+"""The entry points by which kinds of machines are found, those of this package too."""
 
 
 def find_machine(read: StudyFile, name: str | None) -> tuple[str, MachineKind]:
@@ -28,9 +26,14 @@ def find_machine(read: StudyFile, name: str | None) -> tuple[str, MachineKind]:
             f"--on {name}: no such machine in {read.path}; it has {', '.join(machines)}"
         )
     name = name or next(iter(machines))
-    module, _, kind = _KINDS[machines[name].kind].partition(":")
-    found: MachineKind = getattr(import_module(module), kind)()
-    return name, found
+    wanted = machines[name].kind
+    for point in entry_points(group=GROUP, name=wanted):
+        kind: MachineKind = point.load()()
+        return name, kind
+    installed = ", ".join(sorted(entry_points(group=GROUP).names))
+    raise read.error(
+        f"$.machines.{name}", f"{wanted}: no such kind of machines; installed are {installed}"
+    )
 
 
 def make_machines(read: StudyFile, name: str | None) -> list[Machine]:
