@@ -138,7 +138,8 @@ def pace_of(load: Load, rows: NDArray[Any], *, streams: bool = True) -> Pace:
     replicas = np.unique(arrays.drop_missing(rows["replica"]))
     for replica in (None, *(map(int, replicas) if len(replicas) > 1 else ())):
         judged = rows if replica is None else rows[rows["replica"] == replica]
-        if (why := _why_not(load, judged, streams)) is not None:
+        why = _why_not(load, judged, streams)
+        if why is not None:
             return Pace(False, why, replica)
     measured = rows[rows["measured"]]
     if not load.steady:

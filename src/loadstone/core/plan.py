@@ -395,9 +395,11 @@ class Plan:
     def copy(self, cell: int, index: int) -> int:
         """Return which copy of its session a request is of, counted over all laps of a cell that
         goes round."""
+        if not self.graph.recorded:
+            return 0
         rows = self.rows(cell)
         copy = int(self.graph.copy[self.row(cell, index)])
-        if index < len(rows) or not self.graph.recorded:
+        if index < len(rows):
             return copy
         warm = self.warmup_count(cell)
         lap = (index - warm) // (len(rows) - warm)

@@ -69,7 +69,8 @@ def flag_here(flag: str, command: str | None) -> str | None:
 def no_such_option(name: str, known: Iterable[str], command: str) -> InputError:
     """Write one line about a name that is none of the `known` options: another tool's, else the
     nearest."""
-    if (text := flag_here(f"--{name.replace('_', '-')}", command)) is not None:
+    text = flag_here(f"--{name.replace('_', '-')}", command)
+    if text is not None:
         return InputError(text)
     near = get_close_matches(name, list(known), n=1)
     return InputError(f"{name}: no such option" + (f"; the nearest is {near[0]}" if near else ""))

@@ -54,7 +54,8 @@ def name_or_path(value: Any, flag: str) -> str:
 def urls(value: Any, flag: str) -> str | list[Any]:
     if not is_several(value):
         return value  # type: ignore[no-any-return]
-    if not (several := list(value)):
+    several = list(value)
+    if not several:
         raise InputError(
             f"{flag}: a list without a URL; name a server, or give None for an embedded one"
         )

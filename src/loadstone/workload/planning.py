@@ -230,7 +230,8 @@ def _check_count(asked: LoadOptions, loads: Sequence[Load], requests: Sequence[f
 
 def _expected_requests(load: Load, workload: Workload) -> float:
     """Estimate how many requests or sessions a cell has, where their number is not given."""
-    if (length := workload.length(load)) is not None:
+    length = workload.length(load)
+    if length is not None:
         return length
     if load.is_open and (load.profile or load.duration_s is not None):
         return load.value * (load.duration_s or arrivals.duration_s(load.profile))

@@ -127,7 +127,8 @@ def check_cells(folder: Path, cells: int) -> None:
 
     for table in _row_groups(folder, ("cell", *_WORDS, *_COUNTS), None):
         for name, words in _WORDS.items():
-            if unknown := set(pc.unique(table[name]).to_pylist()) - set(words):
+            unknown = set(pc.unique(table[name]).to_pylist()) - set(words)
+            if unknown:
                 raise _refuse_records(
                     folder,
                     f"records whose {name} is"

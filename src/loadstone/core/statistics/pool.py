@@ -75,8 +75,9 @@ class Pool:
         for block in self._blocks:
             upper, lower = _halves(block)
             for number in within:
-                if len(lower_halves := lower[upper == number]):
-                    within[number] += np.bincount(lower_halves, minlength=1 << 16)
+                halves = lower[upper == number]
+                if len(halves):
+                    within[number] += np.bincount(halves, minlength=1 << 16)
         value_at = {}
         for rank, number in bin_of.items():
             rest = rank - int(ends[number] - self._counts[number])

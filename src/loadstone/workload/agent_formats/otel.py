@@ -41,7 +41,7 @@ def read_otel(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
         ]
         traces = by_key((str(span.get("trace_id") or span.get("traceId")), span) for span in spans)
         timed = [
-            [call for span in members if (call := _call_of(span, dropped)) is not None]
+            [call for call in (_call_of(span, dropped) for span in members) if call is not None]
             for members in traces.values()
         ]
         if not any(timed):
