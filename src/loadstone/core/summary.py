@@ -72,13 +72,9 @@ Bounds = Annotated[list[float | None], msgspec.Meta(min_length=2, max_length=2)]
 """[low, high]; a side that the values cannot give is None."""
 
 
-def _null() -> Any:
-    """The default of a field that is printed as null where it is not known."""
-    return msgspec.field(default_factory=_unknown)
-
-
-def _unknown() -> None:
-    return None
+def _null(name: str | None = None) -> Any:
+    """Make the default of a field that is printed as null where it is not known."""
+    return msgspec.field(name=name, default_factory=type(None))
 
 
 # --- the verdict ----------------------------------------------------------------------------------
@@ -202,11 +198,9 @@ class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     requests_per_s: float
     ci95: dict[str, Bounds]
 
-    @property
-    def j_per_output_token(self) -> None:
-        """The long run is of no window in which energy was read."""
-
+    j_per_output_token: ClassVar[None] = None
     j_per_total_token: ClassVar[None] = None
+    """The long run is of no window in which energy was read."""
 
 
 class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
@@ -720,7 +714,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     p_slo: float | None = None
     dialect: ToolNumbers | None = None
     stopped: Stop | None = None
-    roofline: Roofline | None = msgspec.field(name="light", default_factory=_unknown)
+    roofline: Roofline | None = _null("light")
 
     @property
     def is_impossible(self) -> bool:
