@@ -7,7 +7,6 @@ that every step gives, and rate A/D. They are of sums: a mean of ratios would be
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,13 +14,12 @@ import numpy as np
 
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import DraftFigures, ServerFigures
+from loadstone.engines.table import find_forced_drafts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 COLUMNS = ("phase", "draft_steps", "draft_tokens", "draft_accepted", "accepted_histogram")
-_FORCED = re.compile(r"synthetic.acceptance|simulate.acc.len|force.num.accepted", re.IGNORECASE)
-"""Switches of vLLM, SGLang and TensorRT-LLM that accept as many tokens as they are told to."""
 
 
 def drafts_of(
@@ -44,8 +42,7 @@ def drafts_of(
             by_position=figures.by_position or stated.by_position,
         )
     papers = msgspec.json.encode((info.settings, info.command, info.target)).decode()
-    forced = _FORCED.search(papers)
-    return msgspec.structs.replace(figures, forced=forced[0]) if forced else figures
+    return msgspec.structs.replace(figures, forced=find_forced_drafts(papers))
 
 
 def acceptance_of(length: float, drafted: float) -> float | None:

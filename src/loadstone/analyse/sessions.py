@@ -78,8 +78,8 @@ def _texts(*values: str) -> pa.Array:
 
 
 def cacheable_shares(plan: Plan, cell: int, request_ids: pa.ChunkedArray) -> dict[int, float]:
-    """Return by turn the share of measured prompts, of these requests, that the plan shares with
-    earlier calls, and of all under −1; nothing where the plan does not say.
+    """Return the share of measured prompts, of these requests, that the plan shares with earlier
+    calls, by turn and of all under −1; nothing where the plan does not say.
     """
     if plan.graph.live or not plan.has_sessions:
         return {}

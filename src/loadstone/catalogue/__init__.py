@@ -30,16 +30,16 @@ model, gpu, node = find_model, find_gpu, find_node
 
 
 def models() -> tuple[Model, ...]:
-    return tuple(find_model(name) for name in entries_of("models"))
+    return tuple(map(find_model, entries_of("models")))
 
 
 def gpus() -> tuple[Gpu, ...]:
     """Return the catalogue's, and those of the user's folder."""
-    mine = tuple(each for each in kept_hardware() if isinstance(each, Gpu))
-    return tuple(find_gpu(name) for name in entries_of("gpus")) + mine
+    kept = [hardware for hardware in kept_hardware() if isinstance(hardware, Gpu)]
+    return (*map(find_gpu, entries_of("gpus")), *kept)
 
 
 def nodes() -> tuple[Node, ...]:
     """Return the nodes of the catalogue, and of the user's folder."""
-    mine = tuple(each for each in kept_hardware() if isinstance(each, Node))
-    return tuple(find_node(name) for name in entries_of("nodes")) + mine
+    kept = [hardware for hardware in kept_hardware() if isinstance(hardware, Node)]
+    return (*map(find_node, entries_of("nodes")), *kept)

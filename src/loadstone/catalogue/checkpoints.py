@@ -63,7 +63,10 @@ def named_checkpoint(model: Model, named: str) -> Checkpoint:
         )
     base, weights = split_precision(name)
     if weights is not None and not _HUB_ID.fullmatch(name):
-        found = next((each for each in published(model, base) if each.weights == weights), None)
+        found = next(
+            (checkpoint for checkpoint in published(model, base) if checkpoint.weights == weights),
+            None,
+        )
         name = found.name if found is not None else _find_id(model, base)
         weights = weights if found is not None else None
     elif not _HUB_ID.fullmatch(name):
@@ -72,8 +75,8 @@ def named_checkpoint(model: Model, named: str) -> Checkpoint:
 
 
 def _kv_of(name: str, model: Model) -> str:
-    known = next((kv for kv, names in _more().items() if name in names), _UNKNOWN)
-    return model.kv_dtype if known == _UNKNOWN else known
+    kv_dtype = next((kv for kv, names in _more().items() if name in names), _UNKNOWN)
+    return model.kv_dtype if kv_dtype == _UNKNOWN else kv_dtype
 
 
 def _find_id(model: Model, name: str) -> str:
@@ -81,13 +84,13 @@ def _find_id(model: Model, name: str) -> str:
     entry's own."""
     text = name.strip().lower()
     ids = [model.name, *(alias for alias in model.aliases if "/" in alias)]
-    stems = [_stem(each) for each in ids]
-    for wanted, known in ((text, stems), (text, [TUNED.sub("", each) for each in stems])):
-        if wanted in known:
-            return ids[known.index(wanted)]
-    if TUNED.search(text) or text not in {each.lower() for each in model.aliases}:
-        what = f"{name!r} has the shape of {model.name}, and no checkpoint is known by that name"
-        raise InputError(f"{what}; write the id of one, such as {' or '.join(ids[:3])}")
+    stems = [_stem(checkpoint_id) for checkpoint_id in ids]
+    for wanted, names in ((text, stems), (text, [TUNED.sub("", stem) for stem in stems])):
+        if wanted in names:
+            return ids[names.index(wanted)]
+    if TUNED.search(text) or text not in {alias.lower() for alias in model.aliases}:
+        problem = f"{name!r} has the shape of {model.name}, and no checkpoint is known by that name"
+        raise InputError(f"{problem}; write the id of one, such as {' or '.join(ids[:3])}")
     return model.name
 
 
@@ -99,13 +102,13 @@ def published(model: Model, named: str = "") -> tuple[Checkpoint, ...]:
     if model.given:
         return ()
     base = split_precision(named or model.name)[0]
-    own = base if _HUB_ID.fullmatch(base) else _find_id(model, base)
-    stem, owner = _stem(own), own.partition("/")[0].lower()
+    hub_id = base if _HUB_ID.fullmatch(base) else _find_id(model, base)
+    stem, owner = _stem(hub_id), hub_id.partition("/")[0].lower()
     exact = list(_by_stem().get(stem, ()))
     if not _HUB_ID.fullmatch(named) and not TUNED.search(stem):
-        tuned = (each for each in _by_stem() if TUNED.sub("", each) == stem != each)
-        exact += [name for each in tuned for name in _by_stem()[each]]
-    found = [own, *sorted(exact, key=lambda name: name.partition("/")[0].lower() != owner)]
+        tuned = (key for key in _by_stem() if TUNED.sub("", key) == stem != key)
+        exact += [name for key in tuned for name in _by_stem()[key]]
+    found = [hub_id, *sorted(exact, key=lambda name: name.partition("/")[0].lower() != owner)]
     return tuple(_describe(name, model) for name in dict.fromkeys(found))
 
 
@@ -134,6 +137,6 @@ def _by_stem() -> dict[str, tuple[str, ...]]:
         for key, entry in entries_of("models").items()
         for name in (key, *entry.get("aliases", ()))
     ]
-    names += [name for more in _more().values() for name in more]
+    names += [name for added in _more().values() for name in added]
     stems = by_key((_stem(name), name) for name in names if "/" in name)
-    return {stem: tuple(each) for stem, each in stems.items()}
+    return {stem: tuple(names) for stem, names in stems.items()}

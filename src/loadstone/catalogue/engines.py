@@ -98,8 +98,8 @@ def owners_of(flag: str) -> list[str]:
     """Return engines whose command lines have such a flag."""
     return [
         key
-        for key, own in ENGINES.items()
-        if flag in own.same or flag in own.launch or flag in own.elsewhere
+        for key, entry in ENGINES.items()
+        if flag in entry.same or flag in entry.launch or flag in entry.elsewhere
     ]
 
 

@@ -49,8 +49,8 @@ def _one_line_error(
     try:
         yield
     except (msgspec.ValidationError, KeyError, TypeError) as error:
-        what = f"lacks {error.args[0]}" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"{where}: {what}; {remedy}") from None
+        problem = f"lacks {error.args[0]}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"{where}: {problem}; {remedy}") from None
 
 
 def _by_alias(table: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -135,8 +135,8 @@ def gpu_title(text: str) -> str:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return by name or alias, or from a file that describes it. Raises InputError with the nearest
-    names."""
+    """Return the GPU of a name or alias, or that a file describes. Raises InputError with the
+    nearest names."""
     hardware = find_hardware(name, "GPU")
     if isinstance(hardware, Node):
         raise InputError(f"{name!r} is a node; name its GPU, {hardware.gpu}")
@@ -152,8 +152,8 @@ def find_node(name: str) -> Node:
 
 
 def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
-    """Return by a name of the catalogue, by that of a file in the user's folder, or by a file's
-    path.
+    """Return the GPU or node of a name of the catalogue, of a file's name in the user's folder, or
+    of a file's path.
 
     Raises InputError with the nearest names; `what` it should have been.
     """
@@ -169,11 +169,11 @@ def find_hardware(name: str, what: str = "GPU or node") -> Gpu | Node:
     kept = user_files.kept()
     if key in kept:
         return _of_file(kept[key], key)
-    known = {"GPU": gpus, "node": nodes}.get(what, gpus | nodes)
+    names = {"GPU": gpus, "node": nodes}.get(what, gpus | nodes)
     return _refuse(
         what,
         name,
-        [*known, *kept],
+        [*names, *kept],
         "; a file that describes it will do as well (docs/catalogue.md)",
     )
 
@@ -226,11 +226,11 @@ def _of_file(path: Path, given: str) -> Gpu | Node:
     kind, names = ("nodes", node_names()) if is_node else ("gpus", gpu_names())
     shown = f"{kind} dgx-h200" if is_node else f"{kind} h200"
     with _one_line_error(str(path), f"`loadstone catalogue {shown} --json` shows all fields"):
-        own = _convert_to_bytes(
+        given_fields = _convert_to_bytes(
             {name: value for name, value in entry.items() if name not in ("like", "given")}
         )
-        _check_name(own["name"], path)
-        fields = _lay_over(entry.get("like"), own, kind, names, path) | {"given": given}
+        _check_name(given_fields["name"], path)
+        fields = _lay_over(entry.get("like"), given_fields, kind, names, path) | {"given": given}
         # YAML takes 4.8e12 for a text; not strict is what reads it as the number that it is.
         hardware = (
             msgspec.convert(fields, Node, strict=False)
@@ -257,41 +257,43 @@ def _check_name(name: Any, path: Path) -> None:
 
 
 def _lay_over(
-    like: Any, own: dict[str, Any], kind: str, names: Mapping[str, str], path: Path
+    like: Any, given: dict[str, Any], kind: str, names: Mapping[str, str], path: Path
 ) -> dict[str, Any]:
-    """Return `own`, on top of the catalogue's entry `like` where one is named; each number with its
-    source."""
-    own = {"source": path.name if kind == "nodes" else {}, **own}
+    """Return `given`, on top of the catalogue's entry `like` where one is named; each number with
+    its source."""
+    entry = {"source": path.name if kind == "nodes" else {}, **given}
     if like is None:
-        return own if own["source"] else own | {"source": {"all": path.name}}
+        return entry if entry["source"] else entry | {"source": {"all": path.name}}
     key = names.get(str(like).strip().lower())
     if key is None:
         close = ", ".join(nearest(str(like)[:60], names)) or "h200"
         raise InputError(f"{path}: like {str(like)[:60]!r}: not in the catalogue; nearest: {close}")
     base = _convert_to_bytes(entries_of(kind).get(key) or entries_of("hosts")[key])
-    fields = {**base, "aliases": (), "notes": (), **own}
-    if kind == "nodes" or not isinstance(own["source"], dict):
+    fields = {**base, "aliases": (), "notes": (), **entry}
+    if kind == "nodes" or not isinstance(entry["source"], dict):
         return fields
     changed = dict.fromkeys(
-        (name for name in own if name not in ("name", "source", "notes")), path.name
+        (name for name in entry if name not in ("name", "source", "notes")), path.name
     )
-    if "hbm_bytes" in own and "usable_bytes" not in own:
+    if "hbm_bytes" in entry and "usable_bytes" not in entry:
         # A driver's share goes with the kind of memory: ECC in GDDR takes a sixteenth, HBM brings
         # its own.
-        fields["usable_bytes"] = round(own["hbm_bytes"] * base["usable_bytes"] / base["hbm_bytes"])
+        fields["usable_bytes"] = round(
+            entry["hbm_bytes"] * base["usable_bytes"] / base["hbm_bytes"]
+        )
         changed["usable_bytes"] = f"an estimate: the share that a {key} shows"
     kept = {
         name: text
         for name, text in base["source"].items()
-        if name.partition(".")[0] + "_per_s" not in own
+        if name.partition(".")[0] + "_per_s" not in entry
     }
-    return fields | {"source": {**kept, **changed, **own["source"]}}
+    return fields | {"source": {**kept, **changed, **entry["source"]}}
 
 
 def find_model(name: str) -> Model:
-    """Return by Hugging Face id, alias, or path to a `config.json` or its folder. An id that the
-    catalogue lacks may be one that was downloaded to this machine. Raises InputError with the
-    nearest.
+    """Return the model of a Hugging Face id, an alias, or a path to a `config.json` or its folder.
+    An id that the catalogue lacks may be one that was downloaded to this machine. Raises InputError
+    with the nearest.
     """
     path = make_path(name)
     key = _key_of(name)
@@ -335,7 +337,12 @@ def _key_of(name: str) -> str | None:
         owner, _, last = text.rpartition("/")
         names = [text, last] if _OWNER.fullmatch(owner) else [text]
         key = next(
-            (near[name] for each in names for name in (each, _TUNED.sub("", each)) if name in near),
+            (
+                near[name]
+                for spelling in names
+                for name in (spelling, _TUNED.sub("", spelling))
+                if name in near
+            ),
             None,
         )
     return key
@@ -379,19 +386,18 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     words = _words(name)
     close = difflib.get_close_matches(name, names, 3, 0.6)
     if len(words) > 1:
-        holding = [other for other in names if words <= _words(other)]
+        holding = [candidate for candidate in names if words <= _words(candidate)]
         newest = sorted(sorted(holding, reverse=True), key=lambda other: len(_words(other)))
-        once = {
-            other.rpartition("/")[2]: other for other in reversed(newest)
-        }  # with and without its owner
-        if once:
-            matches = [other for other in newest if other in once.values()][:5]
+        # With and without its owner.
+        by_name = {full.rpartition("/")[2]: full for full in reversed(newest)}
+        if by_name:
+            matches = [candidate for candidate in newest if candidate in by_name.values()][:5]
             # One model with the words of another's name, as a fine-tune of it, is not what was
             # meant.
             return matches if len(matches) > 2 else list(dict.fromkeys([*close, *matches]))
     return (
         close
-        or [other for other in names if name and name in other][:3]
+        or [candidate for candidate in names if name and name in candidate][:3]
         or difflib.get_close_matches(name, names, 3, 0.4)
     )
 

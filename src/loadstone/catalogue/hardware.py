@@ -80,7 +80,8 @@ class Gpu(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
                 "flops_per_s has no bf16, the rate of 16-bit products, which other types fall"
                 " back on"
             )
-        if unknown := self.flops_per_s.keys() - DTYPES:
+        unknown = self.flops_per_s.keys() - DTYPES
+        if unknown:
             raise ValueError(
                 f"flops_per_s has {sorted(unknown)[0][:40]!r}; its types are {', '.join(DTYPES)}"
             )

@@ -31,11 +31,11 @@ def advise(rules: EngineRules, stages: tuple[Rank, ...]) -> tuple[Worker, list[s
             f" not fit the {_gib(have)} GiB that the engine may use; `loadstone size` tells what"
             " would"
         ]
-    given, own = worker.count("max_model_len", "max_seq_len"), rules.model_context
-    if given is not None and own is not None and given > own and rules.refuses_longer:
-        more = rules.longer_context(given)
+    given, limit = worker.count("max_model_len", "max_seq_len"), rules.model_context
+    if given is not None and limit is not None and given > limit and rules.refuses_longer:
+        remedy = rules.longer_context(given)
         return worker, [
-            f"a context of {given:,} is beyond the {own:,} of {worker.model.name}: {more}"
+            f"a context of {given:,} is beyond the {limit:,} of {worker.model.name}: {remedy}"
         ]
     wanted = given or rules.context_limit
     caches = [rules.cache(rank, limits) for rank in stages]

@@ -290,13 +290,15 @@ def launch_command(worker: Worker, command: Command, site: Site) -> Launch:
         flags += launch_flags(worker, command, site)
         words = _spell_words(flags, command.underscores) + own_words(site, command.underscores)
         argv = [*command.program, *words]
-        own = {**({command.own_address: address} if command.own_address else {}), **environment}
+        variables = dict(environment)
+        if command.own_address is not None:
+            variables = {command.own_address: address, **environment}
         if container is not None:
             where = (f"--nodelist={address}",) if worker.nodes > 1 or site.role else ()
             argv = _wrap_in_container(
-                container, command, argv, own, (f"loadstone-{port}-{i}", *where)
+                container, command, argv, variables, (f"loadstone-{port}-{i}", *where)
             )
-        ranks.append(RankCommand(address, tuple(argv), {} if container else own))
+        ranks.append(RankCommand(address, tuple(argv), {} if container else variables))
     return Launch(
         engine=worker.engine,
         ranks=tuple(ranks),
@@ -410,28 +412,20 @@ def _wrap_in_container(
     """
     runtime, image, mounts = container.runtime, container.image, container.mounts
     argv = [f"{_IN_CONTAINER}/{word}" if word in dict(command.files) else word for word in argv]
-    variables = [f"{each}={value}" for each, value in environment.items()]
-    own = bool(_ENGINE_IMAGE.search(image))
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    bare = bool(_ENGINE_IMAGE.search(image))
     gpus = _GPU_FLAGS.get((runtime, container.vendor), ())
     devices = (*_DEVICES.get(container.vendor, ()), *container.devices)
     if runtime in ("docker", "podman"):
-        entry = [] if own or not command.entry else ["--entrypoint", argv[0]]
+        entry = [] if bare or not command.entry else ["--entrypoint", argv[0]]
         return [
-            *(
-                runtime,
-                "run",
-                "--rm",
-                "--init",
-                "--name",
-                place[0],
-                *_repeat("--device", devices),
-                *gpus,
-            ),
+            *(runtime, "run", "--rm", "--init", "--name", place[0]),
+            *(*_repeat("--device", devices), *gpus),
             *("--ipc", "host", "--network", "host", "--shm-size", container.shm_size),
             *_repeat("--volume", mounts),
             *_repeat("--env", (*SECRETS, *variables)),
             *(*container.options, *entry, image),
-            *argv[command.entry if own else len(entry) // 2 :],
+            *argv[command.entry if bare else len(entry) // 2 :],
         ]
     variables.append(f"HF_HOME={_CACHE}")  # there the user is not root, and has another home
     if runtime == "apptainer":
@@ -445,14 +439,8 @@ def _wrap_in_container(
         return ["apptainer", "exec", "--writable-tmpfs", *options, source, *argv]
     mounts = (*mounts, *(f"{device}:{device}" for device in devices))
     if runtime == "pyxis":
-        step = (
-            "srun",
-            "--overlap",
-            "--nodes=1",
-            "--ntasks=1",
-            *place[1:],
-            f"--container-image={_name_image(image)}",
-        )
+        step = ("srun", "--overlap", "--nodes=1", "--ntasks=1", *place[1:])
+        step += (f"--container-image={_name_image(image)}",)
         options = (
             "--container-mounts",
             ",".join(mounts),
@@ -465,7 +453,7 @@ def _wrap_in_container(
         *_repeat("--env", (*SECRETS, *variables)),
         *container.options,
     )
-    argv = argv[command.entry if own else 0 :]
+    argv = argv[command.entry if bare else 0 :]
     if image.endswith(".sqsh"):
         return ["enroot", "start", "--rw", *options, image, *argv]
     file = re.sub(r"[^A-Za-z0-9.-]+", "+", image) + ".sqsh"
@@ -520,11 +508,11 @@ def choose_weights(
         return Weights(named.name, named.kv)
     if wanted in DTYPES and named.weights in DTYPES:
         return Weights(named.name, named.kv, [("dtype", DTYPES[wanted])])
-    known = [
-        each for each in published(model, worker.named) if each.weights == wanted and reads(each)
+    readable = [
+        row for row in published(model, worker.named) if row.weights == wanted and reads(row)
     ]
-    if known:
-        chosen = min(known, key=lambda each: each.kv != worker.kv_dtype)
+    if readable:
+        chosen = min(readable, key=lambda row: row.kv != worker.kv_dtype)
         tuned = bool(TUNED.search(chosen.name.lower())) and not TUNED.search(named.name.lower())
         note = f"{named.name} is in {named.weights}; in {wanted} it is published as {chosen.name}"
         return Weights(
@@ -544,10 +532,8 @@ def choose_weights(
 
 def name_draft(draft: Draft) -> str:
     """Return the checkpoint of a draft model, in its precision."""
-    named = named_checkpoint(draft.model, draft.named)
-    known = (
-        each.name
-        for each in published(draft.model, draft.named)
-        if each.weights == draft.weights_dtype
-    )
-    return named.name if named.weights == draft.weights_dtype else next(known, named.name)
+    named, wanted = named_checkpoint(draft.model, draft.named), draft.weights_dtype
+    if named.weights == wanted:
+        return named.name
+    rows = published(draft.model, draft.named)
+    return next((row.name for row in rows if row.weights == wanted), named.name)

@@ -42,9 +42,9 @@ class LlamaCpp(EngineRules):
         """Return the cells of all slots. `max_model_len`, which is not llama.cpp's word, is one
         slot's."""
         total = self.worker.count("ctx_size")
-        each = self.worker.count("max_model_len", "max_seq_len")
-        if total is None and each is not None:
-            total = each * self.slots
+        slot = self.worker.count("max_model_len", "max_seq_len")
+        if total is None and slot is not None:
+            total = slot * self.slots
         return total or self.worker.model.max_context_tokens or UNKNOWN_CONTEXT_TOKENS
 
     @property

@@ -374,8 +374,8 @@ class EngineRules:
         (Worker.drafting).
         """
         worker = self.worker
-        own = worker.is_speculative and worker.draft is None
-        return worker.model.draft_layers if own and self.counts_drafts else ()
+        by_layers = worker.is_speculative and worker.draft is None
+        return worker.model.draft_layers if by_layers and self.counts_drafts else ()
 
     # --- what it refuses: one line each, with what would work -------------------------------------
 
@@ -395,10 +395,11 @@ class EngineRules:
         """Return why it cannot keep a KV cache in the deployment's precision, or not on this
         GPU."""
         engine, kv, gpu = self.worker.engine, self.worker.kv_dtype, self.worker.gpu
-        known = self.cache_dtypes
-        if known and kv not in known:
+        dtypes = self.cache_dtypes
+        if dtypes and kv not in dtypes:
             return (
-                f"{engine} has no KV cache in {kv}; {', '.join(known)} would work (kv={known[-1]})"
+                f"{engine} has no KV cache in {kv}; {', '.join(dtypes)} would work"
+                f" (kv={dtypes[-1]})"
             )
         if kv == "nvfp4" and (gpu.vendor in ("amd", "intel") or gpu.architecture in _WITHOUT_NVFP4):
             return f"{engine} has no KV cache in nvfp4 on a {gpu.name}; fp8 would work (kv=fp8)"

@@ -46,7 +46,7 @@ START_TIME = "process_start_time_seconds"
 NAMES = frozenset(
     name.partition("{")[0]
     for names in (*GAUGES.values(), *COUNTERS.values())
-    for both in names
-    for each in both.split("+")
-    for name in (each, count_of(each))
+    for sum_of_names in names
+    for part in sum_of_names.split("+")
+    for name in (part, count_of(part))
 ) | {START_TIME}

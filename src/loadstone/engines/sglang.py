@@ -172,13 +172,13 @@ class Sglang(EngineRules):
         """
         worker = self.worker
         gib = worker.gpu.usable_bytes / GIB
-        many = worker.moe_ranks >= 4
+        wide = worker.moe_ranks >= 4
         if gib < 20:
             chunk, graph = 2048, 8
         elif gib < 60:
-            chunk, graph = 4096, 160 if many else (48 if gib < 35 else 32)
+            chunk, graph = 4096, 160 if wide else (48 if gib < 35 else 32)
         elif gib < 160:
-            chunk, graph = 8192, 512 if many else 256
+            chunk, graph = 8192, 512 if wide else 256
         else:
             chunk, graph = 16_384, 512
         if self.version < (0, 5):
@@ -382,8 +382,8 @@ class Sglang(EngineRules):
         worker, found = self.worker, []
         if worker.attention_dp and worker.argument("moe_a2a_backend") == "deepep":
             found.append("SGLang's attention data-parallel with DeepEP")
-        first, after = _SLOW_ON_B300
-        if worker.gpu.name == "b300" and first <= self.version < after:
+        first, mended = _SLOW_ON_B300
+        if worker.gpu.name == "b300" and first <= self.version < mended:
             found.append("SGLang 0.5.10 and 0.5.11 on B300, which run slowly there")
         return found
 
@@ -478,9 +478,10 @@ class Sglang(EngineRules):
         """Return its own router (package sglang-router), which sends a request to both pools at
         once, each time to the less busy of two workers."""
         program = ["python3", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
-        for each in workers:
-            port = [str(_BOOTSTRAP_PORT + each.place)] * (each.role == "prefill")
-            program += [f"--{each.role}", each.address, *port]
+        for worker in workers:
+            program += [f"--{worker.role}", worker.address]
+            if worker.role == "prefill":
+                program.append(str(_BOOTSTRAP_PORT + worker.place))
         return Command(program, [("policy", "power_of_two")])
 
     @property

@@ -3,6 +3,7 @@ batches."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
@@ -71,10 +72,12 @@ class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None
-    without interface; `program`: what starts it, and how one gets it."""
+    without interface; `program`: what starts it, and how one gets it; `forced_drafts`: its switches
+    that accept as many guessed tokens as they are told to."""
 
     program: str = ""
     install: str = ""
+    forced_drafts: tuple[str, ...] = ()
     server: tuple[KnownServer, ...] = ()
     gauges: dict[str, tuple[str, ...]] = {}
     counters: dict[str, tuple[str, ...]] = {}
@@ -116,6 +119,14 @@ def failures(engine: str) -> Iterator[Failure]:
     """Yield the known failures of an engine, its own before those of all."""
     for name in (engine, COMMON):
         yield from engine_tables().get(name, EngineTable()).failure
+
+
+def find_forced_drafts(text: str) -> str | None:
+    """Return the switch in a text, as it stands there, by which an engine accepts as many guessed
+    tokens as it is told to; `-` or any other character may stand for `_`."""
+    names = [name for table in engine_tables().values() for name in table.forced_drafts]
+    found = re.search("|".join(names).replace("_", "."), text, re.IGNORECASE)
+    return None if found is None else found[0]
 
 
 def offline_table(engine: str) -> Offline | None:

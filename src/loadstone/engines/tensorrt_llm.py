@@ -170,23 +170,20 @@ class TensorrtLlm(EngineRules):
                 " attention-dp"
             )
         built = worker.argument("backend") == "tensorrt"
+        tasks = worker.gpus // worker.nodes if worker.nodes > 1 else 1
         weights = self.weights(site)
         notes = weights.notes
         if built and site.model is None:
-            notes += (
-                (
-                    "each start builds the engine; `trtllm-build` builds it once: name its folder"
-                    " with --model"
-                ),
+            note = (
+                "each start builds the engine; `trtllm-build` builds it once: name its folder with"
+                " --model"
             )
+            notes += (note,)
         flags: Flags = [
             ("tp_size", worker.moe_ranks),
             ("pp_size", over_one(worker.pp)),
             ("ep_size", over_one(worker.ep)),
-            (
-                "gpus_per_node",
-                worker.gpus // worker.nodes if worker.nodes > 1 else None,
-            ),
+            ("gpus_per_node", tasks if worker.nodes > 1 else None),
             ("max_seq_len", worker.count("max_model_len", "max_seq_len")),
             *((name, worker.argument(name)) for name in _OWN_FLAGS),
             ("enable_chunked_prefill", worker.switch("enable_chunked_prefill")),
@@ -197,7 +194,6 @@ class TensorrtLlm(EngineRules):
             flags.append(("config" if self.version >= (1, 2) else "extra_llm_api_options", name))
         files = ((name, msgspec.yaml.encode(settings).decode()),) if settings else ()
         program = [site.program or "trtllm-serve", "serve", weights.model]
-        tasks = worker.gpus // worker.nodes if worker.nodes > 1 else 1
         if worker.nodes > 1:
             program = ["trtllm-llmapi-launch", *program]
         return Command(program, flags, [], notes, files, underscores=True, tasks=tasks)
@@ -206,7 +202,9 @@ class TensorrtLlm(EngineRules):
         """Return its orchestrator, `trtllm-serve disaggregated`, with its file."""
         settings: dict[str, Any] = {"hostname": site.host, "port": site.port}
         for role, key in (("prefill", "context_servers"), ("decode", "generation_servers")):
-            urls = [each.address.removeprefix("http://") for each in workers if each.role == role]
+            urls = [
+                worker.address.removeprefix("http://") for worker in workers if worker.role == role
+            ]
             settings[key] = {
                 "num_instances": len(urls),
                 "urls": urls,
@@ -220,57 +218,60 @@ class TensorrtLlm(EngineRules):
         """Return what the file has. The fraction is there since releases have named its flag
         differently, and some take the file's kv_cache_config for all of it."""
         worker = self.worker
-        cache: dict[str, Any] = {}
-        if (share := worker.fraction("free_gpu_memory_fraction")) is not None:
-            cache["free_gpu_memory_fraction"] = share
-        if (dtype := self.kv_flag(_KV_FLAGS, site)) is not None:
-            cache["dtype"] = dtype
-        if (tokens := worker.count("block_size")) is not None:
-            cache["tokens_per_block"] = tokens
-        if (reused := worker.switch("prefix_caching")) is not None:
-            cache["enable_block_reuse"] = reused
-        if (host := worker.memory_bytes("kv_host")) is not None:
-            cache["host_cache_size"] = int(host / worker.gpus)
-        settings: dict[str, Any] = {"kv_cache_config": cache} if cache else {}
+        host = worker.memory_bytes("kv_host")
+        cache = _given(
+            free_gpu_memory_fraction=worker.fraction("free_gpu_memory_fraction"),
+            dtype=self.kv_flag(_KV_FLAGS, site),
+            tokens_per_block=worker.count("block_size"),
+            enable_block_reuse=worker.switch("prefix_caching"),
+            host_cache_size=None if host is None else int(host / worker.gpus),
+        )
+        transfer = None
         if site.role is not None:
-            settings["cache_transceiver_config"] = {"backend": "DEFAULT"}
-            if (longest := worker.count("max_model_len", "max_seq_len")) is not None:
-                settings["cache_transceiver_config"]["max_tokens_in_buffer"] = longest
-        if (
-            site.role == "prefill"
-        ):  # its documentation asks for that of servers that compute prompts alone
-            settings["disable_overlap_scheduler"] = True
-        if worker.attention_dp:
-            settings["enable_attention_dp"] = True
+            longest = worker.count("max_model_len", "max_seq_len")
+            transfer = {"backend": "DEFAULT", **_given(max_tokens_in_buffer=longest)}
+        settings = _given(
+            kv_cache_config=cache or None,
+            cache_transceiver_config=transfer,
+            # Its documentation asks for that of servers that compute prompts alone.
+            disable_overlap_scheduler=True if site.role == "prefill" else None,
+            enable_attention_dp=worker.attention_dp or None,
+        )
         if self.is_eager:
             settings["cuda_graph_config"] = None
-        if (tokens := worker.count("num_speculative_tokens")) is not None:
-            draft = worker.draft
-            settings["speculative_config"] = (
-                {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
-                if draft is None
-                else {
-                    "decoding_type": "Draft_Target",
-                    "max_draft_len": tokens,
-                    "speculative_model": name_draft(draft),
-                }
-            )
-        for name in ("batch_wait_timeout_iters", "batch_wait_max_tokens_ratio"):
-            if (text := worker.argument(name)) is not None:
-                settings[name] = float(text) if name.endswith("ratio") else worker.count(name)
-        if (steps := worker.count("timeout_iters")) is not None:
-            settings["attention_dp_config"] = {"enable_balance": True, "timeout_iters": steps}
-        if (tokens := worker.count("capture_num_tokens")) is not None:
-            settings["torch_compile_config"] = {
-                "enable_piecewise_cuda_graph": True,
-                "capture_num_tokens": [tokens],
-            }
-        for flag, value in weights.flags:
-            if flag == "dtype":
-                settings["dtype"] = value
-        if ("quantization", "fp8") in weights.flags:
-            settings["quant_config"] = {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}
+        ratio, steps = worker.argument("batch_wait_max_tokens_ratio"), worker.count("timeout_iters")
+        captured = worker.count("capture_num_tokens")
+        quantised = ("quantization", "fp8") in weights.flags
+        balance = {"enable_balance": True, "timeout_iters": steps}
+        graphs = {"enable_piecewise_cuda_graph": True, "capture_num_tokens": [captured]}
+        settings |= _given(
+            speculative_config=self._speculation,
+            batch_wait_timeout_iters=worker.count("batch_wait_timeout_iters"),
+            batch_wait_max_tokens_ratio=None if ratio is None else float(ratio),
+            attention_dp_config=None if steps is None else balance,
+            torch_compile_config=None if captured is None else graphs,
+            dtype=dict(weights.flags).get("dtype"),
+            quant_config={"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"} if quantised else None,
+        )
         for key, value in launch_settings(worker):
             group, dot, name = key.partition(".")
             (settings.setdefault(group, {}) if dot else settings)[name or group] = value
         return settings
+
+    @property
+    def _speculation(self) -> dict[str, Any] | None:
+        tokens, draft = self.worker.count("num_speculative_tokens"), self.worker.draft
+        if tokens is None:
+            return None
+        if draft is None:
+            return {"decoding_type": "MTP", "num_nextn_predict_layers": tokens}
+        return {
+            "decoding_type": "Draft_Target",
+            "max_draft_len": tokens,
+            "speculative_model": name_draft(draft),
+        }
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    """Return the settings that have a value."""
+    return {name: value for name, value in settings.items() if value is not None}

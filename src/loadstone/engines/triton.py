@@ -22,7 +22,8 @@ def command(worker: Worker, site: Site) -> Command:
 
     Raises InputError without a repository, and for several nodes.
     """
-    if (server := worker.argument("server")) != "triton":
+    server = worker.argument("server")
+    if server != "triton":
         raise InputError(
             f"server={server}: write server=triton, or leave it out for the engine's own server"
         )

@@ -297,8 +297,10 @@ class Vllm(EngineRules):
         """Return one of CUDAGRAPH_MODES."""
         mode = self.worker.argument("cudagraph_mode") or "full_and_piecewise"
         if mode.lower() not in CUDAGRAPH_MODES:
-            known = ", ".join(CUDAGRAPH_MODES).upper()
-            raise InputError(f"--cudagraph-mode: {mode!r} is not a mode of vLLM; use {known}")
+            raise InputError(
+                f"--cudagraph-mode: {mode!r} is not a mode of vLLM; use"
+                f" {', '.join(CUDAGRAPH_MODES).upper()}"
+            )
         return mode.lower()
 
     @property
@@ -399,7 +401,7 @@ class Vllm(EngineRules):
     def router(self, site: Site, workers: Sequence[Site]) -> Command:
         """Return vllm-router (a package of its own), which waits for the prefill worker's answer,
         and hands its transfer's parameters to the decode worker."""
-        urls = [word for each in workers for word in (f"--{each.role}", each.address)]
+        urls = [word for worker in workers for word in (f"--{worker.role}", worker.address)]
         return Command(
             ["vllm-router", "--vllm-pd-disaggregation", *urls], [("policy", "power_of_two")]
         )
@@ -442,17 +444,17 @@ class Vllm(EngineRules):
         if nodes == 1:
             return []
         first = addresses_of(worker, site)[0]
-        each = worker.dp // nodes
+        local = worker.dp // nodes
         if worker.dp > 1 and worker.dp % nodes == 0:
             common: Flags = [
-                ("data-parallel-size-local", each),
+                ("data-parallel-size-local", local),
                 ("data-parallel-address", first),
                 ("data-parallel-rpc-port", _RPC_PORT),
             ]
             return [
                 [
                     *common,
-                    *([("data-parallel-start-rank", i * each), ("headless", True)] if i else []),
+                    *([("data-parallel-start-rank", i * local), ("headless", True)] if i else []),
                 ]
                 for i in range(nodes)
             ]

@@ -97,7 +97,7 @@ def read_entries(folder: Path) -> Iterator[Entry]:
 
 
 def find_leftovers(folder: Path) -> dict[str, Handle]:
-    """Return by launch the handles of what may still run since its supervisor vanished. Raises
+    """Return the handles, by launch, of what may still run since its supervisor vanished. Raises
     InputError."""
     handles: dict[str, Handle] = {}
     for entry in read_entries(folder):

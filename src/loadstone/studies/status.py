@@ -96,8 +96,8 @@ def read_status(read: StudyFile, launches: tuple[PlannedLaunch, ...], folder: Pa
 
 
 def _read_journal(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Return by launch the cell that was begun last ("": none is under way), and why launches and
-    cells failed."""
+    """Return the cell of each launch that was begun last ("": none is under way), and why launches
+    and cells failed."""
     open_cells: dict[str, str] = {}
     why: dict[str, str] = {}
     for entry in read_entries(folder):

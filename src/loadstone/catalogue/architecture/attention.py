@@ -48,7 +48,7 @@ class FullAttention(msgspec.Struct, frozen=True):
     stores_kv: bool = True
 
     def weights(self, hidden: int) -> Iterator[Matrix]:
-        query, out = self.heads * self.head_dim, self.heads * self.v_head_dim
+        query, output = self.heads * self.head_dim, self.heads * self.v_head_dim
         kv_heads = self.kv_heads if self.stores_kv else 0
         key, value = (
             kv_heads * self.head_dim,
@@ -59,9 +59,9 @@ class FullAttention(msgspec.Struct, frozen=True):
             yield Matrix("self_attn.k_proj", hidden, key, "attention", "kv")
         if value:
             yield Matrix("self_attn.v_proj", hidden, value, "attention", "kv")
-        yield Matrix("self_attn.o_proj", out, hidden, "attention", "row")
+        yield Matrix("self_attn.o_proj", output, hidden, "attention", "row")
         if self.gate:
-            width = out if self.gate == "element" else self.heads
+            width = output if self.gate == "element" else self.heads
             yield Matrix("self_attn.g_proj", hidden, width, "attention", "column")
         if self.bias:
             gate = query if self.gate_in_query else 0
@@ -120,12 +120,12 @@ class LatentAttention(msgspec.Struct, frozen=True):
             yield Matrix("self_attn.q_a_proj", hidden, self.q_rank, "attention")
             yield vector("self_attn.q_a_layernorm", self.q_rank)
             yield Matrix("self_attn.q_b_proj", self.q_rank, query, "attention", "column")
-        up = self.heads * (self.nope_dim + self.v_dim)
+        expanded = self.heads * (self.nope_dim + self.v_dim)
         yield Matrix(
             "self_attn.kv_a_proj_with_mqa", hidden, self.kv_rank + self.rope_dim, "attention"
         )
         yield vector("self_attn.kv_a_layernorm", self.kv_rank)
-        yield Matrix("self_attn.kv_b_proj", self.kv_rank, up, "attention", "column")
+        yield Matrix("self_attn.kv_b_proj", self.kv_rank, expanded, "attention", "column")
         yield Matrix("self_attn.o_proj", self.heads * self.v_dim, hidden, "attention", "row")
         if self.gate:
             width = self.heads * self.v_dim if self.gate == "element" else self.heads

@@ -68,8 +68,8 @@ class Layers(msgspec.Struct, frozen=True):
     @property
     def states(self) -> tuple[LinearAttention, ...]:
         """Return what of one layer has a constant size per sequence."""
-        own = (self.attention,) if isinstance(self.attention, LinearAttention) else ()
-        return own if self.state is None else (*own, self.state)
+        linear = (self.attention,) if isinstance(self.attention, LinearAttention) else ()
+        return linear if self.state is None else (*linear, self.state)
 
 
 class Model(msgspec.Struct, frozen=True, dict=True):

@@ -102,12 +102,12 @@ def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
 def _spread_window_settings(fields: Fields) -> None:
     """Add the fields that layers with a window have in Step's `attention_other_setting`; other
     types have `swa_…`."""
-    other = fields.inner("attention_other_setting")
-    if other is None:
+    setting = fields.inner("attention_other_setting")
+    if setting is None:
         return
-    if other.text("attention_type", default="sliding_attention") != "sliding_attention":
+    if setting.text("attention_type", default="sliding_attention") != "sliding_attention":
         raise InputError(
-            f"{other.where}: attention_type must be 'sliding_attention'; no other is read"
+            f"{setting.where}: attention_type must be 'sliding_attention'; no other is read"
         )
     names = {
         "num_attention_heads": "swa_num_attention_heads",
@@ -115,7 +115,7 @@ def _spread_window_settings(fields: Fields) -> None:
         "head_dim": "swa_head_dim",
     }
     fields.values = fields.values | {
-        new: other.values[old] for old, new in names.items() if old in other.values
+        new: setting.values[old] for old, new in names.items() if old in setting.values
     }
 
 
@@ -323,7 +323,7 @@ def _latent_attention(fields: Fields, window: bool, index: int) -> LatentAttenti
     who = fields.items(
         "indexer_types"
     )  # GLM-5.2: `shared` layers use the choice of the last `full` one
-    own = top is not None and (who is None or index >= len(who) or who[index] == "full")
+    indexes = top is not None and (who is None or index >= len(who) or who[index] == "full")
     heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
     return LatentAttention(
         heads=fields.count("num_attention_heads", least=1),
@@ -333,8 +333,8 @@ def _latent_attention(fields: Fields, window: bool, index: int) -> LatentAttenti
         rope_dim=fields.count("qk_rope_head_dim"),
         v_dim=fields.count("v_head_dim", least=1),
         top_tokens=top,
-        index_heads=(heads or 0) if own else 0,
-        index_dim=(dim or 0) if own else 0,
+        index_heads=(heads or 0) if indexes else 0,
+        index_dim=(dim or 0) if indexes else 0,
         gate="element" if fields.flag("mla_use_output_gate") else None,
         window_tokens=(
             fields.count("sliding_window", "sliding_window_size", least=1) if window else None

@@ -18,12 +18,12 @@ _PARTS_OF_ONE = {"text_config", "llm_config", "language_config", "llm_cfg", "thi
 def encoder(config: Mapping[str, Any]) -> str | None:
     """Return what in a config tells an encoder: its class, or attention both ways; None for one
     that generates."""
-    classes, own = config.get("architectures"), config.get("auto_map")
+    classes, auto_map = config.get("architectures"), config.get("auto_map")
     first = str(classes[0]) if isinstance(classes, list) and classes else ""
     bare = first.endswith("Model") and not first.endswith(("LMHeadModel", "ChatModel"))
     writes = (
-        "AutoModelForCausalLM" in own
-        if isinstance(own, dict)
+        "AutoModelForCausalLM" in auto_map
+        if isinstance(auto_map, dict)
         else _PARTS_OF_ONE.intersection(config)
     )
     if first.endswith(_CLASSES) or "Bidirectional" in first or (bare and not writes):

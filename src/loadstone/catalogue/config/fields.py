@@ -25,7 +25,9 @@ class Fields:
     def find(self, *names: str) -> tuple[str, Any] | None:
         """Return the first of them that is there, with its value; all count as understood from now
         on."""
-        all_names = (each for name in names for each in (name, *self.spellings.get(name, ())))
+        all_names = (
+            spelling for name in names for spelling in (name, *self.spellings.get(name, ()))
+        )
         present = [name for name in all_names if name in self.values]
         self.used.update(present)
         return next(
@@ -66,7 +68,7 @@ class Fields:
             and len(value) > 1
             and len(value) == self.values.get("num_hidden_layers")
         ):
-            if any(each != value[0] for each in value):
+            if any(entry != value[0] for entry in value):
                 raise InputError(
                     f"{self.where}: {name} differs from layer to layer; only one for all is read"
                 )
@@ -128,16 +130,21 @@ class Fields:
         if not isinstance(each_layer, dict):
             return self
         # Keys are as wide as the largest: "05".
-        own: Any = next(
-            (each for key, each in each_layer.items() if (key.lstrip("0") or "0") == str(index)), {}
+        changed: Any = next(
+            (
+                values
+                for key, values in each_layer.items()
+                if (key.lstrip("0") or "0") == str(index)
+            ),
+            {},
         )
         where = f"{self.where}, per_layer_config[{index}]"
-        if not isinstance(own, dict):
+        if not isinstance(changed, dict):
             raise InputError(f"{where}: must be an object")
-        new = sorted(own.keys() - self.values.keys())
+        new = sorted(changed.keys() - self.values.keys())
         if new:
             raise InputError(f"{where}: {new[0][:40]} is not understood of one layer")
-        layer = Fields({**self.values, **own}, where)
+        layer = Fields({**self.values, **changed}, where)
         layer.used, layer.assumed, layer.spellings = self.used, self.assumed, self.spellings
         return layer
 

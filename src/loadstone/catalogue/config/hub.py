@@ -33,7 +33,7 @@ def cached_config(name: str) -> Path | None:
         pass  # downloaded by commit alone
     try:
         by_time = {
-            each.stat().st_mtime: each for each in (model / "snapshots").glob("*/config.json")
+            file.stat().st_mtime: file for file in (model / "snapshots").glob("*/config.json")
         }
     except OSError:
         return None

@@ -23,21 +23,21 @@ def held_against(model: Model, total_bytes: float, estimated: bool) -> Model:
     counted = model.weights_bytes()
     drafts = model.draft_parameters * counted / model.parameters
     near = any(
-        math.isclose(each, total_bytes, rel_tol=_NEAR) for each in (counted, counted + drafts)
+        math.isclose(size, total_bytes, rel_tol=_NEAR) for size in (counted, counted + drafts)
     )
     if near and not estimated:
         return model
-    said = f"the checkpoint's index says {total_bytes / 1e9:.2f} GB, {counted / 1e9:.2f} GB counted"
-    said += f" ({counted / total_bytes - 1:+.1%})"
+    text = f"the checkpoint's index says {total_bytes / 1e9:.2f} GB, {counted / 1e9:.2f} GB counted"
+    text += f" ({counted / total_bytes - 1:+.1%})"
     if estimated and not near:
         widened = _widen(model, round(total_bytes * model.parameters / counted))
-        said += (
+        text += (
             ": taken as the index says"
             if widened
             else ": too far for the widths of its MLPs to explain"
         )
         model = widened or model
-    return replace(model, assumed=(*model.assumed, said))
+    return replace(model, assumed=(*model.assumed, text))
 
 
 def _widen(model: Model, parameters: int) -> Model | None:

@@ -41,17 +41,17 @@ def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     return [
         Layers(
             1,
-            read_attention(own, family, kind, index, count, hidden),
+            read_attention(layer_fields, family, kind, index, count, hidden),
             (
-                read_experts(own, family, index)
+                read_experts(layer_fields, family, index)
                 if experts
-                else read_dense(own, family, hidden, index, count)
+                else read_dense(layer_fields, family, hidden, index, count)
             ),
-            tuple(beside_halves(own, family, hidden, experts)),
+            tuple(beside_halves(layer_fields, family, hidden, experts)),
             state=state,
         )
         for index, (kind, experts) in enumerate(zip(kinds, sparse, strict=True))
-        for own in [fields.of_layer(index)]
+        for layer_fields in [fields.of_layer(index)]
     ]
 
 
@@ -170,5 +170,5 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
         Matrix("eh_proj", 2 * hidden, hidden, "other"),
         vector("enorm_hnorm_norm", 3 * hidden),
     )
-    first, *others = layers
-    return [replace(first, extra=first.extra + joining), *others] * count
+    first, *rest = layers
+    return [replace(first, extra=first.extra + joining), *rest] * count

@@ -32,9 +32,9 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
     if types is not None:
         unknown = next((name for name in types if name not in _SPARSE), None)
         if unknown is not None:
-            known = ", ".join(_SPARSE)
             raise InputError(
-                f"{fields.where}: MLP type {str(unknown)[:40]!r} is not known; known are {known}"
+                f"{fields.where}: MLP type {str(unknown)[:40]!r} is not known; known are"
+                f" {', '.join(_SPARSE)}"
             )
         return [_SPARSE[name] for name in types]
     enumerated = _read_enumerated(fields)
@@ -66,12 +66,12 @@ def _read_enumerated(fields: Fields) -> set[int] | None:
         return None
     listed = value.split(",") if isinstance(value, str) else value
     if not isinstance(listed, list) or not all(
-        re.fullmatch("[0-9]{1,5}", str(each).strip()) for each in listed
+        re.fullmatch("[0-9]{1,5}", str(entry).strip()) for entry in listed
     ):
         raise InputError(
             f"{fields.where}: moe_layers_enum is {str(value)[:40]!r}; it must list layers: 3,4,5"
         )
-    return {int(each) for each in listed}
+    return {int(entry) for entry in listed}
 
 
 # --- one MLP --------------------------------------------------------------------------------------
@@ -104,8 +104,11 @@ def read_dense(
         )
     width = width or fields.count("intermediate_size", default=default)
     if fields.flag("block_auto_adjust_ff_dim"):  # LFM2: two thirds, to the next multiple
-        of = fields.count("block_multiple_of", default=256, least=1)
-        width = -(-int(fields.real("block_ffn_dim_multiplier", 1) * int(2 * width / 3)) // of) * of
+        multiple = fields.count("block_multiple_of", default=256, least=1)
+        width = (
+            -(-int(fields.real("block_ffn_dim_multiplier", 1) * int(2 * width / 3)) // multiple)
+            * multiple
+        )
     shared = fields.count("num_kv_shared_layers", default=0)
     if fields.flag("use_double_wide_mlp") and index >= count - shared:
         width *= 2  # Gemma 4: where a layer reads an earlier one's cache
@@ -170,7 +173,7 @@ def _shared_width(fields: Fields, family: Family, width: int) -> int:
     if fields.flag("enable_moe_block") or fields.find("intermediate_size_mlp"):
         return fields.count("intermediate_size")
     shared = fields.maybe("shared_expert_intermediate_size")
-    many = fields.maybe("n_shared_experts")
-    if many is None and "use_mixed_mlp_moe" not in fields.values:
-        many = family.shared_experts
-    return (many or 0) * width if shared is None else shared
+    experts = fields.maybe("n_shared_experts")
+    if experts is None and "use_mixed_mlp_moe" not in fields.values:
+        experts = family.shared_experts
+    return (experts or 0) * width if shared is None else shared

@@ -55,11 +55,11 @@ def text_fields(whole: Fields) -> tuple[Fields, str]:
 def part_kind(whole: Fields, part: Fields, name: str) -> str:
     """Return the model_type of a part: its own, or where it does not say one that is known, the one
     its outer class has."""
-    own, outer = part.text("model_type"), whole.text("model_type")
+    inner_type, outer = part.text("model_type"), whole.text("model_type")
     return (
-        own
-        if own in _defaults().defaults
-        else _defaults().parts.get(outer, {}).get(name, own or outer)
+        inner_type
+        if inner_type in _defaults().defaults
+        else _defaults().parts.get(outer, {}).get(name, inner_type or outer)
     )
 
 

@@ -152,7 +152,7 @@ class Rules:
     def format(self, layer: int | None, matrix: Matrix) -> Format | None:
         """Return a matrix's format; None: full precision."""
         patterns = (self.kept, *(targets for _, targets in self.groups))
-        if layer is None or self.named or not all(each.alike(layer) for each in patterns):
+        if layer is None or self.named or not all(pattern.alike(layer) for pattern in patterns):
             return self._looked_up(layer, matrix)
         # No pattern is about this layer in particular: what holds for one such layer holds for all.
         if matrix.name not in self._usual:
@@ -180,13 +180,13 @@ def read_quantisation(
 ) -> Rules | None:
     """Read the rules; `beside`: what hf_quant_config.json holds. None where nothing is
     quantised."""
-    own = config.inner("quantization_config")
+    settings = config.inner("quantization_config")
     experts = config.text("expert_dtype")
     if beside is not None and isinstance(beside.get("quantization"), dict):
         beside = beside["quantization"]
-    if own is None and beside is None:
+    if settings is None and beside is None:
         return None
-    fields = own or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
+    fields = settings or Fields(beside or {}, f"{config.where}, hf_quant_config.json")
     rules = Rules(experts_apart)
     kept: list[str] = []
     for source in (fields, Fields(beside, "hf_quant_config.json") if beside else None):

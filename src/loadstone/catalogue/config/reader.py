@@ -81,7 +81,11 @@ def read_path(path: Path) -> Model:
     # `<model>_hf_quant_config.json`.
     names = ("hf_quant_config.json", file.name.removesuffix("config.json") + "hf_quant_config.json")
     beside = next(
-        (_json(other) for other in map(file.with_name, names) if other != file and other.is_file()),
+        (
+            _json(neighbour)
+            for neighbour in map(file.with_name, names)
+            if neighbour != file and neighbour.is_file()
+        ),
         None,
     )
     index = file.with_name("model.safetensors.index.json")
@@ -169,9 +173,8 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     if rules is not None:
         table = Matrix("embed_tokens", vocab, hidden, "embedding", "vocab", quantisable=False)
         head = Matrix("lm_head", hidden, vocab, "embedding", "vocab", quantisable=False)
-        embeddings = tuple(
-            (m.name, form) for m in (table, head) if (form := rules.format(None, m)) is not None
-        )
+        formats = ((matrix.name, rules.format(None, matrix)) for matrix in (table, head))
+        embeddings = tuple((name, form) for name, form in formats if form is not None)
     _look_for_unread(fields, whole, kind, layers, hidden)
     return Model(
         name=name,
@@ -217,10 +220,10 @@ def _family(fields: Fields, kind: str) -> Family:
         "hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act", "activation"
     )
     gated = str(act).lower() in _GATED if act else fields.find(*_WIDTHS) is not None
-    said = "" if gated else ", its MLPs of two matrices, as most without a gated activation"
+    ungated = "" if gated else ", its MLPs of two matrices, as most without a gated activation"
     fields.assume(
         f"model_type {kind[:40]!r} not known: estimated as a Llama-like model with the fields it"
-        f" has{said}"
+        f" has{ungated}"
     )
     return Family(matrices=3 if gated else 2, mlp_four_times_hidden=not gated)
 
@@ -303,13 +306,13 @@ def _look_for_unread(
     same = {name for name in _AS_WIDE if fields.values.get(name) == hidden}
     left = _find_unread(fields, ignored)
     shaping = [name for name in left if _SHAPING.search(name) and name not in same]
-    said = f"not understood, and likely to change sizes: {_list_fields(shaping)}"
+    unread = f"not understood, and likely to change sizes: {_list_fields(shaping)}"
     if shaping and tables().find(kind) is not None:
         raise InputError(
-            f"{fields.where}: {said}; where they do not, take them out of a copy of the file"
+            f"{fields.where}: {unread}; where they do not, take them out of a copy of the file"
         )
     if shaping:
-        fields.assume(f"fields {said}")
+        fields.assume(f"fields {unread}")
     outer = [] if whole is fields else _find_unread(whole, tables().ignored.always)
     names = sorted({*left, *outer} - same - {*shaping})
     if names:
@@ -320,16 +323,16 @@ def _find_ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[
     """Return fields that say nothing of a model with these fields and these layers."""
     rules = tables().ignored
     attentions = [
-        each.attention for each in layers if not isinstance(each.attention, LinearAttention | None)
+        run.attention for run in layers if not isinstance(run.attention, LinearAttention | None)
     ]
     # Of a type that is not known, or whose layers are not told apart, fields of states may mean
     # something.
     told_apart = tables().find(kind) is not None and not fields.used.isdisjoint(_TELLING)
     lacking = {
-        "experts": not any(isinstance(each.mlp, Experts) for each in layers),
-        "dense_mlps": not any(isinstance(each.mlp, DenseMlp) for each in layers),
+        "experts": not any(isinstance(run.mlp, Experts) for run in layers),
+        "dense_mlps": not any(isinstance(run.mlp, DenseMlp) for run in layers),
         "windows": not any(attention.window_tokens for attention in attentions),
-        "states": told_apart and not any(each.states for each in layers),
+        "states": told_apart and not any(run.states for run in layers),
         "attention": not attentions,
     }
     without = (names for part, names in rules.without.items() if lacking[part])
@@ -338,11 +341,11 @@ def _find_ignored(fields: Fields, kind: str, layers: list[Layers]) -> frozenset[
 
 
 def _find_unread(part: Fields, ignored: frozenset[str]) -> list[str]:
-    known = part.used | ignored | _PARTS
+    understood = part.used | ignored | _PARTS
     return sorted(
         name
         for name, value in part.values.items()
-        if value and name not in known and not _HARMLESS.search(name)
+        if value and name not in understood and not _HARMLESS.search(name)
     )
 
 

@@ -72,12 +72,12 @@ def _images(vision: Fields, kind: str, text_hidden: int) -> int | None:
         3 * patch**2 * hidden * vision.count("temporal_patch_size", default=1) + tower.bias * hidden
     )
     total += tower.positions * _positions(vision, patch) * hidden
-    out = (
+    output = (
         text_hidden
         if vision.find("embed_dim")
         else vision.maybe("out_hidden_size", "text_hidden_size")
     )
-    return total + _joined(vision, tower, hidden, out or text_hidden)
+    return total + _joined(vision, tower, hidden, output or text_hidden)
 
 
 def _positions(vision: Fields, patch: int) -> int:
@@ -117,7 +117,7 @@ def _side(vision: Fields, name: str) -> int:
     if value is None:
         return 0
     if isinstance(value, list):
-        value = value[0] if value and all(each == value[0] for each in value) else 0
+        value = value[0] if value and all(entry == value[0] for entry in value) else 0
     return vision.whole(name, value)
 
 

@@ -47,7 +47,7 @@ def expand(text: str) -> list[str]:
         text
     )  # what is between the braces, and at every second place what is in them
     choices = [piece.split(",") if number % 2 else [piece] for number, piece in enumerate(pieces)]
-    if any(not each.strip() for values in choices[1::2] for each in values):
+    if any(not choice.strip() for values in choices[1::2] for choice in values):
         raise InputError(
             f"deployment {text!r}: an alternative in braces is empty; write e.g. tp={{2,4}}"
         )
@@ -58,6 +58,6 @@ def expand(text: str) -> list[str]:
             f" {MOST_ALTERNATIVES}"
         )
     return [
-        "".join(each.strip() if n % 2 else each for n, each in enumerate(one))
-        for one in product(*choices)
+        "".join(piece.strip() if n % 2 else piece for n, piece in enumerate(chosen))
+        for chosen in product(*choices)
     ]

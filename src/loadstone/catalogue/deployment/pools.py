@@ -12,7 +12,7 @@ from loadstone.core.errors import InputError
 Role = Literal["both", "prefill", "decode"]
 ROLES: tuple[Role, ...] = ("prefill", "decode")
 EXAMPLE = "deepseek-r1@prefill=2*(8xh200/tp8)+decode=8xh200/dp8,attention-dp"
-MOST_WORKERS = 4096
+_MAX_WORKERS = 4096
 _POOLS = re.compile(r"@\s*(?:prefill|decode)\s*=", re.IGNORECASE)
 _NEXT = re.compile(r"\+\s*(?=[a-z]+\s*=\s*[0-9(])", re.IGNORECASE)
 _POOL = re.compile(r"\s*([a-z]+)\s*=\s*(.*?)\s*", re.IGNORECASE | re.DOTALL)
@@ -51,7 +51,7 @@ def split_pools(text: str) -> list[PoolText]:
     model, rest = text[: found.start()].strip(), text[found.start() + 1 :]
     if not model:
         raise InputError(f"deployment {text!r}: names no model; write e.g. {EXAMPLE}")
-    pools: dict[str, tuple[int, str, list[str]]] = {}
+    pools: dict[Role, tuple[int, str, list[str]]] = {}
     for part in _NEXT.split(rest):
         role, workers, hardware, options = _read_pool(part, text)
         if role in pools:
@@ -59,26 +59,19 @@ def split_pools(text: str) -> list[PoolText]:
                 f"deployment {text!r}: {role} is given twice; write one pool with more workers"
             )
         pools[role] = workers, hardware, options
-    if missing := [role for role in ROLES if role not in pools]:
-        raise InputError(
-            f"deployment {text!r}: has no {missing[0]} pool; write both, e.g. {EXAMPLE}"
-        )
-    said = {
-        name: option
-        for _, _, options in pools.values()
-        for option in options
-        if (name := _name_of(option)) in _SHARED
-    }
+    for role in ROLES:
+        if role not in pools:
+            raise InputError(f"deployment {text!r}: has no {role} pool; write both, e.g. {EXAMPLE}")
+    shared: dict[str, str] = {}
+    for _, _, options in pools.values():
+        shared |= {_name_of(option): option for option in options if _name_of(option) in _SHARED}
     made = []
     for role in ROLES:
         workers, hardware, options = pools[role]
-        own = {_name_of(option) for option in options}
-        options = options + [option for name, option in said.items() if name not in own]
-        made.append(
-            PoolText(
-                role, workers, f"{model}@{hardware}" + (f"/{','.join(options)}" if options else "")
-            )
-        )
+        given = {_name_of(option) for option in options}
+        options = options + [option for name, option in shared.items() if name not in given]
+        worker = f"{model}@{hardware}" + (f"/{','.join(options)}" if options else "")
+        made.append(PoolText(role, workers, worker))
     return made
 
 
@@ -86,33 +79,29 @@ def _read_pool(part: str, text: str) -> tuple[Role, int, str, list[str]]:
     """Return role, workers, GPUs and options of `prefill=4*(4xgb200/tp4)`, with or without
     parentheses."""
     pool = _POOL.fullmatch(part)
-    role = pool[1].lower() if pool else ""
-    if pool is None or role not in ROLES:
+    role = next((role for role in ROLES if pool is not None and role == pool[1].lower()), None)
+    if pool is None or role is None:
         raise InputError(
             f"deployment {text!r}: {part[:60]!r} is no pool; write prefill=…+decode=…, e.g."
             f" {EXAMPLE}"
         )
-    count, inside, more = "1", pool[2], ""
-    if grouped := _WORKERS.fullmatch(pool[2]):
-        count, inside, more = grouped[1] or "1", grouped[2], grouped[3] or ""
-    elif bare := _BARE.fullmatch(pool[2]):
-        count, inside = bare[1], bare[2]
-    elif "(" in inside or ")" in inside:
+    grouped, bare = _WORKERS.fullmatch(pool[2]), _BARE.fullmatch(pool[2])
+    count, worker, shared = "1", pool[2], ""
+    if grouped is not None:
+        count, worker, shared = grouped[1] or "1", grouped[2], grouped[3] or ""
+    elif bare is not None:
+        count, worker = bare[1], bare[2]
+    elif "(" in worker or ")" in worker:
         raise InputError(
             f"deployment {text!r}: {pool[2][:60]!r} is no N*(…) of {role} workers; write e.g."
             f" {EXAMPLE}"
         )
-    if not 1 <= len(count) <= 9 or not 1 <= int(count) <= MOST_WORKERS:
+    if not 1 <= len(count) <= 9 or not 1 <= int(count) <= _MAX_WORKERS:
         raise InputError(
-            f"deployment {text!r}: {role} has {count} workers; write 1 to {MOST_WORKERS}"
+            f"deployment {text!r}: {role} has {count} workers; write 1 to {_MAX_WORKERS}"
         )
-    hardware, _, options = inside.partition("/")
-    return (
-        ROLES[ROLES.index(role)],
-        int(count),
-        hardware.strip(),
-        [*split_commas(options), *split_commas(more)],
-    )
+    hardware, _, options = worker.partition("/")
+    return role, int(count), hardware.strip(), [*split_commas(options), *split_commas(shared)]
 
 
 def _name_of(option: str) -> str:

@@ -38,7 +38,7 @@ from loadstone.catalogue.hardware import Gpu, Node
 from loadstone.catalogue.user_files import is_file
 from loadstone.core.errors import InputError
 
-_MOST_GPUS = 65_536
+_MAX_GPUS = 65_536
 _WHERE = re.compile(
     r"(?:([0-9]+)\s*[x×*]\s*)?([a-z0-9][a-z0-9 ._-]*|.+\.(?:ya?ml|json))", re.IGNORECASE
 )
@@ -51,6 +51,18 @@ _DRAFTS = {
 _DRAFT = re.compile(
     rf"[/,]\s*-*(?:{'|'.join(sorted(_DRAFTS)).replace('_', '[-_]')})\s*=", re.IGNORECASE
 )
+_WORDS = [
+    "tp8",
+    "pp2",
+    "dp2",
+    "ep8",
+    "nodes=2",
+    "attention-dp",
+    "kv=fp8",
+    "engine=vllm",
+    "version=1.0",
+]
+"""Options of all engines, as examples."""
 _SHARED = ("attention-dp", "dp-attention", "attention_dp", "dp_attention")
 
 
@@ -76,12 +88,13 @@ def split_deployment(text: str) -> tuple[str, str, str]:
     """
     left, _, right = text.strip().rpartition("@")
     draft = _DRAFT.search(right)  # whose path ends like that of a GPU's file
-    before, after = (right[: draft.start()], right[draft.start() :]) if draft else (right, "")
-    file = _FILE.fullmatch(before)
-    where, rest = (
-        (file[1], file[2] or "") if file else (before.partition("/")[0], before.partition("/")[2])
-    )
-    return left, where.strip(), (rest + after).lstrip("/")
+    end = draft.start() if draft is not None else len(right)
+    file = _FILE.fullmatch(right[:end])
+    if file is not None:
+        where, options = file[1], file[2] or ""
+    else:
+        where, _, options = right[:end].partition("/")
+    return left, where.strip(), (options + right[end:]).lstrip("/")
 
 
 def models_of(text: str) -> list[str]:
@@ -94,7 +107,7 @@ def models_of(text: str) -> list[str]:
         )
     left, _, rest = split_deployment(text)
     drafts = [value for key, value in map(key_value, split_commas(rest)) if key in _DRAFTS]
-    return [_name_and_weights(each)[0] for each in (left, *drafts)]
+    return [_name_and_weights(name)[0] for name in (left, *drafts)]
 
 
 def key_value(part: str) -> tuple[str, str]:
@@ -156,10 +169,8 @@ def _parse_pools(text: str, gpu: Gpu | None, model: Model | None) -> Deployment:
         except InputError as error:
             raise InputError(f"{role} pool: {error}") from None
     deployment = Deployment(tuple(pools))
-    if deployment.gpus > _MOST_GPUS:
-        raise InputError(
-            f"deployment {text!r}: {deployment.gpus:,} GPUs; write 1 to {_MOST_GPUS:,}"
-        )
+    if deployment.gpus > _MAX_GPUS:
+        raise InputError(f"deployment {text!r}: {deployment.gpus:,} GPUs; write 1 to {_MAX_GPUS:,}")
     return deployment
 
 
@@ -208,8 +219,8 @@ def parse_named(text: str, hardware: Gpu | None, own: str | None = None) -> Depl
 
 
 def _model_of(left: str, model: Model | None = None) -> tuple[Model, str]:
-    """Return by `MODEL[:weights]`; one that is known by another precision's name is that model in
-    that precision."""
+    """Return the model that `MODEL[:weights]` names, and its precision; a model that is known by
+    another precision's name is in that one."""
     name, weights = _name_and_weights(left)
     model = model or find_model(name)
     return model, weights or model.weights_dtype
@@ -244,16 +255,16 @@ def _hardware_of(where: str, gpu: Gpu | None) -> tuple[Gpu, int, int, Node | Non
             f"{where!r} names no GPUs; write e.g. 8xh200, and options behind a slash, 8xh200/tp8"
         )
     count, name = int(match[1] or 1), match[2].strip()
-    if not 1 <= count <= _MOST_GPUS:
-        raise InputError(f"{count} GPUs; write 1 to {_MOST_GPUS}")
+    if not 1 <= count <= _MAX_GPUS:
+        raise InputError(f"{count} GPUs; write 1 to {_MAX_GPUS}")
     hardware = gpu or find_hardware(name)
     if isinstance(hardware, Gpu):
         return hardware, count, -(-count // hardware.per_node), None
     gpu, nic = find_gpu(hardware.gpu), hardware.scale_out_bytes_per_s
     if nic is not None and nic != gpu.nic_bytes_per_s:
         gpu = msgspec.structs.replace(gpu, nic_bytes_per_s=nic)
-    if count * hardware.gpus > _MOST_GPUS:
-        raise InputError(f"{count * hardware.gpus} GPUs; write 1 to {_MOST_GPUS}")
+    if count * hardware.gpus > _MAX_GPUS:
+        raise InputError(f"{count * hardware.gpus} GPUs; write 1 to {_MAX_GPUS}")
     return gpu, count * hardware.gpus, count, hardware
 
 
@@ -267,9 +278,10 @@ def _options_of(rest: str, model: str) -> _Options:
         _read_option(part, options)
     for key in options.arguments:
         if OWNERS.get(key, options.engine) != options.engine:
-            own = ", ".join(name for name, engine in OWNERS.items() if engine == options.engine)
+            arguments = [name for name, engine in OWNERS.items() if engine == options.engine]
             whose = f"{key} is an argument of {OWNERS[key]}, not of {options.engine}"
-            raise InputError(whose + (f"; its own are {own}" if own else ""))
+            remedy = f"; its own are {', '.join(arguments)}" if arguments else ""
+            raise InputError(whose + remedy)
     return options
 
 
@@ -313,26 +325,16 @@ def _not_taken(part: str, key: str, value: str, options: _Options) -> NoReturn:
         except InputError:
             weights = "fp8"
         raise InputError(f"{key} {hint.format(model=options.model, weights=weights)}")
-    owners = [other for other in owners_of(key) if other != engine]
+    owners = [owner for owner in owners_of(key) if owner != engine]
     if owners:
         theirs = (ENGINES[owner].same.get(key) for owner in owners)
         ours = next((name for name in theirs if name and name not in OWNERS), None)
         whose = f"{key} is an argument of {' and '.join(owners)}, not of {engine}"
         raise InputError(whose + (f"; here it is {ours}" if ours else ""))
-    known = [
-        "tp8",
-        "pp2",
-        "dp2",
-        "ep8",
-        "nodes=2",
-        "attention-dp",
-        "kv=fp8",
-        "engine=vllm",
-        "version=1.0",
-    ]
-    own = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
-    rows = ENGINES[engine]
-    names = {name.partition("=")[0]: name for name in (*known, *own, *rows.same, *rows.launch)}
+    entry = ENGINES[engine]
+    arguments = [name for name in ARGUMENTS if OWNERS.get(name, engine) == engine]
+    words = (*_WORDS, *arguments, *entry.same, *entry.launch)
+    names = {word.partition("=")[0]: word for word in words}
     close = difflib.get_close_matches(key, names, 3, 0.5) or list(names)
     raise InputError(f"unknown option {part!r}; write {', '.join(names[name] for name in close)}")
 
@@ -348,13 +350,11 @@ def engine_of(value: str) -> str:
     if name in NAMED_OTHERWISE:
         raise InputError(NAMED_OTHERWISE[name])
     if name is None or name not in ENGINES:
-        *others, last = ENGINES
-        what = (
-            f"unknown engine {value[:60]!r}"
-            if name is None
-            else f"{engine_title(value)} is not modelled here"
-        )
-        raise InputError(f"{what}; the engines are {', '.join(others)} and {last}")
+        *first, last = ENGINES
+        problem = f"{engine_title(value)} is not modelled here"
+        if name is None:
+            problem = f"unknown engine {value[:60]!r}"
+        raise InputError(f"{problem}; the engines are {', '.join(first)} and {last}")
     return name
 
 
@@ -370,7 +370,7 @@ def _arrange(
     """Fills in the parallelism that was not said, and checks what was. Raises InputError."""
     counts = options.counts
     for key, value in counts.items():
-        if not 1 <= value <= _MOST_GPUS:
+        if not 1 <= value <= _MAX_GPUS:
             raise InputError(f"{key}{value} is not a count; write at least 1")
     if node is None:
         nodes = counts.get("nodes", nodes)

@@ -36,9 +36,9 @@ def keywords_of(worker: Worker, command: Command, site: Site, model: str) -> Key
     engine = worker.engine
     offline = offline_table(engine)
     if offline is None:
-        known = ", ".join(offline_engines())
         raise InputError(
-            f"{engine} has no interface for batches that is used here; engine= one of {known}"
+            f"{engine} has no interface for batches that is used here; engine= one of"
+            f" {', '.join(offline_engines())}"
         )
     if worker.nodes > 1:
         raise InputError(f"nodes={worker.nodes}: a batch runs on one node; leave nodes out")
@@ -49,8 +49,8 @@ def keywords_of(worker: Worker, command: Command, site: Site, model: str) -> Key
     arguments: dict[str, Any] = {}
     for _, content in command.files:
         arguments |= msgspec.yaml.decode(content)
-    own = [(name, True if value is None else value) for name, value in site.arguments]
-    for flag, text in [*command.flags, *launch_flags(worker, command, site), *own]:
+    added = [(name, True if value is None else value) for name, value in site.arguments]
+    for flag, text in [*command.flags, *launch_flags(worker, command, site), *added]:
         name, value = flag.lstrip("-").replace("-", "_"), _read_value(text)
         if not name.replace(".", "_").isidentifier():
             raise InputError(

@@ -39,11 +39,11 @@ def load_vllm(model: str, arguments: dict[str, Any]) -> Loaded:
             for length in lengths
         ]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-        for each in engine.generate(requests, sampling, use_tqdm=False):
+        for answer in engine.generate(requests, sampling, use_tqdm=False):
             # Its engine's process stamps them, by the clock that all processes of a machine share.
-            first_s = getattr(each.metrics, "first_token_ts", 0.0) or None
-            last_s = getattr(each.metrics, "last_token_ts", 0.0) or None
-            yield len(each.prompt_token_ids), len(each.outputs[0].token_ids), first_s, last_s
+            first_s = getattr(answer.metrics, "first_token_ts", 0.0) or None
+            last_s = getattr(answer.metrics, "last_token_ts", 0.0) or None
+            yield len(answer.prompt_token_ids), len(answer.outputs[0].token_ids), first_s, last_s
 
     return "vllm", engine.llm_engine.model_config.get_vocab_size(), generate
 
@@ -57,13 +57,9 @@ def load_sglang(model: str, arguments: dict[str, Any]) -> Loaded:
         sampling = [
             {"max_new_tokens": length, "ignore_eos": True, "temperature": 0} for length in lengths
         ]
-        for each in engine.generate(input_ids=prompts, sampling_params=sampling):
-            yield (
-                each["meta_info"]["prompt_tokens"],
-                each["meta_info"]["completion_tokens"],
-                None,
-                None,
-            )
+        for answer in engine.generate(input_ids=prompts, sampling_params=sampling):
+            usage = answer["meta_info"]
+            yield usage["prompt_tokens"], usage["completion_tokens"], None, None
 
     return "sglang", engine.tokenizer_manager.model_config.vocab_size, generate
 
@@ -78,8 +74,8 @@ def load_tensorrt_llm(model: str, arguments: dict[str, Any]) -> Loaded:
             tensorrt_llm.SamplingParams(max_tokens=length, ignore_eos=True) for length in lengths
         ]
         requests = [{"prompt_token_ids": prompt} for prompt in prompts]
-        for each in engine.generate(requests, sampling, use_tqdm=False):
-            yield len(each.prompt_token_ids), len(each.outputs[0].token_ids), None, None
+        for answer in engine.generate(requests, sampling, use_tqdm=False):
+            yield len(answer.prompt_token_ids), len(answer.outputs[0].token_ids), None, None
 
     return "tensorrt_llm", engine.tokenizer.vocab_size, generate
 
@@ -117,10 +113,9 @@ def load_transformers(model: str, arguments: dict[str, Any]) -> Loaded:
 
 
 def main() -> None:
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [
-        each for each in sys.path if Path(each).resolve() != here
-    ]  # no module of the engine's lies here
+    # No module of the engine's lies beside this file.
+    folder = Path(__file__).resolve().parent
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != folder]
     with socket.socket(socket.AF_UNIX) as channel:
         channel.connect(sys.argv[1])
         lines = channel.makefile("rb")
@@ -147,12 +142,11 @@ def main() -> None:
                 {
                     "start_s": start_s,
                     "end_s": end_s,
-                    "answers": [dict(zip(names, each, strict=True)) for each in answers],
+                    "answers": [dict(zip(names, answer, strict=True)) for answer in answers],
                 }
             )
-    os._exit(
-        0
-    )  # engines leave threads and processes that would be waited for; the guard ends these
+    # Engines leave threads and processes that would be waited for; the guard ends these.
+    os._exit(0)
 
 
 if __name__ == "__main__":

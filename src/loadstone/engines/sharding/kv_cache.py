@@ -81,9 +81,9 @@ class Cache(msgspec.Struct, frozen=True):
         total = self.request_blocks(context_tokens)
         for group in self.groups:
             if group.kind == "window":
-                before = min(group.window_tokens - 1 + self.in_flight_tokens, context_tokens)
-                after = min(group.window_tokens, context_tokens)
-                total -= -(-before // group.block_tokens) - -(-after // group.block_tokens)
+                computing = min(group.window_tokens - 1 + self.in_flight_tokens, context_tokens)
+                settled = min(group.window_tokens, context_tokens)
+                total -= -(-computing // group.block_tokens) - -(-settled // group.block_tokens)
         return min(total, self.request_blocks(context_tokens))
 
     def blocks(self, kv_bytes: float) -> int:
@@ -100,12 +100,12 @@ class Cache(msgspec.Struct, frozen=True):
         return needed <= blocks - self.held_blocks
 
     def requests(self, blocks: int, context_tokens: int) -> float:
-        """Return how many are, with a fraction: 1 + (blocks − most) / settled; below one, blocks /
-        most."""
-        most, settled = self.request_blocks(context_tokens), self.settled_blocks(context_tokens)
-        if not most or not settled:
+        """Return how many are, with a fraction: 1 + (blocks − peak) / settled; below one, blocks /
+        peak."""
+        peak, settled = self.request_blocks(context_tokens), self.settled_blocks(context_tokens)
+        if not peak or not settled:
             return math.inf
-        return blocks / most if blocks < most else 1 + (blocks - most) / settled
+        return blocks / peak if blocks < peak else 1 + (blocks - peak) / settled
 
     def max_context(self, blocks: int, limit_tokens: int, requests: int = 1) -> int:
         """Return the longest context, up to `limit_tokens`, at which `requests` are held at once; 0
@@ -192,8 +192,8 @@ def grouped(
         kinds[group] = kinds.get(group, 0) + layer.count
     if state:
         kinds[Group("state", block, states=states)] = sum(layer.count for layer in state)
-    fewest, most = min(kinds.values()), max(kinds.values())
-    size = most if most < 1.5 * fewest else fewest
+    fewest, largest_kind = min(kinds.values()), max(kinds.values())
+    size = largest_kind if largest_kind < 1.5 * fewest else fewest
     groups = tuple(group for group, count in kinds.items() for _ in range(-(-count // size)))
     return Cache(groups, size * page, in_flight_tokens, held_blocks)
 

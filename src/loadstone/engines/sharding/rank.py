@@ -140,12 +140,12 @@ def stage_layers(layers: int, pp: int) -> list[int]:
 
 def _cut(layers: tuple[Layers, ...], start: int, stop: int) -> Iterator[tuple[Layers, int]]:
     """Yield the runs of layers `start` to `stop`, each with how many of them are inside."""
-    at = 0
+    first = 0
     for run in layers:
-        inside = min(stop, at + run.count) - max(start, at)
+        inside = min(stop, first + run.count) - max(start, first)
         if inside > 0:
             yield run, inside
-        at += run.count
+        first += run.count
 
 
 def _layer_bytes(model: Model, run: Layers, shape: Shape, dtype: str | None) -> tuple[float, float]:
@@ -155,9 +155,10 @@ def _layer_bytes(model: Model, run: Layers, shape: Shape, dtype: str | None) -> 
     of_all = of_mxfp4 = 0.0
     for matrix in run.weights(model.hidden):
         kept = model.format_of(run, matrix, dtype)
-        each = part_of(matrix, shape, kv_heads) * kept.bytes
-        of_all += each
-        of_mxfp4 += each if matrix.kind == "experts" and kept.dtype == "mxfp4" else 0.0
+        size = part_of(matrix, shape, kv_heads) * kept.bytes
+        of_all += size
+        if matrix.kind == "experts" and kept.dtype == "mxfp4":
+            of_mxfp4 += size
     return of_all, of_mxfp4
 
 
@@ -238,11 +239,11 @@ def kv_replication(model: Model, tp: int, kv_dtype: str) -> float:
     kept twice, or at all."""
     stored = needed = 0.0
     for run in model.kinds:
-        each = run.kv_bytes_per_token(kv_dtype)
-        needed += run.count * each
+        token = run.kv_bytes_per_token(kv_dtype)
+        needed += run.count * token
         if isinstance(run.attention, FullAttention):
-            each = sum(layer.token_bytes for layer in _cache_layer(run, tp, kv_dtype))
-        stored += run.count * tp * each
+            token = sum(layer.token_bytes for layer in _cache_layer(run, tp, kv_dtype))
+        stored += run.count * tp * token
     return stored / needed if needed else 1.0
 
 
@@ -272,12 +273,12 @@ def widths(model: Model, shape: Shape) -> tuple[float, float]:
     for run in model.kinds:
         if isinstance(run.mlp, Experts):
             wide = run.mlp.intermediate / shape.expert_tp
-            out = max((run.mlp.matrices - 1) * wide, float(run.mlp.latent or model.hidden))
+            output = max((run.mlp.matrices - 1) * wide, float(run.mlp.latent or model.hidden))
             if not any(
                 name.startswith("mlp.experts") and kept.dtype == "mxfp4"
                 for name, kept in run.formats
             ):
-                routed = max(routed, run.mlp.per_token * (out + wide))
+                routed = max(routed, run.mlp.per_token * (output + wide))
             dense = max(dense, run.mlp.matrices * run.mlp.shared_intermediate / shape.tp)
         elif run.mlp is not None:
             dense = max(dense, run.mlp.matrices * run.mlp.intermediate / shape.tp)

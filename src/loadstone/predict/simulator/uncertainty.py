@@ -342,7 +342,8 @@ def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
 def bound_factors(
     part: Plan, run: CellRun, fleet: Fleet, slo: Collection[str], error: PredictionError
 ) -> dict[str, list[float]]:
-    """Return by bound what its figure is multiplied by, in one draw of the error after another.
+    """Return what the figure of each bound is multiplied by, in one draw of the error after
+    another.
 
     `part`: the load, a plan of one cell; `run`: its simulation.
     """
@@ -409,7 +410,7 @@ def split_tasks(run: CellRun) -> tuple[float, float]:
 
 
 def bounded_figures(run: CellRun, part: Plan, slo: Collection[str]) -> dict[str, float]:
-    """Return by bound the figure that it bounds, in seconds: a percentile, or of a bound on every
+    """Return the figure that each bound bounds, in seconds: a percentile, or of a bound on every
     request the slowest; of requests that ended."""
     rows, load = answered_rows(run), part.cells[0]
     latencies = latencies_s(rows)

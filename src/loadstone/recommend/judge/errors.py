@@ -114,8 +114,8 @@ class UncertainFinalist:
         return self.candidate.deployment.name
 
     def replicas_needed(self, planning: Planning) -> Array:
-        """Return by draw how many replicas hold the bounds under the traffic, those that may fail
-        included."""
+        """Return how many replicas hold the bounds under the traffic in each draw, those that may
+        fail included."""
         capacities = np.maximum(self.capacities, 1e-9)
         needed = np.ceil(planning.traffic.demand / capacities * (1 - 1e-9))
         return np.asarray(needed + planning.choice.reserve)

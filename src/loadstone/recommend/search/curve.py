@@ -112,8 +112,8 @@ class Curve:
         return max((point.load for point in self.points if point.keeps_up), default=0.0)
 
     def capacities(self, traffic: Traffic, factors: Array) -> Array:
-        """Return by draw the load that a replica carries within all bounds, where its times are
-        `factors` (draws × (TTFT, TPOT)) of those simulated."""
+        """Return the load that a replica carries within all bounds in each draw, where its times
+        are `factors` (draws × (TTFT, TPOT)) of those simulated."""
         if not any(point.keeps_up for point in self.points):
             return np.zeros(len(factors))
         lowest, highest = self.points[0].load, max(self.saturates, self.points[-1].load)
