@@ -44,15 +44,15 @@ def launch_of(worker: Worker, site: Site = ANYWHERE) -> Launch:
     if worker.argument("server") is not None:
         command = triton.command(worker, site)
         return launch_command(msgspec.structs.replace(worker, arguments=()), command, site)
-    rules, command = _advise(rules_of(worker), site)
+    rules, command = _advise(worker, site)
     return launch_command(rules.worker, command, site)
 
 
-def _advise(rules: EngineRules, site: Site) -> tuple[EngineRules, Command]:
+def _advise(worker: Worker, site: Site) -> tuple[EngineRules, Command]:
     """Return the rules of the worker as it would start, and how, with what is to be said of it; see
     advise()."""
+    rules = rules_of(worker)
     rules.check_launch()
-    worker = rules.worker
     notes: list[str] = []
     if worker.engine in ENGINES and worker.gpu.vendor != "any":
         changed, notes = advise(rules, rules.ranks)
@@ -74,5 +74,5 @@ def launch_named(text: str, site: Site) -> Launch:
 def keywords_named(text: str, site: Site) -> Keywords:
     """Return what launch_named() does for the engine's own interface in Python. Raises
     InputError."""
-    rules, command = _advise(rules_of(parse_worker(text)), site)
+    rules, command = _advise(parse_worker(text), site)
     return keywords_of(rules.worker, command, site, rules.model_name(site))

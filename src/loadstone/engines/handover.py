@@ -61,7 +61,7 @@ def link_of(prefill: Worker, decode: Worker, handover: Handover) -> Link:
 def handover_of(deployment: Deployment) -> Handover:
     """Return how the pools of a deployment hand caches over. Raises InputError where they
     cannot."""
-    prefill, decode = (rules_of(pool.worker) for pool in deployment.pools)
+    prefill, decode = _rules_of_both(deployment)
     handover, problem = decode.handover, next(_problems(prefill, decode), None)
     if handover is None or problem is not None:
         raise InputError(f"{deployment.name}: {problem}")
@@ -72,7 +72,11 @@ def handover_of(deployment: Deployment) -> Handover:
 
 def handover_problem(deployment: Deployment) -> str | None:
     """Return why the pools of a deployment cannot hand caches over; None where they can."""
-    return next(_problems(*(rules_of(pool.worker) for pool in deployment.pools)), None)
+    return next(_problems(*_rules_of_both(deployment)), None)
+
+
+def _rules_of_both(deployment: Deployment) -> tuple[EngineRules, EngineRules]:
+    return rules_of(deployment.prefiller), rules_of(deployment.decoder)
 
 
 def _problems(prefill: EngineRules, decode: EngineRules) -> Iterator[str]:
