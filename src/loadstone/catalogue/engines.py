@@ -3,9 +3,12 @@ engines.toml."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import resources
 
 import msgspec
+
+from loadstone.catalogue.plug_ins import engine_points, read_table
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,16 +43,26 @@ def _simplify(name: str) -> str:
 _FILE = msgspec.toml.decode(
     resources.files("loadstone.catalogue").joinpath("engines.toml").read_bytes(), type=_File
 )
-_KEYS = {
-    _simplify(name): key for key, engine in _FILE.engine.items() for name in (key, *engine.names)
-}
 
-ENGINES = {key: engine for key, engine in _FILE.engine.items() if engine.deployable}
+
+def _plugged_in() -> Iterator[tuple[str, Engine]]:
+    """Yield the engines that other packages bring, by name; [shorthand] of their tables is what an
+    entry here is."""
+    for name, point in engine_points().items():
+        if name not in _FILE.engine:
+            entry = {"title": name, "deployable": True, **read_table(point).get("shorthand", {})}
+            yield name, msgspec.convert(entry, Engine)
+
+
+_ENTRIES = {**_FILE.engine, **dict(_plugged_in())}
+_KEYS = {_simplify(name): key for key, engine in _ENTRIES.items() for name in (key, *engine.names)}
+
+ENGINES = {key: engine for key, engine in _ENTRIES.items() if engine.deployable}
 """Those that the shorthand of a deployment may name."""
 
-ALL_ENGINES = tuple(_FILE.engine)
+ALL_ENGINES = tuple(_ENTRIES)
 
-NAMED_OTHERWISE = {key: engine.instead for key, engine in _FILE.engine.items() if engine.instead}
+NAMED_OTHERWISE = {key: engine.instead for key, engine in _ENTRIES.items() if engine.instead}
 """What to write in place of names that are no engine of a deployment."""
 
 DEFAULT_ENGINE = _FILE.common.default
@@ -91,7 +104,7 @@ def engine_key(name: str) -> str | None:
 def engine_title(name: str) -> str:
     """Return `TensorRT-LLM` for `trt-llm`, `trtllm` …; a name not known stays as it is."""
     key = engine_key(name)
-    return name if key is None else _FILE.engine[key].title
+    return name if key is None else _ENTRIES[key].title
 
 
 def owners_of(flag: str) -> list[str]:

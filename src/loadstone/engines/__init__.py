@@ -1,5 +1,10 @@
-"""Finds an engine's own rules by its name. An engine without any is assumed to do what EngineRules
-does."""
+"""Finds an engine's own rules by its name.
+
+An engine is an entry point of the group `loadstone.engines`: its name is the engine's, its object a
+class of EngineRules, and beside the class's module lies the engine's table (table.py). Loadstone's
+own come through the same door (pyproject.toml). An engine without any is assumed to do what
+EngineRules does.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +12,23 @@ import msgspec
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.deployment.shorthand import parse_worker
+from loadstone.catalogue.engines import ALL_ENGINES
+from loadstone.catalogue.plug_ins import engine_points
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
 from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
-from loadstone.engines.llama_cpp import LlamaCpp
-from loadstone.engines.mlx_lm import MlxLm
 from loadstone.engines.offline.keywords import Keywords, keywords_of
 from loadstone.engines.rules import EngineRules
-from loadstone.engines.sglang import Sglang
-from loadstone.engines.tensorrt_llm import TensorrtLlm
-from loadstone.engines.transformers import Transformers
-from loadstone.engines.vllm import Vllm
 
-_SIZED: tuple[type[EngineRules], ...] = (Vllm, Sglang, TensorrtLlm, LlamaCpp)
-_STARTED_ONLY: tuple[type[EngineRules], ...] = (MlxLm, Transformers)
+_POINTS = engine_points()
+_ALL: dict[str, type[EngineRules]] = {
+    name: _POINTS[name].load() for name in ALL_ENGINES if name in _POINTS
+}
 
-ENGINES = {rules.name: rules for rules in _SIZED}
+ENGINES = {name: rules for name, rules in _ALL.items() if rules.sized}
 """Those whose memory and scheduling are known."""
-_ALL = {rules.name: rules for rules in _SIZED + _STARTED_ONLY}
 
-EMBEDDED = LlamaCpp.name
+EMBEDDED = "llama.cpp"
 """The engine that is started with a small random model where none is named."""
 
 OLD_ERAS = frozenset(era.name for rules in ENGINES.values() for era in rules.eras if era.old)

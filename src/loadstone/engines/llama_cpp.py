@@ -28,6 +28,7 @@ _FLOAT_BYTES = 4
 
 class LlamaCpp(EngineRules):
     name = "llama.cpp"
+    sized = True
     cache_dtypes = ("fp32", "bf16", "fp16", "int8")
     """Its --cache-type-k; q8_0 is int8 here."""
     unreadable_weights = ("fp8", "nvfp4")

@@ -176,6 +176,7 @@ class EngineRules:
     argument of the engine's is no number, or not one of its choices.
 
     name               its name in a deployment
+    sized              its memory and scheduling are known here
     newest             the release that is assumed where the deployment names none
     eras               of releases, newest first; none: all releases have the same coefficients
     cache_dtypes       what it can keep a KV cache in, the one to propose last; none: not known
@@ -202,6 +203,7 @@ class EngineRules:
     """
 
     name: ClassVar[str] = ""
+    sized: ClassVar[bool] = False
     newest: ClassVar[Version] = ()
     eras: ClassVar[tuple[Era, ...]] = ()
     cache_dtypes: ClassVar[tuple[str, ...]] = ()

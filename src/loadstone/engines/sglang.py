@@ -120,6 +120,7 @@ every layer."""
 
 class Sglang(EngineRules):
     name = "sglang"
+    sized = True
     newest = (0, 5, 23)
     eras = (
         Era((0, 5, 11), "0.5.11"),

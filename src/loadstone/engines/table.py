@@ -10,7 +10,8 @@ from importlib import resources
 
 import msgspec
 
-from loadstone.catalogue.engines import ALL_ENGINES, engine_title
+from loadstone.catalogue.engines import ALL_ENGINES, Engine, engine_title
+from loadstone.catalogue.plug_ins import engine_points, read_table
 
 COMMON = "common"
 """The table of what belongs to no single engine."""
@@ -73,7 +74,8 @@ class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None
     without interface; `program`: what starts it, and how one gets it; `forced_drafts`: its switches
-    that accept as many guessed tokens as they are told to."""
+    that accept as many guessed tokens as they are told to; `shorthand`: what engines.toml of the
+    catalogue has of engines that come with Loadstone."""
 
     program: str = ""
     install: str = ""
@@ -82,23 +84,23 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gauges: dict[str, tuple[str, ...]] = {}
     counters: dict[str, tuple[str, ...]] = {}
     offline: Offline | None = None
+    shorthand: Engine | None = None
     failure: tuple[Failure, ...] = ()
 
 
 @cache
 def engine_tables() -> dict[str, EngineTable]:
     """Return the tables by the engines' names in the catalogue's order; the common one is last."""
-    folder = resources.files("loadstone.engines")
-    files = {
-        name: folder.joinpath(f"{name.replace('-', '_').replace('.', '_')}.toml")
-        for name in ALL_ENGINES
-    }
-    files[COMMON] = folder.joinpath(f"{COMMON}.toml")
-    return {
-        name: msgspec.toml.decode(file.read_bytes(), type=EngineTable)
-        for name, file in files.items()
-        if file.is_file()
-    }
+    folder, points = resources.files("loadstone.engines"), engine_points()
+    tables = {}
+    for name in (*ALL_ENGINES, COMMON):
+        if name in points:
+            tables[name] = msgspec.convert(read_table(points[name]), EngineTable)
+            continue
+        file = folder.joinpath(f"{name}.toml")
+        if file.is_file():
+            tables[name] = msgspec.toml.decode(file.read_bytes(), type=EngineTable)
+    return tables
 
 
 @cache

@@ -54,6 +54,7 @@ _UNREAD = ("neuralmagic", "redhatai")
 
 class TensorrtLlm(EngineRules):
     name = "tensorrt-llm"
+    sized = True
     newest = (1, 3)
     eras = (Era((1, 3), "1.3"), Era((1, 0), "1.0"), Era((0, 0), "0.x", old=True))
     """1.0 (PyTorch backend) overlaps host and device."""

@@ -90,6 +90,7 @@ def runtime_bytes(worker: Worker) -> float:
 
 class Vllm(EngineRules):
     name = "vllm"
+    sized = True
     newest = (0, 32)
     eras = (
         Era((0, 14), "async"),
