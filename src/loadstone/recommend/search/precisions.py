@@ -64,10 +64,10 @@ def _narrow(first: Worker, dtype: str) -> list[str]:
     return [dtype, "fp8"] if narrower and "fp8" in first.gpu.flops_per_s else [dtype]
 
 
-def further_precisions(deployment: Worker) -> list[Precision]:
+def further_precisions(worker: Worker) -> list[Precision]:
     """List precisions that are one step narrower than a deployment's, and not published."""
-    weights, cache = deployment.weights_dtype, deployment.kv_dtype
-    narrower = [(weights, dtype) for dtype in _narrow(deployment, cache)[1:]]
-    narrower += [(dtype, cache) for dtype in _narrow(deployment, weights)[1:]]
-    found = published_precisions(deployment)
+    weights, cache = worker.weights_dtype, worker.kv_dtype
+    narrower = [(weights, dtype) for dtype in _narrow(worker, cache)[1:]]
+    narrower += [(dtype, cache) for dtype in _narrow(worker, weights)[1:]]
+    found = published_precisions(worker)
     return [pair for pair in narrower if pair not in found]
