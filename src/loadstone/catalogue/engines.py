@@ -8,7 +8,8 @@ from importlib import resources
 
 import msgspec
 
-from loadstone.catalogue.plug_ins import engine_points, read_table
+from loadstone.catalogue.plug_ins import read_table
+from loadstone.core import plugins
 
 
 class Engine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +49,7 @@ _FILE = msgspec.toml.decode(
 def _plugged_in() -> Iterator[tuple[str, Engine]]:
     """Yield the engines that other packages bring, by name; [shorthand] of their tables is what an
     entry here is."""
-    for name, point in engine_points().items():
+    for name, point in plugins.offers(plugins.ENGINES).items():
         if name not in _FILE.engine:
             entry = {"title": name, "deployable": True, **read_table(point).get("shorthand", {})}
             yield name, msgspec.convert(entry, Engine)

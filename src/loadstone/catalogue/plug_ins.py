@@ -1,24 +1,15 @@
-"""Finds engines that packages bring, by the entry points of their metadata: no module of theirs is
-imported to read a table."""
+"""Reads the tables of engines that packages bring; no module of theirs is imported for it."""
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.machinery import PathFinder
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-ENGINES = "loadstone.engines"
-"""The group of entry points whose names are those of engines, and whose objects are their rules."""
-
-
-@cache
-def engine_points() -> dict[str, EntryPoint]:
-    """Return the entry points of engines by name, Loadstone's own among them."""
-    return {point.name: point for point in entry_points(group=ENGINES)}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 
 def read_table(point: EntryPoint) -> dict[str, Any]:

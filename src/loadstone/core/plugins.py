@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 WIRES = "loadstone.wires"
 """APIs by which servers are measured."""
+ENGINES = "loadstone.engines"
+"""Engines, by the classes of their rules."""
 READERS = "loadstone.readers"
 """Readers of other tools' results."""
 

@@ -13,16 +13,16 @@ import msgspec
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.deployment.shorthand import parse_worker
 from loadstone.catalogue.engines import ALL_ENGINES
-from loadstone.catalogue.plug_ins import engine_points
+from loadstone.core import plugins
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
 from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
 from loadstone.engines.offline.keywords import Keywords, keywords_of
 from loadstone.engines.rules import EngineRules
 
-_POINTS = engine_points()
+_OFFERED = plugins.offers(plugins.ENGINES)
 _ALL: dict[str, type[EngineRules]] = {
-    name: _POINTS[name].load() for name in ALL_ENGINES if name in _POINTS
+    name: plugins.load(plugins.ENGINES, name, "engine") for name in ALL_ENGINES if name in _OFFERED
 }
 
 ENGINES = {name: rules for name, rules in _ALL.items() if rules.sized}

@@ -11,7 +11,8 @@ from importlib import resources
 import msgspec
 
 from loadstone.catalogue.engines import ALL_ENGINES, Engine, engine_title
-from loadstone.catalogue.plug_ins import engine_points, read_table
+from loadstone.catalogue.plug_ins import read_table
+from loadstone.core import plugins
 
 COMMON = "common"
 """The table of what belongs to no single engine."""
@@ -91,7 +92,7 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @cache
 def engine_tables() -> dict[str, EngineTable]:
     """Return the tables by the engines' names in the catalogue's order; the common one is last."""
-    folder, points = resources.files("loadstone.engines"), engine_points()
+    folder, points = resources.files("loadstone.engines"), plugins.offers(plugins.ENGINES)
     tables = {}
     for name in (*ALL_ENGINES, COMMON):
         if name in points:
