@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 def read_table(point: EntryPoint) -> dict[str, Any]:
     """Return the table of an engine: the TOML file beside the module of its rules, by the module's
     name; empty where there is none."""
-    places = None
+    origin, places = "", None
     for part in point.module.split("."):
         spec = PathFinder.find_spec(part, places)
         if spec is None or spec.origin is None:
             return {}
-        places = spec.submodule_search_locations
-    table = Path(spec.origin).with_suffix(".toml")
+        origin, places = spec.origin, spec.submodule_search_locations
+    table = Path(origin).with_suffix(".toml")
     return msgspec.toml.decode(table.read_bytes()) if table.is_file() else {}
