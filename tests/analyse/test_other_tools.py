@@ -21,10 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadstone.analyse.metrics import measure_cell
-from loadstone.analyse.other_tools import DIALECTS, summarise_as
-from loadstone.analyse.other_tools.clients import AIPERF, VLLM, sglang
+from loadstone.analyse.other_tools import DIALECTS, TOOLS, summarise_as
 from loadstone.analyse.other_tools.facts import Facts, gather
-from loadstone.analyse.other_tools.guidellm import GUIDELLM
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import RequestRecord
@@ -119,7 +117,7 @@ def of_vllm(result: Json) -> list[RequestRecord]:
 def test_vllm_says_what_vllm_bench_serve_said() -> None:
     result = capture("vllm.json")
     records = of_vllm(result)
-    ours = dict(VLLM.numbers(facts(records, (0.0, result["duration"]))))
+    ours = dict(TOOLS["vllm"].numbers(facts(records, (0.0, result["duration"]))))
     assert set(ours) <= set(result)
     assert set(result) - set(ours) == {
         "endpoint_type", "backend", "model_id", "num_prompts", "request_rate", "burstiness", "max_concurrency",
@@ -146,7 +144,7 @@ def test_vllm_says_what_vllm_bench_serve_said() -> None:
 )
 def test_vllm_on_published_results(path: str) -> None:
     result = json.loads(shared(path))
-    ours = dict(VLLM.numbers(facts(of_vllm(result), (0.0, result["duration"]))))
+    ours = dict(TOOLS["vllm"].numbers(facts(of_vllm(result), (0.0, result["duration"]))))
     keys = set(ours) & set(result)
     if "latencies" not in result:
         # In that release E2E, and so TPOT, ended with the last line of a stream, of which its
@@ -187,7 +185,11 @@ def of_sglang(outputs: Iterable[Json], *, native: bool) -> list[RequestRecord]:
 def test_sglang_says_what_bench_serving_said(native: bool) -> None:
     document = capture("sglang.json" if native else "sglang_oai.json")
     result, records = document["result"], of_sglang(document["outputs"], native=native)
-    ours = dict(sglang(native=native).numbers(facts(records, (0.0, result["duration"]))))
+    ours = dict(
+        TOOLS["sglang" if native else "sglang-oai"].numbers(
+            facts(records, (0.0, result["duration"]))
+        )
+    )
     # It prints the largest gap, and leaves it out of its file.
     assert set(ours) - set(result) == {"max_itl_ms"}
     assert ours["max_itl_ms"] == pytest.approx(
@@ -215,7 +217,7 @@ def test_sglang_on_a_published_result() -> None:
         for each in zip(*(result[name] for name in names.values()), strict=True)
     ]
     known = facts(of_sglang(outputs, native=False), (0.0, result["duration"]))
-    ours = dict(sglang(native=False).numbers(known))
+    ours = dict(TOOLS["sglang-oai"].numbers(known))
     absent = ("e2e", "tpot", "max_", "conc", "retokenized", "accept")
     keys = [key for key in ours if key in result and not any(word in key for word in absent)]
     assert len(keys) > 18
@@ -260,7 +262,7 @@ def check_aiperf(lines: Iterable[Json], document: Json, summary: Json) -> Json:
         datetime.fromisoformat(document["end_time"])
         - datetime.fromisoformat(document["start_time"])
     ).total_seconds()
-    ours = dict(AIPERF.numbers(facts(records, (0.0, phase_s))))
+    ours = dict(TOOLS["aiperf"].numbers(facts(records, (0.0, phase_s))))
     compared = 0
     for key, value in ours.items():
         name, statistic = key.rsplit(".", 1)
@@ -347,7 +349,7 @@ def check_guidellm(requests: list[Json], scheduler: Json, metrics: Json) -> None
     # an origin of ours its rates would not be as coarse as it computed them.
     records = of_guidellm(requests)
     ours = dict(
-        GUIDELLM.numbers(
+        TOOLS["guidellm"].numbers(
             facts(records, (scheduler["measure_start_time"], scheduler["measure_end_time"]))
         )
     )

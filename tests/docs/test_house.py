@@ -17,7 +17,6 @@ ENGINE = re.compile(
     r'"(?:vllm|sglang|trtllm|tensorrt[-_]llm|triton|llama\.cpp|llamacpp|transformers|mlx-lm)"'
 )
 ENGINES_NAMED = {
-    "analyse/other_tools/__init__.py",  # the engines' own benchmarks, as tools
     "measure/wire/structured.py",
     "predict/sizing/options.py",  # an example
     "workload/options.py",

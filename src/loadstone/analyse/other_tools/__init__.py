@@ -9,38 +9,31 @@ cannot tell is None. docs/dialects.md has the reasons.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from loadstone.analyse.other_tools.clients import AIPERF, INFERENCE_PERF, LLMPERF, VLLM, sglang
+import msgspec
+
+from loadstone.analyse.other_tools.dialect import Dialect
 from loadstone.analyse.other_tools.facts import gather
-from loadstone.analyse.other_tools.guidellm import GUIDELLM
 from loadstone.core.errors import InputError
 from loadstone.core.summary import ToolNumbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["DEFINITIONS", "DIALECTS", "find_definition", "summarise_as"]
-
-_DIALECTS = {
-    "vllm": VLLM,
-    "sglang": sglang(native=True),
-    "sglang-oai": sglang(native=False),
-    "aiperf": AIPERF,
-    "guidellm": GUIDELLM,
-    "inference-perf": INFERENCE_PERF,
-    "llmperf": LLMPERF,
-}
-
-DIALECTS = tuple(_DIALECTS)
-DEFINITIONS = {name: dict(dialect.definitions()) for name, dialect in _DIALECTS.items()}
+TOOLS = msgspec.toml.decode(
+    files(__package__).joinpath("tools.toml").read_bytes(), type=dict[str, Dialect]
+)
+DIALECTS = tuple(TOOLS)
+DEFINITIONS = {name: dict(dialect.definitions()) for name, dialect in TOOLS.items()}
 """For each dialect, the definition of each of its keys, in a line."""
 
 
 def find_definition(dialect: str | None, metric: str) -> str | None:
     """Find a dialect's definition of a field of core's Metrics, in a line; None where it has
     none."""
-    return _DIALECTS[dialect].find_definition(metric) if dialect in _DIALECTS else None
+    return TOOLS[dialect].find_definition(metric) if dialect in TOOLS else None
 
 
 def summarise_as(
@@ -55,9 +48,9 @@ def summarise_as(
     Kept are 90 bytes per request and 12 per stream event, several times over while values are
     sorted.
     """
-    if name not in _DIALECTS:
+    if name not in TOOLS:
         raise InputError(f"--dialect {name}: unknown; choose one of {', '.join(DIALECTS)}")
-    dialect = _DIALECTS[name]
+    dialect = TOOLS[name]
     numbers = dialect.numbers(gather(read, streams=streams))
     return ToolNumbers(
         name=name, tool=dialect.tool, metrics=dict(numbers), definitions=DEFINITIONS[name]

@@ -51,8 +51,16 @@ class Facts:
         return np.asarray(self.measured[~arrays.is_completed(self.measured)])
 
     @property
+    def count(self) -> int:
+        return len(self.measured)
+
+    @property
     def ok(self) -> int:
         return len(self.done)
+
+    @property
+    def failures(self) -> int:
+        return len(self.failed)
 
     @property
     def cancelled(self) -> int:
@@ -61,7 +69,7 @@ class Facts:
     @property
     def errors(self) -> int:
         """Requests that failed otherwise than by being cancelled."""
-        return len(self.failed) - self.cancelled
+        return self.failures - self.cancelled
 
     @property
     def duration_s(self) -> float | None:

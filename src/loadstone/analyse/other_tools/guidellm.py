@@ -11,32 +11,35 @@ held.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from loadstone.analyse.other_tools.dialect import Dialect, Statistic, ToolSample, Total
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
 from loadstone.core.arrays import Floats
 
 _NEAR_S = 1e-4  # events so near to one another count as one moment
 _LEAST_S = 1e-6  # the least time that the last event's rate holds
 
-_PERCENTILES = (10, 25, 50, 75, 90, 95, 99)
 Weighted = tuple[Floats, Floats]
 """Values and their weights."""
 
 
-class _Shares(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Shares:
     """Different values in order, each with its share of all weight."""
 
     values: Floats
     share: Floats
 
-    def percentile(self, percent: int) -> float:
-        place = int(np.searchsorted(np.cumsum(self.share), percent / 100, side="left"))
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def percentile(self, q: float) -> float:
+        place = int(np.searchsorted(np.cumsum(self.share), q / 100, side="left"))
         return float(self.values[min(place, len(self.values) - 1)])
 
     def mean(self) -> float:
@@ -46,28 +49,13 @@ class _Shares(NamedTuple):
         return math.sqrt(float(np.sum((self.values - self.mean()) ** 2 * self.share)))
 
 
-def _shares(values: Weighted) -> _Shares | None:
-    """None where no value has any weight."""
-    numbers, weights = values
+def shares(values: Floats | Weighted) -> Shares:
+    """Share out the weight, which is equal where none is given, over the values that have any."""
+    numbers, weights = values if isinstance(values, tuple) else _alike(values)
     weighing = ~np.isnan(numbers) & (weights > 0)
-    if not weighing.any():
-        return None
     ordered, inverse = np.unique(numbers[weighing], return_inverse=True)
     sums = np.bincount(inverse, weights=weights[weighing])
-    return _Shares(ordered, sums / np.sum(sums))
-
-
-def _statistics() -> Iterator[Statistic]:
-    yield Statistic("mean", "mean", _Shares.mean)
-    yield Statistic("median", "median", partial(_Shares.percentile, percent=50))
-    yield Statistic("std_dev", "standard deviation over n", _Shares.deviation)
-    yield Statistic("min", "smallest", lambda shares: shares.values[0])
-    yield Statistic("max", "largest", lambda shares: shares.values[-1])
-    for percent in _PERCENTILES:
-        words = f"{percent}th percentile, a value that occurred,"
-        yield Statistic(
-            f"percentiles.p{percent}", words, partial(_Shares.percentile, percent=percent)
-        )
+    return Shares(ordered, sums / np.sum(sums))
 
 
 def _alike(values: Floats) -> Weighted:
@@ -149,65 +137,24 @@ def _merged(times: Floats, weights: Floats) -> Weighted:
     return unique[groups], np.add.reduceat(sums, groups)
 
 
-# Its rates begin when it begins to hand out requests; records know the first send and the last end.
-GUIDELLM = Dialect(
-    "GuideLLM 0.8.1",
-    totals={
-        "request_totals.successful": Total("requests ok or short", lambda f: f.ok),
-        "request_totals.incomplete": Total("requests cancelled", lambda f: f.cancelled),
-        "request_totals.errored": Total("all others", lambda f: f.errors),
-        "request_totals.total": Total(
-            "requests, whatever became of them", lambda f: len(f.measured)
-        ),
-    },
-    samples={
-        "request_latency": ToolSample("te − t0; s", lambda f: _alike(f.span("sent", "end"))),
-        "time_to_first_token_ms": ToolSample("t1 − t0; ms", lambda f: _alike(f.ttft_s * 1e3)),
-        "time_to_first_output_token_ms": ToolSample(
-            "first event that is no reasoning − t0, where that is known; ms",
-            lambda f: _alike(f.span("sent", "answer") * 1e3),
-        ),
-        "time_per_output_token_ms": ToolSample(
-            "(tT − t0)/n, first token included, each request weighing n; ms",
-            lambda f: (
-                mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3,
-                f.done["tokens"],
-            ),
-        ),
-        "inter_token_latency_ms": ToolSample(
-            "(tT − t1)/(n − 1), each request weighing n − 1; ms",
-            lambda f: (f.tpot_s * 1e3, f.done["tokens"] - 1),
-        ),
-        "prompt_token_count": ToolSample(
-            "input tokens per request", lambda f: _alike(f.done["input"])
-        ),
-        "output_token_count": ToolSample("n per request", lambda f: _alike(f.done["tokens"])),
-        "total_token_count": ToolSample(
-            "input tokens + n per request", lambda f: _alike(f.done["input"] + f.done["tokens"])
-        ),
-        "requests_per_second": ToolSample(
-            "the rate of request ends, over time", lambda f: _rate(f, _alike(f.done["end"]))
-        ),
-        "request_concurrency": ToolSample("requests under way, over time", _concurrency),
-        "prompt_tokens_per_second": ToolSample(
-            "the rate of input tokens, all at t1, over time", lambda f: _rate(f, _prompts(f))
-        ),
-        "output_tokens_per_second": ToolSample(
-            "the rate of output tokens, 1 at t1 and the others evenly up to tT, over time",
-            lambda f: _rate(f, _outputs(f)),
-        ),
-        "tokens_per_second": ToolSample(
-            "the rate of input and output tokens, over time",
-            lambda f: _rate(f, _prompts(f), _outputs(f)),
-        ),
-    },
-    statistics=tuple(_statistics()),
-    keys=("*", "*.successful.{}"),
-    suffix=", of ok and short requests",
-    prepare=_shares,
-    names={
-        "ttft_s": "time_to_first_token_ms",
-        "tpot_s": "inter_token_latency_ms",
-        "e2e_s": "request_latency",
-    },
-)
+MOMENTS: dict[str, tuple[str, Callable[[Shares], Any]]] = {
+    "mean": ("mean", Shares.mean),
+    "median": ("median", partial(Shares.percentile, q=50)),
+    "std_dev": ("standard deviation over n", Shares.deviation),
+    "min": ("smallest", lambda shares: shares.values[0]),
+    "max": ("largest", lambda shares: shares.values[-1]),
+}
+FUNCTIONS: dict[str, Callable[[Facts], Any]] = {
+    "weighed_time_per_token_ms": lambda f: (
+        mean_gap_s(f.span("sent", "last"), f.done["tokens"], less=0) * 1e3,
+        f.done["tokens"],
+    ),
+    "weighed_tpot_ms": lambda f: (f.tpot_s * 1e3, f.done["tokens"] - 1),
+    "lengths": lambda f: f.done["input"] + f.done["tokens"],
+    "end_rate": lambda f: _rate(f, _alike(f.done["end"])),
+    "concurrency": _concurrency,
+    "input_rate": lambda f: _rate(f, _prompts(f)),
+    "output_rate": lambda f: _rate(f, _outputs(f)),
+    "token_rate": lambda f: _rate(f, _prompts(f), _outputs(f)),
+}
+"""The formulas of its table in tools.toml, by name."""
