@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -24,19 +24,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Breakdown(NamedTuple):
-    """Holds a cell's parts; a list is empty where the cell has no such parts."""
-
-    by_turn: list[TurnPart]
-    by_replica: list[ReplicaPart]
-    by_piece: list[PiecePart]
-
-
 def breakdown_of(
     folder: Path, info: RunInfo, plan: Plan, cell: int, load: Load, streams: bool
-) -> Breakdown:
-    """Compute the cell's numbers by turn, by server of a fleet, by piece of a profile: whichever
-    there are."""
+) -> dict[str, Any]:
+    """Compute the cell's numbers `by_turn`, `by_replica` of a fleet, `by_piece` of a profile.
+
+    A list is empty where the cell has no such parts.
+    """
 
     def read() -> Iterator[pa.RecordBatch]:
         return run_folder.read_records(folder, cell, COLUMNS)
@@ -47,7 +41,9 @@ def breakdown_of(
         for number, part in parts(read, key, streams=streams).items():
             yield number, msgspec.structs.asdict(part)
 
-    breakdown = Breakdown([], [], [])
+    turns: list[TurnPart] = []
+    replicas: list[ReplicaPart] = []
+    pieces: list[PiecePart] = []
     if plan.has_sessions:
         shares = cacheable_shares(
             plan, cell, run_folder.read_columns(folder, ("request_id",), cell)["request_id"]
@@ -55,10 +51,10 @@ def breakdown_of(
         for turn, part in by(_whole("turn")):
             tokens = part["input_tokens"]
             shared = round(shares[turn] * tokens) if turn in shares and tokens is not None else None
-            breakdown.by_turn.append(TurnPart(turn=turn, shared_input_tokens=shared, **part))
+            turns.append(TurnPart(turn=turn, shared_input_tokens=shared, **part))
     urls = info.target.urls if info.target is not None else []
     if len(urls) > 1:
-        breakdown.by_replica.extend(
+        replicas.extend(
             ReplicaPart(replica=number, url=urls[number] if number < len(urls) else None, **part)
             for number, part in by(_whole("replica"))
         )
@@ -76,10 +72,10 @@ def breakdown_of(
         for number, part in by(piece):
             begin, end, seconds = load.profile[number]
             rate = part["output_tokens"] / seconds
-            breakdown.by_piece.append(
+            pieces.append(
                 PiecePart(begin=begin, end=end, seconds=seconds, output_tokens_per_s=rate, **part)
             )
-    return breakdown
+    return {"by_turn": turns, "by_replica": replicas, "by_piece": pieces}
 
 
 def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:

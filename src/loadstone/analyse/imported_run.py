@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadstone.analyse.verdict.finding import Origin, finding
+from loadstone.analyse.verdict.finding import Findings, Origin, finding
 from loadstone.core import run_folder
 from loadstone.core import summary as summaries
 from loadstone.core.errors import InputError
@@ -160,9 +160,7 @@ def _stated_otherwise(summary: CellSummary, imported: ImportedCell) -> Iterator[
             )
 
 
-def _differences(
-    metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]
-) -> Iterator[Finding]:
+def _differences(metrics: Metrics, latencies: Mapping[str, Mapping[str, float | None]]) -> Findings:
     """Find means that differ from those that the file states."""
     means, wide = [], False
     for name, statistics in latencies.items():

@@ -336,17 +336,13 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
 def _meets_bounds(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
     """Mark the requests that are ok or short and within every bound (≤). One token has no TPOT to
     miss."""
-    origin = arrays.origin_s(rows, load)
+    origin_s = arrays.origin_s(rows, load)
     met = arrays.is_completed(rows)
-    if slo.ttft_s is not None:
-        met &= rows["first"] - origin <= slo.ttft_s
-    if slo.answer_s is not None:
-        met &= rows["answer"] - origin <= slo.answer_s
-    if slo.tpot_s is not None:
-        met &= (arrays.tpot_s(rows) <= slo.tpot_s) | (rows["tokens"] == 1)
-    if slo.e2e_s is not None:
-        met &= rows["last"] - origin <= slo.e2e_s
-    return met
+    tpot_s = np.where(rows["tokens"] == 1, 0.0, arrays.tpot_s(rows))
+    for column, limit_s in (("first", slo.ttft_s), ("answer", slo.answer_s), ("last", slo.e2e_s)):
+        if limit_s is not None:
+            met &= rows[column] - origin_s <= limit_s
+    return met if slo.tpot_s is None else met & (tpot_s <= slo.tpot_s)
 
 
 def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:

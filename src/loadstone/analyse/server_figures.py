@@ -312,10 +312,8 @@ def _find_routers(samples: pa.Table) -> set[int]:
 
 
 def _take_turns(families: Families) -> bool:
-    started = families.get(START_TIME)
-    if started:
-        steps_s = [np.diff(series.value) for series in started.values()]
-        return any(bool((step_s < -thresholds.START_MOVED_S).any()) for step_s in steps_s)
+    if families.get(START_TIME):
+        return _count_starts(families, -1) > 0
     return any(_regains(families, fell_s) for fell_s in _common_falls(families))
 
 
@@ -361,8 +359,10 @@ def _count_restarts(families: Families) -> int:
     """Count how often a process began anew, by its start time where it reports it, else by counters
     that fell together.
     """
-    started = families.get(START_TIME)
-    if started:
-        steps_s = [np.diff(series.value) for series in started.values()]
-        return max(int((step_s > thresholds.START_MOVED_S).sum()) for step_s in steps_s)
-    return len(_common_falls(families))
+    return _count_starts(families, 1) if families.get(START_TIME) else len(_common_falls(families))
+
+
+def _count_starts(families: Families, sign: int) -> int:
+    """Count the most moves of a process's start time, to later (with `sign` −1 to earlier) ones."""
+    steps_s = [sign * np.diff(series.value) for series in families[START_TIME].values()]
+    return max(int((step_s > thresholds.START_MOVED_S).sum()) for step_s in steps_s)

@@ -23,7 +23,7 @@ from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.server_figures import gpu_figures, server_figures
 from loadstone.analyse.sessions import cacheable_shares, session_numbers
 from loadstone.analyse.slo import Bound, bounds_of, probability_of, request_bounds
-from loadstone.analyse.verdict.finding import judge
+from loadstone.analyse.verdict.finding import Findings, judge
 from loadstone.analyse.verdict.requests import SCALARS, EventReader, JudgedCell, request_table
 from loadstone.analyse.verdict.rules import cell_findings
 from loadstone.analyse.verdict.run import (
@@ -54,6 +54,7 @@ from loadstone.core.summary import (
     RateInterval,
     Summary,
     Verdict,
+    Window,
 )
 from loadstone.workload.schedule import promised_tokens
 
@@ -116,7 +117,7 @@ def add_limits(summary: Summary, info: RunInfo) -> RunFacts:
     return facts
 
 
-def late_findings(cell: CellSummary, info: RunInfo, changed: Sequence[str]) -> Iterator[Finding]:
+def late_findings(cell: CellSummary, info: RunInfo, changed: Sequence[str]) -> Findings:
     """Find what a cell's whole summary tells, as far as it has no such findings: records that are
     among the `changed` files, times and speeds that cannot be."""
     if not cell.verdict.has("records_altered", "times_impossible"):
@@ -307,9 +308,7 @@ def _put_together(cell: _Cell, numbers: CellNumbers) -> CellSummary:
         requests=numbers.requests,
         duration_s=numbers.duration_s,
         metrics=numbers.metrics,
-        by_turn=parts.by_turn,
-        by_replica=parts.by_replica,
-        by_piece=parts.by_piece,
+        **parts,
         client=Client(
             send_lag_p99_s=_p99(numbers.samples["send_lag_s"]),
             receive_lag_p99_s=_p99(numbers.samples["receive_lag_s"]),
@@ -348,23 +347,20 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
     `end_s`: of the last measured request.
     """
 
-    def joules(tokens_per_s: float | None, begin_s: float, until_s: float) -> float | None:
+    def joules(window: Window, begin_s: float, until_s: float) -> Iterator[tuple[str, float]]:
         energy_j = readings.sum_energy_j(begin_s, until_s)
-        if energy_j is None or not tokens_per_s:
-            return None
-        return energy_j / (tokens_per_s * (until_s - begin_s))
+        for kind in ("output", "total"):
+            tokens_per_s = getattr(window, f"{kind}_tokens_per_s")
+            if energy_j is not None and tokens_per_s:
+                yield f"j_per_{kind}_token", energy_j / (tokens_per_s * (until_s - begin_s))
 
     metrics, steady = summary.metrics, summary.metrics.steady
     if summary.duration_s:
-        start_s = end_s - summary.duration_s
-        metrics.j_per_output_token = joules(metrics.output_tokens_per_s, start_s, end_s)
-        metrics.j_per_total_token = joules(metrics.total_tokens_per_s, start_s, end_s)
+        for name, value in joules(metrics, end_s - summary.duration_s, end_s):
+            setattr(metrics, name, value)
     if steady is not None:
-        metrics.steady = msgspec.structs.replace(
-            steady,
-            j_per_output_token=joules(steady.output_tokens_per_s, steady.start_s, steady.end_s),
-            j_per_total_token=joules(steady.total_tokens_per_s, steady.start_s, steady.end_s),
-        )
+        per_token = dict(joules(steady, steady.start_s, steady.end_s))
+        metrics.steady = msgspec.structs.replace(steady, **per_token)
 
 
 def _read_pool_power(
@@ -466,9 +462,7 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
 # --- findings -------------------------------------------------------------------------------------
 
 
-def _find(
-    cell: _Cell, numbers: CellNumbers, events: EventReader, summary: CellSummary
-) -> Iterator[Finding]:
+def _find(cell: _Cell, numbers: CellNumbers, events: EventReader, summary: CellSummary) -> Findings:
     """Find what there is to know of a cell by its records, its plan and its run."""
     info, plan = cell.run.info, cell.run.plan
     ended = info.cells[cell.number].end_s is not None

@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.compare.metric import DEFAULT
 from loadstone.analyse.compare.sides import load_key
 from loadstone.analyse.stored_run import StoredRun
+from loadstone.core.arrays import Floats
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
@@ -38,8 +38,6 @@ _SIDE = 2
 """The least runs on either side of a step."""
 _VARIES = ("engine_version", "hardware", "own_model", "stated", "named")
 """Facts in which runs of one series may differ, or which others tell."""
-
-Floats = NDArray[np.float64]
 
 
 class TrendPoint(msgspec.Struct, frozen=True):
@@ -103,9 +101,7 @@ class Trend(msgspec.Struct, kw_only=True, frozen=True):
     changes: list[ChangePoint]
 
 
-def find_changes(
-    runs: Sequence[StoredRun], *, false_alarms: float = FALSE_ALARMS, seed: int = 0
-) -> Trend:
+def find_changes(runs: Sequence[StoredRun], *, false_alarms: float = FALSE_ALARMS) -> Trend:
     """Find the steps in every series of these runs. Raises InputError: a rate that is none."""
     if not 1e-4 <= false_alarms <= 0.5:
         raise InputError(
@@ -123,7 +119,7 @@ def find_changes(
         elif not series.metrics:
             series.why_not_tested = "no metric is told by all of its runs"
     family = [number for number, series in enumerate(made) if series.why_not_tested is None]
-    test = _Test(seed, min(max(_ORDERS[0], math.ceil(5 * len(family) / false_alarms)), _ORDERS[1]))
+    test = _Test(min(max(_ORDERS[0], math.ceil(5 * len(family) / false_alarms)), _ORDERS[1]))
     logs = {
         number: np.log(
             [[p.values[name] or 1.0 for name in made[number].metrics] for p in made[number].points]
@@ -200,7 +196,6 @@ def _setup_key(run: StoredRun) -> str:
 class _Test(NamedTuple):
     """Tests series, by so many random orders of their runs."""
 
-    seed: int
     orders: int
 
     def search(self, logs: Floats, level: float, begin: int = 0) -> Iterator[tuple[int, Floats]]:
@@ -225,7 +220,7 @@ class _Test(NamedTuple):
         scaled = np.where(varies, centred / np.sqrt((centred**2).sum(axis=0) + 1e-300), 0.0)
         explained = _explained(scaled[None])[0]
         place = int(explained.max(axis=1).argmax())
-        rng = np.random.default_rng([self.seed, runs])
+        rng = np.random.default_rng([0, runs])
         reached, left = np.ones(metrics), self.orders
         while left > 0:
             count = min(left, max(1, _AT_ONCE // logs.size))

@@ -77,10 +77,14 @@ def _null(name: str | None = None) -> Any:
     return msgspec.field(name=name, default_factory=type(None))
 
 
+class _Figures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The base of facts that are left out of a document where nobody knows them."""
+
+
 # --- the verdict ----------------------------------------------------------------------------------
 
 
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+class Finding(_Figures, frozen=True):
     """A fact to know about a cell: the evidence, in words, and a remedy.
 
     severity  info: a reader should know it, and it spoils nothing; warning: some of the numbers do
@@ -116,7 +120,7 @@ class Verdict(msgspec.Struct, frozen=True):
 # --- latencies and throughputs --------------------------------------------------------------------
 
 
-class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Latency(_Figures, kw_only=True, frozen=True):
     """Describes a sample of seconds in a dozen numbers; fields as in statistics.Distribution.
 
     Another tool's figures may lack any of them; both bounds of each percentile are then None, and
@@ -154,7 +158,7 @@ class Latency(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
         return low, high
 
 
-class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Steady(_Figures, kw_only=True, frozen=True):
     """Throughput from the first to the last send of a measured request, while the load is full.
 
     output_tokens_per_s  tokens of both phases and any status that arrived within / (end_s −
@@ -182,7 +186,7 @@ class Steady(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     j_per_total_token: float | None = None
 
 
-class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Sustained(_Figures, kw_only=True, frozen=True):
     """Throughput in the long run of an open loop that keeps up: the rate times what a request has
     on average.
 
@@ -203,7 +207,7 @@ class Sustained(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """The long run is of no window in which energy was read."""
 
 
-class RateInterval(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class RateInterval(_Figures, kw_only=True, frozen=True):
     """The 80 % interval of a predicted throughput.
 
     value                  what the interval is of: what the cell gives in the long run, as far as
@@ -310,7 +314,7 @@ long run."""
 # --- parts of a cell ------------------------------------------------------------------------------
 
 
-class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Requests(_Figures, kw_only=True, frozen=True):
     """Measured requests by how they ended. `sent` is all of them; `short` ones are not counted
     under `ok`. Another tool may tell only some of the counts.
     """
@@ -339,7 +343,7 @@ class Requests(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
         return self.failed / ended if ended else None
 
 
-class Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Part(_Figures, kw_only=True, frozen=True):
     """The numbers of some of a cell's requests: one turn's, one server's. Fields as in Metrics.
 
     mean_input_tokens, mean_output_tokens  of those that are ok or short; None where there are none,
@@ -372,7 +376,7 @@ class TurnPart(Part, kw_only=True, frozen=True):
     shared_input_tokens: int | None = None
 
 
-class SessionNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class SessionNumbers(_Figures, kw_only=True, frozen=True):
     """The numbers of a cell's measured sessions of agents. A session is measured if its first call
     is.
 
@@ -434,7 +438,7 @@ class TtftParts(msgspec.Struct, kw_only=True, frozen=True):
     transfer_s: float | None = None
 
 
-class ServerFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class ServerFigures(_Figures, kw_only=True, frozen=True):
     """The servers of a target together, over one cell from its start to its end; None, and left out
     of JSON, where unknown.
 
@@ -491,7 +495,7 @@ class PoolFigures(msgspec.Struct, kw_only=True, frozen=True):
     j_per_token: float | None = None
 
 
-class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class DraftFigures(_Figures, kw_only=True, frozen=True):
     """Speculative decoding of a cell; see analyse/drafts.py.
 
     source           counters: the servers', over the measured requests; requests: what their
@@ -515,7 +519,7 @@ class DraftFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True
     forced: str | None = None
 
 
-class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class GpuFigures(_Figures, kw_only=True, frozen=True):
     """The GPUs that were watched, together, over one cell; None, and left out of JSON, where
     unknown.
 
@@ -543,7 +547,7 @@ class GpuFigures(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     new_every_s: float | None = None
 
 
-class Client(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Client(_Figures, kw_only=True, frozen=True):
     """The client: 99th percentiles of its lags, whose clock stamped arrivals, processor seconds
     that its workers took, and what the host's self-test says of it, in a line.
     """
@@ -555,7 +559,7 @@ class Client(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     selftest: str | None = None
 
 
-class SloBound(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class SloBound(_Figures, kw_only=True, frozen=True):
     """A bound on a latency, and whether it was met.
 
     bound            as it was written: `tpot_p99<30ms`; `metric` is its left side, `limit_s` its
@@ -577,7 +581,7 @@ class SloBound(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     p_met: float | None = _null()
 
 
-class Roofline(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class Roofline(_Figures, kw_only=True, frozen=True):
     """Shares of what the hardware allows: 1 is as fast as it can be. What cannot be told is None.
 
     tpot_s      the least time of a step with as many requests decoding as there were
@@ -596,7 +600,7 @@ class Roofline(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     mfu: float | None = _null()
 
 
-class ToolNumbers(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+class ToolNumbers(_Figures, kw_only=True, frozen=True):
     """The cell's numbers under another tool's names: `tool` says whose, `definitions` has one for
     each."""
 
@@ -720,13 +724,11 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     def is_impossible(self) -> bool:
         """True if a latency, or a gap between tokens, is below 0 by more than clocks are apart."""
         latencies = filter(None, map(self.metrics.latency, LATENCIES[:4]))
-        values = (
-            value
+        return any(
+            (value or 0.0) < -1e-3
             for latency in latencies
             for value in (latency.min, latency.mean, latency.p50)
-            if value is not None
         )
-        return any(value < -1e-3 for value in values)
 
     @property
     def is_as_stated(self) -> bool:

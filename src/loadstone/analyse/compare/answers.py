@@ -4,14 +4,13 @@ with itself."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from loadstone.analyse.compare.sides import RunCell
 from loadstone.analyse.grading.paired import ComparedAnswers, pair_answers, show_p, tell
 from loadstone.analyse.run_facts import mapping
-from loadstone.analyse.verdict.finding import finding
+from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.core import run_folder
-from loadstone.core.summary import Finding
 
 _SHARES_ALIKE = 0.02
 """Difference of the shares of graded requests up to which two loads are one."""
@@ -45,7 +44,7 @@ def _pair(a: RunCell, b: RunCell, again: Sequence[ComparedAnswers] = ()) -> Comp
     return pair_answers(on_a, on_b, again)
 
 
-def answer_findings(load: str, answers: ComparedAnswers | str) -> Iterator[Finding]:
+def answer_findings(load: str, answers: ComparedAnswers | str) -> Findings:
     """Find answers that are wrong on one side alone, that are of another length, or cannot be
     compared."""
     if isinstance(answers, str):

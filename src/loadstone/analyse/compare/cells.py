@@ -10,7 +10,7 @@ import numpy as np
 
 from loadstone.analyse.compare.answers import compare_answers
 from loadstone.analyse.compare.metric import Metric, Stat
-from loadstone.analyse.compare.permutation import Floats, Units, pooled_variance, welch
+from loadstone.analyse.compare.permutation import Units, pooled_variance, welch
 from loadstone.analyse.compare.ratio import (
     Side,
     basis,
@@ -22,6 +22,7 @@ from loadstone.analyse.compare.ratio import (
 )
 from loadstone.analyse.compare.result import ComparedCell, ComparedMetric
 from loadstone.analyse.compare.sides import RequestTimes, RunCell, requests_of, shared_requests
+from loadstone.core.arrays import Floats
 from loadstone.core.statistics import dependence
 
 Samples = Sequence[Sequence[Floats]]

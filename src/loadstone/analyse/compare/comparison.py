@@ -44,12 +44,11 @@ from loadstone.analyse.compare.sides import (
     runs_in,
 )
 from loadstone.analyse.grading.paired import ComparedAnswers, adjust
-from loadstone.analyse.verdict.finding import finding
+from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
-from loadstone.core.summary import Finding
 
 Sides = tuple[list[ComparedRun], list[ComparedRun]]
 
@@ -188,11 +187,9 @@ def judge(compared: Sequence[ComparedCell], seed: int, relabellings: int = RELAB
     results = compare_all(units, seed, relabellings, level)
     for cell, result in zip(tested, results, strict=True):
         for index, row in enumerate(cell.tested):
-            row.p, row.p_family, row.level = (
-                float(result.p[index]),
-                float(result.p_family[index]),
-                level,
-            )
+            row.p = float(result.p[index])
+            row.p_family = float(result.p_family[index])
+            row.level = level
             if row.log_error is not None:
                 row.would_show = max(1 + RESOLUTION, math.exp(result.least * row.log_error))
     for row in (row for cell in compared for row in cell.rows):
@@ -225,7 +222,7 @@ def judge_answers(compared: Sequence[ComparedCell]) -> None:
 
 def _findings(
     sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Difference]
-) -> Iterator[Finding]:
+) -> Findings:
     yield from _different_workloads(setup)
     doubted = [
         f"{side} {cell.load.kind} {cell.load.value:g}"
@@ -257,7 +254,7 @@ def _runs(sides: Sides) -> Iterator[tuple[str, ComparedRun]]:
             yield side, run
 
 
-def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:
+def _different_workloads(setup: Sequence[Difference]) -> Findings:
     rows = [row for row in setup if row.what in WORKLOAD]
     unknown = [row.what for row in rows if row.a is None or row.b is None]
     different = [row.what for row in rows if row.what not in unknown]
@@ -267,7 +264,7 @@ def _different_workloads(setup: Sequence[Difference]) -> Iterator[Finding]:
         yield finding("workloads_differ", facts=different)
 
 
-def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
+def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Findings:
     """Find numbers in imported files that their requests contradict, among the metrics compared."""
     loads = {load_key(cell.load) for cell in compared}
     names = {row.name for cell in compared for row in cell.rows}
@@ -277,16 +274,17 @@ def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[F
             for number in cell.stated if load_key(cell.load) in loads else ():
                 name = compared_name(number.metric, number.statistic)
                 unit = "_s" if number.statistic else ""
-                values = {
-                    "side": side,
-                    "load": cell.load.label,
-                    "metric": name,
-                    f"stated{unit}": number.stated,
-                    f"compared{unit}": number.ours,
-                    "definition": number.definition,
-                }
                 if name in names:
-                    numbers.append(values)
+                    numbers.append(
+                        {
+                            "side": side,
+                            "load": cell.load.label,
+                            "metric": name,
+                            f"stated{unit}": number.stated,
+                            f"compared{unit}": number.ours,
+                            "definition": number.definition,
+                        }
+                    )
     if numbers:
         omitted = len(numbers) - MAX_STATED
         yield finding(
@@ -296,7 +294,7 @@ def _other_numbers(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[F
         )
 
 
-def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
+def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Findings:
     """Tell that a side is a prediction, and how the model's error is taken into account."""
     simulated = list(dict.fromkeys(side for side, run in _runs(sides) if run.simulated))
     if not simulated:
@@ -314,7 +312,7 @@ def _predictions(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Fin
     yield finding(name, sides=simulated)
 
 
-def _single_runs(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Finding]:
+def _single_runs(sides: Sides, compared: Sequence[ComparedCell]) -> Findings:
     measured = [row for cell in compared for row in cell.rows if row.single_run]
     examined = [cell for cell in compared if cell.unit == "blocks" or measured]
     single = {
@@ -331,7 +329,7 @@ def _single_runs(sides: Sides, compared: Sequence[ComparedCell]) -> Iterator[Fin
     yield finding("one_run_each.measured", side=side, runs=runs, commands=commands)
 
 
-def _missing_prices(sides: Sides, prices: Prices) -> Iterator[Finding]:
+def _missing_prices(sides: Sides, prices: Prices) -> Findings:
     runs = [(f"{side} {run.folder.name}", run.facts) for side, run in _runs(sides)]
     unpriced = without_price(runs, prices)
     if unpriced:

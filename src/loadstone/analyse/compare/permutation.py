@@ -19,9 +19,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from loadstone.core.arrays import Floats
 
 RELABELLINGS = 3999
 _TINY = 1e-9

@@ -90,17 +90,14 @@ def key(gpu: str) -> str:
 
 def dollars_per_hour(facts: RunFacts, prices: Prices) -> float | None:
     """Add up the dollars per hour of all GPUs of a run; None where a part of it is not known."""
-    if facts.pools:
-        parts = [pool_dollars(pool, prices) for pool in facts.pools]
-        return None if None in parts else sum(filter(None, parts))
-    dollars = prices.get(key(facts.gpu)) if facts.gpu else None
-    return dollars * facts.gpus if dollars is not None and facts.gpus else None
+    parts = [pool_dollars(pool, prices) for pool in facts.pools or (facts,)]
+    return None if None in parts else sum(filter(None, parts))
 
 
-def pool_dollars(pool: PoolFigures, prices: Prices) -> float | None:
+def pool_dollars(pool: PoolFigures | RunFacts, prices: Prices) -> float | None:
     """Return the dollars per hour of a pool's GPUs; None where they have no price."""
     dollars = prices.get(key(pool.gpu)) if pool.gpu else None
-    return None if dollars is None else dollars * pool.gpus
+    return dollars * pool.gpus if dollars is not None and pool.gpus else None
 
 
 def per_million(dollars: float | None, tokens_per_s: float | None) -> float | None:

@@ -19,13 +19,13 @@ from loadstone.analyse.grading.paired import (
 )
 from loadstone.analyse.grading.pairs import wilson
 from loadstone.analyse.run_facts import mapping
-from loadstone.analyse.verdict.finding import finding
+from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.core import arrays, run_folder
 from loadstone.core.groups import by_key
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.run_folder import GradedAnswer
-from loadstone.core.summary import Accuracy, CellSummary, Finding, Part, TaskAccuracy
+from loadstone.core.summary import Accuracy, CellSummary, Part, TaskAccuracy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -138,7 +138,7 @@ def _against_lightest(
 
 def find_in_answers(
     graded: Accuracy, least: object, answers: Sequence[GradedAnswer], pairs: ComparedAnswers | None
-) -> Iterator[Finding]:
+) -> Findings:
     """Find answers of a load that are wrong, of another length, or no model's; `pairs`: beside the
     lightest load."""
     ended = [answer for answer in answers if answer.ended]
@@ -172,7 +172,7 @@ def find_in_answers(
 
 def _find_same(
     answers: Sequence[GradedAnswer], temperature: float, pairs: ComparedAnswers | None
-) -> Iterator[Finding]:
+) -> Findings:
     """Find one answer to different questions, and sampled ones that are the same at another
     load."""
     different = {answer.question: answer for answer in answers}.values()

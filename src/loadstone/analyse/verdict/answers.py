@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Bools, Floats, JudgedCell, RequestTable
-from loadstone.core.arrays import drop_missing
+from loadstone.analyse.verdict.finding import Findings, finding
+from loadstone.analyse.verdict.requests import JudgedCell, RequestTable
+from loadstone.core.arrays import Bools, Floats, drop_missing
 from loadstone.core.record import Target
-from loadstone.core.summary import Finding
 from loadstone.workload.schedule import promised_tokens
 
 _DATE = re.compile(r"-\d{4}[\d-]*$")
 """A release's date, which may follow a model's name in OpenAI's answers."""
 
 
-def request_errors(cell: JudgedCell) -> Iterator[Finding]:
+def request_errors(cell: JudgedCell) -> Findings:
     """Count failed requests. Those under way when a cell ended early, or another tool's time was
     up, did not fail."""
     counts, requests = cell.numbers.requests, cell.measured
@@ -77,7 +75,7 @@ def _printable(text: str) -> str:
     return "".join(character if character.isprintable() else "\ufffd" for character in text)
 
 
-def answer_form(cell: JudgedCell) -> Iterator[Finding]:
+def answer_form(cell: JudgedCell) -> Findings:
     """Tell of answers that came in one piece, and of several answers to each request."""
     if not cell.streams:
         yield finding("not_streamed")
@@ -86,21 +84,21 @@ def answer_form(cell: JudgedCell) -> Iterator[Finding]:
         yield finding(name, choices=cell.choices)
 
 
-def answer_ends(cell: JudgedCell) -> Iterator[Finding]:
+def answer_ends(cell: JudgedCell) -> Findings:
     """Find answers that are empty, longer than allowed, or ended for different reasons."""
     yield from _empty_answers(cell)
     yield from _long_answers(cell)
     yield from _finish_reasons(cell)
 
 
-def short_outputs(cell: JudgedCell) -> Iterator[Finding]:
+def short_outputs(cell: JudgedCell) -> Findings:
     counts = cell.numbers.requests
     if counts.short:
         name = "short_outputs" if cell.choices == 1 else "short_outputs.choices"
         yield finding(name, short=counts.short, requests=counts.sent)
 
 
-def _empty_answers(cell: JudgedCell) -> Iterator[Finding]:
+def _empty_answers(cell: JudgedCell) -> Findings:
     done, plan, least = cell.completed, cell.plan, thresholds.EMPTY_REQUESTED_TOKENS
     silent = int((done.events == 0).sum())
     if silent > thresholds.EMPTY_SHARE * len(done):
@@ -114,7 +112,7 @@ def _empty_answers(cell: JudgedCell) -> Iterator[Finding]:
         )
 
 
-def _long_answers(cell: JudgedCell) -> Iterator[Finding]:
+def _long_answers(cell: JudgedCell) -> Findings:
     """Find answers longer than allowed. One token more is let pass: some count the end of the
     sequence."""
     done = cell.completed
@@ -125,7 +123,7 @@ def _long_answers(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("output_length", longer=longer.sum(), answers=len(done), excess_tokens=excess)
 
 
-def input_length(cell: JudgedCell) -> Iterator[Finding]:
+def input_length(cell: JudgedCell) -> Findings:
     """Find prompts that are not as long as requested, by the server's count."""
     # Later turns of a session depend on the answers, and a template may add more for a system
     # message.
@@ -142,7 +140,7 @@ def input_length(cell: JudgedCell) -> Iterator[Finding]:
         )
 
 
-def _finish_reasons(cell: JudgedCell) -> Iterator[Finding]:
+def _finish_reasons(cell: JudgedCell) -> Findings:
     """List several reasons to finish. Where lengths were demanded exactly, the length should be the
     only one."""
     reasons: Counter[str] = Counter()
@@ -156,7 +154,7 @@ def _finish_reasons(cell: JudgedCell) -> Iterator[Finding]:
     yield finding("finish_reasons.exact" if against else "finish_reasons", reasons=shown)
 
 
-def other_model(cell: JudgedCell) -> Iterator[Finding]:
+def other_model(cell: JudgedCell) -> Findings:
     """Find answers that name another model than was requested.
 
     One other name may be of the same model, and is an info; it is nothing if only a path, provider
@@ -213,7 +211,7 @@ def _name_parts(text: str) -> tuple[str, str, str]:
 # --- token counts ---------------------------------------------------------------------------------
 
 
-def token_counts(cell: JudgedCell) -> Iterator[Finding]:
+def token_counts(cell: JudgedCell) -> Findings:
     """Compare tokens as the server counts them with events as they came.
 
     Some servers count the end of the sequence, which has no event: one token more than events says
@@ -243,7 +241,7 @@ def token_counts(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("fewer_tokens_than_events", tokens=tokens, events=events)
 
 
-def odd_output(cell: JudgedCell) -> Iterator[Finding]:
+def odd_output(cell: JudgedCell) -> Findings:
     """Tell what the client noticed of answers: first events without a token, unlisted fields,
     hidden reasoning.
 
@@ -268,7 +266,7 @@ def odd_output(cell: JudgedCell) -> Iterator[Finding]:
 # --- caches and repeats ---------------------------------------------------------------------------
 
 
-def prefix_cache_helped(cell: JudgedCell) -> Iterator[Finding]:
+def prefix_cache_helped(cell: JudgedCell) -> Findings:
     """Find tokens that came from a prefix cache, beyond those that the plan shares on purpose: by
     the usage of each answer, or, where that is silent about it, by the server's own counters over
     the cell.
@@ -316,7 +314,7 @@ def _shared_tokens(cell: JudgedCell, requests: RequestTable) -> Floats:
     return np.where(promised < 0, np.nan, shared)
 
 
-def repeats(cell: JudgedCell) -> Iterator[Finding]:
+def repeats(cell: JudgedCell) -> Findings:
     """Find answers and prompts that repeat: a prompt of a file sent again, different prompts with
     the same answer, answers in the same rhythm to the microsecond, which were recorded or made up,
     not computed.
@@ -334,7 +332,7 @@ def repeats(cell: JudgedCell) -> Iterator[Finding]:
             yield finding("answers_identical", same=same, answers=len(patterns))
 
 
-def _repeated_prompts(cell: JudgedCell) -> Iterator[Finding]:
+def _repeated_prompts(cell: JudgedCell) -> Findings:
     """Find texts of a file that were asked before within the cell, so that a prefix cache has them;
     of sessions, those that they begin with. A file's own repeats may be natural; those of going
     round a short file are not.

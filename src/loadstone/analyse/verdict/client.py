@@ -8,21 +8,15 @@ earlier the first of them came.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import (
-    Floats,
-    Integers,
-    JudgedCell,
-    RequestTable,
-    count_under_way,
-)
-from loadstone.core.arrays import divide, drop_missing
+from loadstone.analyse.verdict.finding import Findings, finding
+from loadstone.analyse.verdict.requests import Integers, JudgedCell, RequestTable, count_under_way
+from loadstone.core.arrays import Floats, divide, drop_missing
 from loadstone.core.statistics import Distribution
 from loadstone.core.summary import Finding
 
@@ -58,7 +52,7 @@ def top_value(values: Floats, share: float) -> float:
     return float(np.sort(values)[-rank]) if rank <= len(values) else 0.0
 
 
-def client_limits(cell: JudgedCell) -> Iterator[Finding]:
+def client_limits(cell: JudgedCell) -> Findings:
     """Check the client itself: its processor time, warm-up included, its clocks, and which clock
     stamps arrivals."""
     info = cell.info
@@ -86,7 +80,7 @@ def client_limits(cell: JudgedCell) -> Iterator[Finding]:
 # --- events that came together --------------------------------------------------------------------
 
 
-def events_together(cell: JudgedCell) -> Iterator[Finding]:
+def events_together(cell: JudgedCell) -> Findings:
     """Find stream events that came together, why they did, and which of TTFT, TPOT and ITL that
     spoils.
 
@@ -127,7 +121,7 @@ def _whole_answers(cell: JudgedCell) -> Finding:
     return finding("arrivals_bunched.starved", limit_s=limit_s, lag_s=lag.p50)
 
 
-def _shared_reads(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
+def _shared_reads(cell: JudgedCell, tpot: Distribution) -> Findings:
     """Find events that came in one read, and judge by the receive lag if they were read late or
     arrived together.
 
@@ -181,7 +175,7 @@ def _spoilt_by_late_reads(cell: JudgedCell, tpot: Distribution, followers: int) 
     return spoilt
 
 
-def _unmeasured_gaps(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
+def _unmeasured_gaps(cell: JudgedCell, tpot: Distribution) -> Findings:
     """Find a median gap, of another tool's run, that no engine makes at that pace."""
     itl = cell.itl
     if itl is not None and itl.p50 < thresholds.UNMEASURED_GAP * tpot.p50:
@@ -193,7 +187,7 @@ def _unmeasured_gaps(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
         )
 
 
-def _first_reads(cell: JudgedCell, tpot: Distribution) -> Iterator[Finding]:
+def _first_reads(cell: JudgedCell, tpot: Distribution) -> Findings:
     """Find answers that began with several events in one read, unless it was the client that read
     late.
 
@@ -241,7 +235,7 @@ def _weighted_median(values: Floats, weights: Integers) -> float:
 # --- first events, whole answers, connections -----------------------------------------------------
 
 
-def first_event_early(cell: JudgedCell) -> Iterator[Finding]:
+def first_event_early(cell: JudgedCell) -> Findings:
     """Find answers whose second event came long after the first, by the pace of those that follow
     it and by the time that the first itself took: an engine needs longer for a prompt than for a
     token. Where an engine lets answers wait there for the prompts of others, the later ones have
@@ -265,7 +259,7 @@ def first_event_early(cell: JudgedCell) -> Iterator[Finding]:
         )
 
 
-def answers_collected(cell: JudgedCell) -> Iterator[Finding]:
+def answers_collected(cell: JudgedCell) -> Findings:
     """Find answers that were whole before their first token was sent on: TTFT grows with their
     length, at equal length of the prompt, and the pace after it is the same for all; or with the
     tokens that are counted and have no event, by the pace of those that have one: these were made
@@ -310,14 +304,14 @@ def _added_by(counts: Floats, done: RequestTable) -> float:
     return float(product / squares)
 
 
-def connections(cell: JudgedCell) -> Iterator[Finding]:
+def connections(cell: JudgedCell) -> Findings:
     """Find connections that the server or a proxy closed: between requests, or under one that was
     then sent again."""
     yield from _fresh_connections(cell)
     yield from _resent_requests(cell)
 
 
-def _fresh_connections(cell: JudgedCell) -> Iterator[Finding]:
+def _fresh_connections(cell: JudgedCell) -> Findings:
     """Find requests on fresh connections, though others had been used before. A slot needs one
     fresh connection."""
     requests, e2e = cell.requests, cell.e2e
@@ -337,7 +331,7 @@ def _fresh_connections(cell: JudgedCell) -> Iterator[Finding]:
     yield finding(name, fresh=fresh, requests=followers, late_s=late_s)
 
 
-def _resent_requests(cell: JudgedCell) -> Iterator[Finding]:
+def _resent_requests(cell: JudgedCell) -> Findings:
     """Find requests that were sent twice, warm-up too. Where hardly any kept connection served a
     second request, the server closes all of them (`connections_not_kept`)."""
     resent, requests = cell.info.requests_resent, cell.requests

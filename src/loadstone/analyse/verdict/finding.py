@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -14,6 +14,9 @@ import numpy as np
 from loadstone.core.record import Source
 from loadstone.core.summary import Finding, Severity, Verdict
 from loadstone.core.units import show_number, show_seconds
+
+Findings = Iterator[Finding]
+"""What a rule yields."""
 
 _FIELD = re.compile(r"\{(\w+)(?::([^}]*))?\}")
 _CHOICE = re.compile(r"\[([^]]*)\]")

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.client import list_spoilt, top_value
-from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Floats, JudgedCell, count_under_way
-from loadstone.core.arrays import drop_missing
-from loadstone.core.summary import Finding
+from loadstone.analyse.verdict.finding import Findings, finding
+from loadstone.analyse.verdict.requests import JudgedCell, count_under_way
+from loadstone.core.arrays import Floats, drop_missing
 
 
-def interrupted(cell: JudgedCell) -> Iterator[Finding]:
+def interrupted(cell: JudgedCell) -> Findings:
     if cell.interrupted is not None:
         yield finding("interrupted", why=cell.interrupted)
 
 
-def sends_late(cell: JudgedCell) -> Iterator[Finding]:
+def sends_late(cell: JudgedCell) -> Findings:
     """Find sends that were late by the client's fault.
 
     Latencies of open loops count from the intended time, to contain delays of the server: a lag of
@@ -44,7 +41,7 @@ def sends_late(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("sends_late", p50_s=p50_s, p99_s=p99_s, spoilt=spoilt)
 
 
-def cap_held_back(cell: JudgedCell) -> Iterator[Finding]:
+def cap_held_back(cell: JudgedCell) -> Findings:
     """Find requests that waited for the cap on requests under way: while it is reached, an open
     loop is none."""
     e2e, slots = cell.e2e, cell.load.max_concurrency
@@ -67,7 +64,7 @@ def cap_held_back(cell: JudgedCell) -> Iterator[Finding]:
     )
 
 
-def rate(cell: JudgedCell) -> Iterator[Finding]:
+def rate(cell: JudgedCell) -> Findings:
     """Compare the rate of an open loop with the one asked for, by the sends and by the arrivals
     that were drawn.
 
@@ -106,7 +103,7 @@ def rate(cell: JudgedCell) -> Iterator[Finding]:
             )
 
 
-def warm_up(cell: JudgedCell) -> Iterator[Finding]:
+def warm_up(cell: JudgedCell) -> Findings:
     """Find warm-up requests that burden the measured ones, and a warm-up that mostly failed.
 
     In a closed loop measured requests take over the slots of warm-up ones as these end; in an open
@@ -122,7 +119,7 @@ def warm_up(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("warmup_failed", failed=failed, requests=len(warm))
 
 
-def _leaked_warm_up(cell: JudgedCell) -> Iterator[Finding]:
+def _leaked_warm_up(cell: JudgedCell) -> Findings:
     load, requests = cell.load, cell.requests
     sent_s = np.sort(requests.sent_s[requests.measured & ~np.isnan(requests.sent_s)])
     if not len(sent_s) or requests.measured.all():
@@ -139,7 +136,7 @@ def _leaked_warm_up(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("warmup_leaked", under_way=leaked, usual=normal)
 
 
-def ends_late(cell: JudgedCell) -> Iterator[Finding]:
+def ends_late(cell: JudgedCell) -> Findings:
     """Find answers that end long after their last output. A batch ends as a whole."""
     done = cell.completed
     held_s, took_s = done.end_s - done.last_s, done.end_s - done.sent_s
@@ -152,7 +149,7 @@ def ends_late(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("ends_late", held_s=mean_s, share=share)
 
 
-def fleet_imbalance(cell: JudgedCell) -> Iterator[Finding]:
+def fleet_imbalance(cell: JudgedCell) -> Findings:
     """Find a server that gave more than its share of a fleet's output."""
     shares = [part.token_share for part in cell.replicas if part.token_share is not None]
     if len(shares) < 2 or len(shares) < len(cell.replicas):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from loadstone.analyse.metrics import CellNumbers
 from loadstone.analyse.verdict.finding import Origin
 from loadstone.core import arrays
+from loadstone.core.arrays import Bools, Floats
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, Clock, Target
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Texts = NDArray[np.object_]
 
 _TEXTS = ("status", "error", "finish_reason", "token_source")

@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import UNSET
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import finding, finding_rows
+from loadstone.analyse.verdict.finding import Findings, finding, finding_rows
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source
 from loadstone.core.settings import PredictionBasis
-from loadstone.core.summary import Finding, Roofline, SessionNumbers
+from loadstone.core.summary import Roofline, SessionNumbers
 
 
 class _File(msgspec.Struct):
@@ -46,7 +46,7 @@ def _read_file(workload: object) -> _File:
         return _File()
 
 
-def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Iterator[Finding]:
+def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Findings:
     """Find what there is to know about one run; `begun`: for each cell, if anything of it was
     sent."""
     file = _read_file(plan.workload)
@@ -74,7 +74,7 @@ def run_findings(info: RunInfo, plan: Plan, begun: Sequence[bool]) -> Iterator[F
         yield finding("engines_differ", servers=named)
 
 
-def _lines_left_out(file: _File) -> Iterator[Finding]:
+def _lines_left_out(file: _File) -> Findings:
     """Count lines that could not be used, and items that hold no prompt to send."""
     if isinstance(file.skipped, dict):
         remaining, counts = file.requests, file.skipped
@@ -94,7 +94,7 @@ def _lines_left_out(file: _File) -> Iterator[Finding]:
 # --- one cell: was all sent that was asked for, and all kept? -------------------------------------
 
 
-def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterator[Finding]:
+def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Findings:
     """Find losses and changes of one cell. `records`: their number."""
     file, planned = _read_file(plan.workload), len(plan.rows(cell))
     damaged = [
@@ -115,7 +115,7 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Iterato
         yield finding("unit_doubted", rate_per_s=file.doubted_per_s)
 
 
-def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Iterator[Finding]:
+def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Findings:
     """Find what there is to know about a cell's sessions of agents."""
     if numbers is None or not plan.graph.recorded:
         return
@@ -138,7 +138,7 @@ def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Iterator[Fin
         yield finding("recorded_answers")
 
 
-def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Finding]:
+def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Findings:
     """List parts of a data set that no endpoint is sent, and those that only chat endpoints
     take."""
     counts = Counter(file.dropped)
@@ -153,7 +153,7 @@ def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Iterator[Findin
         yield finding("messages_dropped", dropped=dropped)
 
 
-def record_findings(*, altered: bool, impossible: bool) -> Iterator[Finding]:
+def record_findings(*, altered: bool, impossible: bool) -> Findings:
     """Make the findings on records that were changed, or are `impossible`: with times below 0."""
     if altered:
         yield finding("records_altered")
@@ -161,7 +161,7 @@ def record_findings(*, altered: bool, impossible: bool) -> Iterator[Finding]:
         yield finding("times_impossible")
 
 
-def _journal_damaged(damaged: Sequence[JournalDamage]) -> Iterator[Finding]:
+def _journal_damaged(damaged: Sequence[JournalDamage]) -> Findings:
     if damaged:
         journals = [
             {"file": part.file, "at": part.at, "bytes": part.bytes, "batches": part.batches or None}
@@ -178,7 +178,7 @@ def _ended_by_count(cell: CellInfo) -> bool:
 # --- what a prediction rests on -------------------------------------------------------------------
 
 
-def prediction_findings(info: RunInfo) -> Iterator[Finding]:
+def prediction_findings(info: RunInfo) -> Findings:
     """Find what the predictions of a simulated run rest on."""
     basis = info.settings.basis or PredictionBasis()
     if basis.unmeasured:
@@ -215,7 +215,7 @@ LIMITS = {
 """Of pools what is full, by PooledCell.limit."""
 
 
-def _pools(info: RunInfo) -> Iterator[Finding]:
+def _pools(info: RunInfo) -> Findings:
     """Say what the pools of a deployment did, load by load, and what limits."""
     loads = [
         {
@@ -233,7 +233,7 @@ def _pools(info: RunInfo) -> Iterator[Finding]:
         yield finding("pools", loads=loads)
 
 
-def _drafts_assumed(basis: PredictionBasis) -> Iterator[Finding]:
+def _drafts_assumed(basis: PredictionBasis) -> Findings:
     acceptance, draft = basis.assumed_acceptance, basis.draft
     if draft is UNSET and basis.own_draft:
         draft = "the model's own layers"
@@ -250,7 +250,7 @@ def _drafts_assumed(basis: PredictionBasis) -> Iterator[Finding]:
 # --- against what hardware allows -----------------------------------------------------------------
 
 
-def beyond_hardware(light: Roofline | None, source: Source) -> Iterator[Finding]:
+def beyond_hardware(light: Roofline | None, source: Source) -> Findings:
     """Find a cell that used more of the memory's bandwidth, or of the arithmetic, than there is."""
     if light is None or source not in finding_rows()["beyond_hardware"].sources:
         return

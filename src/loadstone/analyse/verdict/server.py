@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import finding
+from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell
-from loadstone.core.summary import Finding
 
 
-def engine(cell: JudgedCell) -> Iterator[Finding]:
+def engine(cell: JudgedCell) -> Findings:
     """Tell what servers reported of themselves: restarts, engines behind a router, late writes,
     preemptions."""
     server, tpot = cell.server, cell.tpot
@@ -30,7 +27,7 @@ def engine(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("preemptions", preemptions=server.preemptions, kv_usage_share=usage)
 
 
-def transfers(cell: JudgedCell) -> Iterator[Finding]:
+def transfers(cell: JudgedCell) -> Findings:
     """Tell where prefill workers handed over fewer KV caches than there were answers: one side
     served some alone."""
     server, done = cell.server, cell.requests.completed
@@ -48,7 +45,7 @@ def transfers(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("transfers_differ.failed", failed=server.transfers_failed)
 
 
-def drafts(cell: JudgedCell) -> Iterator[Finding]:
+def drafts(cell: JudgedCell) -> Findings:
     """Tell where an acceptance of drafts is no evidence: it was forced, or the prompts are words
     drawn at random."""
     figures = cell.drafts
@@ -61,7 +58,7 @@ def drafts(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("drafts_on_random_text", accepted_length=length, accepted_share=figures.rate)
 
 
-def gpu(cell: JudgedCell) -> Iterator[Finding]:
+def gpu(cell: JudgedCell) -> Findings:
     """Tell what held the GPUs' clocks down, and if they were read too seldom to know their energy.
 
     Heat and failing supplies are a warning; the power cap alone is an info.

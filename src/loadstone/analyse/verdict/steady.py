@@ -20,10 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.analyse.verdict.finding import finding
-from loadstone.analyse.verdict.requests import Floats, JudgedCell, RequestTable
+from loadstone.analyse.verdict.finding import Findings, finding
+from loadstone.analyse.verdict.requests import JudgedCell, RequestTable
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
 from loadstone.core import arrays
+from loadstone.core.arrays import Floats
 from loadstone.core.pace import Unended
 from loadstone.core.statistics import Distribution
 from loadstone.core.statistics.dependence import Dependence, spread_between_places
@@ -33,7 +34,7 @@ _LEAST_REQUESTS = BLOCKS * thresholds.BLOCK_REQUESTS
 _LEAST_CLOSED = BLOCKS * thresholds.CLOSED_BLOCK_REQUESTS
 
 
-def few_samples(cell: JudgedCell) -> Iterator[Finding]:
+def few_samples(cell: JudgedCell) -> Findings:
     """Find a p99 that the requests do not bound from above."""
     values = cell.ttft or cell.e2e
     if values is None:
@@ -130,7 +131,7 @@ def sudden(values: Floats, least: int, *, closed: bool) -> Iterator[tuple[bool, 
         yield False, Change(change.last, change.first, 1 - share), share
 
 
-def no_steady_state(cell: JudgedCell) -> Iterator[Finding]:
+def no_steady_state(cell: JudgedCell) -> Findings:
     """Find the gravest reason why the server is not in one state, and loops that do not tell if it
     keeps up."""
     gravest = _behind(cell) or _not_stationary(cell)
@@ -174,7 +175,7 @@ def _behind(cell: JudgedCell) -> Finding | None:
     )
 
 
-def _unknown_pace(cell: JudgedCell) -> Iterator[Finding]:
+def _unknown_pace(cell: JudgedCell) -> Findings:
     pace, e2e = cell.numbers.pace, cell.e2e
     if pace is None or pace.keeps_up is not None or e2e is None:
         return
@@ -239,7 +240,7 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
     return None
 
 
-def intervals(cell: JudgedCell) -> Iterator[Finding]:
+def intervals(cell: JudgedCell) -> Findings:
     """Find means and throughputs that are known badly, or to an extent that nobody can tell."""
     named = {"TTFT": cell.ttft, "TPOT": cell.tpot, "E2E": cell.e2e}
     latencies = {name: values for name, values in named.items() if values is not None}
@@ -253,7 +254,7 @@ def intervals(cell: JudgedCell) -> Iterator[Finding]:
         yield finding("interval_unknown", requests=len(done), latencies=unknown)
 
 
-def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> Iterator[Finding]:
+def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> Findings:
     """Find a mean or throughput whose interval is wider than it. A warning where it is the
     throughput of a closed loop, whose load follows its answers: latencies of a queue below
     saturation may vary so.
@@ -277,7 +278,7 @@ def _wide_intervals(cell: JudgedCell, latencies: Mapping[str, Distribution]) -> 
         yield finding(f"wide_interval{case}", wide=wide)
 
 
-def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
+def phases_locked(cell: JudgedCell) -> Findings:
     """Find slots of a closed loop that stay together: requests that were sent together end
     together, and so do their successors, so that the same requests wait for each other all the time
     (core.statistics.dependence).
@@ -296,7 +297,7 @@ def phases_locked(cell: JudgedCell) -> Iterator[Finding]:
     yield finding("phases_locked.ttft", slots=slots, ttft_low_s=low_s, ttft_high_s=high_s)
 
 
-def kinds_mixed(cell: JudgedCell) -> Iterator[Finding]:
+def kinds_mixed(cell: JudgedCell) -> Findings:
     """Find answers of two kinds in turn: nothing lies between their paces, the faster ones also
     begin sooner, and neither prompts nor lengths tell them apart. An engine serves those that are
     under way together at one pace.
