@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -48,23 +49,13 @@ _BLANK_FROM = 9.2e18
 
 
 class Meaning(NamedTuple):
-    """`name`: one of _QUANTITIES, in its unit after `factor`."""
+    """The quantity of a metric, as gpu_metrics.toml has them, in its unit after `factor`."""
 
     source: str
     name: str
-    factor: float = 1.0
+    factor: float
 
 
-_QUANTITIES = (
-    "power_w",
-    "energy_j_total",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "memory_used_bytes",
-    "temperature_c",
-    "busy_share",
-    "clock_reasons",
-)
 NVML_PREFIX = "nvml:"
 """Of the quantities' names in samples that were read through NVML."""
 REASONS = {
@@ -79,34 +70,13 @@ REASONS = {
     "display_clock": 0x100,
 }
 """nvml.h, nvmlClocksEventReason*: what holds the SM clock below its highest."""
+_TABLE: dict[str, dict[str, tuple[str, float]]] = msgspec.toml.decode(
+    Path(__file__).with_suffix(".toml").read_bytes()
+)
 _NAMES = {
-    **{NVML_PREFIX + name: Meaning("nvml", name) for name in _QUANTITIES},
-    "dcgm_fi_dev_power_usage": Meaning("dcgm", "power_w"),
-    "dcgm_fi_dev_total_energy_consumption": Meaning("dcgm", "energy_j_total", 1e-3),
-    "dcgm_fi_dev_sm_clock": Meaning("dcgm", "sm_clock_mhz"),
-    "dcgm_fi_dev_mem_clock": Meaning("dcgm", "memory_clock_mhz"),
-    "dcgm_fi_dev_fb_used": Meaning("dcgm", "memory_used_bytes", 2.0**20),
-    "dcgm_fi_dev_gpu_temp": Meaning("dcgm", "temperature_c"),
-    "dcgm_fi_dev_gpu_util": Meaning("dcgm", "busy_share", 0.01),
-    "dcgm_fi_dev_clock_throttle_reasons": Meaning("dcgm", "clock_reasons"),
-    "dcgm_fi_dev_clocks_event_reasons": Meaning("dcgm", "clock_reasons"),
-    "gpu_package_power": Meaning("amd", "power_w"),
-    "gpu_average_package_power": Meaning("amd", "power_w"),
-    "gpu_energy_consumed": Meaning("amd", "energy_j_total", 1e-6),
-    "gpu_clock": Meaning("amd", "sm_clock_mhz"),
-    "gpu_used_vram": Meaning("amd", "memory_used_bytes", 2.0**20),
-    "gpu_junction_temperature": Meaning("amd", "temperature_c"),
-    "gpu_gfx_activity": Meaning("amd", "busy_share", 0.01),
-    "nvidia_smi_power_draw_watts": Meaning("nvidia-smi", "power_w"),
-    "nvidia_smi_energy_joules_total": Meaning("nvidia-smi", "energy_j_total"),
-    "nvidia_smi_clocks_current_sm_clock_hz": Meaning("nvidia-smi", "sm_clock_mhz", 1e-6),
-    "nvidia_smi_memory_used_bytes": Meaning("nvidia-smi", "memory_used_bytes"),
-    "nvidia_smi_temperature_gpu": Meaning("nvidia-smi", "temperature_c"),
-    "nvidia_smi_utilization_gpu_ratio": Meaning("nvidia-smi", "busy_share"),
-    "nv_gpu_power_usage": Meaning("engine", "power_w"),
-    "nv_energy_consumption": Meaning("engine", "energy_j_total"),
-    "nv_gpu_memory_used_bytes": Meaning("engine", "memory_used_bytes"),
-    "nv_gpu_utilization": Meaning("engine", "busy_share"),
+    name: Meaning(source, quantity, factor)
+    for source, metrics in _TABLE.items()
+    for name, (quantity, factor) in metrics.items()
 }
 
 

@@ -4,9 +4,11 @@ bounds."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core.statistics.dependence import LEAST_BLOCKS, Dependence, Floats, above, student
 
@@ -67,7 +69,7 @@ def distribution(values: Floats, dependence: Dependence | None = None) -> Distri
     ordered = np.sort(present)
     mean = float(ordered.mean(dtype=np.float64))
     std = _std(ordered, mean)
-    points = {name: _interpolate(ordered, q) for name, q in PERCENTILES.items()}
+    points = {name: interpolate(ordered, q) for name, q in PERCENTILES.items()}
     if dependence is None:
         margin, worth = mean_margin(std, n), dict.fromkeys(PERCENTILES, n)
     else:
@@ -141,7 +143,7 @@ def percentile(sorted_values: Floats, q: float) -> float | None:
     "linear": with h = (n − 1)·q counted from 0, x⌊h⌋ + (h − ⌊h⌋)·(x⌊h⌋₊₁ − x⌊h⌋). vLLM, SGLang and
     numpy print this one.
     """
-    return _interpolate(sorted_values, q) if len(sorted_values) else None
+    return interpolate(sorted_values, q) if len(sorted_values) else None
 
 
 def percentile_bounds(n: int, q: float, confidence: float = 0.95) -> tuple[int | None, int | None]:
@@ -189,7 +191,8 @@ def _binomial(n: int, q: float) -> tuple[int, Floats]:
     return first, np.exp(log_mass - log_mass[mode - first] + at_mode)
 
 
-def _interpolate(ordered: Floats, q: float) -> float:
+def interpolate(ordered: NDArray[Any], q: float) -> float:
+    """Compute percentile() of values that are there, of which those at its ranks are in place."""
     position = (len(ordered) - 1) * q
     rank = int(position)
     low = float(ordered[rank])
