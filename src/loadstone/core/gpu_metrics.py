@@ -195,24 +195,17 @@ def _group_by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]
 
     ours = [name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name)]
     samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(ours, pa.string())))
-    time_s, value = samples["time_s"].to_numpy(), samples["value"].to_numpy()
-    keys = [samples[column].combine_chunks().dictionary_encode() for column in ("name", "labels")]
-    names, labels = (key.dictionary.to_pylist() for key in keys)
-    pairs, which = np.unique(
-        np.stack([key.indices.to_numpy() for key in keys]), axis=1, return_inverse=True
+    groups = samples.group_by(["name", "labels"], use_threads=False).aggregate(
+        [("time_s", "list"), ("value", "list")]
     )
     parts: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
-    for nth, (name, label) in enumerate(pairs.T):
-        metric = find_meaning(names[name])
-        chosen = (
-            (which == nth)
-            & np.isfinite(value)
-            & (value < _BLANK_FROM)
-            & ~np.isin(value, _DCGM_BLANK)
-        )
+    for row in groups.to_pylist():
+        metric = find_meaning(row["name"])
+        time_s, value = (np.array(row[name], np.float64) for name in ("time_s_list", "value_list"))
+        chosen = np.isfinite(value) & (value < _BLANK_FROM) & ~np.isin(value, _DCGM_BLANK)
         if metric is not None and chosen.any():
             series = Series(time_s[chosen], value[chosen] * metric.factor)
-            parts[metric.source, metric.name, _name_gpu(labels[label])].append(series)
+            parts[metric.source, metric.name, _name_gpu(row["labels"])].append(series)
     by_source: dict[str, dict[str, dict[str, Series]]] = defaultdict(lambda: defaultdict(dict))
     for (source, quantity, gpu), several in parts.items():
         by_source[source][quantity][gpu] = _merge(several)

@@ -29,7 +29,7 @@ import re
 from collections import Counter
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -256,24 +256,21 @@ def read(path: Path, *, conversations: bool = False, skip_bad: bool = False) -> 
     if not items_asked:
         why = f": none of its {skipped + bad} items has a prompt to send" if skipped + bad else ""
         raise InputError(f"{path}: no prompts{why}; {GIVE}")
+    prompts, output_tokens, turns = map(list, zip(*items_asked, strict=True))
     return Dataset(
         items.format,
-        [item.prompt for item in items_asked],
-        [item.output_tokens for item in items_asked],
+        prompts,
+        output_tokens,
         file.sha256,
         skipped,
-        [item.turns for item in items_asked] if conversations else [],
+        turns if conversations else [],
         bad,
         dict(items.dropped),
     )
 
 
-class _Asked(NamedTuple):
-    """What one item asks; see Dataset."""
-
-    prompt: str
-    output_tokens: int | None
-    turns: list[str]
+_Asked = tuple[str, int | None, list[str]]
+"""What one item asks: its prompt, output_tokens and turns; see Dataset."""
 
 
 class _Items:
@@ -299,7 +296,7 @@ class _Items:
         self.dropped.update(lost)
         if prompt is None or (self._conversations and not turns):
             return None
-        return _Asked(prompt, tokens, turns)
+        return prompt, tokens, turns
 
 
 def _decode_text(data: bytes) -> str:

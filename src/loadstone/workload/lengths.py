@@ -163,7 +163,7 @@ def parse_think(text: str, what: str = "--think-time") -> Think:
     """
     kind, *numbers = text.strip().split(":")
     if not numbers:
-        return Think("fixed", parse_seconds(kind, what))
+        kind, numbers = "fixed", [kind]
     expected = {"fixed": 1, "uniform": 2, "exponential": 1, "lognormal": 2}.get(kind)
     if expected != len(numbers):
         raise InputError(
@@ -183,4 +183,4 @@ def parse_think(text: str, what: str = "--think-time") -> Think:
         if first <= 0:
             raise InputError(f"{what}: {text!r}: a lognormal pause needs a median above 0")
         return Think("lognormal", first, sd=sd)
-    return Think("exponential" if kind == "exponential" else "fixed", first)
+    return Think(kind, first)  # type: ignore[arg-type]

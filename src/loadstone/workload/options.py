@@ -29,8 +29,17 @@ DEPLOYMENT, ENGINE, WHERE = "Deployment", "Engine", "Where"
 SEARCH, BATCH = "Search", "Batch"
 """Headings of a help text; ARGUMENT is for what stands without a flag."""
 HEADINGS = (
-    *(ARGUMENT, BATCH, DEPLOYMENT, ENGINE, WHERE, TARGET),
-    *(WORKLOAD, LOAD, SIMULATOR, SEARCH, RUN),
+    ARGUMENT,
+    BATCH,
+    DEPLOYMENT,
+    ENGINE,
+    WHERE,
+    TARGET,
+    WORKLOAD,
+    LOAD,
+    SIMULATOR,
+    SEARCH,
+    RUN,
 )
 """Their order."""
 Reader = Callable[[Any, str], Any]
@@ -213,8 +222,17 @@ class StartOptions(Flags):
 
 _TO_LAUNCH = dict.fromkeys(
     (
-        *("model", "served_name", "arguments", "environment", "program"),
-        *("host", "port", "nodes", "container", "image", "cache"),
+        "model",
+        "served_name",
+        "arguments",
+        "environment",
+        "program",
+        "host",
+        "port",
+        "nodes",
+        "container",
+        "image",
+        "cache",
     ),
     "{}",
 )

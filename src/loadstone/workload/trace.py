@@ -35,6 +35,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from loadstone.core.calls import take_lists
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.workload.arrivals import default_requests
@@ -157,7 +158,7 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
         return int(np.count_nonzero(np.diff(self.time_s) == 0))
 
     def describe(self, output: Length | None) -> dict[str, Any]:
-        described = {
+        described: dict[str, Any] = {
             "kind": "trace",
             "format": self.format,
             "sha256": self.sha256,
@@ -165,8 +166,9 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
             "skipped": self.skipped,
             "simultaneous": self.simultaneous,
         }
-        doubted = self.doubted_per_s
-        return described | ({} if doubted is None else {"doubted_per_s": doubted})
+        if self.doubted_per_s is not None:
+            described["doubted_per_s"] = self.doubted_per_s
+        return described
 
     def omitted(self) -> dict[str, Any]:
         return self.changed
@@ -274,23 +276,16 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
         """Keep the requests of start_s ≤ time < end_s. Time 0 becomes start_s: a wait before the
         first stays."""
         keep = (self.time_s >= start_s) & (self.time_s < end_s)
-        selected = self._take(
-            keep, f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s"
-        )
-        return msgspec.structs.replace(
-            selected,
-            time_s=selected.time_s - start_s,
-            changed=self.changed | {"window_s": (start_s, end_s)},
-        )
+        which = f"from {start_s:g} s to {end_s:g} s; it goes from 0 to {self.duration_s:g} s"
+        selected = self._take(keep, which, window_s=(start_s, end_s))
+        return msgspec.structs.replace(selected, time_s=selected.time_s - start_s)
 
     def sample(self, share: float, seed: int) -> Trace:
         """Keep each request with the probability `share`, independently; times stay. Same seed,
         same requests."""
         keep = np.random.default_rng(seed).random(self.count) < share
-        selected = self._take(
-            keep, f"in a sample of {share:g} of {self.count}; take a larger share or another seed"
-        )
-        return msgspec.structs.replace(selected, changed=self.changed | {"sample": share})
+        which = f"in a sample of {share:g} of {self.count}; take a larger share or another seed"
+        return self._take(keep, which, sample=share)
 
     def first(self, count: int) -> Trace:
         return self._take(
@@ -343,19 +338,22 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
             changed=self.changed | {"length_scale": factor},
         )
 
-    def _take(self, keep: NDArray[np.bool_], which: str) -> Trace:
-        if not keep.any():
+    def _take(self, keep: NDArray[np.bool_], which: str, **changed: Any) -> Trace:
+        """Select requests; `changed` says how. Raises InputError where there are none."""
+        rows = np.flatnonzero(keep)
+        if not len(rows):
             raise InputError(f"no request of the trace lies {which}")
-        blocks = np.diff(self.block_offsets)
+        offsets, block_ids = take_lists(self.block_offsets, self.block_ids, rows)
         return msgspec.structs.replace(
             self,
-            time_s=self.time_s[keep],
-            input_tokens=self.input_tokens[keep],
-            output_tokens=self.output_tokens[keep],
-            line=self.line[keep],
-            block_offsets=np.concatenate(([0], np.cumsum(blocks[keep]))).astype(np.int64),
-            block_ids=self.block_ids[np.repeat(keep, blocks)],
-            prompts=self.prompts and [self.prompts[i] for i in np.flatnonzero(keep)],
+            time_s=self.time_s[rows],
+            input_tokens=self.input_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+            line=self.line[rows],
+            block_offsets=offsets,
+            block_ids=block_ids,
+            prompts=self.prompts and [self.prompts[row] for row in rows],
+            changed=self.changed | changed,
         )
 
 

@@ -15,20 +15,9 @@ from loadstone.workload.agent_formats.session import NO_BLOCKS, RawCall, RawSess
 from loadstone.workload.files import BadLine, RequestFile, decode
 from loadstone.workload.prompts import text_tokens
 
-_SENT = (
-    "content",
-    "reasoning_content",
-    "reasoning",
-    "name",
-    "tool_calls",
-    "function_call",
-    "tool_call_id",
-)
-"""What a server takes of a message besides its role, which comes first."""
-
 
 class Message(Struct):
-    """A message of a conversation, as OpenAI has it."""
+    """What a server takes of a message of a conversation, as OpenAI has it."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None
@@ -48,10 +37,11 @@ def text_of(message: Message, dropped: Counter[str]) -> str:
         kinds = [str(part.get("type")) for part in content]
         dropped.update({kind for kind in kinds if kind != "text"})
         content = [part for part, kind in zip(content, kinds, strict=True) if kind == "text"]
-    sent = {name: getattr(message, name) for name in _SENT if getattr(message, name) is not None}
+    values = ((name, getattr(message, name)) for name in Message.__struct_fields__)
+    sent = {name: value for name, value in values if value is not None}
     if content is not None or not (message.tool_calls or message.function_call):
         sent["content"] = content or ""
-    return msgspec.json.encode({"role": message.role, **sent}).decode()
+    return msgspec.json.encode(sent).decode()
 
 
 def asks(messages: Sequence[str]) -> bool:

@@ -31,7 +31,6 @@ class _WekaCall(Struct):
     output_tokens: Tokens = msgspec.field(default=0, name="out")
     hash_ids: list[Id] = []
     api_time: Seconds | None = None
-    agent_id: str | None = None
     requests: list[_WekaCall] = []
 
 
