@@ -4,17 +4,16 @@ seconds."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL, Status
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -88,7 +87,6 @@ class Events(NamedTuple):
 def events(batch: pa.RecordBatch) -> Events:
     """Read the events of a batch of records. Raises InputError where lists of a request differ in
     length."""
-    import pyarrow.compute as pc
 
     (arrival, lengths), (tokens, counted) = (
         flatten(batch.column(name)) for name in ("arrival_s", "tokens")
@@ -114,7 +112,6 @@ def mask_times(seconds: Floats) -> Floats:
 def flatten(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Flatten a column of lists: their values end to end, and the count in each row, 0 where a list
     is missing."""
-    import pyarrow.compute as pc
 
     lengths = (
         pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -149,8 +146,6 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     `tokens` is T: what an ok or short request says of itself (`output_tokens`); for others, and
     where it says nothing, the last of its cumulative counts.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     arrival, tokens, lengths = events
     table = np.zeros(batch.num_rows, ROW)

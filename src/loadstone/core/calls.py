@@ -4,11 +4,9 @@ end."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(eq=False)
@@ -36,7 +34,6 @@ class CallGraph:
     def of_turns(cls, turn: NDArray[np.int32]) -> CallGraph:
         """Make the chains of sessions whose turns follow one another; without any it takes no
         memory."""
-        import numpy as np
 
         count = len(turn)
         follows = turn > 0
@@ -72,7 +69,6 @@ def take_lists(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Select those of `rows`, in their order, from lists that lie end to end:
     ids[offsets[i]:offsets[i + 1]]; an empty one for a row below 0."""
-    import numpy as np
 
     lengths = np.where(rows < 0, 0, np.diff(offsets)[rows])
     taken = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 
@@ -141,7 +140,6 @@ class Readings:
     @classmethod
     def of_pools(cls, samples: pa.Table) -> dict[str, Readings]:
         """Read what the exporters of each pool reported, of those that have any."""
-        import pyarrow.compute as pc
 
         parts = {
             role: samples.filter(pc.equal(samples["replica"], number))
@@ -190,8 +188,6 @@ class Readings:
 
 
 def _group_by_source(samples: pa.Table) -> dict[str, dict[str, dict[str, Series]]]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     ours = [name for name in pc.unique(samples["name"]).to_pylist() if find_meaning(name)]
     samples = samples.filter(pc.is_in(samples["name"], value_set=pa.array(ours, pa.string())))

@@ -9,16 +9,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph, take_lists
 from loadstone.core.units import show_load
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 LoadKind = Literal["concurrency", "rate", "burst"]
 Process = Literal["poisson", "constant", "gamma", "trace"]
@@ -183,7 +181,6 @@ class Blocks:
     @classmethod
     def whole(cls, tokens: int, offsets: NDArray[np.int64], ids: NDArray[np.int32]) -> Blocks:
         """Make the blocks of rows of which each has all of its own."""
-        import numpy as np
 
         zeros = np.broadcast_to(np.int32(0), len(offsets) - 1)
         return cls(tokens, offsets, ids, zeros, zeros)
@@ -211,14 +208,12 @@ class Blocks:
             row -= int(self.back[row])
 
     def take_row(self, row: int) -> NDArray[np.int32]:
-        import numpy as np
 
         pieces = [self.own(source)[: end - first] for source, first, end in self.lineage(row)]
         return np.concatenate(pieces[::-1]) if pieces else self.own(row)
 
     def take(self, rows: NDArray[np.int64]) -> Blocks:
         """Select the blocks of these rows, in their order; none for a row below 0."""
-        import numpy as np
 
         offsets, ids = take_lists(self.offsets, self.ids, rows)
         if not self.kept.any():
@@ -243,7 +238,6 @@ def rank_by_first_use(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
     """Number anew in the order of first use: (the new numbers, the old one of each new, where it is
     first used)."""
-    import numpy as np
 
     used, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
     order = np.argsort(first)
@@ -310,7 +304,6 @@ class Plan:
         """Twelve hex digits over everything the plan holds; equal plans have equal ids. A plan is
         not changed once it is made, so they are made once.
         """
-        import numpy as np
 
         digest = hashlib.sha256(
             msgspec.json.encode([self.seed, self.cells, self.exact_output, self.chat])
@@ -339,7 +332,6 @@ class Plan:
     @cached_property
     def _starts(self) -> list[int]:
         """First row of each cell, and the end."""
-        import numpy as np
 
         starts: list[int] = np.searchsorted(
             self.cell, np.arange(len(self.cells) + 1, dtype=np.int32)

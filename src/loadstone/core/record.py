@@ -78,9 +78,9 @@ class RequestRecord(msgspec.Struct, kw_only=True):
     turn: int | None = None
     intended_s: float | None = None
     sent_s: float | None = None
-    arrival_s: list[float] = msgspec.field(default_factory=list)
-    read: list[int] = msgspec.field(default_factory=list)
-    tokens: list[int] = msgspec.field(default_factory=list)
+    arrival_s: list[float] = []
+    read: list[int] = []
+    tokens: list[int] = []
     token_source: TokenSource | None = None
     end_s: float | None = None
     input_tokens: int | None = None
@@ -108,7 +108,7 @@ class Target(msgspec.Struct, kw_only=True):
     """The server under test, as it described itself before the run."""
 
     url: str
-    urls: list[str] = msgspec.field(default_factory=list)
+    urls: list[str] = []
     """All servers of a fleet, `url` first; a record's `replica` counts in it."""
     endpoint: str
     streams: bool = True
@@ -116,7 +116,7 @@ class Target(msgspec.Struct, kw_only=True):
     model: str
     engine: str | None = None
     engine_version: str | None = None
-    engines: list[str | None] = msgspec.field(default_factory=list)
+    engines: list[str | None] = []
     """The engine of each of `urls`, in a fleet of several engines; else empty."""
     prompt_kind: Literal["token ids", "text"]
     choices: int = 1
@@ -128,9 +128,9 @@ class Target(msgspec.Struct, kw_only=True):
     """The body of /v1/models."""
     version: Any = None
     """The body of /version, where offered."""
-    metrics_names: list[str] = msgspec.field(default_factory=list)
+    metrics_names: list[str] = []
     """Names that /metrics offers."""
-    accepts: dict[str, bool] = msgspec.field(default_factory=dict)
+    accepts: dict[str, bool] = {}
     """Request fields tried on the server, and whether it took them."""
 
 
@@ -201,20 +201,20 @@ class RunInfo(msgspec.Struct, kw_only=True):
     seed: int
     salt: str | None
     """Makes this run's prompts differ from every other run's; with the plan it gives them back."""
-    slo: dict[str, float] = msgspec.field(default_factory=dict)
+    slo: dict[str, float] = {}
     settings: RunSettings = msgspec.field(default_factory=RunSettings)
-    cells: list[CellInfo] = msgspec.field(default_factory=list)
+    cells: list[CellInfo] = []
     clock: Clock | None = None
     origin_ns: int | None = None
     """CLOCK_MONOTONIC of the host at the records' time 0."""
     selftest: Any = None
     """The result of this host's self-test when the run was made; see client_accuracy.Selftest."""
     error: str | None = None
-    journals_damaged: list[JournalDamage] = msgspec.field(default_factory=list)
+    journals_damaged: list[JournalDamage] = []
     """The parts that run_folder.assemble() could not read. These journals stay beside the records.
     """
 
-    marks: dict[str, str] = msgspec.field(default_factory=dict)
+    marks: dict[str, str] = {}
     """Digests of records.parquet and summary.json as they were written, by which changes of them
     show."""
 

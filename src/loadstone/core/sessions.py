@@ -7,12 +7,12 @@ One implementation for the client and the simulator: `OpenSessions`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from loadstone.core.plan import Plan
+from loadstone.core.plan import Plan
 
 
 def time_tasks(
@@ -21,7 +21,6 @@ def time_tasks(
     """Return of each `chosen` session of a cell the time from its first call's sending to its last
     one's end, and how much of that calls were under way.
     """
-    import numpy as np
 
     begins = np.append(np.flatnonzero(turn <= 0), len(turn))
     spans, busy = [], []
@@ -58,7 +57,6 @@ class OpenSessions:
     """
 
     def __init__(self, plan: Plan, cell: int, per_s: float = 1.0) -> None:
-        import numpy as np
 
         rows = plan.rows(cell)
         cells_rows = slice(rows.start, rows.stop)

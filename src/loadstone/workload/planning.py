@@ -458,11 +458,7 @@ def _rates(asked: LoadOptions, unit: Unit) -> list[Load]:
             loads += _bursts(asked, unit)
             continue
         cap, duration_s = asked.max_concurrency, asked.duration_s
-        loads.append(
-            Load(
-                "rate", rate, process, shape, max_concurrency=cap, duration_s=duration_s, unit=unit
-            )
-        )
+        loads.append(Load("rate", rate, process, shape, cap, duration_s, unit=unit))
     return loads
 
 
@@ -479,9 +475,8 @@ def _ramp(asked: LoadOptions, pieces: str, unit: Unit) -> Load:
         raise InputError(f"--ramp and {flag}: its pieces say how long they last; leave out {flag}")
     if kind == "rate":
         process, shape = _process(asked)
-        cap = asked.max_concurrency
-        mean = arrivals.mean(profile)
-        return Load("rate", mean, process, shape, max_concurrency=cap, profile=profile, unit=unit)
+        mean, cap = arrivals.mean(profile), asked.max_concurrency
+        return Load("rate", mean, process, shape, cap, profile=profile, unit=unit)
     if asked.max_concurrency is not None:
         raise InputError("--max-concurrency: caps an open loop; a closed one ramps as --ramp says")
     peak = max(max(start, end) for start, end, _ in profile)

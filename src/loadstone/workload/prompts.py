@@ -206,7 +206,10 @@ class PromptWriter:
                 answer = msgspec.json.decode(messages[place])
                 answer["content"] = answers[turn].encode("utf-8", "replace").decode()
                 messages[place] = msgspec.json.encode(answer).decode()
-        mark = self._mark(f"{request.cell}/{request.copy}")
+        mark = ""
+        if self._salt is not None:
+            key = f"{self._key}{request.cell}/{request.copy}"
+            mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
         if not self._chat:
             text = "\n\n".join([_content(msgspec.json.decode(message)) for message in messages])
             return b'"' + msgspec.json.encode(mark + text)[1:-1]
@@ -215,12 +218,6 @@ class PromptWriter:
                 _marked(msgspec.json.decode(messages[0]), mark)
             ).decode()
         return b"[" + ",".join(messages).encode()
-
-    def _mark(self, name: str) -> str:
-        """Write a mark that follows from the key and `name`; empty without a salt."""
-        if self._salt is None:
-            return ""
-        return f"[{hashlib.shake_128((self._key + name).encode()).hexdigest(4)}] "
 
     def _prefix(self, request: PlannedRequest) -> bytes:
         key = (request.cell, request.prefix_group or 0, request.prefix_tokens)
@@ -238,8 +235,9 @@ class PromptWriter:
         prompt = request.prompt or ""
         messages = _messages(prompt) if request.chat and self._chat else None
         mark = ""
-        if not history and request.phase != "check":
-            mark = self._mark(f"{request.cell}/{request.phase}")
+        if self._salt is not None and not history and request.phase != "check":
+            key = f"{self._key}{request.cell}/{request.phase}"
+            mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
         if not self._chat:
             text = prompt_text(prompt, request.chat)
             if history:

@@ -86,7 +86,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     structured: Structured | None = None
     spelling: Spelling | None = None
     inputs: tuple[str, ...] = ()
-    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+    extra: dict[str, Any] = {}
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

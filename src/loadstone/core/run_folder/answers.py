@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
@@ -48,8 +50,6 @@ class GradedAnswer(msgspec.Struct, kw_only=True, frozen=True):
 
 def write_answers(folder: Path, answers: Sequence[GradedAnswer]) -> None:
     """Write answers.parquet anew. Raises InputError as replace_file() does."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     kinds = {"bool": pa.bool_(), "int": pa.int32(), "list[int]": pa.list_(pa.uint32())}
     hints = GradedAnswer.__annotations__
@@ -67,8 +67,6 @@ def read_answers(folder: Path, cell: int | None = None) -> list[GradedAnswer]:
     """Read the grades of a run, of one cell or of all; none where nothing was graded. Raises
     InputError where the file is damaged.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     path = folder / NAME
     if not path.exists():

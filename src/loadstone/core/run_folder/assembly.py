@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from loadstone.core.errors import DiskFullError, InputError, check_room
 from loadstone.core.files import check_regular
@@ -16,9 +21,6 @@ from loadstone.core.run_folder.records import (
     records_schema,
     write_records,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 INTERRUPTED = "interrupted: the run ended before this request did"
 DAMAGED = "a part of this request was lost with a damaged journal"
@@ -44,8 +46,6 @@ def assemble(folder: Path, voids: Counter[int] | None = None) -> int:
     stay, and `loadstone recover` goes on from there; and InputError where a worker still writes,
     after waiting _WRITERS_S for it to end, or a journal cannot be read.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     journals = [Journal(path) for path in sorted(folder.glob("journal-*.arrow"))]
     target = folder / "records.parquet"
@@ -93,7 +93,6 @@ def _join_requests(
     journals: Iterable[Journal], voids: Counter[int] | None = None
 ) -> Iterator[pa.Table]:
     """Yield tables of complete records, row-group sized."""
-    import pyarrow as pa
 
     schema = pa.schema([field for field in journal_schema() if field.name != "earlier_events"])
 
@@ -135,8 +134,6 @@ def _take_complete(
     events before it. `open_requests` keeps copies, so that no batch stays in memory for a single
     row of it.
     """
-    import numpy as np
-    import pyarrow as pa
 
     statuses = batch["status"].to_pylist()
     earlier = batch["earlier_events"].to_pylist()
@@ -182,7 +179,6 @@ def _take_complete(
 
 def _join(row: dict[str, Any]) -> dict[str, Any]:
     """Join the parts of the lists of a request's row."""
-    import numpy as np
 
     return row | {name: np.concatenate(row[name]) for name in EVENT_LISTS}
 
@@ -193,9 +189,6 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     and in most the second came after a longer time than those after it: the counts alone would fit
     a last event that is none as well.
     """
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     arrivals = _list_column(table, "arrival_s")
     times = arrivals.flatten().to_numpy()
@@ -241,8 +234,6 @@ def _fill_tokens(table: pa.Table) -> pa.Table:
     pieces). A running count stays as the server sent it; one that broke off counts by its newest
     value, as a final one.
     """
-    import numpy as np
-    import pyarrow as pa
 
     arrivals = _list_column(table, "arrival_s")
     tokens = _list_column(table, "tokens")
@@ -268,7 +259,6 @@ def _fill_tokens(table: pa.Table) -> pa.Table:
 
 
 def _list_column(table: pa.Table, name: str) -> pa.ListArray:
-    import pyarrow as pa
 
     chunks = table[name].chunks
     column = pa.concat_arrays(chunks) if chunks else pa.array([], table.schema.field(name).type)

@@ -30,7 +30,9 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
+
+import pyarrow as pa
 
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular, explain_os_error, open_regular
@@ -38,9 +40,6 @@ from loadstone.core.record import JournalDamage
 from loadstone.core.run_folder.folder import writing
 from loadstone.core.run_folder.owner import lock
 from loadstone.core.run_folder.records import ADDED, JOURNAL_COLUMNS, journal_schema
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 RESERVE_BYTES = 32 * 1024 * 1024
 _WRITERS_S = 5.0
@@ -157,7 +156,6 @@ class Journal:
                 yield _add_journal_columns(batch)
 
     def _framed(self, file: IO[bytes], size: int) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
 
         place = expected = 0
         schema = journal_schema()
@@ -241,7 +239,6 @@ def read_stream(path: Path) -> Iterator[tuple[pa.RecordBatch | None, int]]:
 
     Raises OSError where it cannot be opened.
     """
-    import pyarrow as pa
 
     check_regular(path)
     with pa.OSFile(str(path), "rb") as file:
@@ -269,7 +266,6 @@ def _is_known(schema: pa.Schema) -> bool:
 def _add_journal_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Add the columns that are missing: the journals' own to rows that are whole, new ones to
     earlier journals."""
-    import pyarrow as pa
 
     schema = journal_schema()
     if batch.schema.names == schema.names:

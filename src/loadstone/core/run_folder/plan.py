@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
@@ -15,11 +19,6 @@ from loadstone.core.files import check_regular
 from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
 PLAN_SCHEMA = 3
 """In 2, arrivals were drawn otherwise; the file is the same."""
@@ -37,8 +36,6 @@ died."""
 
 def write_plan(path: Path, plan: Plan) -> None:
     """Save a plan. Raises InputError as replace_file() does."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     columns = {name: pa.array(getattr(plan, name)) for name in Plan.COLUMNS}
     columns["prompt"] = pa.array(
@@ -66,7 +63,6 @@ def write_plan(path: Path, plan: Plan) -> None:
 
 def _lists(offsets: NDArray[np.int64], values: Any) -> pa.Array:
     """Make a column of lists that lie end to end."""
-    import pyarrow as pa
 
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
 
@@ -74,8 +70,6 @@ def _lists(offsets: NDArray[np.int64], values: Any) -> pa.Array:
 def _graph_columns(plan: Plan) -> dict[str, pa.Array]:
     """Make the columns that only recorded sessions have. A message is stored where it is first
     used, and numbered so."""
-    import numpy as np
-    import pyarrow as pa
 
     graph, blocks = plan.graph, plan.blocks
     columns = {
@@ -107,9 +101,6 @@ class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
 
 def read_plan(path: Path) -> Plan:
     """Load a saved plan. Raises InputError where the file is not one, or of another version."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     if path.is_dir():
         path = path / "plan.parquet"
@@ -175,7 +166,6 @@ def _check_within(column: NDArray[Any], most: int, least: int = -1) -> bool:
 
 def _ids(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
     """Read a column of lists: where each begins, and all of them end to end."""
-    import numpy as np
 
     lists = table[name].combine_chunks()
     offsets = np.asarray(lists.offsets).astype(np.int64)
@@ -183,7 +173,6 @@ def _ids(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
 
 
 def _blocks(table: pa.Table, tokens: int) -> Blocks:
-    import numpy as np
 
     offsets, column = _ids(table, "blocks")
     ids = np.asarray(column).astype(np.int32)
@@ -194,7 +183,6 @@ def _blocks(table: pa.Table, tokens: int) -> Blocks:
 
 
 def _graph(table: pa.Table, live: bool) -> CallGraph:
-    import numpy as np
 
     offsets, parents = _ids(table, "parents")
     sent, copy = np.array(table["sent"].to_numpy(), bool), table["copy"].to_numpy().astype(np.int32)
@@ -206,7 +194,6 @@ def _find_impossible(
 ) -> Iterator[str]:
     """Name the columns of sessions in which numbers point to rows or messages that are not
     there."""
-    import numpy as np
 
     edges = np.diff(graph.offsets)
     within = (graph.parents >= 0) & (graph.parents < np.repeat(turn, edges))
@@ -231,7 +218,6 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
     A cell that came to no measured request stays as it was planned: there is no lap to write, but
     one to repeat.
     """
-    import numpy as np
 
     rows, cells = [], list(plan.cells)
     for cell, load in enumerate(plan.cells):

@@ -7,16 +7,17 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
 from loadstone.core.plan import Phase
 from loadstone.core.record import RequestRecord, Status
 from loadstone.core.run_folder.folder import replace_file
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 RECORDS_SCHEMA = 1
 _DRAFTS = ("draft_steps", "draft_tokens", "draft_accepted")
@@ -35,7 +36,6 @@ _TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", 
 
 def records_schema() -> pa.Schema:
     """Make the Arrow schema of records: the fields of RequestRecord, in order."""
-    import pyarrow as pa
 
     types = {
         "cell": pa.int32(),
@@ -59,7 +59,6 @@ def records_schema() -> pa.Schema:
 
 def journal_schema() -> pa.Schema:
     """Make the Arrow schema of journals: records_schema(), and JOURNAL_COLUMNS."""
-    import pyarrow as pa
 
     added = [pa.field(name, pa.int32()) for name in JOURNAL_COLUMNS]
     return pa.schema([*records_schema(), *added], metadata=records_schema().metadata)
@@ -70,8 +69,6 @@ def write_records(folder: Path, tables: Iterable[pa.Table]) -> int:
 
     Raises InputError as replace_file() does.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     count = 0
     with replace_file(folder / "records.parquet") as partial:
@@ -123,7 +120,6 @@ def check_cells(folder: Path, cells: int) -> None:
     """Check that every record is of one of the run's `cells` (their count), of a known phase and
     status, and has token counts that can be. Raises InputError.
     """
-    import pyarrow.compute as pc
 
     for table in _row_groups(folder, ("cell", *_WORDS, *_COUNTS), None):
         for name, words in _WORDS.items():
@@ -151,7 +147,6 @@ def check_cells(folder: Path, cells: int) -> None:
 
 def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
     """Read some columns of one cell's records."""
-    import pyarrow as pa
 
     tables = list(_row_groups(folder, columns, cell))
     if tables:
@@ -167,9 +162,6 @@ def _refuse_records(folder: Path, what: str) -> InputError:
 def _row_groups(
     folder: Path, columns: Sequence[str] | None, cell: int | None
 ) -> Iterator[pa.Table]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     try:
         check_regular(folder / "records.parquet")

@@ -6,22 +6,20 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from loadstone.core.errors import InputError
 from loadstone.core.files import check_regular
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.journal import read_stream
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 def server_schema() -> pa.Schema:
     """Samples of the servers' /metrics, one row each: time_s since the run's origin, replica (which
     of the target's URLs), name, labels (a JSON object, keys in order), value.
     """
-    import pyarrow as pa
 
     return pa.schema(
         [
@@ -41,8 +39,6 @@ def read_server(folder: Path) -> pa.Table | None:
 
     Nothing depends on them, so nothing fails for want of them.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = server_schema()
     try:
@@ -62,7 +58,6 @@ def read_server(folder: Path) -> pa.Table | None:
 def write_server(folder: Path, table: pa.Table) -> None:
     """Write server.parquet, columns as server_schema(). Raises InputError as replace_file()
     does."""
-    import pyarrow.parquet as pq
 
     with replace_file(folder / "server.parquet") as partial:
         pq.write_table(table, partial, compression="zstd")

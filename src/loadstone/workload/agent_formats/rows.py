@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 from msgspec import Meta, Struct
 
 from loadstone.core.groups import by_key
@@ -223,20 +222,25 @@ def _connected(
 ) -> list[list[int]]:
     """Divide rows into sessions: those of one name, and those that wait for one another, are
     together."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
+    root = list(range(len(parents)))
+
+    def find(place: int) -> int:
+        while root[place] != place:
+            root[place] = root[root[place]]
+            place = root[place]
+        return place
+
+    def join(place: int, relative: int) -> None:
+        lower, upper = sorted((find(place), find(relative)))
+        root[upper] = lower
 
     first: dict[str | int, int] = {}
-    links = [(place, parent) for place, found in enumerate(parents) for parent in found]
-    links += [
-        (place, first.setdefault(name, place))
-        for place, name in enumerate(names)
-        if name is not None
-    ]
-    ends = np.array(links, np.int64).reshape(-1, 2).T
-    graph = coo_array((np.ones(len(links)), tuple(ends)), shape=(len(parents), len(parents)))
-    _, numbers = connected_components(graph, directed=False)
-    return list(by_key(zip(numbers.tolist(), range(len(parents)), strict=True)).values())
+    for place, name in enumerate(names):
+        for parent in parents[place]:
+            join(place, parent)
+        if name is not None:
+            join(place, first.setdefault(name, place))
+    return list(by_key((find(place), place) for place in range(len(parents))).values())
 
 
 def _sort_parents_first(members: Sequence[int], parents: Sequence[Sequence[int]]) -> list[int]:
