@@ -176,7 +176,9 @@ class Readings:
         total = 0.0
         for gpu in power.keys() | self.series.get("energy_j_total", {}).keys():
             counted = _count_gain(self.series.get("energy_j_total", {}).get(gpu), start_s, end_s)
-            drawn = _integrate_power(power.get(gpu), end_s - start_s)
+            drawn = None
+            if gpu in power and power[gpu].new >= LEAST_NEW:
+                drawn = float(power[gpu].value.mean()) * (end_s - start_s)
             if counted is None or (
                 drawn is not None and not drawn / AGREE <= counted <= drawn * AGREE
             ):
@@ -247,8 +249,3 @@ def _count_gain(series: Series | None, start_s: float, end_s: float) -> float | 
         return None
     first, last = np.interp([start_s, end_s], time_s, value)
     return float(last - first) * (end_s - start_s) / covered_s
-
-
-def _integrate_power(series: Series | None, span_s: float) -> float | None:
-    """Multiply mean power by time; None where it was read, or changed, too seldom."""
-    return None if series is None or series.new < LEAST_NEW else float(series.value.mean()) * span_s

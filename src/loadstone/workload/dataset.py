@@ -283,7 +283,10 @@ class _Items:
 
     def read(self, data: bytes) -> _Asked | None:
         """Read an item; None where it has no prompt to send. Raises BadLine."""
-        item: Any = _decode_text(data) if self.format == "text" else request_of(decode(data))
+        item: Any = _decode_text(data) if self.format == "text" else decode(data)
+        if isinstance(item, dict) and "custom_id" in item and isinstance(item.get("body"), dict):
+            # The body of a request in OpenAI's batch format.
+            item = item["body"]
         if not self.format:
             self._field = field_of(item)
             self.format = FORMATS[self._field] if self._field else "prompts"
@@ -311,13 +314,6 @@ def _is_table(first: bytes) -> bool:
     be prompts."""
     names = [name.strip(b" \"'").lower() for name in re.split(rb"[,;\t]", first)]
     return len(names) > 1 and all(map(_NAME.fullmatch, names)) and not _HEADS.isdisjoint(names)
-
-
-def request_of(item: Any) -> Any:
-    """Return the body of a request in OpenAI's batch format; anything else as it is."""
-    if isinstance(item, dict) and "custom_id" in item and isinstance(item.get("body"), dict):
-        return item["body"]
-    return item
 
 
 def field_of(item: Any) -> str | None:

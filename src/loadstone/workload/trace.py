@@ -491,23 +491,18 @@ def _json(file: RequestFile) -> tuple[TraceFormat, _Lines]:
 
     def read(data: bytes) -> dict[str, Any]:
         item = _object(data)
-        if format.name == "plain":
-            _check_plain(item, keys, has_prompts)
-        else:
+        if format.name != "plain":
             item.pop("prompt", None)
+            return item
+        if not keys.issuperset(item):
+            raise BadLine("broken line", f"unknown: {_list(item.keys() - keys)}", "leave it out")
+        if (item.get("prompt") is not None) != has_prompts:
+            found = "no 'prompt'" if has_prompts else "a 'prompt'"
+            problem = f"{found}, other than in the first line"
+            raise BadLine("no prompt", problem, "give all lines one, or none")
         return item
 
     return format, file.read(read)
-
-
-def _check_plain(item: dict[str, Any], keys: set[str], has_prompts: bool) -> None:
-    if not keys.issuperset(item):
-        raise BadLine("broken line", f"unknown: {_list(item.keys() - keys)}", "leave it out")
-    if (item.get("prompt") is not None) != has_prompts:
-        found = "no 'prompt'" if has_prompts else "a 'prompt'"
-        raise BadLine(
-            "no prompt", f"{found}, other than in the first line", "give all lines one, or none"
-        )
 
 
 def _object(data: bytes) -> dict[str, Any]:
@@ -572,8 +567,12 @@ def _request(row: dict[str, Any], format: TraceFormat, block_tokens: int) -> _Re
     output_tokens = _least_1(row, format.output, "no answer")
     input_tokens = _least_1(row, format.input, "no input")
     prompt, ids = row.get("prompt"), row.get("hash_ids")
-    if prompt is not None:
-        _check_prompt(prompt)
+    if prompt is not None and (not isinstance(prompt, str) or not prompt.strip()):
+        raise BadLine("no prompt", f"'prompt' is {_show(prompt)}", "give it text")
+    try:
+        (prompt or "").encode()
+    except UnicodeEncodeError:
+        raise BadLine("broken line", "invalid UTF-8 in 'prompt'") from None
     size = 0 if ids is None else _block_tokens(row, ids, format, input_tokens)
     if size and block_tokens and size != block_tokens:
         problem = f"blocks of {size} tokens here, of {block_tokens} further up"
@@ -592,15 +591,6 @@ def _block_tokens(row: dict[str, Any], ids: Any, format: TraceFormat, input_toke
     if len(ids) != -(-input_tokens // size):
         raise bad_block_count(len(ids), input_tokens, size)
     return size
-
-
-def _check_prompt(prompt: Any) -> None:
-    if not isinstance(prompt, str) or not prompt.strip():
-        raise BadLine("no prompt", f"'prompt' is {_show(prompt)}", "give it text")
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        raise BadLine("broken line", "invalid UTF-8 in 'prompt'") from None
 
 
 def _date(value: Any, column: str) -> int:
