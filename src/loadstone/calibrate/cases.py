@@ -174,7 +174,7 @@ def _cached_tokens(point: Point) -> int:
 
 
 def _lengths(
-    point: Point, deployment: Worker, count: int, rng: np.random.Generator
+    point: Point, worker: Worker, count: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Draw prompts and answers: uniform in a range, or log-normal as those of real text, within the
     context."""
@@ -189,7 +189,7 @@ def _lengths(
         )
 
     inputs, outputs = draw(point.input_tokens or 0, 1), draw(point.output_tokens or 0, 2)
-    limit = rules_of(deployment).context_limit
+    limit = rules_of(worker).context_limit
     if point.length_spread and limit is not None:
         outputs = np.minimum(outputs, limit // 2)
         inputs = np.minimum(inputs, limit - outputs)

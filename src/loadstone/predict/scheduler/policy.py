@@ -175,8 +175,8 @@ of 111 published runs of DeepSeek with multi-token prediction is met within 11 %
 (research/calibration/facts.md). `--acceptance` overrides it."""
 
 
-def _speculation(deployment: Worker, acceptance: float, most_tokens: int) -> Speculative | None:
-    drafts = deployment.argument("num_speculative_tokens")
+def _speculation(worker: Worker, acceptance: float, most_tokens: int) -> Speculative | None:
+    drafts = worker.argument("num_speculative_tokens")
     if drafts is None or drafts == "0":
         return None
     if not drafts.isdigit():
@@ -203,7 +203,7 @@ def _tiers_of(rules: EngineRules, possible: bool) -> Tiers | None:
 
 
 def policy_of(
-    deployment: Worker,
+    worker: Worker,
     *,
     acceptance: float | None = None,
     lengths: NDArray[np.int64] | None = None,
@@ -230,15 +230,15 @@ def policy_of(
         raise InputError(
             f"--acceptance {acceptance:g}: is a share of guessed tokens; write a number from 0 to 1"
         )
-    reserved = reserved_tokens(deployment)
+    reserved = reserved_tokens(worker)
     limits = engine_limits(
-        deployment, None if lengths is None or reserved else max(1, round(lengths.mean()))
+        worker, None if lengths is None or reserved else max(1, round(lengths.mean()))
     )
-    rules = rules_of(deployment)
+    rules = rules_of(worker)
     pipeline = rules.batches_under_way
-    share = deployment.pp // pipeline
-    speculative = _speculation(deployment, acceptance, limits.max_batched_tokens)
-    caching = deployment.switch("prefix_caching")
+    share = worker.pp // pipeline
+    speculative = _speculation(worker, acceptance, limits.max_batched_tokens)
+    caching = worker.switch("prefix_caching")
     habits = rules.scheduling(limits.max_batched_tokens)
     budget = habits.budget_tokens or limits.max_batched_tokens
     per_decode = 1 if speculative is None else 1 + speculative.draft_tokens
@@ -247,11 +247,11 @@ def policy_of(
     kv_blocks = max(1, limits.kv_blocks // share)
     if lengths is not None:
         longest = -(-int(lengths.max()) // limits.block_tokens)
-        kv_blocks = max(kv_blocks, min(longest, engine_limits(deployment).kv_blocks // share))
-    if deployment.argument("batching") == "static":
+        kv_blocks = max(kv_blocks, min(longest, engine_limits(worker).kv_blocks // share))
+    if worker.argument("batching") == "static":
         if pipeline > 1:
             raise InputError(
-                f"{deployment.name}: static batches do not share a pipeline's stages; leave pp out"
+                f"{worker.name}: static batches do not share a pipeline's stages; leave pp out"
             )
         habits = Scheduling("static", route=habits.route)
     if habits.order == "mixed":

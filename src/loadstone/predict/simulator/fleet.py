@@ -139,17 +139,17 @@ def ease_floors(fleet: Fleet, worker: Worker) -> Fleet:
     return fleet
 
 
-def fleet_with(deployment: Worker, policy: EnginePolicy, model: StepTimes) -> Fleet:
+def fleet_with(worker: Worker, policy: EnginePolicy, model: StepTimes) -> Fleet:
     """Make as many engines of this policy as the deployment has: one for each replica, of vLLM
     before 0.8 also for each batch in its pipeline (see policy_of())."""
-    encoding = encoder((deployment.model.given or {}).get("config") or {})
+    encoding = encoder((worker.model.given or {}).get("config") or {})
     if encoding:
         raise InputError(
-            f"{deployment.model.name}: is an encoder ({encoding}), which writes no text: nothing to"
+            f"{worker.model.name}: is an encoder ({encoding}), which writes no text: nothing to"
             " simulate"
         )
-    virtual = deployment.pp // policy.pipeline
-    return Fleet(policy, model, deployment.dp * virtual, in_step=deployment.attention_dp)
+    virtual = worker.pp // policy.pipeline
+    return Fleet(policy, model, worker.dp * virtual, in_step=worker.attention_dp)
 
 
 def _join(

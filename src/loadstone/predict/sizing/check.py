@@ -24,15 +24,15 @@ from loadstone.engines.sharding.rank import shape_of
 _WAYS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 64)
 
 
-def contradictions(deployment: Worker, context_tokens: int | None = None) -> list[str]:
+def contradictions(worker: Worker, context_tokens: int | None = None) -> list[str]:
     """One line each; empty where the deployment can be."""
-    rules = rules_of(deployment)
+    rules = rules_of(worker)
     problems = find_misfits(rules)
-    limit, length = rules.model_context, deployment.count("max_model_len", "max_seq_len")
+    limit, length = rules.model_context, worker.count("max_model_len", "max_seq_len")
     if length is not None and limit is not None and length > limit and rules.refuses_longer:
         problems.append(
-            f"max_model_len {length:,} is beyond the {limit:,} that {deployment.model.name} was"
-            f" made for, and {deployment.engine} will not start; ask for at most {limit:,}, or"
+            f"max_model_len {length:,} is beyond the {limit:,} that {worker.model.name} was"
+            f" made for, and {worker.engine} will not start; ask for at most {limit:,}, or"
             f" scale its positions: {rules.longer_context(length)}"
         )
     too_long = beyond_context(rules, context_tokens)
@@ -71,17 +71,17 @@ def beyond_context(rules: EngineRules, context_tokens: int | None) -> str | None
     )
 
 
-def _published(deployment: Worker) -> Iterator[str]:
+def _published(worker: Worker) -> Iterator[str]:
     """List what stands against the checkpoint that is published in the precision of
     `MODEL:weights`."""
-    model, dtype = deployment.model, deployment.weights_dtype
+    model, dtype = worker.model, worker.weights_dtype
     checkpoint = None if dtype == model.weights_dtype else published_in(model, dtype)
     if checkpoint is not None:
-        for line in _shape(msgspec.structs.replace(deployment, model=checkpoint)):
+        for line in _shape(msgspec.structs.replace(worker, model=checkpoint)):
             yield f"{model.name} in {dtype} is published as {checkpoint.name}: {line}"
 
 
-def _with_others(deployment: Worker, refusal: str | None) -> str | None:
+def _with_others(worker: Worker, refusal: str | None) -> str | None:
     """A refusal of the engine with the other engines that would run the model on this GPU, if there
     are any."""
     if refusal is None:
@@ -89,11 +89,9 @@ def _with_others(deployment: Worker, refusal: str | None) -> str | None:
     engines = [
         engine
         for engine, rules in ENGINES.items()
-        if engine != deployment.engine
-        and deployment.weights_dtype not in rules.unreadable_weights
-        and rules(
-            msgspec.structs.replace(deployment, engine=engine, arguments=())
-        ).hardware_refusal()
+        if engine != worker.engine
+        and worker.weights_dtype not in rules.unreadable_weights
+        and rules(msgspec.structs.replace(worker, engine=engine, arguments=())).hardware_refusal()
         is None
     ]
     return (
@@ -103,11 +101,11 @@ def _with_others(deployment: Worker, refusal: str | None) -> str | None:
     )
 
 
-def _draft(deployment: Worker) -> Iterator[str]:
+def _draft(worker: Worker) -> Iterator[str]:
     """A draft model that cannot be cut as the large one is."""
-    if deployment.draft is None:
+    if worker.draft is None:
         return
-    draft, tp = deployment.draft.model, deployment.tp
+    draft, tp = worker.draft.model, worker.tp
     uncut = _uncut_parts(draft, tp)
     if uncut:
         ways = ", ".join(map(str, _tp_ways(draft)))
@@ -117,8 +115,8 @@ def _draft(deployment: Worker) -> Iterator[str]:
         )
 
 
-def _shape(deployment: Worker) -> Iterator[str]:
-    shape, model = shape_of(deployment), deployment.model
+def _shape(worker: Worker) -> Iterator[str]:
+    shape, model = shape_of(worker), worker.model
     if shape.pp > model.layer_count:
         yield (
             f"pp{shape.pp} is more stages than the {model.layer_count} layers; pp up to"
@@ -127,10 +125,10 @@ def _shape(deployment: Worker) -> Iterator[str]:
     uncut = _uncut_parts(model, shape.tp)
     if uncut:
         ways = _tp_ways(model)
-        widest = max((n for n in ways if deployment.gpus % n == 0), default=1)
-        rest = deployment.gpus // widest
+        widest = max((n for n in ways if worker.gpus % n == 0), default=1)
+        rest = worker.gpus // widest
         would = (
-            f"would: of {deployment.gpus} GPUs tp{widest} with dp{rest} or pp{rest}"
+            f"would: of {worker.gpus} GPUs tp{widest} with dp{rest} or pp{rest}"
             if rest > 1
             else "would"
         )

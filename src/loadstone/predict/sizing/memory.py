@@ -106,15 +106,14 @@ class Memory(msgspec.Struct, frozen=True):
         return whole if not whole or self.holds(context_tokens, whole) else whole - 1
 
 
-def memory_of(deployment: Worker, context_tokens: int | None = None) -> Memory:
+def memory_of(worker: Worker, context_tokens: int | None = None) -> Memory:
     """Divide the memory of each stage. `context_tokens` matters to old vLLM alone, whose steps took
     whole prompts. Raises InputError: an engine without rules, an argument that is no number."""
-    if deployment.engine not in ENGINES:
+    if worker.engine not in ENGINES:
         raise InputError(
-            f"engine {deployment.engine!r} has no sizing rules here; write one of"
-            f" {', '.join(ENGINES)}"
+            f"engine {worker.engine!r} has no sizing rules here; write one of {', '.join(ENGINES)}"
         )
-    rules = rules_of(deployment)
+    rules = rules_of(worker)
     limits = rules.limits(context_tokens)
     stages = tuple(
         (rank, rules.budget(rank, limits), rules.cache(rank, limits)) for rank in rules.ranks
@@ -140,23 +139,23 @@ def _lacks(budget: Budget, cache: Cache) -> bool:
     return budget.kv_bytes <= 0 if cache.block_bytes else budget.kv_bytes < -1
 
 
-def max_context(deployment: Worker, requests: int = 1) -> int:
+def max_context(worker: Worker, requests: int = 1) -> int:
     """The longest context at which a replica holds `requests` at once, up to the model's limit; 0
     where none fits."""
-    rules = rules_of(deployment)
+    rules = rules_of(worker)
     limit = rules.context_limit or NO_LIMIT_TOKENS
     whole = rules.whole_prompts(limit)
     if limit > whole:
-        longest = _longest(memory_of(deployment, limit if whole else None), limit, requests)
+        longest = _longest(memory_of(worker, limit if whole else None), limit, requests)
         if longest > whole or not whole:
             return longest
-    return largest(0, min(limit, whole), lambda n: memory_of(deployment, n).holds(n, requests))
+    return largest(0, min(limit, whole), lambda n: memory_of(worker, n).holds(n, requests))
 
 
-def reserved_tokens(deployment: Worker) -> int | None:
+def reserved_tokens(worker: Worker) -> int | None:
     """Return the tokens that each request takes room for where the cache is not paged: the longest
     that is held at all; else None."""
-    return max_context(deployment) if deployment.argument("kv_cache") == "reserved" else None
+    return max_context(worker) if worker.argument("kv_cache") == "reserved" else None
 
 
 def _longest(memory: Memory, limit: int, requests: int) -> int:
@@ -177,20 +176,20 @@ def _longest(memory: Memory, limit: int, requests: int) -> int:
     )  # states share the room
 
 
-def engine_limits(deployment: Worker, context_tokens: int | None = None) -> EngineLimits:
+def engine_limits(worker: Worker, context_tokens: int | None = None) -> EngineLimits:
     """Return the limits that a scheduler of this deployment works under. Raises InputError where it
     does not fit, and says why.
 
     A cache of windows or states holds more tokens of long requests than of short ones: it is that
     of requests of `context_tokens`; None: of the longest there may be.
     """
-    wrong = contradictions(deployment)
+    wrong = contradictions(worker)
     if wrong:
-        raise InputError(f"{deployment.name}: {wrong[0]}")
-    memory = memory_of(deployment)
+        raise InputError(f"{worker.name}: {wrong[0]}")
+    memory = memory_of(worker)
     tokens = memory.tokens
     if not memory.has_room or tokens <= 0:
-        raise InputError(f"{deployment.name}: {no_room(deployment, memory)}")
+        raise InputError(f"{worker.name}: {no_room(worker, memory)}")
     block = memory.limits.block_tokens
     if context_tokens is not None and not memory.grows_evenly:
         tokens = max(
@@ -206,7 +205,7 @@ DISK_BYTES_PER_S = 7e9
 """Of a node, whose GPUs share it: an NVMe disk on PCIe 4.0."""
 
 
-def lower_tiers(deployment: Worker) -> dict[str, float]:
+def lower_tiers(worker: Worker) -> dict[str, float]:
     """Return what the tiers below one replica's KV cache hold, in tokens, and the seconds that a
     token takes over the link to each, as Tiers has them; nothing where the deployment names none.
     Raises InputError.
@@ -214,23 +213,23 @@ def lower_tiers(deployment: Worker) -> dict[str, float]:
     A rank keeps the blocks of its own layout: copies of a latent cache are kept as often as there
     are ranks. Memory and disk are the deployment's, dealt evenly over its ranks.
     """
-    host, disk = (deployment.memory_bytes(name) for name in ("kv_host", "kv_disk"))
+    host, disk = (worker.memory_bytes(name) for name in ("kv_host", "kv_disk"))
     if host is None:
         return {}
-    memory, limits = memory_of(deployment), engine_limits(deployment)
+    memory, limits = memory_of(worker), engine_limits(worker)
     token_bytes = memory.blocks * memory.cache.block_bytes / limits.kv_tokens  # of a rank
-    replica_bytes = deployment.gpus * token_bytes
-    per_node = deployment.gpus / deployment.nodes
+    replica_bytes = worker.gpus * token_bytes
+    per_node = worker.gpus / worker.nodes
     return {
         "host_tokens": int(host / replica_bytes),
-        "host_token_s": token_bytes / deployment.gpu.from_host_per_s,
+        "host_token_s": token_bytes / worker.gpu.from_host_per_s,
         "disk_tokens": int((disk or 0) / replica_bytes),
         "disk_token_s": token_bytes * per_node / DISK_BYTES_PER_S,
     }
 
 
 def no_room(
-    deployment: Worker,
+    worker: Worker,
     memory: Memory,
     context_tokens: int = 1,
     requests: int = 1,
@@ -250,11 +249,11 @@ def no_room(
     )
     text = (
         f"{per_gpu} do not fit the {_gib(have)} GiB that the engine may use of each"
-        f" {deployment.gpu.name}"
+        f" {worker.gpu.name}"
     )
     if room <= 0:
         return f"{text}; smaller steps (max_num_batched_tokens, max_num_seqs) or a larger GPU would"
-    shared = _sharing_experts(deployment, context_tokens, requests)
+    shared = _sharing_experts(worker, context_tokens, requests)
     if shared is not None:
         return f"{text}; replicas that share one set of experts would ({_cut(shared)})"
     freed = _keeping_less_free(memory.rules)
@@ -264,12 +263,12 @@ def no_room(
             " prompts"
         )
     larger = (
-        more_gpus(deployment, context_tokens, requests, budget.weights_bytes / room)
+        more_gpus(worker, context_tokens, requests, budget.weights_bytes / room)
         or "larger GPUs would"
     )
     # In the shorthand's words, which all commands take; --weights-dtype is of `size` alone.
-    wide = deployment.weights_dtype in ("bf16", "fp16", "fp32")
-    half = msgspec.structs.replace(deployment, weights_dtype="fp8")
+    wide = worker.weights_dtype in ("bf16", "fp16", "fp32")
+    half = msgspec.structs.replace(worker, weights_dtype="fp8")
     halved = " (MODEL:fp8)" if wide and not contradictions(half) else ""
     text = f"{text}; {larger}, or weights of fewer bits{halved}"
     if halved and narrower == "fp8":
@@ -277,22 +276,18 @@ def no_room(
     return text if narrower is None else f"{text}: these GPUs hold {narrower} (MODEL:{narrower})"
 
 
-def can_hold(deployment: Worker, context_tokens: int, requests: int) -> bool:
+def can_hold(worker: Worker, context_tokens: int, requests: int) -> bool:
     """Tell whether such a deployment can be, and holds `requests` of `context_tokens` at once, over
     all its replicas."""
-    if contradictions(deployment, context_tokens):
+    if contradictions(worker, context_tokens):
         return False
-    return memory_of(deployment, context_tokens).holds(
-        context_tokens, -(-requests // deployment.dp)
-    )
+    return memory_of(worker, context_tokens).holds(context_tokens, -(-requests // worker.dp))
 
 
-def more_gpus(
-    deployment: Worker, context_tokens: int, requests: int, times: float = 1.0
-) -> str | None:
+def more_gpus(worker: Worker, context_tokens: int, requests: int, times: float = 1.0) -> str | None:
     """Name the GPUs, at least so many `times` as many, that hold `requests` of `context_tokens`: `4
     GPUs would (tp4)`."""
-    found = _enough(deployment, context_tokens, requests, times)
+    found = _enough(worker, context_tokens, requests, times)
     return None if found is None else f"{found.gpus} GPUs would ({_cut(found)})"
 
 
@@ -306,47 +301,47 @@ def _keeping_less_free(rules: EngineRules) -> str | None:
     return f"{name}={_USUAL_FRACTION}" if memory_of(static).has_room else None
 
 
-def _sharing_experts(deployment: Worker, context_tokens: int, requests: int) -> Worker | None:
+def _sharing_experts(worker: Worker, context_tokens: int, requests: int) -> Worker | None:
     """The same with attention data-parallel, where it has replicas whole and that holds it."""
-    if deployment.dp == 1 or deployment.attention_dp or not deployment.model.has_experts:
+    if worker.dp == 1 or worker.attention_dp or not worker.model.has_experts:
         return None
-    for ep in (deployment.ep, deployment.tp * deployment.dp):
-        shared = msgspec.structs.replace(deployment, attention_dp=True, ep=ep)
+    for ep in (worker.ep, worker.tp * worker.dp):
+        shared = msgspec.structs.replace(worker, attention_dp=True, ep=ep)
         if can_hold(shared, context_tokens, requests):
             return shared
     return None
 
 
-def _enough(deployment: Worker, context_tokens: int, requests: int, times: float) -> Worker | None:
+def _enough(worker: Worker, context_tokens: int, requests: int, times: float) -> Worker | None:
     """The same on twice as many GPUs, four times …: the first that holds it, with tp as wide as a
     node allows."""
-    ranks_now = deployment.tp * deployment.pp
+    ranks_now = worker.tp * worker.pp
     first = max(1, math.ceil(math.log2(times)))
     for doubled in range(first, _MOST_DOUBLED):
         ranks_then = ranks_now << doubled
-        gpus = ranks_then * deployment.dp
-        nodes = -(-gpus // deployment.gpu.per_node)
-        widest = min(ranks_then, 1 << (deployment.gpu.per_node.bit_length() - 1))
+        gpus = ranks_then * worker.dp
+        nodes = -(-gpus // worker.gpu.per_node)
+        widest = min(ranks_then, 1 << (worker.gpu.per_node.bit_length() - 1))
         for tp in (widest >> halvings for halvings in range(widest.bit_length())):
             if ranks_then % tp:
                 continue
             larger = msgspec.structs.replace(
-                deployment, gpus=gpus, nodes=nodes, node=None, tp=tp, pp=ranks_then // tp
+                worker, gpus=gpus, nodes=nodes, node=None, tp=tp, pp=ranks_then // tp
             )
             if larger.moe_ranks % larger.ep == 0 and can_hold(larger, context_tokens, requests):
                 return larger
     return None
 
 
-def _cut(deployment: Worker) -> str:
+def _cut(worker: Worker) -> str:
     """The parallelism in words, `tp8 pp2`; empty on one GPU."""
     named = (
-        ("tp", deployment.tp),
-        ("pp", deployment.pp),
-        ("dp", deployment.dp),
-        ("ep", deployment.ep),
+        ("tp", worker.tp),
+        ("pp", worker.pp),
+        ("dp", worker.dp),
+        ("ep", worker.ep),
     )
-    words = ["attention-dp"] * deployment.attention_dp + [
+    words = ["attention-dp"] * worker.attention_dp + [
         f"{name}{value}" for name, value in named if value > 1
     ]
     return " ".join(words)

@@ -106,40 +106,38 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.gpus}×{self.gpu}"
 
 
-def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) -> Row:
+def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> Row:
     """The row of one deployment, under its engine's rules. Raises InputError: an engine without
     rules, an argument that is no number.
     """
-    model, dp, rules = deployment.model, deployment.dp, rules_of(deployment)
+    model, dp, rules = worker.model, worker.dp, rules_of(worker)
     context = context_tokens or rules.context_limit or NO_LIMIT_TOKENS
-    wrong = contradictions(deployment, context_tokens)
-    memory = memory_of(deployment, context)
+    wrong = contradictions(worker, context_tokens)
+    memory = memory_of(worker, context)
     requests = -(-batch // dp)  # requests of the fullest replica
-    longest = 0 if contradictions(deployment) else max_context(deployment, requests)
-    reserved = None if wrong else reserved_tokens(deployment)
+    longest = 0 if contradictions(worker) else max_context(worker, requests)
+    reserved = None if wrong else reserved_tokens(worker)
     taken = max(context, reserved or 0)  # by each request, whatever it writes
     fits = not wrong and memory.holds(taken, requests)
     if reserved is not None and not memory.holds(reserved, requests):
         longest = 0
     held = 0 if wrong or not memory.has_room else memory.whole_requests(taken)
     seqs = memory.max_seqs if memory.has_room else 0
-    ways = deployment.tp * dp
+    ways = worker.tp * dp
     kv_bytes = (
-        batch
-        * deployment.tp
-        * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
+        batch * worker.tp * sum(sequence_bytes(rank.cache, taken) for rank, _, _ in memory.stages)
     )
     budgets = [budget for _, budget, _ in memory.stages]
     room = ways * sum(budget.kv_bytes + budget.state_bytes for budget in budgets)
     capacity = memory.cache.held_tokens(memory.blocks, context) if memory.cache.block_bytes else 0
     return Row(
         model=model.name,
-        gpu=deployment.gpu.name,
-        **{name: getattr(deployment, name) for name in _SAME},
+        gpu=worker.gpu.name,
+        **{name: getattr(worker, name) for name in _SAME},
         weights_bytes=_as_integer(ways * sum(rank.weights_bytes for rank, _, _ in memory.stages)),
         kv_bytes_per_token=_as_integer(_kv_bytes_per_token(rules), above=math.inf),
         kv_replication=_as_integer(
-            kv_replication(model, deployment.tp, rules.kv_dtype), above=math.inf
+            kv_replication(model, worker.tp, rules.kv_dtype), above=math.inf
         ),
         context_tokens=context,
         batch=batch,
@@ -153,7 +151,7 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
         ),
         reserve_bytes=_as_integer(ways * sum(budget.outside_bytes for budget in budgets)),
         free_bytes=_as_integer(room - kv_bytes),
-        usable_bytes=_as_integer(deployment.gpu.usable_bytes * deployment.gpus),
+        usable_bytes=_as_integer(worker.gpu.usable_bytes * worker.gpus),
         fits=fits,
         max_context_tokens=longest,
         max_concurrent_requests=dp * int(min(seqs, held)),
@@ -162,12 +160,12 @@ def size(deployment: Worker, context_tokens: int | None = None, batch: int = 1) 
         warm_sessions_host=_warm_with_host(rules, context, capacity) if fits else None,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
-        why=_why(deployment, memory, _Request(taken, batch, longest, seqs), fits, wrong),
+        why=_why(worker, memory, _Request(taken, batch, longest, seqs), fits, wrong),
         assumed="; ".join(
             [
                 *model.assumed,
-                *_draft_assumed(deployment),
-                *not_simulated(deployment.engine, deployment.arguments),
+                *_draft_assumed(worker),
+                *not_simulated(worker.engine, worker.arguments),
             ]
         ),
     )
@@ -246,14 +244,14 @@ def _as_integer(value: float, above: float = 1e6) -> float:
     return round(value) if float(value).is_integer() or abs(value) > above else value
 
 
-def _draft_assumed(deployment: Worker) -> Iterator[str]:
+def _draft_assumed(worker: Worker) -> Iterator[str]:
     """List what the draft's config left open, or say that nothing is counted of what guesses."""
-    if deployment.draft is not None:
+    if worker.draft is not None:
         yield from (
-            f"draft {deployment.draft.model.name}: {assumption}"
-            for assumption in deployment.draft.model.assumed
+            f"draft {worker.draft.model.name}: {assumption}"
+            for assumption in worker.draft.model.assumed
         )
-    elif deployment.is_speculative and not deployment.model.draft_layers:
+    elif worker.is_speculative and not worker.model.draft_layers:
         yield (
             "no memory of a draft is counted: none is named (draft=MODEL), and the checkpoint has"
             " none of its own"
@@ -270,31 +268,27 @@ class _Request(NamedTuple):
     seqs: int
 
 
-def _why(
-    deployment: Worker, memory: Memory, request: _Request, fits: bool, wrong: list[str]
-) -> str:
+def _why(worker: Worker, memory: Memory, request: _Request, fits: bool, wrong: list[str]) -> str:
     context, batch, longest, seqs = request
     if wrong:
         if wrong == [beyond_context(memory.rules, context)] and memory.has_room:
-            held = int(min(memory.whole_requests(context), seqs)) * deployment.dp
+            held = int(min(memory.whole_requests(context), seqs)) * worker.dp
             if not held:
                 return wrong[0]
             plural = "" if held == 1 else "s"
             return f"memory holds {held:,} request{plural} of {context:,} tokens, but {wrong[0]}"
         return "; ".join(wrong)
     if not memory.has_room:
-        return no_room(deployment, memory, context, batch, _fewer_bits(deployment, context, batch))
+        return no_room(worker, memory, context, batch, _fewer_bits(worker, context, batch))
     if not fits:
-        whole, dp = memory.whole_requests(context), deployment.dp
+        whole, dp = memory.whole_requests(context), worker.dp
         held = int(whole) * dp
         requests = min(math.floor(memory.requests(context) * 100) / 100, whole + 0.99)
         whose = f"the KV cache of each of {dp} replicas" if dp > 1 else "the KV cache"
         share = f"{-(-batch // dp):,} of {batch:,} asked" if dp > 1 else f"{batch:,} asked"
         text = f"{whose} holds {requests:.2f} requests of {context:,} tokens, {share}"
         remedies = (
-            ["a shorter max_model_len reserves less"]
-            if reserved_tokens(deployment) is not None
-            else []
+            ["a shorter max_model_len reserves less"] if reserved_tokens(worker) is not None else []
         )
         if longest:
             remedies.append(f"a context of {longest:,} fits")
@@ -302,28 +296,25 @@ def _why(
             remedies.append(f"a batch of {min(held, seqs * dp)} fits")
         remedies += _larger_caches(memory.rules, context, batch)
         return "; ".join([text, *(remedies or ["larger GPUs would"])])
-    if batch > seqs * deployment.dp:
-        return (
-            f"held, but {deployment.engine} runs {seqs * deployment.dp} requests at once at its"
-            " defaults"
-        )
-    per_node = min(deployment.gpu.per_node, -(-deployment.gpus // deployment.nodes))
-    if deployment.tp > per_node:
-        return f"tp{deployment.tp} reaches beyond the {per_node} GPUs of a node: slow links"
+    if batch > seqs * worker.dp:
+        return f"held, but {worker.engine} runs {seqs * worker.dp} requests at once at its defaults"
+    per_node = min(worker.gpu.per_node, -(-worker.gpus // worker.nodes))
+    if worker.tp > per_node:
+        return f"tp{worker.tp} reaches beyond the {per_node} GPUs of a node: slow links"
     return ""
 
 
-def _fewer_bits(deployment: Worker, context: int, batch: int) -> str | None:
+def _fewer_bits(worker: Worker, context: int, batch: int) -> str | None:
     """Find the widest precision of weights in which the same GPUs hold it; None where none of those
     looked at will do."""
-    four = "nvfp4" if "fp4" in deployment.gpu.flops_per_s else "int4"
-    present = deployment.weights_dtype
+    four = "nvfp4" if "fp4" in worker.gpu.flops_per_s else "int4"
+    present = worker.weights_dtype
     for dtype in (
         name
         for name in ("fp8", four)
         if present not in FORMATS or FORMATS[name].bytes < FORMATS[present].bytes
     ):
-        narrower = msgspec.structs.replace(deployment, weights_dtype=dtype)
+        narrower = msgspec.structs.replace(worker, weights_dtype=dtype)
         if can_hold(narrower, context, batch):
             return dtype
     return None

@@ -42,13 +42,13 @@ def uncovered(rules: EngineRules, measured: Collection[str], family: str) -> lis
     return found
 
 
-def uncovered_load(deployment: Worker, burst: int, running: int) -> list[Uncovered]:
+def uncovered_load(worker: Worker, burst: int, running: int) -> list[Uncovered]:
     """List the classes that a load is in. `burst`: the requests of a burst, 0 where it is none;
     `running`: those that one scheduler decodes at once, at most."""
     found = []
     if burst >= _LARGE_BURST:
         found.append(Uncovered(f"bursts of {_LARGE_BURST} requests and more"))
-    largest = rules_of(deployment).graph_seqs
+    largest = rules_of(worker).graph_seqs
     if largest and running > largest:
         found.append(Uncovered(f"batches above the largest CUDA graph ({largest})"))
     return found

@@ -53,28 +53,24 @@ class Exchange(NamedTuple):
     link: float
 
 
-def is_wide(deployment: Worker) -> bool:
+def is_wide(worker: Worker) -> bool:
     """Tell whether tokens are dealt out to ranks with whole experts, not gathered on every rank:
     over many ranks, or where the engine is told to."""
-    ranks = min(deployment.ep, deployment.moe_ranks)
-    ordered = deployment.argument("moe_a2a_backend") in _BACKENDS and ranks > 1
-    return deployment.attention_dp and (ranks >= WIDE or ordered)
+    ranks = min(worker.ep, worker.moe_ranks)
+    ordered = worker.argument("moe_a2a_backend") in _BACKENDS and ranks > 1
+    return worker.attention_dp and (ranks >= WIDE or ordered)
 
 
-def guesses_network(deployment: Worker) -> bool:
+def guesses_network(worker: Worker) -> bool:
     """Tell whether its steps cross nodes by collectives: none was measured there, but exchanges
     were."""
-    dealt = (
-        is_wide(deployment)
-        and deployment.pp == 1
-        and deployment.tp <= deployment.gpus // deployment.nodes
-    )
-    return deployment.nodes_crossed > 1 and not dealt
+    dealt = is_wide(worker) and worker.pp == 1 and worker.tp <= worker.gpus // worker.nodes
+    return worker.nodes_crossed > 1 and not dealt
 
 
-def exchange_of(deployment: Worker, width: int, per_token: int, sent_bytes: float) -> Exchange:
+def exchange_of(worker: Worker, width: int, per_token: int, sent_bytes: float) -> Exchange:
     """Return the way of a token of `width` values, `sent_bytes` each, to its experts and back."""
-    gpu, nodes = deployment.gpu, deployment.nodes_crossed
+    gpu, nodes = worker.gpu, worker.nodes_crossed
     token_bytes = width * (sent_bytes + _COMBINED_BYTES)
     if nodes > 1:
         copies = per_token * (1 - 1 / nodes)
@@ -84,7 +80,7 @@ def exchange_of(deployment: Worker, width: int, per_token: int, sent_bytes: floa
             bundled * token_bytes,
             _NETWORK_SHARE * (gpu.nic_bytes_per_s or _USUAL_NIC),
         )
-    ranks = deployment.moe_ranks
+    ranks = worker.moe_ranks
     message = per_token * (1 - 1 / ranks) * token_bytes
     return Exchange(
         message,

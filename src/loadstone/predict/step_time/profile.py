@@ -145,17 +145,17 @@ def processor_profile() -> Profile:
     )
 
 
-def profile_of(deployment: Worker, name: str | None = None) -> Profile:
+def profile_of(worker: Worker, name: str | None = None) -> Profile:
     """Return the user's profile in that file or of that name, else the shipped one for this engine
     and GPU, else the nearest: the same engine on any GPU, any engine on the same kind of GPU, any
     on any. A GPU of the user's own has the coefficients of its kind, and the uncertainty of a GPU
     that nobody has measured."""
-    engine, era = deployment.engine, rules_of(deployment).era
-    architecture = architecture_of(deployment.gpu)
+    engine, era = worker.engine, rules_of(worker).era
+    architecture = architecture_of(worker.gpu)
     if name:
         profile = load(_find_file(name))
         if profile.architecture not in ("*", architecture):
-            device = f"{deployment.gpu.name} is {architecture}"
+            device = f"{worker.gpu.name} is {architecture}"
             raise OtherArchitecture(
                 f"--profile {name}: it is of {profile.architecture}, {device}; leave it out, or"
                 " make one there with `loadstone calibrate`"
@@ -182,19 +182,19 @@ def profile_of(deployment: Worker, name: str | None = None) -> Profile:
     )
     for key in (*engine_keys, ("*", "*", nearest), ("*", "*", "*")):
         if key in shipped:
-            chosen = _adapt_to_kind(shipped[key], kind_of(deployment.model), shipped)
-            chosen = _adapt_to_family(chosen, family_of(deployment.model), shipped)
-            chosen = chosen if measured and not deployment.gpu.given else _widen(chosen, shipped)
-            return _stretch(chosen, widening(uncovered_classes(deployment)))
+            chosen = _adapt_to_kind(shipped[key], kind_of(worker.model), shipped)
+            chosen = _adapt_to_family(chosen, family_of(worker.model), shipped)
+            chosen = chosen if measured and not worker.gpu.given else _widen(chosen, shipped)
+            return _stretch(chosen, widening(uncovered_classes(worker)))
     return prior_profile()
 
 
-def uncovered_classes(deployment: Worker) -> list[Uncovered]:
+def uncovered_classes(worker: Worker) -> list[Uncovered]:
     """List the classes without measurements that a deployment is in, by the families that were
     measured on its architecture."""
-    measured = shipped_profiles().get(("*", "*", architecture_of(deployment.gpu)))
+    measured = shipped_profiles().get(("*", "*", architecture_of(worker.gpu)))
     families = () if measured is None else measured.provenance.families
-    return uncovered(rules_of(deployment), families, family_of(deployment.model))
+    return uncovered(rules_of(worker), families, family_of(worker.model))
 
 
 def leave_out(profile: Profile, family: str) -> Profile:
@@ -225,18 +225,18 @@ def _stretch(profile: Profile, times: float) -> Profile:
     return msgspec.structs.replace(profile, covariance=covariance, wider=profile.wider * times)
 
 
-def unmeasured(deployment: Worker, profile: Profile) -> str:
+def unmeasured(worker: Worker, profile: Profile) -> str:
     """Name what there is no measurement of in `profile`, as profile_of() found it; "" where there
     are some, or where it is the user's own."""
     if is_own(profile):
         return ""
-    architecture, shipped = architecture_of(deployment.gpu), shipped_profiles()
-    if deployment.gpu.given:
-        return deployment.gpu.name
-    if profile.architecture != architecture or profile.engine != deployment.engine:
-        return f"{deployment.engine} on {architecture}"
-    release = f"{deployment.engine} {deployment.engine_version or 'of today'}"
-    if profile.era != rules_of(deployment).era or not profile.provenance.rows:
+    architecture, shipped = architecture_of(worker.gpu), shipped_profiles()
+    if worker.gpu.given:
+        return worker.gpu.name
+    if profile.architecture != architecture or profile.engine != worker.engine:
+        return f"{worker.engine} on {architecture}"
+    release = f"{worker.engine} {worker.engine_version or 'of today'}"
+    if profile.era != rules_of(worker).era or not profile.provenance.rows:
         return f"{release} on {architecture}"
     # Later eras differ little from one another: what one of them tells of a kind of model holds for
     # the next.
@@ -245,30 +245,30 @@ def unmeasured(deployment: Worker, profile: Profile) -> str:
         if profile.era in OLD_ERAS
         else shipped.get((profile.engine, "*", architecture), profile)
     )
-    kind = kind_of(deployment.model)
+    kind = kind_of(worker.model)
     if kind not in evidence.provenance.kinds:
         return f"{release} with {kind} models on {architecture}"
     rows = evidence.provenance.rows
-    return f"{deployment.engine} on {architecture} but for {rows}" if rows < FEW_ROWS else ""
+    return f"{worker.engine} on {architecture} but for {rows}" if rows < FEW_ROWS else ""
 
 
-def engine_measured(deployment: Worker) -> bool:
+def engine_measured(worker: Worker) -> bool:
     """Tell whether its engine was measured on any GPU: llama.cpp was on none."""
-    return any(engine == deployment.engine for engine, _, _ in shipped_profiles())
+    return any(engine == worker.engine for engine, _, _ in shipped_profiles())
 
 
-def vendor_measured(deployment: Worker) -> bool:
+def vendor_measured(worker: Worker) -> bool:
     """Tell whether a present release of its engine was measured with its kind of model on its
     vendor's GPUs: on AMD's that is known for each architecture."""
-    if deployment.gpu.vendor in MEASURED_VENDORS:
+    if worker.gpu.vendor in MEASURED_VENDORS:
         return True
-    pair = deployment.engine, architecture_of(deployment.gpu)
+    pair = worker.engine, architecture_of(worker.gpu)
     present = [
         profile
         for (engine, era, architecture), profile in shipped_profiles().items()
         if (engine, architecture) == pair and era != "*" and era not in OLD_ERAS
     ]
-    return any(kind_of(deployment.model) in profile.provenance.kinds for profile in present)
+    return any(kind_of(worker.model) in profile.provenance.kinds for profile in present)
 
 
 def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, float]:

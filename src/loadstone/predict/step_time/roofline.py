@@ -40,16 +40,16 @@ class RooflineModel:
                       in
     """
 
-    def __init__(self, deployment: Worker) -> None:
-        self._schedulers = deployment.dp * deployment.pp
-        self._group = deployment.dp if deployment.attention_dp else 1
-        self._work = ideal(work_of(deployment))
-        self._step = StepModel(deployment, values=LIGHT, work=self._work)
+    def __init__(self, worker: Worker) -> None:
+        self._schedulers = worker.dp * worker.pp
+        self._group = worker.dp if worker.attention_dp else 1
+        self._work = ideal(work_of(worker))
+        self._step = StepModel(worker, values=LIGHT, work=self._work)
         self._reading = _reading_alone(self._work)
         # FLOPs are the model's: what ranks do twice, because they have a copy each, is no use to
         # anybody.
         alone = msgspec.structs.replace(
-            deployment, gpus=1, nodes=1, tp=1, pp=1, dp=1, ep=1, attention_dp=False, node=None
+            worker, gpus=1, nodes=1, tp=1, pp=1, dp=1, ep=1, attention_dp=False, node=None
         )
         self._whole = work_of(alone)
         ops = self._whole.operators
@@ -57,7 +57,7 @@ class RooflineModel:
         products = (ops.kind == GEMM) | (ops.kind == EXPERTS)
         self._token_flops = float(flops[products].sum())
         self._head_flops = float(flops[ops.kind == HEAD].sum())
-        self.peak_flops_per_s = deployment.gpus * float(ops.peak[products].max())
+        self.peak_flops_per_s = worker.gpus * float(ops.peak[products].max())
 
     def decode(self, decoding: float, slots: float, context_tokens: float) -> DecodeLimit:
         """Return the limit of a step of `decoding` requests, on average over all schedulers, of the

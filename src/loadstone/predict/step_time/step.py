@@ -58,7 +58,7 @@ class StepModel:
 
     def __init__(
         self,
-        deployment: Worker,
+        worker: Worker,
         profile: Profile | None = None,
         *,
         draft_tokens: int = 0,
@@ -71,18 +71,18 @@ class StepModel:
         where it is not that of these values. `offline`: the engine has batches from its own
         interface, without server and client.
         """
-        self.deployment = deployment
+        self.deployment = worker
         self._profile = profile
         self.draft_tokens = draft_tokens
-        rules = rules_of(deployment)
+        rules = rules_of(worker)
         self.eager, self.graph_tokens = rules.is_eager, rules.graph_tokens
         self._padded = rules.padded_seqs
         self.offline = offline
         self.values = self.profile.values() if values is None else values
         if offline:
             self.values = _without_server(self.values)
-        self.work = work or work_of(deployment)
-        drafting = deployment.drafting if draft_tokens else None
+        self.work = work or work_of(worker)
+        drafting = worker.drafting if draft_tokens else None
         self._drafter = drafter
         if drafting is not None and drafter is None:
             self._drafter = StepModel(drafting, profile, values=self.values)

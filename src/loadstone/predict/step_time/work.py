@@ -240,23 +240,23 @@ LOGIT_BYTES = 12.0
 """A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
 
 
-def work_of(deployment: Worker) -> Work:
+def work_of(worker: Worker) -> Work:
     """Count the work of one rank of one scheduler (a data-parallel replica, or an attention rank)
-    of `deployment`."""
-    return _Counter(deployment).work()
+    of the worker."""
+    return _Counter(worker).work()
 
 
 class _Counter:
-    def __init__(self, deployment: Worker) -> None:
-        self.deployment = deployment
-        self.rules = rules_of(deployment)
-        self.model: Model = deployment.model
-        self.gpu: Gpu = deployment.gpu
-        self.tp = deployment.tp
-        self.group = deployment.dp if deployment.attention_dp else 1
+    def __init__(self, worker: Worker) -> None:
+        self.deployment = worker
+        self.rules = rules_of(worker)
+        self.model: Model = worker.model
+        self.gpu: Gpu = worker.gpu
+        self.tp = worker.tp
+        self.group = worker.dp if worker.attention_dp else 1
         self.ranks = self.tp * self.group
-        self.ep = max(1, min(deployment.ep, self.ranks))
-        self.wide = is_wide(deployment)
+        self.ep = max(1, min(worker.ep, self.ranks))
+        self.wide = is_wide(worker)
         self.rows: list[dict[str, float]] = []
         self.sums = dict.fromkeys(_TOTALS, 0.0)
         self.windows: list[tuple[float, float]] = []
