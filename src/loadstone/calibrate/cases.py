@@ -322,8 +322,7 @@ def _run_plan(fleet: Fleet, plan: Plan, warm: int) -> Outcome:
     replicas = len(done.replicas)
     steps = sum(scheduler.tick for scheduler in schedulers) - model.with_decodes
     # A prompt's step writes a token, when it is computed again as well; all others are of decodes.
-    speculative = fleet.policy.speculative
-    per_step = 1.0 if speculative is None else speculative.tokens_per_step
+    per_step = fleet.policy.tokens_per_step
     left = (outputs - 1).astype(float)
     decodes = (left.sum() - preemptions) / per_step - model.decodes
     context = float((left * inputs + left * outputs / 2).sum()) / per_step - model.context
@@ -428,8 +427,7 @@ class CaseTable:
 
 def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
     """At coefficients `values` (K), all schedulers of the deployment."""
-    speculative = case.policy.speculative
-    drafts = 0 if speculative is None else speculative.draft_tokens
+    drafts = case.policy.draft_tokens
     model = StepModel(case.worker, values=values, work=case.work, draft_tokens=drafts)
     fleet = fleet_with(case.worker, case.policy, model)
     return _run_plan(fleet, case.plan(), case.warm), model

@@ -20,7 +20,7 @@ import numpy as np
 from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.step_time.coefficients import SPREAD, Array
-from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity, spreads
+from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity, rows_of, spreads
 
 OWN = 1.2
 """Prior standard deviation of a deployment's own part, of the coefficient's spread [G]."""
@@ -60,11 +60,10 @@ def update(
     while True:
         rows = np.tile(logarithms, (len(cases), 1))
         refresh(table, np.exp(rows))
-        predicted: dict[Quantity, Array] = {
-            "ttft": np.log(table.ttft_s),
-            "tpot": np.log(table.tpot_s),
+        gap: dict[Quantity, Array] = {
+            "ttft": measured["ttft"] - np.log(table.ttft_s),
+            "tpot": measured["tpot"] - np.log(table.tpot_s),
         }
-        gap = {key: measured[key] - values for key, values in predicted.items()}
         if turn == 0:
             gap_before = {key: _finite(values) for key, values in gap.items()}
         by = dict(zip(gap, slopes(table, np.exp(rows)), strict=True))
@@ -84,7 +83,7 @@ def update(
         profile,
         name=name,
         logarithms=tuple(logarithms.tolist()),
-        covariance=tuple(map(tuple, covariance.tolist())),
+        covariance=rows_of(covariance),
         residual=_residual(table, gap),
         provenance=FitProvenance(
             "loadstone calibrate", date, len(cases), {case.point.source: 1 for case in cases}, note
@@ -136,15 +135,10 @@ def _residual(table: CaseTable, gap: Mapping[Quantity, Array]) -> dict[Quantity,
 
 
 def _measured(cases: Sequence[Case]) -> dict[Quantity, Array]:
-    def logs(values: Sequence[float | None]) -> Array:
-        return np.asarray(
-            np.log(np.array([np.nan if value is None else value for value in values]))
-        )
-
-    return {
-        "ttft": logs([case.point.ttft_s for case in cases]),
-        "tpot": logs([case.point.tpot_s for case in cases]),
-    }
+    """Return ln of what was measured; NaN where it was not."""
+    times = [(case.point.ttft_s, case.point.tpot_s) for case in cases]
+    ttft, tpot = np.log(np.array(times, np.float64)).T
+    return {"ttft": ttft, "tpot": tpot}
 
 
 def _widths(profile: Profile, by: Array, quantity: Quantity) -> list[float]:

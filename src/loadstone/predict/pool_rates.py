@@ -115,8 +115,7 @@ def decode_tpot_s(decode: Fleet, users: int, prompt_tokens: int, answer_tokens: 
     """Return the TPOT of a scheduler that decodes so many requests at once."""
     base_s, slope_s = decode.model.decode_line(users)
     step_s = base_s + slope_s * users * (prompt_tokens + answer_tokens / 2)
-    speculative = decode.policy.speculative
-    return step_s / (1.0 if speculative is None else speculative.tokens_per_step)
+    return step_s / decode.policy.tokens_per_step
 
 
 def most_users(decode: Fleet, rules: Handover, prompt_tokens: int, answer_tokens: int) -> int:

@@ -119,8 +119,7 @@ def steady_state(
     time."""
     output_tokens = lengths.answer
     new_tokens = max(1.0, lengths.prompt - lengths.cached)
-    speculative = policy.speculative
-    per_step = 1.0 if speculative is None else speculative.tokens_per_step
+    per_step = policy.tokens_per_step
     batches = policy.pipeline
     batch = max(1, round(decoding / batches))
     prompting = batch if decoding >= 1 else decoding  # that bring prompts

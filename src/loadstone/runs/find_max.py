@@ -265,7 +265,7 @@ def _guess(options: RunOptions, deployed: str, search: LoadSearch) -> float:
     try:
         worker = parse_worker(deployed)
         policy = policy_of(worker)
-        drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
+        drafts = policy.draft_tokens
         model = StepModel(worker, draft_tokens=drafts)
     except InputError:
         return 1.0

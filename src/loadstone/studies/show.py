@@ -353,7 +353,7 @@ class _Engine:
         batch = max(1, round(seqs / policy.pipeline))
         context = batch * (prompt + output / 2)
         decode_s = model.step_s(batch, context, ())
-        per_step = 1.0 if policy.speculative is None else policy.speculative.tokens_per_step
+        per_step = policy.tokens_per_step
         new = max(1, round(asked.new_tokens if policy.prefix_cache else prompt))
         prompt_s = self._prompt_s(new, round(prompt) - new, batch, context, decode_s)
         e2e_s = output / per_step * decode_s + batch * prompt_s

@@ -48,7 +48,7 @@ class RealTimeEngine:
         self._model = model
         self.kv_tokens, self._longest_tokens = policy.kv_tokens, policy.longest_tokens
         self._route = policy.route
-        guesses = 0 if policy.speculative is None else policy.speculative.draft_tokens
+        guesses = policy.draft_tokens
         self.accepted = [[0] * (guesses + 1) for _ in range(fleet.replicas if guesses else 0)]
         self.pools: Pools | None = None
         self._replicas: list[Replica]

@@ -154,9 +154,19 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
 
     @property
+    def draft_tokens(self) -> int:
+        """Tokens that are guessed for each sequence of a step."""
+        return 0 if self.speculative is None else self.speculative.draft_tokens
+
+    @property
     def decode_tokens(self) -> int:
         """Tokens that one decode takes of a step's budget."""
-        return 1 if self.speculative is None else 1 + self.speculative.draft_tokens
+        return 1 + self.draft_tokens
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Expected tokens that one decode writes in a step."""
+        return 1.0 if self.speculative is None else self.speculative.tokens_per_step
 
     @property
     def kv_tokens(self) -> int:

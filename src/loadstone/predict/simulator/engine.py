@@ -151,7 +151,6 @@ class Replica:
         self.scheduler = scheduler
         self.tiers = scheduler.tiers
         self.pauses = False
-        policy = scheduler.policy
         self.clock = Clock()
         self.next_s = NEVER
         self.now_s = 0.0
@@ -159,9 +158,7 @@ class Replica:
         self._number = number
         self._at_once = at_once
         self._journal = journal
-        self._draft_tokens = (
-            policy.speculative.draft_tokens if policy.speculative is not None else 0
-        )
+        self._decode_tokens = scheduler.policy.decode_tokens
         self._step_s = model.step_s
         self._stretch = DecodeTimes(model).stretch
         self._a = self._b = 0.0
@@ -239,7 +236,7 @@ class Replica:
         """Count the tokens that pass through the model in the step that was scheduled."""
         scheduler = self.scheduler
         decodes = scheduler.decodes if scheduler.decoding else 0
-        return decodes * (1 + self._draft_tokens) + sum(new for _, new, _ in scheduler.chunks)
+        return decodes * self._decode_tokens + sum(new for _, new, _ in scheduler.chunks)
 
     def timed(self, steps: int, met_tokens: int | None = None) -> tuple[float, float, int]:
         """Time what was scheduled, as `plan` does; `met_tokens` as step_s has them, for a group

@@ -125,7 +125,7 @@ def worker_fleet(
     model = StepModel(
         worker,
         coefficients,
-        draft_tokens=policy.speculative.draft_tokens if policy.speculative is not None else 0,
+        draft_tokens=policy.draft_tokens,
         offline=offline,
     )
     return fleet_with(worker, policy, model)

@@ -59,6 +59,7 @@ class DecodeReplica(Replica):
     queue            who waits for room here
     shown            whose first token, made by the prefill side, was shown as a step began; a
                      driver in real time writes and empties it
+    unit             the group that it goes in step with, or itself
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class DecodeReplica(Replica):
         self.queue: deque[_Request] = deque()
         self.link_free_s = 0.0
         self.shown: list[Sequence] = []
+        self.unit: _Engine = self
 
     @property
     def load(self) -> int:
@@ -106,19 +108,6 @@ class DecodeReplica(Replica):
             journal.first_s[sequence.row] = self.now_s + step_s if late else self.now_s
             journal.first_tick[sequence.row] = self.scheduler.tick + late
             journal.replica[sequence.row] = self._number
-
-
-class _DecodeRank:
-    """A scheduler of the decode pool, and the group that it goes in step with, if any."""
-
-    __slots__ = ("replica", "unit")
-
-    def __init__(self, unit: _Engine, replica: DecodeReplica) -> None:
-        self.unit, self.replica = unit, replica
-
-    @property
-    def load(self) -> int:
-        return self.replica.load
 
 
 class _Worker(Generic[_Rank]):
@@ -155,8 +144,8 @@ class _Request:
     __slots__ = ("decode", "decoder", "prefill", "prefiller", "sequence", "since_s")
     prefiller: _Worker[_PrefillRank]
     prefill: _PrefillRank
-    decoder: _Worker[_DecodeRank]
-    decode: _DecodeRank
+    decoder: _Worker[DecodeReplica]
+    decode: DecodeReplica
 
     def __init__(self, sequence: Sequence, since_s: float) -> None:
         self.sequence, self.since_s = sequence, since_s
@@ -192,15 +181,15 @@ class Pools:
             replica.shown = self.shown
             self.replicas.append(replica)
         size = fleet.replicas // fleet.workers
-        self._decode: list[_Worker[_DecodeRank]] = []
-        units: list[_Engine] = []
+        self._decode: list[_Worker[DecodeReplica]] = []
         for first in range(0, fleet.replicas, size):
             members = self.replicas[first : first + size]
-            grouped: list[_Engine] = (
-                [LockstepGroup([*members])] * size if fleet.in_step and size > 1 else [*members]
-            )
-            self._decode.append(_Worker(list(map(_DecodeRank, grouped, members))))
-            units += dict.fromkeys(grouped)
+            self._decode.append(_Worker(members))
+            if fleet.in_step and size > 1:
+                group = LockstepGroup([*members])
+                for member in members:
+                    member.unit = group
+        units = dict.fromkeys(replica.unit for replica in self.replicas)
         computing = replace(pool.fleet, policy=sharing(pool.fleet.policy)) if shared else pool.fleet
         self.prefill_replicas, prefills = engines_of(computing, None, shared=shared, seed=seed)
         self._prefill = _prefill_workers(prefills, computing)
@@ -215,7 +204,7 @@ class Pools:
         self._random = Random(seed)
         self._chunk = pool.fleet.policy.max_batched_tokens if pool.rules.by_chunk else 1 << 62
         self._finished: _Engine | None = None
-        self._freed: dict[DecodeReplica, _DecodeRank] = {}
+        self._freed: dict[DecodeReplica, None] = {}
 
     # --- as its driver sees it --------------------------------------------------------------------
 
@@ -255,7 +244,7 @@ class Pools:
         """Its client has gone, and the scheduler that decodes it knows."""
         request = self._requests.pop(sequence.row)
         if not sequence.end_tick and not sequence.preempted:
-            request.decode.replica.promised_tokens -= sequence.prompt_tokens
+            request.decode.promised_tokens -= sequence.prompt_tokens
         self._leave(request)
 
     def add(self, sequence: Sequence, at_s: float) -> None:
@@ -291,16 +280,15 @@ class Pools:
             self._finished.go_on()
             if self._freed:
                 freed, self._freed = self._freed, {}
-                for rank in freed.values():
-                    self._let_in(rank, now_s)
+                for replica in freed:
+                    self._let_in(replica, now_s)
             self._next = min(self._units, key=next_s_of)
         self._see_next()
 
-    def _hand(self, rank: _PrefillRank | _DecodeRank, sequence: Sequence, at_s: float) -> None:
-        """Give a rank a request. What its unit does may end sooner then."""
-        unit = rank.unit
+    def _hand(self, unit: _Engine, member: Replica | None, sequence: Sequence, at_s: float) -> None:
+        """Give a unit a request, for that member of a group. What it does may end sooner then."""
         if isinstance(unit, LockstepGroup):
-            unit.add(sequence, at_s, rank.replica)
+            unit.add(sequence, at_s, member)
         else:
             unit.add(sequence, at_s)
         if unit.next_s <= self._next.next_s:
@@ -318,9 +306,10 @@ class Pools:
         worker = request.decoder = self._choose(self._decode, self._route, self._turn, request)
         worker.load += 1
         worker.turn += 1
-        rank = request.decode = self._choose(worker.ranks, self._policy.route, worker.turn, request)
-        rank.replica.queue.append(request)
-        self._let_in(rank, at_s)
+        route = self._policy.route
+        replica = request.decode = self._choose(worker.ranks, route, worker.turn, request)
+        replica.queue.append(request)
+        self._let_in(replica, at_s)
 
     def _choose(
         self,
@@ -339,9 +328,8 @@ class Pools:
             return those[choose_by_prefix(found, loads, turn)]
         return those[choose_replica(loads, turn, how, request.sequence)]
 
-    def _let_in(self, rank: _DecodeRank, at_s: float) -> None:
+    def _let_in(self, replica: DecodeReplica, at_s: float) -> None:
         """Give room to those who wait for it, in their order, as far as there is any."""
-        replica = rank.replica
         while replica.queue and self._has_room(replica, replica.queue[0].sequence):
             request = replica.queue.popleft()
             sequence = request.sequence
@@ -404,7 +392,7 @@ class Pools:
             prompt = Sequence(sequence.row, sequence.prompt_tokens, 1)
             if sequence.shared_blocks:
                 prompt.share(sequence.segments, sequence.shared_blocks)
-            self._hand(rank, prompt, at_s)
+            self._hand(rank.unit, rank.replica, prompt, at_s)
 
     def _computed(self, request: _Request, computed: Sequence, at_s: float) -> None:
         """Its prompt is computed."""
@@ -417,11 +405,8 @@ class Pools:
 
     def _send(self, request: _Request, at_s: float) -> None:
         """Put its cache on the link."""
-        prefill, replica, tokens = (
-            request.prefill,
-            request.decode.replica,
-            request.sequence.prompt_tokens,
-        )
+        prefill, replica = request.prefill, request.decode
+        tokens = request.sequence.prompt_tokens
         request.since_s = at_s
         takes_s = self._takes_s(tokens)
         sooner_s = (
@@ -446,7 +431,7 @@ class Pools:
     def _arrive(self, request: _Request, at_s: float) -> list[Sequence]:
         """Its cache is there, and the prefill side's is free; return it where nothing is left to
         decode."""
-        prefill, rank, sequence = request.prefill, request.decode, request.sequence
+        prefill, replica, sequence = request.prefill, request.decode, request.sequence
         times = self.times
         times.transfers += 1
         times.prompt_tokens += sequence.prompt_tokens
@@ -460,41 +445,39 @@ class Pools:
         if self._rules.first_by == "decode":
             sequence.emitted, sequence.target = -1, sequence.prompt_tokens - 1
         elif sequence.output_tokens == 1:
-            rank.replica.show_only(sequence, at_s)
+            replica.show_only(sequence, at_s)
             self._leave(self._requests.pop(sequence.row))
-            self._let_in(rank, at_s)
+            self._let_in(replica, at_s)
             return [sequence]
         sequence.computed = sequence.target
-        self._hand(rank, sequence, at_s)
+        self._hand(replica.unit, replica, sequence, at_s)
         return []
 
     def _leave(self, request: _Request) -> None:
         """It has ended, or its client has gone, and its room is free."""
-        rank, sequence = request.decode, request.sequence
-        replica = rank.replica
+        replica, sequence = request.decode, request.sequence
         request.decoder.load -= 1
         replica.there -= 1
         replica.whole_tokens -= sequence.prompt_tokens + sequence.output_tokens
         if replica.queue:
-            self._freed[replica] = rank
+            self._freed[replica] = None
 
 
 def _prefill_workers(units: list[_Engine], fleet: Fleet) -> list[_Worker[_PrefillRank]]:
     """Return the ranks of each prefill worker."""
-    tokens = fleet.policy.kv_tokens
+    tokens, size = fleet.policy.kv_tokens, fleet.replicas // fleet.workers
     if fleet.in_step and len(units) == fleet.workers:
-        grouped: list[_Worker[_PrefillRank]] = []
-        for unit in units:
-            members = unit.members if isinstance(unit, LockstepGroup) else None
-            shared_tokens = tokens * (fleet.replicas // fleet.workers)
-            ranks = [_PrefillRank(unit, None, shared_tokens)]
-            if members:
-                ranks = [_PrefillRank(unit, member, tokens) for member in members]
-            grouped.append(_Worker(ranks))
-        return grouped
-    size = len(units) // fleet.workers
+        return [_Worker(_group_ranks(unit, tokens, size)) for unit in units]
     ranks = [_PrefillRank(unit, None, tokens) for unit in units]
+    size = len(units) // fleet.workers
     return [_Worker(ranks[first : first + size]) for first in range(0, len(ranks), size)]
+
+
+def _group_ranks(unit: _Engine, tokens: int, size: int) -> list[_PrefillRank]:
+    """Return the ranks of a group that goes in step; one where a pipeline hides them."""
+    if isinstance(unit, LockstepGroup):
+        return [_PrefillRank(unit, member, tokens) for member in unit.members]
+    return [_PrefillRank(unit, None, tokens * size)]
 
 
 Unit = _Engine | Pools

@@ -214,6 +214,7 @@ _COUNTERS = (
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
 )
+_METRICS = _GAUGES + _COUNTERS
 
 Sample = tuple[float, list[tuple[float, ...]]]
 
@@ -279,24 +280,12 @@ class Counters:
 
         from loadstone.core.run_folder import server_schema
 
-        names = _GAUGES + _COUNTERS
-        times: list[float] = []
-        labels: list[str] = []
-        kinds: list[str] = []
-        values: list[float] = []
-        for at_s, rows in self._samples:
-            for label, row in zip(self._labels, rows, strict=True):
-                times += [at_s] * len(names)
-                labels += [label] * len(names)
-                kinds += names
-                values += row
-        return pa.table(
-            [
-                pa.array(times, pa.float64()),
-                pa.array([0] * len(times), pa.int32()),
-                pa.array(kinds, pa.string()),
-                pa.array(labels, pa.string()),
-                pa.array(values, pa.float64()),
-            ],
-            schema=server_schema(),
-        )
+        rows = [
+            (at_s, 0, name, label, value)
+            for at_s, replicas in self._samples
+            for label, row in zip(self._labels, replicas, strict=True)
+            for name, value in zip(_METRICS, row, strict=True)
+        ]
+        schema = server_schema()
+        columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+        return pa.table([*map(list, columns)], schema=schema)

@@ -125,12 +125,10 @@ def memory_of(worker: Worker, context_tokens: int | None = None) -> Memory:
     blocks = [cache.blocks(budget.kv_bytes) for _, budget, cache in stages]
     growing = [i for i, (_, _, cache) in enumerate(stages) if cache.block_bytes]
     binding = min(growing or range(len(stages)), key=lambda i: (blocks[i], rooms[i]))
-    limit = rules.most_kv_tokens
+    fewest, limit = blocks[binding], rules.most_kv_tokens
     if limit is not None:
-        return Memory(
-            rules, limits, stages, binding, min(blocks[binding], limit // limits.block_tokens)
-        )
-    return Memory(rules, limits, stages, binding, blocks[binding])
+        fewest = min(fewest, limit // limits.block_tokens)
+    return Memory(rules, limits, stages, binding, fewest)
 
 
 def _lacks(budget: Budget, cache: Cache) -> bool:

@@ -106,12 +106,5 @@ def mean_of(
         logarithms = [math.log(getattr(kernel, name)) for kernel in kernels]
         return math.exp(sum(logarithms) / len(kernels))
 
-    return ExpertKernel(
-        engine,
-        architecture,
-        dtype,
-        floor_s=mean("floor_s"),
-        compute=mean("compute"),
-        memory=mean("memory"),
-        moving=mean("moving"),
-    )
+    floor_s, compute, memory, moving = map(mean, _MEASURED)
+    return ExpertKernel(engine, architecture, dtype, floor_s, compute, memory, moving)

@@ -76,14 +76,15 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     seconds = np.zeros(len(row))
     met = tokens[row] * np.maximum(ops.group, 1.0)
 
-    products = np.flatnonzero(ops.kind == GEMM)
-    seconds[products] = _product_seconds(work, values, products, met[products])
-    experts = np.flatnonzero(ops.kind == EXPERTS)
-    if len(experts):
-        seconds[experts] = _expert_seconds(work, values, experts, met[experts])
-    collectives = np.flatnonzero(ops.kind == COLLECTIVE)
-    if len(collectives):
-        seconds[collectives] = _collective_seconds(ops, values, collectives, met[collectives])
+    timed = {
+        GEMM: _product_seconds,
+        EXPERTS: _expert_seconds,
+        COLLECTIVE: _collective_seconds,
+    }
+    for kind, seconds_of in timed.items():
+        places = np.flatnonzero(ops.kind == kind)
+        if len(places):
+            seconds[places] = seconds_of(work, values, places, met[places])
     total: Array = np.bincount(row, seconds * ops.layers, minlength=deployments).astype(np.float64)
     for name, coefficient in FLOORS.items():
         total += getattr(work, name) * values[:, INDEX[coefficient]]
@@ -132,7 +133,8 @@ def _expert_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Ar
     )
 
 
-def _collective_seconds(ops: Operators, values: Array, at: Indices, tokens: Array) -> Array:
+def _collective_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Array:
+    ops = work.operators
     row = ops.row[at]
     floor = values[row, INDEX["collective_s"]] * (0.5 + np.log2(ops.ranks[at]) / 6)
     link = values[row, INDEX["collective_link"]] * ops.efficiency_memory[at] * ops.link[at]

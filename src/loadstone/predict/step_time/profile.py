@@ -119,6 +119,11 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return list(np.exp(np.array(self.logarithms) + steps @ axes.T))
 
 
+def rows_of(matrix: Array) -> tuple[tuple[float, ...], ...]:
+    """Return a matrix as a profile has its covariance."""
+    return tuple(map(tuple, matrix.tolist()))
+
+
 def prior_profile(name: str = "prior") -> Profile:
     """Return what is believed before any measurement."""
     return Profile(
@@ -128,7 +133,7 @@ def prior_profile(name: str = "prior") -> Profile:
         architecture="*",
         names=NAMES,
         logarithms=tuple(PRIOR.tolist()),
-        covariance=tuple(map(tuple, np.diag(SPREAD**2).tolist())),
+        covariance=rows_of(np.diag(SPREAD**2)),
         residual={"ttft": 0.5, "tpot": 0.3, "throughput": 0.3},
         provenance=FitProvenance("predict/step_time/coefficients.py", "", 0, {}, "priors only"),
     )
@@ -140,7 +145,7 @@ def processor_profile() -> Profile:
         prior_profile(PROCESSOR),
         architecture=PROCESSOR,
         logarithms=tuple(PROCESSOR_PRIOR.tolist()),
-        covariance=tuple(map(tuple, np.diag(PROCESSOR_SPREAD**2).tolist())),
+        covariance=rows_of(np.diag(PROCESSOR_SPREAD**2)),
         residual={"ttft": 1.0, "tpot": 1.0, "throughput": 1.0},
     )
 
@@ -174,17 +179,19 @@ def profile_of(worker: Worker, name: str | None = None) -> Profile:
     # AMD's libraries are one code: most like an unmeasured one's kernels are those of the measured
     # one.
     nearest = "cdna 3" if not measured and is_amd(architecture) else architecture
-    engine_keys = (
+    keys = (
         (engine, era, nearest),
         (engine, "*", nearest),
         (engine, era, "*"),
         (engine, "*", "*"),
+        ("*", "*", nearest),
+        ("*", "*", "*"),
     )
-    for key in (*engine_keys, ("*", "*", nearest), ("*", "*", "*")):
+    for key in keys:
         if key in shipped:
-            chosen = _adapt_to_kind(shipped[key], kind_of(worker.model), shipped)
-            chosen = _adapt_to_family(chosen, family_of(worker.model), shipped)
-            chosen = chosen if measured and not worker.gpu.given else _widen(chosen, shipped)
+            chosen = _adapt_to_kind(shipped[key], kind_of(worker.model))
+            chosen = _adapt_to_family(chosen, family_of(worker.model))
+            chosen = chosen if measured and not worker.gpu.given else _widen(chosen)
             return _stretch(chosen, widening(uncovered_classes(worker)))
     return prior_profile()
 
@@ -204,16 +211,15 @@ def leave_out(profile: Profile, family: str) -> Profile:
     if family not in profile.held_out:
         return profile
     times = np.array(profile.held_out_spread.get(family, np.ones(len(NAMES))))
-    covariance = times[:, None] * np.array(profile.covariance) * times
     left = msgspec.structs.replace(
         profile,
         logarithms=profile.held_out[family],
-        covariance=tuple(map(tuple, covariance.tolist())),
+        covariance=rows_of(times[:, None] * np.array(profile.covariance) * times),
         provenance=msgspec.structs.replace(profile.provenance, rows=profile.rows_without(family)),
     )
     if left.provenance.rows:
         return left
-    wide = _widen(left, shipped_profiles())
+    wide = _widen(left)
     return _stretch(wide, 2.0) if is_amd(profile.architecture) and wide.wider == 1 else wide
 
 
@@ -221,7 +227,7 @@ def _stretch(profile: Profile, times: float) -> Profile:
     """Return the profile with intervals so many times as wide, in ln."""
     if times == 1:
         return profile
-    covariance = tuple(map(tuple, (np.array(profile.covariance) * times**2).tolist()))
+    covariance = rows_of(np.array(profile.covariance) * times**2)
     return msgspec.structs.replace(profile, covariance=covariance, wider=profile.wider * times)
 
 
@@ -308,9 +314,8 @@ def _sources() -> frozenset[str]:
 
 def is_own(profile: Profile) -> bool:
     """Tell whether it was made of a user's own measurements."""
-    return bool(profile.provenance.rows) and profile.name not in {
-        profile.name for profile in shipped_profiles().values()
-    }
+    shipped = {shipped.name for shipped in shipped_profiles().values()}
+    return bool(profile.provenance.rows) and profile.name not in shipped
 
 
 def family_of(model: Model, family: str = "") -> str:
@@ -320,13 +325,12 @@ def family_of(model: Model, family: str = "") -> str:
     return family if family in widest.held_out else widest.families.get(shapes_of(model), "")
 
 
-def _adapt_to_kind(
-    profile: Profile, kind: str, shipped: dict[tuple[str, str, str], Profile]
-) -> Profile:
+def _adapt_to_kind(profile: Profile, kind: str) -> Profile:
     """Return the profile for a kind of model. In an old era whose only experts were those of models
     with latent attention, others have the experts of the engine's releases together: those had
     kernels of their own.
     """
+    shipped = shipped_profiles()
     era = shipped.get((profile.engine, profile.era, "*"), profile)
     wide = shipped.get((profile.engine, "*", profile.architecture), profile)
     if kind != "mixture-of-experts" or profile.era not in OLD_ERAS or kind in era.provenance.kinds:
@@ -337,15 +341,13 @@ def _adapt_to_kind(
     return msgspec.structs.replace(
         profile,
         logarithms=tuple(np.where(expert_terms, wide.logarithms, profile.logarithms).tolist()),
-        covariance=tuple(map(tuple, covariance.tolist())),
+        covariance=rows_of(covariance),
     )
 
 
-def _adapt_to_family(
-    profile: Profile, family: str, shipped: dict[tuple[str, str, str], Profile]
-) -> Profile:
+def _adapt_to_family(profile: Profile, family: str) -> Profile:
     """Add what the fit has learned of a model's family; nothing of a family that was in no fit."""
-    widest = shipped.get(("*", "*", "*"))
+    widest = shipped_profiles().get(("*", "*", "*"))
     added = widest.family_shares.get(family) if widest is not None else None
     if added is None:
         return profile
@@ -354,16 +356,15 @@ def _adapt_to_family(
     )
 
 
-def _widen(profile: Profile, shipped: dict[tuple[str, str, str], Profile]) -> Profile:
+def _widen(profile: Profile) -> Profile:
     """Widen a profile that was fitted without any of a kind's rows: it is as uncertain as a GPU
     with no rows at all, and at least as the kind that it is taken for."""
+    shipped = shipped_profiles()
     for key in ((profile.engine, profile.era, "*"), (profile.engine, "*", "*"), ("*", "*", "*")):
         if key in shipped:
             wide = shipped[key]
-            vaguer = max(profile, wide, key=lambda each: float(np.trace(each.covariance)))
-            return msgspec.structs.replace(
-                profile, covariance=vaguer.covariance, residual=wide.residual
-            )
+            covariance = max(profile.covariance, wide.covariance, key=np.trace)
+            return msgspec.structs.replace(profile, covariance=covariance, residual=wide.residual)
     return profile
 
 

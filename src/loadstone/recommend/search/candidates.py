@@ -223,7 +223,7 @@ def make_candidate(worker: Worker, planning: Planning, models: Models | None = N
     where the model does not fit."""
     traffic, models = planning.traffic, {} if models is None else models
     policy = policy_of(worker, acceptance=planning.search.acceptance)
-    drafts = policy.speculative.draft_tokens if policy.speculative is not None else 0
+    drafts = policy.draft_tokens
     shape = (*shape_of(worker), drafts, rules_of(worker).graph_tokens)
     if shape not in models:
         models[shape] = StepModel(
