@@ -3,6 +3,7 @@ judged, what is told."""
 
 from __future__ import annotations
 
+import sys
 import time
 
 from loadstone.core.errors import InputError
@@ -12,9 +13,18 @@ from loadstone.recommend.demand.planning import plan_for
 from loadstone.recommend.judge.judgement import judge_finalists
 from loadstone.recommend.search.finalists import rank_candidates, simulate_finalists
 from loadstone.recommend.tell.document import Recommendation
-from loadstone.recommend.tell.progress import show_progress
-from loadstone.recommend.tell.recommendation import write_recommendation
+from loadstone.recommend.tell.plans import write_recommendation
 from loadstone.recommend.tell.refusal import explain_refusal
+
+_WIDTH = 110
+
+
+def show_progress(line: str = "") -> None:
+    """Write the line over the one before on a terminal's stderr; without one, wipe it. Nothing
+    where stderr is no terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r{line[:_WIDTH]:<{_WIDTH}}" + ("" if line else "\r"))
+        sys.stderr.flush()
 
 
 def recommend(options: RecommendOptions, effort: Effort = FULL) -> Recommendation:

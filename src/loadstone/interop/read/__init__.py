@@ -201,7 +201,7 @@ def _add_facts(cell: ResultCell, given: Value) -> None:
     """Add the facts that the user gives; they go before what the file says: it may be wrong, and
     the user was there.
     """
-    cell.deployment |= given.fields(**{name: name for name in (*FACTS, *COUNTS)})
+    cell.deployment |= given.fields(*FACTS, *COUNTS)
     cell.load = plain_csv.read_load(given) or cell.load
     # One name for one thing, as simulated runs have them: SQL over many runs groups by these.
     if "model" in cell.deployment:

@@ -526,7 +526,9 @@ READER = Reader(
     documents=[
         (
             (
-                *("duration", "completed", "random_input_len"),
+                "duration",
+                "completed",
+                "random_input_len",
                 "median_e2e_latency_ms|mean_e2e_latency_ms",
             ),
             _read_sglang,
@@ -535,7 +537,10 @@ READER = Reader(
         (("batch_size", "input_len", "output_len", "latency"), _read_one_batch),
         (
             (
-                *("duration", "completed", "request_throughput", "output_throughput"),
+                "duration",
+                "completed",
+                "request_throughput",
+                "output_throughput",
                 "total_token_throughput|model_id",
             ),
             _read_vllm,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from loadstone.core import plugins
@@ -103,16 +103,14 @@ def _parse(content: str, path: Path, mapped: Mapping[str, str], where: str) -> F
     if not start:
         raise NoResult(f"{name}: empty; give a result of {known_tools()}")
     header, rows = files.parse_csv(content, name)
-    for reader in load_readers() if not mapped else ():
-        read_row = reader.rows(header)
-        if read_row is not None:
-            return reader, [
-                read_row(dict(zip(header, row, strict=False)), f"{where}, line {line}")
-                for line, row in rows
-            ]
-    columns = plain_csv.columns(header, mapped, name)
-    return None, [
-        plain_csv.row(row, columns, header, f"{where}, line {line}") for line, row in rows
+    readers = [] if mapped else load_readers()
+    found = ((reader, reader.rows(header)) for reader in readers)
+    reader, read_row = next((pair for pair in found if pair[1] is not None), (None, None))
+    if read_row is None:
+        read_row = partial(plain_csv.read_row, plain_csv.columns(header, mapped, name))
+    return reader, [
+        read_row(dict(zip(header, row, strict=False)), f"{where}, line {line}")
+        for line, row in rows
     ]
 
 

@@ -167,9 +167,7 @@ def _read_llmd(document: Value, where: str) -> ResultCell:
         for end in ("input", "output")
     }
     cell.totals |= drop_missing({name: multiply(mean, ok) for name, mean in means.items()})
-    cell.totals |= native.at("totals").fields(
-        **{name: name for name in (*means, "cached_input_tokens")}
-    )
+    cell.totals |= native.at("totals").fields(*means, "cached_input_tokens")
     return cell
 
 
@@ -221,9 +219,7 @@ def _read_llmd_deployment(scenario: Value) -> dict[str, Any]:
     both."""
     stack = [part.at("standardized") for part in scenario.items("stack")]
     engine = next((part for part in stack if part.get("kind") == "inference_engine"), Value(None))
-    native = scenario.at("stack.0.native.config.loadstone").fields(
-        **{name: name for name in (*FACTS, *COUNTS)}
-    )
+    native = scenario.at("stack.0.native.config.loadstone").fields(*FACTS, *COUNTS)
     accelerator = engine.at("accelerator") or scenario.at("host.accelerator.0|host.accelerator")
     tool = engine.text("tool") or scenario.text("platform.engine.0.name")
     deployment = drop_missing({"model": engine.text("model.name") or scenario.text("model.name")})

@@ -84,19 +84,17 @@ def is_name(name: str) -> bool:
     )
 
 
-def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, int]:
-    """Map our names to column numbers. Raises InputError where a mapped column is not there, or
-    nothing is measured.
+def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str, str]:
+    """Map our names to columns. Raises InputError where a mapped column is not there, or nothing is
+    measured.
     """
-    numbers = {column: number for number, column in enumerate(header)}
-    missing = [column for column in mapped.values() if column not in numbers]
+    missing = [column for column in mapped.values() if column not in header]
     if missing:
         raise InputError(
             f"{what}: no column {missing[0]!r}; it has {', '.join(map(repr, header[:20]))}"
         )
-    named = {_POINTS.get(column, column): number for column, number in numbers.items()}
-    found = {name: number for name, number in named.items() if is_name(name)}
-    found |= {name: numbers[column] for name, column in mapped.items()}
+    named = {_POINTS.get(column, column): column for column in dict.fromkeys(header)}
+    found = {name: column for name, column in named.items() if is_name(name)} | dict(mapped)
     if not any(_LATENCY.fullmatch(name) or name in TOTALS for name in found):
         raise NoResult(
             f"{what}: not a result of a known tool, and no column has a known name; name the"
@@ -105,22 +103,16 @@ def columns(header: list[str], mapped: Mapping[str, str], what: str) -> dict[str
     return found
 
 
-def row(cells: list[str], names: Mapping[str, int], header: list[str], where: str) -> ResultCell:
-    columns = Value(
-        {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
-    )
-    stated = Value(
-        {
-            name: cells[number].strip()
-            for name, number in names.items()
-            if number < len(cells) and cells[number].strip()
-        }
-    )
+def read_row(names: Mapping[str, str], row: Mapping[str, str], where: str) -> ResultCell:
+    """Read a row, which has our `names` in these columns."""
+    filled = {column: value.strip() for column, value in row.items() if value.strip()}
+    columns = Value(filled)
+    stated = Value({name: filled[column] for name, column in names.items() if column in filled})
     cell = ResultCell(
         where=where,
         tool=stated.text("tool", 80) or "CSV",
         load=_read_load(stated, columns),
-        deployment=stated.fields(**{name: name for name in (*FACTS, *COUNTS)}),
+        deployment=stated.fields(*FACTS, *COUNTS),
         workload=make_lengths(
             stated.get("input"),
             stated.get("output"),
@@ -130,7 +122,7 @@ def row(cells: list[str], names: Mapping[str, int], header: list[str], where: st
         ),
         requests=stated.fields(ok="requests", error="failed"),
         duration_s=stated.positive("duration_s"),
-        totals=stated.fields(**{name: name for name in TOTALS}),
+        totals=stated.fields(*TOTALS),
     )
     for name, value in stated.raw.items():
         latency = _LATENCY.fullmatch(name)

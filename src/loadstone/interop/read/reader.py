@@ -15,24 +15,8 @@ ReadRequests = Callable[[Sequence[Value], str], ResultCell]
 ReadRow = Callable[[Mapping[str, str], str], ResultCell]
 
 
-def _no_rows(header: Sequence[str]) -> ReadRow | None:
-    return None
-
-
-def _no_file(path: Path, cell: ResultCell | None) -> Path | None:
-    return None
-
-
-def _whole(path: Path) -> Path | None:
-    return None
-
-
-def _is_no_part(path: Path) -> bool:
-    return False
-
-
-def _add_nothing(cell: ResultCell, path: Path) -> None:
-    return None
+def _nothing(*_: object) -> None:
+    """Stand for what a tool's files do not need."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +44,8 @@ class Reader:
     tools: str
     documents: Sequence[tuple[Sequence[str], ReadDocument]] = ()
     requests: Sequence[tuple[Sequence[str], ReadRequests]] = ()
-    rows: Callable[[Sequence[str]], ReadRow | None] = _no_rows
-    companion: Callable[[Path, ResultCell | None], Path | None] = _no_file
-    read_with: Callable[[Path], Path | None] = _whole
-    is_part: Callable[[Path], bool] = _is_no_part
-    finish: Callable[[ResultCell, Path], None] = _add_nothing
+    rows: Callable[[Sequence[str]], ReadRow | None] = _nothing
+    companion: Callable[[Path, ResultCell | None], Path | None] = _nothing
+    read_with: Callable[[Path], Path | None] = _nothing
+    is_part: Callable[[Path], bool | None] = _nothing
+    finish: Callable[[ResultCell, Path], None] = _nothing

@@ -249,12 +249,13 @@ class Value:
         value = self.get(path)
         return value if isinstance(value, dict) else {}
 
-    def fields(self, **paths: str) -> dict[str, Any]:
-        """Read what is told of a cell's deployment, counts and totals, by our names: facts are
-        text, counts of requests, tokens and GPUs whole, and all others amounts.
+    def fields(self, *names: str, **paths: str) -> dict[str, Any]:
+        """Read what is told of a cell's deployment, counts and totals, by our names, which may be
+        the file's too: facts are text, counts of requests, tokens and GPUs whole, and all others
+        amounts.
         """
         values: dict[str, Any] = {}
-        for name, path in paths.items():
+        for name, path in (dict(zip(names, names, strict=True)) | paths).items():
             counted = name in COUNTS or name in _REQUESTS or name.endswith("_tokens")
             if name in FACTS:
                 values[name] = self.text(path)

@@ -8,6 +8,7 @@ The numbers are this run's records by those tools' definitions (loadstone.analys
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
@@ -22,6 +23,7 @@ from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo
+from loadstone.interop.read.values import drop_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +38,26 @@ _OVER_DURATION = frozenset(
         "concurrency",
     }
 )
+_METADATA = {
+    "engine": "engine",
+    "engine_version": "engine_version",
+    "gpu": "gpu",
+    "gpus": "gpus",
+    "tp": "tp",
+    "pp": "pp",
+    "dp": "dp",
+    "dtype": "weights_dtype",
+    "kv_cache_dtype": "kv_dtype",
+}
+_SERVER_INFO = {
+    "model_path": "model",
+    "version": "engine_version",
+    "tp_size": "tp",
+    "dp_size": "dp",
+    "pp_size": "pp",
+    "quantization": "weights_dtype",
+    "kv_cache_dtype": "kv_dtype",
+}
 _COLUMNS = (
     "phase",
     "status",
@@ -99,18 +121,7 @@ def _list_requests(table: pa.Table) -> dict[str, list[Any]]:
 
     `queue_times`: from when it should have been sent, None where that is not known.
     """
-    detail: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "input_lens",
-            "output_lens",
-            "ttfts",
-            "itls",
-            "start_times",
-            "queue_times",
-            "errors",
-        )
-    }
+    detail = defaultdict[str, list[Any]](list)
     for batch in table.to_batches(max_chunksize=4096):
         for row in batch.to_pylist():
             if row["phase"] != "measure":
@@ -164,17 +175,7 @@ def _make_vllm_head(
         "burstiness": load.burstiness,
         "max_concurrency": places,
         # What `--metadata` would add, in the names that `loadstone import` knows.
-        **_keep_known(
-            engine=facts.engine,
-            engine_version=facts.engine_version,
-            gpu=facts.gpu,
-            gpus=facts.gpus,
-            tp=facts.tp,
-            pp=facts.pp,
-            dp=facts.dp,
-            dtype=facts.weights_dtype,
-            kv_cache_dtype=facts.kv_dtype,
-        ),
+        **_name_facts(facts, _METADATA),
     }
 
 
@@ -196,23 +197,13 @@ def _make_sglang_head(info: RunInfo, facts: RunFacts, load: Load) -> dict[str, A
         "random_input_len": lengths[0],
         "random_output_len": lengths[1],
         "random_range_ratio": facts.range_ratio if plain else None,
-        "server_info": (
-            _keep_known(
-                model_path=facts.model,
-                version=facts.engine_version,
-                tp_size=facts.tp,
-                dp_size=facts.dp,
-                pp_size=facts.pp,
-                quantization=facts.weights_dtype,
-                kv_cache_dtype=facts.kv_dtype,
-            )
-            or None
-        ),
+        "server_info": _name_facts(facts, _SERVER_INFO) or None,
     }
 
 
-def _keep_known(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _name_facts(facts: RunFacts, keys: Mapping[str, str]) -> dict[str, Any]:
+    """Write the facts that are known under a tool's keys."""
+    return drop_missing({key: getattr(facts, name) for key, name in keys.items()})
 
 
 def _name_backend(info: RunInfo, facts: RunFacts) -> str:

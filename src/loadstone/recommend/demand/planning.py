@@ -29,8 +29,8 @@ class Planning:
     options: RecommendOptions
     traffic: Traffic
     prices: Prices
-    show: Callable[[str], None] = _ignore
-    effort: Effort = FULL
+    show: Callable[[str], None]
+    effort: Effort
 
     @property
     def search(self) -> SearchOptions:

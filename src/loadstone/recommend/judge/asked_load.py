@@ -69,15 +69,13 @@ def simulate_asked(choice: PlanChoice, planning: Planning) -> AskedLoad:
     """Simulate the asked load on a plan's replicas but for those that may fail; of several windows
     of a trace the worst counts."""
     finalist, traffic = choice.finalist, planning.traffic
-    replicas = choice.replicas - planning.choice.reserve
-    candidate, load = finalist.candidate, traffic.demand / replicas
-    size = fleet_size(candidate, replicas, traffic)
-    fleet = fleet_beside(candidate, traffic, size)
+    load, size, fleet = _serve(choice, planning)
     whole = True
     if traffic.has_times:
         share = load * size / traffic.plan.cells[0].value
         whole = share * len(traffic.plan) <= planning.effort.whole_requests
-    parts = parts_to_simulate(candidate, planning, load, size, planning.effort.asked_requests)
+    requests = planning.effort.asked_requests
+    parts = parts_to_simulate(finalist.candidate, planning, load, size, requests)
     if traffic.has_times and whole:
         parts = traffic.parts(load * size, len(traffic.plan), 1.0)
     error = finalist.error if finalist.learned else None
@@ -89,19 +87,26 @@ def simulate_asked(choice: PlanChoice, planning: Planning) -> AskedLoad:
 def check_whole(choice: PlanChoice, planning: Planning) -> tuple[bool, int]:
     """Simulate the whole trace by the best prediction; returns whether all bounds hold, and its
     requests."""
-    finalist, traffic = choice.finalist, planning.traffic
-    replicas = choice.replicas - planning.choice.reserve
-    size = fleet_size(finalist.candidate, replicas, traffic)
-    fleet = fleet_beside(finalist.candidate, traffic, size)
-    (part,) = traffic.parts(traffic.demand / replicas * size, len(traffic.plan), 1.0)
+    traffic = planning.traffic
+    load, size, fleet = _serve(choice, planning)
+    (part,) = traffic.parts(load * size, len(traffic.plan), 1.0)
     run = run_cell(part, 0, fleet, grace_s=math.inf)
     figures = bounded_figures(run, part, [bound.name for bound in traffic.bounds])
-    factors = np.exp(finalist.error.mean)
+    factors = np.exp(choice.finalist.error.mean)
     holds = all(
         figures[bound.name] * factors[quantity_of(bound.metric)] <= bound.bound_s
         for bound in traffic.bounds
     )
     return bool(holds) and simulated_pace(run, part.cells[0]).keeps_up is not False, len(part)
+
+
+def _serve(choice: PlanChoice, planning: Planning) -> tuple[float, int, Fleet]:
+    """Return the load of each replica but for those that may fail, how many of them are simulated
+    side by side, and these."""
+    candidate, traffic = choice.finalist.candidate, planning.traffic
+    replicas = choice.replicas - planning.choice.reserve
+    size = fleet_size(candidate, replicas, traffic)
+    return traffic.demand / replicas, size, fleet_beside(candidate, traffic, size)
 
 
 def _judge_part(

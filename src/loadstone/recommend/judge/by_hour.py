@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -13,7 +14,7 @@ from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.choices import PlanChoice
 from loadstone.recommend.search.candidates import Candidate
-from loadstone.recommend.search.curve import simulate_load
+from loadstone.recommend.search.curve import Array, simulate_load
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -22,6 +23,11 @@ class Span(msgspec.Struct, frozen=True):
     value: float
     low: float
     high: float
+
+    @classmethod
+    def around(cls, value: float, ends: Sequence[float] | Array) -> Span:
+        """Return the interval with these ends, or as far as the value where that is beyond."""
+        return cls(value, min(float(ends[0]), value), max(float(ends[1]), value))
 
 
 class ByHour(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,15 +70,14 @@ def follow_hours(choice: PlanChoice, hours: Hours, planning: Planning) -> ByHour
     given = planning.search.gpus_max // finalist.deployment.gpus
     drawn = drawn[drawn.max(axis=1) <= given]  # in the others nothing holds, at any cost
     mean = float(hours.mean(needed))
-    low, high = np.quantile(hours.mean(drawn), (0.1, 0.9)).tolist() if len(drawn) else (mean, mean)
+    ends = np.quantile(hours.mean(drawn), (0.1, 0.9)) if len(drawn) else np.full(2, mean)
     dollars = choice.cost / choice.replicas * HOURS_PER_MONTH
-    cost = Span(mean * dollars, min(low, mean) * dollars, max(high, mean) * dollars)
     return ByHour(
         replicas=[int(count) for count in needed],
         every_s=hours.every_s,
         start_up_s=hours.start_up_s,
         gpus=mean * finalist.deployment.gpus,
-        usd_per_month=cost if planning.prices else None,
+        usd_per_month=(Span.around(mean * dollars, ends * dollars) if planning.prices else None),
         saves=1 - mean / choice.replicas,
         broken=broken,
     )

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.calibrate.update import SIGMA
 from loadstone.catalogue.deployment.deployment import Deployment
@@ -40,11 +39,9 @@ from loadstone.predict.step_time.profile import Quantity, is_own, remaining
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.demand.traffic import Traffic
 from loadstone.recommend.search.candidates import Candidate
-from loadstone.recommend.search.curve import Curve
+from loadstone.recommend.search.curve import Array, Curve
 from loadstone.recommend.search.finalists import Finalists
 from loadstone.recommend.search.layouts import schedulers_in_step
-
-Array = NDArray[np.float64]
 
 COMMON: dict[Quantity, float] = {"ttft": 1 - (14.0 / 19.5) ** 2, "tpot": 1 - (4.8 / 8.6) ** 2}
 """The share of the variance that remains which all deployments of a model on an engine and GPU have

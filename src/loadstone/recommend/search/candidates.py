@@ -118,29 +118,21 @@ class Search(NamedTuple):
     looked_at: int
 
 
-class _Refusals:
-    """Collects refusals, those for the same reason as one."""
-
-    def __init__(self) -> None:
-        self._by_kind: dict[tuple[object, ...], Refused] = {}
-
-    def add(self, worker: Worker, refused: Refused) -> None:
-        kind = (worker.gpu.name, worker.gpus, worker.engine, worker.weights_dtype, refused.why)
-        first = self._by_kind.get(kind)
-        self._by_kind[kind] = refused if first is None else first._replace(alike=first.alike + 1)
-
-    def list(self) -> list[Refused]:
-        return [_explain_no_room(refused) for refused in self._by_kind.values()]
-
-
 def search(planning: Planning) -> Search:
     """Rank every deployment of the options, the cheapest first. Raises InputError: names that mean
     nothing."""
     candidates: list[Candidate] = []
-    refusals = _Refusals()
+    refusals: dict[tuple[object, ...], Refused] = {}
     models: Models = {}
     memories: dict[tuple[object, ...], Memory | str] = {}
     looked_at, least_cost = 0, math.inf
+
+    def refuse(worker: Worker, refused: Refused) -> None:
+        """Count those that cannot for the same reason as one."""
+        kind = (worker.gpu.name, worker.gpus, worker.engine, worker.weights_dtype, refused.why)
+        first = refusals.get(kind)
+        refusals[kind] = refused if first is None else first._replace(alike=first.alike + 1)
+
     for base in list_machines(planning.options, planning.effort.stages):
         shape = shape_of(base)
         if shape not in memories:
@@ -148,7 +140,7 @@ def search(planning: Planning) -> Search:
         memory = memories[shape]
         if isinstance(memory, str) or not memory.has_room:
             why = memory if isinstance(memory, str) else _NO_ROOM
-            refusals.add(base, Refused(base.name, why))
+            refuse(base, Refused(base.name, why))
             looked_at += 1
             continue
         for number, worker in enumerate(vary_limits(base)):
@@ -156,18 +148,19 @@ def search(planning: Planning) -> Search:
             try:
                 candidate = make_candidate(worker, planning, models)
             except InputError as reason:
-                refusals.add(worker, Refused(worker.name, str(reason)))
+                refuse(worker, Refused(worker.name, str(reason)))
                 continue
             if candidate.replicas:
                 candidates.append(candidate)
             else:
-                refusals.add(worker, _refuse(candidate, planning.traffic))
+                refuse(worker, _refuse(candidate, planning.traffic))
             if candidate.load > 0:
                 cost = worker.gpus * planning.price_gpu(worker) / candidate.load
                 least_cost = min(least_cost, cost)
                 if number == 0 and cost > _HOPELESS * least_cost:
                     break
-    return Search(sort_candidates(candidates), refusals.list(), looked_at)
+    refused = [_explain_no_room(refused) for refused in refusals.values()]
+    return Search(sort_candidates(candidates), refused, looked_at)
 
 
 def sort_candidates(candidates: list[Candidate]) -> list[Candidate]:

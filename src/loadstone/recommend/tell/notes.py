@@ -4,7 +4,7 @@ splitting pays."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -39,10 +39,10 @@ def write_notes(
     ]
 
 
-def _explain_order(shown: Sequence[ConfirmedPlan], planning: Planning) -> list[str]:
+def _explain_order(shown: Sequence[ConfirmedPlan], planning: Planning) -> Iterator[str]:
     """Say why the first plan stands before those that are cheaper."""
     first, *rest = shown
-    options, lines = planning.choice, []
+    options = planning.choice
     for number, plan in enumerate(rest, 2):
         saved = first.choice.cost - plan.choice.cost
         if saved <= 0:
@@ -62,39 +62,30 @@ def _explain_order(shown: Sequence[ConfirmedPlan], planning: Planning) -> list[s
                 f"breaks the bounds {surer:.0%} more often, which --miss-cost {options.miss_cost:g}"
                 " counts for more"
             )
-        lines.append(
-            f"plan {number} is cheaper by {cheaper}, and stands behind plan 1 since it {why}"
-        )
-    return lines
+        yield f"plan {number} is cheaper by {cheaper}, and stands behind plan 1 since it {why}"
 
 
-def _note_assumptions(finalists: Sequence[UncertainFinalist], planning: Planning) -> list[str]:
-    notes = []
+def _note_assumptions(finalists: Sequence[UncertainFinalist], planning: Planning) -> Iterator[str]:
     if not planning.prices:
-        notes.append(
-            "no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)"
-        )
+        yield "no prices are given: plans are ranked by their number of GPUs (--price h200=3.2,…)"
     drafted = any(finalist.candidate.policy.speculative for finalist in finalists)
     if drafted and not planning.acceptance_known:
-        notes.append(
+        yield (
             "drafts are taken to be accepted in 0.7 ± 0.1 of cases; give --acceptance if you"
             " know it"
         )
-    return notes
 
 
-def _note_measured(measured: Sequence[MeasuredRun]) -> list[str]:
-    notes = []
+def _note_measured(measured: Sequence[MeasuredRun]) -> Iterator[str]:
     for run in measured:
         if run.wrong:
-            notes.append(f"plans with the precision of {run.deployment} are left out: {run.wrong}")
+            yield f"plans with the precision of {run.deployment} are left out: {run.wrong}"
             continue
         factors = zip(("TTFT", "TPOT"), np.exp(run.gaps), strict=True)
         shown = ", ".join(
             f"{name} {factor:.2f}×" for name, factor in factors if math.isfinite(factor)
         )
-        notes.append(f"{run.deployment} was measured: {shown} of what was predicted")
-    return notes
+        yield f"{run.deployment} was measured: {shown} of what was predicted"
 
 
 def _note_ungraded(
@@ -116,14 +107,13 @@ def _note_ungraded(
     ]
 
 
-def _note_context(planning: Planning) -> list[str]:
+def _note_context(planning: Planning) -> Iterator[str]:
     overflowed = planning.traffic.plan.workload.get("overflowed")
-    if not overflowed:
-        return []
-    return [
-        f"{overflowed['sessions']:,} of the file's sessions end early, where the model's context"
-        " does"
-    ]
+    if overflowed:
+        yield (
+            f"{overflowed['sessions']:,} of the file's sessions end early, where the model's"
+            " context does"
+        )
 
 
 def tell_split(split: Split | None, first: DeploymentPlan, unit: str) -> list[str]:

@@ -81,12 +81,14 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
 
 def _draw(document: Recommendation, *, several: bool) -> list[Figure]:
     """Draw what the best plan of each GPU costs, and the loads that plans carry."""
-    finalists = {
-        (point.deployment, point.replicas): _finalist(point, document)
-        for point in document.finalists
-    }
-    planned = _find_finalists(document.plans, finalists)
-    of_gpus = _find_finalists(document.by_gpu, finalists) if several else planned
+    points = {(point.deployment, point.replicas): point for point in document.finalists}
+
+    def find(plans: Sequence[DeploymentPlan | GpuChoice]) -> list[Finalist]:
+        found = (points.get((str(plan.deployment), plan.replicas)) for plan in plans)
+        return [_finalist(point, document) for point in found if point is not None]
+
+    planned = find(document.plans)
+    of_gpus = find(document.by_gpu) if several else planned
     curves = list({finalist.name: finalist for finalist in [*planned, *of_gpus]}.values())
     priced = document.plans[0].usd_per_month is not None
     figures = []
@@ -187,13 +189,6 @@ def _table_rejected(document: Recommendation) -> Table:
         ],
         words=True,
     )
-
-
-def _find_finalists(
-    plans: Sequence[DeploymentPlan | GpuChoice], finalists: dict[tuple[str, int], Finalist]
-) -> list[Finalist]:
-    keys = [(str(plan.deployment), plan.replicas) for plan in plans]
-    return [finalists[key] for key in keys if key in finalists]
 
 
 def _finalist(point: FinalistPoint, document: Recommendation) -> Finalist:

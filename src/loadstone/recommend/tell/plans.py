@@ -1,10 +1,10 @@
-"""The rows of a recommendation: plans, what was passed over, what to measure next, points for
-charts."""
+"""Writes the document of what was judged: plans, what was passed over, what to measure next, points
+for charts; and the study of --study."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -21,26 +21,78 @@ from loadstone.recommend.judge.confirm import ConfirmedPlan
 from loadstone.recommend.judge.judgement import Judgement
 from loadstone.recommend.judge.measurement import START_MINUTES
 from loadstone.recommend.search.candidates import Refused, Search
-from loadstone.recommend.search.curve import Array
+from loadstone.recommend.search.finalists import Finalists
 from loadstone.recommend.search.measured import MeasuredRun
 from loadstone.recommend.tell.document import (
+    BoundText,
     DeploymentPlan,
     FinalistPoint,
     GpuChoice,
     LatencySpan,
     MeasureNext,
+    Recommendation,
     Rejected,
+    TrafficText,
 )
+from loadstone.recommend.tell.notes import write_notes
 from loadstone.recommend.tell.reasons import (
     describe_check,
     explain_probability,
     name_best_change,
     name_tightest,
 )
-from loadstone.recommend.tell.share import bench_command
+from loadstone.recommend.tell.share import bench_command, write_study
 from loadstone.recommend.tell.start import describe_further, describe_start
 
 _MAX_REJECTED = 40
+
+
+def write_recommendation(
+    planning: Planning,
+    found: Search,
+    finalists: Finalists,
+    judgement: Judgement,
+    seconds: Mapping[str, float],
+) -> Recommendation:
+    """Return the document, once the study is written. Raises InputError where that cannot be
+    written."""
+    options, traffic = planning.options, planning.traffic
+    plans = [describe_plan(plan, planning, found, finalists.measured) for plan in judgement.shown]
+    write_study(planning, [plan.deployment for plan in plans], plans[0].replicas)
+    described = _describe_traffic(planning)
+    refused = [*found.refused, *finalists.refused]
+    confirmed = {plan.choice.finalist.name for plan in judgement.confirmed}
+    return Recommendation(
+        model=judgement.finalists[0].deployment.model.name,
+        traffic=described,
+        slo=[BoundText(bound.metric, bound.quantile, bound.bound_s) for bound in traffic.bounds],
+        plans=plans,
+        rejected=_list_rejected(judgement.choices, plans, refused, found, planning),
+        measure_next=next_measurement(judgement, planning),
+        study=str(options.study) if options.study is not None else None,
+        notes=write_notes(judgement, finalists.measured, plans[0], planning, described.unit),
+        split=judgement.split,
+        finalists=chart_points(judgement.choices, confirmed, planning),
+        deployments_ranked=found.looked_at,
+        confidence=planning.choice.confidence,
+        objective=planning.choice.objective,
+        holds=plans[0].p_slo >= planning.choice.confidence,
+        host_memory=judgement.host_memory,
+        by_gpu=choose_by_gpu(judgement.confirmed, refused, planning),
+        seconds={step: round(value, 3) for step, value in seconds.items()},
+    )
+
+
+def _describe_traffic(planning: Planning) -> TrafficText:
+    traffic, trace = planning.traffic, planning.options.workload.trace
+    return TrafficText(
+        kind=traffic.kind,
+        value=traffic.demand,
+        input_tokens=traffic.input_tokens,
+        output_tokens=traffic.output_tokens,
+        trace=str(trace) if trace else None,
+        sessions=traffic.calls if traffic.sessions else None,
+    )
 
 
 def describe_plan(
@@ -67,9 +119,7 @@ def describe_plan(
         costs = np.full(2, choice.cost)
     start = describe_start(finalist.candidate)
 
-    def per_mtok(dollars: float) -> float:
-        return per_million(dollars, rate) or 0.0
-
+    mtok = [per_million(dollars, rate) or 0.0 for dollars in (choice.cost, *tokens_costs.tolist())]
     has_sessions = traffic.sessions is not None
     return DeploymentPlan(
         deployment=finalist.name,
@@ -78,8 +128,10 @@ def describe_plan(
         p_slo=round(figures.p_slo, 3),
         capacity_per_s=carried * per_s,
         headroom=carried / traffic.demand - 1,
-        usd_per_mtok=_span(per_mtok, choice.cost, tokens_costs) if priced else None,
-        usd_per_month=_span(_per_month, choice.cost, costs) if priced else None,
+        usd_per_mtok=Span.around(mtok[0], mtok[1:]) if priced else None,
+        usd_per_month=(
+            Span.around(choice.usd_per_month, costs * HOURS_PER_MONTH) if priced else None
+        ),
         ttft_s=_latency(figures.ttft_s, float(spread[TTFT])),
         tpot_s=_latency(figures.tpot_s, float(spread[TPOT])),
         binds=name_tightest(finalist, planning),
@@ -108,15 +160,6 @@ def describe_plan(
 
 def _unit_of_regret(planning: Planning) -> float:
     return HOURS_PER_MONTH if planning.prices and not planning.by_throughput else 1.0
-
-
-def _per_month(dollars: float) -> float:
-    return dollars * HOURS_PER_MONTH
-
-
-def _span(convert: Callable[[float], float], cost: float, costs: Array) -> Span:
-    low, high = float(costs[0]), float(costs[1])
-    return Span(convert(cost), convert(min(low, cost)), convert(max(high, cost)))
 
 
 def _latency(latency_s: tuple[float, float], spread: float) -> LatencySpan:
@@ -177,13 +220,12 @@ def _why_not(gpu: str, refused: Sequence[Refused]) -> str:
     return ""
 
 
-def list_rejected(
+def _list_rejected(
     choices: Sequence[PlanChoice],
     plans: Sequence[DeploymentPlan],
     refused: Sequence[Refused],
     found: Search,
-    *,
-    priced: bool,
+    planning: Planning,
 ) -> list[Rejected]:
     """List what is not advised: finalists that are no plan, dearer candidates, and what cannot
     carry the traffic."""
@@ -192,7 +234,9 @@ def list_rejected(
     for choice in choices:
         if choice.finalist.name in shown:
             continue
-        cost = f"${choice.usd_per_month:,.0f} a month" if priced else f"{choice.cost:g} GPUs"
+        cost = f"{choice.cost:g} GPUs"
+        if planning.prices:
+            cost = f"${choice.usd_per_month:,.0f} a month"
         why = f"{choice.replicas} replicas, {cost}, hold with a probability of {choice.p_slo:.0%}"
         rows.append(Rejected(choice.finalist.name, why))
     dearer = len(found.candidates) - len(choices)

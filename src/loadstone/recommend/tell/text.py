@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.recommend.judge.by_hour import ByHour
@@ -87,7 +89,7 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     lines += _describe_sessions(document)
     if document.host_memory is not None:
         lines.append(_describe_host_memory(document.host_memory))
-    if gpus:
+    if gpus and len(document.by_gpu) > 1:
         lines += _describe_gpus(document)
     warned = by_key((warning, number) for number, plan in numbered for warning in plan.warnings)
     return [
@@ -151,24 +153,20 @@ def _describe_host_memory(host: HostMemory) -> str:
     )
 
 
-def _describe_gpus(document: Recommendation) -> list[str]:
-    """Say of each kind of GPU what its best plan is, where there are several."""
-    if len(document.by_gpu) < 2:
-        return []
-    lines = []
+def _describe_gpus(document: Recommendation) -> Iterator[str]:
+    """Say of each kind of GPU what its best plan is."""
     for best in document.by_gpu:
         if best.deployment is None:
             why = best.why or "none that holds the bounds within what is given"
-            lines.append(f"On {best.gpu}: nothing, {why}.")
+            yield f"On {best.gpu}: nothing, {why}."
             continue
         cost = ""
         if best.usd_per_month is not None:
             cost = f", ${best.usd_per_month:,.0f} a month ({best.more_usd_per_month:+,.0f})"
-        lines.append(
+        yield (
             f"On {best.gpu}: {best.replicas} × {best.deployment}, {best.gpus} GPUs{cost}, P"
             f" {show_share(best.p_slo)} ({100 * best.more_p_slo:+.0f})."
         )
-    return lines
 
 
 def _describe_hours(number: int, replicas: int, plan: ByHour) -> str:
