@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import run_summary, summary_of
@@ -257,33 +258,33 @@ def _set_times(info: CellInfo, cell: ResultCell) -> None:
 
 def _make_plan(cells: Sequence[ResultCell]) -> Plan:
     """Make the plan, as far as it is told: lengths as they were, no intended times."""
-    rows = [(number, record) for number, cell in enumerate(cells) for record in cell.records]
-    count = len(rows)
-    turn = np.array([_clip_tokens(record.turn) for _, record in rows], np.int32)
+    records = [record for cell in cells for record in cell.records]
+    count, counts = len(records), [len(cell.records) for cell in cells]
+    absent = np.full(count, -1, np.int32)
+
+    def column(name: str) -> NDArray[np.int32]:
+        """Return counts of the records, -1 where one is not told, as a plan has it."""
+        stated = (getattr(record, name) for record in records)
+        return np.array([-1 if n is None else min(n, 2**31 - 1) for n in stated], np.int32)
+
+    turn = column("turn")
     return Plan(
         seed=0,
         cells=tuple(_require_load(cell) for cell in cells),
         workload=dict(cells[0].workload),
         exact_output=False,
-        cell=np.array([number for number, _ in rows], np.int32),
-        phase=np.array([PHASES.index(record.phase) for _, record in rows], np.uint8),
+        cell=np.repeat(np.arange(len(cells), dtype=np.int32), counts),
+        phase=np.array([PHASES.index(record.phase) for record in records], np.uint8),
         intended_s=np.full(count, np.nan),
-        input_tokens=np.array([_clip_tokens(record.input_tokens) for _, record in rows], np.int32),
-        output_tokens=np.array(
-            [_clip_tokens(record.output_tokens) for _, record in rows], np.int32
-        ),
-        prefix_group=np.full(count, -1, np.int32),
+        input_tokens=column("input_tokens"),
+        output_tokens=column("output_tokens"),
+        prefix_group=absent,
         prefix_tokens=np.zeros(count, np.int32),
         turn=turn,
         think_s=np.zeros(count),
-        prompt=np.full(count, -1, np.int32),
+        prompt=absent,
         graph=CallGraph.of_turns(turn),
     )
-
-
-def _clip_tokens(count: int | None) -> int:
-    """Return -1 where a count of tokens, or a turn, is not told, as a plan has it."""
-    return -1 if count is None else min(count, 2**31 - 1)
 
 
 def _write_records(folder: Path, cells: Sequence[ResultCell]) -> None:

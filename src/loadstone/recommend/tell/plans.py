@@ -10,8 +10,12 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.compare.price import per_million
+from loadstone.analyse.verdict.finding import finding
 from loadstone.catalogue import parse_worker
+from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.engines.deployment_launch import launch_deployment
+from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning, gpu_names
 from loadstone.recommend.judge.asked_load import TPOT, TTFT
@@ -20,9 +24,10 @@ from loadstone.recommend.judge.choices import PlanChoice
 from loadstone.recommend.judge.confirm import ConfirmedPlan
 from loadstone.recommend.judge.judgement import Judgement
 from loadstone.recommend.judge.measurement import START_MINUTES
-from loadstone.recommend.search.candidates import Refused, Search
+from loadstone.recommend.search.candidates import Candidate, Refused, Search
 from loadstone.recommend.search.finalists import Finalists
 from loadstone.recommend.search.measured import MeasuredRun
+from loadstone.recommend.search.precisions import published_precisions
 from loadstone.recommend.tell.document import (
     BoundText,
     DeploymentPlan,
@@ -37,12 +42,12 @@ from loadstone.recommend.tell.document import (
 from loadstone.recommend.tell.notes import write_notes
 from loadstone.recommend.tell.reasons import (
     describe_check,
+    describe_further,
     explain_probability,
     name_best_change,
     name_tightest,
 )
 from loadstone.recommend.tell.share import bench_command, write_study
-from loadstone.recommend.tell.start import describe_further, describe_start
 
 _MAX_REJECTED = 40
 
@@ -117,7 +122,7 @@ def describe_plan(
     if planning.by_throughput:  # what is paid is given, and what it gives is not sure
         tokens_costs = choice.cost * np.exp(np.array([-Z80, Z80]) * spread[TPOT])
         costs = np.full(2, choice.cost)
-    start = describe_start(finalist.candidate)
+    launch, files, warnings = _describe_start(finalist.candidate)
 
     mtok = [per_million(dollars, rate) or 0.0 for dollars in (choice.cost, *tokens_costs.tolist())]
     has_sessions = traffic.sessions is not None
@@ -141,9 +146,9 @@ def describe_plan(
         source=(
             "measured" if finalist.name in {run.deployment for run in measured} else "simulated"
         ),
-        launch=start.commands,
-        files=start.files,
-        warnings=start.warnings,
+        launch=launch,
+        files=files,
+        warnings=warnings,
         further=describe_further(finalist.candidate, replicas, planning),
         by_hour=confirmed.by_hour,
         why=explain_probability(figures),
@@ -156,6 +161,28 @@ def describe_plan(
         task_s=_latency(sessions.task_s, float(spread[TPOT])) if has_sessions else None,
         cached_share=sessions.cached_share if has_sessions else None,
     )
+
+
+def _describe_start(candidate: Candidate) -> tuple[list[str], dict[str, str], list[str]]:
+    """Return the commands of a replica, one a rank, the files that must lie beside them, and what
+    is to be known before."""
+    commands: list[str] = []
+    files: dict[str, str] = {}
+    try:
+        launch = launch_deployment(candidate.deployment)
+        commands, files, warnings = launch.shell_lines(), dict(launch.files), list(launch.notes)
+    except InputError as error:  # llama.cpp, whose file of weights nobody named
+        warnings = [f"`loadstone launch` starts it, which says: {error}"]
+    precision = (candidate.worker.weights_dtype, candidate.worker.kv_dtype)
+    if precision not in published_precisions(candidate.worker):
+        warnings.append(
+            f"weights in {precision[0]} with a KV cache in {precision[1]}: nobody publishes such a"
+            " checkpoint; look at the quality of its answers"
+        )
+    if guesses_network(candidate.worker):
+        guessed = finding("network_guessed", nodes=candidate.worker.nodes_crossed)
+        warnings.append(f"{guessed.kind}: {guessed.evidence}")
+    return commands, files, warnings
 
 
 def _unit_of_regret(planning: Planning) -> float:

@@ -11,14 +11,17 @@ import msgspec
 from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.catalogue.engines import engine_title
+from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.asked_load import AskedLoad, quantity_of
 from loadstone.recommend.judge.confirm import ConfirmedPlan
 from loadstone.recommend.judge.errors import UncertainFinalist
-from loadstone.recommend.search.candidates import Candidate, Search
+from loadstone.recommend.search.candidates import Candidate, Search, make_candidate
 from loadstone.recommend.search.curve import fleet_size
+from loadstone.recommend.search.precisions import further_precisions
 
 _WORTH = 1.03
 _LAYOUT = ("tp", "pp", "dp", "ep")
@@ -110,6 +113,36 @@ def name_best_change(candidate: Candidate, found: Search) -> str:
             name = _name_change(candidate.worker, rival.worker)
             change = f"{name} would carry {gain - 1:.0%} more per GPU"
     return change
+
+
+def describe_further(candidate: Candidate, replicas: int, planning: Planning) -> str | None:
+    """Say what one step narrower, which nobody publishes, would save by closed form; None:
+    nothing."""
+    if planning.search.quality == "any" or candidate.deployment.is_split:
+        return None
+    worker = candidate.worker
+    best, change = _WORTH, ""
+    for weights, kv in further_precisions(worker):
+        narrower = msgspec.structs.replace(worker, weights_dtype=weights, kv_dtype=kv)
+        if contradictions(narrower):
+            continue
+        try:
+            gain = make_candidate(narrower, planning).load / candidate.load
+        except InputError:
+            continue
+        if gain > best:
+            best = gain
+            change = f"kv={kv}" if kv != worker.kv_dtype else f"weights in {weights}"
+    if not change:
+        return None
+    fewer = math.ceil(replicas / best - 1e-9)
+    saves = "no GPU fewer"
+    if fewer < replicas:
+        saves = f"{fewer * worker.gpus} GPUs for {replicas * worker.gpus}"
+    return (
+        f"one step further (--quality any), {change}, would carry {best - 1:.0%} more per GPU by"
+        f" closed form: {saves}"
+    )
 
 
 def _differs_once(deployment: Deployment, rival: Deployment) -> bool:
