@@ -6,6 +6,7 @@ will be.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from typing import NamedTuple
@@ -99,15 +100,10 @@ def flush(server: Server) -> str | None:
 
     A server that is gone by now is left to the run, whose requests then tell.
     """
-    for kind in known_servers():
-        if kind.flush is None:
-            continue
-        try:
-            answer = server.post(kind.flush, b"{}")
-        except TargetError:
-            return None
-        if answer.status_code == 200:
-            return kind.flush
+    with contextlib.suppress(TargetError):
+        for kind in known_servers():
+            if kind.flush is not None and server.post(kind.flush, b"{}").status_code == 200:
+                return kind.flush
     return None
 
 

@@ -8,6 +8,7 @@ What an engine's log says of a failed start is in its table.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from urllib.parse import urlsplit
 from loadstone.core.errors import TargetError
 from loadstone.core.files import open_regular
 from loadstone.engines.launch import Launch
-from loadstone.engines.table import Failure, failures
+from loadstone.engines.table import failures
 from loadstone.measure.engines.process import ServerProcess
 
 READY_S = 1800.0
@@ -91,9 +92,8 @@ class StartedRanks:
                     else self.launch.engine
                 )
                 how = f"by signal {code - 128}" if code > 128 else f"with exit code {code}"
-                raise LaunchError(
-                    f"{which} ended {how}", self._find_cause(rank, code), rank.log_path
-                )
+                cause = cause_in(rank.log_path, self.launch.engine, code)
+                raise LaunchError(f"{which} ended {how}", cause, rank.log_path)
 
     def wait_ready(
         self,
@@ -133,12 +133,8 @@ class StartedRanks:
                         if now - changed > silent_s
                         else ""
                     )
-                    first = self.ranks[0]
-                    raise LaunchError(
-                        f"{self.launch.engine}: {over}{quiet}",
-                        self._find_cause(first),
-                        first.log_path,
-                    )
+                    engine, log = self.launch.engine, self.ranks[0].log_path
+                    raise LaunchError(f"{engine}: {over}{quiet}", cause_in(log, engine, None), log)
                 time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
 
     def wait(self) -> None:
@@ -151,9 +147,6 @@ class StartedRanks:
         """End all ranks, the last first; returns when they are gone. May be called again."""
         for rank in reversed(self.ranks):
             rank.stop()
-
-    def _find_cause(self, rank: RankProcess, code: int | None = None) -> str:
-        return cause_in(rank.log_path, self.launch.engine, code)
 
 
 def cause_in(log: Path, engine: str, code: int | None, start: int = 0) -> str:
@@ -290,21 +283,11 @@ def cause_of(log: str, engine: str) -> Cause | None:
         for line in (_PREFIX.sub("", line) for line in dict.fromkeys(log.splitlines()))
         if some.search(line)
     ]
-    return _find_first(
-        lines, [failure for failure in candidates if not failure.vague]
-    ) or _find_first(lines, candidates)
-
-
-def _find_first(lines: list[str], known: list[Failure]) -> Cause | None:
-    for text in lines:
-        for failure in known:
-            match = re.search(failure.pattern, text)
-            if match is not None:
-                groups = [group for group in match.groups() if group is not None]
-                return Cause(
-                    failure.cause.format(*groups, *[""] * 4),
-                    failure.remedy.format(*groups, *[""] * 4),
-                )
+    for is_vague, text, failure in itertools.product((False, True), lines, candidates):
+        match = re.search(failure.pattern, text) if failure.vague == is_vague else None
+        if match is not None:
+            groups = [group for group in match.groups() if group is not None] + [""] * 4
+            return Cause(failure.cause.format(*groups), failure.remedy.format(*groups))
     return None
 
 

@@ -13,7 +13,7 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ _SAMPLE = re.compile(r"([A-Za-z_:][A-Za-z0-9_:]*)[ \t{]")
 _TYPE = re.compile(r"# TYPE ([A-Za-z_:][A-Za-z0-9_:]*) (counter|gauge|histogram|summary)\s*")
 _PASSED_OVER = ("_bucket", "_created", "_info")
 _PASSED_OVER_FAMILIES = ("python_", "go_", "promhttp_")
+_Label = tuple[str, str]
 
 
 class MetricSample(NamedTuple):
@@ -80,11 +81,7 @@ def read_metrics(text: str) -> list[MetricSample]:
             findings.append(line)
         elif 0 < len(name) <= _NAME_CHARS and _is_recorded(name, types) and len(rest) < SERIES:
             rest.append(line)
-    samples = [
-        MetricSample(name, _as_json(labels), value)
-        for name, labels, value in _parse_lines((findings + rest)[:SERIES])
-    ]
-    return [sample for sample in samples if len(sample.labels) <= _LABELS_CHARS]
+    return _parse_lines((findings + rest)[:SERIES], list)
 
 
 def read_gpu_metrics(text: str) -> list[MetricSample]:
@@ -95,12 +92,7 @@ def read_gpu_metrics(text: str) -> list[MetricSample]:
         for line in text.splitlines()
         if len(line) <= _LINE_CHARS and find_meaning(_read_name(line)) is not None
     ]
-    samples = []
-    for name, labels, value in _parse_lines(lines[:GPU_SERIES]):
-        gpu_labels = select_gpu_labels(labels.items())
-        if gpu_labels is not None:
-            samples.append(MetricSample(name, _as_json(dict(gpu_labels)), value))
-    return [sample for sample in samples if len(sample.labels) <= _LABELS_CHARS]
+    return _parse_lines(lines[:GPU_SERIES], select_gpu_labels)
 
 
 def _read_name(line: str) -> str:
@@ -109,12 +101,20 @@ def _read_name(line: str) -> str:
     return sample[1] if sample is not None else ""
 
 
-def _parse_lines(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, str], float]]:
+def _parse_lines(
+    lines: Iterable[str], select: Callable[[Iterable[_Label]], list[_Label] | None]
+) -> list[MetricSample]:
+    """Return the samples of lines, each with the labels that `select` keeps; None: without it."""
+    samples = []
     for line in lines:
         with contextlib.suppress(ValueError, IndexError, KeyError):
             for family in text_string_to_metric_families(line + "\n"):
                 for sample in family.samples:
-                    yield sample.name, sample.labels, float(sample.value)
+                    labels = select(sample.labels.items())
+                    document = "" if labels is None else _as_json(dict(labels))
+                    if 0 < len(document) <= _LABELS_CHARS:
+                        samples.append(MetricSample(sample.name, document, float(sample.value)))
+    return samples
 
 
 def _is_recorded(name: str, types: dict[str, str]) -> bool:

@@ -122,15 +122,13 @@ def choose_model(server: Server, models: Any, requested: str | None) -> str:
 def _read_context(models: Any, model: str) -> int | None:
     """Return the longest prompt and answer together, where the server says: vLLM's and SGLang's
     key, or llama.cpp's."""
-    for entry in list_objects(models, "data"):
-        if entry.get("id") == model:
-            meta = entry.get("meta")
-            context = entry.get("max_model_len")
-            if not context and isinstance(meta, dict):
-                context = meta.get("n_ctx")
-            if isinstance(context, int | float) and 0 < context < math.inf:
-                return int(context)
-            return None
+    cards = (entry for entry in list_objects(models, "data") if entry.get("id") == model)
+    card = next(cards, {})
+    context, meta = card.get("max_model_len"), card.get("meta")
+    if not context and isinstance(meta, dict):
+        context = meta.get("n_ctx")
+    if isinstance(context, int | float) and 0 < context < math.inf:
+        return int(context)
     return None
 
 
@@ -151,7 +149,8 @@ def check_answered(server: Server, spec: RequestSpec, trial: Trial | None = None
     _, error, response = trial or server.send_once(spec)
     if error is None:
         return
-    check_extra(server, spec, error)
+    if spec.extra and server.send_once(msgspec.structs.replace(spec, extra={})).error is None:
+        raise InputError(f"--extra-body: the server does not take it ({error}); correct it")
     place = server.url + make_path(spec)
     if response.status_code == 200:
         kind = excerpt(response.headers.get("content-type", "no content type"))
@@ -174,13 +173,6 @@ def check_answered(server: Server, spec: RequestSpec, trial: Trial | None = None
                 f"{place}: streaming is refused ({error}); measure without it: --no-stream"
             )
     raise TargetError(refusal(place, response))
-
-
-def check_extra(server: Server, spec: RequestSpec, error: str) -> None:
-    """Raises InputError where the plain request failed by `error`, and does not without the user's
-    own fields."""
-    if spec.extra and server.send_once(msgspec.structs.replace(spec, extra={})).error is None:
-        raise InputError(f"--extra-body: the server does not take it ({error}); correct it")
 
 
 def _is_whole(spec: RequestSpec, content: bytes) -> bool:

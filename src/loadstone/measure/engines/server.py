@@ -117,17 +117,16 @@ class Server:
         `must_allow`: raises TargetError where there is no server, or it wants a key, or another
         one, or sends one elsewhere; else such a page is done without.
         """
-        answer = self.answer(path) if must_allow else self._ask_spare("GET", path, None)
-        if answer is None:
-            return None
-        if must_allow and (answer.status_code in (401, 403) or answer.has_redirect_location):
+        if not must_allow:
+            return self._ask_spare("GET", path, None)
+        answer = self.answer(path)
+        if answer.status_code in (401, 403) or answer.has_redirect_location:
             raise TargetError(refusal(self.url + path, answer))
-        return answer if answer.status_code == 200 else None
+        return _take_ok(answer)
 
     def get_json(self, path: str, *, must_allow: bool = False) -> Any:
         """Return the JSON of a page as `get` does."""
-        answer = self.get(path, must_allow=must_allow)
-        return storable(load(answer.content)) if answer is not None else None
+        return _read_json(self.get(path, must_allow=must_allow))
 
     def answer(self, path: str) -> httpx.Response:
         """Return the answer, whatever its status. Raises TargetError where there is no server."""
@@ -141,10 +140,7 @@ class Server:
     def post_json(self, path: str, fields: dict[str, Any]) -> Any:
         """Return the JSON in an answer that is a 200, else None; also where the server gives none
         in time."""
-        answer = self._ask_spare("POST", path, msgspec.json.encode(fields))
-        if answer is None or answer.status_code != 200:
-            return None
-        return storable(load(answer.content))
+        return _read_json(self._ask_spare("POST", path, msgspec.json.encode(fields)))
 
     def tokenize(self, model: str, text: str) -> list[int] | None:
         """Ask the server for the ids of a text's tokens; None where it has no /tokenize, in vLLM's
@@ -191,13 +187,14 @@ class Server:
         return Trial(answer, answer.error, response)
 
     def _ask_spare(self, method: str, path: str, body: bytes | None) -> httpx.Response | None:
-        """Return the answer of a page that a run can do without, whatever its status; None where
-        none comes in time."""
+        """Return the answer of a page that a run can do without, if it is a 200 that comes in
+        time, else None."""
         if self._spare_s < self._patience.prompt_s:
             return None
         begun_s = time.monotonic()
         try:
-            return self._ask(method, path, body, min(self._patience.spare_page_s, self._spare_s))
+            limit_s = min(self._patience.spare_page_s, self._spare_s)
+            return _take_ok(self._ask(method, path, body, limit_s))
         except TargetError as error:
             self.missed.append(f"{error}; measured without this page")
             return None
@@ -337,6 +334,14 @@ def _explain_tls(error: str, reason: str) -> str:
         remedy or "set SSL_CERT_FILE to its issuer's certificate (to its own if it is self-signed)"
     )
     return f"its certificate is not trusted ({reason}); {remedy}"
+
+
+def _take_ok(answer: httpx.Response) -> httpx.Response | None:
+    return answer if answer.status_code == 200 else None
+
+
+def _read_json(answer: httpx.Response | None) -> Any:
+    return storable(load(answer.content)) if answer is not None else None
 
 
 def _find_count(fields: Any, path: Sequence[str]) -> int:

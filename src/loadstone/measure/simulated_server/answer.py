@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,6 +14,9 @@ from loadstone.measure.simulated_server.settings import Settings
 WORDS = [
     b" w%04d" % number for number in range(1000)
 ]  # all of one length, so the chunk's size is known beforehand
+
+
+_Body = TypeVar("_Body", OpenAIBody, GenerateBody)
 
 
 class _Shape(NamedTuple):
@@ -82,15 +85,13 @@ def count_drafts(accepted: list[int]) -> tuple[int, int, int]:
     )
 
 
-class CompletionAnswer:
+class _TimedAnswer(Generic[_Body]):
     """One generation: the bytes of its parts. `accepted`: how many steps accepted exactly 0, 1, …
     guesses."""
 
-    _shape = _COMPLETION
-
     def __init__(
         self,
-        body: OpenAIBody,
+        body: _Body,
         settings: Settings,
         lengths: tuple[int, int],
         *,
@@ -104,15 +105,40 @@ class CompletionAnswer:
         self.cached_tokens = 0
         self.accepted: list[int] = []
         self.is_stream = bool(body.stream)
-        self._usage = body.usage() if settings.usage == "asked" else settings.usage
         self._settings, self._truth = settings, truth
-        shape = self._shape
-        text = msgspec.json.encode(name.decode("latin-1"))[1:-1]
+        self._id = msgspec.json.encode(name.decode("latin-1"))[1:-1]
+        self._prepare(body)
+
+    def _prepare(self, body: _Body) -> None:
+        """Make what all parts have in common."""
+
+    def role(self) -> bytes:
+        """Return the event before the first token; nothing where there is none."""
+        return b""
+
+    def _event(self, payload: bytes) -> bytes:
+        """Make an HTTP chunk of one server-sent event."""
+        stamp = b": t=%d\n" % time.monotonic_ns() if self._truth else b""
+        text = b"%bdata: %b\n\n" % (stamp, payload)
+        return b"%x\r\n%b\r\n" % (len(text), text)
+
+    def _ending(self) -> bytes:
+        return (self._event(b"[DONE]") if self._settings.done else b"") + b"0\r\n\r\n"
+
+
+class CompletionAnswer(_TimedAnswer[OpenAIBody]):
+    """One answer to a prompt."""
+
+    _shape = _COMPLETION
+
+    def _prepare(self, body: OpenAIBody) -> None:
+        settings, shape = self._settings, self._shape
+        self._usage = body.usage() if settings.usage == "asked" else settings.usage
         kind = shape.chunk_object if self.is_stream else shape.whole_object
         start = b'{"id":"%b%b","object":"%b","created":%d,"model":"%b","choices":['
         self._prefix = start % (
             shape.id,
-            text,
+            self._id,
             kind,
             int(time.time()),
             msgspec.json.encode(settings.model)[1:-1],
@@ -126,7 +152,12 @@ class CompletionAnswer:
         )
         self._calls_from = max(self._thinking, self.output_tokens - calls)
         plain = not self._thinking and self._calls_from == self.output_tokens
-        if plain and settings.tokens_per_event == 1 and self._usage != "running" and not truth:
+        if (
+            plain
+            and settings.tokens_per_event == 1
+            and self._usage != "running"
+            and not self._truth
+        ):
             head = b"data: " + self._prefix + shape.chunk_before
             self._plain_head = b"%x\r\n%b" % (len(head) + len(self._tails[0]) - len(b"\r\n"), head)
 
@@ -158,9 +189,7 @@ class CompletionAnswer:
         data = self._event(choice + last_after + b"]" + usage + b"}")
         if self._usage in ("final", "running"):
             data += self._event(self._prefix + b"]" + self._final_usage() + b"}")
-        if self._settings.done:
-            data += self._event(b"[DONE]")
-        return data + b"0\r\n\r\n"
+        return data + self._ending()
 
     def whole(self) -> bytes:
         """Return the body of an answer in one piece."""
@@ -172,9 +201,6 @@ class CompletionAnswer:
 
     def _text(self, begin: int, end: int) -> bytes:
         return b"".join([WORDS[index % len(WORDS)] for index in range(begin, end)])
-
-    def _event(self, payload: bytes) -> bytes:
-        return event(payload, self._truth)
 
     def _counts(self, tokens: int) -> bytes:
         counts = (self.input_tokens, self.input_tokens + tokens, tokens)
@@ -219,50 +245,22 @@ class ChatAnswer(CompletionAnswer):
     _shape = _CHAT
 
 
-def event(payload: bytes, truth: bool) -> bytes:
-    """Make an HTTP chunk of one server-sent event; `truth` stamps it with the CLOCK_MONOTONIC ns of
-    now."""
-    stamp = b": t=%d\n" % time.monotonic_ns() if truth else b""
-    text = b"%bdata: %b\n\n" % (stamp, payload)
-    return b"%x\r\n%b\r\n" % (len(text), text)
-
-
-class GenerateAnswer:
-    """One generation: the bytes of its parts, as `Answer`.
+class GenerateAnswer(_TimedAnswer[GenerateBody]):
+    """One answer of SGLang's own dialect.
 
     Each event holds all text and ids so far, as SGLang's do: what a stream costs grows with its
     length squared.
     """
 
-    def __init__(
-        self,
-        body: GenerateBody,
-        settings: Settings,
-        lengths: tuple[int, int],
-        *,
-        name: bytes,
-        truth: bool,
-    ) -> None:
-        self.input_tokens, self.output_tokens = lengths
-        self.cached_tokens = 0
-        self.accepted: list[int] = []
-        self.is_stream = bool(body.stream)
-        self._settings, self._truth = settings, truth
-        self._id = msgspec.json.encode(name.decode("latin-1"))
+    def _prepare(self, body: GenerateBody) -> None:
         self._text = bytearray()
         self._ids = bytearray()
-
-    def role(self) -> bytes:
-        """Return nothing: no event comes before the first token."""
-        return b""
 
     def piece(self, begin: int, end: int) -> bytes:
         """Return the event of the tokens up to before `end`; with the last of them, all that ends
         the response."""
-        data = event(self._document(begin, end), self._truth)
-        if end < self.output_tokens:
-            return data
-        return data + (event(b"[DONE]", self._truth) if self._settings.done else b"") + b"0\r\n\r\n"
+        data = self._event(self._document(begin, end))
+        return data if end < self.output_tokens else data + self._ending()
 
     def whole(self) -> bytes:
         """Return the body of an answer in one piece."""
@@ -279,7 +277,7 @@ class GenerateAnswer:
             else b'{"type":"length","length":%d}' % self.output_tokens
         )
         meta = (
-            b'{"id":%b,"finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,'
+            b'{"id":"%b","finish_reason":%b,"prompt_tokens":%d,"completion_tokens":%d,'
             b'"cached_tokens":%d%b}'
         )
         about = meta % (

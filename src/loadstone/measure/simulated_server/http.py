@@ -36,7 +36,6 @@ from loadstone.measure.wire.simulated import SimulatedWire
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import RealTimeEngine
-    from loadstone.predict.simulator.run import State
 
 
 _PAGES = ("/health", "/metrics", "/version", "/truth", "/v1/models")
@@ -69,75 +68,54 @@ class ServerCounters:
     def text(self, scheduler: WriteScheduler, engine: RealTimeEngine | None = None) -> bytes:
         """Return the answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM
         numbers them."""
-        model = f'engine="0",model_name="{self._model}"'
-        ended = {
-            f'{model},finished_reason="{reason}"': self.ended[reason]
-            for reason in ("stop", "length", "abort")
-        }
-        families: list[tuple[str, str, dict[str, float]]] = [
-            ("prompt_tokens_total", "counter", {model: self.prompt_tokens}),
-            ("generation_tokens_total", "counter", {model: self.generated_tokens}),
-            ("request_success_total", "counter", dict(ended)),
-        ]
+        families: dict[str, dict[str, float]] = defaultdict(dict)
+        model = self._label(0)
         if engine is None:
-            families.insert(0, ("num_requests_running", "gauge", {model: self.running}))
-            families.insert(1, ("num_requests_waiting", "gauge", {model: 0}))
-        else:
-            families += self._list_engine_metrics(engine)
-        lines = []
-        for name, kind, samples in families:
-            lines.append(f"# TYPE vllm:{name} {kind}\n")
-            lines += [
-                f"vllm:{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()
-            ]
-        if engine is not None and engine.pools is not None:
-            lines.append("# TYPE loadstone:kv_transfers_total counter\n")
-            lines.append(f"loadstone:kv_transfers_total {engine.pools.times.transfers}\n")
+            families["vllm:num_requests_running"][model] = self.running
+            families["vllm:num_requests_waiting"][model] = 0
+        families["vllm:prompt_tokens_total"][model] = self.prompt_tokens
+        families["vllm:generation_tokens_total"][model] = self.generated_tokens
+        for reason in ("stop", "length", "abort"):
+            labels = f'{model},finished_reason="{reason}"'
+            families["vllm:request_success_total"][labels] = self.ended[reason]
         if engine is None:  # an engine's own steps have no times that were promised
-            lines.append(
-                "# TYPE loadstone:writes_total counter\nloadstone:writes_total"
-                f" {scheduler.writes}\n"
-            )
-            lines.append("# TYPE loadstone:write_late_seconds_total counter\n")
-            lines.append(f"loadstone:write_late_seconds_total {scheduler.late_ns / 1e9!r}\n")
+            families["loadstone:writes_total"][""] = scheduler.writes
+            families["loadstone:write_late_seconds_total"][""] = scheduler.late_ns / 1e9
+        else:
+            self._add_engine(families, engine)
+        lines = []
+        for name, samples in families.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines.append(f"# TYPE {name} {kind}\n")
+            lines += [f"{name}{{{labels}}} {float(value)!r}\n" for labels, value in samples.items()]
         return "".join(lines).encode()
 
-    def _list_engine_metrics(
-        self, engine: RealTimeEngine
-    ) -> list[tuple[str, str, dict[str, float]]]:
-        states = engine.states()
+    def _label(self, engine: int) -> str:
+        return f'engine="{engine}",model_name="{self._model}"'
 
-        def each(of: Callable[[State], float]) -> dict[str, float]:
-            return {
-                f'engine="{number}",model_name="{self._model}"': of(state)
-                for number, state in enumerate(states)
+    def _add_engine(self, families: dict[str, dict[str, float]], engine: RealTimeEngine) -> None:
+        for number, state in enumerate(engine.states()):
+            values = {
+                "num_requests_running": state.running,
+                "num_requests_waiting": state.waiting,
+                "kv_cache_usage_perc": state.used_tokens / engine.kv_tokens,
+                "num_preemptions_total": state.preemptions,
+                "prefix_cache_queries_total": state.cache_queries,
+                "prefix_cache_hits_total": state.cache_hits,
             }
-
-        families: list[tuple[str, str, dict[str, float]]] = [
-            ("num_requests_running", "gauge", each(lambda state: state.running)),
-            ("num_requests_waiting", "gauge", each(lambda state: state.waiting)),
-            (
-                "kv_cache_usage_perc",
-                "gauge",
-                each(lambda state: state.used_tokens / engine.kv_tokens),
-            ),
-            ("num_preemptions_total", "counter", each(lambda state: state.preemptions)),
-            ("prefix_cache_queries_total", "counter", each(lambda state: state.cache_queries)),
-            ("prefix_cache_hits_total", "counter", each(lambda state: state.cache_hits)),
-        ]
-        drafts: dict[str, dict[str, float]] = defaultdict(dict)
+            for name, value in values.items():
+                families[f"vllm:{name}"][self._label(number)] = value
         for number, histogram in enumerate(engine.accepted):
-            labels = f'engine="{number}",model_name="{self._model}"'
-            steps, drafted, accepted = count_drafts(histogram)
-            drafts["num_drafts"][labels] = steps
-            drafts["num_draft_tokens"][labels] = drafted
-            drafts["num_accepted_tokens"][labels] = accepted
-            for place in range(len(histogram) - 1):
-                of_place = f'{labels},position="{place}"'
-                drafts["num_accepted_tokens_per_pos"][of_place] = sum(histogram[place + 1 :])
-        return families + [
-            (f"spec_decode_{name}_total", "counter", samples) for name, samples in drafts.items()
-        ]
+            labels = self._label(number)
+            names = ("drafts", "draft_tokens", "accepted_tokens")
+            for name, count in zip(names, count_drafts(histogram), strict=True):
+                families[f"vllm:spec_decode_num_{name}_total"][labels] = count
+            by_position = families["vllm:spec_decode_num_accepted_tokens_per_pos_total"]
+            for position in range(len(histogram) - 1):
+                count = sum(histogram[position + 1 :])
+                by_position[f'{labels},position="{position}"'] = count
+        if engine.pools is not None:
+            families["loadstone:kv_transfers_total"][""] = engine.pools.times.transfers
 
 
 class ServerState(NamedTuple):
@@ -303,8 +281,9 @@ class ServerConnection(asyncio.Protocol):
     def _serve(self, request: HttpRequest) -> None:
         if request.fault is not None:
             raise RefusalError(*request.fault)
+        settings, engine = self._server.settings, self._server.engine
         method = self._method(request.path)
-        if method is None or (request.path == "/truth" and not self._server.settings.keep_truth):
+        if method is None or (request.path == "/truth" and not settings.keep_truth):
             raise RefusalError(404, f"no {request.path} here")
         if request.method != method:
             raise RefusalError(405, f"{request.path} takes no {request.method}")
@@ -316,24 +295,22 @@ class ServerConnection(asyncio.Protocol):
             case "/health":
                 self.respond(request, b"")
             case "/metrics":
-                text = self._server.metrics.text(self._server.scheduler, self._server.engine)
+                text = self._server.metrics.text(self._server.scheduler, engine)
                 self.respond(request, text, content_type="text/plain; version=0.0.4; charset=utf-8")
             case "/version":
                 self.respond(request, msgspec.json.encode({"version": __version__}))
             case "/v1/models":
                 card = {
-                    "id": self._server.settings.model,
+                    "id": settings.model,
                     "object": "model",
                     "created": _STARTED_S,
-                    "owned_by": "loadstone" if self._server.engine is None else "loadstone-sim",
-                    "root": self._server.settings.model,
+                    "owned_by": "loadstone" if engine is None else "loadstone-sim",
+                    "root": settings.model,
                     "parent": None,
-                    "max_model_len": self._server.settings.max_model_len,
+                    "max_model_len": settings.max_model_len,
                 }
-                if self._server.engine is not None:
-                    card["deployment"] = (
-                        self._server.settings.deployment
-                    )  # not OpenAI's: bench keeps it with the run
+                if engine is not None:  # not OpenAI's: bench keeps it with the run
+                    card["deployment"] = settings.deployment
                 self.respond(request, msgspec.json.encode({"object": "list", "data": [card]}))
             case "/truth":
                 self.respond(
@@ -341,9 +318,7 @@ class ServerConnection(asyncio.Protocol):
                 )
                 self._server.truth.clear()
             case "/tokenize":
-                self._tokenize(
-                    request, parse_body(request.body, OpenAIBody, self._server.settings.model)
-                )
+                self._tokenize(request, parse_body(request.body, OpenAIBody, settings.model))
             case path:
                 self._generate(request, self._server.wires[path])
 
@@ -368,30 +343,27 @@ class ServerConnection(asyncio.Protocol):
 
     def _generate(self, request: HttpRequest, wire: SimulatedWire) -> None:
         name = request.id or next(_names)
-        settings = self._server.settings
+        settings, engine = self._server.settings, self._server.engine
         body = parse_body(request.body, wire.body, settings.model)
         content = wire.content(body)
         tokens = count_tokens(wire, body, len(content), settings.max_model_len)
         answer = wire.answer(body, settings, tokens, name=name, truth=request.truth)
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
         stream = AnswerWriter(self, request, answer, settings.tokens_per_event, times)
-        if self._server.engine is not None:
-            stream.keys = Keys(content, stream.output_tokens, self._server.engine.block_tokens)
+        if engine is not None:
+            stream.keys = Keys(content, stream.output_tokens, engine.block_tokens)
             try:
-                self._server.engine.submit(stream, request.arrival_ns)
+                engine.submit(stream, request.arrival_ns)
             except InputError as error:
                 raise RefusalError(400, str(error)) from None
         self._stream = stream
         self._server.metrics.running += 1
         if answer.is_stream:  # like vLLM's, long before the first token
-            self.write(
-                _make_head(
-                    200, request, "text/event-stream; charset=utf-8", "transfer-encoding: chunked"
-                )
-            )
+            kind = "text/event-stream; charset=utf-8"
+            self.write(_make_head(200, request, kind, "transfer-encoding: chunked"))
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
-        if self._server.engine is None:
+        if engine is None:
             self._server.scheduler.add(self._write_on_time(settings.latency, stream))
 
     def _write_on_time(self, latency: FixedLatency, stream: AnswerWriter) -> Iterator[int]:

@@ -14,19 +14,16 @@ BLANK = -1
 thinking do."""
 
 
-class CachedDetails(msgspec.Struct):
+class Details(msgspec.Struct):
     cached_tokens: float | None = None
-
-
-class ReasoningDetails(msgspec.Struct):
     reasoning_tokens: float | None = None
 
 
 class Usage(msgspec.Struct):
     prompt_tokens: float | None = None
     completion_tokens: float | None = None
-    prompt_tokens_details: CachedDetails | None = None
-    completion_tokens_details: ReasoningDetails | None = None
+    prompt_tokens_details: Details | None = None
+    completion_tokens_details: Details | None = None
 
 
 class Delta(msgspec.Struct):

@@ -1,5 +1,5 @@
-"""Asks for structured output: a shape that answers must have, in each engine's own fields. No
-I/O."""
+"""Asks for the way tokens are drawn, and for structured output: a shape that answers must have, in
+each engine's own fields. No I/O."""
 
 from __future__ import annotations
 
@@ -19,6 +19,19 @@ _JSON_BEGINNINGS = {
     "boolean": "tf",
     "null": "n",
 }
+
+
+def make_sampling_fields(spec: RequestSpec, seed: str = "seed") -> dict[str, Any]:
+    """Make the fields of a request body that say how tokens are drawn, as far as that is said;
+    `seed`: the name of that field."""
+    sampling = spec.sampling
+    fields = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        seed: sampling.seed,
+        "stop": list(sampling.stop) or None,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def make_shape_fields(spec: RequestSpec) -> dict[str, Any]:

@@ -25,11 +25,10 @@ from loadstone.measure.simulated_server.body import OpenAIBody, split_prompt
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.channels import Channels
 from loadstone.measure.wire.chunk import (
-    CachedDetails,
     Choice,
     Chunk,
     Delta,
-    ReasoningDetails,
+    Details,
     Timings,
     Usage,
     WholeAnswer,
@@ -40,7 +39,7 @@ from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.first_event import FirstEvent
 from loadstone.measure.wire.simulated import SimulatedWire
 from loadstone.measure.wire.sse import SseDecoder
-from loadstone.measure.wire.structured import make_shape_fields
+from loadstone.measure.wire.structured import make_sampling_fields, make_shape_fields
 from loadstone.measure.wire.template import Template, learn
 from loadstone.measure.wire.tolerant import (
     MAX_COUNT,
@@ -67,12 +66,7 @@ def make_body(spec: RequestSpec, prompt_field: str) -> dict[str, Any]:
             body["stream_options"]["continuous_usage_stats"] = True
     if spec.ignore_eos:
         body["ignore_eos"] = True
-    sampling = spec.sampling
-    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
-    body |= {name: value for name, value in drawn.items() if value is not None}
-    if sampling.stop:
-        body["stop"] = list(sampling.stop)
-    body |= make_shape_fields(spec)
+    body |= make_sampling_fields(spec) | make_shape_fields(spec)
     body[spec.length] = LENGTH
     if spec.min_tokens:
         body["min_tokens"] = LENGTH
@@ -233,7 +227,8 @@ class OpenAIAnswer(Answer):
             self.output_tokens = counts[-1] or self.output_tokens
             if counts[0] < self._last_running or counts != sorted(counts):
                 counts = list(accumulate(counts, max, initial=self._last_running))[1:]
-        self._follow_first(None, counts[0] if is_counted else self._last_running)
+        running = counts[0] if is_counted else self._last_running
+        self.voids += self._first.follow(self.events, None, running)
         channels.newest = ANSWER if plain.is_tagged and not channels.closing else plain.channel
         self.channels += bytes([channels.newest]) * events
         self.events += events
@@ -311,20 +306,15 @@ class OpenAIAnswer(Answer):
         if not found:
             return None
         self._total = count(found.get("total"))
-        cached = CachedDetails(found.get("cached"))
-        return Usage(
-            found.get("input"), found["output"], cached, ReasoningDetails(found.get("reasoning"))
-        )
+        details = Details(found.get("cached"), found.get("reasoning"))
+        return Usage(found.get("input"), found["output"], details, details)
 
     def _add_event(self, output: _Output, previous: int) -> None:
         """Count an output event; `previous`: the running count before it."""
         self._channels.newest = output.channel or self._channels.newest
-        self._follow_first(output.alone, self._last_running)
+        self.voids += self._first.follow(self.events, output.alone, self._last_running)
         self.add_event(self._channels.newest, self._last_running)
         self.still += self.running and self._last_running == previous
-
-    def _follow_first(self, alone: str | None, running: int) -> None:
-        self.voids += self._first.follow(self.events, alone, running)
 
     def _keep_choice(self, choice: Choice) -> None:
         delta = choice.delta or Delta()

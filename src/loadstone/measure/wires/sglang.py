@@ -22,7 +22,7 @@ from loadstone.measure.simulated_server.body import GenerateBody
 from loadstone.measure.wire.answer import CHOICES, MAX_TEXT, REASON_LENGTH, Answer, read_index
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.simulated import SimulatedWire
-from loadstone.measure.wire.structured import make_shape_fields
+from loadstone.measure.wire.structured import make_sampling_fields, make_shape_fields
 from loadstone.measure.wire.tolerant import (
     NO_RAW,
     UNREADABLE,
@@ -49,16 +49,7 @@ def make_body(spec: RequestSpec) -> dict[str, Any]:
         params["min_new_tokens"] = LENGTH
     if spec.ignore_eos:
         params["ignore_eos"] = True
-    sampling = spec.sampling
-    drawn = {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "sampling_seed": sampling.seed,
-    }
-    params |= {name: value for name, value in drawn.items() if value is not None}
-    if sampling.stop:
-        params["stop"] = list(sampling.stop)
-    params |= make_shape_fields(spec)
+    params |= make_sampling_fields(spec, seed="sampling_seed") | make_shape_fields(spec)
     return {"sampling_params": params, "stream": spec.stream, TEXT_OR_IDS: PROMPT}
 
 

@@ -125,20 +125,14 @@ class TritonAnswer(Answer):
         if is_present(response.error):
             self.complain(error_text(bytes(response.error)))
             return
-        text = response.text_output
-        self._take(
-            "".join(text) if isinstance(text, list) else text, _first(response.num_output_tokens)
-        )
-        self.take_counts(_first(response.num_input_tokens), None, None)
-
-    def _take(self, text: str | None, tokens: int | None) -> None:
-        """Take the text of one response, and how many tokens came with it where it says so."""
+        text = "".join(response.text_output or "")
+        tokens = _first(response.num_output_tokens)
         if tokens is not None:
             self.output_tokens = min(MAX_COUNT, (self.output_tokens or 0) + tokens)
-        if not (text or tokens):
-            return
-        self.add_event(ANSWER, None if tokens is None else self.output_tokens)
-        self.say(text)
+        if text or tokens:
+            self.add_event(ANSWER, None if tokens is None else self.output_tokens)
+            self.say(text)
+        self.take_counts(_first(response.num_input_tokens), None, None)
 
 
 def _first(value: float | list[float] | None) -> int | None:
@@ -164,59 +158,40 @@ _PREFERRED_MODELS = ("ensemble", "tensorrt_llm_bls")
 """TensorRT-LLM's models that take text, the preferred one first."""
 
 
-class TritonRepository:
-    """A Triton server's models. Raises TargetError where no Triton answers.
+def _choose_model(server: Server, index: Any, requested: str | None) -> str:
+    """Return the model asked for, else TensorRT-LLM's that takes text, else the only one of the
+    `index`. Raises TargetError."""
+    ready = [
+        str(entry["name"])
+        for entry in list_objects({"index": index}, "index")
+        if "name" in entry and entry.get("state", "READY") == "READY"
+    ]
+    if requested is not None:
+        if ready and requested not in ready:
+            raise TargetError(f"--model {requested}: the server has ready {_join(ready[:8])}")
+        return requested
+    for name in _PREFERRED_MODELS:
+        if name in ready:
+            return name
+    if len(ready) != 1:
+        state = f"has ready {_join(ready[:8])}" if ready else "names no model that is ready"
+        raise TargetError(f"{server.url}: the server {state}; choose one with --model")
+    return ready[0]
 
-    about   what the server says of itself: `name`, `version`
-    index   its models, [{"name": …, "state": …}, …], or whatever it gives
-    """
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.about: Any = server.get_json("/v2", must_allow=True)
-        if not isinstance(self.about, dict) or "name" not in self.about:
-            raise TargetError(
-                f"{server.url}/v2: no Triton server answers there; correct the URL, or --endpoint"
-            )
-        self.index: Any = server.post_json("/v2/repository/index", {"ready": True})
-
-    @property
-    def version(self) -> Any:
-        return self.about.get("version")
-
-    def choose_model(self, requested: str | None) -> str:
-        """Return the model asked for, else TensorRT-LLM's that takes text, else the only one.
-        Raises TargetError."""
-        ready = [
-            str(entry["name"])
-            for entry in list_objects({"index": self.index}, "index")
-            if "name" in entry and entry.get("state", "READY") == "READY"
-        ]
-        if requested is not None:
-            if ready and requested not in ready:
-                raise TargetError(f"--model {requested}: the server has ready {_join(ready[:8])}")
-            return requested
-        for name in _PREFERRED_MODELS:
-            if name in ready:
-                return name
-        if len(ready) != 1:
-            state = f"has ready {_join(ready[:8])}" if ready else "names no model that is ready"
-            raise TargetError(f"{self._server.url}: the server {state}; choose one with --model")
-        return ready[0]
-
-    def complete(self, spec: RequestSpec, model: str) -> RequestSpec:
-        """Return a request to a model with its inputs. Raises TargetError where they are not those
-        that a language model has in TensorRT-LLM's backend."""
-        page = f"/v2/models/{quote(model, safe='')}/config"
-        config = self._server.get_json(page, must_allow=True)
-        inputs = tuple(str(entry.get("name")) for entry in list_objects(config, "input"))
-        missing = [name for name in NEEDED if name not in inputs]
-        if missing:
-            raise TargetError(
-                f"{self._server.url}{page}: the model has no input {' and '.join(missing)}: it has"
-                f" {_join(inputs[:20]) or 'none'}; name one that has with --model"
-            )
-        return msgspec.structs.replace(spec, model=model, inputs=inputs)
+def _list_inputs(server: Server, model: str) -> tuple[str, ...]:
+    """List a model's inputs. Raises TargetError where they are not those that a language model has
+    in TensorRT-LLM's backend."""
+    page = f"/v2/models/{quote(model, safe='')}/config"
+    config = server.get_json(page, must_allow=True)
+    inputs = tuple(str(entry.get("name")) for entry in list_objects(config, "input"))
+    missing = [name for name in NEEDED if name not in inputs]
+    if missing:
+        raise TargetError(
+            f"{server.url}{page}: the model has no input {' and '.join(missing)}: it has"
+            f" {_join(inputs[:20]) or 'none'}; name one that has with --model"
+        )
+    return inputs
 
 
 def _join(names: Sequence[str]) -> str:
@@ -230,12 +205,19 @@ def recognise(server: Server, spec: RequestSpec) -> bool:
 
 
 def describe(server: Server, spec: RequestSpec, model: str | None) -> Found:
-    """Describe the server by its repository of models."""
+    """Describe the server by its repository of models: [{"name": …, "state": …}, …], or whatever it
+    gives. Raises TargetError where no Triton answers."""
     from loadstone.measure.engines import pages
 
-    repository = TritonRepository(server)
-    version = repository.version
-    spec = repository.complete(spec, repository.choose_model(model))
+    about = server.get_json("/v2", must_allow=True)
+    if not isinstance(about, dict) or "name" not in about:
+        raise TargetError(
+            f"{server.url}/v2: no Triton server answers there; correct the URL, or --endpoint"
+        )
+    index = server.post_json("/v2/repository/index", {"ready": True})
+    version = about.get("version")
+    model = _choose_model(server, index, model)
+    spec = msgspec.structs.replace(spec, model=model, inputs=_list_inputs(server, model))
     pages.check_answered(server, spec)
     target = Target(
         url=server.url,
@@ -244,8 +226,8 @@ def describe(server: Server, spec: RequestSpec, model: str | None) -> Found:
         engine="Triton",
         engine_version=(excerpt(version, 120) or None) if isinstance(version, str) else None,
         prompt_kind="text",
-        models=repository.index,
-        version=repository.about,
+        models=index,
+        version=about,
         metrics_names=pages.list_metrics(server.get("/metrics")),
     )
     return target, spec
