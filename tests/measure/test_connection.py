@@ -16,9 +16,9 @@ from conftest import LAST_CHUNK, SSE, Ask, Hangup, ScriptedServer, Send, chunk, 
 from conftest import event as sse_event
 from loadstone.core.plan import PlannedRequest
 from loadstone.measure.client.clock import RunClock, new_event_loop
-from loadstone.measure.client.connection import Address, Connection
+from loadstone.measure.client.connection import Connection
 from loadstone.measure.client.fleet import ServerFleet
-from loadstone.measure.client.protocol import Destination
+from loadstone.measure.client.protocol import Address, Destination
 from loadstone.measure.client.stream import Stream
 from loadstone.measure.wire.wire import find_wire
 
@@ -78,10 +78,8 @@ def test_closing_twice_is_harmless() -> None:
 def test_what_nobody_asked_for_is_not_taken_for_the_next_answer(unasked: bytes, used: bool) -> None:
     owner = Owner()
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        here = (int(socket.AF_INET), list(listener.getsockname()))
-        destination = Destination(
-            address=here, tls_name=None, tunnel=None, request_line="", headers=[]
-        )
+        address = Address(socket.AF_INET, listener.getsockname(), None)
+        destination = Destination(address=address, request_line="", headers=[])
         fleet = ServerFleet(owner, [destination], "round-robin")
         first = fleet._open(0, None)
         owner.loop.call_later(0.1, owner.loop.stop)

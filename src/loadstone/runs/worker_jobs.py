@@ -14,7 +14,7 @@ from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
 from loadstone.measure.client.pool import choose_workers
-from loadstone.measure.client.protocol import Destination, Job
+from loadstone.measure.client.protocol import Address, Destination, Job
 from loadstone.measure.engines.http import check_url
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.execution import OpenRun
@@ -59,10 +59,10 @@ def _destination(
         # A compressed stream would be bunched by the compressor.
         ("Accept-Encoding", "identity"),
     ]
+    tls_name = parts.hostname if tls else None
+    tunnel = f"{bracketed}:{port}" if via is not None and tls else None
     return Destination(
-        address=(family, list(sockaddr)),
-        tls_name=parts.hostname if tls else None,
-        tunnel=f"{bracketed}:{port}" if via is not None and tls else None,
+        address=Address(family, sockaddr, tls_name, tunnel),
         request_line=f"POST {forward}{path} HTTP/1.1",
         headers=[(name, value) for name, value in fixed if name.lower() not in given_names]
         + headers,

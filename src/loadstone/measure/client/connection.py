@@ -15,11 +15,12 @@ import os
 import socket
 import ssl
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from loadstone.core.text import excerpt
 from loadstone.measure.client.clock import ANCILLARY_BYTES, RunClock, ask_for_stamps
 from loadstone.measure.client.http import CHUNKED_END, HttpReader
+from loadstone.measure.client.protocol import Address
 from loadstone.measure.client.stream import Stream
 
 READ_BYTES = 65536
@@ -39,19 +40,6 @@ class Owner(Protocol):
     def on_broke(self, connection: Any, stream: Stream, reason: str, *, retry: bool) -> None: ...
     def on_opened(self, connection: Any) -> None: ...
     def on_dropped(self, connection: Any) -> None: ...
-
-
-class Address(NamedTuple):
-    """Says where to connect, resolved once: (family, sockaddr), and the name for TLS where there is
-    any.
-
-    `tunnel`: host:port to ask a proxy at that address to connect to first.
-    """
-
-    family: int
-    sockaddr: Any
-    tls_name: str | None
-    tunnel: str | None = None
 
 
 class Connection:
@@ -255,16 +243,9 @@ class Connection:
             self._owner.loop.add_writer(self._fd, self._on_writable)
 
     def _on_writable(self) -> None:
-        try:
-            sent = self._sock.send(self._unsent)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._break(_describe_loss(error), lost=True)
-            return
-        self._unsent = self._unsent[sent:]
-        if not self._unsent:
-            self._owner.loop.remove_writer(self._fd)
+        data, self._unsent = self._unsent, b""
+        self._owner.loop.remove_writer(self._fd)
+        self._write(data)
 
     # --- reading: the hot path --------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from loadstone.core.plan import PlannedRequest
-from loadstone.measure.client.connection import Address, Connection, Owner
+from loadstone.measure.client.connection import Connection, Owner
 from loadstone.measure.client.protocol import Destination
 from loadstone.measure.client.stream import Stream
 from loadstone.workload.request import Route
@@ -30,13 +30,9 @@ class ServerFleet:
 
     def __init__(self, owner: Owner, destinations: list[Destination], route: Route) -> None:
         self._owner = owner
-        self._addresses = [
-            Address(to.address[0], tuple(to.address[1]), to.tls_name, to.tunnel)
-            for to in destinations
-        ]
-        self._tls = (
-            ssl.create_default_context() if any(to.tls_name for to in destinations) else None
-        )
+        self._addresses = [to.address for to in destinations]
+        has_tls = any(address.tls_name for address in self._addresses)
+        self._tls = ssl.create_default_context() if has_tls else None
         self._route = route
         self.sticky = route == "sticky"
         self._idle: list[list[Connection]] = [[] for _ in destinations]

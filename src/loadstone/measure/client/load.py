@@ -127,7 +127,9 @@ class Feed:
         begun."""
         if self.sessions is not None and request.turn is not None:
             for due_ns, index in self.sessions.sent(request.index, now_ns):
-                self._push(self._plan.request(self._cell, index), b"", round(due_ns), replica)
+                following = self._plan.request(self._cell, index)
+                due = self._write(following, b"", round(due_ns), replica)
+                heapq.heappush(self._later, due)
 
     def follow(self, stream: Stream, opened: bytes, replica: int | None) -> None:
         """Make the turns after an answer, due `think_s` after its end."""
@@ -139,7 +141,8 @@ class Feed:
         for due_ns, index in self.sessions.ended(request.index, stream.end_ns or 0):
             following = self._plan.request(self._cell, index)
             history = self._prompts.answered(opened, answer, following)
-            self._push(following, history, round(due_ns), replica)
+            due = self._write(following, history, round(due_ns), replica)
+            heapq.heappush(self._later, due)
 
     def close(self, request: PlannedRequest) -> bool:
         """Tell whether the session of a request that ended is over."""
@@ -150,11 +153,6 @@ class Feed:
             self._answers.pop(request.session_id or "", None)
         return over
 
-    def _push(
-        self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None
-    ) -> None:
-        heapq.heappush(self._later, self._write(request, history, due_ns, replica))
-
     def _write(
         self, request: PlannedRequest, history: bytes, due_ns: int, replica: int | None
     ) -> Due:
@@ -162,9 +160,9 @@ class Feed:
         opened = self._prompts.opened(request, history, answers or {})
         of_phase = self._graded if request.phase == "check" else self._body
         body = of_phase.render(self._prompts.closed(opened, request), request.output_tokens)
-        return Due(
-            due_ns, request.index, request, body, opened if self._keeps(request) else b"", replica
-        )
+        if not self._keeps(request):
+            opened = b""
+        return Due(due_ns, request.index, request, body, opened, replica)
 
     def _keeps(self, request: PlannedRequest) -> bool:
         """Tell whether a later turn's prompt holds this one, or its answer."""

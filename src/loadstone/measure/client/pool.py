@@ -88,9 +88,8 @@ class WorkerPool:
 
     def __enter__(self) -> WorkerPool:
         try:
-            apart = needs_own_session(
-                {to.address[1][1] for job in self._jobs for to in job.destinations}
-            )
+            addresses = [to.address for job in self._jobs for to in job.destinations]
+            apart = needs_own_session({address.sockaddr[1] for address in addresses})
             with self._log.open("ab") as log:
                 for job in self._jobs:
                     self._workers.append(_Worker(job, log.fileno(), apart=apart))
@@ -131,19 +130,12 @@ class WorkerPool:
         start_ns = time.monotonic_ns() + round((self._lead_s + connections * _CONNECT_S) * 1e9)
         result = StepDone(start_ns, start_ns, start_ns)
         self.watched = []
-        busy = set()
+        step = Step(
+            cell=cell, first=first, last=last, part=0, parts=len(workers), start_ns=start_ns
+        )
         for part, worker in enumerate(workers):
-            worker.tell(
-                Step(
-                    cell=cell,
-                    first=first,
-                    last=last,
-                    part=part,
-                    parts=len(workers),
-                    start_ns=start_ns,
-                )
-            )
-            busy.add(worker)
+            worker.tell(msgspec.structs.replace(step, part=part))
+        busy = set(workers)
         while busy:
             for worker, message in self._listen(0.25):
                 if isinstance(message, StepDone):
@@ -214,14 +206,10 @@ class _Worker:
         self.alive = True
         self.failed = False
         self.progress = NOTHING_YET
+        module = "worker" if job.ray is None else "ray_worker"
         self._process = subprocess.Popen(
             # -P: a file called queue.py in the current folder must not be taken for the library's.
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                f"loadstone.measure.client.{'worker' if job.ray is None else 'ray_worker'}",
-            ],
+            [sys.executable, "-P", "-m", f"loadstone.measure.client.{module}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,

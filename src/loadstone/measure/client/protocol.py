@@ -17,7 +17,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -26,16 +26,24 @@ from loadstone.workload.prompts import Vocabulary
 from loadstone.workload.request import Route, Timeouts
 
 
+class Address(NamedTuple):
+    """Says where to connect, resolved by the owner.
+
+    tls_name   the server's name for TLS; None: plain HTTP
+    tunnel     host:port that the proxy at this address is asked for; None: no proxy, or one that
+               forwards plain HTTP
+    """
+
+    family: int
+    sockaddr: tuple[Any, ...]
+    tls_name: str | None
+    tunnel: str | None = None
+
+
 class Destination(msgspec.Struct, kw_only=True):
     """One server of a fleet."""
 
-    address: tuple[int, list[Any]]
-    """Address family and socket address, resolved by the owner."""
-    tls_name: str | None
-    """Server name for TLS; None: plain HTTP."""
-    tunnel: str | None
-    """host:port that the proxy at `address` is asked for; None: no proxy, or one that forwards
-    plain HTTP."""
+    address: Address
     request_line: str
     headers: list[tuple[str, str]]
     secrets: list[str] = []

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -40,9 +40,6 @@ from loadstone.measure.client.protocol import (
     decode_report,
     report,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _START_S = 60.0
 _ANSWER_S = 30.0
@@ -94,7 +91,10 @@ class RayWorker:
                 received = orders.read()
                 if received is None:
                     listening, received = [], [Leave()]
-                self._tell([self._there(order) for order in received])
+                for order in received:
+                    if isinstance(order, Step):
+                        order.start_ns += self._offset_ns
+                self._tell(received)
             pieces, code = self._ask("read", self._offsets)
             for name, piece in zip(self._offsets, pieces, strict=True):
                 self._offsets[name] += len(piece)
@@ -107,10 +107,8 @@ class RayWorker:
                 report(self._here(decode_report(line)), self._out)
             if code is not None:
                 if code < 0:
-                    report(
-                        Failed(f"worker {self._job.worker} died on its machine (signal {-code})"),
-                        self._out,
-                    )
+                    died = f"worker {self._job.worker} died on its machine (signal {-code})"
+                    report(Failed(died), self._out)
                 return 1 if code else 0
 
     def close(self) -> None:
@@ -139,11 +137,6 @@ class RayWorker:
         within_ns, offset_ns = min(trips)
         return offset_ns, within_ns
 
-    def _there(self, order: ToWorker) -> ToWorker:
-        if not isinstance(order, Step):
-            return order
-        return msgspec.structs.replace(order, start_ns=order.start_ns + self._offset_ns)
-
     def _here(self, message: FromWorker) -> FromWorker:
         if isinstance(message, Ready):
             message.clock_offset_ns, message.clock_within_ns = self._offset_ns, self._within_ns
@@ -167,19 +160,15 @@ class RayWorker:
             if end > len(self._frames):
                 break
             if number:  # 0 is the schema, which the journal here has
-                self._append(
-                    pa.ipc.read_record_batch(
-                        self._frames[position + HEADER_BYTES : end], journal_schema()
+                frame = self._frames[position + HEADER_BYTES : end]
+                batch = pa.ipc.read_record_batch(frame, journal_schema())
+                if not self._journal.write(batch):
+                    raise DiskFullError(
+                        f"{self._job.folder}: disk full; the run ends early and what was measured"
+                        " is kept"
                     )
-                )
             position = end
         self._frames = self._frames[position:]
-
-    def _append(self, batch: pa.RecordBatch) -> None:
-        if not self._journal.write(batch):
-            raise DiskFullError(
-                f"{self._job.folder}: disk full; the run ends early and what was measured is kept"
-            )
 
 
 def _connect(address: str) -> None:
@@ -223,9 +212,8 @@ def main() -> int:
         return 2
     try:
         _connect(job.ray)
-        for (
-            number
-        ) in SIGNALS:  # after Ray, which has handlers of its own: the owner decides when a run ends
+        # After Ray, which has handlers of its own: the owner decides when a run ends.
+        for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         worker = RayWorker(job, pipe)
         code = worker.run(orders)
@@ -233,17 +221,12 @@ def main() -> int:
     except LoadstoneError as error:
         report(Failed(str(error), isinstance(error, DiskFullError)), pipe)
         return 1
-    except (
-        Exception
-    ) as error:  # Ray's errors have no common base but this one; the journal has what came before
+    except Exception as error:
+        # Ray's errors have no common base but this one; the journal has what came before.
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         print(f"worker {job.worker}: {error!r}", file=sys.stderr)
-        report(
-            Failed(
-                f"worker {job.worker}: lost in the Ray cluster ({type(error).__name__}: {reason})"
-            ),
-            pipe,
-        )
+        lost = f"lost in the Ray cluster ({type(error).__name__}: {reason})"
+        report(Failed(f"worker {job.worker}: {lost}"), pipe)
         return 1
     return code
 
