@@ -69,10 +69,10 @@ def test_an_ended_stream_is_a_row_of_the_record_s_schema(fragments: Fragments) -
 def test_a_stream_that_goes_on_gives_its_parts_then_its_end(fragments: Fragments) -> None:
     one = stream()
     hear(one, [1.0, 1.5], [0, 0], [1, 3])
-    fragments.add_part(one)
+    fragments.add(one)
     assert len(one.arrival_s) == 0
     hear(one, [2.0], [1], [4])
-    fragments.add_part(one)
+    fragments.add(one)
     hear(one, [2.5], [2], [6])
     one.status, one.end_ns = "ok", ORIGIN_NS + 3_000_000_000
     fragments.add(one)

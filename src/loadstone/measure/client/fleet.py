@@ -58,16 +58,14 @@ class ServerFleet:
         if count == 1:
             return 0
         self._turn += 1
-        if self._route == "least-busy":
-            now_ns = time.monotonic_ns()
-            alive = [i for i in range(count) if self._avoid_until_ns[i] <= now_ns] or range(count)
-            return min(alive, key=lambda i: (self._busy[i], (i - self._turn) % count))
-        if self._sent is not None:
+        if self._route in ("least-busy", "prefix"):
             now_ns = time.monotonic_ns()
             loads = [
                 busy + _NEVER_CHOSEN * (avoid > now_ns)
                 for busy, avoid in zip(self._busy, self._avoid_until_ns, strict=True)
             ]
+            if self._sent is None:
+                return min(range(count), key=lambda i: (loads[i], (i - self._turn) % count))
             replica = choose_by_prefix(self._sent.found(request), loads, self._turn)
             self._sent.note(request, replica)
             return replica

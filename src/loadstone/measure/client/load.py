@@ -75,9 +75,7 @@ class Feed:
         """`at_once`: how many are wanted at the very start; they are written now, as far as memory
         allows."""
         self._cell, self._start_ns = step.cell, step.start_ns
-        indices: Iterator[int] = itertools.count(step.first)
-        if step.last is not None:
-            indices = iter(range(step.first, step.last))
+        indices: Iterator[int] = itertools.islice(itertools.count(), step.first, step.last)
         if self._plan.has_sessions:
             self.sessions = OpenSessions(self._plan, step.cell, per_s=1e9)
             indices = (i for i in indices if self._plan.turn[self._plan.row(step.cell, i)] <= 0)

@@ -81,9 +81,9 @@ class WorkerPool:
         self._selector = selectors.DefaultSelector()
         self._workers: list[_Worker] = []
         self._jobs = jobs
-        self._remote = any(job.ray is not None for job in jobs)
-        self._lead_s = _REMOTE_LEAD_S if self._remote else _LEAD_S
-        self._start_s = _REMOTE_START_S if self._remote else _START_S
+        is_remote = any(job.ray is not None for job in jobs)
+        self._lead_s = _REMOTE_LEAD_S if is_remote else _LEAD_S
+        self._start_s = _REMOTE_START_S if is_remote else _START_S
         self._log = log
 
     def __enter__(self) -> WorkerPool:

@@ -394,7 +394,7 @@ class Sender:
             or now_ns > stream.part_ns + _PART_NS
         ):
             stream.part_ns = now_ns
-            self._fragments.add_part(stream)
+            self._fragments.add(stream)
 
     def end_step(self) -> None:
         """Send nothing more of the step; what is under way has the grace period to end."""

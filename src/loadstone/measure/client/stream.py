@@ -187,14 +187,8 @@ class Fragments:
         self.events = 0
 
     def add(self, stream: Stream) -> None:
-        """Add the last fragment of a stream, which has ended."""
-        self._add(stream, is_answer=stream.http_status == 200 and bool(stream.expected))
-
-    def add_part(self, stream: Stream) -> None:
-        """Add what came since the last fragment of a stream that goes on."""
-        self._add(stream, is_answer=True)
-
-    def _add(self, stream: Stream, *, is_answer: bool) -> None:
+        """Add what came since the last fragment of a stream, which goes on or has ended."""
+        is_answer = stream.status is None or (stream.http_status == 200 and bool(stream.expected))
         request, answer = stream.request, stream.answer
         source = stream.token_source() if is_answer else None
         drafts = answer.drafts or DraftCounts()

@@ -122,15 +122,16 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> Found:
             return describe(server, plain, model)
     endpoints = [endpoint] if endpoint is not None else _list_endpoints(needs)
     models = server.get_json("/v1/models", must_allow=True)
-    if endpoint is None and model is None and not pages.list_models(models):
+    listed = pages.list_models(models)
+    if endpoint is None and model is None and not listed:
         found = _recognise(server, plain, model)
         if found is not None:
             return found
     plain = msgspec.structs.replace(plain, query=server.query)
     chosen = pages.choose_model(server, models, model)
     names = [chosen]
-    if model is None:
-        names = pages.list_models(models)[:_MAX_MODELS] or names
+    if model is None and listed:
+        names = listed[:_MAX_MODELS]
     refusals: list[tuple[RequestSpec, Trial]] = []
     for name, candidate in itertools.product(names, endpoints):
         spec = msgspec.structs.replace(plain, endpoint=candidate, model=name)

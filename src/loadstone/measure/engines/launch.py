@@ -23,7 +23,7 @@ from loadstone.core.errors import TargetError
 from loadstone.core.files import open_regular
 from loadstone.engines.launch import Launch
 from loadstone.engines.table import failures
-from loadstone.measure.engines.process import ServerProcess
+from loadstone.measure.engines.process import ServerProcess, describe_exit
 
 READY_S = 1800.0
 SILENT_S = 900.0
@@ -46,9 +46,8 @@ class LaunchError(TargetError):
     is."""
 
     def __init__(self, problem: str, cause: str, log: Path) -> None:
-        super().__init__(
-            f"{problem}: {cause} (log: {log})" if log.suffix else f"{problem}: {cause}"
-        )
+        place = f" (log: {log})" if log.suffix else ""
+        super().__init__(f"{problem}: {cause}{place}")
         self.cause = cause
         self.log = log
 
@@ -86,14 +85,10 @@ class StartedRanks:
         for i, rank in enumerate(self.ranks):
             code = rank.exit_code()
             if code is not None:
-                which = (
-                    f"rank {i} of {self.launch.engine}"
-                    if len(self.ranks) > 1
-                    else self.launch.engine
-                )
-                how = f"by signal {code - 128}" if code > 128 else f"with exit code {code}"
-                cause = cause_in(rank.log_path, self.launch.engine, code)
-                raise LaunchError(f"{which} ended {how}", cause, rank.log_path)
+                engine = self.launch.engine
+                which = f"rank {i} of {engine}" if len(self.ranks) > 1 else engine
+                cause = cause_in(rank.log_path, engine, code)
+                raise LaunchError(f"{which} ended {describe_exit(code)}", cause, rank.log_path)
 
     def wait_ready(
         self,
@@ -126,15 +121,13 @@ class StartedRanks:
                 written = sum(_size(rank.log_path) for rank in self.ranks)
                 if written != size:
                     size, changed = written, now
-                if now - begun > timeout_s or now - changed > silent_s:
+                is_silent = now - changed > silent_s
+                if is_silent or now - begun > timeout_s:
                     over = f"not ready after {now - begun:.0f} s"
-                    quiet = (
-                        f", the last {now - changed:.0f} s without a word"
-                        if now - changed > silent_s
-                        else ""
-                    )
+                    if is_silent:
+                        over += f", the last {now - changed:.0f} s without a word"
                     engine, log = self.launch.engine, self.ranks[0].log_path
-                    raise LaunchError(f"{engine}: {over}{quiet}", cause_in(log, engine, None), log)
+                    raise LaunchError(f"{engine}: {over}", cause_in(log, engine, None), log)
                 time.sleep(min(_POLL_S, _FIRST_POLL_S + (now - begun) / 10))
 
     def wait(self) -> None:

@@ -214,6 +214,7 @@ class Observer:
 
     def _watch(self, wake: threading.Event, number: int, url: str) -> None:
         failed: str | None = None
+        pages_of = "of GPUs" if number < 0 else "of the engine"
         try:
             headers = self._headers if number >= 0 else ()
             with http_client(url, headers, self._proxy, _TIMEOUT_S) as http:
@@ -224,7 +225,7 @@ class Observer:
                     reason = self._read(http, number, url)
                     if reason is not None and failed is None:
                         self.notes.append(
-                            f"{url}: {reason}; its metrics {_OF[number < 0]} are missing meanwhile"
+                            f"{url}: {reason}; its metrics {pages_of} are missing meanwhile"
                         )
                     failed = reason
                     if closing:
@@ -299,9 +300,6 @@ class Observer:
                 f"{self._folder / 'server.arrow'}: {error.strerror}; the servers' metrics end here"
             )
             self._keeps = False
-
-
-_OF = {False: "of the engine", True: "of GPUs"}
 
 
 def _page(http: httpx.Client, url: str) -> bytes | str:

@@ -5,6 +5,7 @@ and how to write prompts of exact length for it, as token ids or as words of one
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -71,12 +72,9 @@ def negotiate(
     """
     wire, sampling = find_wire(spec.endpoint), needs.sampling
     wishes = list(_list_wishes(sampling))
-    for flag, name, value in wishes:
+    for flag, name, _ in wishes:
         if wire.has_input(spec, name) is False:
-            raise InputError(
-                f"{_show_flag(flag, value)}: the model {spec.model} has no input for it; leave"
-                " it out"
-            )
+            raise InputError(f"{flag}: the model {spec.model} has no input for it; leave it out")
     if needs.structured is not None and wire.has_input(spec, "structured") is False:
         assert wire.input_name is not None  # noqa: S101
         name = wire.input_name(spec, "structured")
@@ -86,9 +84,7 @@ def negotiate(
         wish = msgspec.structs.replace(spec, sampling=Sampling(**{name: value}))
         error = server.send_once(wish).error
         if error is not None:
-            raise InputError(
-                f"{_show_flag(flag, value)}: the server does not take it ({error}); leave it out"
-            )
+            raise InputError(f"{flag}: the server does not take it ({error}); leave it out")
     spec = msgspec.structs.replace(spec, sampling=sampling)
     return spec if needs.structured is None else _with_shape(server, spec, needs.structured)
 
@@ -121,12 +117,8 @@ def _with_optional(
     )
 
 
-def _show_flag(flag: str, value: Any) -> str:
-    return f"{flag} {excerpt(str(value), 40)}"
-
-
 def _list_wishes(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
-    """Yield flag, field and value of each wish."""
+    """Yield each wish: its flag, as it is shown, its field and value."""
     flags = {
         "temperature": "--temperature",
         "top_p": "--top-p",
@@ -136,7 +128,7 @@ def _list_wishes(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
     for name, flag in flags.items():
         value = getattr(sampling, name)
         if value is not None and value != ():
-            yield flag, name, value
+            yield f"{flag} {excerpt(str(value), 40)}", name, value
 
 
 def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> RequestSpec:
@@ -191,8 +183,7 @@ def find_vocabulary(
         return _prompt_tokens(server, spec, " ".join(words))
 
     def by_tokenize(words: Sequence[str]) -> int | None:
-        tokens = server.tokenize(target.model, "".join(f" {word}" for word in words))
-        return None if tokens is None else len(tokens)
+        return server.count_tokens(target.model, "".join(f" {word}" for word in words))
 
     return find_words(encode, by_usage, by_tokenize)
 
@@ -237,12 +228,7 @@ def token_counter(
         return lambda text: len(encode(text))
     if server.tokenize(target.model, "time") is None:
         return lambda text: None
-
-    def by_server(text: str) -> int | None:
-        tokens = server.tokenize(target.model, text)
-        return None if tokens is None else len(tokens)
-
-    return by_server
+    return partial(server.count_tokens, target.model)
 
 
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:

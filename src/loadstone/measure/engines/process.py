@@ -78,7 +78,9 @@ class ServerProcess:
             line = answer.readline().decode(errors="replace").strip()
         if not line.isdecimal():
             self.stop()
-            raise TargetError(f"cannot start {command[0]}: {line or self._log_tail()}")
+            last = " | ".join(last_lines(log_path)[-_TAIL_LINES:]) or "it wrote nothing"
+            reason = line or f"{last} (log: {log_path})"
+            raise TargetError(f"cannot start {command[0]}: {reason}")
         self.pid = self._group = int(line)
 
     def __enter__(self) -> Self:
@@ -104,10 +106,10 @@ class ServerProcess:
             _signal_group(orphans, signal.SIGKILL)
             _end_container(self._command)
 
-    def _log_tail(self) -> str:
-        """Return the last lines of the log as one."""
-        last = " | ".join(last_lines(self.log_path)[-_TAIL_LINES:])
-        return f"{last or 'it wrote nothing'} (log: {self.log_path})"
+
+def describe_exit(code: int) -> str:
+    """Return how a server ended, by its exit code as `ServerProcess` has it."""
+    return f"by signal {code - 128}" if code > 128 else f"with exit code {code}"
 
 
 def last_lines(log: Path) -> list[str]:

@@ -142,6 +142,11 @@ class Server:
         in time."""
         return _read_json(self._ask_spare("POST", path, msgspec.json.encode(fields)))
 
+    def count_tokens(self, model: str, text: str) -> int | None:
+        """Ask the server for the tokens of a text alone, as `tokenize` does."""
+        tokens = self.tokenize(model, text)
+        return None if tokens is None else len(tokens)
+
     def tokenize(self, model: str, text: str) -> list[int] | None:
         """Ask the server for the ids of a text's tokens; None where it has no /tokenize, in vLLM's
         and SGLang's form or llama.cpp's."""

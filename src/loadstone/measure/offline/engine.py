@@ -3,11 +3,13 @@ outlive this one."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -18,7 +20,7 @@ from loadstone.core.files import TemporaryFolder
 from loadstone.engines.offline import program
 from loadstone.engines.offline.keywords import Keywords
 from loadstone.measure.engines.launch import READY_S, LaunchError, cause_in
-from loadstone.measure.engines.process import ServerProcess
+from loadstone.measure.engines.process import ServerProcess, describe_exit
 
 _PROGRAM = Path(program.__file__)
 _POLL_S = 0.2
@@ -53,6 +55,7 @@ class OfflineBatch(msgspec.Struct, frozen=True):
     answers: tuple[OfflineAnswer, ...]
 
 
+_T = TypeVar("_T")
 Message = TypeVar("Message", LoadedEngine, OfflineBatch)
 
 
@@ -131,11 +134,7 @@ class OfflineEngine:
         """Return once the engine is loaded. Raises LaunchError, with the cause as its log shows it,
         where it ends or `timeout_s` are over."""
         deadline_s = time.monotonic() + timeout_s
-        while self._channel is None:
-            try:
-                self._channel, _ = self._listener.accept()
-            except TimeoutError:
-                self._check(deadline_s)
+        self._channel, _ = self._retry(self._listener.accept, deadline_s)
         self._channel.settimeout(_POLL_S)
         self._send(self._first)
         return self._receive(LoadedEngine, deadline_s)
@@ -161,36 +160,35 @@ class OfflineEngine:
     def _send(self, message: bytes) -> None:
         assert self._channel is not None  # noqa: S101
         view = memoryview(message + b"\n")
-        while view:
-            try:
-                view = view[self._channel.send(view) :]
-            except TimeoutError:
-                self._check()
-            except OSError:
-                break  # it has ended, as _receive() says with the cause
+        with contextlib.suppress(OSError):  # it has ended, as _receive() says with the cause
+            while view:
+                view = view[self._retry(partial(self._channel.send, view)) :]
 
     def _receive(self, kind: type[Message], deadline_s: float | None = None) -> Message:
         assert self._channel is not None  # noqa: S101
         while b"\n" not in self._read:
-            try:
-                piece = self._channel.recv(_PIECE_BYTES)
-            except TimeoutError:
-                piece = b""
-            except OSError:
-                piece = b""
-                time.sleep(_POLL_S)
+            piece = b""
+            with contextlib.suppress(OSError):
+                piece = self._retry(partial(self._channel.recv, _PIECE_BYTES), deadline_s)
             self._read += piece
             if not piece:
                 self._check(deadline_s)
+                time.sleep(_POLL_S)
         line, _, rest = bytes(self._read).partition(b"\n")
         self._read = bytearray(rest)
         return msgspec.json.decode(line, type=kind)
 
+    def _retry(self, operation: Callable[[], _T], deadline_s: float | None = None) -> _T:
+        while True:
+            try:
+                return operation()
+            except TimeoutError:
+                self._check(deadline_s)
+
     def _check(self, deadline_s: float | None = None) -> None:
         code = self._process.exit_code()
         if code is not None:
-            how = f"by signal {code - 128}" if code > 128 else f"with exit code {code}"
-            raise self._error(f"{self._name} ended {how}", code)
+            raise self._error(f"{self._name} ended {describe_exit(code)}", code)
         if deadline_s is not None and time.monotonic() > deadline_s:
             raise self._error(f"{self._name} was not loaded in time")
         self._look()

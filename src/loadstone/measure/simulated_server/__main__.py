@@ -72,22 +72,18 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
     server = ServerState(
         settings, WriteScheduler(loop), ServerCounters(settings.model), wires, {}, engine
     )
-    where = f"{settings.host}:{settings.port}"
     try:
         listener = await loop.create_server(
             lambda: ServerConnection(server), settings.host, settings.port, backlog=4096
         )
     except (OSError, UnicodeError) as error:
         raise InputError(
-            f"cannot listen on {where}: {error}; give another --host or --port"
+            f"cannot listen on {settings.host}:{settings.port}: {error}; give another --host or"
+            " --port"
         ) from error
-    bound = listener.sockets[0].getsockname()
-    print(
-        json.dumps(
-            {"url": f"http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}"}
-        ),
-        flush=True,
-    )
+    host, port = listener.sockets[0].getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    print(json.dumps({"url": f"http://{host}:{port}"}), flush=True)
     gc.collect()
     gc.freeze()
     gc.disable()

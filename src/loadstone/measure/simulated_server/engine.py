@@ -125,7 +125,7 @@ class RealTimeEngine:
         self._wake()
 
     def _wake(self) -> None:
-        due_s = min(unit.next_s for unit in self._units)
+        due_s = min(map(next_s_of, self._units))
         if self._writes:
             due_s = min(due_s, self._writes[0][0])
         if self._arrivals:
@@ -173,7 +173,7 @@ class RealTimeEngine:
         )
         if due:
             self._writes.append((at_s + self._model.stream_s, due))
-        for serial, sequence in list(self._gone.items()) if self._gone else ():
+        for serial, sequence in list(self._gone.items()):
             if self._where.get(serial) is not unit:
                 continue
             runs_in = [

@@ -76,12 +76,8 @@ def _places(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _read(place: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    counts = (_count(place.get(name)) for name in names)
+    counts = (count(place.get(name)) for name in names)
     return next((number for number in counts if number is not None), None)
-
-
-def _count(value: object) -> int | None:
-    return count(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _histogram(value: object) -> list[int] | None:
@@ -93,5 +89,5 @@ def _histogram(value: object) -> list[int] | None:
         value = [value.get(str(number), 0) for number in range(max(numbers, default=-1) + 1)]
     if not isinstance(value, list) or len(value) > _MAX_POSITIONS:
         return None
-    counts = [number for number in map(_count, value) if number is not None]
+    counts = [number for number in map(count, value) if number is not None]
     return counts if len(counts) == len(value) and any(counts) else None

@@ -35,15 +35,13 @@ def is_present(field: msgspec.Raw) -> bool:
     return field is not NO_RAW and bytes(field) not in _NULLISH
 
 
-def count(value: float | None) -> int | None:
-    """Read a count of tokens; None for what cannot be one (negative, huge, a fraction, NaN, which
-    compares to nothing).
+def count(value: object) -> int | None:
+    """Read a count of tokens; None for what cannot be one (no number, negative, huge, a fraction,
+    NaN, which compares to nothing).
     """
-    return (
-        int(value)
-        if value is not None and 0 <= value <= MAX_COUNT and value == int(value)
-        else None
-    )
+    if isinstance(value, int | float) and 0 <= value <= MAX_COUNT and value == int(value):
+        return None if isinstance(value, bool) else int(value)
+    return None
 
 
 def load_object(payload: bytes) -> dict[str, Any] | None:

@@ -23,10 +23,6 @@ Fields = Mapping[str, Any]
 Found = tuple[Target, RequestSpec]
 
 
-def _nothing(spec: RequestSpec) -> dict[str, Fields]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Wire:
     """One API: how a server is asked by it, and how its answers are read.
@@ -70,7 +66,7 @@ class Wire:
     probe_prompt: str | list[int] = PROBE_PROMPT
     probe_tokens: int = 1
     counts_whole: bool = True
-    optional: Callable[[RequestSpec], dict[str, Fields]] = _nothing
+    optional: Callable[[RequestSpec], dict[str, Fields]] = lambda spec: {}
     input_name: Callable[[RequestSpec, str], str] | None = None
     recognise: Callable[[Any, RequestSpec], bool] | None = None
     describe: Callable[[Any, RequestSpec, str | None], Found] | None = None

@@ -403,11 +403,9 @@ def join_calls(pieces: Iterable[bytes]) -> list[dict[str, str]]:
             function = part.get("function") if isinstance(part, dict) else None
             if not isinstance(function, dict):
                 continue
-            index = part.get("index")
-            number = count(index) if isinstance(index, float | int) else None
-            call = calls.setdefault(
-                position if number is None else number, {"name": "", "arguments": ""}
-            )
+            number = count(part.get("index"))
+            number = position if number is None else number
+            call = calls.setdefault(number, {"name": "", "arguments": ""})
             for name in call:
                 call[name] += _as_text(function.get(name))
     return list(calls.values())[:CHOICES]

@@ -96,20 +96,16 @@ class SglangAnswer(Answer):
 
     def _take(self, event: _Event, number: int, payload: bytes) -> None:
         """Take what `payload` says of answer number `number`."""
-        meta = event.meta_info
-        if meta is None:
-            if is_present(event.error):
-                self.complain(error_text(bytes(event.error)))
-            elif is_present(event.message):
-                self.complain(error_text(payload))
-            elif is_present(event.text) or is_present(event.output_ids):
-                self._take_uncounted(event, number)
+        if event.meta_info is None and (is_present(event.error) or is_present(event.message)):
+            reason = bytes(event.error) if is_present(event.error) else payload
+            self.complain(error_text(reason))
             return
+        meta = event.meta_info or _Meta()
         tokens = count(meta.completion_tokens)
         previous = self._counts.get(number, 0)
         if tokens is None:
             if is_present(event.text) or is_present(event.output_ids):
-                self._take_uncounted(event, number)
+                self.add_event(ANSWER, None)
         elif tokens > previous:
             thought = (count(meta.reasoning_tokens) or 0) - (self.reasoning_tokens or 0)
             self._counts[number] = tokens
@@ -128,12 +124,6 @@ class SglangAnswer(Answer):
             self._ended |= {number}
         if is_present(event.error):
             self.complain(error_text(bytes(event.error)))
-
-    def _take_uncounted(self, event: _Event, number: int) -> None:
-        """Take output without a count."""
-        self.add_event(ANSWER, None)
-        if self.keeps_text and not number:
-            self._take_text(event.text)
 
     def _take_text(self, field: msgspec.Raw) -> None:
         """The whole text so far, or what is new of it: the whole begins with what was said
