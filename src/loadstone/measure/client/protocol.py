@@ -2,13 +2,9 @@
 workers' pipes.
 
 owner → worker (stdin)    Job once, then Step after Step, EndStep or StopRun to end early; Leave or
-                          the pipe's end:
-save
-                          and exit
+                          the pipe's end: save and exit
 worker → owner (stdout)   Ready once, Progress (and EndedRequests) four times a second, StepDone per
-                          step, Failed if
-it cannot
-                          go on
+                          step, Failed if it cannot go on
 """
 
 from __future__ import annotations
