@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import DraftFigures, ServerFigures
@@ -36,13 +37,13 @@ def drafts_of(
     if figures is None:
         return None
     if stated is not None:
-        figures = msgspec.structs.replace(
+        figures = replace(
             figures,
             by_request=stated.by_request,
             by_position=figures.by_position or stated.by_position,
         )
     papers = msgspec.json.encode((info.settings, info.command, info.target)).decode()
-    return msgspec.structs.replace(figures, forced=find_forced_drafts(papers))
+    return replace(figures, forced=find_forced_drafts(papers))
 
 
 def acceptance_of(length: float, drafted: float) -> float | None:
@@ -139,5 +140,5 @@ def _stated(records: pa.Table) -> DraftFigures | None:
         shares = dict(
             zip(("p10", "p50", "p90"), np.percentile(lengths, (10, 50, 90)).tolist(), strict=True)
         )
-        figures = msgspec.structs.replace(figures, by_request={"n": float(len(lengths)), **shares})
+        figures = replace(figures, by_request={"n": float(len(lengths)), **shares})
     return figures

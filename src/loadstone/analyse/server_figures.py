@@ -217,14 +217,16 @@ def _collect_series(samples: pa.Table) -> dict[int, Families]:
 def _cut(families: Families, start_s: float, end_s: float) -> Families:
     """Cut the series of a server to the cell: from the last value before it to the first one
     after."""
-    cut: Families = {}
-    for name, by_labels in families.items():
-        cut[name] = {}
-        for labels, (time_s, value) in by_labels.items():
-            first = max(0, int(np.searchsorted(time_s, start_s, side="right")) - 1)
-            last = int(np.searchsorted(time_s, end_s, side="left")) + 1
-            cut[name][labels] = MetricSeries(time_s[first:last], value[first:last])
-    return cut
+
+    def cut(series: MetricSeries) -> MetricSeries:
+        first = max(0, int(np.searchsorted(series.time_s, start_s, side="right")) - 1)
+        last = int(np.searchsorted(series.time_s, end_s, side="left")) + 1
+        return MetricSeries(*(values[first:last] for values in series))
+
+    return {
+        name: {labels: cut(series) for labels, series in by_labels.items()}
+        for name, by_labels in families.items()
+    }
 
 
 def _find_series(families: Families, wanted: str) -> list[list[MetricSeries]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from loadstone.analyse import drafts, imported_run
 from loadstone.analyse.breakdown import breakdown_of
@@ -338,7 +339,7 @@ def _add_server(summary: CellSummary, cell: _Cell) -> None:
         end_s = float(np.nanmax(cell.times("end_s"), initial=0.0))
         _add_energy(summary, run.readings, end_s)
         power_w = _read_pool_power(summary, Readings.of_pools(run.samples), end_s)
-        summary.gpu = msgspec.structs.replace(summary.gpu, power_w_by_pool=power_w)
+        summary.gpu = replace(summary.gpu, power_w_by_pool=power_w)
 
 
 def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
@@ -360,7 +361,7 @@ def _add_energy(summary: CellSummary, readings: Readings, end_s: float) -> None:
             setattr(metrics, name, value)
     if steady is not None:
         per_token = dict(joules(steady, steady.start_s, steady.end_s))
-        metrics.steady = msgspec.structs.replace(steady, **per_token)
+        metrics.steady = replace(steady, **per_token)
 
 
 def _read_pool_power(
@@ -399,7 +400,7 @@ def _measure_pool(pool: PoolFigures, cell: CellSummary) -> PoolFigures:
         rates["prefill"] = total - output
     rate = rates.get(pool.role)
     watts = cell.gpu.power_w_by_pool.get(pool.role) if cell.gpu is not None else None
-    return msgspec.structs.replace(
+    return replace(
         pool,
         tokens_per_s=rate,
         tokens_per_s_per_gpu=None if rate is None else rate / pool.gpus,
@@ -438,7 +439,7 @@ def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]])
         low, high = min(ends), max(ends)
         value = getattr(metrics, name, None)
         if isinstance(value, Latency) and value.p50 is not None:
-            latency = msgspec.structs.replace(value, low=value.p50 * low, high=value.p50 * high)
+            latency = replace(value, low=value.p50 * low, high=value.p50 * high)
             setattr(metrics, name, latency)
         elif isinstance(value, int | float):
             window = summary.lasting()
@@ -496,6 +497,6 @@ def _quote_selftest(summary: CellSummary, info: RunInfo) -> None:
         return  # another version's
     line, beyond = quote(summary, selftest)
     if line is not None:
-        summary.client = msgspec.structs.replace(summary.client, selftest=line)
+        summary.client = replace(summary.client, selftest=line)
     if beyond is not None:
         summary.verdict.findings.append(beyond)

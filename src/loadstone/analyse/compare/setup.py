@@ -55,6 +55,10 @@ def _fact(name: str) -> Callable[[ComparedRun], Any]:
     return value
 
 
+def _target(name: str, absent: Any = None) -> Callable[[ComparedRun], Any]:
+    return lambda run: getattr(run.info.target, name, absent)
+
+
 def _client(run: ComparedRun) -> Any:
     names = ("sampling", "structured", "route")
     return _without_unset({name: getattr(run.info.settings, name) or None for name in names})
@@ -67,10 +71,10 @@ _COMPARED: dict[str, Callable[[ComparedRun], Any]] = {
     _CONFIG: lambda run: (
         msgspec.json.decode(run.facts.own_model)["config"] if run.facts.own_model else None
     ),
-    "longest context": lambda run: run.info.target.max_model_tokens if run.info.target else None,
+    "longest context": _target("max_model_tokens"),
     "servers": lambda run: len(run.info.target.urls) or 1 if run.info.target else None,
-    "endpoint": lambda run: run.info.target.endpoint if run.info.target else None,
-    _ANSWERS: lambda run: run.info.target.choices if run.info.target else 1,
+    "endpoint": _target("endpoint"),
+    _ANSWERS: _target("choices", 1),
     "seed": lambda run: run.info.seed if run.has_plan else None,
     "label": lambda run: run.info.settings.label or None,
     "engine arguments": lambda run: run.info.settings.deployed.arguments or None,
