@@ -109,21 +109,18 @@ def _bars(rows: Sequence[Row], title: str, absence: str) -> dict[str, Any]:
     ordered = sorted(rows, key=lambda row: (row["set"].partition(" · ")[0], row["order"]))
     order = list(dict.fromkeys(row["set"] for row in ordered))
     base = alt.Chart(data(rows)).encode(
-        y=alt.Y("set:N", title=None, sort=order, axis=alt.Axis(labelLimit=300)),
+        y=alt.Y("set:N", title=None, sort=order).axis(labelLimit=300),
         yOffset=alt.YOffset("value:N", sort=values),
     )
     bars = base.mark_bar().encode(
-        x=alt.X(
-            "y:Q",
-            title=title,
-            axis=alt.Axis(tickCount=5),
-            scale=alt.Scale(domain=[0, 1.45 * max(row["y"] for row in rows)]),
-        ),
+        x=alt.X("y:Q", title=title)
+        .axis(tickCount=5)
+        .scale(domain=[0, 1.45 * max(row["y"] for row in rows)]),
         color=alt.value(GREY),
         opacity=alt.condition("datum.warned", alt.value(0.4), alt.value(1)),
         tooltip=tooltips(("set:N",), ("value:N",), ("y:Q", title, ",.4~r"), ("n:Q", "requests")),
     )
-    texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x=alt.X("y:Q"), text="said:N")
+    texts = base.mark_text(align="left", dx=4, fontSize=12).encode(x="y:Q", text="said:N")
     return stack_layers(
         [bars, texts], width=WIDTH - 60, height=max(120, len(order) * (18 * len(values) + 12))
     )
@@ -260,36 +257,29 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     values = [row[name] for row in rows for name in ("times", "low", "high") if row.get(name)]
     far = 1.15 * max(1.2, *values, *(1 / value for value in values))
     ticks = _NEAR if far < 4 else _FAR
-    x = alt.X(
-        "times:Q",
-        title=title,
-        scale=alt.Scale(type="log", domain=[1 / far, far], nice=False),
-        axis=alt.Axis(
+    x = (
+        alt.X("times:Q", title=title)
+        .scale(type="log", domain=[1 / far, far], nice=False)
+        .axis(
             values=[1 / tick for tick in ticks[:0:-1]] + list(ticks),
             format=".2~r",
             tickCount=20,
             labelOverlap=False,
-        ),
+        )
     )
-    y = alt.Y("row:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=400, grid=True))
-    lane = alt.YOffset("measure:N", sort=measures, scale=alt.Scale(paddingOuter=0.7))
+    y = alt.Y("row:N", title=None, sort=list(order)).axis(labelLimit=400, grid=True)
+    lane = alt.YOffset("measure:N", sort=measures).scale(paddingOuter=0.7)
     base = alt.Chart(data(rows)).encode(y=y, yOffset=lane, color=alt.value(INK))
     bounded = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
     marks = base.mark_point(size=110, opacity=0.95).encode(
         x=x,
-        shape=alt.Shape(
-            "measure:N", scale=alt.Scale(domain=measures), legend=alt.Legend(title=None, columns=1)
-        ),
+        shape=alt.Shape("measure:N").scale(domain=measures).legend(title=None, columns=1),
         tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "times better", ".3~r")),
     )
-    even = (
-        alt.Chart(data([{"times": 1}]))
-        .mark_rule(color=GREY, strokeWidth=2)
-        .encode(x=alt.X("times:Q"))
-    )
+    even = alt.Chart(data([{"times": 1}])).mark_rule(color=GREY, strokeWidth=2).encode(x="times:Q")
     layers = [
         even,
-        bounded.encode(x=alt.X("low:Q"), x2=alt.X2("high:Q")),
+        bounded.encode(x="low:Q", x2="high:Q"),
         *cross_out(marks, rows, x, y, yOffset=lane),
     ]
     return stack_layers(

@@ -52,12 +52,10 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
             order=False, interpolate="step-after", strokeWidth=2
         )  # as the rows are: a share holds until the next
         .encode(
-            x=alt.X("x:Q", title=f"{metric} ({unit})", scale=alt.Scale(type=kind, nice=False)),
-            y=alt.Y("y:Q", title="requests below (%)", scale=alt.Scale(domain=[0, 100])),
+            x=alt.X("x:Q", title=f"{metric} ({unit})").scale(type=kind, nice=False),
+            y=alt.Y("y:Q", title="requests below (%)").scale(domain=[0, 100]),
             color=colour_by("load", names, (INK, GREY), least=2),
-            strokeDash=alt.StrokeDash(
-                "load:N", scale=alt.Scale(domain=names, range=_pairs(len(names)))
-            ),
+            strokeDash=alt.StrokeDash("load:N").scale(domain=names, range=_pairs(len(names))),
             tooltip=tooltips(
                 ("load:N",), ("x:Q", f"{metric} ({unit})", ",.4~r"), ("y:Q", "% below", ".4~g")
             ),
@@ -106,16 +104,16 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
         names = [track.name for track in tracks]
         last = number == len(panels) - 1
         x_title = "seconds of the run" if last else None
-        x = alt.X("x:Q", scale=x_scale, title=x_title, axis=alt.Axis(labels=last, grid=False))
+        x = alt.X("x:Q", scale=x_scale, title=x_title).axis(labels=last, grid=False)
         lines = (
             alt.Chart(data(rows))
             .mark_line(strokeWidth=2, interpolate="step")
             .encode(
                 x=x,
-                y=alt.Y("y:Q", title=panel, axis=alt.Axis(tickCount=4)),
+                y=alt.Y("y:Q", title=panel).axis(tickCount=4),
                 color=colour_by("what", names, _SHADES, least=2, columns=2),
-                strokeDash=alt.StrokeDash(
-                    "what:N", scale=alt.Scale(domain=names, range=list(_STROKES)), legend=None
+                strokeDash=alt.StrokeDash("what:N", legend=None).scale(
+                    domain=names, range=list(_STROKES)
                 ),
                 tooltip=tooltips(("what:N",), ("x:Q", "s", ",.4~r"), ("y:Q", "", ",.4~r")),
             )
@@ -174,27 +172,17 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
         alt.Chart(data(rows))
         .mark_rect()
         .encode(
-            x=alt.X(
-                "x:Q",
-                title="seconds of the run",
-                scale=alt.Scale(nice=False, zero=False),
-                axis=alt.Axis(grid=False),
-            ),
-            x2=alt.X2("x2:Q"),
-            y=alt.Y(
-                "y:Q",
-                title="ITL (ms)",
-                scale=alt.Scale(type="log", domain=edges_ms, nice=False),
-                axis=alt.Axis(grid=False),
-            ),
-            y2=alt.Y2("y2:Q"),
-            color=alt.Color(
-                "n:Q",
-                scale=alt.Scale(type="log", scheme="cividis"),
-                legend=alt.Legend(
-                    title="tokens", orient="right", gradientLength=180, tickCount=4, format="~s"
-                ),
-            ),
+            x=alt.X("x:Q", title="seconds of the run")
+            .scale(nice=False, zero=False)
+            .axis(grid=False),
+            x2="x2:Q",
+            y=alt.Y("y:Q", title="ITL (ms)")
+            .scale(type="log", domain=edges_ms, nice=False)
+            .axis(grid=False),
+            y2="y2:Q",
+            color=alt.Color("n:Q")
+            .scale(type="log", scheme="cividis")
+            .legend(title="tokens", orient="right", gradientLength=180, tickCount=4, format="~s"),
             tooltip=tooltips(
                 ("x:Q", "from (s)", ".4~g"), ("y:Q", "ITL from (ms)", ".4~g"), ("n:Q", "tokens")
             ),

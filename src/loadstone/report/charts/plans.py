@@ -65,15 +65,11 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finali
     axis = alt.Axis(
         labelExpr="split(datum.value, '\\n')", labelLimit=180, ticks=False, domain=False
     )
-    y = alt.Y("row:N", title=None, sort=names, axis=axis, scale=alt.Scale(domain=names))
+    y = alt.Y("row:N", title=None, sort=names, axis=axis).scale(domain=names)
     limit = max(plan.high for plan in ordered)
     ticks = alt.Axis(format=",d")
-    x = alt.X(
-        "cost:Q", title=cost_unit, axis=ticks, scale=alt.Scale(domain=[0, 1.08 * limit], nice=False)
-    )
-    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(
-        x=alt.X("low:Q"), x2="high:Q", y=y
-    )
+    x = alt.X("cost:Q", title=cost_unit, axis=ticks).scale(domain=[0, 1.08 * limit], nice=False)
+    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(x="low:Q", x2="high:Q", y=y)
     tooltip = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
     looks = _looks(every, legend=False)
     dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=tooltip, **looks)
@@ -124,12 +120,10 @@ def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
         for plan in finalists
         if plan.loads
     ]
-    x = alt.X(
-        "load:Q",
-        title=f"load of one replica, {load_unit}",
-        scale=alt.Scale(type="log", nice=False, padding=12),
+    x = alt.X("load:Q", title=f"load of one replica, {load_unit}").scale(
+        type="log", nice=False, padding=12
     )
-    y = alt.Y("worst:Q", title="tightest latency / its bound", scale=alt.Scale(domain=[0, 2]))
+    y = alt.Y("worst:Q", title="tightest latency / its bound").scale(domain=[0, 2])
     tooltip = tooltips(
         ("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f")
     )

@@ -66,11 +66,9 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
         alt.Chart(data(values))
         .mark_bar(size=20)
         .encode(
-            y=alt.Y(
-                "deployment:N", title=None, sort=names, axis=alt.Axis(labelLimit=420, ticks=False)
-            ),
+            y=alt.Y("deployment:N", title=None, sort=names).axis(labelLimit=420, ticks=False),
             x=alt.X("gib:Q", title="GiB per GPU", stack="zero"),
-            color=alt.Color("part:N", title=None, scale=alt.Scale(domain=parts, range=colours)),
+            color=alt.Color("part:N", title=None).scale(domain=parts, range=colours),
             order="order:Q",
             tooltip=tooltips(("deployment:N",), ("part:N",), ("gib:Q", "GiB", ".2f"), ("why:N",)),
         )
@@ -165,15 +163,12 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
     fitting = [tokens for tokens in longest.values() if tokens]
     edge = (min(fitting) * max(fitting)) ** 0.5 if fitting else 1
     base = alt.Chart(data(values)).encode(
-        x=alt.X(
-            "where:N",
-            title=None,
-            sort=machines,
-            axis=alt.Axis(orient="top", labelAngle=0 if len(machines) < 7 else -40),
+        x=alt.X("where:N", title=None, sort=machines).axis(
+            orient="top", labelAngle=0 if len(machines) < 7 else -40
         ),
-        y=alt.Y("model:N", title=None, sort=models, axis=alt.Axis(labelLimit=260)),
+        y=alt.Y("model:N", title=None, sort=models).axis(labelLimit=260),
     )
-    colour = alt.Color("tokens:Q", scale=alt.Scale(type="log", scheme="viridis"), legend=None)
+    colour = alt.Color("tokens:Q", legend=None).scale(type="log", scheme="viridis")
     chart = (
         base.transform_filter("datum.tokens > 0")
         .mark_rect(stroke="white", strokeWidth=2)

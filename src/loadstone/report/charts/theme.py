@@ -173,7 +173,7 @@ def load_axis(title: str, values: Sequence[float]) -> alt.X:
     doubling = min(values) > 0 and max(values) / min(values) >= 4
     kind = {"type": "log", "base": 2} if doubling else {"zero": False}
     axis = alt.Axis(values=list(values), format=",.6~r", grid=False)
-    return alt.X("x:Q", title=title, scale=alt.Scale(**kind, nice=False, padding=14), axis=axis)
+    return alt.X("x:Q", title=title, axis=axis).scale(**kind, nice=False, padding=14)
 
 
 def to_png(figure: Figure, scale: float = PNG_SCALE) -> bytes:
