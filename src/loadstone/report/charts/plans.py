@@ -154,20 +154,11 @@ def _looks(plans: Sequence[Finalist], *, legend: bool) -> dict[str, alt.Color | 
     """Give each engine its hue, and each GPU its shape."""
     engines = number_engines(sorted({plan.engine for plan in plans}))
     gpus = sorted({plan.gpu for plan in plans})
-    shown = (
-        alt.Legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY)
-        if legend
-        else None
-    )
-    hues = alt.Scale(
-        domain=list(engines), range=[PALETTE[number % len(PALETTE)] for number in engines.values()]
-    )
-    shapes = alt.Scale(
-        domain=gpus, range=[SHAPES[number % len(SHAPES)] for number in range(len(gpus))]
-    )
-    return {
-        "color": alt.Color(
-            "engine:N", scale=hues, legend=alt.Legend(title=None, columns=3) if legend else None
-        ),
-        "shape": alt.Shape("gpu:N", scale=shapes, legend=shown),
-    }
+    hues = [PALETTE[number % len(PALETTE)] for number in engines.values()]
+    shapes = [SHAPES[number % len(SHAPES)] for number in range(len(gpus))]
+    colour = alt.Color("engine:N", legend=None).scale(domain=list(engines), range=hues)
+    shape = alt.Shape("gpu:N", legend=None).scale(domain=gpus, range=shapes)
+    if legend:
+        colour = colour.legend(title=None, columns=3)
+        shape = shape.legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY)
+    return {"color": colour, "shape": shape}

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
+import altair as alt
+
 from loadstone.analyse.run_facts import gpu_name
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.size import Row
@@ -40,8 +42,6 @@ def memory_picture(rows: Sequence[Row]) -> Figure:
     GPU ends; what lies beyond it does not fit. Raises InputError where there is nothing, or too
     much, to draw.
     """
-    import altair as alt
-
     if not rows:
         raise InputError("--picture: no rows to draw")
     if len(rows) > _MOST:
@@ -140,8 +140,6 @@ def contexts_picture(rows: Sequence[Row]) -> Figure:
     """Draw the longest context of each model on each number of GPUs, whatever else differs, which
     the notes say. Raises InputError where they are too many to read.
     """
-    import altair as alt
-
     boxes: dict[tuple[str, str], list[Row]] = defaultdict(list)
     for row in rows:
         where = clean(f"{row.gpus}×{gpu_name(row.gpu)}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -152,11 +153,9 @@ def colour_by(
 ) -> alt.Color:
     """Give each name a colour, in their order. `options`: of its legend, which fewer names than
     `least` have not."""
-    scale = alt.Scale(
-        domain=names, range=[shades[number % len(shades)] for number in range(len(names))]
-    )
     legend = alt.Legend(title=None, **options) if len(names) >= least else None
-    return alt.Color(f"{column}:N", scale=scale, legend=legend)
+    shown = [shades[number % len(shades)] for number in range(len(names))]
+    return alt.Color(f"{column}:N", legend=legend).scale(domain=names, range=shown)
 
 
 def seconds_unit(longest_s: float) -> tuple[str, float]:
@@ -204,53 +203,7 @@ def save_picture(picture: Figure, path: Path) -> None:
         raise InputError(f"{path}: a picture's name ends in .png, .svg or .html")
 
 
-CONFIG: dict[str, Any] = {
-    "background": "white",
-    "font": "Liberation Sans, Arial, Helvetica, sans-serif",
-    "padding": 8,
-    "view": {"stroke": None},
-    "title": {
-        "anchor": "start",
-        "fontSize": 17,
-        "fontWeight": 600,
-        "color": INK,
-        "offset": 10,
-        "subtitleFontSize": 12,
-        "subtitleColor": "#555555",
-        "subtitlePadding": 4,
-    },
-    "axis": {
-        "labelFontSize": 14,
-        "titleFontSize": 14,
-        "titleFontWeight": "normal",
-        "labelColor": INK,
-        "titleColor": INK,
-        "gridColor": "#e6e6e6",
-        "domainColor": "#888888",
-        "tickColor": "#888888",
-        "labelOverlap": True,
-        "tickCount": 6,
-    },
-    "legend": {
-        "orient": "bottom",
-        "labelFontSize": 14,
-        "titleFontSize": 13,
-        "labelColor": INK,
-        "titleColor": INK,
-        "symbolSize": 130,
-        "symbolOpacity": 1,
-        "symbolStrokeWidth": 2.5,
-        "labelLimit": 300,
-        "columns": 3,
-        "titleFontWeight": "normal",
-        "layout": {"bottom": {"direction": "vertical", "anchor": "start"}},
-    },
-    "header": {"labelFontSize": 14, "titleFontSize": 14, "labelColor": INK, "titleColor": INK},
-    "line": {"strokeWidth": 2.8},
-    "point": {"size": 75, "filled": True, "opacity": 1},
-    "rule": {"strokeWidth": 1.8},
-    "bar": {"cornerRadiusEnd": 2},
-    "text": {"fontSize": 13, "color": INK},
-    "locale": {"number": {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""]}},
-}
+CONFIG: dict[str, Any] = msgspec.json.decode(
+    resources.files("loadstone.report").joinpath("assets", "chart_looks.json").read_bytes()
+)
 """One look for all; a dark page exchanges its colours (assets/page.js)."""

@@ -24,7 +24,6 @@ from loadstone.core.plan import Load, LoadKind
 from loadstone.core.summary import (
     Accuracy,
     CellSummary,
-    Latency,
     Metrics,
     Roofline,
     SessionNumbers,
@@ -416,7 +415,9 @@ def _points_of_run(
         total = throughput(metrics, longer, "total_tokens_per_s", kind)
         delivered = throughput(metrics, window, "output_tokens_per_s", kind)
         estimate = partial(latency, ok=_count_completed(cell), sums=sums)
-        ttft, e2e = map(estimate, _intended(metrics, kind))
+        open_loop = kind != "concurrency"
+        ttft = estimate(metrics.ttft_intended_s) if open_loop else None
+        e2e = estimate(metrics.e2e_intended_s) if open_loop else None
         demand = _describe_demand(run, cell.load)
         yield CellPoint(
             run=clean(run.info.run_id),
@@ -449,13 +450,6 @@ def _points_of_run(
         )
 
 
-def _intended(metrics: Metrics, kind: LoadKind) -> tuple[Latency | None, Latency | None]:
-    """Return TTFT and E2E from the intended time, by which all but closed loops count."""
-    if kind == "concurrency":
-        return None, None
-    return metrics.ttft_intended_s, metrics.e2e_intended_s
-
-
 def _name_window(longer: Window, window: Window, metrics: Metrics) -> str:
     if longer is not window:
         return LONG_RUN
@@ -463,26 +457,26 @@ def _name_window(longer: Window, window: Window, metrics: Metrics) -> str:
 
 
 FACTS: dict[str, Callable[[CellPoint], Any]] = {
-    **{
-        name: attrgetter(f"setup.{name}")
-        for name in (
-            "engine",
-            "model",
-            "gpu",
-            "gpus",
-            "parallel",
-            "version",
-            "precision",
-            "context",
-            "settings",
-            "source",
-        )
-    },
-    **{
-        name: attrgetter(f"demand.{name}")
-        for name in ("offline", "near_input", "near_output", "prefix", "work")
-    },
-    **{name: attrgetter(name) for name in ("kind", "load")},
+    path.rpartition(".")[2]: attrgetter(path)
+    for path in (
+        "setup.engine",
+        "setup.model",
+        "setup.gpu",
+        "setup.gpus",
+        "setup.parallel",
+        "setup.version",
+        "setup.precision",
+        "setup.context",
+        "setup.settings",
+        "setup.source",
+        "demand.offline",
+        "demand.near_input",
+        "demand.near_output",
+        "demand.prefix",
+        "demand.work",
+        "kind",
+        "load",
+    )
 }
 """In what cells may differ."""
 

@@ -221,31 +221,23 @@ def cells(
     What is looked for first stands before the edge of a screen.
     """
     shown = points[:MAX_ROWS]
-    named = list(zip(shown, _deployments(shown), strict=True))
+    names = dict(zip(map(id, shown), _deployments(shown), strict=True))
     load_side = "l" if any(point.demand.how for point in shown) else "n"
-    naming: list[Column[tuple[CellPoint, str]]] = [
-        Column("run", lambda row: str(row[0].number)),
-        Column("deployment", lambda row: row[1], "w"),
-        Column("load", lambda row: _describe_load(*row), load_side),
+    naming = [
+        Column[CellPoint]("run", lambda point: str(point.number)),
+        Column[CellPoint]("deployment", lambda point: names[id(point)], "w"),
     ]
-    names = tabulate(naming if run else naming[2:], named)
-    numbers = tabulate(PAGE, shown)
+    load = Column[CellPoint](
+        "load", lambda point: _describe_load(point, names[id(point)]), load_side
+    )
+    table = tabulate([*(naming if run else []), load, *PAGE], shown, key=key, title=title)
     level = _name_level(shown)
     shared = " · ".join(list_common(points)) if run and points else ""
     notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points), *_front(points)]
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
-    return drop_empty_columns(
-        Table(
-            key=key,
-            title=title,
-            heads=names.heads + [level if head == INTERVAL else head for head in numbers.heads],
-            align=names.align + numbers.align,
-            rows=[[*name, *row] for name, row in zip(names.rows, numbers.rows, strict=True)],
-            notes=notes,
-            sortable=run,
-        )
-    )
+    heads = [level if head == INTERVAL else head for head in table.heads]
+    return drop_empty_columns(replace(table, heads=heads, notes=notes, sortable=run))
 
 
 def _describe_load(point: CellPoint, deployment: str) -> str:

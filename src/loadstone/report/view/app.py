@@ -16,11 +16,11 @@ import hashlib
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -29,9 +29,6 @@ from loadstone.report.data.wording import clean
 from loadstone.report.view import pages
 from loadstone.report.view.live import look
 from loadstone.report.view.run_list import RunList, RunRow, signature
-
-if TYPE_CHECKING:
-    from starlette.requests import Request
 
 MOST_COMPARED = 20
 INSIDE = 2

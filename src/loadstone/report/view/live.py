@@ -96,10 +96,8 @@ class LiveRun:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         info = run_folder.read_info(folder)
-        self._loads = [clean(cell.load.label) for cell in info.cells]
-        self._closed = [cell.load.is_closed for cell in info.cells]
-        self._by_time = [cell.load.duration_s is not None for cell in info.cells]
-        self._curves = Curves([cell.load.kind for cell in info.cells])
+        self._loads = [cell.load for cell in info.cells]
+        self._curves = Curves([load.kind for load in self._loads])
         self._planned = _read_planned(folder, len(info.cells))
         self._tails: dict[str, Tail] = {}
         self._lock = threading.Lock()
@@ -143,12 +141,12 @@ class LiveRun:
         }
 
     def _cell(self, number: int) -> dict[str, Any]:
-        begun = number in self._curves.cells
+        load, begun = self._loads[number], number in self._curves.cells
         cell = self._curves.cells.get(number, CellCurve())
         document: dict[str, Any] = {
-            "load": self._loads[number],
-            "origin": "sent" if self._closed[number] else "intended",
-            "planned": None if self._by_time[number] else self._planned[number],
+            "load": clean(load.label),
+            "origin": "sent" if load.is_closed else "intended",
+            "planned": None if load.duration_s is not None else self._planned[number],
             "sent": cell.sent,
             "warmup": cell.warm,
             "ok": cell.ok,
