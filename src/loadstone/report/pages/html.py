@@ -23,6 +23,7 @@ import msgspec
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.data.wording import spell
+from loadstone.report.table import escape, to_markdown
 
 if TYPE_CHECKING:
     import jinja2
@@ -103,7 +104,7 @@ def _templates() -> jinja2.Environment:
 
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("loadstone.report"),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -111,6 +112,8 @@ def _templates() -> jinja2.Environment:
     )
     made.filters["anchor"] = lambda text: re.sub("[^0-9A-Za-z]", "-", text)
     made.filters["spell"] = spell
+    made.filters["md"] = escape
+    made.filters["md_table"] = lambda table: "\n".join(to_markdown(table))
     made.filters["number"] = lambda value: show_number(value, 4)
     made.filters["script_json"] = lambda spec: Markup(_json(_pack(spec)))  # noqa: S704
     return made
