@@ -164,7 +164,7 @@ def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:
             make = partial(side_by_side, sets, measure, fact, words, absence=absence)
             yield _Wanted(f"{fact}-{measure.key}", fact, every, make)
     for picture in ratio_figures(gpu_ratios(points)):
-        yield _Wanted("gpus", "gpus", points, lambda picture=picture: picture)
+        yield _Wanted("gpus", "gpus", points, partial(_as_is, picture))
     for frame in by_model:
         yield _trade(frame, pace(frame.points), OUTPUT, "models", "models")
     for pair in pair_predictions(points):
@@ -217,6 +217,10 @@ def _line(frame: Frame, measure: Measure) -> _Wanted:
 def _trade(frame: Frame, latency: Measure, measure: Measure, section: str, key: str) -> _Wanted:
     make = partial(trade_off, frame, latency, measure, section=section, key=key)
     return _Wanted(f"{section}-{key}", section, frame.points, make)
+
+
+def _as_is(figure: Figure) -> Figure:
+    return figure
 
 
 def _make_frames(points: Sequence[CellPoint]) -> list[list[Frame]]:
