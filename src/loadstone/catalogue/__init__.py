@@ -1,8 +1,6 @@
 """Holds facts, each with its source: models from their `config.json`, GPUs and nodes from their
 data sheets."""
 
-from __future__ import annotations
-
 from loadstone.catalogue.architecture.model import Model
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_worker

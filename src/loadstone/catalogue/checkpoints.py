@@ -4,8 +4,6 @@ Models of one shape share an entry of the catalogue, such as Llama 3.1 70B, 3.3 
 instruct versions: they are sized alike, and are other weights. What is started is what was named.
 """
 
-from __future__ import annotations
-
 import re
 from functools import cache
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Finds inference engines by any of their names, and what their own command lines call things:
 engines.toml."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib import resources
 

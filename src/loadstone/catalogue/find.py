@@ -1,7 +1,5 @@
 """Reads the catalogue's files, and finds things in them by name."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Describes GPUs and nodes: numbers of their data sheets, each with its source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

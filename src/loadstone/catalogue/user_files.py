@@ -6,8 +6,6 @@ is others' text: read with bounds, and decoded by the same code as the catalogue
 (find).
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ A command is a function of a module here, listed in `COMMANDS`; it imports what 
 called.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """`loadstone calibrate`: the performance model fitted to the user's own runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 

@@ -2,8 +2,6 @@
 differ by more than chance.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,8 +1,6 @@
 """`loadstone import` and `loadstone export`: results of other tools in, results for other tools
 out."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Flags: those that several commands share, and those that are made of the fields of options."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import sys

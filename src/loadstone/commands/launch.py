@@ -1,7 +1,5 @@
 """`loadstone launch`: prints the commands that start a deployment, or starts it."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

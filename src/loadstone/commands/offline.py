@@ -1,7 +1,5 @@
 """`loadstone offline`: batches through an engine's own interface, measured or simulated."""
 
-from __future__ import annotations
-
 import sys
 
 from loadstone.commands.flags import Json, Strict, takes

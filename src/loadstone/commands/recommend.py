@@ -1,7 +1,5 @@
 """`loadstone recommend`: what should be deployed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`loadstone report`: runs to a page, a text, a sheet or pictures."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Commands about runs that are there, and about this host: recover, show, query, selftest,
 doctor."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

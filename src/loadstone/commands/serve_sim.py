@@ -1,8 +1,6 @@
 """`loadstone serve-sim`: a deployment's simulated engine over HTTP, in real time; or answers at
 fixed times."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

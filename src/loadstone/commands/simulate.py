@@ -1,7 +1,5 @@
 """`loadstone simulate`: the flags of `bench`, and a deployment in place of a server."""
 
-from __future__ import annotations
-
 from loadstone.commands.flags import Json, Strict, takes
 from loadstone.commands.output import show_run
 from loadstone.workload.options import SimulateOptions

@@ -1,7 +1,5 @@
 """`loadstone size`: does it fit, how long a context, how many at once."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`loadstone validate`: the performance model against published measurements."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

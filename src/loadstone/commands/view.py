@@ -1,7 +1,5 @@
 """`loadstone view`: runs in a browser."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Annotated

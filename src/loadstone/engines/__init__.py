@@ -6,8 +6,6 @@ own come through the same door (pyproject.toml). An engine without any is assume
 EngineRules does.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Worker

@@ -1,8 +1,6 @@
 """Says what of a deployment would not start as it is, before it is: weights and contexts that do
 not fit."""
 
-from __future__ import annotations
-
 import msgspec
 
 from loadstone.catalogue.deployment.deployment import Worker

@@ -1,8 +1,6 @@
 """Makes a deployment the commands that start it: each rank of each worker, and the router before
 pools."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

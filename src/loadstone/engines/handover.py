@@ -1,8 +1,6 @@
 """Says whether the pools of a deployment can hand KV caches over, and how long one is on its
 way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import gcd
 from typing import NamedTuple

@@ -6,8 +6,6 @@ is in what comes out: variables such as HF_TOKEN are named, so that they are tak
 environment of who runs the command.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ takes a slot Where nothing is said: 4 slots, the model's own context, 2048 token
 weights are (--cache-type-k): write kv=fp16 where a model's own type is another.
 """
 
-from __future__ import annotations
-
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules

@@ -1,8 +1,6 @@
 """Starts mlx-lm's server (`mlx_lm.server`, 0.32): memory and scheduling as of an engine without
 rules."""
 
-from __future__ import annotations
-
 from loadstone.engines.launch import Command, Flags, Site, name_draft
 from loadstone.engines.rules import EngineRules
 

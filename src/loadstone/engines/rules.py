@@ -7,8 +7,6 @@ memory, scheduling, CUDA graphs, releases, kernels. A new release of an engine t
 alone.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

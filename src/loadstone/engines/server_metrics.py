@@ -20,8 +20,6 @@ late_s, writes     counters, seconds that writes came after their due time, and 
                    timing server alone
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from loadstone.engines.table import engine_tables

@@ -6,8 +6,6 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
    after their capture]
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadstone.catalogue.architecture.attention import LatentAttention

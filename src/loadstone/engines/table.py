@@ -1,8 +1,6 @@
 """Reads each engine's table (`vllm.toml`, …): how to recognise a server, its metrics, failures,
 batches."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -6,8 +6,6 @@ block 32 tokens where nothing is said (KvCacheConfig); 2048 requests and 8192 to
 activation_bytes().
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

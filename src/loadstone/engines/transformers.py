@@ -1,8 +1,6 @@
 """Starts transformers' own server (`transformers serve`, 5.23): memory and scheduling as of an
 engine without rules."""
 
-from __future__ import annotations
-
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules

@@ -3,8 +3,6 @@ TensorRT-LLM, vLLM or transformers. It serves a folder of models (its model repo
 decide what the engine is told.
 """
 
-from __future__ import annotations
-
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Site

@@ -4,8 +4,6 @@ kv_cache_utils).
 KV = ⌈total · gpu_memory_utilization⌉ − weights − peak activation − runtime − CUDA graphs
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 moved towards all of them and kept.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, expm1

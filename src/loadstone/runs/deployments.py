@@ -1,8 +1,6 @@
 """The deployment that a measured server is: as the user declares it, or as a simulated engine
 reports itself."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

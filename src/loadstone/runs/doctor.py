@@ -2,8 +2,6 @@
 install: `loadstone doctor`. It starts no engine and changes nothing.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

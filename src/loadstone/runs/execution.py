@@ -1,7 +1,5 @@
 """Runs are described, opened, ended and recovered here, whether measured or simulated."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -13,8 +13,6 @@ Percentiles take requests: a p99 takes some 500 of them. Below 20 requests/s tha
 probe.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

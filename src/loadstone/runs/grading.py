@@ -1,7 +1,5 @@
 """Grades the answers to questions as they come, and keeps the grades in the run's folder."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Sequence

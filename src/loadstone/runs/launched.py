@@ -1,8 +1,6 @@
 """Starts an engine here, and stops it: for a run (`bench --launch`), or until its user has
 enough."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

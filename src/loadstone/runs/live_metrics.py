@@ -1,7 +1,5 @@
 """Serves a run that goes on as Prometheus reads it: GET /metrics, for as long as the run takes."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

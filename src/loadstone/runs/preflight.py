@@ -2,8 +2,6 @@
 a plan is made that they take.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """The provenance of a run is asked of the machine that its engine runs on; see core.provenance."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

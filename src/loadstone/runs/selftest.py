@@ -6,8 +6,6 @@ journal, records. Both read CLOCK_MONOTONIC, so the two times of a token differ 
 the kernel and by the client's error. docs/selftest.md has the method, its limits and an example.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import resource

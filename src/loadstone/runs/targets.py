@@ -1,8 +1,6 @@
 """The servers that a run measures: those at given URLs, or an engine that is started for the run
 and ends with it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 from pathlib import Path

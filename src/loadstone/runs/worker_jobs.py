@@ -1,7 +1,5 @@
 """The job of each worker: where the servers are, what to send, and how long to wait."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import time

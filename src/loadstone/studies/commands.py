@@ -1,7 +1,5 @@
 """Makes a launch of a study the commands that its engine's release takes."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from pathlib import Path

@@ -4,8 +4,6 @@ It is YAML, and whoever sends it is not trusted: size and depth are bounded, ali
 and every key is known. Errors say file, line and column, what is wrong, and what to write.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Mapping

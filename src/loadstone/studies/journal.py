@@ -6,8 +6,6 @@ knows what may have been left running. Whether a cell is done is not asked of th
 where its run folder has a summary.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -1,8 +1,6 @@
 """Measures one cell of a study: `bench` at the launch's URL, or the same load through the
 simulator."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

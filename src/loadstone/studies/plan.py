@@ -5,8 +5,6 @@ The launch is what is scheduled. Its id and those of its cells are hashes of wha
 results, so that a study whose file changes measures again what changed, and nothing else.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import math

@@ -6,8 +6,6 @@ has under `dstack` or `kubernetes` is laid over the rendered text, so that all o
 can be had.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """Says what a study's report has beyond that of its runs: what is missing and why, what differs,
 how to repeat it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The JSON Schema of study files, by which editors complete and check them."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

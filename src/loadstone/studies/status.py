@@ -1,7 +1,5 @@
 """Tells the state of a study: what is done, what runs, what failed and why."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

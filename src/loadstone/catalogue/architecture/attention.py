@@ -5,8 +5,6 @@ checkpoints (the common one, where families differ). Parameter counts, bytes, FL
 parallelism cuts it all follow from that list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 

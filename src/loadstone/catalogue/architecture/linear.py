@@ -1,8 +1,6 @@
 """Counts layers that keep a state of constant size: linear attention of several kinds, and short
 convolutions."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

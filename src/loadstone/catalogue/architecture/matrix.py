@@ -1,7 +1,5 @@
 """Describes a weight matrix: its shape, what kind it is, and how tensor parallelism cuts it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Counts the other half of a layer: one MLP, or a router with many."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
 

@@ -3,8 +3,6 @@
 Everything is counted from shapes; a published total is a test, not an input.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property

@@ -1,8 +1,6 @@
 """Describes how numbers are kept: what one parameter, and one number of the KV cache, costs in
 bytes."""
 
-from __future__ import annotations
-
 import msgspec
 
 from loadstone.core.errors import InputError

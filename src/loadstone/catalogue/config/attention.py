@@ -1,7 +1,5 @@
 """Reads the attention of each layer from a config's fields."""
 
-from __future__ import annotations
-
 from collections.abc import Container
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Reads what stands beside attention and MLP: norms, embeddings of every layer, residual
 streams."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from loadstone.catalogue.architecture.matrix import Matrix, vector

@@ -1,7 +1,5 @@
 """Tell encoders, which read whole texts and write none, from models that generate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

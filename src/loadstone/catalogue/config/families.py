@@ -1,8 +1,6 @@
 """Reads what a config.json leaves to its `model_type`: facts that are in the model's code, read
 from families.toml."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import resources
 from typing import Literal

@@ -1,8 +1,6 @@
 """Models that Hugging Face's tools have downloaded to this machine: their config.json, found by the
 model's id."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

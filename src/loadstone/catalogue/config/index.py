@@ -1,8 +1,6 @@
 """Compares a model read from its config.json with what the index of its checkpoint says that it
 weighs."""
 
-from __future__ import annotations
-
 import math
 
 from msgspec.structs import replace

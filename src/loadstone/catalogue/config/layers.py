@@ -1,7 +1,5 @@
 """Reads the layers from a config's fields: which attention and which MLP each has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from msgspec.structs import replace

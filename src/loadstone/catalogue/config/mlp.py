@@ -1,7 +1,5 @@
 """Reads the MLP or the experts of each layer."""
 
-from __future__ import annotations
-
 import re
 
 from loadstone.catalogue.architecture.mlp import DenseMlp, Experts

@@ -1,7 +1,5 @@
 """Reads a text model's config inside another one: what it leaves out, and whose word counts."""
 
-from __future__ import annotations
-
 from functools import cache
 from importlib import resources
 from typing import Any

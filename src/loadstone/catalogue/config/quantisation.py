@@ -6,8 +6,6 @@ The dialects: DeepSeek's `fp8` with blocks, `mxfp4`, `compressed-tensors`, NVIDI
 they differ in how they write names.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from fnmatch import fnmatchcase

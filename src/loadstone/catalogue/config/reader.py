@@ -1,8 +1,6 @@
 """Makes a `config.json` a Model: the one way into the catalogue, for its own entries and for a
 user's files alike."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Reads the state of constant size that a layer keeps, alone or beside its attention."""
 
-from __future__ import annotations
-
 from loadstone.catalogue.architecture.linear import LinearAttention
 from loadstone.catalogue.architecture.precision import TORCH_DTYPES
 from loadstone.catalogue.config.families import Family

@@ -1,8 +1,6 @@
 """Counts the towers for images and sound that stand beside a text model: one count for all of
 them."""
 
-from __future__ import annotations
-
 from loadstone.catalogue.config.families import Tower, tables
 from loadstone.catalogue.config.fields import Fields
 from loadstone.catalogue.config.nested import TEXT_PARTS, filled, part_kind

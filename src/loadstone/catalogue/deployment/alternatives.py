@@ -1,8 +1,6 @@
 """Expands several deployments in one text, `llama-3.1-70b@4xh200/engine={vllm,sglang},tp={2,4}`,
 and where commas part."""
 
-from __future__ import annotations
-
 import math
 import re
 from itertools import product

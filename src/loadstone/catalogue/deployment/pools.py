@@ -1,8 +1,6 @@
 """Reads the shorthand of a deployment whose prefill and decode have pools of workers of their own:
 `deepseek-r1@prefill=4*(4xgb200/tp4)+decode=32xgb200/dp32,ep32,attention-dp`."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal, NamedTuple
 

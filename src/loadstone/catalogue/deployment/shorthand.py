@@ -1,7 +1,5 @@
 """Parses the shorthand of a deployment: `MODEL[:weights]@N×GPU[/tp8,ep8,kv=fp8,engine=vllm]`."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Guesses what a text that is no deployment was probably meant to be."""
 
-from __future__ import annotations
-
 import re
 from functools import cache
 

@@ -1,8 +1,6 @@
 """Makes a deployment the keyword arguments of its engine's own interface in Python, from its
 command line's flags."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -5,8 +5,6 @@ Pure arithmetic on the bytes that a rank has for it: how many blocks, how long a
 requests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal

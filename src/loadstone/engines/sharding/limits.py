@@ -1,8 +1,6 @@
 """Says what an engine leaves of a GPU for the KV cache, in pieces, and the limits that it schedules
 under."""
 
-from __future__ import annotations
-
 import msgspec
 
 GIB = 1 << 30

@@ -6,8 +6,6 @@ layers, expert parallelism deals out whole experts. Ranks of one pipeline stage 
 is a `Rank` per stage.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache

@@ -4,8 +4,6 @@ A kind is a class of kind.MachineKind, found by an entry point of its name in th
 `loadstone.machines`, and loaded when a study needs it: docs/extending.md.
 """
 
-from __future__ import annotations
-
 from importlib.metadata import entry_points
 
 from loadstone.core.errors import InputError

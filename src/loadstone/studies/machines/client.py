@@ -1,8 +1,6 @@
 """Launches on other hosts: ranks that are led there, and a client there that is followed to its
 end."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """What a kind of machines does for a study: launches are started on such a machine, or rendered as
 files for its scheduler."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple

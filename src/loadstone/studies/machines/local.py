@@ -1,7 +1,5 @@
 """This machine: an engine's processes are children of the study's, and end with it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ Each leads its rank by a shell, as a host reached by SSH does (ssh.py): when the
 the rank. Nodes must have Loadstone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io
