@@ -312,12 +312,10 @@ def published_in(model: Model, dtype: str) -> Model | None:
     """
     names = (model.name, *model.aliases, f"nvidia/{model.name.rpartition('/')[2]}")
     name = next((f"{name}-{dtype}" for name in names if is_catalogued(f"{name}-{dtype}")), None)
-    checkpoint = None if name is None or model.given else find_model(name)
-    return (
-        checkpoint
-        if checkpoint is not None and checkpoint.layer_count == model.layer_count
-        else None
-    )
+    if name is None or model.given:
+        return None
+    checkpoint = find_model(name)
+    return checkpoint if checkpoint.layer_count == model.layer_count else None
 
 
 def is_catalogued(name: str) -> bool:

@@ -1,5 +1,7 @@
 """`loadstone bench`: flags to options, and how the run ended to an exit code."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 from loadstone.commands.flags import Json, Strict, takes

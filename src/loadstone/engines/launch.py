@@ -9,7 +9,7 @@ environment of who runs the command.
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -91,9 +91,9 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 ANYWHERE = Site()
 
 
-def site_of(start: StartOptions, **where: Any) -> Site:
-    """Return the site that options describe; `where`: other values of its fields."""
-    site = Site(
+def site_of(start: StartOptions) -> Site:
+    """Return the site that options describe."""
+    return Site(
         model=start.model,
         host=start.host,
         port=start.port,
@@ -106,7 +106,6 @@ def site_of(start: StartOptions, **where: Any) -> Site:
         arguments=tuple(start.arguments),
         environment=tuple(start.environment),
     )
-    return msgspec.structs.replace(site, **where)
 
 
 Flags = list[tuple[str, str | int | float | bool | None]]
@@ -197,20 +196,18 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     def shell_lines(self) -> list[str]:
         """Return a line for each rank, ready to paste into a shell on its node; one for all of a
         world of MPI."""
-        ranks = self.ranks[:1] if self.tasks_per_node > 1 else self.ranks
-        world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
-        world += [f"--nodelist={','.join(rank.node for rank in self.ranks)}"] if self.role else []
-        world = (
-            [*world, f"--ntasks-per-node={self.tasks_per_node}"] if self.tasks_per_node > 1 else []
-        )
-        lines = [
-            [
-                *(f"{name}={shlex.quote(value)}" for name, value in rank.env.items()),
-                join_words([*world, *rank.argv]),
-            ]
-            for rank in ranks
-        ]
-        return [" ".join(line) for line in lines]
+        ranks, world = self.ranks, []
+        if self.tasks_per_node > 1:
+            ranks = self.ranks[:1]
+            world = ["srun", "--mpi=pmix", "--kill-on-bad-exit=1", f"--nodes={len(self.ranks)}"]
+            if self.role:
+                world.append(f"--nodelist={','.join(rank.node for rank in self.ranks)}")
+            world.append(f"--ntasks-per-node={self.tasks_per_node}")
+        lines = []
+        for rank in ranks:
+            variables = [f"{name}={shlex.quote(value)}" for name, value in rank.env.items()]
+            lines.append(" ".join([*variables, join_words([*world, *rank.argv])]))
+        return lines
 
     def words(self, rank: RankCommand, folder: str) -> list[str]:
         """Return the command of a rank, with the launch's files in `folder`."""

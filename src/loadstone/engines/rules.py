@@ -522,9 +522,8 @@ class EngineRules:
 
     def reads(self, checkpoint: Checkpoint) -> bool:
         """Return whether it reads what others publish in a precision of their own, on this GPU."""
-        makers = {"nvidia": "nvidia", "amd": "amd"}
-        vendor = makers.get(checkpoint.publisher, self.worker.gpu.vendor)
-        return bool(self.cache_dtypes) and vendor == self.worker.gpu.vendor
+        other_makers = {"nvidia", "amd"} - {self.worker.gpu.vendor}
+        return bool(self.cache_dtypes) and checkpoint.publisher not in other_makers
 
     def kv_flag(self, names: Mapping[str, str], site: Site) -> str | None:
         """Return how the engine spells the precision of its KV cache; None where that is the

@@ -8,7 +8,6 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 
 from collections.abc import Sequence
 
-from loadstone.catalogue.architecture.attention import LatentAttention
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
@@ -319,27 +318,20 @@ class Sglang(EngineRules):
     # --- scheduling and steps ---------------------------------------------------------------------
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
-        exact = self.version >= _EXACT_SINCE
-        alone = Scheduling(
+        worker = self.worker
+        keep_free, budget_tokens = KEEP_FREE, None
+        if worker.attention_dp:
+            keep_free *= DP_CONSERVATIVENESS
+            # --chunked-prefill-size is dealt out to all ranks; before 0.4.4 each had half of it.
+            sharing_ranks = worker.dp if self.version >= (0, 4, 4) else 2
+            budget_tokens = max(1, max_batched_tokens // sharing_ranks)
+        return Scheduling(
             "prefill-first",
-            keep_free=1.0 if exact else KEEP_FREE,
+            keep_free=1.0 if self.version >= _EXACT_SINCE else keep_free,
             route="round-robin",
-            poll_steps=self.worker.count("scheduler_recv_interval") or 0,
+            poll_steps=worker.count("scheduler_recv_interval") or 0,
+            budget_tokens=budget_tokens,
         )
-        if not self.worker.attention_dp:
-            return alone
-        keep_free = 1.0 if exact else KEEP_FREE * DP_CONSERVATIVENESS
-        return alone._replace(
-            keep_free=keep_free, budget_tokens=max(1, max_batched_tokens // self._sharing_ranks)
-        )
-
-    @property
-    def _sharing_ranks(self) -> int:
-        """Return among how many --chunked-prefill-size is dealt out: all ranks with attention-DP
-        since 0.4.4; before, each had half of it."""
-        if not self.worker.attention_dp:
-            return 1
-        return self.worker.dp if self.version >= (0, 4, 4) else 2
 
     @property
     def graph_tokens(self) -> int:
@@ -359,7 +351,7 @@ class Sglang(EngineRules):
             return 0
         if worker.gpu.vendor != "nvidia" or worker.is_speculative:
             return 0
-        latent = any(isinstance(run.attention, LatentAttention) for run in model.kinds)
+        latent = model.has_latent_attention
         chunk = _LATENT_GRAPH_TOKENS if latent else self.limits().max_batched_tokens
         return worker.count("piecewise_cuda_graph_max_tokens") or chunk
 
@@ -436,16 +428,10 @@ class Sglang(EngineRules):
             ("enable-metrics", True),
             *self._pool_flags(site),
         ]
+        program = [site.program or "python3", "-m", "sglang.launch_server"]
         if self.version >= (0, 5, 6):
-            program = [site.program or "sglang", "serve", "--model-path", weights.model]
-        else:
-            program = [
-                site.program or "python3",
-                "-m",
-                "sglang.launch_server",
-                "--model-path",
-                weights.model,
-            ]
+            program = [site.program or "sglang", "serve"]
+        program += ["--model-path", weights.model]
         first = addresses_of(worker, site)[0]
         nodes: list[Flags] = [
             [

@@ -5,6 +5,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
+
 from loadstone.core.errors import InputError, TargetError
 from loadstone.core.files import TemporaryFolder
 from loadstone.engines import launch_named
@@ -25,7 +27,7 @@ def check_start(options: Options) -> None:
 
 def launch_for(start: StartOptions, text: str) -> Launch:
     """Return the commands of the deployment `text` on this machine. Raises InputError."""
-    launch = launch_named(text, site_of(start, port=free_port()))
+    launch = launch_named(text, msgspec.structs.replace(site_of(start), port=free_port()))
     nodes = len(launch.ranks)
     if nodes > 1:
         raise InputError(

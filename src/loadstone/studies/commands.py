@@ -12,11 +12,10 @@ from loadstone.core.errors import InputError
 from loadstone.engines import EMBEDDED, launch_named, launch_of
 from loadstone.engines.deployment_launch import DeploymentLaunch, launch_deployment
 from loadstone.engines.launch import Launch as Commands
-from loadstone.engines.launch import RankCommand, Site, own_words, quote_word, site_of
+from loadstone.engines.launch import RankCommand, Site, own_words, quote_word
 from loadstone.measure.engines import llama_cpp
 from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
 from loadstone.workload.option_values import variables
-from loadstone.workload.options import StartOptions
 
 _ADDRESS = "LOADSTONE-NODE-"
 _EMBEDDED_SLOTS = 16
@@ -65,19 +64,21 @@ def pools_of(deployment: Deployment, launch: PlannedLaunch, port: int) -> Deploy
 
 def _site_of(launch: PlannedLaunch, nodes: tuple[str, ...], port: int | None, host: str) -> Site:
     engine = launch.settings
-    start = StartOptions(
+    return Site(
         model=engine.model,
         arguments=launch.arguments,
-        environment=variables(engine.env, "--env"),
+        environment=tuple(variables(engine.env, "--env")),
         program=engine.program,
         host=host,
         port=port,
         nodes=nodes,
-        container=engine.container if engine.image else None,
+        runtime=engine.container if engine.image else None,
         image=engine.image,
-        cache=Path(engine.cache),
+        cache=str(Path(engine.cache).expanduser()),
+        mounts=engine.mounts,
+        devices=engine.devices,
+        options=engine.options,
     )
-    return site_of(start, mounts=engine.mounts, devices=engine.devices, options=engine.options)
 
 
 def _embedded(site: Site) -> Commands:

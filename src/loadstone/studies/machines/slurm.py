@@ -143,7 +143,9 @@ class SlurmMachine(RemoteMachine):
             if not taken_up:
                 _submit(self.script(launch, commands, folder, name), folder, len(commands.ranks))
             job = self._wait_for_nodes(name)
-            with SlurmRanks(_fill_address(commands, job.addresses), folder, job) as ranks:
+            url = with_address(commands.url, job.addresses[0])
+            commands = msgspec.structs.replace(commands, url=url)
+            with SlurmRanks(commands, folder, job) as ranks:
                 ranks.wait_ready(self._limits.ready, look=ranks.check_job)
                 senders = {
                     node: SlurmClient(job, node or job.nodes[0], self._machine, folder, ranks.check)
@@ -225,7 +227,8 @@ class SlurmMachine(RemoteMachine):
             if (
                 job is not None and job.nodes and job.state not in _WAITS
             ):  # it may be over already: see its logs
-                return job._replace(addresses=tuple(map(_address_of, job.nodes)))
+                names = (_field_of(node, "NodeAddr", ask_patiently) or node for node in job.nodes)
+                return job._replace(addresses=tuple(names))
             if job is None or job.state not in _WAITS:
                 raise TargetError(_describe_end(job, name))
             if job.reason in _NEVER:
@@ -308,36 +311,28 @@ class SlurmRank:
         """Do nothing: see SlurmRanks.stop."""
 
 
-class SlurmClient:
+class SlurmClient(NamedTuple):
     """Sends the load from a node of the job, into a folder that the node shares with this host."""
 
-    def __init__(
-        self,
-        job: SlurmJob,
-        node: str,
-        machine: MachineSettings,
-        folder: Path,
-        check: Callable[[], None],
-    ) -> None:
-        self._job = job
-        self._node = node
-        self._machine = machine
-        self._folder = folder
-        self._check = check
+    job: SlurmJob
+    node: str
+    machine: MachineSettings
+    folder: Path
+    check: Callable[[], None]
 
     def bench(self, words: Sequence[str], out: Path) -> None:
         """See supervise.Client."""
-        python = self._machine.python or sys.executable
-        script = "\n".join((*self._machine.setup, 'exec "$@"'))
+        python = self.machine.python or sys.executable
+        script = "\n".join((*self.machine.setup, 'exec "$@"'))
         where = (
-            f"--jobid={self._job.id}",
+            f"--jobid={self.job.id}",
             "--overlap",
             "--nodes=1",
             "--ntasks=1",
-            f"--nodelist={self._node}",
+            f"--nodelist={self.node}",
         )
         argv = (python, "-P", "-m", "loadstone", "bench", *words, f"--out={out.absolute()}")
-        log = self._folder / "client.log"
+        log = self.folder / "client.log"
         step = (
             "srun",
             *where,
@@ -349,7 +344,7 @@ class SlurmClient:
             "client",
             *argv,
         )
-        client.follow(SlurmStep(self._job, step, log), self._node, self._check)
+        client.follow(SlurmStep(self.job, step, log), self.node, self.check)
 
 
 class SlurmStep(ServerProcess):
@@ -523,19 +518,10 @@ def find_lost_nodes(nodes: Sequence[str], ask: Ask = ask_patiently) -> str:
     return ", ".join(lost)
 
 
-def _address_of(node: str) -> str:
-    return _field_of(node, "NodeAddr", ask_patiently) or node
-
-
 def _field_of(node: str, name: str, ask: Ask) -> str:
     """Return what Slurm says of a node under this name; "" where it says nothing."""
     fields = ask("scontrol", "show", "node", node, "--oneliner").split()
     return next((field.partition("=")[2] for field in fields if field.startswith(f"{name}=")), "")
-
-
-def _fill_address(commands: Commands, addresses: Sequence[str]) -> Commands:
-    """Return the commands with the first node's address in their URL."""
-    return msgspec.structs.replace(commands, url=with_address(commands.url, addresses[0]))
 
 
 def _address(number: int) -> str:
