@@ -3,13 +3,11 @@ outlive this one."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -55,7 +53,6 @@ class OfflineBatch(msgspec.Struct, frozen=True):
     answers: tuple[OfflineAnswer, ...]
 
 
-_T = TypeVar("_T")
 Message = TypeVar("Message", LoadedEngine, OfflineBatch)
 
 
@@ -134,7 +131,11 @@ class OfflineEngine:
         """Return once the engine is loaded. Raises LaunchError, with the cause as its log shows it,
         where it ends or `timeout_s` are over."""
         deadline_s = time.monotonic() + timeout_s
-        self._channel, _ = self._retry(self._listener.accept, deadline_s)
+        while self._channel is None:
+            try:
+                self._channel, _ = self._listener.accept()
+            except TimeoutError:
+                self._check(deadline_s)
         self._channel.settimeout(_POLL_S)
         self._send(self._first)
         return self._receive(LoadedEngine, deadline_s)
@@ -160,30 +161,30 @@ class OfflineEngine:
     def _send(self, message: bytes) -> None:
         assert self._channel is not None  # noqa: S101
         view = memoryview(message + b"\n")
-        with contextlib.suppress(OSError):  # it has ended, as _receive() says with the cause
-            while view:
-                view = view[self._retry(partial(self._channel.send, view)) :]
+        while view:
+            try:
+                view = view[self._channel.send(view) :]
+            except TimeoutError:
+                self._check()
+            except OSError:
+                break  # it has ended, as _receive() says with the cause
 
     def _receive(self, kind: type[Message], deadline_s: float | None = None) -> Message:
         assert self._channel is not None  # noqa: S101
         while b"\n" not in self._read:
-            piece = b""
-            with contextlib.suppress(OSError):
-                piece = self._retry(partial(self._channel.recv, _PIECE_BYTES), deadline_s)
+            try:
+                piece = self._channel.recv(_PIECE_BYTES)
+            except TimeoutError:
+                piece = b""
+            except OSError:
+                piece = b""
+                time.sleep(_POLL_S)
             self._read += piece
             if not piece:
                 self._check(deadline_s)
-                time.sleep(_POLL_S)
         line, _, rest = bytes(self._read).partition(b"\n")
         self._read = bytearray(rest)
         return msgspec.json.decode(line, type=kind)
-
-    def _retry(self, operation: Callable[[], _T], deadline_s: float | None = None) -> _T:
-        while True:
-            try:
-                return operation()
-            except TimeoutError:
-                self._check(deadline_s)
 
     def _check(self, deadline_s: float | None = None) -> None:
         code = self._process.exit_code()
