@@ -434,18 +434,21 @@ def _add_requests(cell: ResultCell, document: Value) -> None:
 # --- tables ---------------------------------------------------------------------------------------
 
 
+def _read_row(row: Mapping[str, str]) -> Value:
+    """Return a row as a document, in which empty cells are null."""
+    return Value({name: value if value.strip() else None for name, value in row.items()})
+
+
 def _read_serve_row(row: Mapping[str, str], where: str) -> ResultCell:
     """Read one line of the table that `vllm bench sweep` makes of its results."""
-    return _read_vllm_serve(
-        Value({name: value if value.strip() else None for name, value in row.items()}), where
-    )
+    return _read_vllm_serve(_read_row(row), where)
 
 
 def _read_throughput_row(row: Mapping[str, str], where: str) -> ResultCell:
     """Read one line of a CSV of the throughput benchmark's keys with GPU, backend and lengths, as
     dstack publishes.
     """
-    document = Value({name: value for name, value in row.items() if value.strip()})
+    document = _read_row(row)
     cell = _read_vllm_throughput(document, where)
     cell.deployment = drop_missing(
         {
@@ -473,7 +476,7 @@ def _read_sglang_row(row: Mapping[str, str], where: str) -> ResultCell:
     under way = Σ E2E/duration. It is put right only where that names another number, and the two
     ITL values are in order.
     """
-    document = Value({name: value if value.strip() else None for name, value in row.items()})
+    document = _read_row(row)
     cell = _read_sglang(document, where, all_sent=True)
     cell.deployment |= drop_missing({"gpu": document.text("GPU|gpu", limit=60)})
     cell.say_odd(document.odd)

@@ -36,8 +36,8 @@ class MeasurementValue(NamedTuple):
     finalist: UncertainFinalist
     regret_now: float
     regret_after: float
-    minutes: float = _MINUTES
-    requests: float = math.inf
+    minutes: float
+    requests: float
 
 
 def plan_measurement(requests_per_s: float, quantile: float) -> tuple[float, float]:
