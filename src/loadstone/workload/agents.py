@@ -102,10 +102,8 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
             "skipped": self.skipped,
             "answers": "live" if self.live else "recorded",
         }
-        return described | ({"dropped": self.dropped} if self.dropped else {})
-
-    def omitted(self) -> dict[str, Any]:
-        return {"overflowed": self.overflowed} if self.overflowed else {}
+        present = {"dropped": self.dropped, "overflowed": self.overflowed}
+        return described | {name: value for name, value in present.items() if value}
 
     def rows(self, draw: Draw) -> Rows:
         """Make the rows of a cell. `session`, `place`: of the file's each row is which call of
@@ -336,18 +334,8 @@ class _Store:
                 tokens = sums[-1]
             fields = -1 if raw.fields is None else self._text(raw.fields)
             tokens += 0 if raw.fields is None else self._sizes[fields]
-            call = Call(
-                raw.parents,
-                raw.sent,
-                raw.delay_s,
-                tokens,
-                raw.output_tokens,
-                base,
-                kept,
-                added.astype(np.int32),
-                fields,
-            )
-            calls.append(call)
+            new = added.astype(np.int32)
+            calls.append(Call(*raw[:3], tokens, raw.output_tokens, base, kept, new, fields))
             prompts.append(ids)
         self.sessions.append(calls)
 

@@ -134,10 +134,8 @@ class Dataset(Workload, msgspec.Struct, frozen=True):
             "bad": self.bad,
             "output": msgspec.to_builtins(output),
         }
-        return described | ({"dropped": self.dropped} if self.dropped else {})
-
-    def omitted(self) -> dict[str, Any]:
-        return {"too_long": self.too_long} if self.too_long else {}
+        present = {"dropped": self.dropped, "too_long": self.too_long}
+        return described | {name: value for name, value in present.items() if value}
 
     def rows(self, draw: Draw) -> Rows:
         sessions, output = draw.sessions, draw.output

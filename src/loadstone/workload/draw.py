@@ -254,13 +254,9 @@ class Workload:
         return {}
 
     def describe(self, output: Length | None) -> dict[str, Any]:
-        """Describe the workload as run.json has it."""
+        """Describe the workload as run.json has it, also what of a file is not sent, or otherwise
+        than it stands there."""
         raise NotImplementedError
-
-    def omitted(self) -> dict[str, Any]:
-        """Tell what of a file is not sent, or otherwise than it stands there, as run.json has
-        it."""
-        return {}
 
     def fit(self, limits: Limits) -> Workload:
         """Leave out what is not to be sent. Raises InputError where nothing is left."""

@@ -58,7 +58,7 @@ def make_plan(
     return Plan(
         seed=seed,
         cells=tuple(loads),
-        workload=described | workload.omitted(),
+        workload=described,
         **(contents | workload.finish(rows, draws[0])),
     )
 

@@ -168,10 +168,7 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
         }
         if self.doubted_per_s is not None:
             described["doubted_per_s"] = self.doubted_per_s
-        return described
-
-    def omitted(self) -> dict[str, Any]:
-        return self.changed
+        return described | self.changed
 
     def length(self, load: Load) -> int | None:
         return self.count if load.process == "trace" else None

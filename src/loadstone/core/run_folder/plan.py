@@ -46,16 +46,16 @@ def write_plan(path: Path, plan: Plan) -> None:
     if plan.graph.recorded:
         columns |= _graph_columns(plan)
     table = pa.table(columns)
-    description = {
-        "schema": _GRAPH_SCHEMA if plan.graph.recorded else PLAN_SCHEMA,
-        "seed": plan.seed,
-        "cells": plan.cells,
-        "workload": plan.workload,
-        "exact_output": plan.exact_output,
-        "chat": plan.chat,
-        "block_tokens": 0 if plan.blocks is None else plan.blocks.tokens,
-        **({"live": plan.graph.live} if plan.graph.recorded else {}),
-    }
+    description = _PlanDescription(
+        _GRAPH_SCHEMA if plan.graph.recorded else PLAN_SCHEMA,
+        plan.seed,
+        plan.cells,
+        plan.workload,
+        plan.exact_output,
+        plan.chat,
+        0 if plan.blocks is None else plan.blocks.tokens,
+        plan.graph.recorded and plan.graph.live,
+    )
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     with replace_file(path) as partial:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
@@ -88,7 +88,7 @@ def _graph_columns(plan: Plan) -> dict[str, pa.Array]:
     return columns
 
 
-class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True):
+class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     schema: int
     seed: int
     cells: tuple[Load, ...]
@@ -148,10 +148,10 @@ def read_plan(path: Path) -> Plan:
     picks = texts.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
     columns["prompt"] = np.where(picks < 0, -1, picks + len(messages)).astype(np.int32)
     return Plan(
-        seed=about.seed,
-        cells=about.cells,
-        workload=about.workload,
-        exact_output=about.exact_output,
+        about.seed,
+        about.cells,
+        about.workload,
+        about.exact_output,
         chat=about.chat,
         prompts=[*messages, *texts.dictionary.to_pylist()],
         blocks=blocks,
