@@ -339,6 +339,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="only tests that start no process, with fewer examples"
     )
+    parser.addoption(
+        "--thorough", action="store_true", help="as many examples of properties as they declare"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -358,10 +361,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [
             item for item in items if left_out.isdisjoint(mark.name for mark in item.iter_markers())
         ]
-        for item in chosen:
-            tiers.limit_examples(item)
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
+    if not config.getoption("--thorough"):
+        limit = tiers.QUICK_EXAMPLES if config.getoption("--quick") else tiers.EXAMPLES
+        for item in items:
+            tiers.limit_examples(item, limit)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Keeps `scripts/test --quick` quick: few examples of each property, and no process."""
+"""Keeps tests quick: few examples of each property but with --thorough, no process with --quick."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-MAX_EXAMPLES = 20
+QUICK_EXAMPLES, EXAMPLES = 20, 60
 _SETTINGS = "_hypothesis_internal_use_settings"
 PROCESS_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
 """Audit events of a process that is about to start."""
 
 
-def limit_examples(item: pytest.Item) -> None:
-    """Have a property tried with at most MAX_EXAMPLES inputs."""
+def limit_examples(item: pytest.Item, limit: int) -> None:
+    """Have a property tried with at most `limit` inputs."""
     function = getattr(item, "function", None)
     declared = getattr(function, _SETTINGS, None)
-    if declared is not None and declared.max_examples > MAX_EXAMPLES:
-        setattr(function, _SETTINGS, settings(declared, max_examples=MAX_EXAMPLES))
+    if declared is not None and declared.max_examples > limit:
+        setattr(function, _SETTINGS, settings(declared, max_examples=limit))
 
 
 class Guard:
