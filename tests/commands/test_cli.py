@@ -33,7 +33,7 @@ from loadstone import __version__
 from loadstone.commands import app
 from loadstone.measure.simulated_server import TimingServer, start
 from loadstone.measure.simulated_server.settings import FixedLatency
-from loadstone.workload.flag_names import HERE
+from loadstone.workload.flag_names import other_flags
 from test_summary import CLOSED, make_run
 
 
@@ -239,13 +239,13 @@ def test_another_tools_flags_are_none_of_ours_and_what_they_are_called_here_is()
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name in ("bench", "simulate"):
         ours = {flag for parameter in commands[name].params for flag in parameter.opts}
-        assert ours.isdisjoint(HERE)
+        assert ours.isdisjoint(other_flags())
     ours |= {
         flag
         for parameter in commands["bench"].params
         for flag in (*parameter.opts, *parameter.secondary_opts)
     }
-    told = {flag for here in HERE.values() for flag in re.findall(r"--[a-z][a-z-]+", here)}
+    told = {flag for here in other_flags().values() for flag in re.findall(r"--[a-z][a-z-]+", here)}
     assert told <= ours
 
 

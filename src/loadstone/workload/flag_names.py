@@ -12,13 +12,18 @@ import msgspec
 from loadstone.core.errors import InputError
 
 
+def other_flags() -> dict[str, str]:
+    """Read what each flag of another tool, with its --, is here."""
+    table = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
+    return {f"--{name}": here for name, here in table.items()}
+
+
 def flag_here(flag: str, command: str | None) -> str | None:
     """Write one line about another tool's flag of a load; None where it is none, or the command
     makes no load."""
     if command not in ("bench", "simulate"):
         return None
-    table = msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes())
-    hint = table.get(flag.removeprefix("--"))
+    hint = other_flags().get(flag)
     return None if hint is None else f"{flag}: here it is {hint}"
 
 
