@@ -3,14 +3,12 @@ reader's."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shlex
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,24 +67,9 @@ def test_examples_on_the_page_run(
                 READERS_SERVERS[1], second.url
             )
 
-        def measure(command: str) -> None:
-            run(
-                [sys.executable, "-m", "loadstone.commands", *shlex.split(real(command))[1:]],
-                command,
-            )
-
-        for measures, some in itertools.groupby(
-            commands, lambda command: command.startswith("loadstone bench http")
-        ):
-            if (
-                measures
-            ):  # those that follow one another take nothing from each other, and mostly wait
-                with ThreadPoolExecutor(3) as pool:
-                    list(pool.map(measure, some))
-                continue
-            for command in some:
-                outcome = loadstone(*shlex.split(real(command))[1:])
-                assert outcome.code == 0, f"{command}\n{outcome.out}\n{outcome.err}"
+        for command in commands:
+            outcome = loadstone(*shlex.split(real(command))[1:])
+            assert outcome.code == 0, f"{command}\n{outcome.out}\n{outcome.err}"
         if programs:  # a page's are one program, as a notebook's cells are
             program = "\n".join(programs)
             run([sys.executable, "-c", real(program)], program)
