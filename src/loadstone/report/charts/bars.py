@@ -269,6 +269,7 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
             format=".2~r",
             tickCount=20,
             labelOverlap=False,
+            titleAnchor="end",  # it may be wider than a narrow picture's axis
         ),
     )
     y = alt.Y("row:N", title=None, sort=list(order), axis=alt.Axis(labelLimit=400, grid=True))
