@@ -28,7 +28,7 @@ shrink."""
 QUESTIONS = (
     "Where is TPOT defined?",
     "Where is vLLM's memory rule?",
-    "Where is a new engine added?",
+    "Where is a new engine, API, importer or kind of machines added?",
     "Where is a finding's threshold?",
     "Where is the kernel's stamp read?",
 )
