@@ -74,7 +74,7 @@ def run_of_nine(folder: Path) -> Path:
 
 
 def recovered(folder: Path) -> tuple[dict[str, Any], dict[str, Row]]:
-    document = recover(folder)
+    document = recover(folder).document()
     return document, {
         one["request_id"]: one
         for part in run_folder.read_records(folder)
