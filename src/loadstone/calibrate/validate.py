@@ -26,7 +26,7 @@ from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.simulator.uncertainty import find_uncovered_load, intervals, margins_of
 from loadstone.predict.step_time.coefficients import Array
-from loadstone.predict.step_time.coverage import uncovered_load
+from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
 from loadstone.predict.step_time.profile import (
     OtherArchitecture,
     Profile,
@@ -156,22 +156,32 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
         wider = profile.wider_for(loads)
         width = {name: exp(Z80 * wider * value) for name, value in spread.items()}
         classes = [] if is_own(profile) else [*uncovered_classes(case.worker), *loads]
-        scored.append(
-            Scored(
-                point=_with_names(case),
-                predicted=predicted,
-                low={name: value / width[name] for name, value in predicted.items()},
-                high={name: value * width[name] for name, value in predicted.items()},
-                measured=measured_of(case.point),
-                deployment=case.deployment.name,
-                profile=profile.name,
-                held_out=_is_held_out(profiles[row], families[row]),
-                users=case.users,
-                rows_left=profile.provenance.rows,
-                uncovered=tuple(uncovered.what for uncovered in classes),
-            )
-        )
+        low = {name: value / width[name] for name, value in predicted.items()}
+        high = {name: value * width[name] for name, value in predicted.items()}
+        held_out = _is_held_out(profiles[row], families[row])
+        scored.append(_scored(case, profile, held_out, (predicted, low, high), classes))
     return scored
+
+
+def _scored(
+    case: Case,
+    profile: Profile,
+    held_out: bool | None,
+    figures: tuple[ByQuantity, ByQuantity, ByQuantity],
+    classes: Sequence[Uncovered],
+) -> Scored:
+    """Return the case with what was predicted, and the ends of the intervals."""
+    return Scored(
+        _with_names(case),
+        *figures,
+        measured=measured_of(case.point),
+        deployment=case.deployment.name,
+        profile=profile.name,
+        held_out=held_out,
+        users=case.users,
+        rows_left=profile.provenance.rows,
+        uncovered=tuple(uncovered.what for uncovered in classes),
+    )
 
 
 def _family_held_out(case: Case, hold_out: bool) -> str:
@@ -201,20 +211,12 @@ def _score_pools(case: Case, fleet: Fleet, *, hold_out: bool) -> Scored:
         "throughput": float(rows["tokens"].sum() / (rows["end"].max() - rows["sent"].min())),
     }
     factors = intervals(plan, 0, fleet, fleet.draws(_DRAWS, 0), margins_of(plan, 0, fleet))
-    ends = {name: factors[metric] for name, metric in _METRICS.items()}
-    return Scored(
-        point=_with_names(case),
-        predicted=predicted,
-        low={name: value * ends[name][0] for name, value in predicted.items()},
-        high={name: value * ends[name][1] for name, value in predicted.items()},
-        measured=measured_of(case.point),
-        deployment=case.deployment.name,
-        profile=profile.name,
-        held_out=_is_held_out(profile, family),
-        users=case.users,
-        rows_left=profile.provenance.rows,
-        uncovered=tuple(load.what for load in find_uncovered_load(plan, 0, fleet)),
+    low, high = (
+        {name: value * factors[_METRICS[name]][end] for name, value in predicted.items()}
+        for end in (0, 1)
     )
+    classes = find_uncovered_load(plan, 0, fleet)
+    return _scored(case, profile, _is_held_out(profile, family), (predicted, low, high), classes)
 
 
 def _hold_out(fleet: Fleet, worker: Worker, family: str) -> tuple[Fleet, Profile]:
@@ -329,7 +331,8 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class ScoredRow(msgspec.Struct, frozen=True):
-    """A Scored as `loadstone validate --json` prints it."""
+    """A Scored as `loadstone validate --json` prints it; the last five are there where it was
+    predicted."""
 
     row: int
     predicted: Figures
@@ -337,6 +340,11 @@ class ScoredRow(msgspec.Struct, frozen=True):
     high: Figures
     measured: Figures
     skipped_because: str | None
+    deployment: str | msgspec.UnsetType = msgspec.UNSET
+    profile: str | msgspec.UnsetType = msgspec.UNSET
+    family_held_out: bool | msgspec.UnsetType | None = msgspec.UNSET
+    rows_left: int | msgspec.UnsetType = msgspec.UNSET
+    uncovered: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Validation(Document, msgspec.Struct, frozen=True):
@@ -352,13 +360,17 @@ def validation(rows: Sequence[Scored]) -> Validation:
 
 
 def _show_row(row: Scored) -> ScoredRow:
-    return ScoredRow(
-        row.point.row,
-        predicted=_figures(row.predicted),
-        low=_figures(row.low),
-        high=_figures(row.high),
-        measured=_figures(row.measured),
-        skipped_because=row.skipped_because,
+    figures = (row.predicted, row.low, row.high, row.measured)
+    shown = ScoredRow(row.point.row, *map(_figures, figures), skipped_because=row.skipped_because)
+    if row.skipped_because is not None:
+        return shown
+    return msgspec.structs.replace(
+        shown,
+        deployment=row.deployment,
+        profile=row.profile,
+        family_held_out=row.held_out,
+        rows_left=row.rows_left,
+        uncovered=row.uncovered,
     )
 
 
