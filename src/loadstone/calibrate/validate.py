@@ -360,8 +360,8 @@ def validation(rows: Sequence[Scored]) -> Validation:
 
 
 def _show_row(row: Scored) -> ScoredRow:
-    figures = (row.predicted, row.low, row.high, row.measured)
-    shown = ScoredRow(row.point.row, *map(_figures, figures), skipped_because=row.skipped_because)
+    predicted, low, high, measured = map(_figures, (row.predicted, row.low, row.high, row.measured))
+    shown = ScoredRow(row.point.row, predicted, low, high, measured, row.skipped_because)
     if row.skipped_because is not None:
         return shown
     return msgspec.structs.replace(
