@@ -16,7 +16,7 @@ from scipy.stats import f
 from loadstone.core.statistics import (
     PERCENTILES,
     Dependence,
-    Pool,
+    SamplePool,
     dependence,
     distribution,
     percentile,
@@ -559,9 +559,9 @@ def test_the_t_is_that_of_scipy() -> None:
 def test_figures_do_not_depend_on_how_many_threads_blas_has() -> None:
     code = """
 import numpy as np
-from loadstone.core.statistics import Pool, distribution
+from loadstone.core.statistics import SamplePool, distribution
 values = np.random.default_rng(0).gamma(2.0, size=1 << 19)
-pool = Pool()
+pool = SamplePool()
 pool.add(values.astype(np.float32))
 print(distribution(values).std.hex(), pool.distribution().std.hex())
 """
@@ -588,7 +588,7 @@ def test_moments_of_many_float32_values_are_taken_in_double_precision() -> None:
     assert found is not None
     assert found.mean == pytest.approx(sample.astype(np.float64).mean(), rel=1e-12)
     assert found.std == pytest.approx(sample.astype(np.float64).std(), rel=1e-9)
-    pool = Pool()
+    pool = SamplePool()
     pool.add(sample)
     pooled = pool.distribution()
     assert pooled is not None
@@ -648,7 +648,7 @@ def test_a_pool_has_the_percentiles_of_all_its_parts(
     """Without a sign it counts in another way; −0.0 has one."""
     values = np.array(given_values, np.float32)
     values = np.abs(values) if positive else values
-    pool = Pool()
+    pool = SamplePool()
     for start in range(0, len(values), part):
         pool.add(values[start : start + part])
     found = pool.distribution()

@@ -52,6 +52,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("table", "title"), [(TABLE, "Acme"), ("", "acme")])
 def test_an_engine_of_another_package_is_an_entry_point_and_a_table(
     tmp_path: Path, table: str, title: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from extending_package import install_from_page
 from loadstone.core import plugins
 from loadstone.core.errors import InputError
 from loadstone.interop.read import detect
@@ -29,30 +29,8 @@ RESULT = {
 
 @pytest.mark.process
 def test_a_reader_of_another_package_reads_its_tools_files(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling", reason="pip install hatchling builds the package")
-    project, site = tmp_path / "loadstone-hammer", tmp_path / "site"
-    project.mkdir()
     section = PAGE.read_text("utf-8").partition("## Results of a tool")[2]
-    for language, name in (("toml", "pyproject.toml"), ("python", "loadstone_hammer.py")):
-        block = re.search(f"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-        assert block is not None
-        (project / name).write_text(block[1])
-    pip = [
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--target",
-    ]
-    done = subprocess.run(
-        [sys.executable, *pip, str(site), str(project)], capture_output=True, text=True, check=False
-    )
-    if "No module named pip" in done.stderr:
-        pytest.skip("this environment has no pip")
-    assert done.returncode == 0, done.stderr
+    site = install_from_page(section, "loadstone_hammer.py", tmp_path)
     result = tmp_path / "result.json"
     result.write_text(json.dumps(RESULT))
     command = ["-m", "loadstone", "import", str(result), "--out", str(tmp_path / "runs"), "--json"]

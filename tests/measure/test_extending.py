@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import LAST_CHUNK, SSE, Ask, ScriptedServer, Send, chunk, event, whole
+from extending_package import install_from_page
 from loadstone.core.errors import InputError
 from loadstone.measure.wire.wire import find_wire
 
@@ -38,33 +38,7 @@ def talk(ask: Ask, send: Send) -> None:
 
 @pytest.mark.process
 def test_an_api_of_another_package_is_measured(tmp_path: Path) -> None:
-    pytest.importorskip("hatchling", reason="pip install hatchling builds the package")
-    project, site = tmp_path / "loadstone-talk", tmp_path / "site"
-    project.mkdir()
-    page = PAGE.read_text()
-    for language, name in (("toml", "pyproject.toml"), ("python", "loadstone_talk.py")):
-        block = re.search(f"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-        assert block is not None
-        (project / name).write_text(block[1])
-    build = [
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-index",
-        "--target",
-    ]
-    done = subprocess.run(
-        [sys.executable, *build, str(site), str(project)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if "No module named pip" in done.stderr:
-        pytest.skip("this environment has no pip")
-    assert done.returncode == 0, done.stderr
+    site = install_from_page(PAGE.read_text(), "loadstone_talk.py", tmp_path)
     shape = f"--input 16 --output {WORDS} --concurrency 2 --requests 6 --warmup 0 --json"
     with ScriptedServer(talk, meets=True) as server:
         command = ["-m", "loadstone.commands", "bench", server.url, "--endpoint", "talk"]

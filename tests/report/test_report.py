@@ -559,6 +559,7 @@ OPEN = (
 """The parts with charts: each is closed until it is asked for."""
 
 
+@pytest.mark.process
 @needs_chromium
 def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
@@ -578,6 +579,7 @@ def test_charts_are_drawn_when_they_are_looked_at(tmp_path: Path) -> None:
         assert browser.complaints == []
 
 
+@pytest.mark.process
 @needs_chromium
 def test_without_scripts_no_chart_is_an_empty_box(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
@@ -589,6 +591,7 @@ def test_without_scripts_no_chart_is_an_empty_box(tmp_path: Path) -> None:
         assert browser.run(f"{boxes}.filter(each => each.getClientRects().length).length") == 0
 
 
+@pytest.mark.process
 @needs_chromium
 def test_on_paper_no_row_is_on_two_pages(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
@@ -612,6 +615,7 @@ def test_long_data_takes_less_room_as_columns() -> None:
     assert len(json.dumps(long)) < 0.7 * len(json.dumps(rows))
 
 
+@pytest.mark.process
 @needs_chromium
 def test_on_paper_letters_can_be_read_and_pages_are_few(tmp_path: Path) -> None:
     for n in range(37):
@@ -656,6 +660,7 @@ def test_a_model_that_no_file_names_is_asked_for_once(tmp_path: Path) -> None:
     assert asked not in made(tmp_path / "named")
 
 
+@pytest.mark.process
 @needs_chromium
 def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
     for gpu in ("h200", "mi300x"):
@@ -679,6 +684,7 @@ def test_long_names_of_rows_leave_room_for_the_picture(tmp_path: Path) -> None:
         assert plot["right"] < 375
 
 
+@pytest.mark.process
 @needs_chromium
 def test_verdicts_are_read_on_a_phone_without_scrolling_sideways(tmp_path: Path) -> None:
     spoilt = cell(64)
@@ -976,6 +982,7 @@ def test_the_table_of_all_cells_fits_a_laptop(tmp_path: Path) -> None:
         ]
 
 
+@pytest.mark.process
 @needs_chromium
 def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")
@@ -1000,6 +1007,7 @@ def test_a_run_opens_by_keyboard_and_tells_its_numbers(tmp_path: Path) -> None:
         assert browser.complaints == []
 
 
+@pytest.mark.process
 @needs_chromium
 def test_a_browser_runs_nothing_of_what_engines_say(tmp_path: Path) -> None:
     for name in ("a", "b"):
@@ -1057,6 +1065,7 @@ def test_records_with_times_that_no_run_has_are_said_to_be_so(tmp_path: Path) ->
     assert "cannot be read: they have times that no run has" in page(build(runs))
 
 
+@pytest.mark.process
 @needs_chromium
 def test_a_reader_sorts_filters_follows_and_switches(tmp_path: Path) -> None:
     two_runs(tmp_path / "runs")

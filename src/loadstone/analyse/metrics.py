@@ -17,7 +17,7 @@ from loadstone.core import arrays
 from loadstone.core.arrays import Bools, Floats
 from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load
-from loadstone.core.statistics import Dependence, Distribution, Pool, distribution
+from loadstone.core.statistics import Dependence, Distribution, SamplePool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_margin
 from loadstone.core.summary import LATENCIES, Latency, Metrics, Part, Requests, Steady, Sustained
@@ -194,7 +194,7 @@ def _scan(
     """
     events = 0
     parts = [np.empty(0, arrays.ROW)]
-    gaps = Pool()
+    gaps = SamplePool()
     arrived = np.zeros(CURVE)
     for batch in batches:
         whole = arrays.events(batch)

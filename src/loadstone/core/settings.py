@@ -109,7 +109,8 @@ _Described = _Text | dict[str, Any] | None
 
 
 class WorkerRecord(msgspec.Struct, kw_only=True, frozen=True):
-    """What is stored of workers that are alike; names as in the shorthand of deployments."""
+    """Holds the stored facts of workers that are alike; names as in the shorthand of
+    deployments."""
 
     gpu: _Described = None
     gpus: _Count | None = None
@@ -122,7 +123,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PoolRecord(WorkerRecord, kw_only=True, frozen=True):
-    """What is stored of the workers of one role, `workers` of them."""
+    """Holds the stored facts of the workers of one role, `workers` of them."""
 
     role: str
     workers: Annotated[int, msgspec.Meta(gt=0, lt=1 << 53)]
@@ -130,7 +131,7 @@ class PoolRecord(WorkerRecord, kw_only=True, frozen=True):
 
 
 class DeploymentRecord(WorkerRecord, kw_only=True, frozen=True):
-    """What is stored of the deployment of a run; None where nobody said it.
+    """Holds the stored facts of a run's deployment; None where nobody said it.
 
     name          in shorthand
     model         as it is served; `architecture`: the catalogue's name for it, where that

@@ -35,7 +35,7 @@ from loadstone.core.plan import Blocks
 from loadstone.workload.agent_formats import GIVE, READERS, format_of
 from loadstone.workload.agent_formats.session import RawSession
 from loadstone.workload.block_tree import count_alike
-from loadstone.workload.draw import Draw, Limits, Rows, Workload, text_rows
+from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload, text_rows
 from loadstone.workload.files import open_requests
 from loadstone.workload.lengths import Length, Think
 from loadstone.workload.prompts import text_tokens
@@ -202,7 +202,7 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
             ),
         }
 
-    def fit(self, limits: Limits) -> AgentTrace:
+    def fit(self, limits: ServerLimits) -> AgentTrace:
         return self if limits.max_tokens is None else self.within(limits.max_tokens)
 
     def with_pauses(self, scale: float, drawn: Think | None, seed: int) -> AgentTrace:

@@ -37,7 +37,7 @@ import numpy as np
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, rank_by_first_use
 from loadstone.core.text import excerpt
-from loadstone.workload.draw import LENGTHS, Draw, Limits, Rows, Workload, roll, text_rows
+from loadstone.workload.draw import LENGTHS, Draw, Rows, ServerLimits, Workload, roll, text_rows
 from loadstone.workload.files import BadItem, decode, open_requests
 from loadstone.workload.lengths import Length
 
@@ -183,7 +183,7 @@ class Dataset(Workload, msgspec.Struct, frozen=True):
             "exact_output": draw.output is not None,
         }
 
-    def fit(self, limits: Limits) -> Dataset:
+    def fit(self, limits: ServerLimits) -> Dataset:
         """Keep prompts that the server takes with the shortest answers that are asked for, where
         bad ones are left out. Raises InputError where none is left."""
         beyond = limits.beyond
@@ -207,7 +207,7 @@ class Dataset(Workload, msgspec.Struct, frozen=True):
             too_long=len(self.prompts) - len(keep),
         )
 
-    def check(self, plan: Plan, limits: Limits, name: str) -> None:
+    def check(self, plan: Plan, limits: ServerLimits, name: str) -> None:
         beyond = limits.beyond
         if beyond is None or not plan.prompts:
             return

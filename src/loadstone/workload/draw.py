@@ -218,7 +218,7 @@ class Beyond(Protocol):
         """
 
 
-class Limits(NamedTuple):
+class ServerLimits(NamedTuple):
     """The part of a workload that can be sent.
 
     max_tokens        of the server's context; None: not known
@@ -238,7 +238,8 @@ class Limits(NamedTuple):
 
 
 class Workload:
-    """What is asked. Each kind draws the rows of a cell, and makes the plan's contents of them."""
+    """Describes the requests of a run. Each kind draws the rows of a cell, and makes the plan's
+    contents of them."""
 
     __slots__ = ()
 
@@ -258,9 +259,9 @@ class Workload:
         than it stands there."""
         raise NotImplementedError
 
-    def fit(self, limits: Limits) -> Workload:
+    def fit(self, limits: ServerLimits) -> Workload:
         """Leave out what is not to be sent. Raises InputError where nothing is left."""
         return self
 
-    def check(self, plan: Plan, limits: Limits, name: str) -> None:
+    def check(self, plan: Plan, limits: ServerLimits, name: str) -> None:
         """Raise InputError where the server does not take what a plan has of this file."""

@@ -15,7 +15,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan, Unit
 from loadstone.workload import agents, arrivals, dataset, option_values, trace
 from loadstone.workload.checks import CheckSet, mix, read_checks
-from loadstone.workload.draw import Beyond, Limits, Workload
+from loadstone.workload.draw import Beyond, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions, parse_length, parse_think
 from loadstone.workload.options import (
     CheckOptions,
@@ -101,7 +101,7 @@ class Planner:
         options, given = self.options, self.options.workload
         load = options.load
         named = bool(load.rate or load.concurrency or load.ramp)
-        limits = Limits(
+        limits = ServerLimits(
             max_tokens,
             min_input_tokens,
             beyond,

@@ -39,7 +39,7 @@ from loadstone.core.calls import take_lists
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.workload.arrivals import default_requests
-from loadstone.workload.draw import Draw, Limits, Rows, Workload, text_rows
+from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload, text_rows
 from loadstone.workload.files import BadLine, RequestFile, bad_block_count, decode, open_requests
 from loadstone.workload.lengths import Length
 
@@ -230,7 +230,7 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
             contents["blocks"] = blocks.take(rows["line"])
         return contents
 
-    def fit(self, limits: Limits) -> Trace:
+    def fit(self, limits: ServerLimits) -> Trace:
         kept = self
         if limits.max_tokens is not None and limits.skip_bad:
             kept = kept.without_longer(limits.max_tokens)
@@ -249,7 +249,7 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
             changed=kept.changed | {"lengthened": lengthened},
         )
 
-    def check(self, plan: Plan, limits: Limits, name: str) -> None:
+    def check(self, plan: Plan, limits: ServerLimits, name: str) -> None:
         if limits.max_tokens is not None:
             # The warm-up is as long as the trace's first requests.
             cells = range(len(plan.cells))

@@ -14,14 +14,14 @@ from loadstone.core.statistics.distribution import (
     percentile,
     percentile_bounds,
 )
-from loadstone.core.statistics.pool import Pool
+from loadstone.core.statistics.pool import SamplePool
 
 __all__ = [
     "PERCENTILES",
     "STATISTICS",
     "Dependence",
     "Distribution",
-    "Pool",
+    "SamplePool",
     "distribution",
     "percentile",
     "percentile_bounds",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadstone.core.statistics.distribution import BLOCK, PERCENTILES, Distribution, interpolate
 
 
-class Pool:
+class SamplePool:
     """A distribution of float32 values that come a part at a time, without sorting them or holding
     them twice.
 

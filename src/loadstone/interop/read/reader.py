@@ -1,5 +1,5 @@
-"""What reads the results of a tool: the one door for the readers shipped here and for those of
-other packages."""
+"""Defines the reader of a tool's results: the one door for the readers shipped here and for those
+of other packages."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _FLUSH_S = 0.5
 _PROGRESS_S = 0.25
 
 
-class Worker:
+class LoadWorker:
     """One load worker. `run()` returns the process's exit code."""
 
     def __init__(self, job: Job, loop: asyncio.AbstractEventLoop) -> None:
@@ -165,7 +165,7 @@ def main() -> int:
         return 2
     loop = new_event_loop()
     try:
-        worker = Worker(job, loop)
+        worker = LoadWorker(job, loop)
     except LoadstoneError as error:
         report(Failed(str(error), isinstance(error, DiskFullError)))
         return 2

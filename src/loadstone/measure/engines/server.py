@@ -53,7 +53,7 @@ PATIENCE = Patience()
 
 
 class Trial(NamedTuple):
-    """What came of one request. `error`: why it is no answer, one line; None: it is one."""
+    """Holds the outcome of one request. `error`: why it is no answer, one line; None: it is one."""
 
     answer: Answer
     error: str | None

@@ -109,7 +109,7 @@ class _Output(NamedTuple):
 
 
 class _PlainEvent(NamedTuple):
-    """What the event says from which the template in use was made.
+    """Holds the facts of the event from which the template in use was made.
 
     number     which of several answers it is of
     is_tagged  it stood between tags, where content is thinking

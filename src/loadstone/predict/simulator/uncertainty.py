@@ -118,8 +118,8 @@ def cell_uncertainties(
 
 
 class Margins(NamedTuple):
-    """What is unsure beside the coefficients: the spread that remains of each quantity, in ln; and
-    how many times as wide all of it is under a load."""
+    """Holds the spreads beside those of the coefficients: the spread that remains of each quantity,
+    in ln; and how many times as wide all of it is under a load."""
 
     remains: Mapping[Quantity, float]
     wider: float = 1.0

@@ -60,8 +60,8 @@ GEMM, EXPERTS, HEAD, COLLECTIVE, EXCHANGE = range(5)
 
 
 class Operators(NamedTuple):
-    """What a step computes, reads and sends: arrays of n operators, each of one deployment. Bytes
-    and FLOPs are one rank's, per layer.
+    """Counts the work, reads and messages of a step: arrays of n operators, each of one deployment.
+    Bytes and FLOPs are one rank's, per layer.
 
     row              the deployment
     kind             GEMM, EXPERTS, HEAD, COLLECTIVE or EXCHANGE

@@ -145,7 +145,7 @@ class SearchOptions(Flags):
 
 @dataclasses.dataclass(kw_only=True)
 class ChoiceOptions(Flags):
-    """What plans cost, and by what they are ranked."""
+    """Groups the options of cost and ranking."""
 
     price: tuple[str, ...] = flag(SEARCH, "dollars per GPU and hour: h200=3.2,b200=5.5", (), words)
     reserve: int = flag(

@@ -1,4 +1,4 @@
-"""What is planned for: the options, the traffic, the prices, and what follows from them."""
+"""Holds the demand of a plan: the options, the traffic, the prices, and what follows from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measurement of each finalist is worth.
+"""Values a measurement of each finalist.
 
 It is worth the fall of the regret of the plan that one would choose after it: it comes out as each
 draw in turn says, draws count by how likely it comes out so in them, and the plan that is best by

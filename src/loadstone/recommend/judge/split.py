@@ -1,4 +1,4 @@
-"""Whether prefill and decode in pools of their own pay, under the asked load and others."""
+"""Judges if prefill and decode in pools of their own pay, under the asked load and others."""
 
 from __future__ import annotations
 

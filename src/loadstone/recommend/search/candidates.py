@@ -1,4 +1,4 @@
-"""What each deployment carries within the bounds, by closed form; and why others cannot."""
+"""Finds the load that each deployment carries within the bounds, and why others cannot."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Candidate(NamedTuple):
 
     @property
     def group(self) -> tuple[str, str]:
-        """What names the deployments whose errors have much in common."""
+        """Name the group of deployments whose errors have much in common."""
         return self.worker.engine, self.worker.gpu.name
 
     @property

@@ -169,8 +169,8 @@ class FinalistPoint(msgspec.Struct, frozen=True):
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """What to deploy, how sure that is, what was passed over, and what to measure next; times in
-    `seconds` are those of the steps that made it."""
+    """Tells the deployment to choose, how sure that is, what was passed over, and what to measure
+    next; times in `seconds` are those of the steps that made it."""
 
     model: str
     traffic: TrafficText

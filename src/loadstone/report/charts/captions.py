@@ -1,4 +1,4 @@
-"""What pictures say of their points: units, definitions, how many requests a point is of, what its
+"""Writes the captions of pictures: units, definitions, how many requests a point is of, what its
 bar means."""
 
 from __future__ import annotations

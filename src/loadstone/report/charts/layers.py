@@ -1,5 +1,5 @@
-"""What lines are drawn of: rows, scales, encodings, the layers of a picture, and the names and
-loads beside them."""
+"""Builds the parts of line charts: rows, scales, encodings, the layers of a picture, and the names
+and loads beside them."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ LENGTHS = 0.02
 
 
 class Setup(msgspec.Struct, kw_only=True, frozen=True):
-    """What was deployed: facts as in RunFacts, in words; "" where nobody told.
+    """Holds the facts of the deployment as in RunFacts, in words; "" where nobody told.
 
     parallel      how one server is split, and how many of them there were, if several
     context       the longest that the engine was set up for
@@ -83,7 +83,7 @@ class Setup(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Demand(msgspec.Struct, kw_only=True, frozen=True):
-    """What was asked, beside how much at a time.
+    """Holds the requested workload, without its load.
 
     near_*  lengths by which cells are grouped: those within LENGTHS of one another are the same
             (_unify_lengths)
@@ -105,7 +105,7 @@ class Demand(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Dollars(msgspec.Struct, kw_only=True, frozen=True):
-    """What it costs, where prices are given and its own is known.
+    """Holds the costs, where prices are given and its own is known.
 
     per_hour       of all its GPUs
     output, total  for a million tokens
@@ -220,7 +220,7 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def slo_words(self) -> str:
-        """Whether it met its bounds, with the probability of that."""
+        """Say if the bounds were met, with the probability of that."""
         if self.slo_met is None:
             return "-"
         sure = "" if self.p_met is None else f" ({show_share(self.p_met)})"

@@ -24,8 +24,8 @@ INTERVAL = "interval"
 """The head of a column of intervals; a table of one level alone has that instead."""
 
 
-class RunRow(msgspec.Struct, frozen=True):
-    """What a row of a run's own table is of: a cell, or a part of it.
+class CellRow(msgspec.Struct, frozen=True):
+    """Holds the subject of a row of a run's own table: a cell, or a part of it.
 
     load       names it
     numbers    its Metrics, or the Part
@@ -56,7 +56,7 @@ class CellColumn(msgspec.Struct, frozen=True):
     show: Callable[[Any], str]
     side: str = "r"
     sheet: Mapping[str, str] = {}
-    run: tuple[str, Column[RunRow]] | None = None
+    run: tuple[str, Column[CellRow]] | None = None
 
     def text(self, point: CellPoint) -> str:
         return self.show(value_at(point, self.path))
@@ -119,11 +119,11 @@ def _show_throughput(cell: CellSummary) -> str:
     return show_number(window.output_tokens_per_s, 4) + show_margin(cell)
 
 
-def _roofline(row: RunRow) -> str:
+def _roofline(row: CellRow) -> str:
     return show_share(row.cell.roofline.tpot_ratio if row.cell.roofline else None)
 
 
-def _itl_p99(row: RunRow) -> str:
+def _itl_p99(row: CellRow) -> str:
     itl = row.cell.metrics.itl_s
     return show_seconds(itl.p99 if itl is not None else None)
 
@@ -190,12 +190,12 @@ def _latency(name: str) -> dict[str, str]:
     }
 
 
-def _median_of(name: str, path: str = "") -> tuple[str, Column[RunRow]]:
+def _median_of(name: str, path: str = "") -> tuple[str, Column[CellRow]]:
     latency = attrgetter(path or name)
     return name, Column(f"{name.upper()} p50", lambda row: show_p50(latency(row)))
 
 
-def _p99_of(name: str, path: str = "") -> tuple[str, Column[RunRow]]:
+def _p99_of(name: str, path: str = "") -> tuple[str, Column[CellRow]]:
     latency = attrgetter(path or name)
     return f"{name}_p99", Column("p99", lambda row: show_p99(latency(row), row.cell), "u")
 

@@ -32,7 +32,7 @@ from loadstone.report.pages.columns import (
     RUN,
     UNBOUNDED,
     UNBOUNDED_NOTE,
-    RunRow,
+    CellRow,
     show_failed,
     show_margin,
     show_p50,
@@ -170,12 +170,12 @@ def _row(
     requests: Requests,
     numbers: Metrics | Part,
     cells: Sequence[CellSummary],
-) -> RunRow:
+) -> CellRow:
     """Make the row of a cell, or of a part of it, by the clock of a table of these cells."""
-    return RunRow(load, cell, requests, numbers, *_pick_clock(numbers, cells))
+    return CellRow(load, cell, requests, numbers, *_pick_clock(numbers, cells))
 
 
-def _table(head: str, rows: Sequence[RunRow], doubts: Sequence[Finding]) -> Table:
+def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Table:
     names = ["ok", "failed", "output", "ttft", "ttft_p99", "tpot", "tpot_p99", "itl_p99"]
     names += ["e2e", "e2e_p99"]
     if _roofline_shares([row.cell for row in rows], "tpot_ratio"):
@@ -184,7 +184,7 @@ def _table(head: str, rows: Sequence[RunRow], doubts: Sequence[Finding]) -> Tabl
         # characters.
         if not any(show_failed(row.requests) for row in rows):
             names.remove("failed")
-    columns: list[Column[RunRow]] = [
+    columns: list[Column[CellRow]] = [
         Column(head, lambda row: row.load),
         *(RUN[name] for name in names),
         Column("trusted", lambda row: _show_trust(row.cell, doubts), "l"),
@@ -194,7 +194,7 @@ def _table(head: str, rows: Sequence[RunRow], doubts: Sequence[Finding]) -> Tabl
 
 def _table_parts(
     head: str,
-    parts: Sequence[tuple[RunRow, Part]],
+    parts: Sequence[tuple[CellRow, Part]],
     name: Callable[[Any], str],
     cells: Sequence[CellSummary],
 ) -> Table:
@@ -204,8 +204,8 @@ def _table_parts(
     What a row is of is one column: where the table is too wide, that is what each piece of it
     begins with.
     """
-    could = [Column[RunRow]("could", lambda row: _share_of_prompts(row, "shared_input_tokens"))]
-    columns: list[Column[RunRow]] = [
+    could = [Column[CellRow]("could", lambda row: _share_of_prompts(row, "shared_input_tokens"))]
+    columns: list[Column[CellRow]] = [
         Column(head, lambda row: row.load, "l"),
         RUN["ok"],
         RUN["failed"],
@@ -225,12 +225,12 @@ def _table_parts(
     )
 
 
-def _share_of_prompts(row: RunRow, name: str) -> str:
+def _share_of_prompts(row: CellRow, name: str) -> str:
     """Write which share of the prompts' tokens that is, where it is told."""
     return show_share(share_of(getattr(row.numbers, name, None), row.numbers.input_tokens))
 
 
-def _sessions(head: str, rows: Sequence[RunRow]) -> Table:
+def _sessions(head: str, rows: Sequence[CellRow]) -> Table:
     """Make a row for each cell's sessions of agents; tokens are those of all measured calls."""
     lines = []
     for row in rows:
@@ -277,7 +277,7 @@ _PARTS: tuple[tuple[str, Callable[[CellSummary], Sequence[Part]], Callable[[Any]
 """Of what a cell may have parts, which they are, and the name of one."""
 
 
-def _answers(head: str, rows: Sequence[RunRow]) -> Table:
+def _answers(head: str, rows: Sequence[CellRow]) -> Table:
     """Make one row for each cell with graded answers, named by its load, and one for each kind of
     question there."""
     heads = [f"{head} · answers", "graded", "right %", "95%", "in form %", "cut", "failed"]

@@ -1,5 +1,5 @@
-"""What a kind of machines does for a study: launches are started on such a machine, or rendered as
-files for its scheduler."""
+"""Defines the services of a kind of machines for a study: launches are started on such a machine,
+or rendered as files for its scheduler."""
 
 from collections.abc import Sequence
 from pathlib import Path
