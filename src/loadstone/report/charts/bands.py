@@ -53,10 +53,10 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     shown = [(f"{name}:Q", f"{name} ({unit})", ",.4~r") for name in ("p50", "p90", "p99")]
     chart = [
         base.mark_area(opacity=0.22, color=GREY).encode(
-            y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2="p99:Q"
+            y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2=alt.Y2("p99:Q")
         ),
         base.mark_area(opacity=0.45, color=GREY).encode(
-            y=alt.Y("p50:Q", title=y_title), y2="p90:Q"
+            y=alt.Y("p50:Q", title=y_title), y2=alt.Y2("p90:Q")
         ),
         base.mark_line(color=INK, point=alt.OverlayMarkDef(color=INK, size=60)).encode(
             y=alt.Y("p50:Q", title=y_title),
@@ -66,7 +66,7 @@ def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
     if any("low" in row and "high" in row for row in rows):
         bounded = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
         bars = bounded.mark_rule(color=INK, strokeWidth=1.2)
-        chart.append(bars.encode(y=alt.Y("low:Q", title=y_title), y2="high:Q"))
+        chart.append(bars.encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q")))
     bounded_above = any("high" in row for row in rows)
     bar_text = (
         "bars: 95% bounds of the p99" if bounded_above else "too few requests to bound the p99"
@@ -165,11 +165,11 @@ def draw_prediction(
         explained.append("band: 80% interval of the prediction")
         bounded = alt.Chart(data(predicted)).transform_filter("isValid(datum.low)")
         band = bounded.mark_area(opacity=0.25, color=GREY)
-        layers.insert(0, band.encode(x=x, y=low, y2="high:Q"))
+        layers.insert(0, band.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     if any("low" in row for row in dots):
         explained.append("bars: 95% interval of what was measured")
         bars = alt.Chart(data(dots)).transform_filter("isValid(datum.low)").mark_rule(color=INK)
-        layers.append(bars.encode(x=x, y=low, y2="high:Q"))
+        layers.append(bars.encode(x=x, y=low, y2=alt.Y2("high:Q")))
     tooltip = tooltips(("run:N",), ("x:Q",), ("y:Q", title, ",.4~r"))
     marks = alt.Chart(data(dots)).mark_point(size=90)
     layers += cross_out(marks.encode(x=x, y=y, color=colour, tooltip=tooltip), dots, x, y)
@@ -260,7 +260,11 @@ def trend_figure(
     y = alt.Y("value:Q", title=f"{metric.replace('_', ' ')}, {unit}").scale(zero=False)
     tooltip = tooltips(("run:N",), ("date:N",), ("release:N",), ("value:Q", unit, ".4~g"))
     points = alt.Chart(data(rows)).mark_point(color=BLUE).encode(x=x, y=y, tooltip=tooltip)
-    lines = alt.Chart(data(levels)).mark_rule(color=INK).encode(x="from:Q", x2="to:Q", y="level:Q")
+    lines = (
+        alt.Chart(data(levels))
+        .mark_rule(color=INK)
+        .encode(x="from:Q", x2=alt.X2("to:Q"), y="level:Q")
+    )
     steps = alt.Chart(data([{"at": place + 0.5} for place in places]))
     rules = steps.mark_rule(color=VERMILION, strokeDash=[5, 4]).encode(x="at:Q")
     title, layers = f"{metric}, {series.load.label}", [points, lines, *([rules] if places else [])]

@@ -280,7 +280,7 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     even = alt.Chart(data([{"times": 1}])).mark_rule(color=GREY, strokeWidth=2).encode(x="times:Q")
     layers = [
         even,
-        bounded.encode(x="low:Q", x2="high:Q"),
+        bounded.encode(x="low:Q", x2=alt.X2("high:Q")),
         *cross_out(marks, rows, x, y, yOffset=lane),
     ]
     return stack_layers(

@@ -175,11 +175,11 @@ def gaps(heat: Heat, name: str, *, key: str) -> Figure:
             x=alt.X("x:Q", title="seconds of the run")
             .scale(nice=False, zero=False)
             .axis(grid=False),
-            x2="x2:Q",
+            x2=alt.X2("x2:Q"),
             y=alt.Y("y:Q", title="ITL (ms)")
             .scale(type="log", domain=edges_ms, nice=False)
             .axis(grid=False),
-            y2="y2:Q",
+            y2=alt.Y2("y2:Q"),
             color=alt.Color("n:Q")
             .scale(type="log", scheme="cividis")
             .legend(title="tokens", orient="right", gradientLength=180, tickCount=4, format="~s"),

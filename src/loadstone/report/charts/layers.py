@@ -170,9 +170,9 @@ def lines(
     if floor:  # 0 is nowhere on a logarithmic axis: such a bar begins with the axis
         base = base.transform_calculate(low=f"max(datum.low, {floor})")
     ends = (
-        {"x": x, "y": alt.Y("low:Q"), "y2": "high:Q"}
+        {"x": x, "y": alt.Y("low:Q"), "y2": alt.Y2("high:Q")}
         if bars == "y"
-        else {"x": alt.X("low:Q"), "x2": "high:Q", "y": y}
+        else {"x": alt.X("low:Q"), "x2": alt.X2("high:Q"), "y": y}
     )
     bounded = base.transform_filter("isValid(datum.low)").mark_rule(strokeOpacity=0.55)
     return [bounded.encode(**ends, **encode("rule")), *drawn]
@@ -240,7 +240,8 @@ def encode_lines(
     strokes = [list(DASHES[number]) for number in reversed(shapes.values())]
     dashed = alt.Scale(domain=names[::-1], range=strokes)
     dashes = alt.StrokeDash("label:N", scale=dashed, legend=None)
-    opacity = alt.condition(_SHOWN, alt.value(1), alt.value(0.12))
+    faded = alt.condition(_SHOWN, alt.value(1), alt.value(0.12))
+    opacity = alt.OpacityValue(**faded)
 
     def encode(mark: Literal["line", "point", "rule"]) -> dict[str, Any]:
         channels: dict[str, Any] = {"color": colour, "opacity": opacity}

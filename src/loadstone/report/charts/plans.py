@@ -69,7 +69,9 @@ def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finali
     limit = max(plan.high for plan in ordered)
     ticks = alt.Axis(format=",d")
     x = alt.X("cost:Q", title=cost_unit, axis=ticks).scale(domain=[0, 1.08 * limit], nice=False)
-    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(x="low:Q", x2="high:Q", y=y)
+    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(
+        x="low:Q", x2=alt.X2("high:Q"), y=y
+    )
     tooltip = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
     looks = _looks(every, legend=False)
     dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=tooltip, **looks)
