@@ -1,5 +1,4 @@
-"""Makes docs/questions.md and benchmarks/results/questions.md: what four documents ask, answered by
-studies.
+"""Makes benchmarks/results/questions.md: what four documents ask, answered by studies.
 
     python benchmarks/questions.py POINTS.csv [--only 1,7] [--out FOLDER]      (simulated: six
     minutes, two cores) python benchmarks/questions.py POINTS.csv --only 10
@@ -54,9 +53,10 @@ from loadstone.studies.plan import plan_study
 from loadstone.studies.supervise import find_run, run_study
 
 ROOT = Path(__file__).resolve().parents[1]
-STUDIES, PAGE = ROOT / "examples" / "questions", ROOT / "docs" / "questions.md"
+STUDIES = ROOT / "examples" / "questions"
 PICTURES = ROOT / "docs" / "pictures" / "questions"
 RESULTS = ROOT / "benchmarks" / "results"
+PAGE = RESULTS / "questions.md"
 PRICES = Prices(h100=2.1, h200=3.2)
 """Dollars per GPU and hour, as in the other pages; the break-even of their ratio is computed."""
 MEASURED = ("measured-here",)
@@ -1181,36 +1181,29 @@ QUESTIONS: dict[int, Question] = {
 BY_THE_HOUR = 11
 HEAD = """# The questions that this project started from, answered
 
-Each answer comes from a study in `examples/questions`. `python benchmarks/questions.py POINTS.csv` makes this page,
-its pictures and its tables ([results](../benchmarks/results/questions.md)). Numbers in brackets are 80 % intervals of
-the performance model's error on machines that no fit has seen ([accuracy](accuracy.md)); an interval that contains 1
-leaves the sign open. [Seeds](seeds.md) describes the four documents, 000 to 003.
-"""
-RESULTS_HEAD = """# The questions, in full
-
-`python benchmarks/questions.py POINTS.csv` makes this page; [questions.md](../../docs/questions.md) has the answers.
-Numbers in brackets are 80 % intervals of the performance model's error, unless a section says otherwise.
+Each answer comes from a study in `examples/questions`. `python benchmarks/questions.py POINTS.csv` makes this page and
+its pictures. Numbers in brackets are 80 % intervals of the performance model's error on machines that no fit has seen
+([accuracy](../../docs/accuracy.md)), unless a section says otherwise; an interval that contains 1 leaves the sign
+open. [Seeds](../../docs/seeds.md) describes the four documents, 000 to 003.
 """
 
 
 def section(number_: int, study: Path | None, made: Answer) -> str:
-    """Writes what docs/questions.md says of a question."""
+    """Writes what was asked, the answer with its picture and table, and how it was made."""
     source = (
-        f" Study: [{study.name}](../examples/questions/{study.name})." if study is not None else ""
+        f" Study: [{study.name}](../../examples/questions/{study.name})."
+        if study is not None
+        else ""
     )
     return "\n\n".join((
         f"## {number_}. {made.title}",
         "\n".join(f"> {line}" for line in wrap(made.asked).split("\n")),
         wrap(f"**{made.answer}**"),
-        f"![{made.picture.title}](pictures/questions/{number_:02}.svg)",
+        f"![{made.picture.title}](../../docs/pictures/questions/{number_:02}.svg)",
+        re.sub(r"\]\((?=\w+\.md)", "](../../docs/", made.text),
         wrap(f"*Where it holds.* {made.holds}{source}"),
+        wrap(f"*How.* {made.made}"),
     ))  # fmt: skip
-
-
-def results(number_: int, made: Answer) -> str:
-    """Writes the table behind an answer, and how it was made."""
-    text = re.sub(r"\]\((?=\w+\.md)", "](../../docs/", made.text)
-    return f"## {number_}. {made.title}\n\n{text}\n\n{wrap(f'*How.* {made.made}')}"
 
 
 def put(page: Path, head: str, number_: int, text: str) -> None:
@@ -1250,7 +1243,6 @@ def main() -> None:
         )
         save_picture(made.picture, PICTURES / f"{number_:02}.svg")
         put(PAGE, HEAD, number_, section(number_, study, made))
-        put(RESULTS / "questions.md", RESULTS_HEAD, number_, results(number_, made))
         print(f"question {number_}: {made.answer}")
 
 

@@ -1,5 +1,5 @@
-"""Each section of docs/questions.md has its study, which shows without a complaint, its picture and
-its results."""
+"""Each section of benchmarks/results/questions.md has its study, which shows without a complaint,
+and its picture; docs/seeds.md leads to each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from loadstone.studies.plan import plan_study
 from loadstone.studies.show import estimate
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "questions.md").read_text("utf-8")
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = (RESULTS / "questions.md").read_text("utf-8")
 SECTIONS = {int(text.partition(".")[0]): text for text in PAGE.split("\n## ")[1:]}
 STUDIES = sorted((ROOT / "examples" / "questions").glob("[0-9]*.yaml"))
 
@@ -42,19 +43,18 @@ def test_a_study_shows_and_every_cell_can_be_predicted(
 @pytest.mark.parametrize("study", STUDIES, ids=lambda study: study.stem)
 def test_a_study_has_its_section_with_an_answer_and_a_picture(study: Path) -> None:
     section = SECTIONS[int(study.name[:2])]
-    assert f"(../examples/questions/{study.name})" in section
+    assert f"(../../examples/questions/{study.name})" in section
     assert "**" in section
     assert "> 00" in section
 
 
 def test_every_section_has_one_picture() -> None:
     for section in SECTIONS.values():
-        (picture,) = re.findall(r"!\[.+\]\((pictures/questions/.+\.svg)\)", section)
-        assert (ROOT / "docs" / picture).is_file()
+        (picture,) = re.findall(r"!\[.+\]\((\S+/pictures/questions/.+\.svg)\)", section)
+        assert (RESULTS / picture).is_file()
 
 
-def test_every_section_has_its_results() -> None:
-    results = (ROOT / "benchmarks" / "results" / "questions.md").read_text("utf-8")
-    assert re.findall(r"^## (.*)", results, re.MULTILINE) == re.findall(
-        r"^## (.*)", PAGE, re.MULTILINE
-    )
+def test_the_page_of_the_documents_leads_to_every_answer() -> None:
+    seeds = (ROOT / "docs" / "seeds.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[(\d+)\]\(\S+/questions\.md#", seeds, re.MULTILINE)
+    assert sorted(map(int, rows)) == sorted(SECTIONS)

@@ -146,7 +146,9 @@ def printed() -> list[tuple[str, list[str]]]:
             r"^```console\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
         ):
             for command, output in re.findall(
-                r"^\$ loadstone (.+)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE
+                r"^\$ loadstone (.+)\n((?:(?!\$ ).*\n)*)",
+                block.replace("\\\n", " "),  # a command of several lines
+                re.MULTILINE,
             ):
                 same = command.startswith(("recommend ", "size ")) or "--dry-run" in command
                 if output and same:
