@@ -1,8 +1,6 @@
 """Keeps the result of the self-test of this host's client for later runs, and quotes it under their
 tables."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from pathlib import Path

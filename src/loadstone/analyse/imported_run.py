@@ -5,8 +5,6 @@ records: its summary.json is what the file stated. A run of requests has records
 computed from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 

@@ -5,8 +5,6 @@ that meet the run's bounds on latency (SLO), if it has any. Throughputs within 1
 equal, and the median E2E decides.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

@@ -24,8 +24,6 @@ A run says it in its papers (RunInfo), whoever wrote them:
 What nobody said is None.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Judges bounds on latencies: were they met, and how sure is that?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist

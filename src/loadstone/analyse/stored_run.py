@@ -1,7 +1,5 @@
 """Reads a run for comparisons and reports: its folder's papers, its numbers, its facts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -9,8 +9,6 @@ included. Holm's procedure holds it over all series together. What lies before a
 then searched again, at the same level.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from statistics import median

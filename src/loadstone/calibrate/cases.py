@@ -14,8 +14,6 @@ coefficients, vectorised over points, right in value and, to a few per cent, in 
 of simulating and fitting converge.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

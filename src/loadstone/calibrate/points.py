@@ -5,8 +5,6 @@ docs/accuracy.md has the columns; Point has them too. Missing columns and empty 
 values.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re

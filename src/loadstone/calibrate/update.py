@@ -10,8 +10,6 @@ simulated anew after each step, and what remains unexplained is σ of one measur
 unseen model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

@@ -4,8 +4,6 @@ what was measured.
 Also the document of `loadstone validate --json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, inf, sqrt

@@ -1,8 +1,6 @@
 """Records as arrays: one row per request, and the stream events of a batch end to end. Times in
 seconds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """Results of commands, typed: the functions of the package return them, `--json` prints them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

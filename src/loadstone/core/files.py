@@ -1,8 +1,6 @@
 """Reads files that anybody may have written: only if they are files, with a bound, decoded
 strictly. Makes folders for temporary files."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Puts together what belongs together."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable
 from typing import TypeVar
 

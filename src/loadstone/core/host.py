@@ -1,8 +1,6 @@
 """Describes the machine of a run for whoever repeats it, and finds the folders where things are
 kept on it."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

@@ -12,8 +12,6 @@ than that. Times are compared with the time of the sends, from the first measure
 last.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, NamedTuple
 

@@ -1,8 +1,6 @@
 """A run keeps what it was made with, so that a stranger can make it again:
 RunInfo.settings.provenance. No I/O."""
 
-from __future__ import annotations
-
 import msgspec
 
 _OF_THE_PLACE = (

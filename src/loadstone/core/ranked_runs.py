@@ -1,7 +1,5 @@
 """Several runs of one command, such as those of alternative deployments, and which is best."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -3,8 +3,6 @@
 A record's times count from the run's origin on one monotonic clock.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, NamedTuple
 
 import msgspec

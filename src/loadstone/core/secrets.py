@@ -1,8 +1,6 @@
 """Keeps the user's keys out of what is written down: a server may repeat them in anything it says.
 No I/O."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ sent and end.
 One implementation for the client and the simulator: `OpenSessions`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

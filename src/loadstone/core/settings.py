@@ -5,8 +5,6 @@ the others. Keys of later versions are passed over, and a value that cannot be r
 that a run of any version opens.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar

@@ -1,8 +1,6 @@
 """Makes words of engines harmless: what a server said becomes one short printable line; and values
 CSV. No I/O."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,8 +1,6 @@
 """Reads and writes quantities with their units. Inside the program everything is SI: seconds,
 bytes, tokens."""
 
-from __future__ import annotations
-
 import math
 import re
 from decimal import Decimal

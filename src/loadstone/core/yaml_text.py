@@ -5,8 +5,6 @@ PyYAML builds by recursion in C, which ends the process where a text of a few ki
 deeply enough.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 MOST_DEPTH = 100

@@ -9,8 +9,6 @@ Both are upper bounds: a simulation, with its queues and waves, has less (Tensor
 measured 0 to 25 % less than such a balance promises).
 """
 
-from __future__ import annotations
-
 from itertools import product
 from typing import NamedTuple
 

@@ -16,8 +16,6 @@ Requests that decode at once vary as a Poisson number does.
 It is made for thousands of deployments a second, to choose which of them are worth a simulation.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from statistics import NormalDist

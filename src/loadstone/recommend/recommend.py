@@ -1,8 +1,6 @@
 """The deployments for a model's traffic, in four steps: what is asked, what is searched, what is
 judged, what is told."""
 
-from __future__ import annotations
-
 import sys
 import time
 

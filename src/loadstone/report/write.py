@@ -1,7 +1,5 @@
 """A report to files: one page, one text, one sheet, or a folder of pictures."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Arrivals: when the requests of an open loop are sent, and how a load may change in the course of
 a cell."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

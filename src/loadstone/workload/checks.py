@@ -14,8 +14,6 @@ further fields of the body (`tools`, `stop`), and under `check` what the grader 
 never sent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import random

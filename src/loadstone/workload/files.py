@@ -2,8 +2,6 @@
 content, and read line by line or element by element. What is wrong on the way is one line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import hashlib

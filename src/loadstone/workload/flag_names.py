@@ -1,8 +1,6 @@
 """Options of other load generators, and what they are called here (flag_names.toml): told to who
 uses one of those."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path

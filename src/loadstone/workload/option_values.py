@@ -4,8 +4,6 @@ Every reader takes the value and the name that an error shall have for it, and r
 one line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The plan that follows from a user's options: which workload, under which loads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

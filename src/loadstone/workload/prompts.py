@@ -3,8 +3,6 @@ can write it, nothing is stored, and a new salt makes every prompt of a run new 
 cache.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

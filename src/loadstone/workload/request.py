@@ -2,8 +2,6 @@
 limits, route in a fleet.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """Chooses a replica by what it has of a prompt already, beside how busy it is."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 

@@ -2,8 +2,6 @@
 here, before the run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

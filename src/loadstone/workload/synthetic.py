@@ -1,7 +1,5 @@
 """Random prompts with demanded lengths. What stands in them is prompts.py's business."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

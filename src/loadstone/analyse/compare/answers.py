@@ -1,8 +1,6 @@
 """Compares graded answers: the same questions, under the same load, on both sides; and either side
 with itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Compares one load on both sides: its units, its point values, and how far each can be trusted."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

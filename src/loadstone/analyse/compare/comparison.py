@@ -1,7 +1,5 @@
 """Compares two sides of runs: the result of `loadstone compare`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -13,8 +13,6 @@ any false alarm in a comparison is held, as by Holm's, while metrics that go tog
 and E2E of the same requests) are not paid for separately.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ All GPUs of a deployment are paid for, whatever they do. A price is never guesse
 GPU, or number of GPUs, is not known, or whose GPU has no price, no price is known.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Sequence

@@ -26,8 +26,6 @@ model by four fifths; and one deployment with one workload has one error, which 
 have.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Computes how many runs a side would show a difference, and gives the commands that measure
 them."""
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Sequence

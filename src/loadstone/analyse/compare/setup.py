@@ -1,7 +1,5 @@
 """Lists the differences in the setup of two sides, before any number is looked at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 

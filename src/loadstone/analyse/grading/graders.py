@@ -6,8 +6,6 @@ text against text: 18.00 is not 18. `maths` takes what stands in \boxed{}, and c
 what is between marks of thinking nothing counts; without an end mark there is no answer.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable, Iterator

@@ -1,8 +1,6 @@
 """Computes statistics of right and wrong answers: of one run, of two asked the same, and what these
 could show."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 

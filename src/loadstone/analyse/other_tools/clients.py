@@ -4,8 +4,6 @@ inference-perf and llmperf.
 Each formula is as the tool's source computes it; tools.toml takes it from `FUNCTIONS` by its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Computes a tool's numbers by its table in tools.toml: each has its definition and its formula."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ two events the rate is what it takes to make the events of that time, and each c
 held.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

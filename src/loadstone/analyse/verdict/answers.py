@@ -1,7 +1,5 @@
 """Rules on answers: are they what was asked for, and can their token counts be believed?"""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import Any

@@ -5,8 +5,6 @@ stamp of the newest. The gaps between events of one read are then unknown, and s
 earlier the first of them came.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

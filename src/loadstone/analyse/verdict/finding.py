@@ -1,7 +1,5 @@
 """Makes findings of values, by their rows in findings.toml, and a verdict of findings."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rules on the load: was it offered as it was planned?"""
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds

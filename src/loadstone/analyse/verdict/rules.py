@@ -1,7 +1,5 @@
 """Applies all rules to one cell."""
 
-from __future__ import annotations
-
 from loadstone.analyse.verdict import answers, client, load, server, steady
 from loadstone.analyse.verdict.finding import can_hold
 from loadstone.analyse.verdict.requests import JudgedCell

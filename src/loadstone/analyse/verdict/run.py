@@ -1,8 +1,6 @@
 """Rules on a run, or one of its cells, for which the records are not needed: was all kept, what was
 left out before anything was sent, what a prediction rests on."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Rules on what servers and GPUs reported of themselves."""
 
-from __future__ import annotations
-
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell

@@ -11,8 +11,6 @@ change is looked for as such, in the gap that parts the blocks; a warm-up, which
 some of them, in the first requests against all others.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple

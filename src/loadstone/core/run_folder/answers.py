@@ -1,8 +1,6 @@
 """Stores grades of answers in answers.parquet: one row per graded request, with the answer's text
 only on request."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Turns journals into records: one way for a run's normal end and for what a crash left."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path

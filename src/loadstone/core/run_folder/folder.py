@@ -1,7 +1,5 @@
 """Makes run folders, reads and writes run.json, and replaces files whole or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

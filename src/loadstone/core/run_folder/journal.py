@@ -18,8 +18,6 @@ All numbers are little-endian. What was damaged is told from what a crash tore o
 behind it are read. Version 1 was a plain Arrow stream, which has no checksums.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,8 +1,6 @@
 """Tells whether records.parquet and summary.json are as they were written: run.json keeps a digest
 of each."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

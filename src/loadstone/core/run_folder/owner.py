@@ -2,8 +2,6 @@
 holder, however that ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

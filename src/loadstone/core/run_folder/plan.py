@@ -1,7 +1,5 @@
 """Stores plans as Parquet: columns as Plan has them, its description in the schema's metadata."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Stores records as Parquet: one row per request, columns as RequestRecord, read a row group at a
 time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor

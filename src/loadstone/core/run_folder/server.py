@@ -2,8 +2,6 @@
 server.parquet after.
 """
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Describes a sample in a dozen numbers, each percentile and the mean with its confidence
 bounds."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -6,8 +6,6 @@ later: it takes λ/μ − 1 longer. So λ/(1 + growth) is the rate at which they
 that at which they come.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Describes values that come a part at a time: the gaps between all tokens of a cell."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -5,8 +5,6 @@ summary.json is what the file stated. What a file cannot tell stays missing. doc
 which tool tells what.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@ Its "inter token latency" is our TPOT: (E2E − TTFT)/(n − 1) per request. Its
 stand for ITL.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import accumulate

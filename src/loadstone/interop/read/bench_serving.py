@@ -9,8 +9,6 @@ engine only where it is an engine's name. A line of SGLang's has neither model n
 failures, unless `server_info` is in it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate

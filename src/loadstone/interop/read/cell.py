@@ -1,8 +1,6 @@
 """Defines what an importer makes of a file: cells, each a load and what came of it, perhaps with
 its requests."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """Checks that a file's own numbers fit together: each rule gives a finding where they cannot all be
 true."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from itertools import pairwise

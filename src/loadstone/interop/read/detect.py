@@ -1,7 +1,5 @@
 """Tells which tool wrote a file, by what is in it, never by its name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path

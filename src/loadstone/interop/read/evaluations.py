@@ -4,8 +4,6 @@ lm-evaluation-harness, and what AIPerf writes beside a result.
 They state a share of right answers and no latency; without the answers nothing can be paired.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

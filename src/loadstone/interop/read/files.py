@@ -1,7 +1,5 @@
 """Reads other people's files: JSON, JSON lines, YAML and CSV, with bounds."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import json

@@ -1,7 +1,5 @@
 """Makes the findings of an import: each kind has its severity and remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadstone.analyse.imported_run import CUT_AT_END

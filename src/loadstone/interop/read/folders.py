@@ -1,8 +1,6 @@
 """Gives run folders of whatever a user names: runs as they are, other tools' results imported for
 the moment."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path

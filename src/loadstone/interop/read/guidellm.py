@@ -5,8 +5,6 @@ sums; what it calls TPOT counts the first token's wait and is left out. Requests
 and last token, not those between: the spread of ITL cannot be known.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from loadstone.analyse.imported_run import CUT_AT_END

@@ -6,8 +6,6 @@ unit beside it, the load and the stack under `scenario`, where it was filled in.
 `time_per_output_token` is our TPOT; `normalized_time_per_output_token`, E2E/n, has no counterpart.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ A closed loop; rates are per GPU. Lengths are drawn from 0.8 of the stated ones 
 says.
 """
 
-from __future__ import annotations
-
 from loadstone.core.plan import Load
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.reader import Reader

@@ -1,7 +1,5 @@
 """Chooses the files of a folder that are results, and says what they are called."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

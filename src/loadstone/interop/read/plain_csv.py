@@ -6,8 +6,6 @@ ms, us), and those of FACTS, LOADS and TOTALS. Columns of the points table that 
 reads are known by their own names.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

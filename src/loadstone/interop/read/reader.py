@@ -1,8 +1,6 @@
 """Defines the reader of a tool's results: the one door for the readers shipped here and for those
 of other packages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Writes cells as run folders: those of one deployment and workload are one run, a cell for each
 load."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

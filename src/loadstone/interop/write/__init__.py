@@ -1,8 +1,6 @@
 """Writes runs for other tools: as vLLM's and SGLang's result files, as llm-d's benchmark report, as
 CSV with a row per cell, as Parquet per request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from loadstone.analyse import imported_run

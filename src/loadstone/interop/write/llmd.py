@@ -6,8 +6,6 @@ other than a rate or a concurrency) stands in `native.config.loadstone`: its rea
 `loadstone import` finds it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

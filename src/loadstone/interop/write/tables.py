@@ -2,8 +2,6 @@
 with a row per request.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

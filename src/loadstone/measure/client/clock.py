@@ -7,8 +7,6 @@ between them stays the same until somebody sets the time. That is looked for thr
 Pacer, which wakes an event loop at an absolute time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

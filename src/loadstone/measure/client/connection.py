@@ -7,8 +7,6 @@ ends, when much is held, or at a sweep. So a slow decoder never delays the clock
 held for raw bytes stays bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

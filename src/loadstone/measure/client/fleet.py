@@ -1,8 +1,6 @@
 """Chooses where requests go: the servers of a fleet, the connections kept to each, and which server
 is next."""
 
-from __future__ import annotations
-
 import ssl
 import time
 from collections.abc import Callable

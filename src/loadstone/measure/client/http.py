@@ -5,8 +5,6 @@ Most reads of an answer are alike, one event in one chunk: a template recognises
 to the stream's Answer.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from itertools import accumulate, chain, repeat

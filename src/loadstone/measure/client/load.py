@@ -1,8 +1,6 @@
 """Keeps to the load of a step: which of its requests may be sent at this moment, and when to ask
 again."""
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import itertools

@@ -8,8 +8,6 @@ two cores; unless that group has more weight. Too much weight keeps a server on 
 writing: it rises only while the worker is kept waiting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

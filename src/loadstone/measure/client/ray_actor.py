@@ -4,8 +4,6 @@ Ray finds this module by its name, so Loadstone has to be installed on every mac
 What passes is bytes, text and numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

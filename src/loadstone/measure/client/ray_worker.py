@@ -9,8 +9,6 @@ that trip at most. It is taken once for all times of the run, so that the worker
 one clock, and again before each step, to see how far the clocks drift.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

@@ -1,7 +1,5 @@
 """Sends the requests of a step when the load lets them begin, and follows each to its end."""
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import time

@@ -7,8 +7,6 @@ It takes orders on stdin (protocol.py), has its Sender send requests at their in
 it saves what it has and exits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import resource

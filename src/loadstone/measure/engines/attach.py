@@ -4,8 +4,6 @@ Everything here happens before the run, with single small requests, each sent an
 will be.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import re

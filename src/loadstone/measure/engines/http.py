@@ -2,8 +2,6 @@
 servers and proxies.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

@@ -5,8 +5,6 @@ The commands come from engines; each rank is a child that cannot outlive this pr
 What an engine's log says of a failed start is in its table.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -2,8 +2,6 @@
 request.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

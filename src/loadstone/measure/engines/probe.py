@@ -2,8 +2,6 @@
 and how to write prompts of exact length for it, as token ids or as words of one token each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

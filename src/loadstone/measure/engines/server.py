@@ -5,8 +5,6 @@ Nothing that the server says is believed further than it is used: bodies are cut
 excerpts.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import ssl

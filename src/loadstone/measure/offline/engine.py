@@ -1,8 +1,6 @@
 """Runs an engine's own interface in Python, loaded by its interpreter in a process that cannot
 outlive this one."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

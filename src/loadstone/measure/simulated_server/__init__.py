@@ -15,8 +15,6 @@ they always are: GET /truth answers `{"<X-Request-Id>": [ns when the request was
 write of each event with text, …], …}`, and forgets them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

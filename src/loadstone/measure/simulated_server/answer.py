@@ -1,7 +1,5 @@
 """The bytes of an answer, streamed or in one piece, as vLLM 0.32 writes them."""
 
-from __future__ import annotations
-
 import time
 from typing import Generic, NamedTuple, TypeVar
 

@@ -1,8 +1,6 @@
 """Reads what a request asks for: its JSON body, how many tokens go in and out, and when it is
 refused."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import msgspec

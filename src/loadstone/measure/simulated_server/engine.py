@@ -6,8 +6,6 @@ Events happen in that order and at those times as far as the engine knows; a pro
 writes late, and its clock does not slip.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -1,7 +1,5 @@
 """Folds an answer's bytes, in whatever dialect, into the facts that the client keeps. No I/O."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import InitVar, dataclass, field
 from typing import Any, TypeVar

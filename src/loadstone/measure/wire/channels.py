@@ -1,8 +1,6 @@
 """Tells thinking, tool calls and the answer itself apart in an answer of OpenAI's dialect. No
 I/O."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from loadstone.core.record import ANSWER, THINKING

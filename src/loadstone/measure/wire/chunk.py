@@ -1,7 +1,5 @@
 """Describes the JSON of OpenAI's chunks and answers, as far as it is read. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

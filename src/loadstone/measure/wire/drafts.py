@@ -6,8 +6,6 @@ SGLang      `meta_info` of /generate; within `sglext` at the root of OpenAI's di
 llama.cpp   `timings`, which counts no steps
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Tells whether the first output event of an answer was one, where only later ones can. No I/O."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

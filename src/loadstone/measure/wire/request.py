@@ -5,8 +5,6 @@ and length. No I/O.
 lengths.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

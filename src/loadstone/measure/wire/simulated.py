@@ -1,7 +1,5 @@
 """Defines how the timing server answers an API, as far as APIs differ in that. No I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 

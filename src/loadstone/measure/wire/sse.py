@@ -5,8 +5,6 @@ last event whose closing blank line never came (`finish`), since some servers cl
 data line.
 """
 
-from __future__ import annotations
-
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 """A line or an event longer than this is hostile: SseError."""
 

@@ -1,8 +1,6 @@
 """Asks for the way tokens are drawn, and for structured output: a shape that answers must have, in
 each engine's own fields. No I/O."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

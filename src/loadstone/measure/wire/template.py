@@ -8,8 +8,6 @@ counts, what stood there in an event that was parsed, the text is the inside of 
 counts are JSON numbers, and the chunk is as long as it says.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ No I/O.
 Nothing here raises on what a server sent: what cannot be used is missing.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any, TypeVar, get_args
 

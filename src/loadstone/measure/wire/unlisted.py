@@ -5,8 +5,6 @@ It is looked for where a chunk says nothing that is known, which is twice or thr
 answer.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 by its name among the entry points `loadstone.wires`. No I/O.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache

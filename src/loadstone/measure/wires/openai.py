@@ -9,8 +9,6 @@ special tokens, half a character) or for none; an `error` object after a 200; `c
 numbers as `1.0`; invalid UTF-8.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable

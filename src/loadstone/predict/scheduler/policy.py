@@ -26,8 +26,6 @@ TensorRT-LLM             prompts and decodes in one step (in-flight batching, fu
                          `batch_wait_timeout_iters`: see gather_steps (PyExecutor._waiting_requests)
 """
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 from numpy.typing import NDArray

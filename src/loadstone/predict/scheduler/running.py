@@ -8,8 +8,6 @@ Blocks are counted exactly. While all that runs could come to hold fits into the
 step can want for a block, and nothing needs counting; `_tight` says when that is no longer so.
 """
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

@@ -20,8 +20,6 @@ PyExecutor._executor_loop_pp and its inflight_req_ids. Each of vLLM's virtual en
 its part of the cache, RFC 11945: those are schedulers of their own.)
 """
 
-from __future__ import annotations
-
 from itertools import islice
 
 from loadstone.core.errors import InputError

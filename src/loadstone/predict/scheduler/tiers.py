@@ -26,8 +26,6 @@ what one of the size of both would: so what is written late is kept in a host th
 A copy to the host is over when the request ends: its blocks are in HBM until long after that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 
 from loadstone.predict.scheduler.blocks import PrefixCache

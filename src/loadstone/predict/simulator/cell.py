@@ -1,7 +1,5 @@
 """One cell, from its first request to its last: client and replicas, event by event."""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ matters: without it all slots of a closed loop stay in lock-step with the engine
 steps that a real client meets.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Callable

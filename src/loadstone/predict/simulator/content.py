@@ -4,8 +4,6 @@ A prompt is made of a group's prefix, a trace's blocks, what a session said. A s
 number for the path of these up to the one that its blocks end in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """Latencies of the requests of a simulated cell, by the definitions that measured ones have
 (core/arrays.py)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Parts of a plan of one cell: some of its requests, a replica's share of a trace, faster
 arrivals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

@@ -11,8 +11,6 @@ oldest batch has ended. Few requests may all go with one batch, then, and stay w
 41682, pull requests 39165 and 19873 complain of it).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from operator import attrgetter
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Figures of the pools of a simulated cell: what each did, and which was full."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -16,8 +16,6 @@ A prefill rank takes prompts as far as its cache has room beside those that stil
 link is one prefill rank's and one decode rank's: transfers of either follow one another.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import replace
 from heapq import heappop, heappush

@@ -15,8 +15,6 @@ bounds  `bound_factors`: what both do to figures that are bounded, by which `sim
 plans   the same vectors of several deployments together (recommend)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from statistics import NormalDist

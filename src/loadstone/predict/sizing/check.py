@@ -1,8 +1,6 @@
 """Contradictions of a deployment: parallelism that does not divide the model, contexts beyond its
 limit; with what would work."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

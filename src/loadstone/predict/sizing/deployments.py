@@ -1,7 +1,5 @@
 """Many deployments at once: every model × GPU × count × … of the options."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from itertools import product

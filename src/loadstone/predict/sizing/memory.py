@@ -1,8 +1,6 @@
 """A deployment's memory under its engine's rules: the pieces of each rank, the cache, and what it
 holds."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -2,8 +2,6 @@
 imports little, for `--help` reads it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import operator
 import os

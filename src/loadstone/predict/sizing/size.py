@@ -1,7 +1,5 @@
 """Does it fit, how long a context, how many at once: one row per deployment."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

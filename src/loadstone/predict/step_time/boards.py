@@ -8,8 +8,6 @@ PyPI's aiconfigurator-core 0.12 (Apache-2.0), of vLLM, SGLang and TensorRT-LLM.
 of L40S and RTX PRO 6000 to H100, H200 and B200, within 4 % of what it prints.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from loadstone.catalogue.architecture.attention import CompressedAttention, LatentAttention

@@ -10,8 +10,6 @@ on A100, H100, H200, B200; a fit of t0 + max(FLOPs, bytes)); [B] the host terms 
 step model; [G] a guess from how the kernel works, with a spread to match.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from importlib import resources

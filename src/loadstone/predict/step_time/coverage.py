@@ -5,8 +5,6 @@ Each was found by errors of rows that no fit has seen; docs/accuracy.md has what
 them. A calibration on measurements of one's own removes the widening.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 

@@ -16,8 +16,6 @@ meet what was measured of the kernels alone:
     sum
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from loadstone.catalogue.deployment.deployment import Worker

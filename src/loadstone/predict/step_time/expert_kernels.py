@@ -11,8 +11,6 @@ four-bit weights, where it has no products of the type (FP8 on Ampere, NVFP4 on 
 Marlin's then); else of all architectures.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import cache

@@ -31,8 +31,6 @@ uniform routing as in BLIS; ring volume as in NCCL's tests; exponents and shapes
 ours, judged on the points (docs/perfmodel.md).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, TypeVar

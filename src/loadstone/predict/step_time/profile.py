@@ -12,8 +12,6 @@ and what each adds to the logarithms of all profiles: kernels fit one model bett
 deployment (coverage.py).
 """
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterable, Sequence
 from functools import cache

@@ -5,8 +5,6 @@ The step model with all efficiencies 1 and all overheads 0 (coefficients.LIGHT),
 spread.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How much is simulated until a plan is chosen."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

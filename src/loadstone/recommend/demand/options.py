@@ -1,7 +1,5 @@
 """The options of `loadstone recommend`, each written once: for the command line and for Python."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Traffic that is sessions: plans of any number of them, and how long one takes by closed form."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """The traffic that a plan must carry, at any multiple of it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -4,8 +4,6 @@ The probability is that of `simulate --slo`: the same draws of the model's error
 (predict/simulator/uncertainty.py), judged by the same function (analyse/slo.py).
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

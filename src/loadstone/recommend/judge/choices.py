@@ -8,8 +8,6 @@ mean regret: not the cheapest that holds if all predictions are right, nor the o
 hold.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,8 +1,6 @@
 """The plans that are shown: each is simulated under the load that was asked for. Those that do not
 hold there give way to more replicas, or to the next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Weighs host memory for KV blocks: the first plan is simulated with and without it."""
 
-from __future__ import annotations
-
 import math
 
 import msgspec

@@ -1,7 +1,5 @@
 """The judgement: which plans hold, how surely, and what would change the choice."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from loadstone.recommend.demand.planning import Planning

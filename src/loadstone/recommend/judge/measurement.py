@@ -5,8 +5,6 @@ draw in turn says, draws count by how likely it comes out so in them, and the pl
 these is taken (the expected value of sample information, Raiffa and Schlaifer 1961).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import NamedTuple

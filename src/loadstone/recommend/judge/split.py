@@ -1,7 +1,5 @@
 """Judges if prefill and decode in pools of their own pay, under the asked load and others."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Finds the load that each deployment carries within the bounds, and why others cannot."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A deployment under more and more load, by simulation: from an idle engine past its capacity."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Finalists: the few candidates that are simulated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The deployments to look at: engines, GPUs, layouts and precisions, under several limits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 

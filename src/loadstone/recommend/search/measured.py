@@ -1,8 +1,6 @@
 """Measured runs of deployments: how far off their predictions were, and whether answers were
 right."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -6,8 +6,6 @@ let decode at once. Workers are then put together in ratios that come near to ba
 ratio carries in truth is simulated.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product

@@ -1,7 +1,5 @@
 """The precisions of weights and KV cache to choose among: as checkpoints are published, or any."""
 
-from __future__ import annotations
-
 from itertools import product
 
 from loadstone.catalogue.architecture.precision import FORMATS, dtype_of, kv_dtype_of

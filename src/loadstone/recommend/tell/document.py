@@ -1,7 +1,5 @@
 """The document of `loadstone recommend --json`, typed: what loadstone.recommend() returns."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

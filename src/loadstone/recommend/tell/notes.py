@@ -1,8 +1,6 @@
 """Sentences beside the plans: what was assumed and learned, why a dearer plan is first, and whether
 splitting pays."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

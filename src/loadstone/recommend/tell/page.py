@@ -1,7 +1,5 @@
 """A recommendation as a page of its own, that needs no network."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Writes the document of what was judged: plans, what was passed over, what to measure next, points
 for charts; and the study of --study."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 

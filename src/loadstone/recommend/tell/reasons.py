@@ -1,7 +1,5 @@
 """Why a plan is as it is: what binds, what would help, why its probability is what it is."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from importlib.resources import files

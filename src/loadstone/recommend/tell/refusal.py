@@ -1,7 +1,5 @@
 """Explains why nothing carries the traffic, and what is nearest to doing so."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from loadstone.catalogue import parse_worker

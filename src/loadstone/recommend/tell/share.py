@@ -1,7 +1,5 @@
 """One replica's share of the traffic, as the options of `bench` say it: to measure a plan with."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from itertools import product

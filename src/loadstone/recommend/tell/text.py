@@ -1,7 +1,5 @@
 """A recommendation as a person reads it: the answer first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from loadstone.core.groups import by_key

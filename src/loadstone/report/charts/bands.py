@@ -1,7 +1,5 @@
 """Spread over the load, predictions under measurements, and runs by date."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median

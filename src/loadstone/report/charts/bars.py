@@ -1,7 +1,5 @@
 """Side by side: bars of cells that differ in one thing alone, and GPU against GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

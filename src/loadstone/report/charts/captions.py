@@ -1,8 +1,6 @@
 """Writes the captions of pictures: units, definitions, how many requests a point is of, what its
 bar means."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

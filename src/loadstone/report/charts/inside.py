@@ -1,7 +1,5 @@
 """Inside one run: distributions, the course of time, every inter-token gap."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import altair as alt

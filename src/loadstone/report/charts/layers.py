@@ -1,8 +1,6 @@
 """Builds the parts of line charts: rows, scales, encodings, the layers of a picture, and the names
 and loads beside them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal

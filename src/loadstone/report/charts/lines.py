@@ -1,8 +1,6 @@
 """Lines: a measure against load or length, throughput against latency, what one gives for another
 (fronts)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import altair as alt

@@ -1,8 +1,6 @@
 """Pictures of a recommendation: what each kind of GPU costs, how surely it holds, and finalists
 under more load."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

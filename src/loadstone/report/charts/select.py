@@ -1,7 +1,5 @@
 """Choose the pictures that a set of points asks for."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

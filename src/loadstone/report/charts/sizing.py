@@ -1,8 +1,6 @@
 """Sizing as pictures: where a GPU's memory goes, and the longest context of each model on each
 machine."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 

@@ -3,8 +3,6 @@ Charts, tables and findings are made of these, and tell a measured run from a si
 imported one by `source` alone.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial

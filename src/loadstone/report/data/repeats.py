@@ -1,8 +1,6 @@
 """Merge repeats of a cell into one point: medians over the repeats, with the range from the least
 to the greatest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median, stdev

@@ -1,8 +1,6 @@
 """Reading runs for a report: their papers, their summaries, whether measured, simulated or
 imported."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 

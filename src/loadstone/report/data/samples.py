@@ -5,8 +5,6 @@ A million requests with a hundred million tokens become a few thousand numbers h
 sees a record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

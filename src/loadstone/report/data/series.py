@@ -1,7 +1,5 @@
 """Name what differs among points: the names, colours and dashes of the lines of a picture."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any

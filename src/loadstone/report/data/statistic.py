@@ -1,7 +1,5 @@
 """Make numbers of a cell with their intervals, from summaries of any tool."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal, TypeGuard
 

@@ -1,7 +1,5 @@
 """Write pieces of sentences: names made harmless, counts, parts joined."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

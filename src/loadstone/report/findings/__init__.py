@@ -1,8 +1,6 @@
 """Findings in words: what the points show beyond doubt, each with its size and interval; silent
 about the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from msgspec.structs import replace

@@ -3,8 +3,6 @@ much, how sure, and where the lead changes hands; of one setup alone what it car
 limits it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice, pairwise
 from operator import itemgetter

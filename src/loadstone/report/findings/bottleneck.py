@@ -3,8 +3,6 @@ gaining, and which resource it lacks there: KV room, slots, prefill compute, dec
 host; unknown where nothing tells.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Say what a change does: longer answers, a shared prefix, another split, another GPU."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -2,8 +2,6 @@
 throughput; and, where prices are given, who is cheapest, and whether that is sure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Build findings in words: their parts, and the doubts that they state."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """A comparison as continuous integration reads it: GitHub's annotations, or JUnit's XML."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from xml.etree import ElementTree
 

@@ -1,8 +1,6 @@
 """The columns of a cell, each declared once for all who show it: a run's own table on a terminal,
 the tables of pages and Markdown, and CSV."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any

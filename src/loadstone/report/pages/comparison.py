@@ -1,8 +1,6 @@
 """A comparison as people read it: what differs in the setup, a table for each load, what its words
 mean."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET

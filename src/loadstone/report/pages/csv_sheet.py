@@ -1,7 +1,5 @@
 """A report's cells as CSV, a row each, plain numbers in SI units: for spreadsheets and scripts."""
 
-from __future__ import annotations
-
 from loadstone.core.text import to_csv
 from loadstone.report.pages.columns import COLUMNS, value_at
 from loadstone.report.pages.document import Report

@@ -1,8 +1,6 @@
 """A report before it is written: tables, sentences and pictures. HTML, Markdown and PNG are made of
 it."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """A report as Markdown, for an issue or a wiki: the sentences and tables of the page, without its
 pictures."""
 
-from __future__ import annotations
-
 from loadstone.report.pages.document import Report
 from loadstone.report.pages.html import render
 

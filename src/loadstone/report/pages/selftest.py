@@ -1,8 +1,6 @@
 """Shows this host: the self-test's two tables, and what their columns mean; what it has and
 lacks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift

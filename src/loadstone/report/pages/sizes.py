@@ -1,7 +1,5 @@
 """Sizing for people: one line per deployment, or one number of each as a table of two facts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """Show the study that a report's runs belong to."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

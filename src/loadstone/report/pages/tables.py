@@ -1,7 +1,5 @@
 """Tables of a report: rows of text, made once for HTML and Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any

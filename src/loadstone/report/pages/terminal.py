@@ -1,8 +1,6 @@
 """The table a person reads at a glance: one row per cell, definitions below it, findings by
 number."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any

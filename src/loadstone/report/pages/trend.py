@@ -1,8 +1,6 @@
 """Shows trends: each step in a sentence, each series in a row, and a page with a picture of
 each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from loadstone.analyse.trend import ChangedMetric, ChangePoint, Trend

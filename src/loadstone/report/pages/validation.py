@@ -1,8 +1,6 @@
 """Errors of predictions as people read them: of all, and by source, engine, GPU, model and
 regime."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 

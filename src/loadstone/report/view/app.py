@@ -9,8 +9,6 @@ runs.
 /assets/NAME             scripts and styles
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import sys

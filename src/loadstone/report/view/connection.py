@@ -1,7 +1,5 @@
 """A browser's connection to the live page: HTTP/1.1 that ends if no request comes."""
 
-from __future__ import annotations
-
 import asyncio
 
 from uvicorn.protocols.http.h11_impl import H11Protocol

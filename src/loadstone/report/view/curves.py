@@ -6,8 +6,6 @@ outgrows them. Latencies are counted in buckets of equal ratio (RATIO), so that 
 known to ±3 %.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

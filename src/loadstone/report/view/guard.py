@@ -7,8 +7,6 @@
 - With a token: the URL's `token` opens, and leaves a cookie; every other request needs that cookie.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import secrets

@@ -1,8 +1,6 @@
 """Show a run that goes on, or was cut off: its journals, read as they grow, as one JSON
 document."""
 
-from __future__ import annotations
-
 import math
 import threading
 import time

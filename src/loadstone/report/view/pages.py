@@ -1,8 +1,6 @@
 """The pages: what the templates are filled with. Scripts and styles come from files of this page
 alone."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ here, and nothing else is opened. Links that lead out of the folders that were n
 and so is whatever is no plain file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """`loadstone view`: the page on a socket, until it is interrupted."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import secrets

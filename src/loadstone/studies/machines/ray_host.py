@@ -4,8 +4,6 @@ does.
 Ray carries messages between actors as it likes; those of ours are bytes, text and numbers.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import shlex

@@ -1,8 +1,6 @@
 """Reads files of agents' sessions: what their lines hold becomes RawSession, calls in order with
 their parents."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator
 

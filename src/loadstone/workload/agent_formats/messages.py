@@ -1,7 +1,5 @@
 """Reads OpenAI's messages with tools."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

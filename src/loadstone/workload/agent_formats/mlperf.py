@@ -1,7 +1,5 @@
 """Reads MLPerf's agentic rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any

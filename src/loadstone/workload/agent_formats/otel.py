@@ -1,7 +1,5 @@
 """Reads OpenTelemetry's GenAI spans."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

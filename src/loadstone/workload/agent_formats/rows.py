@@ -1,7 +1,5 @@
 """Reads a call per line: Mooncake's and Dynamo's rows, and rows of one's own."""
 
-from __future__ import annotations
-
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Holds what the readers of agents' sessions make, and what they share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
