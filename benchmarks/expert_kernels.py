@@ -32,8 +32,8 @@ from msgspec.structs import replace
 from loadstone.catalogue import Gpu, gpu
 from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.core.errors import InputError
+from loadstone.core.vectors import Floats
 from loadstone.predict.step_time.boards import architecture_of
-from loadstone.predict.step_time.coefficients import Array
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, ExpertKernel, mean_of
 
 BOARDS = {
@@ -216,7 +216,7 @@ def _fit(
     form = FORMATS[stored]
     kind = "fp4" if dtype in ("nvfp4", "mxfp4") else stored
 
-    def column(name: str) -> Array:
+    def column(name: str) -> Floats:
         return np.array([row[name] for _, row in rows], np.float64)
 
     tokens, hidden = column("num_tokens"), column("hidden_size")
@@ -234,10 +234,10 @@ def _fit(
     products = 2 * pairs * parameters / peak
     measured = np.log(column("latency") * 1e-3)
 
-    def off(logs: Array, at: Any) -> Array:
+    def off(logs: Floats, at: Any) -> Floats:
         floor, memory, compute, moved = np.exp(logs)
         seconds = floor + reading[at] / memory + products[at] / compute + moving[at] / moved
-        gap: Array = np.log(seconds) - measured[at]
+        gap: Floats = np.log(seconds) - measured[at]
         return gap
 
     cache = np.array([CACHE_BYTES.get(device.name, 0) for device, _ in rows])

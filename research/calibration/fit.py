@@ -32,9 +32,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadstone.calibrate.cases import Case, CaseTable, predict, slopes
+from loadstone.core.vectors import Floats
 from loadstone.engines import ENGINES, OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of, is_amd
-from loadstone.predict.step_time.coefficients import HOST, NAMES, PRIOR, SPREAD, Array
+from loadstone.predict.step_time.coefficients import (
+    HOST,
+    NAMES,
+    PRIOR,
+    SPREAD,
+)
 
 LEVELS = {
     "all": 0.9, "engine": 0.5, "era": 0.5, "progress": 1.5, "architecture": 0.4, "pair": 0.4, "vendor": 2.0,
@@ -88,7 +94,7 @@ class Groups:
     """Which groups each case belongs to, and where their shares lie in the vector of unknowns."""
 
     keys: list[tuple[str, ...]]
-    spreads: Array
+    spreads: Floats
     of_case: list[list[int]]
     offsets: list[tuple[str, ...]]
     offset_of_case: NDArray[np.int64]
@@ -159,10 +165,10 @@ def group(cases: Sequence[Case]) -> Groups:
     return Groups(list(keys), spreads, of_case, list(offsets), np.array(offset_of_case, np.int64))
 
 
-def share(key: tuple[str, ...]) -> Array:
+def share(key: tuple[str, ...]) -> Floats:
     """Prior standard deviation of a group's share, per coefficient."""
     level = key[0]
-    spread: Array = LEVELS[level] * SPREAD
+    spread: Floats = LEVELS[level] * SPREAD
     host, floors, alike = (
         np.array([name in names for name in NAMES]) for names in (HOST, FLOORS, ALIKE)
     )
@@ -186,22 +192,22 @@ class Fit:
     """Unknowns (groups' shares, then offsets) and their covariance."""
 
     groups: Groups
-    unknowns: Array
-    covariance: Array
+    unknowns: Floats
+    covariance: Floats
 
-    def logarithms(self, keys: Sequence[tuple[str, ...]]) -> Array:
+    def logarithms(self, keys: Sequence[tuple[str, ...]]) -> Floats:
         """ln θ of a member of these groups; groups that the fit has not seen add nothing."""
         total = PRIOR.copy()
         for at in self._places(keys):
             total += self.unknowns[at]
         return total
 
-    def share_of(self, key: tuple[str, ...]) -> Array:
+    def share_of(self, key: tuple[str, ...]) -> Floats:
         """What one group adds to ln θ; nothing, of one that the fit has not seen."""
         places = self._places([key])
         return self.unknowns[places[0]] if places else np.zeros(_SIZE)
 
-    def spread(self, keys: Sequence[tuple[str, ...]]) -> Array:
+    def spread(self, keys: Sequence[tuple[str, ...]]) -> Floats:
         """The covariance of that, K × K; unseen groups add their prior variance."""
         places = self._places(keys)
         total = np.zeros((_SIZE, _SIZE))
@@ -219,11 +225,11 @@ class Fit:
         return [slice(known[key] * _SIZE, (known[key] + 1) * _SIZE) for key in keys if key in known]
 
 
-def values_of(fit: Fit | None, cases: Sequence[Case]) -> Array:
+def values_of(fit: Fit | None, cases: Sequence[Case]) -> Floats:
     """ln θ of each case, d × K; the priors where there is no fit yet."""
     if fit is None:
         return np.tile(PRIOR, (len(cases), 1))
-    kept: dict[tuple[tuple[str, ...], ...], Array] = {}
+    kept: dict[tuple[tuple[str, ...], ...], Floats] = {}
     rows = []
     for case in cases:
         keys = tuple(case_keys(case))
@@ -238,8 +244,8 @@ class _Target(NamedTuple):
     offsets lie."""
 
     at: NDArray[np.int64]
-    measured: Array
-    weights: Array
+    measured: Floats
+    weights: Floats
     offset: NDArray[np.int64]
     noise: float
 
@@ -248,8 +254,8 @@ def solve(
     table: CaseTable,
     groups: Groups,
     use: NDArray[np.bool_],
-    weights: Array,
-    start: Array | None = None,
+    weights: Floats,
+    start: Floats | None = None,
 ) -> Fit:
     """Coefficients from the cases in `use`. `weights`: repeats of one measurement share one."""
     unknowns = np.zeros(groups.unknowns) if start is None else start.copy()
@@ -297,7 +303,7 @@ def _target(
     table: CaseTable,
     groups: Groups,
     use: NDArray[np.bool_],
-    weights: Array,
+    weights: Floats,
     first_offset: int,
 ) -> _Target:
     seconds = [case.point.ttft_s if name == "ttft" else case.point.tpot_s for case in table.cases]
@@ -308,13 +314,13 @@ def _target(
     )
 
 
-def _gap(target: _Target, said: Array, unknowns: Array) -> Array:
-    gap: Array = target.measured - said[target.at] - unknowns[target.offset]
+def _gap(target: _Target, said: Floats, unknowns: Floats) -> Floats:
+    gap: Floats = target.measured - said[target.at] - unknowns[target.offset]
     return gap
 
 
 def _cost(
-    targets: Sequence[_Target], said: Sequence[Array], unknowns: Array, prior: Array
+    targets: Sequence[_Target], said: Sequence[Floats], unknowns: Floats, prior: Floats
 ) -> float:
     """What is minimised, by Student's t: ρ(x) = (ν + 1)/2 · ln(1 + x²/ν)."""
     total = float(((unknowns / prior) ** 2).sum()) / 2
@@ -327,12 +333,12 @@ def _cost(
 def _step(
     groups: Groups,
     targets: Sequence[_Target],
-    by: Sequence[Array],
-    said: Sequence[Array],
-    unknowns: Array,
-    step: Array,
-    prior: Array,
-) -> tuple[Array, Array]:
+    by: Sequence[Floats],
+    said: Sequence[Floats],
+    unknowns: Floats,
+    step: Floats,
+    prior: Floats,
+) -> tuple[Floats, Floats]:
     """The normal matrix and its step, of the model made linear; weights are those after the step
     before."""
     normal = np.diag(1 / prior**2)
@@ -351,14 +357,14 @@ def _step(
     return normal, np.asarray(np.linalg.solve(normal, right), np.float64)
 
 
-def _logarithms(groups: Groups, unknowns: Array) -> Array:
+def _logarithms(groups: Groups, unknowns: Floats) -> Floats:
     return PRIOR + _shares(groups, unknowns)
 
 
-def _shares(groups: Groups, unknowns: Array) -> Array:
+def _shares(groups: Groups, unknowns: Floats) -> Floats:
     """What its groups together give each case, d × K."""
     shares = unknowns[: len(groups.keys) * _SIZE].reshape(-1, _SIZE)
-    kept: dict[tuple[int, ...], Array] = {}
+    kept: dict[tuple[int, ...], Floats] = {}
     for places in groups.of_case:
         kept.setdefault(tuple(places), shares[places].sum(0))
     return np.array([kept[tuple(places)] for places in groups.of_case])
@@ -367,12 +373,12 @@ def _shares(groups: Groups, unknowns: Array) -> Array:
 def _gather(
     groups: Groups,
     at: NDArray[np.int64],
-    by: Array,
+    by: Floats,
     offset: NDArray[np.int64],
-    pull: Array,
-    gap: Array,
-    normal: Array,
-    right: Array,
+    pull: Floats,
+    gap: Floats,
+    normal: Floats,
+    right: Floats,
 ) -> None:
     """Adds the weighted normal equations of some cases, taken together by the groups they share."""
     together: dict[tuple[int, ...], list[int]] = {}
@@ -400,7 +406,7 @@ def _gather(
             right[number] += (weight[mine] * gap[chosen][mine]).sum()
 
 
-def weights_of(cases: Sequence[Case]) -> Array:
+def weights_of(cases: Sequence[Case]) -> Floats:
     """Rows that repeat one measurement (the same TTFT and TPOT) share the weight of one; the rows
     of a family on one engine and GPU err together, so that n of them count as 2·√n."""
     keys = [(case.point.ttft_s, case.point.tpot_s) for case in cases]
@@ -415,5 +421,5 @@ def weights_of(cases: Sequence[Case]) -> Array:
     size: Counter[tuple[str, ...]] = Counter()
     for family, weight in zip(families, single, strict=True):
         size[family] += weight
-    shares: Array = single * np.array([2 / np.sqrt(max(4.0, size[family])) for family in families])
+    shares: Floats = single * np.array([2 / np.sqrt(max(4.0, size[family])) for family in families])
     return shares

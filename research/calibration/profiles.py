@@ -27,9 +27,12 @@ from fit import (
 )
 from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
+from loadstone.core.vectors import Floats
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.boards import architecture_of, kind_of, shapes_of
-from loadstone.predict.step_time.coefficients import NAMES, Array
+from loadstone.predict.step_time.coefficients import (
+    NAMES,
+)
 from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity
 
 ROUNDS = 3
@@ -73,7 +76,7 @@ def fit_without_architecture(table: CaseTable, fit: Fit) -> dict[str, Fit]:
     }
 
 
-def held_out_values(table: CaseTable, fits: Mapping[str, Fit], fit: Fit) -> Array:
+def held_out_values(table: CaseTable, fits: Mapping[str, Fit], fit: Fit) -> Floats:
     """ln θ of each case from the fit without its family, d × K."""
     rows = np.empty((len(table.cases), len(NAMES)))
     for name in {family(case) for case in table.cases}:
@@ -82,7 +85,7 @@ def held_out_values(table: CaseTable, fits: Mapping[str, Fit], fit: Fit) -> Arra
     return rows
 
 
-def gaps(table: CaseTable) -> dict[Quantity, Array]:
+def gaps(table: CaseTable) -> dict[Quantity, Floats]:
     """ln measured − ln simulated, NaN where there is no measurement; the table as last
     simulated."""
     measured: dict[Quantity, list[float | None]] = {
@@ -90,7 +93,7 @@ def gaps(table: CaseTable) -> dict[Quantity, Array]:
         "tpot": [case.point.tpot_s for case in table.cases],
         "throughput": [case.point.output_tokens_per_s for case in table.cases],
     }
-    said: dict[Quantity, Array] = {
+    said: dict[Quantity, Floats] = {
         "ttft": table.ttft_s,
         "tpot": table.tpot_s,
         "throughput": table.rate,
@@ -105,7 +108,7 @@ def gaps(table: CaseTable) -> dict[Quantity, Array]:
 
 
 def residuals(
-    gap: Mapping[Quantity, Array], known: Mapping[Quantity, Array], use: NDArray[np.bool_]
+    gap: Mapping[Quantity, Floats], known: Mapping[Quantity, Floats], use: NDArray[np.bool_]
 ) -> dict[Quantity, float]:
     """The spread s for which ±1.28·√(known variance + s²) holds 80 % of the gaps: found by
     bisection."""
@@ -124,8 +127,8 @@ def residuals(
 
 
 def known_variance(
-    table: CaseTable, logarithms: Array, spreads: Sequence[Array]
-) -> dict[Quantity, Array]:
+    table: CaseTable, logarithms: Floats, spreads: Sequence[Floats]
+) -> dict[Quantity, Floats]:
     """Variance of ln TTFT, ln TPOT and (as TPOT's) ln throughput from that of the coefficients."""
     by_ttft, by_tpot = slopes(table, np.exp(logarithms))
     ttft = np.array(
@@ -137,8 +140,8 @@ def known_variance(
     return {"ttft": ttft, "tpot": tpot, "throughput": tpot}
 
 
-def spreads_of(cases: Sequence[Case], fits: Mapping[str, Fit], fit: Fit) -> list[Array]:
-    kept: dict[tuple[object, ...], Array] = {}
+def spreads_of(cases: Sequence[Case], fits: Mapping[str, Fit], fit: Fit) -> list[Floats]:
+    kept: dict[tuple[object, ...], Floats] = {}
     rows = []
     for case in cases:
         keys = tuple(case_keys(case))
@@ -228,7 +231,7 @@ def profiles(
     return found
 
 
-def _unseen(engine: str, era: str, architecture: str) -> Array:
+def _unseen(engine: str, era: str, architecture: str) -> Floats:
     unknown = {
         "engine": engine == "*",
         "era": era == "*",
@@ -245,5 +248,5 @@ def _unseen(engine: str, era: str, architecture: str) -> Array:
     )
 
 
-def _rounded(values: Array) -> tuple[float, ...]:
+def _rounded(values: Floats) -> tuple[float, ...]:
     return tuple(float(f"{value:.5g}") for value in values)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.metrics import parts
 from loadstone.analyse.sessions import cacheable_shares
@@ -18,6 +17,7 @@ from loadstone.core.arrays import COLUMNS
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import PiecePart, ReplicaPart, TurnPart
+from loadstone.core.vectors import Ints64
 from loadstone.workload.draw import WARMUP_S
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def breakdown_of(
         return run_folder.read_records(folder, cell, COLUMNS)
 
     def by(
-        key: Callable[[pa.RecordBatch], NDArray[np.int64]],
+        key: Callable[[pa.RecordBatch], Ints64],
     ) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, part in parts(read, key, streams=streams).items():
             yield number, msgspec.structs.asdict(part)
@@ -62,11 +62,9 @@ def breakdown_of(
         edges = np.cumsum([0.0, *(seconds for _, _, seconds in load.profile)])
         begin_s = _profile_start_s(folder, info, plan, cell, load)
 
-        def piece(batch: pa.RecordBatch) -> NDArray[np.int64]:
+        def piece(batch: pa.RecordBatch) -> Ints64:
             at_s = batch.column("intended_s").to_numpy(zero_copy_only=False) - begin_s
-            places: NDArray[np.int64] = (
-                np.searchsorted(edges, at_s, side="right").astype(np.int64) - 1
-            )
+            places: Ints64 = np.searchsorted(edges, at_s, side="right").astype(np.int64) - 1
             return places.clip(0, len(load.profile) - 1)
 
         for number, part in by(piece):
@@ -78,7 +76,7 @@ def breakdown_of(
     return {"by_turn": turns, "by_replica": replicas, "by_piece": pieces}
 
 
-def _whole(column: str) -> Callable[[pa.RecordBatch], NDArray[np.int64]]:
+def _whole(column: str) -> Callable[[pa.RecordBatch], Ints64]:
     return lambda batch: (
         batch.column(column).fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
     )

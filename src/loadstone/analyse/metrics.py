@@ -11,16 +11,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core import arrays
-from loadstone.core.arrays import Bools, Floats
 from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load
 from loadstone.core.statistics import Dependence, Distribution, SamplePool, distribution
 from loadstone.core.statistics.dependence import CURVE, window_curve
 from loadstone.core.statistics.distribution import mean_margin
 from loadstone.core.summary import LATENCIES, Latency, Metrics, Part, Requests, Steady, Sustained
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +58,7 @@ class CellNumbers(NamedTuple):
 
 def parts(
     read: Callable[[], Iterable[pa.RecordBatch]],
-    keys: Callable[[pa.RecordBatch], NDArray[np.int64]],
+    keys: Callable[[pa.RecordBatch], Ints64],
     *,
     streams: bool = True,
 ) -> dict[int, Part]:
@@ -79,7 +78,7 @@ def parts(
     }
 
 
-def _measure_part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
+def _measure_part(rows: Array, all_tokens: float, streams: bool) -> Part:
     done = rows[arrays.is_completed(rows)]
     output_tokens = int(np.nansum(rows["tokens"]))
     latencies = _latencies(done, Dependence.of(done["sent"], done["last"]), streams)
@@ -95,7 +94,7 @@ def _measure_part(rows: NDArray[Any], all_tokens: float, streams: bool) -> Part:
     )
 
 
-def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dict[str, Any]:
+def _latencies(done: Array, dependence: Dependence, streams: bool) -> dict[str, Any]:
     """The Distribution of each latency but ITL; None where there is none."""
     of_first = {
         "ttft_s": done["first"] - done["sent"],
@@ -112,7 +111,7 @@ def _latencies(done: NDArray[Any], dependence: Dependence, streams: bool) -> dic
     } | {name: distribution(values, dependence) for name, values in of_last.items()}
 
 
-def latencies_of(measured: NDArray[Any], load: Load) -> Metrics:
+def latencies_of(measured: Array, load: Load) -> Metrics:
     """Compute the latencies of measured requests, but ITL, and nothing else."""
     done = measured[arrays.is_completed(measured)]
     dependence = Dependence.of(done["sent"], done["last"], None, load.slots)
@@ -122,7 +121,7 @@ def latencies_of(measured: NDArray[Any], load: Load) -> Metrics:
     return metrics
 
 
-def _count_requests(measured: NDArray[Any]) -> Requests:
+def _count_requests(measured: Array) -> Requests:
     status = measured["status"]
     return Requests(
         sent=len(measured),
@@ -187,7 +186,7 @@ def measure_cell(
 
 def _scan(
     batches: Iterable[pa.RecordBatch], window: Span | None, *, streams: bool
-) -> tuple[NDArray[Any], Distribution | None, int, Floats]:
+) -> tuple[Array, Distribution | None, int, Floats]:
     """Read the records once: a row of each, the distribution of token gaps, the events of measured
     requests that completed, and the tokens that arrived in each stretch of the window, all 0
     without one.
@@ -228,7 +227,7 @@ def _count_arrivals(batches: Iterable[pa.RecordBatch], window: Span) -> Floats:
     return arrived
 
 
-def _total(measured: NDArray[Any], done: int, duration_s: float | None) -> Metrics:
+def _total(measured: Array, done: int, duration_s: float | None) -> Metrics:
     """Sum tokens and requests, and divide by the cell's duration."""
     input_tokens = arrays.total(measured["input"][~np.isnan(measured["first"])])
     output_tokens = int(np.nansum(measured["tokens"]))
@@ -245,7 +244,7 @@ def _total(measured: NDArray[Any], done: int, duration_s: float | None) -> Metri
 
 
 def _add_answers(
-    metrics: Metrics, measured: NDArray[Any], done: NDArray[Any], dependence: Dependence
+    metrics: Metrics, measured: Array, done: Array, dependence: Dependence
 ) -> dict[str, Distribution | None]:
     """Add what tells thinking from answers; return the times to the first token of an answer."""
     thinking, tool = arrays.total(measured["thinking"]), arrays.total(measured["tool"])
@@ -300,7 +299,7 @@ def _steady(
     )
 
 
-def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Sustained | None:
+def sustained_of(load: Load, measured: Array, pace: Pace | None) -> Sustained | None:
     """Compute what an open loop gives in the long run; `measured`: all its measured requests, rows
     as in arrays.rows().
 
@@ -333,7 +332,7 @@ def sustained_of(load: Load, measured: NDArray[Any], pace: Pace | None) -> Susta
     return Sustained(**rates, ci95=bounds)
 
 
-def _meets_bounds(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
+def _meets_bounds(rows: Array, load: Load, slo: RequestBounds) -> Bools:
     """Mark the requests that are ok or short and within every bound (≤). One token has no TPOT to
     miss."""
     origin_s = arrays.origin_s(rows, load)
@@ -345,13 +344,13 @@ def _meets_bounds(rows: NDArray[Any], load: Load, slo: RequestBounds) -> Bools:
     return met if slo.tpot_s is None else met & (tpot_s <= slo.tpot_s)
 
 
-def _achieved_rate_per_s(measured: NDArray[Any]) -> float | None:
+def _achieved_rate_per_s(measured: Array) -> float | None:
     """(sends − 1)/(last send − first send); None below two sends or where all were sent at once."""
     sent = arrays.drop_missing(measured["sent"])
     return arrays.divide(len(sent) - 1, float(np.ptp(sent))) if len(sent) >= 2 else None
 
 
-def _select(rows: NDArray[Any], chosen: Bools) -> NDArray[Any]:
+def _select(rows: Array, chosen: Bools) -> Array:
     """Take some of the rows, without a copy where they are neighbours: those of a million requests
     are 74 MB."""
     places = np.flatnonzero(chosen)

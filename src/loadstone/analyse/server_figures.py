@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 
 from loadstone.analyse.verdict import thresholds
-from loadstone.core.arrays import Floats
 from loadstone.core.gpu_metrics import Readings, Series, reasons_in
 from loadstone.core.summary import GpuFigures, Level, ServerFigures, TtftParts
+from loadstone.core.vectors import Floats
 from loadstone.engines.server_metrics import COUNTERS, GAUGES, START_TIME, count_of
 
 if TYPE_CHECKING:

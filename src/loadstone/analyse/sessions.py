@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.arrays import mask_times
 from loadstone.core.plan import Plan
 from loadstone.core.sessions import time_tasks
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, SessionNumbers
+from loadstone.core.vectors import Ints64
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.workload.schedule import promised_tokens
 
@@ -65,7 +65,7 @@ def session_numbers(
     )
 
 
-def _places(request_ids: pa.ChunkedArray) -> NDArray[np.int64]:
+def _places(request_ids: pa.ChunkedArray) -> Ints64:
     import pyarrow.compute as pc
 
     return np.asarray(pc.replace_substring_regex(request_ids, "^.*-", "").cast("int64").to_numpy())

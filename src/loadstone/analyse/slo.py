@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.analyse.metrics import RequestBounds
-from loadstone.core.arrays import Floats
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
@@ -22,6 +21,7 @@ from loadstone.core.summary import (
     latency_field,
 )
 from loadstone.core.units import parse_seconds
+from loadstone.core.vectors import Floats
 
 _MAX_BARE_S = 10.0
 """The least bound, in seconds, that needs a unit: without one it is more likely to be meant in

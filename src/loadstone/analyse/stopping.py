@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.record import Stop, WatchedRequest
 from loadstone.core.statistics import PERCENTILES, Dependence, distribution
 from loadstone.core.statistics.distribution import ranks_among
 from loadstone.core.units import parse_seconds, show_seconds
+from loadstone.core.vectors import Floats
 
 _ERROR = 0.05
 """Probability that an interval is ever wrong."""
@@ -154,7 +154,7 @@ def sequential_ranks(n: int, q: float, error: float = _ERROR) -> tuple[int | Non
 
 
 def interval_of(
-    values: NDArray[np.float64], percentile: str, dependence: Dependence, error: float = _ERROR
+    values: Floats, percentile: str, dependence: Dependence, error: float = _ERROR
 ) -> Interval | None:
     """Compute the interval of a percentile of a cell's requests so far, NaN where missing, in the
     order of `dependence`; None where there are none.
@@ -256,7 +256,7 @@ class Watch:
         self._shown = f"{'; '.join(parts)}; after {len(requests)} requests"
 
 
-def _settled(table: NDArray[np.float64]) -> NDArray[np.float64]:
+def _settled(table: Floats) -> Floats:
     """Select the requests that were sent once the engine was as busy as it will be."""
     sent_s, end_s = table[:, 0], table[:, 1]
     if not len(table):

@@ -36,7 +36,11 @@ from loadstone.analyse.verdict.run import (
     session_findings,
 )
 from loadstone.core import run_folder
-from loadstone.core.arrays import CHANNELS, COLUMNS, Floats, mask_times
+from loadstone.core.arrays import (
+    CHANNELS,
+    COLUMNS,
+    mask_times,
+)
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load, Plan
@@ -57,6 +61,7 @@ from loadstone.core.summary import (
     Verdict,
     Window,
 )
+from loadstone.core.vectors import Floats
 from loadstone.workload.schedule import promised_tokens
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ import numpy as np
 from loadstone.analyse.compare.metric import DEFAULT
 from loadstone.analyse.compare.sides import load_key
 from loadstone.analyse.stored_run import StoredRun
-from loadstone.core.arrays import Floats
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics.dependence import RESOLUTION
 from loadstone.core.summary import CellSummary
+from loadstone.core.vectors import Floats
 
 FALSE_ALARMS = 0.002
 """The chance of any alarm where nothing changed, unless another is asked for."""

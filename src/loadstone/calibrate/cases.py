@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.calibrate.points import Point, deployment_of
 from loadstone.catalogue import Deployment, Worker
@@ -30,13 +29,17 @@ from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import DraftFigures
+from loadstone.core.vectors import Bools, Floats, Ints64
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
-from loadstone.predict.step_time.coefficients import INDEX, Array, slopes_of
+from loadstone.predict.step_time.coefficients import (
+    INDEX,
+    slopes_of,
+)
 from loadstone.predict.step_time.formulas import (
     MeanStep,
     both,
@@ -74,10 +77,10 @@ class Case:
     deployment: Deployment
     users: int
     policy: EnginePolicy
-    inputs: NDArray[np.int64]
-    outputs: NDArray[np.int64]
+    inputs: Ints64
+    outputs: Ints64
     work: Work
-    times: NDArray[np.float64] | None = None
+    times: Floats | None = None
     warm: int = 0
     cached: int = 0
     drafts: DraftFigures | None = None
@@ -148,7 +151,7 @@ def case_of(point: Point, profile: str | None = None) -> Case:
 
 def fit_fleet(
     deployment: Deployment,
-    lengths: NDArray[np.int64],
+    lengths: Ints64,
     acceptance: float | None,
     profile: str | None = None,
 ) -> tuple[Fleet | None, EnginePolicy]:
@@ -173,11 +176,11 @@ def _cached_tokens(point: Point) -> int:
 
 def _lengths(
     point: Point, worker: Worker, count: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Ints64, Ints64]:
     """Draw prompts and answers: uniform in a range, or log-normal as those of real text, within the
     context."""
 
-    def draw(nominal: int, least: int) -> NDArray[np.int64]:
+    def draw(nominal: int, least: int) -> Ints64:
         if point.length_spread:
             variance = math.log1p(point.length_spread**2)
             drawn = rng.lognormal(math.log(nominal) - variance / 2, math.sqrt(variance), count)
@@ -230,9 +233,9 @@ class Outcome:
     held_back          somebody waited for room in the KV cache
     """
 
-    ttft_s: NDArray[np.float64]
-    tpot_s: NDArray[np.float64]
-    e2e_s: NDArray[np.float64]
+    ttft_s: Floats
+    tpot_s: Floats
+    e2e_s: Floats
     output_tokens: int
     duration_s: float
     preemptions: int
@@ -284,10 +287,10 @@ class _Counted:
 def run(
     fleet: Fleet,
     users: int,
-    inputs: NDArray[np.int64],
-    outputs: NDArray[np.int64],
+    inputs: Ints64,
+    outputs: Ints64,
     seed: int = 0,
-    times: NDArray[np.float64] | None = None,
+    times: Floats | None = None,
     warm: int = 0,
 ) -> Outcome:
     """A closed loop of `users`; or requests at `times`, seconds. Lengths in tokens, answers of 2 or
@@ -342,7 +345,7 @@ def _run_plan(fleet: Fleet, plan: Plan, warm: int) -> Outcome:
     )
 
 
-def _holds_all(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> bool:
+def _holds_all(policy: EnginePolicy, users: int, tokens: Ints64) -> bool:
     """Tell whether the cache holds any that can run at once, to their last token."""
     blocks = -(-tokens // policy.block_tokens)
     return int(np.sort(blocks)[-min(users, policy.max_seqs) :].sum()) <= policy.kv_blocks
@@ -350,10 +353,10 @@ def _holds_all(policy: EnginePolicy, users: int, tokens: NDArray[np.int64]) -> b
 
 def _plan(
     users: int,
-    inputs: NDArray[np.int64],
-    outputs: NDArray[np.int64],
+    inputs: Ints64,
+    outputs: Ints64,
     seed: int,
-    times: NDArray[np.float64] | None,
+    times: Floats | None,
     cached: int = 0,
 ) -> Plan:
     count = len(inputs)
@@ -395,22 +398,22 @@ class CaseTable:
     held_back               somebody waited for room in the KV cache
     """
 
-    batch: Array
-    context: Array
-    chunk: Array
-    chunk_sequences: Array
-    chunk_pairs: Array
-    chunk_window_pairs: Array
-    mixed_decodes: Array
-    met: Array
-    q: Array
-    r: Array
-    w: Array
-    k: Array
-    rate: Array
-    ttft_s: Array
-    tpot_s: Array
-    held_back: NDArray[np.bool_]
+    batch: Floats
+    context: Floats
+    chunk: Floats
+    chunk_sequences: Floats
+    chunk_pairs: Floats
+    chunk_window_pairs: Floats
+    mixed_decodes: Floats
+    met: Floats
+    q: Floats
+    r: Floats
+    w: Floats
+    k: Floats
+    rate: Floats
+    ttft_s: Floats
+    tpot_s: Floats
+    held_back: Bools
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self.cases = list(cases)
@@ -423,7 +426,7 @@ class CaseTable:
         self.in_step = np.array([worker.attention_dp and worker.dp > 1 for worker in workers])
 
 
-def simulate(case: Case, values: Array) -> tuple[Outcome, StepModel]:
+def simulate(case: Case, values: Floats) -> tuple[Outcome, StepModel]:
     """At coefficients `values` (K), all schedulers of the deployment."""
     drafts = case.policy.draft_tokens
     model = StepModel(case.worker, values=values, work=case.work, draft_tokens=drafts)
@@ -467,7 +470,7 @@ def slower_than_fewer(cases: Sequence[Case]) -> str | None:
     )
 
 
-def middle_of(case: Case) -> Callable[[NDArray[np.float64]], np.floating[Any]]:
+def middle_of(case: Case) -> Callable[[Floats], np.floating[Any]]:
     """Return what the point's figures are of its requests: the mean or the median."""
     return np.mean if case.point.stat == "mean" else np.median
 
@@ -499,7 +502,7 @@ def _means(case: Case, outcome: Outcome) -> dict[str, float]:
     }
 
 
-def refresh(table: CaseTable, values: Array) -> None:
+def refresh(table: CaseTable, values: Floats) -> None:
     """Simulate every case at its own coefficients (d × K), and keep what the formula needs."""
     means = [
         _means(case, simulate(case, coefficients)[0])
@@ -529,7 +532,7 @@ def refresh(table: CaseTable, values: Array) -> None:
     table.k = np.maximum(table.ttft_s - host - table.w * decode, 0.3 * prompt) / prompt
 
 
-def mean_step_seconds(table: CaseTable, values: Array, *, prompts: bool) -> Array:
+def mean_step_seconds(table: CaseTable, values: Floats, *, prompts: bool) -> Floats:
     """Return the seconds of a mean step that holds prompt tokens; or else of a decode step."""
     work, terms = table.work, step_terms(table.work, values)
     if prompts:
@@ -554,14 +557,14 @@ def mean_step_seconds(table: CaseTable, values: Array, *, prompts: bool) -> Arra
     return step_seconds(terms, kernels, step.sequences, prompts=prompts)
 
 
-def host_seconds(table: CaseTable, values: Array) -> Array:
+def host_seconds(table: CaseTable, values: Floats) -> Floats:
     request, per_token, stream = values[
         :, [INDEX[name] for name in ("request_s", "request_token_s", "stream_s")]
     ].T
     return np.asarray(request + per_token * table.tokens + stream)
 
 
-def predict(table: CaseTable, values: Array) -> Array:
+def predict(table: CaseTable, values: Floats) -> Floats:
     """Return ln TTFT and ln TPOT by the formula, 2 × d."""
     decode, prompt = (
         mean_step_seconds(table, values, prompts=prompts) for prompts in (False, True)
@@ -572,6 +575,6 @@ def predict(table: CaseTable, values: Array) -> Array:
     return np.asarray(np.log(np.array([ttft, tpot])))
 
 
-def slopes(table: CaseTable, values: Array) -> Array:
+def slopes(table: CaseTable, values: Floats) -> Floats:
     """Return d ln TTFT / d ln θ and d ln TPOT / d ln θ of the formula, 2 × d × K."""
     return np.ascontiguousarray(slopes_of(lambda moved: predict(table, moved), values))

@@ -17,7 +17,10 @@ import numpy as np
 
 from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
-from loadstone.predict.step_time.coefficients import SPREAD, Array
+from loadstone.core.vectors import Floats
+from loadstone.predict.step_time.coefficients import (
+    SPREAD,
+)
 from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity, rows_of, spreads
 
 OWN = 1.2
@@ -58,7 +61,7 @@ def update(
     while True:
         rows = np.tile(logarithms, (len(cases), 1))
         refresh(table, np.exp(rows))
-        gap: dict[Quantity, Array] = {
+        gap: dict[Quantity, Floats] = {
             "ttft": measured["ttft"] - np.log(table.ttft_s),
             "tpot": measured["tpot"] - np.log(table.tpot_s),
         }
@@ -102,11 +105,11 @@ def update(
 
 
 def _add_measurements(
-    normal: Array,
-    right: Array,
+    normal: Floats,
+    right: Floats,
     table: CaseTable,
-    gap: Mapping[Quantity, Array],
-    by: Mapping[Quantity, Array],
+    gap: Mapping[Quantity, Floats],
+    by: Mapping[Quantity, Floats],
 ) -> None:
     """Add Σ JᵀJ/σ² and Σ Jᵀ·r/σ² over the measurements, in place."""
     for quantity, values in gap.items():
@@ -121,7 +124,7 @@ def _add_measurements(
         right += slope.T @ (pull * values[rows])
 
 
-def _residual(table: CaseTable, gap: Mapping[Quantity, Array]) -> dict[Quantity, float]:
+def _residual(table: CaseTable, gap: Mapping[Quantity, Floats]) -> dict[Quantity, float]:
     """Return the spread that remains: repeats that differ by more than σ say that this machine's
     measurements do."""
     left = {key: values[np.isfinite(values)] for key, values in gap.items()}
@@ -132,21 +135,21 @@ def _residual(table: CaseTable, gap: Mapping[Quantity, Array]) -> dict[Quantity,
     }
 
 
-def _measured(cases: Sequence[Case]) -> dict[Quantity, Array]:
+def _measured(cases: Sequence[Case]) -> dict[Quantity, Floats]:
     """Return ln of what was measured; NaN where it was not."""
     times = [(case.point.ttft_s, case.point.tpot_s) for case in cases]
     ttft, tpot = np.log(np.array(times, np.float64)).T
     return {"ttft": ttft, "tpot": tpot}
 
 
-def _widths(profile: Profile, by: Array, quantity: Quantity) -> list[float]:
+def _widths(profile: Profile, by: Floats, quantity: Quantity) -> list[float]:
     """Return exp(Z80·√(J·C·Jᵀ + s²)) − 1: the margin of predictions with the profile upwards."""
     return [float(value) for value in np.expm1(Z80 * spreads(profile, by, quantity))]
 
 
-def _root_mean_square(values: Array) -> float:
+def _root_mean_square(values: Floats) -> float:
     return float(np.sqrt(np.mean(values**2))) if len(values) else 0.0
 
 
-def _finite(values: Array) -> list[float]:
+def _finite(values: Floats) -> list[float]:
     return [float(value) for value in values if np.isfinite(value)]

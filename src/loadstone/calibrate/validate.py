@@ -19,11 +19,11 @@ from loadstone.core.document import Document
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.statistics.distribution import Z80
+from loadstone.core.vectors import Floats
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.simulator.uncertainty import find_uncovered_load, intervals, margins_of
-from loadstone.predict.step_time.coefficients import Array
 from loadstone.predict.step_time.coverage import Uncovered, uncovered_load
 from loadstone.predict.step_time.profile import (
     OtherArchitecture,
@@ -239,8 +239,8 @@ def _spreads(
     case: Case,
     profile: Profile,
     predicted: ByQuantity,
-    by_ttft: Array,
-    by_tpot: Array,
+    by_ttft: Floats,
+    by_tpot: Floats,
 ) -> dict[Quantity, float]:
     """Return standard deviations of ln(measured/predicted). In a closed loop tokens per second are
     as far off as E2E, which is TTFT and then tokens, each by its share of the time."""

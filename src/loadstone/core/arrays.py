@@ -2,7 +2,7 @@
 seconds."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL, Status
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
 
 STATUSES: tuple[str, ...] = get_args(Status)
 _COMPLETED = [STATUSES.index("ok"), STATUSES.index("short")]
@@ -78,8 +76,8 @@ class Events(NamedTuple):
     """
 
     arrival: Floats
-    tokens: NDArray[Any]
-    lengths: NDArray[np.int64]
+    tokens: Array
+    lengths: Ints64
 
 
 def events(batch: pa.RecordBatch) -> Events:
@@ -107,7 +105,7 @@ def mask_times(seconds: Floats) -> Floats:
     return np.where(far, np.nan, seconds) if far.any() else seconds
 
 
-def flatten(lists: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def flatten(lists: pa.ListArray) -> tuple[Array, Ints64]:
     """Flatten a column of lists: their values end to end, and the count in each row, 0 where a list
     is missing."""
 
@@ -138,7 +136,7 @@ def split_pieces(whole: Events) -> Iterator[tuple[slice, Events]]:
         start, first = stop, last
 
 
-def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
+def rows(batch: pa.RecordBatch, events: Events) -> Array:
     """Make one ROW per request; `events`: of the same batch.
 
     `tokens` is T: what an ok or short request says of itself (`output_tokens`); for others, and
@@ -169,7 +167,7 @@ def rows(batch: pa.RecordBatch, events: Events) -> NDArray[Any]:
     return table
 
 
-def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) -> None:
+def _add_channels(table: Array, batch: pa.RecordBatch, events: Events) -> None:
     """Fill the columns of `table` that tell thinking from answers; NaN where a record does not. Of
     a batch without channels, as of simulated runs, all is answer.
     """
@@ -217,13 +215,13 @@ def _add_channels(table: NDArray[Any], batch: pa.RecordBatch, events: Events) ->
     table["tool"] = (tokens - table["thinking"]) * np.where(complete, called, np.nan)
 
 
-def _share(part: NDArray[Any], whole: NDArray[Any]) -> Floats:
+def _share(part: Array, whole: Array) -> Floats:
     share = np.zeros(len(whole))
     np.divide(part, whole, out=share, where=whole > 0)
     return share
 
 
-def answer_rate_per_s(rows: NDArray[Any]) -> Floats:
+def answer_rate_per_s(rows: Array) -> Floats:
     """Compute (answer tokens − 1)/(last − first answer event) of each ROW, NaN where that is no
     time."""
     tokens, length_s = rows["tokens"] - rows["thinking"], rows["answer_last"] - rows["answer"]
@@ -232,7 +230,7 @@ def answer_rate_per_s(rows: NDArray[Any]) -> Floats:
     return rate
 
 
-def count_gained(events: Events) -> NDArray[Any]:
+def count_gained(events: Events) -> Array:
     """Count the tokens that each event brought, from the cumulative counts; each request counts
     from 0."""
     _, tokens, lengths = events
@@ -243,9 +241,7 @@ def count_gained(events: Events) -> NDArray[Any]:
     return brought
 
 
-def token_gaps(
-    arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
-) -> NDArray[np.float32]:
+def token_gaps(arrival: Floats, gained: Array, lengths: Ints64) -> NDArray[np.float32]:
     """Compute ITL: the gap between one event and the next, divided by the later one's tokens, once
     per token.
 
@@ -269,9 +265,7 @@ def token_gaps(
     return np.repeat(gap_s.astype(np.float32), brought)
 
 
-def spread_gaps(
-    arrival: Floats, gained: NDArray[Any], lengths: NDArray[np.int64]
-) -> tuple[Floats, Floats, NDArray[Any]]:
+def spread_gaps(arrival: Floats, gained: Array, lengths: Ints64) -> tuple[Floats, Floats, Array]:
     """Return (arrival, ITL of each of its tokens, tokens) of each event that ends a gap, for
     token_gaps()."""
     first = np.zeros(len(arrival), np.bool_)
@@ -282,7 +276,7 @@ def spread_gaps(
     return at_s, np.diff(arrival[kept])[following] / brought, brought
 
 
-def drop_missing(values: NDArray[Any]) -> NDArray[Any]:
+def drop_missing(values: Array) -> Array:
     """Drop what is missing."""
     return np.asarray(values[~np.isnan(values)])
 
@@ -304,7 +298,7 @@ def divide(count: float | None, seconds: float | None) -> float | None:
     return count / seconds if count is not None and seconds is not None and seconds > 0 else None
 
 
-def origin_s(rows: NDArray[Any], load: Load) -> Floats:
+def origin_s(rows: Array, load: Load) -> Floats:
     """Return the time from which TTFT and E2E of each ROW count: in a closed loop its sending, else
     the intended time, since the user waits from then on; sending where that is not known.
     """
@@ -312,12 +306,12 @@ def origin_s(rows: NDArray[Any], load: Load) -> Floats:
     return sent if load.is_closed else np.where(np.isnan(rows["intended"]), sent, rows["intended"])
 
 
-def is_completed(rows: NDArray[Any]) -> Bools:
+def is_completed(rows: Array) -> Bools:
     """Mark the ROWs that are ok or short."""
     return np.isin(rows["status"], _COMPLETED)
 
 
-def tpot_s(rows: NDArray[Any]) -> Floats:
+def tpot_s(rows: Array) -> Floats:
     """Compute (tT − t1)/(T − 1) of each ROW, NaN for T < 2."""
     tpot = np.full(len(rows), np.nan)
     np.divide(rows["last"] - rows["first"], rows["tokens"] - 1, out=tpot, where=rows["tokens"] >= 2)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+
+from loadstone.core.vectors import Bools, Ints32, Ints64
 
 
 @dataclass(eq=False)
@@ -23,15 +24,15 @@ class CallGraph:
     live      the server's own answers stand in later prompts
     """
 
-    offsets: NDArray[np.int64]
-    parents: NDArray[np.int32]
-    sent: NDArray[np.bool_]
-    copy: NDArray[np.int32]
+    offsets: Ints64
+    parents: Ints32
+    sent: Bools
+    copy: Ints32
     recorded: bool = False
     live: bool = False
 
     @classmethod
-    def of_turns(cls, turn: NDArray[np.int32]) -> CallGraph:
+    def of_turns(cls, turn: Ints32) -> CallGraph:
         """Make the chains of sessions whose turns follow one another; without any it takes no
         memory."""
 
@@ -48,7 +49,7 @@ class CallGraph:
             live=bool((turn >= 0).any()),
         )
 
-    def take(self, rows: NDArray[np.int64]) -> CallGraph:
+    def take(self, rows: Ints64) -> CallGraph:
         """Select these rows of recorded calls, in their order: sessions whole, or as far as they
         come. A row below 0 is a request outside of sessions.
         """
@@ -64,9 +65,7 @@ class CallGraph:
         )
 
 
-def take_lists(
-    offsets: NDArray[np.int64], ids: NDArray[np.int32], rows: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+def take_lists(offsets: Ints64, ids: Ints32, rows: Ints64) -> tuple[Ints64, Ints32]:
     """Select those of `rows`, in their order, from lists that lie end to end:
     ids[offsets[i]:offsets[i + 1]]; an empty one for a row below 0."""
 

@@ -17,9 +17,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from loadstone.core.vectors import Floats
 
 SOURCES = ("dcgm", "amd", "nvidia-smi", "nvml", "engine")
 """The first of these that reports GPUs is taken: an exporter was named by the user, and may know of

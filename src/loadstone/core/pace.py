@@ -13,15 +13,14 @@ last.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core import arrays
-from loadstone.core.arrays import Floats
 from loadstone.core.plan import Load
 from loadstone.core.statistics.growth import SURE, growth
+from loadstone.core.vectors import Array, Floats
 
 # --- the own wait ---------------------------------------------------------------------------------
 
@@ -131,7 +130,7 @@ class Pace(NamedTuple):
     growth: tuple[float, float] | None = None
 
 
-def pace_of(load: Load, rows: NDArray[Any], *, streams: bool = True) -> Pace:
+def pace_of(load: Load, rows: Array, *, streams: bool = True) -> Pace:
     """Judge an open loop; `rows`: all its requests, as in arrays.rows(), warm-up too."""
     replicas = np.unique(arrays.drop_missing(rows["replica"]))
     for replica in (None, *(map(int, replicas) if len(replicas) > 1 else ())):
@@ -148,14 +147,14 @@ def pace_of(load: Load, rows: NDArray[Any], *, streams: bool = True) -> Pace:
     return Pace(True if grown is not None and grown[0] - grown[1] <= SURE else None, growth=grown)
 
 
-def _left_s(rows: NDArray[Any], name: str) -> Floats:
+def _left_s(rows: Array, name: str) -> Floats:
     """Find when each got its `first` or `last` output, or failed; infinite where neither is
     known."""
     left_s = np.where(np.isnan(rows[name]), rows["end"], rows[name])
     return np.where(np.isnan(left_s), math.inf, left_s)
 
 
-def _why_not(load: Load, rows: NDArray[Any], streams: bool) -> Behind | Unended | None:
+def _why_not(load: Load, rows: Array, streams: bool) -> Behind | Unended | None:
     rows = rows[~np.isnan(arrays.origin_s(rows, load))]
     rows = rows[np.argsort(arrays.origin_s(rows, load), kind="stable")]
     starters = rows[~(rows["turn"] > 0)]  # later turns follow their answers
@@ -168,7 +167,7 @@ def _why_not(load: Load, rows: NDArray[Any], streams: bool) -> Behind | Unended 
     return why or _unended(load, rows[rows["measured"]])
 
 
-def _behind(load: Load, rows: NDArray[Any], name: str, *, one_piece: bool = False) -> Behind | None:
+def _behind(load: Load, rows: Array, name: str, *, one_piece: bool = False) -> Behind | None:
     """Judge the server by first tokens, or where `name` is `last` by answers, each of which takes
     as long as its tokens need.
     """
@@ -216,7 +215,7 @@ def _behind(load: Load, rows: NDArray[Any], name: str, *, one_piece: bool = Fals
     )
 
 
-def _sizes(rows: NDArray[Any]) -> Floats:
+def _sizes(rows: Array) -> Floats:
     """Count the tokens of each answer, at least one; the mean of the others where they are not
     known."""
     size = np.maximum(1.0, rows["tokens"])
@@ -254,7 +253,7 @@ def _oldest_s(due_s: Floats, left_s: Floats, at_s: Floats) -> Floats:
     return np.asarray(np.maximum(0.0, at_s - np.append(due_s[kept], math.inf)[ended]))
 
 
-def _unended(load: Load, rows: NDArray[Any]) -> Unended | None:
+def _unended(load: Load, rows: Array) -> Unended | None:
     """Find requests that take ever longer, up to the last that is sent, so that fewer end than
     would if each took as long as before; at one rate these are as many as begin.
 

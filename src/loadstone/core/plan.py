@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph, take_lists
 from loadstone.core.units import show_load
+from loadstone.core.vectors import Array, Floats, Ints32, Ints64
 
 LoadKind = Literal["concurrency", "rate", "burst"]
 Process = Literal["poisson", "constant", "gamma", "trace"]
@@ -173,19 +174,19 @@ class Blocks:
     """
 
     tokens: int
-    offsets: NDArray[np.int64]
-    ids: NDArray[np.int32]
-    back: NDArray[np.int32]
-    kept: NDArray[np.int32]
+    offsets: Ints64
+    ids: Ints32
+    back: Ints32
+    kept: Ints32
 
     @classmethod
-    def whole(cls, tokens: int, offsets: NDArray[np.int64], ids: NDArray[np.int32]) -> Blocks:
+    def whole(cls, tokens: int, offsets: Ints64, ids: Ints32) -> Blocks:
         """Make the blocks of rows of which each has all of its own."""
 
         zeros = np.broadcast_to(np.int32(0), len(offsets) - 1)
         return cls(tokens, offsets, ids, zeros, zeros)
 
-    def own(self, row: int) -> NDArray[np.int32]:
+    def own(self, row: int) -> Ints32:
         return self.ids[self.offsets[row] : self.offsets[row + 1]]
 
     def size(self, row: int) -> int:
@@ -207,12 +208,12 @@ class Blocks:
                 return
             row -= int(self.back[row])
 
-    def take_row(self, row: int) -> NDArray[np.int32]:
+    def take_row(self, row: int) -> Ints32:
 
         pieces = [self.own(source)[: end - first] for source, first, end in self.lineage(row)]
         return np.concatenate(pieces[::-1]) if pieces else self.own(row)
 
-    def take(self, rows: NDArray[np.int64]) -> Blocks:
+    def take(self, rows: Ints64) -> Blocks:
         """Select the blocks of these rows, in their order; none for a row below 0."""
 
         offsets, ids = take_lists(self.offsets, self.ids, rows)
@@ -234,8 +235,8 @@ class Blocks:
 
 
 def rank_by_first_use(
-    numbers: NDArray[np.int32],
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
+    numbers: Ints32,
+) -> tuple[Ints32, Ints32, Ints64]:
     """Number anew in the order of first use: (the new numbers, the old one of each new, where it is
     first used)."""
 
@@ -268,16 +269,16 @@ class Plan:
     cells: tuple[Load, ...]
     workload: dict[str, Any]
     exact_output: bool
-    cell: NDArray[np.int32]
+    cell: Ints32
     phase: NDArray[np.uint8]
-    intended_s: NDArray[np.float64]
-    input_tokens: NDArray[np.int32]
-    output_tokens: NDArray[np.int32]
-    prefix_group: NDArray[np.int32]
-    prefix_tokens: NDArray[np.int32]
-    turn: NDArray[np.int32]
-    think_s: NDArray[np.float64]
-    prompt: NDArray[np.int32]
+    intended_s: Floats
+    input_tokens: Ints32
+    output_tokens: Ints32
+    prefix_group: Ints32
+    prefix_tokens: Ints32
+    turn: Ints32
+    think_s: Floats
+    prompt: Ints32
     graph: CallGraph
     prompts: list[str] = field(default_factory=list)
     chat: bool = False
@@ -323,7 +324,7 @@ class Plan:
         if graph.recorded:
             # Chains follow from the turns.
             digest.update(msgspec.json.encode(graph.live))
-            columns: list[NDArray[Any]] = [graph.offsets, graph.parents, graph.sent, graph.copy]
+            columns: list[Array] = [graph.offsets, graph.parents, graph.sent, graph.copy]
             if blocks is not None:
                 columns += [blocks.back, blocks.kept]
             digest.update(b"".join([column.tobytes() for column in columns]))
@@ -397,7 +398,7 @@ class Plan:
         lap = (index - warm) // (len(rows) - warm)
         return copy + lap * (1 + int(self.graph.copy[rows.start : rows.stop].max()))
 
-    def take(self, rows: NDArray[np.int64], **changes: Any) -> Plan:
+    def take(self, rows: Ints64, **changes: Any) -> Plan:
         """Return a plan of these rows, in their order, with other columns where `changes` has
         them; a row below 0 is a new request outside of sessions."""
         columns = {name: getattr(self, name)[rows] for name in self.COLUMNS} | changes

@@ -5,16 +5,15 @@ One implementation for the client and the simulator: `OpenSessions`.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.plan import Plan
+from loadstone.core.vectors import Array
 
 
 def time_tasks(
-    turn: NDArray[Any], sent_s: NDArray[Any], end_s: NDArray[Any], chosen: NDArray[Any]
+    turn: Array, sent_s: Array, end_s: Array, chosen: Array
 ) -> tuple[list[float], list[float]]:
     """Return of each `chosen` session of a cell the time from its first call's sending to its last
     one's end, and how much of that calls were under way.

@@ -19,7 +19,6 @@ import httpx
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from loadstone.analyse.client_accuracy import (
     ClientErrors,
@@ -37,6 +36,7 @@ from loadstone.core.plan import Load
 from loadstone.core.statistics import Distribution, percentile
 from loadstone.core.summary import Summary
 from loadstone.core.units import show_seconds
+from loadstone.core.vectors import Floats
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs import bench
 from loadstone.workload.options import Options
@@ -258,7 +258,7 @@ def _coalesced_share(records: pa.Table) -> float:
     return len(np.setdiff1d(same, firsts)) / len(numbers)
 
 
-def spread(values: NDArray[np.float64]) -> Spread:
+def spread(values: Floats) -> Spread:
     """Return the spread of at least one value, in any order."""
     ordered = np.sort(values)
     n = len(ordered)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.ranking import judged, ranking
 from loadstone.catalogue.deployment.alternatives import expand
@@ -27,6 +26,7 @@ from loadstone.core.record import CellInfo, Target
 from loadstone.core.settings import FirstToken, PredictionBasis, RunSettings
 from loadstone.core.signals import Interrupted, Signals
 from loadstone.core.summary import SCHEMA, Summary
+from loadstone.core.vectors import Ints64
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.client import TURNAROUND_S, whole_prompts
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, longest_request
@@ -221,7 +221,7 @@ class _Simulation:
             start_s = run.over_s + _PAUSE_S
 
 
-def check(plan: Plan, longest: int, what: str) -> NDArray[np.int64]:
+def check(plan: Plan, longest: int, what: str) -> Ints64:
     """Refuse before the run what the engine would refuse in it; for `longest` and `what` see
     longest_request(). Returns the tokens of all requests, prompt and answer together. Raises
     InputError.

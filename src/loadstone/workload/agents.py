@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks
+from loadstone.core.vectors import Array, Ints32, Ints64
 from loadstone.workload.agent_formats import GIVE, READERS, format_of
 from loadstone.workload.agent_formats.session import RawSession
 from loadstone.workload.block_tree import count_alike
@@ -63,7 +63,7 @@ class Call(NamedTuple):
     output_tokens: int
     base: int
     kept: int
-    added: NDArray[np.int32]
+    added: Ints32
     fields: int = -1
 
 
@@ -128,7 +128,7 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
         rows["think_s"] = np.where(rows["turn"] > 0, [call.delay_s for call in calls], 0.0)
         return rows
 
-    def _choose(self, draw: Draw) -> NDArray[np.int64]:
+    def _choose(self, draw: Draw) -> Ints64:
         """Choose a cell's sessions, the warm-up's first: measured ones take the file's shuffled by
         seed, again and again where it has too few, until there are as many, or as many calls as
         are requested. Returns which, from which call to before which, and the how-many-th copy.
@@ -220,7 +220,7 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
             self, sessions=[[paused(call) for call in calls] for calls in self.sessions]
         )
 
-    def with_outputs(self, lengths: NDArray[np.int32]) -> AgentTrace:
+    def with_outputs(self, lengths: Ints32) -> AgentTrace:
         """Give answers whose length the file does not say the next of `lengths`."""
         rest = iter(lengths.tolist())
         return msgspec.structs.replace(
@@ -258,7 +258,7 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
         )
 
 
-def _whole_prompt(calls: Sequence[Call], call: Call) -> NDArray[np.int32]:
+def _whole_prompt(calls: Sequence[Call], call: Call) -> Ints32:
     pieces, kept = [call.added], call.kept
     while kept:
         call = calls[call.base]
@@ -312,7 +312,7 @@ class _Store:
         self.block_tokens.add(session.block_tokens)
         numbers: dict[int, int] = {} if session.is_local else self._shared
         calls: list[Call] = []
-        prompts: list[NDArray[Any]] = []
+        prompts: list[Array] = []
         sums: list[int] = []
         for raw in session.calls:
             ids = (
@@ -353,9 +353,7 @@ class _Store:
         return number
 
 
-def _begin_alike(
-    prompts: list[NDArray[Any]], ids: NDArray[Any], parents: tuple[int, ...]
-) -> tuple[int, int]:
+def _begin_alike(prompts: list[Array], ids: Array, parents: tuple[int, ...]) -> tuple[int, int]:
     """Find the earlier prompt with which `ids` has most of its beginning in common, among the
     call's parents and the last ones: (its place, how much).
     """

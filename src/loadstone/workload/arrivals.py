@@ -4,11 +4,11 @@ a cell."""
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.units import parse_list, parse_seconds
+from loadstone.core.vectors import Floats
 
 SPANS = 5.0
 """Arrivals of an open loop last so many times as long as a request: the first of these fill the
@@ -20,7 +20,7 @@ Profile = tuple[tuple[float, float, float], ...]
 
 def arrivals(
     load: Load, count: int, rng: np.random.Generator, span_s: float | None = None
-) -> NDArray[np.float64]:
+) -> Floats:
     """Draw `count` intended times in seconds at a steady rate.
 
     constant  gaps of one length, the first before the first
@@ -40,9 +40,7 @@ def arrivals(
     )
 
 
-def profile_arrivals(
-    load: Load, rng: np.random.Generator, count: int | None = None
-) -> NDArray[np.float64]:
+def profile_arrivals(load: Load, rng: np.random.Generator, count: int | None = None) -> Floats:
     """Draw intended times in seconds under `load.profile`, up to its end; `count` None: as many as
     are expected.
 
@@ -64,14 +62,14 @@ def profile_arrivals(
     return np.asarray(begin + 2 * within / np.maximum(a + root, 1e-300))
 
 
-def _scale_to_span(gaps: NDArray[np.float64], count: int, span: float) -> NDArray[np.float64]:
+def _scale_to_span(gaps: Floats, count: int, span: float) -> Floats:
     """Return the first `count` arrivals of these gaps, whose sum becomes `span`."""
     sums = np.cumsum(gaps)
     # Very bunched gaps may all be too small for a number.
     return np.asarray(sums[:count] * (span / max(float(sums[-1]), 1e-300)) if len(sums) else sums)
 
 
-def _gaps(load: Load, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _gaps(load: Load, count: int, rng: np.random.Generator) -> Floats:
     """Draw gaps of mean 1 before `count` arrivals; of drawn ones, one more after the last."""
     if load.process == "constant":
         return np.ones(count)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.plan import Blocks
+from loadstone.core.vectors import Array, Ints32
 
 
 class BlockTree:
@@ -20,7 +19,7 @@ class BlockTree:
     over again.
     """
 
-    def __init__(self, blocks: Blocks, rows: range, copies: NDArray[np.int32]) -> None:
+    def __init__(self, blocks: Blocks, rows: range, copies: Ints32) -> None:
         self.known: list[int] = []
         """By request: how many blocks its prompt begins with that one before it has too, in the
         plan's order."""
@@ -49,7 +48,7 @@ class BlockTree:
             (node.number, node.start, min(node.start + len(node.ids), end)) for node in nodes[::-1]
         )
 
-    def _insert(self, node: _Node, depth: int, own: NDArray[np.int32]) -> tuple[_Node, int]:
+    def _insert(self, node: _Node, depth: int, own: Ints32) -> tuple[_Node, int]:
         """Put blocks behind the first `depth` of a node's path; returns their node and how many
         blocks were there."""
         place = 0
@@ -83,9 +82,7 @@ class _Node:
 
     __slots__ = ("children", "ids", "number", "parent", "start")
 
-    def __init__(
-        self, parent: _Node | None, start: int, ids: NDArray[np.int32], number: int = 0
-    ) -> None:
+    def __init__(self, parent: _Node | None, start: int, ids: Ints32, number: int = 0) -> None:
         self.parent, self.start, self.ids, self.number = parent, start, ids, number
         self.children: dict[int, _Node] = {}
 
@@ -107,7 +104,7 @@ class _Node:
         return upper
 
 
-def count_alike(blocks: NDArray[Any], prompt: NDArray[Any]) -> int:
+def count_alike(blocks: Array, prompt: Array) -> int:
     """Count with how many of the same blocks both begin."""
     short = min(len(blocks), len(prompt))
     apart = blocks[:short] != prompt[:short]

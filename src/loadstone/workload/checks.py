@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import CHECK, Plan
+from loadstone.core.vectors import Ints64
 from loadstone.workload.files import BadItem, BadLine, decode, open_requests
 
 GENERATED = "generated"
@@ -400,7 +400,7 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
     everywhere, as many as are asked for, or as may be at most `share` of both together. Raises
     InputError where that is none, or too few.
     """
-    places: list[NDArray[np.int64]] = []
+    places: list[Ints64] = []
     for cell, load in enumerate(plan.cells):
         rows = plan.rows(cell)
         measured = np.arange(rows.start, rows.stop)[plan.phase[rows.start : rows.stop] == 1]
@@ -430,9 +430,7 @@ def mix(plan: Plan, checks: CheckSet, share: float) -> Plan:
     return replace(mixed, workload={**plan.workload, "check": described})
 
 
-def _insert(
-    plan: Plan, places: NDArray[np.int64], picks: NDArray[np.int64], checks: CheckSet
-) -> Plan:
+def _insert(plan: Plan, places: Ints64, picks: Ints64, checks: CheckSet) -> Plan:
     """Insert a row for each question in front of the rows at `places`."""
     times, last = plan.intended_s[places], np.maximum(places - 1, 0)
     previous = np.where(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
+from loadstone.core.vectors import Array, Floats, Ints32, Ints64
 from loadstone.workload.arrivals import (
     arrivals,
     default_requests,
@@ -27,7 +27,7 @@ from loadstone.workload.arrivals import (
 )
 from loadstone.workload.lengths import Length, Sessions
 
-Rows = dict[str, NDArray[Any]]
+Rows = dict[str, Array]
 """Columns of a plan's cell, by their name in the Plan; and others that finish() makes contents
 of."""
 
@@ -81,7 +81,7 @@ class Draw:
             return max(1, round(load.value * load.duration_s))
         return max(CYCLE_MIN_REQUESTS, 4 * int(load.value))
 
-    def choose(self, size: int, measured: int) -> NDArray[np.int64]:
+    def choose(self, size: int, measured: int) -> Ints64:
         """Choose which of a file's requests or sessions each of a cell's takes: measured ones, here
         first, take them shuffled by seed, the warm-up from the end of that.
         """
@@ -90,7 +90,7 @@ class Draw:
             [order[np.arange(measured) % size], order[::-1][np.arange(self.warm) % size]]
         )
 
-    def starts_s(self, measured: int) -> NDArray[np.float64]:
+    def starts_s(self, measured: int) -> Floats:
         """Draw when requests (first turns) are to be sent, seconds from the cell's start; NaN where
         an answer decides.
 
@@ -109,12 +109,12 @@ class Draw:
         lead_s = warm / load.value
         return np.concatenate([arrivals(load, warm, rng, lead_s), times + lead_s])
 
-    def lead_in(self, times_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    def lead_in(self, times_s: Floats) -> Floats:
         """Put the warm-up, evenly spread, before times that a profile or a trace has."""
         lead = np.linspace(0, WARMUP_S, self.warm, endpoint=False)
         return np.concatenate([lead, times_s + (WARMUP_S if self.warm else 0.0)])
 
-    def frame(self, lengths: NDArray[np.int64], starts_s: NDArray[np.float64]) -> Rows:
+    def frame(self, lengths: Ints64, starts_s: Floats) -> Rows:
         """Make the columns that sessions of these lengths have, whatever they ask; warm-up
         first."""
         first = np.cumsum(lengths) - lengths
@@ -128,7 +128,7 @@ class Draw:
             "think_s": np.zeros(len(number)),
         }
 
-    def single_rows(self, starts_s: NDArray[np.float64], rows: Rows) -> Rows:
+    def single_rows(self, starts_s: Floats, rows: Rows) -> Rows:
         """Put together the rows of requests that are no sessions, warm-up first."""
         frame = self.frame(np.ones(len(starts_s), np.int64), starts_s)
         frame["turn"] = np.full(len(starts_s), -1, np.int32)
@@ -136,7 +136,7 @@ class Draw:
             rows["output_tokens"] = stagger(rows["output_tokens"], self.warm)
         return frame | rows
 
-    def turn_rows(self, lengths: NDArray[np.int64], rows: Rows, sessions: Sessions) -> Rows:
+    def turn_rows(self, lengths: Ints64, rows: Rows, sessions: Sessions) -> Rows:
         """Put together the rows of sessions, warm-up first."""
         frame = self.frame(lengths, self.starts_s(len(lengths) - self.warm))
         turn = frame["turn"]
@@ -150,9 +150,7 @@ class Draw:
         rows["input_tokens"] = rows["input_tokens"] + rows["prefix_tokens"]
         return frame | rows
 
-    def turn_counts(
-        self, mean_turns: float, turns_of: Callable[[int], NDArray[Any]]
-    ) -> NDArray[np.int64]:
+    def turn_counts(self, mean_turns: float, turns_of: Callable[[int], Array]) -> Ints64:
         """Draw how many turns each session has, warm-up first: of as many sessions as the load
         says, or as have the turns that are requested. `turns_of`: of so many measured sessions, and
         behind them the warm-up's.
@@ -177,7 +175,7 @@ class Draw:
         return np.concatenate([lead, measured_turns]).astype(np.int64)
 
 
-def text_rows(picks: NDArray[Any], output_tokens: NDArray[Any]) -> Rows:
+def text_rows(picks: Array, output_tokens: Array) -> Rows:
     """Make the columns of prompts that are given as texts."""
     count = len(picks)
     return {
@@ -195,7 +193,7 @@ def roll(rows: Rows, warm_rows: int) -> Rows:
     return {name: np.roll(values, warm_rows) for name, values in rows.items()}
 
 
-def stagger(output_tokens: NDArray[np.int32], warm: int) -> NDArray[np.int32]:
+def stagger(output_tokens: Ints32, warm: int) -> Ints32:
     """Cut the warm-up answers of a closed loop to evenly spread parts of their length.
 
     All slots start at once. With whole answers they would also end at once, and prefill bursts

@@ -10,10 +10,10 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.units import TOKEN_UNITS, parse_seconds
+from loadstone.core.vectors import Floats, Ints32
 
 if TYPE_CHECKING:
     import numpy as np
-    from numpy.typing import NDArray
 
 MAX_TOKENS = 16_777_216
 _UNIT = re.compile(r"([0-9]{1,9})([kKmM])")
@@ -34,7 +34,7 @@ class Length(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low: int = 1
     high: int = MAX_TOKENS
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.int32]:
+    def draw(self, rng: np.random.Generator, count: int) -> Ints32:
         """Draw `count` lengths, int32."""
         import numpy as np
 
@@ -133,7 +133,7 @@ class Think(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     low_s: float = 0.0
     high_s: float = 0.0
 
-    def draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+    def draw(self, rng: np.random.Generator, count: int) -> Floats:
         """Draw `count` pauses, f8 seconds."""
         import numpy as np
 

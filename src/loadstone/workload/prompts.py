@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan, PlannedRequest
+from loadstone.core.vectors import Ints64
 
 CHARACTERS_PER_TOKEN = 4.0
 """Where a file's text decides how long a prompt is: OpenAI's rule of thumb for English."""
@@ -262,7 +262,7 @@ def text_tokens(prompt: str) -> int:
     return max(1, math.ceil(len(prompt) / CHARACTERS_PER_TOKEN))
 
 
-def count_text_tokens(plan: Plan, cell: int) -> NDArray[np.int64]:
+def count_text_tokens(plan: Plan, cell: int) -> Ints64:
     """Estimate the prompt tokens of a cell's requests that are texts or messages."""
     rows = plan.rows(cell)
     sizes = np.array([*map(text_tokens, plan.prompts), 0], np.int64)  # the last for −1

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph
 from loadstone.core.plan import Load, Plan
+from loadstone.core.vectors import Ints32
 from loadstone.workload.arrivals import default_warmup
 from loadstone.workload.block_tree import BlockTree
 from loadstone.workload.draw import Draw, Workload
@@ -61,7 +61,7 @@ def make_plan(
     )
 
 
-def promised_tokens(plan: Plan, cell: int) -> NDArray[np.int32]:
+def promised_tokens(plan: Plan, cell: int) -> Ints32:
     """Count the tokens at the start of each of a cell's prompts that its plan shares with earlier
     ones on purpose.
 

@@ -33,20 +33,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.calls import take_lists
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
+from loadstone.core.vectors import Bools, Floats, Ints32, Ints64
 from loadstone.workload.arrivals import default_requests
 from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload, text_rows
 from loadstone.workload.files import BadLine, RequestFile, bad_block_count, decode, open_requests
 from loadstone.workload.lengths import Length
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
-
 
 GIVE = "give an Azure, BurstGPT, Mooncake or plain trace, as CSV or JSONL in UTF-8"
 
@@ -131,12 +126,12 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
 
     format: str
     time_s: Floats
-    input_tokens: Ints
-    output_tokens: Ints
-    line: Ints
+    input_tokens: Ints32
+    output_tokens: Ints32
+    line: Ints32
     block_tokens: int
-    block_offsets: Longs
-    block_ids: Ints
+    block_offsets: Ints64
+    block_ids: Ints32
     prompts: list[str] | None
     sha256: str
     skipped: dict[str, int]
@@ -304,7 +299,7 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
             skipped=self.skipped | {_TOO_LONG: left_out},
         )
 
-    def _total_tokens(self) -> Longs:
+    def _total_tokens(self) -> Ints64:
         return np.asarray(self.input_tokens.astype(np.int64) + self.output_tokens)
 
     def scaled_lengths(self, factor: float) -> Trace:
@@ -335,7 +330,7 @@ class Trace(Workload, msgspec.Struct, frozen=True, eq=False):
             changed=self.changed | {"length_scale": factor},
         )
 
-    def _take(self, keep: NDArray[np.bool_], which: str, **changed: Any) -> Trace:
+    def _take(self, keep: Bools, which: str, **changed: Any) -> Trace:
         """Select requests; `changed` says how. Raises InputError where there are none."""
         rows = np.flatnonzero(keep)
         if not len(rows):

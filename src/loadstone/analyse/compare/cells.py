@@ -20,8 +20,8 @@ from loadstone.analyse.compare.ratio import (
 )
 from loadstone.analyse.compare.result import ComparedCell, ComparedMetric
 from loadstone.analyse.compare.sides import RequestTimes, RunCell, requests_of, shared_requests
-from loadstone.core.arrays import Floats
 from loadstone.core.statistics import dependence
+from loadstone.core.vectors import Floats
 
 Samples = Sequence[Sequence[Floats]]
 """A value for each request of each run of each side."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadstone.core.arrays import Floats
+from loadstone.core.vectors import Floats
 
 RELABELLINGS = 3999
 _TINY = 1e-9

@@ -19,8 +19,12 @@ from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.core import arrays, run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
-from loadstone.core.statistics.dependence import Floats, block_rates, window_curve
+from loadstone.core.statistics.dependence import (
+    block_rates,
+    window_curve,
+)
 from loadstone.core.summary import CellSummary
+from loadstone.core.vectors import Floats, Ints64
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,7 +153,7 @@ class RequestTimes:
     span_s     how long the cell took
     """
 
-    index: NDArray[np.int64]
+    index: Ints64
     ttft_s: Floats
     tpot_s: Floats
     e2e_s: Floats

@@ -8,15 +8,20 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
-from loadstone.core.arrays import Floats, divide, drop_missing, span_s, total
+from loadstone.core.arrays import (
+    divide,
+    drop_missing,
+    span_s,
+    total,
+)
+from loadstone.core.vectors import Bools, Floats
 
 # --- vLLM and SGLang ------------------------------------------------------------------------------
 
 
-def _first_send(facts: Facts, ends: Floats) -> tuple[NDArray[np.bool_], float | None]:
+def _first_send(facts: Facts, ends: Floats) -> tuple[Bools, float | None]:
     """Mark done requests that have a send and an end, and find the first send: there the grid of
     seconds begins."""
     timed = ~np.isnan(facts.done["sent"]) & ~np.isnan(ends)

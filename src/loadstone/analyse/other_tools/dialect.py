@@ -9,7 +9,10 @@ import numpy as np
 
 from loadstone.analyse.other_tools import clients, guidellm
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
-from loadstone.core.arrays import Floats, drop_missing
+from loadstone.core.arrays import (
+    drop_missing,
+)
+from loadstone.core.vectors import Floats
 
 Number = float | int | None
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core import arrays
-from loadstone.core.arrays import Floats, divide, total
+from loadstone.core.arrays import (
+    divide,
+    total,
+)
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,18 +39,18 @@ class Facts:
               without requests
     """
 
-    measured: NDArray[Any]
+    measured: Array
     arrival: Floats
-    gained: NDArray[np.int64]
+    gained: Ints64
     window: tuple[float, float] | None
 
     @cached_property
-    def done(self) -> NDArray[Any]:
+    def done(self) -> Array:
         """The measured requests that are ok or short, which is what tools call successful."""
         return np.asarray(self.measured[arrays.is_completed(self.measured)])
 
     @cached_property
-    def failed(self) -> NDArray[Any]:
+    def failed(self) -> Array:
         return np.asarray(self.measured[~arrays.is_completed(self.measured)])
 
     @property
@@ -119,12 +122,12 @@ class Facts:
         return np.repeat(gap_s, tokens)
 
     @property
-    def owners(self) -> NDArray[np.int64]:
+    def owners(self) -> Ints64:
         """The row in `done` that each event belongs to."""
         return np.repeat(np.arange(len(self.done)), self.done["events"])
 
     @property
-    def first_events(self) -> NDArray[np.bool_]:
+    def first_events(self) -> Bools:
         """True at each event that is its request's first."""
         return np.diff(self.owners, prepend=-1) > 0
 
@@ -147,9 +150,7 @@ def gather(read: Callable[[], Iterable[pa.RecordBatch]], *, streams: bool = True
     return Facts(measured, arrival, gained, window)
 
 
-def _read_batch(
-    batch: pa.RecordBatch, streams: bool
-) -> tuple[NDArray[Any], Floats, NDArray[np.int64]]:
+def _read_batch(batch: pa.RecordBatch, streams: bool) -> tuple[Array, Floats, Ints64]:
     whole = arrays.events(batch)
     arrival, _, events = whole
     taken = arrays.rows(batch, whole)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from loadstone.analyse.other_tools.facts import Facts, mean_gap_s
-from loadstone.core.arrays import Floats
+from loadstone.core.vectors import Floats
 
 _NEAR_S = 1e-4  # events so near to one another count as one moment
 _LEAST_S = 1e-6  # the least time that the last event's rate holds

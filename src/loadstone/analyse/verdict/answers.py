@@ -9,8 +9,11 @@ import numpy as np
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell, RequestTable
-from loadstone.core.arrays import Bools, Floats, drop_missing
+from loadstone.core.arrays import (
+    drop_missing,
+)
 from loadstone.core.record import Target
+from loadstone.core.vectors import Bools, Floats
 from loadstone.workload.schedule import promised_tokens
 
 _DATE = re.compile(r"-\d{4}[\d-]*$")

@@ -13,10 +13,18 @@ import numpy as np
 
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
-from loadstone.analyse.verdict.requests import Integers, JudgedCell, RequestTable, count_under_way
-from loadstone.core.arrays import Floats, divide, drop_missing
+from loadstone.analyse.verdict.requests import (
+    JudgedCell,
+    RequestTable,
+    count_under_way,
+)
+from loadstone.core.arrays import (
+    divide,
+    drop_missing,
+)
 from loadstone.core.statistics import Distribution
 from loadstone.core.summary import Finding
+from loadstone.core.vectors import Floats, Ints64
 
 Spoilt = list[dict[str, Any]]
 """Metrics that an error spoils: `metric`, and of a latency its `percentile` and `value_s`."""
@@ -220,7 +228,7 @@ def _first_reads(cell: JudgedCell, tpot: Distribution) -> Findings:
         yield finding("ttft_overstated", events=np.median(first), held_s=np.median(held_s))
 
 
-def _weighted_median(values: Floats, weights: Integers) -> float:
+def _weighted_median(values: Floats, weights: Ints64) -> float:
     """Compute the weighted median of those of `values` that are known; 0 where none is."""
     weighed = ~np.isnan(values) & (weights > 0)
     if not weighed.any():

@@ -6,7 +6,10 @@ from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.client import list_spoilt, top_value
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell, count_under_way
-from loadstone.core.arrays import Floats, drop_missing
+from loadstone.core.arrays import (
+    drop_missing,
+)
+from loadstone.core.vectors import Floats
 
 
 def interrupted(cell: JudgedCell) -> Findings:

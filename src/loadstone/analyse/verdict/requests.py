@@ -14,18 +14,17 @@ from numpy.typing import NDArray
 from loadstone.analyse.metrics import CellNumbers
 from loadstone.analyse.verdict.finding import Origin
 from loadstone.core import arrays
-from loadstone.core.arrays import Bools, Floats
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.record import CellInfo, Clock, Target
 from loadstone.core.statistics import Distribution
 from loadstone.core.summary import DraftFigures, GpuFigures, ReplicaPart, ServerFigures
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-Integers = NDArray[np.int64]
 Texts = NDArray[np.object_]
 
 _TEXTS = ("status", "error", "finish_reason", "token_source")
@@ -64,10 +63,10 @@ class EventFigures:
     first_s: Floats
     second_s: Floats
     last_s: Floats
-    events: Integers
-    together: Integers
-    first_read_events: Integers
-    first_read_tokens: Integers
+    events: Ints64
+    together: Ints64
+    first_read_events: Ints64
+    first_read_tokens: Ints64
     pattern: NDArray[np.uint64]
 
     @classmethod
@@ -87,7 +86,7 @@ class RequestTable(EventFigures):
     reused_connection  1 sent on a connection that had served another, 0 on a fresh one
     """
 
-    index: Integers
+    index: Ints64
     measured: Bools
     completed: Bools
     status: Texts
@@ -114,7 +113,7 @@ class RequestTable(EventFigures):
         """Intended times; the sends of imported requests, whose intended times are not known."""
         return np.where(np.isnan(self.intended_s), self.sent_s, self.intended_s)
 
-    def pick(self, chosen: NDArray[Any]) -> RequestTable:
+    def pick(self, chosen: Array) -> RequestTable:
         """Take the rows of a mask, or of row numbers in their order."""
         rows: Any = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
         if chosen.dtype == np.bool_ and len(rows) and np.ptp(rows) == len(rows) - 1:
@@ -294,7 +293,7 @@ class JudgedCell:
         """Measured requests that completed."""
         return self.measured.pick(self.measured.completed)
 
-    def plan_rows(self, requests: RequestTable) -> Integers:
+    def plan_rows(self, requests: RequestTable) -> Ints64:
         """Find the plan's row of each request; laps of a cell that runs by time repeat the measured
         rows.
 
@@ -311,7 +310,7 @@ class JudgedCell:
         return rows.start + np.where(index < len(rows), index, warm + (index - warm) % lap)
 
 
-def count_under_way(requests: RequestTable, moments_s: Floats) -> Integers:
+def count_under_way(requests: RequestTable, moments_s: Floats) -> Ints64:
     """Count the requests sent at or before each moment and not ended by it."""
     was_sent = ~np.isnan(requests.sent_s)
     ends_s = np.where(np.isnan(requests.end_s), np.inf, requests.end_s)

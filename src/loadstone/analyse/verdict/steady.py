@@ -22,11 +22,11 @@ from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell, RequestTable
 from loadstone.analyse.verdict.thresholds import BLOCKS, ENDS
 from loadstone.core import arrays
-from loadstone.core.arrays import Floats
 from loadstone.core.pace import Unended
 from loadstone.core.statistics import Distribution
 from loadstone.core.statistics.dependence import Dependence, spread_between_places
 from loadstone.core.summary import Finding
+from loadstone.core.vectors import Floats
 
 _LEAST_REQUESTS = BLOCKS * thresholds.BLOCK_REQUESTS
 _LEAST_CLOSED = BLOCKS * thresholds.CLOSED_BLOCK_REQUESTS

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
@@ -17,6 +16,7 @@ from loadstone.core.files import check_regular
 from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
+from loadstone.core.vectors import Array, Ints32, Ints64
 
 PLAN_SCHEMA = 3
 """In 2, arrivals were drawn otherwise; the file is the same."""
@@ -59,7 +59,7 @@ def write_plan(path: Path, plan: Plan) -> None:
         pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
 
 
-def _lists(offsets: NDArray[np.int64], values: Any) -> pa.Array:
+def _lists(offsets: Ints64, values: Any) -> pa.Array:
     """Make a column of lists that lie end to end."""
 
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values))
@@ -158,11 +158,11 @@ def read_plan(path: Path) -> Plan:
     )
 
 
-def _check_within(column: NDArray[Any], most: int, least: int = -1) -> bool:
+def _check_within(column: Array, most: int, least: int = -1) -> bool:
     return len(column) == 0 or (int(column.min()) >= least and int(column.max()) <= most)
 
 
-def _ids(table: pa.Table, name: str) -> tuple[NDArray[np.int64], pa.Array]:
+def _ids(table: pa.Table, name: str) -> tuple[Ints64, pa.Array]:
     """Read a column of lists: where each begins, and all of them end to end."""
 
     lists = table[name].combine_chunks()
@@ -188,7 +188,7 @@ def _graph(table: pa.Table, live: bool) -> CallGraph:
 
 
 def _find_impossible(
-    blocks: Blocks | None, graph: CallGraph, turn: NDArray[np.int32], messages: int
+    blocks: Blocks | None, graph: CallGraph, turn: Ints32, messages: int
 ) -> Iterator[str]:
     """Name the columns of sessions in which numbers point to rows or messages that are not
     there."""

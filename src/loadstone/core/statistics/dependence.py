@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from loadstone.core.vectors import Floats
 
 LEAST_BLOCKS = 6
 """A cell with fewer generations of requests says nothing about its own spread."""

@@ -2,13 +2,17 @@
 bounds."""
 
 import math
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from loadstone.core.statistics.dependence import LEAST_BLOCKS, Dependence, Floats, above, student
+from loadstone.core.statistics.dependence import (
+    LEAST_BLOCKS,
+    Dependence,
+    above,
+    student,
+)
+from loadstone.core.vectors import Array, Floats
 
 PERCENTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", "std", "min", "max", *PERCENTILES)
@@ -189,7 +193,7 @@ def _binomial(n: int, q: float) -> tuple[int, Floats]:
     return first, np.exp(log_mass - log_mass[mode - first] + at_mode)
 
 
-def interpolate(ordered: NDArray[Any], q: float) -> float:
+def interpolate(ordered: Array, q: float) -> float:
     """Compute percentile() of values that are there, of which those at its ranks are in place."""
     position = (len(ordered) - 1) * q
     rank = int(position)

@@ -10,7 +10,11 @@ import math
 
 import numpy as np
 
-from loadstone.core.statistics.dependence import LEAST_BLOCKS, Floats, student
+from loadstone.core.statistics.dependence import (
+    LEAST_BLOCKS,
+    student,
+)
+from loadstone.core.vectors import Floats
 
 SURE = 0.02
 """The growth from which, at 95 %, a loop does not keep up. A smaller one is the ups and downs of a

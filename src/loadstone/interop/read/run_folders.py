@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 from msgspec import UNSET
-from numpy.typing import NDArray
 
 from loadstone.analyse.run_facts import run_facts
 from loadstone.analyse.summary import run_summary, summary_of
@@ -24,6 +23,7 @@ from loadstone.core.record import CellInfo, RunInfo, Target
 from loadstone.core.settings import ImportedFrom, RunSettings
 from loadstone.core.statistics import PERCENTILES
 from loadstone.core.summary import Bounds, CellSummary, Latency, Metrics, Requests
+from loadstone.core.vectors import Ints32
 from loadstone.core.version import __version__
 from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import printable
@@ -260,7 +260,7 @@ def _make_plan(cells: Sequence[ResultCell]) -> Plan:
     count, counts = len(records), [len(cell.records) for cell in cells]
     absent = np.full(count, -1, np.int32)
 
-    def column(name: str) -> NDArray[np.int32]:
+    def column(name: str) -> Ints32:
         """Return counts of the records, -1 where one is not told, as a plan has it."""
         stated = (getattr(record, name) for record in records)
         return np.array([-1 if n is None else min(n, 2**31 - 1) for n in stated], np.int32)

@@ -27,11 +27,10 @@ TensorRT-LLM             prompts and decodes in one step (in-flight batching, fu
 """
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
+from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
 from loadstone.engines.rules import EngineRules, Load, Order, Route, Scheduling, Write
 from loadstone.predict.sizing.memory import engine_limits, lower_tiers, reserved_tokens
@@ -214,7 +213,7 @@ def policy_of(
     worker: Worker,
     *,
     acceptance: float | None = None,
-    lengths: NDArray[np.int64] | None = None,
+    lengths: Ints64 | None = None,
 ) -> EnginePolicy:
     """Return the policy of one scheduler of a deployment. Raises InputError where the model does
     not fit.

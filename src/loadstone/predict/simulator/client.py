@@ -13,10 +13,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.plan import Load, Plan
 from loadstone.core.sessions import OpenSessions
+from loadstone.core.vectors import Ints64
 from loadstone.workload.arrivals import level
 from loadstone.workload.prompts import count_text_tokens
 
@@ -68,7 +68,7 @@ class CellRequests:
         return self.turn[self.row(index + 1)] > 0
 
 
-def whole_prompts(plan: Plan, cell: int) -> NDArray[np.int64]:
+def whole_prompts(plan: Plan, cell: int) -> Ints64:
     """Prompt tokens of each request of a cell as the engine gets them.
 
     Of a later turn: all prompts and answers of its session before it, and its own. Of texts: about

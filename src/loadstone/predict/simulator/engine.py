@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadstone.core.vectors import Floats
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler, Sequence
 from loadstone.workload.routing import choose_by_prefix
@@ -97,7 +97,7 @@ class Clock:
     def __init__(self) -> None:
         self.stretches: list[tuple[int, float, float, float]] = []
 
-    def times(self, last_tick: int) -> NDArray[np.float64]:
+    def times(self, last_tick: int) -> Floats:
         """Return the end of each decode step, f8 seconds, by the tick that it makes; entry 0 is
         before the first."""
         ticks, *seconds = np.array(self.stretches, np.float64).reshape(-1, 4).T

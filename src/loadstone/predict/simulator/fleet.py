@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.catalogue.config.encoder import encoder
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
+from loadstone.core.vectors import Ints64
 from loadstone.engines import rules_of
 from loadstone.engines.handover import Link, handover_of, link_of
 from loadstone.engines.rules import Handover, Route
@@ -188,7 +187,7 @@ def _join(
 def fleet_for(
     fleet: Fleet,
     deployment: Deployment,
-    lengths: NDArray[np.int64],
+    lengths: Ints64,
     *,
     acceptance: float | None = None,
     route: Route | None = None,

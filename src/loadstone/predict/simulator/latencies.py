@@ -1,21 +1,17 @@
 """Latencies of the requests of a simulated cell, by the definitions that measured ones have
 (core/arrays.py)."""
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core import arrays
 from loadstone.core.pace import Pace, pace_of
 from loadstone.core.plan import Load
 from loadstone.core.sessions import time_tasks
+from loadstone.core.vectors import Array, Floats
 from loadstone.predict.simulator.run import CellRun
 
-Floats = NDArray[np.float64]
 
-
-def request_rows(run: CellRun) -> NDArray[Any]:
+def request_rows(run: CellRun) -> Array:
     """Return an arrays.ROW for each request of the cell, as its client sees it; NaN: it did not
     happen."""
     requests = run.requests
@@ -29,10 +25,10 @@ def request_rows(run: CellRun) -> NDArray[Any]:
     return rows
 
 
-def answered_rows(run: CellRun) -> NDArray[Any]:
+def answered_rows(run: CellRun) -> Array:
     """Return the rows of measured requests that ended."""
     rows = request_rows(run)
-    answered: NDArray[Any] = rows[rows["measured"] & ~np.isnan(rows["end"])]
+    answered: Array = rows[rows["measured"] & ~np.isnan(rows["end"])]
     return answered
 
 
@@ -47,7 +43,7 @@ def task_times(run: CellRun) -> tuple[Floats, Floats]:
     return np.array(spans), np.array(busy)
 
 
-def latencies_s(rows: NDArray[Any]) -> dict[str, Floats]:
+def latencies_s(rows: Array) -> dict[str, Floats]:
     """Return the latencies of requests that ended, by metric; answers of one token have no TPOT and
     no ITL."""
     tpot = arrays.tpot_s(rows)[rows["tokens"] > 1]

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.plan import Plan
+from loadstone.core.vectors import Floats, Ints64
 
-Rows = NDArray[np.int64]
 _LEAST_REQUESTS = 300
 _ROUNDS = 4
 """Requests of a cell's beginning, for each slot of a closed loop."""
@@ -32,7 +31,9 @@ def beginning(plan: Plan, cell: int, least: int = _LEAST_REQUESTS) -> Plan:
     return plan.take(picked, cells=(load,), cell=np.zeros(count, np.int32))
 
 
-def take_requests(plan: Plan, rows: Rows, start_s: float = 0.0, rate: float | None = None) -> Plan:
+def take_requests(
+    plan: Plan, rows: Ints64, start_s: float = 0.0, rate: float | None = None
+) -> Plan:
     """Return a plan of these requests alone, with times from `start_s` on. `rate`: of its load;
     None: as it was."""
     cell = plan.cells[0] if rate is None else msgspec.structs.replace(plan.cells[0], value=rate)
@@ -93,7 +94,7 @@ def _multiply(plan: Plan, crowds: int) -> Plan:
     )
 
 
-def find_busiest(plan: Plan, work: NDArray[np.float64], count: int, windows: int) -> list[Rows]:
+def find_busiest(plan: Plan, work: Floats, count: int, windows: int) -> list[Ints64]:
     """Return the windows of equal length, apart from one another, in which requests ask for most
     `work`: each of some `count` requests, the busiest first. The whole plan where it has no more.
     """
@@ -107,7 +108,7 @@ def find_busiest(plan: Plan, work: NDArray[np.float64], count: int, windows: int
     wanted[times_s > times_s[-1] - span_s] *= (
         0.999  # a window that the trace's end cuts off is none to prefer
     )
-    found: list[Rows] = []
+    found: list[Ints64] = []
     for _ in range(windows):
         first = int(np.argmax(wanted))
         if wanted[first] <= 0:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.plan import PHASES, Plan
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.scheduler.running import gains
 from loadstone.predict.simulator.run import CellRun
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 _MAX_EVENTS = 2_000_000
 """Of one table: a row group, some 32 MB while it is built."""
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def tables(
@@ -79,7 +76,7 @@ class _Records:
 
     # --- those that are not simply a first token and one more with each step ----------------------
 
-    def _odd_ones(self) -> dict[int, tuple[Floats, Ints]]:
+    def _odd_ones(self) -> dict[int, tuple[Floats, Ints64]]:
         """Times and cumulative tokens of those that were cut off, preempted, or written several
         tokens at a time."""
         run = self._run
@@ -95,7 +92,7 @@ class _Records:
             for place in np.flatnonzero(odd)
         }
 
-    def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints]:
+    def _pieces(self, at: int, again: list[tuple[float, int, int, int]]) -> tuple[Floats, Ints64]:
         index, output = int(self._index[at]), int(self._output[at])
         replica = int(self._replica[at])
         begun = [
@@ -103,7 +100,7 @@ class _Records:
             *again,
         ]
         times: list[Floats] = []
-        tokens: list[Ints] = []
+        tokens: list[Ints64] = []
         for number, (at_s, replica, tick, written) in enumerate(begun):
             start, stop = int(self._starts[replica]), int(self._clock_ends[replica])
             until = (
@@ -122,7 +119,7 @@ class _Records:
             all_times, all_tokens = all_times[seen], all_tokens[seen]
         return all_times, all_tokens
 
-    def _counts(self, index: int, written: int, output: int) -> Ints:
+    def _counts(self, index: int, written: int, output: int) -> Ints64:
         """Tokens written after each event, from the one that ends the prompt (or its being computed
         again) on."""
         speculative = self._policy.speculative
@@ -173,7 +170,7 @@ class _Records:
             schema=schema,
         )
 
-    def _columns(self, here: slice, done: NDArray[np.bool_], written: Ints) -> dict[str, Any]:
+    def _columns(self, here: slice, done: Bools, written: Ints64) -> dict[str, Any]:
         """All but the lists."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -182,12 +179,12 @@ class _Records:
         index, row = self._index[here], self._row[here]
         end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
 
-        def named(numbers: NDArray[Any]) -> pa.Array:
+        def named(numbers: Array) -> pa.Array:
             return pc.binary_join_element_wise(
                 str(self._cell), pa.array(numbers).cast(pa.string()), "-"
             )
 
-        def one_of(chosen: NDArray[Any], *words: str | None) -> pa.Array:
+        def one_of(chosen: Array, *words: str | None) -> pa.Array:
             return pa.array(words, pa.string()).take(pa.array(chosen.astype(np.int64)))
 
         columns = {

@@ -25,11 +25,11 @@ import numpy as np
 from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES, Z80
 from loadstone.core.summary import TASK, latency_field
+from loadstone.core.vectors import Floats
 from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import (
-    Floats,
     answered_rows,
     latencies_s,
     simulated_pace,

@@ -16,10 +16,8 @@ from importlib import resources
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-
+from loadstone.core.vectors import Floats
 
 HOST = frozenset(
     {
@@ -57,9 +55,9 @@ COEFFICIENTS = tuple(
 
 NAMES = tuple(coefficient.name for coefficient in COEFFICIENTS)
 INDEX = {name: position for position, name in enumerate(NAMES)}
-PRIOR: Array = np.log([coefficient.prior for coefficient in COEFFICIENTS])
-SPREAD: Array = np.array([coefficient.spread for coefficient in COEFFICIENTS])
-LIGHT: Array = np.array(
+PRIOR: Floats = np.log([coefficient.prior for coefficient in COEFFICIENTS])
+SPREAD: Floats = np.array([coefficient.spread for coefficient in COEFFICIENTS])
+LIGHT: Floats = np.array(
     [
         1e-30 if coefficient.unit.startswith("s") or not coefficient.unit else 1.0
         for coefficient in COEFFICIENTS
@@ -74,7 +72,7 @@ MOVE = 1e-3
 """Of ln θ, for slopes by differences."""
 
 
-def slopes_of(logarithms: Callable[[Array], Array], values: Array) -> Array:
+def slopes_of(logarithms: Callable[[Floats], Floats], values: Floats) -> Floats:
     """Return d logarithms(values) / d ln(values) by differences. The coefficients are the last axis
     of `values`, and a new last axis of what comes back."""
     start = logarithms(values)
@@ -88,7 +86,7 @@ def slopes_of(logarithms: Callable[[Array], Array], values: Array) -> Array:
 
 PROCESSOR = "cpu"
 """Its architecture, as boards.architecture_of() has it of the catalogue's processor."""
-PROCESSOR_PRIOR: Array = np.log([coefficient.processor for coefficient in COEFFICIENTS])
+PROCESSOR_PRIOR: Floats = np.log([coefficient.processor for coefficient in COEFFICIENTS])
 """What is believed of an engine on a processor (`1xcpu`) before it was measured: little. The
 coefficients are those of GPUs, read for a processor: products at a fraction of the core's peak, no
 kernel that costs microseconds to launch, and a host that does its work on the same cores: sampling,
@@ -96,4 +94,4 @@ detokenising and sending count in full, for each sequence of each step. The spre
 factor of three either way, for the host's times of seven, would be no surprise [G]: two points of
 `loadstone calibrate` then decide."""
 
-PROCESSOR_SPREAD: Array = np.array([2.0 if name in HOST else 1.0 for name in NAMES])
+PROCESSOR_SPREAD: Floats = np.array([2.0 if name in HOST else 1.0 for name in NAMES])

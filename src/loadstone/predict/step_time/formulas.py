@@ -36,9 +36,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadstone.predict.step_time.coefficients import INDEX, Array
+from loadstone.core.vectors import Floats, Ints64
+from loadstone.predict.step_time.coefficients import (
+    INDEX,
+)
 from loadstone.predict.step_time.exchange import FEW_TOKENS, HIDDEN
 from loadstone.predict.step_time.work import (
     COLLECTIVE,
@@ -52,8 +54,7 @@ from loadstone.predict.step_time.work import (
     ease,
 )
 
-Indices = NDArray[np.int64]
-Seconds = TypeVar("Seconds", float, Array)
+Seconds = TypeVar("Seconds", float, Floats)
 """Of one deployment, or of several at once."""
 
 _GEMM_COMPUTE = np.array(
@@ -66,7 +67,7 @@ _GEMM_MEMORY = np.array(
 _EXPERTS = np.array([INDEX["expert_compute"], INDEX["expert_memory"]])
 
 
-def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
+def body_seconds(work: Work, values: Floats, tokens: Floats) -> Floats:
     """Return the seconds that depend on the number of tokens alone: products, experts, collectives,
     layers' floors."""
     ops = work.operators
@@ -83,7 +84,7 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
         places = np.flatnonzero(ops.kind == kind)
         if len(places):
             seconds[places] = seconds_of(work, values, places, met[places])
-    total: Array = np.bincount(row, seconds * ops.layers, minlength=deployments).astype(np.float64)
+    total: Floats = np.bincount(row, seconds * ops.layers, minlength=deployments).astype(np.float64)
     for name, coefficient in FLOORS.items():
         total += getattr(work, name) * values[:, INDEX[coefficient]]
     exchanges = np.flatnonzero(ops.kind == EXCHANGE)
@@ -94,7 +95,7 @@ def body_seconds(work: Work, values: Array, tokens: Array) -> Array:
     return total
 
 
-def _product_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Array:
+def _product_seconds(work: Work, values: Floats, at: Ints64, tokens: Floats) -> Floats:
     """Return the seconds of each of the products `at` these places, on so many tokens."""
     ops = work.operators
     row = ops.row[at]
@@ -106,7 +107,7 @@ def _product_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> A
     return both(tokens * ops.flops[at] / flops_per_s, moved / bytes_per_s)
 
 
-def _expert_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Array:
+def _expert_seconds(work: Work, values: Floats, at: Ints64, tokens: Floats) -> Floats:
     """Return the seconds of each layer of experts `at` these places, on the tokens of its group."""
     ops = work.operators
     row = ops.row[at]
@@ -131,7 +132,7 @@ def _expert_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Ar
     )
 
 
-def _collective_seconds(work: Work, values: Array, at: Indices, tokens: Array) -> Array:
+def _collective_seconds(work: Work, values: Floats, at: Ints64, tokens: Floats) -> Floats:
     ops = work.operators
     row = ops.row[at]
     floor = values[row, INDEX["collective_s"]] * (0.5 + np.log2(ops.ranks[at]) / 6)
@@ -139,7 +140,7 @@ def _collective_seconds(work: Work, values: Array, at: Indices, tokens: Array) -
     return np.asarray(floor + ops.floor[at] + tokens * ops.message[at] / link)
 
 
-def _exchange_seconds(ops: Operators, at: Indices, tokens: Array) -> Array:
+def _exchange_seconds(ops: Operators, at: Ints64, tokens: Floats) -> Floats:
     """Return the seconds of all layers' exchanges `at` these places, of a rank's own tokens."""
     message = ops.message[at]
     bundled = np.maximum(FEW_TOKENS * message, tokens * ops.activations[at])
@@ -147,7 +148,9 @@ def _exchange_seconds(ops: Operators, at: Indices, tokens: Array) -> Array:
     return ops.layers[at] * (ops.floor[at] + sent / ops.link[at])
 
 
-def body_parts(work: Work, values: Array, tokens: Array, met_tokens: Array) -> tuple[Array, Array]:
+def body_parts(
+    work: Work, values: Floats, tokens: Floats, met_tokens: Floats
+) -> tuple[Floats, Floats]:
     """Split body_seconds: (what a rank does on its own `tokens`, what the ranks of its group do
     together on `met_tokens` of each)."""
     body, shared = body_seconds(work, values, tokens), _met_part(work)
@@ -166,7 +169,7 @@ def _met_part(work: Work) -> Work:
     return ease(work, 0.0).with_operators(layers=np.where(together, ops.layers, 0.0))
 
 
-def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
+def head_seconds(work: Work, values: Floats, sequences: Floats) -> Floats:
     """Return the seconds of logits and sampling for so many sequences."""
     heads = np.flatnonzero(work.operators.kind == HEAD)
     row = work.operators.row[heads]
@@ -174,7 +177,7 @@ def head_seconds(work: Work, values: Array, sequences: Array) -> Array:
     return np.asarray(np.bincount(row, seconds, minlength=len(work.hbm)).astype(np.float64))
 
 
-def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
+def context_seconds(work: Work, values: Floats) -> tuple[Floats, Floats, Floats]:
     """Decode attention is linear: (s per context token, s per context token within windows, s per
     sequence)."""
     read = values[:, INDEX["attention_decode"]] * work.hbm
@@ -189,14 +192,14 @@ def context_seconds(work: Work, values: Array) -> tuple[Array, Array, Array]:
     return full, windowed, work.state / read
 
 
-def pair_seconds(work: Work, values: Array) -> tuple[Array, Array]:
+def pair_seconds(work: Work, values: Floats) -> tuple[Floats, Floats]:
     """Attention of prompts: (s per pair of a new and an earlier token, the same within windows)."""
     latent = np.where(work.latent > 0, values[:, INDEX["latent_prefill"]], 1.0)
     products = values[:, INDEX["attention_prefill"]] * work.peak16 * latent
     return work.pair_flops / products, work.window_pair_flops / products
 
 
-def launch_seconds(work: Work, values: Array) -> Array:
+def launch_seconds(work: Work, values: Floats) -> Floats:
     """Return the seconds that launching the kernels one by one takes."""
     return work.launches * values[:, INDEX["launch_s"]]
 
@@ -227,7 +230,7 @@ class Terms:
     prompts: Any
 
 
-def step_terms(work: Work, values: Array) -> Terms:
+def step_terms(work: Work, values: Floats) -> Terms:
     """Return the terms of each of d deployments."""
     step, sequence, prompts = (
         work.stages * values[:, INDEX[name]] for name in ("step_s", "sequence_s", "prefill_step_s")
@@ -273,16 +276,16 @@ class MeanStep:
     pairs, window_pairs  of new and earlier tokens of prompts; the same within windows
     """
 
-    decodes: Array
-    context: Array
-    sequences: Array
-    tokens: Array
-    met: Array
-    pairs: Array | float = 0.0
-    window_pairs: Array | float = 0.0
+    decodes: Floats
+    context: Floats
+    sequences: Floats
+    tokens: Floats
+    met: Floats
+    pairs: Floats | float = 0.0
+    window_pairs: Floats | float = 0.0
 
 
-def kernel_seconds(work: Work, values: Array, step: MeanStep) -> tuple[Array, Array]:
+def kernel_seconds(work: Work, values: Floats, step: MeanStep) -> tuple[Floats, Floats]:
     """Return the seconds of a step's kernels: (those of a rank alone, those that its group takes
     together)."""
     alone, met = body_parts(work, values, step.tokens, step.met)

@@ -27,6 +27,7 @@ from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core import host
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
+from loadstone.core.vectors import Floats
 from loadstone.engines import OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of, is_amd, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import (
@@ -37,7 +38,6 @@ from loadstone.predict.step_time.coefficients import (
     PROCESSOR_PRIOR,
     PROCESSOR_SPREAD,
     SPREAD,
-    Array,
 )
 from loadstone.predict.step_time.coverage import Uncovered, uncovered, widening
 
@@ -96,7 +96,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     acceptance: float | None = None
     schema: int = 1
 
-    def values(self, without: str | None = None) -> Array:
+    def values(self, without: str | None = None) -> Floats:
         """The coefficients; `without` a model family: as fitted without it, where it was in the
         fit."""
         return np.exp(self.held_out.get(without or "", self.logarithms))
@@ -109,7 +109,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return how many times as wide a load's intervals are as those of the profile."""
         return max(1.0, widening(load) / self.wider)
 
-    def draws(self, n: int, seed: int) -> list[Array]:
+    def draws(self, n: int, seed: int) -> list[Floats]:
         """Draw `n` vectors of coefficients from the log-normal that the fit left."""
         rng = np.random.default_rng(seed)
         spread, axes = np.linalg.eigh(np.array(self.covariance))
@@ -117,7 +117,7 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return list(np.exp(np.array(self.logarithms) + steps @ axes.T))
 
 
-def rows_of(matrix: Array) -> tuple[tuple[float, ...], ...]:
+def rows_of(matrix: Floats) -> tuple[tuple[float, ...], ...]:
     """Return a matrix as a profile has its covariance."""
     return tuple(map(tuple, matrix.tolist()))
 
@@ -290,8 +290,8 @@ def remaining(profile: Profile, source: str | None = None) -> dict[Quantity, flo
 
 
 def spreads(
-    profile: Profile, slopes: Array, quantity: Quantity, source: str | None = None
-) -> Array:
+    profile: Profile, slopes: Floats, quantity: Quantity, source: str | None = None
+) -> Floats:
     """Return standard deviations of ln(measured/predicted) of a `quantity`, √(J·C·Jᵀ + s²) with s
     from remaining().
 

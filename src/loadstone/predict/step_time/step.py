@@ -11,8 +11,14 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.catalogue.deployment.deployment import Worker
+from loadstone.core.vectors import Floats
 from loadstone.engines import rules_of
-from loadstone.predict.step_time.coefficients import COEFFICIENTS, INDEX, LIGHT, MOVE, Array
+from loadstone.predict.step_time.coefficients import (
+    COEFFICIENTS,
+    INDEX,
+    LIGHT,
+    MOVE,
+)
 from loadstone.predict.step_time.formulas import (
     Terms,
     attended_pairs,
@@ -62,7 +68,7 @@ class StepModel:
         profile: Profile | None = None,
         *,
         draft_tokens: int = 0,
-        values: Array | None = None,
+        values: Floats | None = None,
         work: Work | None = None,
         drafter: StepModel | None = None,
         offline: bool = False,
@@ -249,7 +255,7 @@ class StepModel:
         """Return the deployment with coefficients drawn from the profile's uncertainty."""
         return [self.at(values) for values in self.profile.draws(n, seed)]
 
-    def at(self, values: Array) -> StepModel:
+    def at(self, values: Floats) -> StepModel:
         """Return the deployment with other coefficients."""
         return self._with(values, self.work)
 
@@ -257,7 +263,7 @@ class StepModel:
         """Return the model with a share of the floors of its layers and kernels."""
         return self._with(self.values, ease(self.work, share))
 
-    def _with(self, values: Array, work: Work) -> StepModel:
+    def _with(self, values: Floats, work: Work) -> StepModel:
         return StepModel(
             self.deployment,
             self._profile,
@@ -280,7 +286,7 @@ class StepModel:
         )
 
 
-def _without_server(values: Array) -> Array:
+def _without_server(values: Floats) -> Floats:
     changed = values.copy()
     changed[INDEX["sequence_s"]] = min(changed[INDEX["sequence_s"]], OFFLINE_SEQUENCE_S)
     changed[[INDEX[name] for name in _OF_SERVERS]] = 0.0

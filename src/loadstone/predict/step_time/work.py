@@ -16,11 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.catalogue.architecture.attention import (
     Attention,
@@ -35,6 +34,7 @@ from loadstone.catalogue.architecture.model import Layers, Model
 from loadstone.catalogue.architecture.precision import FORMATS, KV_BYTES, Format
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.hardware import Gpu
+from loadstone.core.vectors import Array, Floats, Ints64
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.boards import (
     ALIKE,
@@ -46,7 +46,6 @@ from loadstone.predict.step_time.boards import (
     widened,
     widening_of,
 )
-from loadstone.predict.step_time.coefficients import Array
 from loadstone.predict.step_time.exchange import (
     DEALT_COMPUTE,
     DEALT_MEMORY,
@@ -85,30 +84,30 @@ class Operators(NamedTuple):
     efficiency_moving   of experts, of peak
     """
 
-    row: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    layers: Array
-    flops: Array
-    weights: Array
-    activations: Array
-    peak: Array
-    compute: NDArray[np.int64]
-    memory: NDArray[np.int64]
-    experts: Array
-    per_token: Array
-    ep: Array
-    fullest: Array
-    uneven: Array
-    dealt: Array
-    all_pairs: Array
-    group: Array
-    ranks: Array
-    link: Array
-    message: Array
-    floor: Array
-    efficiency_compute: Array
-    efficiency_memory: Array
-    efficiency_moving: Array
+    row: Ints64
+    kind: Ints64
+    layers: Floats
+    flops: Floats
+    weights: Floats
+    activations: Floats
+    peak: Floats
+    compute: Ints64
+    memory: Ints64
+    experts: Floats
+    per_token: Floats
+    ep: Floats
+    fullest: Floats
+    uneven: Floats
+    dealt: Floats
+    all_pairs: Floats
+    group: Floats
+    ranks: Floats
+    link: Floats
+    message: Floats
+    floor: Floats
+    efficiency_compute: Floats
+    efficiency_memory: Floats
+    efficiency_moving: Floats
 
 
 class Work(NamedTuple):
@@ -130,29 +129,29 @@ class Work(NamedTuple):
     """
 
     operators: Operators
-    hbm: Array
-    peak16: Array
-    cache: Array
-    window: Array
-    window_cache: Array
-    context_flops: Array
-    window_flops: Array
-    pair_flops: Array
-    window_pair_flops: Array
-    widening: Array
-    state: Array
-    latent: Array
-    layers: Array
-    products: Array
-    quantised: Array
-    expert_layers: Array
-    latent_layers: Array
-    linear_layers: Array
-    launches: Array
-    stages: Array
-    overlapped: Array
+    hbm: Floats
+    peak16: Floats
+    cache: Floats
+    window: Floats
+    window_cache: Floats
+    context_flops: Floats
+    window_flops: Floats
+    pair_flops: Floats
+    window_pair_flops: Floats
+    widening: Floats
+    state: Floats
+    latent: Floats
+    layers: Floats
+    products: Floats
+    quantised: Floats
+    expert_layers: Floats
+    latent_layers: Floats
+    linear_layers: Floats
+    launches: Floats
+    stages: Floats
+    overlapped: Floats
 
-    def with_operators(self, **columns: NDArray[Any]) -> Work:
+    def with_operators(self, **columns: Array) -> Work:
         """Return the work with other columns of its operators."""
         return self._replace(operators=self.operators._replace(**columns))
 

@@ -12,14 +12,13 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
+from loadstone.core.vectors import Floats
 from loadstone.predict.simulator.parts import take_requests
 from loadstone.recommend.demand.options import TrafficLoad
 
-Array = NDArray[np.float64]
 _PROMPT_WEIGHT = 0.2
 """What a token of a prompt counts, in tokens of an answer, where windows are compared before a GPU
 is known."""
@@ -34,7 +33,7 @@ class Hours:
     that asks for most.
     """
 
-    rates: Array
+    rates: Floats
     every_s: float
     start_up_s: float
     busiest_s: tuple[float, float]
@@ -53,13 +52,13 @@ class Hours:
         """Return the same with `demand` in the busiest window."""
         return replace(self, rates=self.rates * (demand / self.rates.max()))
 
-    def replicas(self, carried: Array | float, reserve: int) -> Array:
+    def replicas(self, carried: Floats | float, reserve: int) -> Floats:
         """Count replicas by window (last axis), where one carries `carried` requests/s; not those
         that start for a later one."""
         needed = np.maximum(1.0, np.ceil(self.rates / carried * (1 - 1e-9)))
         return np.asarray(needed + reserve)
 
-    def mean(self, replicas: Array) -> Array:
+    def mean(self, replicas: Floats) -> Floats:
         """Average the replicas that are paid for over the trace, those that start up too."""
         whole, rest_s = divmod(self.start_up_s, self.every_s)
         windows = min(int(whole) + 1, replicas.shape[-1])
@@ -70,10 +69,10 @@ class Hours:
             paid = np.maximum(paid, np.roll(paid, -step, axis=-1))
             covered += step
         started = np.maximum(0.0, np.roll(paid, -1, axis=-1) - paid)
-        mean: Array = (paid + started * rest_s / self.every_s).mean(axis=-1)
+        mean: Floats = (paid + started * rest_s / self.every_s).mean(axis=-1)
         return mean
 
-    def followed(self, replicas: int, reserve: int) -> Array:
+    def followed(self, replicas: int, reserve: int) -> Floats:
         """Count replicas by window, where the busiest has `replicas`, the reserve included."""
         return self.replicas(float(self.rates.max()) / (replicas - reserve), reserve)
 

@@ -6,9 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.plan import Plan
+from loadstone.core.vectors import Floats
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.run import CellRun
@@ -49,9 +49,9 @@ class SessionTraffic:
     planner: Planner
     max_tokens: int | None
     calls: float
-    lines: NDArray[np.float64]
+    lines: Floats
 
-    def tasks_s(self, level: SteadyState) -> NDArray[np.float64]:
+    def tasks_s(self, level: SteadyState) -> Floats:
         """Compute by closed form how long each session takes."""
         first_s = level.base_s + level.busy * level.queue_s if level.busy < 1 else math.inf
         return np.asarray(self.lines @ np.array([first_s - level.tpot_s, level.tpot_s, 1.0]))
@@ -79,7 +79,7 @@ class SessionTraffic:
         return plan.take(np.arange(np.flatnonzero(plan.turn <= 0)[-1]))  # the last one is not whole
 
 
-def find_lines(plan: Plan) -> NDArray[np.float64]:
+def find_lines(plan: Plan) -> Floats:
     """Find the longest line of each session, as SessionTraffic has them."""
     begins, graph = np.flatnonzero(plan.turn <= 0), plan.graph
     calls = np.stack([np.ones(len(plan)), plan.output_tokens, plan.think_s], axis=1)

@@ -7,17 +7,22 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.slo import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES
 from loadstone.core.summary import TASK
+from loadstone.core.vectors import Floats, Ints64
 from loadstone.predict.simulator.client import whole_prompts
 from loadstone.predict.simulator.content import shares
 from loadstone.predict.simulator.latencies import request_rows, task_times
-from loadstone.predict.simulator.parts import Rows, find_busiest, hasten, take_requests, thin
+from loadstone.predict.simulator.parts import (
+    find_busiest,
+    hasten,
+    take_requests,
+    thin,
+)
 from loadstone.predict.simulator.run import CellRun
 from loadstone.predict.simulator.uncertainty import split_tasks
 from loadstone.predict.steady_state import Lengths, SteadyState
@@ -80,7 +85,7 @@ class Traffic:
     cached_tokens: float = 0.0
     levels: tuple[TrafficLevel, ...] = ()
     sessions: SessionTraffic | None = None
-    windows: dict[tuple[float, int], list[Rows]] = field(default_factory=dict, compare=False)
+    windows: dict[tuple[float, int], list[Ints64]] = field(default_factory=dict, compare=False)
 
     @property
     def lengths(self) -> Lengths:
@@ -171,7 +176,7 @@ class Traffic:
             for rows in windows
         ]
 
-    def _find_windows(self, requests: int, prompt_weight: float) -> list[Rows]:
+    def _find_windows(self, requests: int, prompt_weight: float) -> list[Ints64]:
         if requests >= len(self.plan):
             return [np.arange(len(self.plan))]
         weight = 2.0 ** round(math.log2(max(prompt_weight, 1e-6)))
@@ -281,7 +286,7 @@ def _has_times(plan: Plan) -> bool:
     return plan.cells[0].process not in ("poisson", "constant")
 
 
-def _count_cached(plan: Plan) -> NDArray[np.float64]:
+def _count_cached(plan: Plan) -> Floats:
     """Count by request the tokens that a prefix cache with enough room would have."""
     if not shares(plan, 0):
         return np.zeros(len(plan))

@@ -9,12 +9,15 @@ import msgspec
 import numpy as np
 
 from loadstone.core.plan import Plan
+from loadstone.core.vectors import Floats
 from loadstone.recommend.demand.hours import Hours
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.choices import PlanChoice
 from loadstone.recommend.search.candidates import Candidate
-from loadstone.recommend.search.curve import Array, simulate_load
+from loadstone.recommend.search.curve import (
+    simulate_load,
+)
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -25,7 +28,7 @@ class Span(msgspec.Struct, frozen=True):
     high: float
 
     @classmethod
-    def around(cls, value: float, ends: Sequence[float] | Array) -> Span:
+    def around(cls, value: float, ends: Sequence[float] | Floats) -> Span:
         """Return the interval with these ends, or as far as the value where that is beyond."""
         return cls(value, min(float(ends[0]), value), max(float(ends[1]), value))
 

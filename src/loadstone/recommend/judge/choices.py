@@ -16,10 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.core.errors import InputError
+from loadstone.core.vectors import Floats
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.errors import UncertainFinalist
-from loadstone.recommend.search.curve import Array
 
 _QUANTILES = (0.05, 0.5, 0.8, 0.9, 0.95, 0.99)
 
@@ -32,7 +32,7 @@ class PlanChoice(NamedTuple):
     replicas: int
     p_slo: float
     cost: float
-    regrets: Array
+    regrets: Floats
 
     @property
     def regret(self) -> float:
@@ -123,7 +123,7 @@ def _rank_by_throughput(
     return [choice._replace(regrets=best - choice.regrets) for choice in choices]
 
 
-def _counts_to_try(needed: Array, given: int, planned: int, confidence: float) -> list[int]:
+def _counts_to_try(needed: Floats, given: int, planned: int, confidence: float) -> list[int]:
     """Return numbers of replicas around those that are needed in the draws."""
     enough = np.quantile(np.clip(needed, 1, given), (*_QUANTILES, confidence), method="higher")
     sure = math.ceil(enough[-1])

@@ -24,6 +24,7 @@ import numpy as np
 
 from loadstone.calibrate.update import SIGMA
 from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.core.vectors import Floats
 from loadstone.predict.simulator.uncertainty import (
     AS_WIDE,
     QUANTITIES,
@@ -39,7 +40,9 @@ from loadstone.predict.step_time.profile import Quantity, is_own, remaining
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.demand.traffic import Traffic
 from loadstone.recommend.search.candidates import Candidate
-from loadstone.recommend.search.curve import Array, Curve
+from loadstone.recommend.search.curve import (
+    Curve,
+)
 from loadstone.recommend.search.finalists import Finalists
 from loadstone.recommend.search.layouts import schedulers_in_step
 
@@ -54,17 +57,17 @@ NOISE = np.array([SIGMA[quantity] for quantity in QUANTITIES])
 class JointErrors:
     """Mean and covariance of ln(measured/predicted): TTFT and TPOT of each deployment in turn."""
 
-    mean: Array
-    covariance: Array
+    mean: Floats
+    covariance: Floats
 
-    def draw(self, count: int, seed: int = 0) -> Array:
+    def draw(self, count: int, seed: int = 0) -> Floats:
         """Draw factors of the predictions, count × deployments × (TTFT, TPOT). Their tails are
         Student's t's."""
         spread, axes = np.linalg.eigh(self.covariance)
         rng = np.random.default_rng(seed)
         wide = AS_WIDE * np.sqrt(TAILS / rng.chisquare(TAILS, (count, 1)))
         normal = rng.standard_normal((count, len(spread))) * np.sqrt(np.maximum(spread, 0.0)) * wide
-        drawn: Array = np.exp(self.mean + normal @ axes.T)
+        drawn: Floats = np.exp(self.mean + normal @ axes.T)
         return drawn.reshape(count, -1, 2)
 
     def marginal(self, deployment: int) -> PredictionError:
@@ -72,7 +75,7 @@ class JointErrors:
         rows = slice(2 * deployment, 2 * deployment + 2)
         return PredictionError(self.mean[rows], self.covariance[rows, rows])
 
-    def learn(self, deployment: int, gaps: Array) -> JointErrors:
+    def learn(self, deployment: int, gaps: Floats) -> JointErrors:
         """Return the errors once TTFT and TPOT of a deployment were measured to be off by `gaps`;
         NaN: were not."""
         quantities = np.flatnonzero(np.isfinite(gaps))
@@ -98,8 +101,8 @@ class UncertainFinalist:
     candidate: Candidate
     curve: Curve
     error: PredictionError
-    factors: Array
-    capacities: Array
+    factors: Floats
+    capacities: Floats
     learned: bool = False
 
     @property
@@ -110,14 +113,14 @@ class UncertainFinalist:
     def name(self) -> str:
         return self.candidate.deployment.name
 
-    def replicas_needed(self, planning: Planning) -> Array:
+    def replicas_needed(self, planning: Planning) -> Floats:
         """Return how many replicas hold the bounds under the traffic in each draw, those that may
         fail included."""
         capacities = np.maximum(self.capacities, 1e-9)
         needed = np.ceil(planning.traffic.demand / capacities * (1 - 1e-9))
         return np.asarray(needed + planning.choice.reserve)
 
-    def needed_interval(self, planning: Planning) -> Array:
+    def needed_interval(self, planning: Planning) -> Floats:
         """Return the ends of the 80 % interval of the replicas that are needed, of those that
         --gpus-max gives."""
         given = planning.search.gpus_max // self.deployment.gpus
@@ -188,7 +191,7 @@ def _widen_for(candidate: Candidate, traffic: Traffic) -> float:
     )
 
 
-def _predict_slopes(candidate: Candidate, traffic: Traffic) -> Array:
+def _predict_slopes(candidate: Candidate, traffic: Traffic) -> Floats:
     """Return d ln (TTFT, TPOT) / d ln coefficient at the load that the deployment carries, 2 ×
     coefficients."""
     decoding = candidate.level.decoding

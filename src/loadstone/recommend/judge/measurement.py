@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadstone.core.vectors import Floats
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.choices import PlanChoice
 from loadstone.recommend.judge.errors import NOISE, UncertainFinalist
-from loadstone.recommend.search.curve import Array
 
 START_MINUTES = 2.0
 """The part of a measurement in which the engine starts."""
@@ -89,12 +89,12 @@ def value_measurements(
     return sorted(values, key=lambda value: value.regret_after)
 
 
-def _weigh_draws(outcomes: Array) -> Array:
+def _weigh_draws(outcomes: Floats) -> Floats:
     """Return in each draw (rows) what would be measured there, and how well that fits every other
     draw."""
     gaps = outcomes[:, None, :] - outcomes[None, :, :]
     squares = (gaps**2).sum(axis=2) / 2  # both measured with noise
-    weights: Array = np.exp(-squares / 2)
+    weights: Floats = np.exp(-squares / 2)
     np.fill_diagonal(weights, 0.0)  # nobody knows the very draw
     weights[weights.sum(axis=1) < 1e-12] = 1.0
     weights /= weights.sum(axis=1, keepdims=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import TASK, latency_field
+from loadstone.core.vectors import Floats
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import (
     answered_rows,
@@ -24,7 +24,6 @@ from loadstone.recommend.demand.sessions import NO_SESSIONS, SessionFigures, run
 from loadstone.recommend.demand.traffic import QuantileBound, Traffic
 from loadstone.recommend.search.candidates import Candidate
 
-Array = NDArray[np.float64]
 _STEP = 1.3
 _MAX_STEPS = 8
 _HALVINGS = 3
@@ -86,7 +85,7 @@ class Curve:
         broken = (point for point in self.points if not point.holds(bounds))
         return next(broken, self.points[-1])
 
-    def figure(self, bound: str, loads: Array) -> Array:
+    def figure(self, bound: str, loads: Floats) -> Floats:
         """Return a bounded quantile at any load, log-linear between those simulated; rising on
         beyond the last."""
         simulated = np.array([point.load for point in self.points])
@@ -109,7 +108,7 @@ class Curve:
         """The largest load that is kept up with."""
         return max((point.load for point in self.points if point.keeps_up), default=0.0)
 
-    def capacities(self, traffic: Traffic, factors: Array) -> Array:
+    def capacities(self, traffic: Traffic, factors: Floats) -> Floats:
         """Return the load that a replica carries within all bounds in each draw, where its times
         are `factors` (draws × (TTFT, TPOT)) of those simulated."""
         if not any(point.keeps_up for point in self.points):

@@ -13,8 +13,8 @@ from loadstone.calibrate.cases import predict_latencies
 from loadstone.catalogue import parse_deployment
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.summary import CellSummary
+from loadstone.core.vectors import Floats
 from loadstone.recommend.search.candidates import Candidate, Refused
-from loadstone.recommend.search.curve import Array
 from loadstone.runs.calibrate import cases_of_runs, deployment_of_runs
 
 
@@ -26,7 +26,7 @@ class MeasuredRun(NamedTuple):
     """
 
     deployment: str
-    gaps: Array
+    gaps: Floats
     graded: bool = False
     wrong: str = ""
 

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.core.groups import by_key
+from loadstone.core.vectors import Floats
 from loadstone.report.charts.theme import (
     DASHES,
     GREY,
@@ -363,7 +363,7 @@ def _place_loads(rows: Sequence[Row], x_axis: alt.X, y_axis: alt.Y) -> list[Row]
     return written
 
 
-def _along(lines: Iterable[Sequence[Place]]) -> NDArray[np.float64]:
+def _along(lines: Iterable[Sequence[Place]]) -> Floats:
     """Return points along all lines, near enough to one another that no text fits between."""
     return np.array(
         [

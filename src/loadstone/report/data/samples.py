@@ -6,20 +6,17 @@ sees a record.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core import arrays, run_folder
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load
 from loadstone.core.record import RunInfo
+from loadstone.core.vectors import Array, Bools, Floats, Ints64
 from loadstone.engines.server_metrics import GAUGES
-
-Floats = NDArray[np.float64]
 
 TIME_BINS = 160
 HEAT_TIMES, HEAT_GAPS = 80, 48
@@ -65,7 +62,7 @@ class Heat(msgspec.Struct, frozen=True):
 
     time_edges_s: Floats
     gap_edges_s: Floats
-    counts: NDArray[np.int64]
+    counts: Ints64
 
 
 class RunSample(msgspec.Struct, frozen=True):
@@ -134,7 +131,7 @@ def _edges(run: StoredRun) -> Floats | None:
     return np.linspace(first, max(last, first + 1e-6), TIME_BINS + 1)
 
 
-def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: Floats) -> None:
+def _count(events: arrays.Events, heat: Heat, tokens: Ints64, edges: Floats) -> None:
     """Add the events to the heat map and to the tokens per time bin. A gap counts once for each
     token that ended it, divided by them: ITL, as arrays.token_gaps() has it.
     """
@@ -154,11 +151,9 @@ def _count(events: arrays.Events, heat: Heat, tokens: NDArray[np.int64], edges: 
     )
 
 
-def _bin(times: Floats, edges: Floats) -> NDArray[np.int64]:
+def _bin(times: Floats, edges: Floats) -> Ints64:
     width = (edges[-1] - edges[0]) / (len(edges) - 1)
-    result: NDArray[np.int64] = np.clip(
-        ((times - edges[0]) / width).astype(np.int64), 0, len(edges) - 2
-    )
+    result: Ints64 = np.clip(((times - edges[0]) / width).astype(np.int64), 0, len(edges) - 2)
     return result
 
 
@@ -168,7 +163,7 @@ def _reduce(cells: int) -> list[int]:
     return [int(number) for number in np.linspace(0, cells - 1, min(cells, MAX_CELLS)).round()]
 
 
-def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
+def _cdfs(load: Load, rows: Array) -> Iterable[Cdf]:
     done = rows[rows["measured"] & arrays.is_completed(rows)]
     unknown = bool(np.isnan(done["intended"]).all())  # as other tools' files have it
     begin = done["sent"] if load.is_closed or unknown else done["intended"]
@@ -190,7 +185,7 @@ def _cdfs(load: Load, rows: NDArray[Any]) -> Iterable[Cdf]:
         yield Cdf(load.label, metric, n, levels.tolist(), drawn.tolist(), p50_s, p99_s)
 
 
-def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float, float]]:
+def _spans(info: RunInfo, requests: list[Array]) -> list[tuple[str, float, float]]:
     result = []
     for cell, rows in zip(info.cells, requests, strict=True):
         if len(rows):
@@ -199,7 +194,7 @@ def _spans(info: RunInfo, requests: list[NDArray[Any]]) -> list[tuple[str, float
     return result
 
 
-def _tracks(rows: NDArray[Any], tokens: NDArray[np.int64], edges: Floats) -> Iterable[Track]:
+def _tracks(rows: Array, tokens: Ints64, edges: Floats) -> Iterable[Track]:
     """Return requests under way and those of them without a first token, tokens/s: each the mean
     over a bin."""
     over = np.where(np.isnan(rows["end"]), rows["last"], rows["end"])
@@ -252,14 +247,14 @@ def _server_tracks(run: StoredRun, edges: Floats) -> Iterable[Track]:
 
 
 def _series(
-    panel: str, name: str, times: Floats, values: Floats, wanted: NDArray[np.bool_], edges: Floats
+    panel: str, name: str, times: Floats, values: Floats, wanted: Bools, edges: Floats
 ) -> Iterable[Track]:
     """Return sums over what was said at one time (ranks, GPUs), then means per bin, so that long
     runs stay small."""
     if not wanted.any():
         return
     moments, inverse = np.unique(times[wanted], return_inverse=True)
-    total: NDArray[Any] = np.bincount(inverse, weights=values[wanted])
+    total: Array = np.bincount(inverse, weights=values[wanted])
     if panel.startswith("KV"):
         total = total / np.bincount(inverse)
     box = _bin(moments, edges)

@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from loadstone.core.plan import LoadKind
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
+from loadstone.core.vectors import Floats, Ints64
 
 BINS = 240
 FIRST_BIN_S = 0.5
@@ -39,9 +36,9 @@ class CellCurve:
         self.begin_s = math.inf
         self.sent = self.warm = self.ok = self.short = self.failed = self.cancelled = 0
         self.events = self.ended_events = self.ended_tokens = 0
-        self.event_bins: Counts = np.zeros(BINS, np.int64)
-        self.ttft: Counts = np.zeros(BUCKETS, np.int64)
-        self.gap: Counts = np.zeros(BUCKETS, np.int64)
+        self.event_bins: Ints64 = np.zeros(BINS, np.int64)
+        self.ttft: Ints64 = np.zeros(BUCKETS, np.int64)
+        self.gap: Ints64 = np.zeros(BUCKETS, np.int64)
 
     @property
     def ended(self) -> int:
@@ -64,11 +61,11 @@ class Curves:
         self.bin_s = FIRST_BIN_S
         self.newest_s = 0.0
         self.cells: dict[int, CellCurve] = {}
-        self.sent: Counts = np.zeros(BINS, np.int64)
-        self.ended: Counts = np.zeros(BINS, np.int64)
-        self.failed: Counts = np.zeros(BINS, np.int64)
-        self.ttft: Counts = np.zeros((BINS, BUCKETS), np.int64)
-        self.gap: Counts = np.zeros((BINS, BUCKETS), np.int64)
+        self.sent: Ints64 = np.zeros(BINS, np.int64)
+        self.ended: Ints64 = np.zeros(BINS, np.int64)
+        self.failed: Ints64 = np.zeros(BINS, np.int64)
+        self.ttft: Ints64 = np.zeros((BINS, BUCKETS), np.int64)
+        self.gap: Ints64 = np.zeros((BINS, BUCKETS), np.int64)
 
     def add(self, batch: pa.RecordBatch) -> None:
         columns = {
@@ -208,7 +205,7 @@ class Curves:
         }
 
 
-def percentile(counts: Counts, level: float) -> list[float | None]:
+def percentile(counts: Ints64, level: float) -> list[float | None]:
     """Return the bucket in which the level-quantile of each row lies, its geometric middle; None
     for a row of nothing.
     """
@@ -221,8 +218,8 @@ def percentile(counts: Counts, level: float) -> list[float | None]:
     return [float(f"{value:.3g}") if n else None for value, n in zip(values, total, strict=True)]
 
 
-def _buckets(seconds: Floats) -> Counts:
-    buckets: Counts = (np.log(np.clip(seconds, LOW_S, HIGH_S) / LOW_S) / math.log(RATIO)).astype(
+def _buckets(seconds: Floats) -> Ints64:
+    buckets: Ints64 = (np.log(np.clip(seconds, LOW_S, HIGH_S) / LOW_S) / math.log(RATIO)).astype(
         np.int64
     )
     return np.clip(buckets, 0, BUCKETS - 1)
