@@ -398,9 +398,9 @@ def test_a_result_is_bounded(runs: Path) -> None:
 def test_ctrl_c_ends_a_query_in_one_line(runs: Path) -> None:
     """Sent once it runs: to the program that says so."""
     program = (
-        "import sys; from loadstone.analyse import query; check = query._check\n"
+        "import sys; from loadstone.analyse import query; check = query.check_statement\n"
         "def told(*of): check(*of); print('runs', flush=True)\n"
-        "query._check = told; sys.argv[0] = 'loadstone'\n"
+        "query.check_statement = told; sys.argv[0] = 'loadstone'\n"
         "from loadstone.__main__ import main; main()"
     )
     sql = "select sum(range * range) from range(3000000000000)"

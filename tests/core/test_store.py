@@ -514,13 +514,13 @@ def test_a_run_that_still_goes_on_is_not_assembled_under_its_workers(
     worker.start()
     try:
         assert ready.wait(30)
-        monkeypatch.setattr(run_folder.journal, "_WRITERS_S", 0.1)
+        monkeypatch.setattr(run_folder.journal, "WRITERS_TIMEOUT_S", 0.1)
         with pytest.raises(
             InputError, match="this run is still going on; wait for its end, or stop it"
         ):
             run_folder.assemble(tmp_path)
         # A worker that is about to end is waited for.
-        monkeypatch.setattr(run_folder.journal, "_WRITERS_S", 30.0)
+        monkeypatch.setattr(run_folder.journal, "WRITERS_TIMEOUT_S", 30.0)
         release.set()
         assert set(records(tmp_path)) == {"0-0", "0-1"}
     finally:
@@ -621,7 +621,7 @@ def test_a_disk_full_from_the_start_or_for_good_is_told(small_disk: Path) -> Non
 @pytest.fixture
 def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Three cells of 40 requests by two workers, in many row groups."""
-    monkeypatch.setattr(run_folder.assembly, "_GROUP_EVENTS", 50)
+    monkeypatch.setattr(run_folder.assembly, "ROW_GROUP_EVENTS", 50)
     for worker in (0, 1):
         batches = [
             [row(f"{c}-{i}", arrival=[1.0, 2.0]) for i in range(worker, 40, 2)] for c in range(3)
@@ -699,15 +699,11 @@ def test_a_first_event_that_the_client_saw_to_be_none_is_left_out(tmp_path: Path
 
 
 def test_whole_requests_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_folder.assembly, "_GROUP_EVENTS", 10)
+    monkeypatch.setattr(run_folder.assembly, "ROW_GROUP_EVENTS", 10)
     journal(tmp_path, 0, *([row(f"0-{i}", arrival=[1.0] * 4)] for i in range(9)))
-    sizes = [
-        table.num_rows
-        for table in run_folder.assembly._join_requests(
-            [run_folder.Journal(tmp_path / "journal-0.arrow")]
-        )
-    ]
-    assert sizes == [3, 3, 3]
+    assert run_folder.assemble(tmp_path) == 9
+    records = pq.read_metadata(tmp_path / "records.parquet")
+    assert [records.row_group(i).num_rows for i in range(records.num_row_groups)] == [3, 3, 3]
 
 
 def _cyclic(warmup: int = 2) -> Plan:

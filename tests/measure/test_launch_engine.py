@@ -292,7 +292,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
 def test_of_what_answers_there_nothing_but_the_status_is_read(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadstone.measure.engines.launch._ANSWER_S", 0.5)
+    monkeypatch.setattr("loadstone.measure.engines.launch.ANSWER_TIMEOUT_S", 0.5)
     port = free_port()
     with RunningEngine(launch(python(ANSWER, str(port), kind), port=port), tmp_path) as engine:
         begun = time.monotonic()

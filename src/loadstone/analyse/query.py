@@ -183,7 +183,7 @@ def _run_query(
             connection.execute(f"create view {name} as {_select(name, connection)}")
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
-    _check(sql, connection)
+    check_statement(sql, connection)
     cursor = connection.execute(sql)
     columns = [column[0] for column in cursor.description or ()]
     return QueryResult(columns, _bounded(cursor, max_values))
@@ -211,7 +211,7 @@ def _bounded(cursor: duckdb.DuckDBPyConnection, max_values: int) -> list[tuple[o
     return rows
 
 
-def _check(sql: str, connection: duckdb.DuckDBPyConnection) -> None:
+def check_statement(sql: str, connection: duckdb.DuckDBPyConnection) -> None:
     """Raises InputError where it is not one statement that only selects, duckdb.Error where it is
     no SQL."""
     statements = connection.extract_statements(sql)

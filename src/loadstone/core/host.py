@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-_CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
 _LIBRARIES = ("httptools", "msgspec", "numpy", "pyarrow", "uvloop")
 
 
@@ -54,7 +54,7 @@ def count_processors() -> int:
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return max(1, math.ceil(min(allowed, _quota(_CGROUPS))))
+    return max(1, math.ceil(min(allowed, _quota(CGROUPS))))
 
 
 def _quota(groups: Path) -> float:

@@ -27,7 +27,7 @@ _NEARLY_ALL, _MOST = 0.9, 0.75
 _LONGER = 2.0
 """Times the mean gap between later events that the second must come after the first: see
 _drop_voids()."""
-_GROUP_EVENTS = 2_000_000
+ROW_GROUP_EVENTS = 2_000_000
 """Events per Parquet row group: some 32 MB while it is built."""
 
 
@@ -42,7 +42,7 @@ def assemble(folder: Path, voids: Counter[int] | None = None) -> int:
     journals are removed once the records are on disk; those that were damaged stay, for
     damaged_journals() to tell what is lost. Raises DiskFullError where there is no room: journals
     stay, and `loadstone recover` goes on from there; and InputError where a worker still writes,
-    after waiting _WRITERS_S for it to end, or a journal cannot be read.
+    after waiting WRITERS_TIMEOUT_S for it to end, or a journal cannot be read.
     """
 
     journals = [Journal(path) for path in sorted(folder.glob("journal-*.arrow"))]
@@ -108,7 +108,7 @@ def _join_requests(
             for table in _take_complete(pa.Table.from_batches([batch]), open_requests):
                 ready.append(table)
                 events += len(table["arrival_s"].combine_chunks().flatten()) + table.num_rows
-            if events > _GROUP_EVENTS:
+            if events > ROW_GROUP_EVENTS:
                 yield finished()
                 ready, events = [], 0
         # Fragments without an end: streams in flight when the run was killed, or whose end is lost.

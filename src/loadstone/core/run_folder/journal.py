@@ -40,7 +40,8 @@ from loadstone.core.run_folder.owner import lock
 from loadstone.core.run_folder.records import ADDED, JOURNAL_COLUMNS, journal_schema
 
 RESERVE_BYTES = 32 * 1024 * 1024
-_WRITERS_S = 5.0
+WRITERS_TIMEOUT_S = 5.0
+"""How long a worker whose owner has gone may still save what it has."""
 _MAGIC = b"LSJ2"
 _ARROW = b"\xff\xff\xff\xff"
 """The first bytes of an Arrow stream."""
@@ -292,9 +293,9 @@ def damaged_journals(folder: Path) -> list[JournalDamage]:
 def wait_for_writers(folder: Path, journals: Iterable[Path]) -> None:
     """Return once no worker has a journal open: one that lost its owner still saves what it has.
 
-    Raises InputError where one goes on for longer than _WRITERS_S, or a journal is gone.
+    Raises InputError where one goes on for longer than WRITERS_TIMEOUT_S, or a journal is gone.
     """
-    deadline = time.monotonic() + _WRITERS_S
+    deadline = time.monotonic() + WRITERS_TIMEOUT_S
     for journal in journals:
         with explain_os_error(f"{journal}: cannot be read", "the other files stay"):
             while is_held(journal):

@@ -28,7 +28,8 @@ SILENT_S = 900.0
 """An engine that is loading writes; one that has written nothing for so long hangs."""
 _FIRST_POLL_S, _POLL_S = 0.02, 0.2
 """llama.cpp serves after a tenth of a second, others after minutes."""
-_ANSWER_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
+"""For the status of one request that asks whether the engine is ready."""
 _MAX_LOG_BYTES = 4 << 20
 """Of each end of a log."""
 _TAIL_LINES = 3
@@ -106,9 +107,9 @@ class StartedRanks:
 
         begun = changed = time.monotonic()
         size = -1
-        with httpx.Client(trust_env=False, timeout=_ANSWER_S) as client:
+        with httpx.Client(trust_env=False, timeout=ANSWER_TIMEOUT_S) as client:
             while True:
-                status = status_of(client, self.url + self.launch.ready, _ANSWER_S)
+                status = status_of(client, self.url + self.launch.ready, ANSWER_TIMEOUT_S)
                 # after the answer: on a port that something else holds, it is not this server's
                 self.check()
                 if status == 200:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 _MAX_KEPT = 20_000
-_MOST_REQUESTS = 5_000_000
-"""Of a cell that runs by time."""
+MAX_REQUESTS = 5_000_000
+"""Of a cell that runs by time; one that would have more is refused."""
 _TELLING_REQUESTS = 5_000
 """From their pace it can be told, within a factor of two, how many the whole cell will have."""
 
@@ -129,10 +129,10 @@ class CellRun:
         will_be = (
             len(self.end_s) / share if share > 0 and len(self.end_s) > _TELLING_REQUESTS else 0.0
         )
-        if max(will_be / 2, len(self.end_s) + count) > _MOST_REQUESTS:
-            estimate = f"about {will_be:.1e}" if will_be else f"more than {_MOST_REQUESTS:,}"
+        if max(will_be / 2, len(self.end_s) + count) > MAX_REQUESTS:
+            estimate = f"about {will_be:.1e}" if will_be else f"more than {MAX_REQUESTS:,}"
             raise InputError(
-                f"--duration: {estimate} requests in one cell, and {_MOST_REQUESTS:,} can be"
+                f"--duration: {estimate} requests in one cell, and {MAX_REQUESTS:,} can be"
                 " simulated; shorten it"
             )
         self.journal.grow(count)
