@@ -19,7 +19,7 @@ from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.expert_kernels import ExpertKernel, expert_kernel, expert_kernels
 from loadstone.predict.step_time.formulas import body_seconds
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, Work, ideal, work_of
+from loadstone.predict.step_time.work import COLLECTIVE, EXPERTS, Work, idealise, work_of
 
 fitting = script(Path(__file__).resolve().parents[2] / "benchmarks/expert_kernels.py")
 
@@ -246,7 +246,7 @@ def test_experts_touched_are_those_of_uniform_routing_and_fewer_where_some_are_f
 
 def test_the_speed_of_light_has_no_floors_and_full_reach() -> None:
     work = work_of(parse_worker("qwen3-235b-a22b:fp8@8xh200/tp8,engine=vllm"))
-    light = ideal(work)
+    light = idealise(work)
     at = work.operators.kind == EXPERTS
     assert (work.operators.floor[at] > 0).all()
     assert (light.operators.floor == 0).all()

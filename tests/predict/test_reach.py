@@ -20,7 +20,7 @@ from loadstone.predict.step_time.boards import (
 from loadstone.predict.step_time.coefficients import INDEX, PRIOR
 from loadstone.predict.step_time.formulas import body_seconds
 from loadstone.predict.step_time.profile import prior_profile
-from loadstone.predict.step_time.work import COLLECTIVE, GEMM, HEAD, ideal, work_of
+from loadstone.predict.step_time.work import COLLECTIVE, GEMM, HEAD, idealise, work_of
 
 
 def prompt_s(deployment: str) -> float:
@@ -65,7 +65,7 @@ def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> No
 
 
 def test_the_speed_of_light_is_the_data_sheets() -> None:
-    light = ideal(work_of(parse_worker("llama-3.1-8b:int4@1xa100/engine=vllm")))
+    light = idealise(work_of(parse_worker("llama-3.1-8b:int4@1xa100/engine=vllm")))
     assert np.all(light.operators.efficiency_compute == 1)
     assert np.all(light.operators.efficiency_memory == 1)
 
@@ -107,7 +107,9 @@ def test_an_fp8_cache_is_read_at_the_rate_its_kernel_widens_it() -> None:
     assert (
         widening_of(gpu("a100"), ENGINES["vllm"]) == widening_of(gpu("l40s"), ENGINES["vllm"]) == 0
     )
-    assert ideal(work_of(parse_worker("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
+    assert (
+        idealise(work_of(parse_worker("llama-3.1-8b@1xh200/engine=vllm,kv=fp8"))).widening[0] == 0
+    )
 
 
 def test_ranks_without_nvlink_wait_for_one_another() -> None:

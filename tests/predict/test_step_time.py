@@ -57,7 +57,7 @@ from loadstone.predict.step_time.work import (
     HEAD,
     Operators,
     Work,
-    ideal,
+    idealise,
     work_of,
 )
 
@@ -679,7 +679,7 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
 
     spread = work_of(parse_worker("deepseek-v3@8xh200/tp8,ep8,engine=sglang"))
     light = LIGHT[None, :]
-    alone = ideal(spread)
+    alone = idealise(spread)
     reading = alone.with_operators(
         kind=np.where(alone.operators.kind == EXPERTS, EXPERTS, -1), flops=alone.operators.flops * 0
     )
@@ -710,7 +710,7 @@ def test_all_ranks_wait_for_the_fullest(tokens: int) -> None:
 def test_which_kernels_move_the_pairs_of_all_ranks(deployment: str, moved: int) -> None:
     work = work_of(parse_worker(deployment))
     assert work.operators.all_pairs[work.operators.kind == EXPERTS].tolist() == [moved]
-    assert not ideal(
+    assert not idealise(
         work
     ).operators.all_pairs.any()  # at the speed of light no rank moves another's
 

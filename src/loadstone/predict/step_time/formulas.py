@@ -51,7 +51,7 @@ from loadstone.predict.step_time.work import (
     HEAD,
     Operators,
     Work,
-    ease,
+    scale_floors,
 )
 
 Seconds = TypeVar("Seconds", float, Floats)
@@ -166,7 +166,7 @@ def _met_part(work: Work) -> Work:
     group."""
     ops = work.operators
     together = (ops.group > 1) | (ops.kind == EXCHANGE)
-    return ease(work, 0.0).with_operators(layers=np.where(together, ops.layers, 0.0))
+    return scale_floors(work, 0.0).with_operators(layers=np.where(together, ops.layers, 0.0))
 
 
 def head_seconds(work: Work, values: Floats, sequences: Floats) -> Floats:

@@ -20,7 +20,7 @@ from loadstone.predict.step_time.formulas import (
     window_pairs,
 )
 from loadstone.predict.step_time.step import StepModel
-from loadstone.predict.step_time.work import EXPERTS, GEMM, HEAD, Work, ideal, work_of
+from loadstone.predict.step_time.work import EXPERTS, GEMM, HEAD, Work, idealise, work_of
 
 
 class DecodeLimit(NamedTuple):
@@ -41,7 +41,7 @@ class RooflineModel:
     def __init__(self, worker: Worker) -> None:
         self._schedulers = worker.dp * worker.pp
         self._group = worker.dp if worker.attention_dp else 1
-        self._work = ideal(work_of(worker))
+        self._work = idealise(work_of(worker))
         self._step = StepModel(worker, values=LIGHT, work=self._work)
         self._reading = _reading_alone(self._work)
         # FLOPs are the model's: what ranks do twice, because they have a copy each, is no use to

@@ -31,7 +31,7 @@ from loadstone.predict.step_time.formulas import (
     window_pairs,
 )
 from loadstone.predict.step_time.profile import Profile, profile_of
-from loadstone.predict.step_time.work import Work, ease, ideal, repeat, work_of
+from loadstone.predict.step_time.work import Work, idealise, repeat, scale_floors, work_of
 
 _GRID = np.unique(
     np.concatenate([np.arange(1, 65), np.geomspace(64, 131072, 200)]).astype(np.int64)
@@ -261,7 +261,7 @@ class StepModel:
 
     def eased(self, share: float) -> StepModel:
         """Return the model with a share of the floors of its layers and kernels."""
-        return self._with(self.values, ease(self.work, share))
+        return self._with(self.values, scale_floors(self.work, share))
 
     def _with(self, values: Floats, work: Work) -> StepModel:
         return StepModel(
@@ -275,7 +275,7 @@ class StepModel:
 
     def light(self) -> StepModel:
         """Return the model at the speed of light: all efficiencies 1, all overheads 0."""
-        work = ideal(self.work)
+        work = idealise(self.work)
         drafter = self._drafter.light() if self._drafter is not None else None
         return StepModel(
             self.deployment,

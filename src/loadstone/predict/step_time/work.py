@@ -1,9 +1,9 @@
 """The work of one rank in one engine step: products, reads and messages, counted from the model's
 shapes.
 
-A `Work` holds operators, each of one deployment, and the totals of each deployment. So the same
-formulas (`formulas.py`) serve one deployment over many
-batch sizes and, in a fit, thousands of deployments at once.
+A `Work` holds the operators (products, experts' kernels, messages) of several deployments as rows
+of arrays, and the totals of each deployment. So the same formulas (`formulas.py`) serve one
+deployment over many batch sizes and, in a fit, thousands of deployments at once.
 
 A rank's share follows the parallelism. With attention data-parallel, attention and its projections
 are whole on each attention rank (tp ranks wide) and the MLP or the experts are spread over the
@@ -59,29 +59,35 @@ GEMM, EXPERTS, HEAD, COLLECTIVE, EXCHANGE = range(5)
 
 
 class Operators(NamedTuple):
-    """Counts the work, reads and messages of a step: arrays of n operators, each of one deployment.
-    Bytes and FLOPs are one rank's, per layer.
+    """Holds the operators of a step as columns: arrays of n, an operator of one deployment in each
+    place. Bytes and FLOPs are one rank's, per layer. A column that a kind does not use holds 0.
 
-    row              the deployment
+    row              index of the deployment in the arrays of Work
     kind             GEMM, EXPERTS, HEAD, COLLECTIVE or EXCHANGE
-    layers           that are alike, which it counts for
-    flops            per token; of experts: per token and expert that it goes to
-    weights          bytes; of experts: one expert's share
-    activations      bytes per token; of an exchange: those of a token of many
+    layers           how many equal layers have this operator
+    flops            per token; of experts: per pair of a token and an expert
+    weights          bytes read; of experts: those of one expert on one rank
+    activations      bytes per token, read and written; of an exchange: bytes per token of a large
+                     batch, whose copies for one node travel as one
     peak             FLOP/s
-    compute, memory  which GEMM efficiency: of 16, 8 or 4 bits
-    experts, per_token, ep   experts of a layer, those of a token, ranks with whole ones
-    fullest          by so many standard deviations the fullest rank is above the mean
-    uneven           standard deviation of ranks' shares; below 0: by routing_shape
-    dealt            0 or 1: of wide experts, whose kernels no fit has seen: as measured alone
-    all_pairs        0 or 1: moves the activations of all ranks' pairs, not its own alone
-    group            tokens of so many schedulers meet
-    ranks, link      that exchange messages; bytes/s
+    compute, memory  index of the fitted GEMM efficiency: 0, 1, 2 for 16, 8 and 4 bits
+    experts, per_token, ep   experts in a layer; experts for each token; ranks among which whole
+                     experts are divided
+    fullest          expected excess of the fullest of these ranks over the mean, in standard
+                     deviations
+    uneven           relative standard deviation of the ranks' loads; below 0: the coefficient
+                     `routing_shape` gives it
+    dealt            1: tokens are sent to the ranks of their experts, and no fit has seen such
+                     kernels: their measured efficiencies hold without a coefficient
+    all_pairs        1: the kernel moves the activations of every rank's pairs, not of its own alone
+    group            number of schedulers whose tokens one operator takes together
+    ranks, link      ranks that exchange messages; bytes/s of one rank
     message          bytes per token
-    floor            seconds, of experts and collectives
-    efficiency_compute, efficiency_memory   of experts, as their kernel was measured, of peak; of
-                     other products and of a collective's link, times the coefficients' (boards.py)
-    efficiency_moving   of experts, of peak
+    floor            seconds at any number of tokens, of experts, collectives and exchanges
+    efficiency_compute, efficiency_memory   of experts: share of the peak rates, as their kernel was
+                     measured; of other products, and of a collective's link: factor on the
+                     coefficient, from this GPU to those that were fitted (boards.py)
+    efficiency_moving   of experts: share of the memory's rate at which activations move
     """
 
     row: Ints64
@@ -111,21 +117,22 @@ class Operators(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The operators of d deployments, and what each deployment has once: arrays of d.
+    """Holds the operators of d deployments, and each deployment's totals: arrays of d.
 
     hbm, peak16                  bytes/s; 16-bit FLOP/s
     cache, context_flops         per context token of a decode: bytes and FLOPs of all layers
-    window                       of layers that see a window, how wide it is
-    window_cache, window_flops   the same as above, of these layers
+    window                       tokens that a layer with a window sees (the mean by cache bytes)
+    window_cache, window_flops   like cache and context_flops, of the layers with a window alone
     pair_flops, window_pair_flops   per pair of a new and an earlier token in a prompt
-    widening                     of an FP8 cache: the time of so many 16-bit FLOPs per byte read
-    state                        bytes per sequence
-    latent                       0 or 1
-    layers, products, quantised, expert_layers, latent_layers, linear_layers   floors; quantised:
-                                 products with 8- or 4-bit weights
-    launches                     kernels of a step
-    stages                       of a pipeline: each has a host
-    overlapped                   0 or 1: a batch's halves take turns in products and exchange
+    widening                     cost of widening an FP8 cache: 16-bit FLOPs per byte read
+    state                        bytes of linear attention's states, read and written per sequence
+    latent                       1: some attention is latent, which has an efficiency of its own
+    layers, products, quantised, expert_layers, latent_layers, linear_layers   how often a step pays
+                                 the floor of each (FLOORS); quantised: of products whose
+                                 activations are quantised first
+    launches                     kernels of a step, launched one by one without a CUDA graph
+    stages                       stages of the pipeline: each has a host
+    overlapped                   1: half of a batch computes while the other half exchanges tokens
     """
 
     operators: Operators
@@ -164,13 +171,13 @@ FLOORS = {
     "latent_layers": "latent_layer_s",
     "linear_layers": "linear_layer_s",
 }
-"""By number of layers or kernels (of Work), the coefficient that each takes."""
+"""The coefficient, in seconds, that each of these totals of Work is multiplied by."""
 _TOTALS = Work._fields[1:]
 _INTEGERS = {"row", "kind", "compute", "memory"}
 
 
 def stack(works: Sequence[Work]) -> Work:
-    """Join many works to one, the deployments numbered in order."""
+    """Return one work with the deployments of all of them, in order."""
     operators, *totals = (list(columns) for columns in zip(*works, strict=True))
     joined = Operators(*map(np.concatenate, zip(*operators, strict=True)))
     first = np.cumsum([0, *(len(work.hbm) for work in works[:-1])])
@@ -179,17 +186,17 @@ def stack(works: Sequence[Work]) -> Work:
 
 
 def repeat(work: Work, count: int) -> Work:
-    """Return the work of a deployment so many times over: for evaluating it at several batch sizes
-    at once."""
+    """Return a work that holds this one `count` times, to evaluate it at `count` batch sizes at
+    once."""
     operators = Operators(*(np.tile(column, count) for column in work.operators))  # type: ignore[arg-type]
     first = np.repeat(np.arange(count) * len(work.hbm), len(work.operators.row))
     totals = (np.tile(column, count) for column in work[1:])
     return Work(operators._replace(row=operators.row + first), *totals)
 
 
-def ideal(work: Work) -> Work:
-    """Return the work with products, experts and caches at the speed of light, experts evenly
-    spread."""
+def idealise(work: Work) -> Work:
+    """Return the work at the data sheet's rates: no floors of operators, efficiencies of 1, tokens
+    spread evenly over the ranks of experts."""
     ones, zeros = np.ones_like(work.operators.floor), np.zeros_like(work.operators.floor)
     return work._replace(widening=np.zeros_like(work.widening)).with_operators(
         floor=zeros,
@@ -201,8 +208,8 @@ def ideal(work: Work) -> Work:
     )
 
 
-def ease(work: Work, share: float) -> Work:
-    """Return the work with a share of its layers' and kernels' floors."""
+def scale_floors(work: Work, share: float) -> Work:
+    """Return the work with the floors of its layers and kernels multiplied by `share`."""
     return work._replace(**{name: getattr(work, name) * share for name in FLOORS})
 
 
@@ -247,7 +254,7 @@ def work_of(worker: Worker) -> Work:
 
 class _Counter:
     def __init__(self, worker: Worker) -> None:
-        self.deployment = worker
+        self.worker = worker
         self.rules = rules_of(worker)
         self.model: Model = worker.model
         self.gpu: Gpu = worker.gpu
@@ -261,17 +268,18 @@ class _Counter:
         self.windows: list[tuple[float, float]] = []
 
     def work(self) -> Work:
-        for run in self.model.kinds:
-            self._layers(run)
-        self._head()
-        if self.deployment.pp > 1:
+        for layers in self.model.kinds:
+            self._count_layers(layers)
+        self._count_head()
+        if self.worker.pp > 1:
             # From stage to stage: a message from one GPU to another, not a reduction.
-            crossing = self.deployment.nodes_crossed > 1 and self.gpu.nic_bytes_per_s
-            link = crossing or min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s)
-            self._collective(self.deployment.pp - 1, 2, link, 1.0, 1.0)
+            link = min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s)
+            if self.worker.nodes_crossed > 1 and self.gpu.nic_bytes_per_s:
+                link = self.gpu.nic_bytes_per_s
+            self._add_collective(self.worker.pp - 1, 2, link, 1.0, 1.0)
         sums = self.sums
         sums["hbm"] = self.gpu.hbm_bytes_per_s
-        sums["stages"] = float(self.deployment.pp)
+        sums["stages"] = float(self.worker.pp)
         sums["overlapped"] = float(self.wide and self.rules.overlaps_halves)
         sums["peak16"] = self.gpu.peak_flops_per_s("bf16")
         weight = sum(size for _, size in self.windows)
@@ -290,75 +298,75 @@ class _Counter:
 
     @property
     def _per_node(self) -> int:
-        return max(
-            1, self.deployment.gpus // max(1, self.deployment.nodes), self.deployment.rack_gpus
-        )
+        return max(1, self.worker.gpus // max(1, self.worker.nodes), self.worker.rack_gpus)
 
     def _link(self, ranks: int) -> float:
-        """Bytes/s of the slowest link that a collective over so many ranks crosses; in a mesh, of a
-        GPU's links to the others that take part."""
+        """Return bytes/s of the slowest link that a collective over so many ranks crosses; in a
+        mesh, of all links of one GPU to the others that take part."""
         if ranks > self._per_node and self.gpu.nic_bytes_per_s:
             return self.gpu.nic_bytes_per_s
         return min(self.gpu.link_bytes_per_s, self.gpu.pair_bytes_per_s * max(1, ranks - 1))
 
     # --- layers -----------------------------------------------------------------------------------
 
-    def _layers(self, run: Layers) -> None:
-        count = run.count
+    def _count_layers(self, layers: Layers) -> None:
         # Norms of queries and keys are two more of a layer's four or five small kernels.
-        normed = isinstance(run.attention, FullAttention) and run.attention.qk_norm
+        normed = isinstance(layers.attention, FullAttention) and layers.attention.qk_norm
         # Where products and norms have biases, engines add those, and the residual, in kernels of
         # their own.
-        biased = isinstance(run.mlp, DenseMlp) and run.mlp.bias
-        self._small("layers", count * (1.5 if normed or biased else 1.0), _LAUNCHES["layer"])
-        if run.attention is not None:
-            self._attention_layers(run, run.attention)
-        self._products(
-            run, [matrix for matrix in run.extra if matrix.active], self.tp, 1, 1
-        )  # what is looked up is none
-        if run.mlp is not None:
-            matrices = list(run.mlp.weights(self.model.hidden))
-            dense = [matrix for matrix in matrices if matrix.kind != "experts" and matrix.active]
-            # Where experts are wide, each rank computes what all tokens pass for its own.
-            self._products(
-                run, dense, self.tp if self.wide else self.ranks, 1 if self.wide else self.group, 1
-            )
-            if isinstance(run.mlp, Experts):
-                self._experts(
-                    run, run.mlp, [matrix for matrix in matrices if matrix.kind == "experts"]
-                )
-            if self.wide and isinstance(run.mlp, Experts):
-                experts = next(matrix for matrix in matrices if matrix.kind == "experts")
-                self._exchange(run, run.mlp, self._format(run, experts))
-            elif self.wide and self.tp > 1:
-                self._all_reduce(count, self.tp, 1.0)
-            elif self.ranks > 1 and not self.wide:
-                # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the
-                # same volume.
-                self._all_reduce(count, self.ranks, float(self.group))
+        biased = isinstance(layers.mlp, DenseMlp) and layers.mlp.bias
+        floors = layers.count * (1.5 if normed or biased else 1.0)
+        self._add_floors("layers", floors, _LAUNCHES["layer"])
+        if layers.attention is not None:
+            self._count_attention(layers, layers.attention)
+        # A token looks its row up in a matrix that is not active: that is no product.
+        self._count_products(layers, [matrix for matrix in layers.extra if matrix.active], self.tp)
+        if layers.mlp is not None:
+            self._count_mlp(layers, layers.mlp)
 
-    def _attention_layers(self, run: Layers, attention: Attention) -> None:
-        count = run.count
+    def _count_mlp(self, layers: Layers, mlp: DenseMlp | Experts) -> None:
+        matrices = list(mlp.weights(self.model.hidden))
+        experts = [matrix for matrix in matrices if matrix.kind == "experts"]
+        dense = [matrix for matrix in matrices if matrix.kind != "experts" and matrix.active]
+        # Where experts are wide, an attention rank computes the dense part for its own tokens.
+        ranks, group = (self.tp, 1) if self.wide else (self.ranks, self.group)
+        self._count_products(layers, dense, ranks, group)
+        if isinstance(mlp, Experts):
+            self._count_experts(layers, mlp, experts)
+        if self.wide and isinstance(mlp, Experts):
+            self._add_exchange(layers, mlp, self._format(layers, experts[0]))
+        elif ranks > 1:
+            # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same
+            # volume.
+            self._all_reduce(layers.count, ranks, float(group))
+
+    def _count_attention(self, layers: Layers, attention: Attention) -> None:
+        count = layers.count
         heads = attention.kv_heads if isinstance(attention, FullAttention) else 1
-        self._products(run, attention.weights(self.model.hidden), self.tp, 1, heads)
-        self._attention(attention, float(count))
-        if run.state is not None:
-            self._products(run, run.state.weights(self.model.hidden), self.tp, 1, 1)
-            self._state(run.state, float(count))
+        self._count_products(layers, attention.weights(self.model.hidden), self.tp, kv_heads=heads)
+        self._count_cache(attention, float(count))
+        if layers.state is not None:
+            self._count_products(layers, layers.state.weights(self.model.hidden), self.tp)
+            self._count_state(layers.state, float(count))
         if self.tp > 1:
             self._all_reduce(count, self.tp, 1.0)
             if isinstance(attention, FullAttention) and attention.qk_norm == "whole":
                 # A norm over the heads of all ranks: they reduce its sums of squares first.
-                self._collective(
+                self._add_collective(
                     count, self.tp, self._link(self.tp), 0.0, 1.0, ring_of(self.gpu, self.tp)
                 )
 
-    def _products(
-        self, run: Layers, matrices: Iterable[Matrix], ranks: int, group: int, kv_heads: int
+    def _count_products(
+        self,
+        layers: Layers,
+        matrices: Iterable[Matrix],
+        ranks: int,
+        group: int = 1,
+        kv_heads: int = 1,
     ) -> None:
-        """One product for each set of matrices that engines fuse: those with the same input and
-        format."""
-        fused: dict[tuple[str, int, Format], list[float]] = {}
+        """Add a product for each set of matrices that engines fuse, those with the same input and
+        format, divided over `ranks`. `group`: schedulers whose tokens it takes together."""
+        fused: dict[tuple[str, int, Format], tuple[float, float, float]] = {}
         for matrix in matrices:
             if matrix.inputs == 1:
                 continue  # norms and biases: in the layer's floor
@@ -368,20 +376,18 @@ class _Counter:
             inputs = matrix.inputs / (share if matrix.split == "row" else 1)
             outputs = matrix.active * matrix.outputs / (1 if matrix.split == "row" else share)
             stem = matrix.name if matrix.split == "row" else matrix.name.rsplit(".", 1)[0]
-            total = fused.setdefault(
-                (stem, matrix.inputs, self._format(run, matrix)), [0.0, inputs, 0.0]
-            )
-            total[0] += inputs * outputs
-            total[2] += outputs
+            key = (stem, matrix.inputs, self._format(layers, matrix))
+            parameters, _, width = fused.get(key, (0.0, 0.0, 0.0))
+            fused[key] = (parameters + inputs * outputs, inputs, width + outputs)
         # Shared experts run beside the others, or within their kernel; but for those with a gate of
         # their own.
-        gated = isinstance(run.mlp, Experts) and run.mlp.shared_gate
+        gated = isinstance(layers.mlp, Experts) and layers.mlp.shared_gate
         for (stem, _, form), (parameters, inputs, outputs) in fused.items():
             if "shared" not in stem or gated:
-                self._floor(run.count, form)
-            self._add(
+                self._add_product_floors(layers.count, form)
+            self._add_operator(
                 kind=GEMM,
-                layers=run.count,
+                layers=layers.count,
                 flops=2 * parameters,
                 weights=parameters * form.bytes,
                 activations=ACTIVATION_BYTES * (inputs + outputs),
@@ -390,22 +396,23 @@ class _Counter:
                 **self._efficiencies(form),
             )
 
-    def _experts(self, run: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
+    def _count_experts(self, layers: Layers, mlp: Experts, matrices: list[Matrix]) -> None:
+        # Where fewer ranks hold whole experts than take part, each expert is cut in slices.
         slices = self.ranks / self.ep
-        form = self._format(run, matrices[0])
+        form = self._format(layers, matrices[0])
         parameters = sum(matrix.inputs * matrix.outputs for matrix in matrices) / slices
         width = mlp.latent or self.model.hidden
-        self._small("expert_layers", run.count, _LAUNCHES["experts"])
-        engine, architecture = self.deployment.engine, architecture_of(self.gpu)
+        self._add_floors("expert_layers", layers.count, _LAUNCHES["experts"])
+        engine, architecture = self.worker.engine, architecture_of(self.gpu)
         kernel = expert_kernel(
             engine, architecture, PER_TENSOR if form == FORMATS["fp8"] else form.dtype
         )
         dealt = self.wide and self.gpu.vendor == "nvidia"
         if dealt and form.dtype == "fp8":
             kernel = msgspec.structs.replace(kernel, compute=DEALT_COMPUTE, memory=DEALT_MEMORY)
-        self._add(
+        self._add_operator(
             kind=EXPERTS,
-            layers=run.count,
+            layers=layers.count,
             flops=2 * parameters,
             weights=parameters * form.bytes,
             activations=ACTIVATION_BYTES * (2 * width + mlp.matrices * mlp.intermediate / slices),
@@ -428,39 +435,41 @@ class _Counter:
             **self._precision(form),
         )
 
-    def _exchange(self, run: Layers, mlp: Experts, form: Format) -> None:
-        """Tokens go to the ranks of their experts, in the precision of the products there, and come
-        back."""
-        sent = form.bytes if self._precision(form)["compute"] else ACTIVATION_BYTES
-        way = exchange_of(self.deployment, mlp.latent or self.model.hidden, mlp.per_token, sent)
-        self._add(
+    def _add_exchange(self, layers: Layers, mlp: Experts, form: Format) -> None:
+        """Add the messages by which tokens go to the ranks of their experts, in the precision of
+        the products there, and come back."""
+        value_bytes = form.bytes if self._precision(form)["compute"] else ACTIVATION_BYTES
+        exchange = exchange_of(
+            self.worker, mlp.latent or self.model.hidden, mlp.per_token, value_bytes
+        )
+        self._add_operator(
             kind=EXCHANGE,
-            layers=run.count,
+            layers=layers.count,
             group=1.0,
             ranks=self.ranks,
-            link=way.link,
-            message=way.message,
-            activations=way.bundled,
+            link=exchange.link,
+            message=exchange.message,
+            activations=exchange.bundled,
             floor=FLOOR_S,
         )
 
     # --- attention --------------------------------------------------------------------------------
 
-    def _attention(self, attention: Attention, count: float) -> None:
-        cache_bytes = KV_BYTES.get(self.deployment.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
+    def _count_cache(self, attention: Attention, count: float) -> None:
+        """Add what `count` layers read of the cache, and compute on it; or read of a state."""
+        cache_bytes = KV_BYTES.get(self.worker.kv_dtype or "", KV_BYTES[self.model.kv_dtype])
         if isinstance(attention, LinearAttention):
-            self._state(attention, count)
+            self._count_state(attention, count)
             return
         heads = max(1.0, attention.heads / self.tp)
-        if self.deployment.kv_dtype in ("fp8", "fp8_e5m2"):
+        if self.worker.kv_dtype in ("fp8", "fp8_e5m2"):
             self.sums["widening"] = widening_of(self.gpu, self.rules)
         if isinstance(attention, FullAttention):
             kv_heads = max(1.0, attention.kv_heads / self.tp)
             width = attention.head_dim + attention.v_head_dim
             seen = attention.window_tokens or attention.top_tokens
-            self._attend(
-                count, kv_heads * width * cache_bytes, 2 * heads * width, 2 * heads * width, seen
-            )
+            flops = 2 * heads * width
+            self._add_context(count, kv_heads * width * cache_bytes, flops, flops, seen)
         elif isinstance(attention, LatentAttention):
             # Decode in the latent space (absorbed); prompts with keys and values expanded.
             compressed = attention.kv_rank + attention.rope_dim
@@ -468,45 +477,43 @@ class _Counter:
             prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
             self.sums["latent"] = 1.0
             # Absorbed, the expansion is two small products per head, before and after.
-            self._small("products", count, 1)
-            self._small("latent_layers", count, self.rules.latent_launches or _LAUNCHES["latent"])
+            self._add_floors("products", count, 1)
+            launches = self.rules.latent_launches or _LAUNCHES["latent"]
+            self._add_floors("latent_layers", count, launches)
             seen = attention.window_tokens or attention.top_tokens
-            self._attend(count, compressed * cache_bytes, decode, prompt, seen)
+            self._add_context(count, compressed * cache_bytes, decode, prompt, seen)
         else:
             # A window of raw vectors, and of the compressed ones the chosen, or all.
             flops = 4 * heads * attention.head_dim
             cache = attention.head_dim * cache_bytes
             self.sums["latent"] = 1.0
-            self._small("latent_layers", count, _LAUNCHES["latent"])
-            self._attend(
-                count, cache, flops, flops, attention.window_tokens + (attention.top_tokens or 0)
-            )
+            self._add_floors("latent_layers", count, _LAUNCHES["latent"])
+            seen = attention.window_tokens + (attention.top_tokens or 0)
+            self._add_context(count, cache, flops, flops, seen)
             if attention.ratio and not attention.top_tokens:
-                self._attend(
-                    count,
-                    cache / attention.ratio,
-                    flops / attention.ratio,
-                    flops / attention.ratio,
-                    None,
-                )
+                flops /= attention.ratio
+                self._add_context(count, cache / attention.ratio, flops, flops, None)
         if attention.index_heads:
             # The indexer looks at every token, in FP8: at twice the 16-bit rate.
-            self._small("latent_layers", count, _LAUNCHES["indexer"], _INDEXER_FLOORS)
+            self._add_floors("latent_layers", count, _LAUNCHES["indexer"], _INDEXER_FLOORS)
             ratio = attention.ratio if isinstance(attention, CompressedAttention) else 1
             flops = attention.index_heads * attention.index_dim / ratio
-            self._attend(count, attention.index_dim / ratio, flops, flops, None)
+            self._add_context(count, attention.index_dim / ratio, flops, flops, None)
 
-    def _state(self, state: LinearAttention, count: float) -> None:
-        """Count a state, which is read and written once a step."""
+    def _count_state(self, state: LinearAttention, count: float) -> None:
+        """Add the states of `count` layers, each read and written once a step."""
         state_bytes = state.state_bytes(self.rules.state_dtype)
         self.sums["state"] += count * 2 * state_bytes / min(self.tp, state.heads)
-        self._small("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
+        self._add_floors("linear_layers", count, _LINEAR_LAUNCHES[state.kind])
 
-    def _attend(
+    def _add_context(
         self, count: float, cache: float, flops: float, pair_flops: float, seen: int | None
     ) -> None:
-        """cache, flops: per context token of a decode; pair_flops: per pair in a prompt; `seen`:
-        tokens at most."""
+        """Add the context's cost in `count` layers, each of which sees `seen` tokens at most.
+
+        `cache`, `flops`: bytes and FLOPs per context token of a decode; `pair_flops`: FLOPs per
+        pair of a new and an earlier token in a prompt.
+        """
         windowed = "window_" if seen else ""
         self.sums[f"{windowed}cache"] += count * cache
         self.sums["window_flops" if seen else "context_flops"] += count * flops
@@ -516,7 +523,7 @@ class _Counter:
 
     # --- the rest ---------------------------------------------------------------------------------
 
-    def _head(self) -> None:
+    def _count_head(self) -> None:
         model = self.model
         form = FORMATS[model.dtype]
         # Products outside the layers: of the embeddings of every layer, and between streams or
@@ -526,8 +533,8 @@ class _Counter:
             for matrix in model.extra
             if matrix.kind != "embedding"
         ]
-        self._products(Layers(1, None, None), extra, self.tp, 1, 1)
-        self._add(
+        self._count_products(Layers(1, None, None), extra, self.tp)
+        self._add_operator(
             kind=HEAD,
             layers=1.0,
             flops=2 * model.hidden * model.vocab / self.tp,
@@ -539,21 +546,22 @@ class _Counter:
         )
 
     def _all_reduce(self, count: float, ranks: int, group: float) -> None:
-        """Within nodes; then every GPU reduces its own part of the tensor with its like on the
-        other nodes, over its own share of the network."""
+        """Add an all-reduce within each node; then one between nodes, where every GPU reduces its
+        own part of the tensor with its like on the others, over its own share of the network."""
         within = min(ranks, self._per_node)
         if within > 1:
             ring = ring_of(self.gpu, within)
-            self._collective(
-                count, within, self._link(within), 2 * (within - 1) / within, group, ring
-            )
+            volume = 2 * (within - 1) / within
+            self._add_collective(count, within, self._link(within), volume, group, ring)
         nodes = ranks / within
         if nodes > 1:
             volume = 2 * (nodes - 1) / nodes / within
-            self._collective(count, nodes, self._link(ranks), volume, group)
-            self._collective(count * (NETWORK_FLOORS - 1), nodes, self._link(ranks), 0.0, group)
+            link, floors = self._link(ranks), NETWORK_FLOORS - 1
+            self._add_collective(count, nodes, link, volume, group)
+            # The other floors, as messages without bytes.
+            self._add_collective(count * floors, nodes, link, 0.0, group)
 
-    def _collective(
+    def _add_collective(
         self,
         count: float,
         ranks: float,
@@ -562,7 +570,9 @@ class _Counter:
         group: float,
         ring: Ring = ALIKE,
     ) -> None:
-        self._add(
+        """Add `count` collectives over links of `link` bytes/s; for a token each rank sends
+        `volume` times its activations."""
+        self._add_operator(
             kind=COLLECTIVE,
             layers=count,
             ranks=ranks,
@@ -574,30 +584,29 @@ class _Counter:
             efficiency_memory=ring.link,
         )
 
-    def _floor(self, count: float, form: Format) -> None:
-        self._small("products", count, 1, floor_of(self.gpu))
+    def _add_product_floors(self, count: float, form: Format) -> None:
+        self._add_floors("products", count, 1, floor_of(self.gpu))
         if self._precision(form)["compute"]:  # else the activations stay in 16 bits
-            self._small(
-                "quantised", count, 0
-            )  # by the kernel before it: norm, attention, activation
+            # No launch: the kernel before the product (norm, attention, activation) quantises.
+            self._add_floors("quantised", count, 0)
 
-    def _small(self, name: str, count: float, launches: int, floors: float = 1) -> None:
-        """Count the floor `name` so many times over, and so many launches where no CUDA graph holds
-        it."""
+    def _add_floors(self, name: str, count: float, launches: int, floors: float = 1) -> None:
+        """Add to the total `name` (FLOORS) of `count` layers with `floors` each, and the `launches`
+        of each where no CUDA graph holds the step."""
         self.sums[name] += count * floors
         self.sums["launches"] += count * launches
 
-    def _add(self, **row: float) -> None:
+    def _add_operator(self, **row: float) -> None:
         self.rows.append(row)
 
-    def _format(self, run: Layers, matrix: Matrix) -> Format:
+    def _format(self, layers: Layers, matrix: Matrix) -> Format:
         """Return the format that a matrix is kept in.
 
         Four-bit checkpoints of models with experts quantise the experts alone (NVFP4 of DeepSeek,
         Kimi, MiniMax and Qwen, MXFP4 of gpt-oss, INT4 of Kimi), dense ones every product but the
         head; for a checkpoint that is the model's own, the catalogue knows.
         """
-        dtype = self.deployment.weights_dtype
+        dtype = self.worker.weights_dtype
         if (
             dtype
             and dtype != self.model.weights_dtype
@@ -605,31 +614,32 @@ class _Counter:
             and self.model.has_experts
         ):
             return FORMATS[dtype] if matrix.kind == "experts" else FORMATS[self.model.dtype]
-        return self.model.format_of(run, matrix, dtype or None)
+        return self.model.format_of(layers, matrix, dtype or None)
 
     def _precision(self, form: Format) -> dict[str, float]:
-        """Return the peak and the efficiencies of products in a format. Where the hardware has none
-        of a type, or fewer than of 16 bits (INT8 on B300), weights are widened and multiplied in 16
+        """Return the columns peak, compute and memory of products in a format. Where the GPU cannot
+        multiply it, or slower than 16 bits (INT8 on B300), weights are widened and multiplied in 16
         bits."""
         name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
-        widened = self.gpu.peak_flops_per_s("bf16")
-        native = self.gpu.flops_per_s.get(name, 0.0) >= widened
+        bf16_peak = self.gpu.peak_flops_per_s("bf16")
+        is_native = self.gpu.flops_per_s.get(name, 0.0) >= bf16_peak
         return {
-            "peak": self.gpu.flops_per_s[name] if native else widened,
-            "compute": _class(form) if native else 0,
-            "memory": _class(form),
+            "peak": self.gpu.flops_per_s[name] if is_native else bf16_peak,
+            "compute": _efficiency_index(form) if is_native else 0,
+            "memory": _efficiency_index(form),
         }
 
     def _efficiencies(self, form: Format) -> dict[str, float]:
-        efficiency, kind = board_efficiency(self.gpu), self._precision(form)
-        compute, memory = int(kind["compute"]), int(kind["memory"])
-        apart = 1.0 if compute == memory else widened(self.gpu, self.rules)
+        """Return both efficiency columns of products in a format."""
+        efficiency, precision = board_efficiency(self.gpu), self._precision(form)
+        compute, memory = int(precision["compute"]), int(precision["memory"])
+        widened_share = 1.0 if compute == memory else widened(self.gpu, self.rules)
         return {
-            "efficiency_compute": apart * efficiency.compute[compute],
+            "efficiency_compute": widened_share * efficiency.compute[compute],
             "efficiency_memory": efficiency.memory[memory],
         }
 
 
-def _class(form: Format) -> int:
-    """Return the number of its GEMM efficiency: 16, 8 or 4 bits."""
+def _efficiency_index(form: Format) -> int:
+    """Return which GEMM efficiency holds: 0, 1, 2 for 16, 8 and 4 bits."""
     return {16: 0, 32: 0, 8: 1}.get(form.bits, 2)
