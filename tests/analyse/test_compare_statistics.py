@@ -190,7 +190,7 @@ def test_a_relabelling_is_a_relabelling() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(5, 1, (9, 2))
     first = np.array([[1, 0, 1, 0, 0, 1, 1, 0, 0]], np.float64)
-    found = permutation._welch_t(first, rows)[0]
+    found = permutation.welch_t(first, rows)[0]
     a, b = rows[first[0] == 1], rows[first[0] == 0]
     for column in (0, 1):
         difference, error, _ = welch(a[:, column], b[:, column])

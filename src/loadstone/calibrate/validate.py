@@ -1,4 +1,4 @@
-"""Scoring the performance model: predictions for published measurements, with intervals, beside
+"""Scores the performance model: predictions for published measurements, with 80 % intervals, beside
 what was measured.
 
 Also the document of `loadstone validate --json`.
@@ -47,31 +47,31 @@ _METRICS: dict[Quantity, str] = {
 }
 QUANTITIES: tuple[Quantity, ...] = tuple(_METRICS)
 
-Way = Literal["all", "source", "engine", "gpu", "model", "regime"]
+Grouping = Literal["all", "source", "engine", "gpu", "model", "regime"]
 ByQuantity = dict[Quantity, float]
 
 
 class Errors(msgspec.Struct, frozen=True):
-    """Errors of n predictions. median_error |predicted/measured − 1|; coverage: the share of
-    measurements inside the 80 % interval."""
+    """Holds the errors of n predictions. `median_error`: median of |predicted/measured − 1|;
+    `coverage`: share of the measurements inside their 80 % intervals."""
 
     n: int
     median_error: float
     coverage: float
 
 
-Summary = dict[Way, dict[str, dict[Quantity, Errors]]]
+Summary = dict[Grouping, dict[str, dict[Quantity, Errors]]]
 
 
 class Scored(msgspec.Struct, frozen=True):
-    """A point with its prediction.
+    """Holds a point with its prediction: seconds, and for `throughput` output tokens per second.
 
-    Times in seconds, `throughput` in output tokens per second; `low` and `high` bound an 80 %
-    interval. `profile` says which coefficients were used; `held_out`: they were fitted without this
-    point's model family (True), which was in no fit (False), or nobody knows, for the profile is
-    the user's own (None). `rows_left`: the measurements behind the profile, without those of a
-    family held out; `uncovered`: the classes without measurements that the point is in
-    (coverage.py).
+    low, high  ends of an 80 % interval
+    profile    name of the coefficients that were used
+    held_out   True: they were fitted without this point's model family; False: no fit had that
+               family; None: not known, for the profile is the user's own
+    rows_left  measurements behind the profile, without those of a family held out
+    uncovered  classes without measurements that the point is in (coverage.py)
     """
 
     point: Point
@@ -91,9 +91,11 @@ class Scored(msgspec.Struct, frozen=True):
 def score(
     points: Sequence[Point], profile_name: str | None = None, *, hold_out: bool = True
 ) -> list[Scored]:
-    """Predict every point in order, where that is possible. `profile_name`: a user's profile, in
-    place of the shipped ones; `hold_out`: by coefficients that were fitted without a point's model
-    family."""
+    """Return every point with its prediction, in order, or with the reason why there is none.
+
+    `profile_name`: a user's profile, in place of the shipped ones; `hold_out`: predict a point by
+    coefficients that were fitted without its model family.
+    """
     scored: dict[int, Scored] = {}
     cases: dict[int, Case] = {}
     profiles: list[Profile] = []
@@ -117,6 +119,7 @@ def score(
 
 
 def _included(point: Point, profile_name: str | None) -> Case:
+    """Return a point as a simulation. Raises InputError where it is excluded or cannot be one."""
     if point.exclude:
         raise InputError(f"excluded: {point.exclude}")
     return case_of(point, profile_name)
@@ -127,6 +130,7 @@ def _skip(point: Point, reason: InputError) -> Scored:
 
 
 def measured_of(point: Point) -> ByQuantity:
+    """Return what was measured, of the quantities that the point has."""
     values = (point.ttft_s, point.tpot_s, point.output_tokens_per_s)
     return {
         name: value for name, value in zip(QUANTITIES, values, strict=True) if value is not None
@@ -141,6 +145,7 @@ def _predicted(cases: Sequence[Case], profiles: Sequence[Profile], hold_out: boo
     values = np.array([profile.values() for profile in kept])
     table = CaseTable(cases)
     refresh(table, values)
+    # Derivatives of ln TTFT and ln TPOT by ln of the coefficients: cases × coefficients.
     by_ttft, by_tpot = slopes(table, values)
     scored = []
     for row, (case, profile) in enumerate(zip(cases, kept, strict=True)):
@@ -226,8 +231,8 @@ def _hold_out(fleet: Fleet, worker: Worker, family: str) -> tuple[Fleet, Profile
 
 
 def count_at_once(case: Case) -> tuple[int, int]:
-    """Return the requests of a burst, 0 where it is none, and those that one scheduler runs at
-    once."""
+    """Return how many requests arrive at once (0 where the load is no burst), and how many one
+    scheduler runs at once."""
     point = case.point
     burst = point.load == "rate" and point.load_value == inf and point.mode != "offline"
     return (len(case.inputs) if burst else 0), min(
@@ -242,8 +247,8 @@ def _spreads(
     by_ttft: Floats,
     by_tpot: Floats,
 ) -> dict[Quantity, float]:
-    """Return standard deviations of ln(measured/predicted). In a closed loop tokens per second are
-    as far off as E2E, which is TTFT and then tokens, each by its share of the time."""
+    """Return the standard deviation of ln(measured/predicted) for each quantity. In a closed loop
+    tokens per second are as far off as E2E: TTFT and then tokens, each by its share of the time."""
     source = case.point.source
     spread = {
         name: float(spreads(profile, by, name, source)[0])
@@ -277,8 +282,8 @@ def _with_names(case: Case) -> Point:
 
 
 def regime(scored: Scored) -> str:
-    """Name the load by what limits a step: few users read weights, many compute; long prompts hold
-    up the others."""
+    """Return the name of a load by what limits a step: with few users reading weights, with many
+    computing; long prompts hold up the other requests."""
     users = "65+ users"
     if scored.users <= 64:
         users = "1-8 users" if scored.users <= 8 else "9-64 users"
@@ -286,7 +291,7 @@ def regime(scored: Scored) -> str:
     return f"{users}, {'long' if long else 'short'} prompts"
 
 
-WAYS: dict[Way, Callable[[Scored], str]] = {
+GROUPINGS: dict[Grouping, Callable[[Scored], str]] = {
     "source": lambda row: row.point.source or "unnamed",
     "engine": lambda row: row.point.engine,
     "gpu": lambda row: row.point.gpu,
@@ -296,32 +301,33 @@ WAYS: dict[Way, Callable[[Scored], str]] = {
 
 
 def summarise(rows: Sequence[Scored]) -> Summary:
-    """Summarise the errors of the rows with a prediction: {"all" | way: {which: {quantity: …}}}."""
+    """Return the errors of the rows with a prediction: {grouping: {group: {quantity: Errors}}}."""
     usable = [row for row in rows if row.skipped_because is None]
     if not usable:
         return {}
     summary: Summary = {"all": {"all": errors(usable)}}
-    for name, way in WAYS.items():
-        members = by_key((way(row), row) for row in usable)
-        summary[name] = {which: errors(members[which]) for which in sorted(members)}
+    for grouping, group_of in GROUPINGS.items():
+        members = by_key((group_of(row), row) for row in usable)
+        summary[grouping] = {group: errors(members[group]) for group in sorted(members)}
     return summary
 
 
 def errors(rows: Sequence[Scored]) -> dict[Quantity, Errors]:
+    """Return the errors of each quantity that a row has measured."""
     found: dict[Quantity, Errors] = {}
     for name in QUANTITIES:
         measured = [row for row in rows if name in row.measured]
         if not measured:
             continue
-        off = [abs(row.predicted[name] / row.measured[name] - 1) for row in measured]
+        relative = [abs(row.predicted[name] / row.measured[name] - 1) for row in measured]
         inside = [row.low[name] <= row.measured[name] <= row.high[name] for row in measured]
-        found[name] = Errors(len(measured), float(np.median(off)), float(np.mean(inside)))
+        found[name] = Errors(len(measured), float(np.median(relative)), float(np.mean(inside)))
     return found
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """A point's numbers as its file has them: milliseconds and tokens per second; None where there
-    is no such one."""
+    """Holds a point's numbers in its file's units, milliseconds and tokens per second; None where
+    the point has none."""
 
     ttft_ms: float | None
     tpot_ms: float | None
@@ -329,8 +335,8 @@ class Figures(msgspec.Struct, frozen=True):
 
 
 class ScoredRow(msgspec.Struct, frozen=True):
-    """A Scored as `loadstone validate --json` prints it; the last five are there where it was
-    predicted."""
+    """Holds a Scored as `loadstone validate --json` prints it; the last five fields are left out
+    where there is no prediction."""
 
     row: int
     predicted: Figures
@@ -346,7 +352,7 @@ class ScoredRow(msgspec.Struct, frozen=True):
 
 
 class Validation(Document, msgspec.Struct, frozen=True):
-    """The document of `loadstone validate --json`."""
+    """Holds the document of `loadstone validate --json`."""
 
     schema: int
     rows: list[ScoredRow]

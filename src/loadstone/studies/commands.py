@@ -1,4 +1,4 @@
-"""Makes a launch of a study the commands that its engine's release takes."""
+"""Turns a launch of a study into the commands that start its engine, a command for each rank."""
 
 import shlex
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from loadstone.studies.plan import EMBEDDED_MODEL, PlannedLaunch
 from loadstone.workload.option_values import variables
 
 _ADDRESS = "LOADSTONE-NODE-"
+"""Stands in a command, before a node's number, for an address that only the job will know."""
 _EMBEDDED_SLOTS = 16
 _EMBEDDED_CONTEXT = 4096
 
@@ -29,11 +30,14 @@ def commands_of(
     host: str = "127.0.0.1",
     here: bool = False,
 ) -> Commands:
-    """Return the commands of all ranks. `host`: where the only one of them listens; `here`: this
-    machine starts them, and folders of the home are those of its user. Raises InputError where the
-    engine cannot be started so.
+    """Return the commands of all ranks on these nodes. Raises InputError where the engine cannot be
+    started so.
+
+    `host`: where a single rank listens; `here`: this machine starts them, so that `~` is the home
+    of its user; otherwise the cache's path goes into the commands as it was written.
     """
-    site, engine = _site_of(launch, nodes, port, host), launch.settings
+    site = _site_of(launch, nodes, port, host)
+    engine = launch.settings
     if not here:
         site = msgspec.structs.replace(site, cache=engine.cache)
     if launch.model == EMBEDDED_MODEL and launch.deployment is None and engine.model is None:
@@ -50,19 +54,20 @@ def commands_of(
 
 
 def pools_of(deployment: Deployment, launch: PlannedLaunch, port: int) -> DeploymentLaunch:
-    """Return the commands of all workers of a deployment with pools on this machine, and the
-    router's. Raises InputError."""
-    made = launch_deployment(deployment, _site_of(launch, (), port, "127.0.0.1"))
-    nodes = {rank.node for commands in made.launches for rank in commands.ranks}
+    """Return the commands that start all workers of a deployment with pools on this machine, and
+    their router. Raises InputError where they need more than one node."""
+    commands = launch_deployment(deployment, _site_of(launch, (), port, "127.0.0.1"))
+    nodes = {rank.node for worker in commands.launches for rank in worker.ranks}
     if len(nodes) > 1:
         raise InputError(
             f"{len(nodes)} nodes are needed, and `local` is one; start them yourself, and give"
             " their url:"
         )
-    return made
+    return commands
 
 
 def _site_of(launch: PlannedLaunch, nodes: tuple[str, ...], port: int | None, host: str) -> Site:
+    """Return where and how a launch is started: what its study says, on these nodes."""
     engine = launch.settings
     return Site(
         model=engine.model,
@@ -104,19 +109,19 @@ def _embedded(site: Site) -> Commands:
 
 
 def node_addresses(count: int) -> tuple[str, ...]:
-    """Return what stands in commands for addresses of nodes that are not known yet; see
-    shell_word()."""
+    """Return placeholders for the addresses of `count` nodes that are not known yet; shell_word()
+    replaces them."""
     return tuple(f"{_ADDRESS}{i}" for i in range(count))
 
 
 def with_address(text: str, address: str) -> str:
-    """Return `text` with the first node's address filled in."""
+    """Return `text` with the first node's address in place of its placeholder."""
     return text.replace(f"{_ADDRESS}0", address)
 
 
 def shell_word(word: str, address: Callable[[int], str]) -> str:
-    """Quote a word of a command for a shell; `address`: what gives the shell that of a node, by its
-    number."""
+    """Return a word of a command, quoted for a shell. `address` gives the shell's expression for
+    the address of a node, by its number."""
     first, *parts = word.split(_ADDRESS)
     quoted = quote_word(first) if first or not parts else ""
     for part in parts:
@@ -126,8 +131,8 @@ def shell_word(word: str, address: Callable[[int], str]) -> str:
 
 
 def gpus_per_node(launch: PlannedLaunch) -> int:
-    """Return how many GPUs a launch has on each node; 0 where it has none, or nothing is known of
-    the hardware."""
+    """Return how many GPUs a launch takes on each node; 0 where it takes none, or its hardware is
+    not known."""
     deployment = launch.parsed
     if deployment is None or deployment.decoder.gpu.vendor == "any":
         return 0

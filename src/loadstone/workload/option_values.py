@@ -1,7 +1,7 @@
-"""Values of options are read here, from a flag's text or from what a notebook gives.
+"""Reads values of options, from a flag's text or from what a Python call gives.
 
-Every reader takes the value and the name that an error shall have for it, and raises InputError,
-one line.
+A reader is named after what it returns. It takes the value, and the flag that an error names, and
+raises InputError with one line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,14 @@ DEFAULT_SIM = "llama-3.1-8b@1xh100"
 
 
 def plain(value: Any) -> Any:
-    """Make a number or truth value of numpy's, an array without dimensions too, one of Python's;
-    leave all else."""
+    """Return a number or truth value of numpy (also an array without dimensions) as Python's;
+    anything else as it is."""
     kind = getattr(getattr(value, "dtype", None), "kind", None)
     return value.item() if kind in ("b", "i", "u", "f") and value.shape == () else value
 
 
 def is_several(value: Any) -> bool:
+    """Return whether a value holds several: anything to iterate over, but a text."""
     return hasattr(value, "__iter__") and not isinstance(value, str)
 
 
@@ -50,6 +51,7 @@ def name_or_path(value: Any, flag: str) -> str:
 
 
 def urls(value: Any, flag: str) -> str | list[Any]:
+    """Return one URL as it is, several as a list."""
     if not is_several(value):
         return value  # type: ignore[no-any-return]
     several = list(value)
@@ -61,7 +63,7 @@ def urls(value: Any, flag: str) -> str | list[Any]:
 
 
 def endpoint(value: Any, flag: str) -> str:
-    """Read the name of an API by which servers are measured."""
+    """Return the name of an API by which servers are measured."""
     name = str(value)
     if name == "triton-grpc":
         raise InputError(
@@ -73,6 +75,7 @@ def endpoint(value: Any, flag: str) -> str:
 
 
 def simulated(value: Any, flag: str) -> Any:
+    """Return what is simulated: True stands for DEFAULT_SIM, False for nothing."""
     return (DEFAULT_SIM if value else None) if isinstance(value, bool) else value
 
 
@@ -81,7 +84,7 @@ def seconds(value: Any, flag: str) -> float:
 
 
 def share(value: Any, flag: str) -> float:
-    """Read a part of a whole: `5%`, or 0.05."""
+    """Return a part of a whole, 0.05, from `5%` or 0.05."""
     text = str(value).strip()
     try:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -94,7 +97,7 @@ def tokens(value: Any, flag: str) -> int:
 
 
 def _join(value: Any) -> str | None:
-    """Write numbers as a flag's text has them; None where there are none."""
+    """Return numbers as a flag's text has them, with commas; None where there are none."""
     if isinstance(value, str):
         return value
     return ",".join(map(str, value if is_several(value) else [value])) or None
@@ -111,7 +114,7 @@ def counts(value: Any, flag: str) -> list[int]:
 
 
 def scales(value: Any, flag: str) -> list[float]:
-    """Read `0.1` or `1/10`, several with commas."""
+    """Return factors, from `0.1` or `1/10`, several with commas."""
     result = []
     joined = _join(value)
     for part in () if joined is None else joined.split(","):
@@ -124,7 +127,7 @@ def scales(value: Any, flag: str) -> list[float]:
 
 
 def window(value: Any, flag: str) -> tuple[float, float]:
-    """Read two times in seconds, from `0s:10m` or a pair."""
+    """Return start and end in seconds, from `0s:10m` or a pair."""
     span = (
         ":".join(map(str, value))
         if isinstance(value, Sequence) and not isinstance(value, str)
@@ -140,7 +143,7 @@ def window(value: Any, flag: str) -> tuple[float, float]:
 
 
 def headers(value: Any, flag: str) -> list[tuple[str, str]]:
-    """Read names and values, from `Name: value`, pairs, or a mapping."""
+    """Return names and values, from `Name: value`, pairs, or a mapping."""
     if isinstance(value, Mapping):
         return [(str(name), str(content)) for name, content in value.items()]
     pairs = []
@@ -153,8 +156,8 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
 
 
 def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
-    """Read flags of an engine's own, with their values if they have one, from `FLAG=VALUE`, pairs
-    or a mapping."""
+    """Return an engine's own flags with their values, from `FLAG=VALUE`, pairs or a mapping; None
+    for a flag without a value."""
     pairs = []
     for given in value.items() if isinstance(value, Mapping) else texts(value, flag):
         name, sign, content = given.partition("=") if isinstance(given, str) else ("", "", "")
@@ -166,7 +169,7 @@ def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:
 
 
 def variables(value: Any, flag: str) -> list[tuple[str, str]]:
-    """Read variables of an environment, from `NAME=VALUE`, pairs, or a mapping."""
+    """Return environment variables with their values, from `NAME=VALUE`, pairs, or a mapping."""
     pairs = engine_flags(value, flag)
     for name, content in pairs:
         if content is None or not name.isidentifier():
@@ -189,14 +192,15 @@ def texts(value: Any, flag: str) -> list[Any]:
 
 
 def addresses(value: Any, flag: str) -> list[str]:
+    """Return addresses, from texts that may hold several with commas."""
     return [address for given in texts(value, flag) for address in str(given).split(",")]
 
 
 def parse_structured(option: str) -> Structured:
-    """Read a Structured from `json-schema:…`, `regex:…` or `grammar:…`; a schema or grammar itself,
-    or a file's path.
+    """Return the form that answers must have, from `json-schema:…`, `regex:…` or `grammar:…`.
 
-    Raises InputError.
+    Behind the colon stands a pattern, a schema or grammar itself, or the path of its file. Raises
+    InputError.
     """
     kind, colon, content = option.partition(":")
     if not colon or kind not in ("json-schema", "regex", "grammar") or not content.strip():

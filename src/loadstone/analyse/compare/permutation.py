@@ -1,16 +1,16 @@
 """Tests if A differs from B: permutation tests over independent units (blocks of requests, or whole
 runs), for all metrics at once.
 
-Of two or three runs a side there are too few relabellings. There the direction of the difference
-among the runs is drawn instead of their labels (rotation tests: Langsrud, Statistics and Computing
-15 (2005)): exact for values of a normal law, whatever the correlation of the metrics, and for one
-metric alone Student's t.
-
 Under the null hypothesis the labels A and B mean nothing: units can be exchanged. Each relabelling
 gives a t for every metric; the share of relabellings whose largest |t| over all metrics is at least
 a metric's own is its p value for the family (Westfall and Young 1993, single step): the chance of
 any false alarm in a comparison is held, as by Holm's, while metrics that go together (TTFT, TPOT
 and E2E of the same requests) are not paid for separately.
+
+Two or three runs a side have too few relabellings. There the direction of the difference among the
+runs is drawn instead of their labels (rotation tests: Langsrud, Statistics and Computing 15
+(2005)): exact for values of a normal law, whatever the correlation of the metrics, and for one
+metric alone Student's t.
 """
 
 import math
@@ -27,14 +27,14 @@ _TINY = 1e-9
 
 @dataclass(frozen=True)
 class Units:
-    """One cell's units: block means, a row each, a column for each metric. Paired rows are of the
-    same requests.
+    """Holds one cell's units on both sides: a row of means for each unit, a column for each metric.
 
-    correlation  of neighbouring units, for each metric: makes the observed t too large by √((1 +
-                 ρ)/(1 − ρ)), and it is divided by that
-    between_places  variance of the difference that units do not show (core.statistics.dependence);
-                    None: no such
-    too_few      whether directions are drawn instead of labels
+    correlation  ρ of neighbouring units, for each metric: it makes the observed t too large by
+                 √((1 + ρ)/(1 − ρ)), so t is divided by that
+    paired       the same row of `a` and `b` is of the same requests
+    between_places  variance of the difference that units do not show, because the slots of a closed
+                    loop differ (core.statistics.dependence), for each metric; None: there is none
+    too_few      directions are drawn instead of labels
     """
 
     a: Floats
@@ -46,7 +46,7 @@ class Units:
 
     @property
     def within(self) -> Floats:
-        """The variance of the difference of the means as units have it, for each metric; above
+        """Return the variance of the difference of means that units show, for each metric; above
         0."""
         sides = [self.b - self.a] if self.paired else [self.a, self.b]
         scale = np.max([np.abs(side).max(axis=0) for side in sides], axis=0)
@@ -59,7 +59,8 @@ class Units:
 
     @property
     def wider(self) -> Floats:
-        """The factor by which a standard error grows where the slots of closed loops differ."""
+        """Return, for each metric, the factor by which its standard error grows where the slots of
+        a closed loop differ."""
         return np.asarray(
             np.sqrt(1 + (0.0 if self.between_places is None else self.between_places) / self.within)
         )
@@ -67,10 +68,10 @@ class Units:
 
 @dataclass(frozen=True)
 class TestedMetrics:
-    """Holds, for each metric of a cell, t (B − A, over its standard error), the p value for it
-    alone and for the family.
+    """Holds the result for each metric of a cell: t (B − A, over its standard error), its p value
+    alone, and in the family of all metrics.
 
-    least   the |t| from which a metric would have been told apart, in the family
+    least   the smallest |t| that is a difference in the family
     """
 
     t: Floats
@@ -82,8 +83,8 @@ class TestedMetrics:
 def compare_all(
     cells: list[Units], seed: int, relabellings: int = RELABELLINGS, level: float = 0.05
 ) -> list[TestedMetrics]:
-    """Test all cells; the family is all metrics of all cells. `level`: the p value from which a
-    metric differs."""
+    """Return the test of each cell, in order; the family is all metrics of all cells. `level`: the
+    p value up to which a metric differs."""
     if not cells:
         return []
     rng = np.random.default_rng([seed, 1])
@@ -92,7 +93,7 @@ def compare_all(
     for units in cells:
         shape, rho = (len(units.a), len(units.b)), units.correlation
         if units.too_few:
-            # Of all loads the same ones: a slow run is slow under each.
+            # The same directions for every load: a slow run is slow under each.
             if shape not in directions:
                 directions[shape] = rng.normal(size=(relabellings, sum(shape)))
             labels = directions[shape]
@@ -120,8 +121,8 @@ def compare_all(
 
 
 def _own_labels(units: Units) -> Floats:
-    """Make the labels that the units have: the direction from A to B; of pairs signs; else 1 where
-    a unit is of A."""
+    """Return the labels that were observed, 1 × units: the direction from A to B; for pairs the
+    signs, all 1; else 1 for a unit of A and 0 for one of B."""
     a, b = len(units.a), len(units.b)
     if units.too_few:
         return np.repeat([-1 / a, 1 / b], [a, b])[None, :]
@@ -129,21 +130,22 @@ def _own_labels(units: Units) -> Floats:
 
 
 def _t(units: Units, labels: Floats) -> Floats:
-    """Compute the statistic for each labelling; labellings × metrics."""
+    """Return t for each labelling (labellings × units): labellings × metrics."""
     if units.paired and not units.too_few:
         return _paired_t(labels, units.b - units.a)
     rows = np.concatenate([units.a, units.b])
-    return (_student_t if units.too_few else _welch_t)(labels, rows)
+    return (_student_t if units.too_few else welch_t)(labels, rows)
 
 
-def _welch_t(first: Floats, rows: Floats) -> Floats:
-    """(x̄_B − x̄_A)/√(s²_A/n_A + s²_B/n_B) for each row of `first`, 1 where a unit is of A;
-    labellings × metrics."""
+def welch_t(labels: Floats, rows: Floats) -> Floats:
+    """Return (x̄_B − x̄_A)/√(s²_A/n_A + s²_B/n_B), labellings × metrics, for each row of `labels`: 1
+    where a unit is of A."""
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
-    x = (rows - rows.mean(axis=0)) / scale  # what all share would cost digits of the squares
-    n = first.sum(axis=1, keepdims=True)
+    # Without the mean, which would cost the squares their last digits.
+    x = (rows - rows.mean(axis=0)) / scale
+    n = labels.sum(axis=1, keepdims=True)
     m = len(rows) - n
-    sum_a, square_a = first @ x, first @ x**2
+    sum_a, square_a = labels @ x, labels @ x**2
     sum_b, square_b = x.sum(axis=0) - sum_a, (x**2).sum(axis=0) - square_a
     variance_a = np.maximum(square_a - sum_a**2 / n, 0.0) / np.maximum(n - 1, 1)
     variance_b = np.maximum(square_b - sum_b**2 / m, 0.0) / np.maximum(m - 1, 1)
@@ -151,7 +153,7 @@ def _welch_t(first: Floats, rows: Floats) -> Floats:
 
 
 def _paired_t(signs: Floats, differences: Floats) -> Floats:
-    """Mean over standard error of the signed differences; labellings × metrics."""
+    """Return the mean over its standard error of the signed differences, labellings × metrics."""
     scale = np.maximum(np.abs(differences).max(axis=0), 1e-300)
     x = differences / scale
     n = len(x)
@@ -161,8 +163,8 @@ def _paired_t(signs: Floats, differences: Floats) -> Floats:
 
 
 def _student_t(directions: Floats, rows: Floats) -> Floats:
-    """Student's t, both sides with one variance, if the difference lay in each of these directions;
-    × metrics."""
+    """Return Student's t (one variance for both sides) if the difference of A and B lay in each of
+    these directions in the space of units: directions × metrics."""
     x = rows - rows.mean(axis=0)
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     centred = directions - directions.mean(axis=1, keepdims=True)
@@ -172,9 +174,8 @@ def _student_t(directions: Floats, rows: Floats) -> Floats:
 
 
 def pooled_variance(a: Floats, b: Floats) -> tuple[float, float, float]:
-    """Compute the same as welch(), with one variance for both sides: for values too few to know the
-    variance of each.
-    """
+    """Return the same as welch(), with one variance for both sides: for values that are too few to
+    know the variance of each."""
     freedom = len(a) + len(b) - 2
     variance = float((np.var(a) * len(a) + np.var(b) * len(b)) / freedom)
     return (
@@ -185,8 +186,8 @@ def pooled_variance(a: Floats, b: Floats) -> tuple[float, float, float]:
 
 
 def welch(a: Floats, b: Floats) -> tuple[float, float, float]:
-    """(difference of means b − a, its standard error, degrees of freedom) of few independent values
-    (Welch 1947)."""
+    """Return (difference of means b − a, its standard error, degrees of freedom) of few independent
+    values (Welch 1947)."""
     parts = [float(np.var(values, ddof=1)) / len(values) for values in (a, b)]
     error = math.sqrt(sum(parts))
     squares = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))

@@ -38,7 +38,7 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
     placed = _with_cache(fields, count)
     if placed is not None:
         return _full_at(placed, count, "linear")
-    chunk = fields.maybe("attention_chunk_size")
+    chunk = fields.optional_count("attention_chunk_size")
     if chunk and "sliding_window" not in fields.values:
         # Llama 4: every fourth layer has no RoPE and sees everything.
         step = fields.count("no_rope_layer_interval", default=4, least=1)
@@ -49,29 +49,29 @@ def attention_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
 def _with_cache(fields: Fields, count: int) -> Container[Any] | None:
     """Return the layers with a KV cache, of a model whose others keep a state; None: it has no
     others."""
-    period = fields.maybe("attn_layer_period", least=1)
+    period = fields.optional_count("attn_layer_period", least=1)
     if period:  # Jamba
         offset = fields.count("attn_layer_offset", default=0)
         return [index for index in range(count) if index % period == offset]
-    placed = fields.items("attn_layer_indices", "full_attn_idxs")  # Bamba; LFM2
+    placed = fields.entries("attn_layer_indices", "full_attn_idxs")  # Bamba; LFM2
     if placed is not None:
         return placed
     linear = fields.inner("linear_attn_config")
-    placed = None if linear is None else linear.items("full_attn_layers")
+    placed = None if linear is None else linear.entries("full_attn_layers")
     if placed is not None:  # counted from 1
         return [index for index in range(count) if index + 1 in placed]
     if linear is not None:
         raise InputError(
             f"{linear.where}: no full_attn_layers, so which layers have a KV cache is unknown"
         )
-    interval = fields.maybe("full_attention_interval", "layer_group_size", least=1)
+    interval = fields.optional_count("full_attention_interval", "layer_group_size", least=1)
     return _every(interval, count) if interval else None
 
 
 def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
     """Return, for a model without `layer_types` whose layers all have a KV cache: which of them see
     a window."""
-    window = fields.maybe("sliding_window")
+    window = fields.optional_count("sliding_window")
     if not window or not fields.flag("use_sliding_window", default=family.window_pattern != "G"):
         return ["full"] * count
     names = ("sliding_window_pattern", "_sliding_window_pattern")
@@ -83,7 +83,7 @@ def _window_kinds(fields: Fields, family: Family, count: int) -> list[Mixer]:
                 " and G"
             )
         return _by_letters(pattern + "$", count)
-    every = fields.maybe(*names, "global_attn_every_n_layers", least=1)
+    every = fields.optional_count(*names, "global_attn_every_n_layers", least=1)
     if every:
         return _full_at(_every(every, count), count, "window")
     if fields.values.get("use_sliding_window"):
@@ -151,9 +151,9 @@ def read_attention(
     InputError."""
     if kind == "none":
         return None
-    ratios, rates = fields.items("compress_ratios"), fields.inner("compress_rates")
+    ratios, rates = fields.entries("compress_ratios"), fields.inner("compress_rates")
     if ratios is not None:
-        ratio = fields.whole("compress_ratios", ratios[index]) if index < len(ratios) else 0
+        ratio = fields.check_count("compress_ratios", ratios[index]) if index < len(ratios) else 0
         return _compressed_attention(fields, ratio, 0 < ratio <= 4)
     if rates is not None:  # transformers' own form
         listed = fields.per_layer(count, "layer_types")
@@ -224,11 +224,11 @@ def _kv_heads(fields: Fields, window: bool) -> int | None:
     grouped = fields.flag("new_decoder_architecture")  # Falcon 40B, whose multi_query means nothing
     multi_query = fields.flag("multi_query") or fields.text("attn_type") == "multiquery_attention"
     groups = (
-        fields.maybe("multi_query_group_num", least=1)
+        fields.optional_count("multi_query_group_num", least=1)
         if fields.flag("multi_query_attention")
         else None
     )
-    count = fields.maybe(*of_windows, "num_key_value_heads", least=1) or groups
+    count = fields.optional_count(*of_windows, "num_key_value_heads", least=1) or groups
     return 1 if multi_query and not grouped else count
 
 
@@ -238,7 +238,9 @@ def _head_widths(
     """Return KV heads, numbers of a key's head, of a value's. `kv_heads`: of layers with a window,
     where others differ."""
     of_windows = ("swa_head_dim",) if window else ()
-    head_dim = fields.maybe(*of_windows, "head_dim", "attention_head_dim", "kv_channels", least=1)
+    head_dim = fields.optional_count(
+        *of_windows, "head_dim", "attention_head_dim", "kv_channels", least=1
+    )
     if head_dim is None and family.head_dim:
         head_dim = family.head_dim
         fields.assume(f"no head_dim: {head_dim}, as in the class of this model_type")
@@ -249,11 +251,13 @@ def _head_widths(
                 f"no head_dim, and {heads} heads do not divide {hidden}: head_dim {head_dim}"
                 " assumed"
             )
-    v_head_dim = fields.maybe(*(("swa_v_head_dim",) if window else ()), "v_head_dim") or head_dim
-    wide = fields.maybe("global_head_dim", least=1)
+    v_head_dim = (
+        fields.optional_count(*(("swa_v_head_dim",) if window else ()), "v_head_dim") or head_dim
+    )
+    wide = fields.optional_count("global_head_dim", least=1)
     if wide is None and not fields.find("per_layer_config"):
         wide = family.wide_head_dim
-    fewer = fields.maybe("num_global_key_value_heads", least=1)
+    fewer = fields.optional_count("num_global_key_value_heads", least=1)
     if window:
         return kv_heads, head_dim, v_head_dim
     # Gemma 4: layers that see everything have wider heads, and fewer where their values are the
@@ -275,7 +279,7 @@ def _attention_biases(fields: Fields, family: Family) -> tuple[bool, bool]:
 
 
 def _window_tokens(fields: Fields) -> int | None:
-    tokens = fields.maybe(*_WINDOWS, least=1)
+    tokens = fields.optional_count(*_WINDOWS, least=1)
     if fields.values.keys().isdisjoint(_WINDOWS):
         raise InputError(
             f"{fields.where}: layers have a sliding window, and no sliding_window says how long"
@@ -293,7 +297,7 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
     """Return MiniMax-M3's budget in tokens, heads and width of the index; none where the layer is
     dense."""
     config = fields.inner("sparse_attention_config")
-    blocks = fields.maybe("index_topk_blocks", least=1)
+    blocks = fields.optional_count("index_topk_blocks", least=1)
     if config is None and blocks:  # transformers' own form
         listed = fields.per_layer(count, "layer_types")
         if listed is None or listed[index] != "minimax_m3_sparse":
@@ -317,15 +321,14 @@ def _block_sparse(fields: Fields, index: int, count: int) -> tuple[int | None, i
 
 
 def _latent_attention(fields: Fields, window: bool, index: int) -> LatentAttention:
-    top = fields.maybe("index_topk", least=1)
-    who = fields.items(
-        "indexer_types"
-    )  # GLM-5.2: `shared` layers use the choice of the last `full` one
-    indexes = top is not None and (who is None or index >= len(who) or who[index] == "full")
-    heads, dim = fields.maybe("index_n_heads"), fields.maybe("index_head_dim")
+    top = fields.optional_count("index_topk", least=1)
+    # GLM-5.2: `shared` layers use the choice of the last `full` one.
+    types = fields.entries("indexer_types")
+    indexes = top is not None and (types is None or index >= len(types) or types[index] == "full")
+    heads, dim = fields.optional_count("index_n_heads"), fields.optional_count("index_head_dim")
     return LatentAttention(
         heads=fields.count("num_attention_heads", least=1),
-        q_rank=fields.maybe("q_lora_rank", least=1),
+        q_rank=fields.optional_count("q_lora_rank", least=1),
         kv_rank=fields.count("kv_lora_rank", least=1),
         nope_dim=fields.count("qk_nope_head_dim"),
         rope_dim=fields.count("qk_rope_head_dim"),
@@ -353,7 +356,7 @@ def _compressed_attention(fields: Fields, ratio: int, indexed: bool) -> Compress
         groups=fields.count("o_groups", least=1),
         ratio=ratio,
         window_tokens=fields.count("sliding_window", least=1),
-        top_tokens=fields.maybe("index_topk") if indexed else None,
+        top_tokens=fields.optional_count("index_topk") if indexed else None,
         index_heads=fields.count("index_n_heads") if indexed else 0,
         index_dim=fields.count("index_head_dim") if indexed else 0,
     )

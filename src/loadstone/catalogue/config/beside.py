@@ -15,7 +15,7 @@ def beside_halves(
 ) -> Iterator[Matrix]:
     """Return the parts of one layer; `sparse`: its MLP is experts."""
     yield vector("norms", _norms(fields, family, sparse) * hidden)
-    streams = fields.maybe("hc_mult", least=1)
+    streams = fields.optional_count("hc_mult", least=1)
     if streams:
         # Hyper-connections (DeepSeek-V4): before and after each half, a map from all residual
         # streams to their mixing weights: n to read, n to write, n² among themselves; with three
@@ -49,17 +49,17 @@ def _gemma_parts(fields: Fields, hidden: int) -> Iterator[Matrix]:
     stream and added to it. Gemma 3n: AltUp mixes several residual streams by what a router says;
     LAuReL is a shortcut of low rank.
     """
-    width = fields.maybe("hidden_size_per_layer_input")
+    width = fields.optional_count("hidden_size_per_layer_input")
     if width:
         yield Matrix("per_layer_input_gate", hidden, width, "other")
         yield Matrix("per_layer_projection", width, hidden, "other")
         yield vector("post_per_layer_input_norm", hidden)
-    streams = fields.maybe("altup_num_inputs", least=1)
+    streams = fields.optional_count("altup_num_inputs", least=1)
     if streams:
         yield Matrix("altup.modality_router", hidden, streams, "other", quantisable=False)
         yield vector("altup.coefs", streams**2 + streams**3, "other")
         yield vector("altup.norms", 2 * hidden)
-    rank = fields.maybe("laurel_rank", least=1)
+    rank = fields.optional_count("laurel_rank", least=1)
     if rank:
         yield Matrix("laurel.linear_left", hidden, rank, "other")
         yield Matrix("laurel.linear_right", rank, hidden, "other")
@@ -74,7 +74,7 @@ def beside_layers(
 ) -> Iterator[Matrix]:
     """Return what the model has but for layers, its table of embeddings, its output head and its
     last norm."""
-    width = fields.maybe("hidden_size_per_layer_input")
+    width = fields.optional_count("hidden_size_per_layer_input")
     if width:
         rows = fields.count("vocab_size_per_layer_input", default=vocab, least=1)
         # A token looks up one row: no weights are passed.
@@ -89,12 +89,12 @@ def beside_layers(
         )
         yield Matrix("per_layer_model_projection", hidden, layers * width, "other", "column")
         yield vector("per_layer_projection_norm", width)
-    altup = fields.maybe("altup_num_inputs", least=1)
+    altup = fields.optional_count("altup_num_inputs", least=1)
     if altup:
         copies = 2 * (altup - 1)
         yield Matrix("altup_projections", hidden, hidden, "other", copies=copies, active=copies)
     if fields.flag("lm_head_bias", default=family.head_bias):
         yield vector("lm_head_bias", vocab, "embedding")
-    streams = fields.maybe("hc_mult", least=1)
+    streams = fields.optional_count("hc_mult", least=1)
     if streams:
         yield vector("hyper_head", streams * streams * hidden + streams + 1, "other")

@@ -23,14 +23,14 @@ _LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
 def read_layers(fields: Fields, family: Family, hidden: int) -> list[Layers]:
     """Return each layer for itself, before equal ones are put together, and without formats. Raises
     InputError."""
-    blocks = fields.items("block_configs")
+    blocks = fields.entries("block_configs")
     if blocks is not None:
-        fields.layers(len(blocks))
+        fields.check_layers(len(blocks))
         return _read_searched(fields, blocks, hidden)
     halves = _read_halves(fields, family, "hybrid_override_pattern", "layers_block_type")
     if halves is not None:
         return [_half(fields, family, kind, hidden) for kind in halves]
-    count = fields.layers(fields.count("num_hidden_layers"))
+    count = fields.check_layers(fields.count("num_hidden_layers"))
     if fields.find("zero_expert_num"):
         return _read_shortcut(fields, family, count, hidden)
     kinds = attention_kinds(fields, family, count)
@@ -75,17 +75,17 @@ def _read_halves(fields: Fields, family: Family, letters: str, listed: str) -> l
     `listed`: the fields that say so. None: its layers have two halves.
     """
     if family.only_states:
-        return ["mamba"] * fields.layers(fields.count("num_hidden_layers", least=1))
+        return ["mamba"] * fields.check_layers(fields.count("num_hidden_layers", least=1))
     pattern = fields.text(letters)
     unknown = sorted(set(pattern) - set(_LETTERS))
     if unknown:
         raise InputError(
             f"{fields.where}: {letters} has {unknown[0]!r}; known are {' '.join(_LETTERS)}"
         )
-    names = [_LETTERS[letter] for letter in pattern] or fields.items(listed)
+    names = [_LETTERS[letter] for letter in pattern] or fields.entries(listed)
     if names is None:
         return None
-    fields.layers(len(names))
+    fields.check_layers(len(names))
     return [str(name) for name in names]
 
 
@@ -123,7 +123,7 @@ def _read_searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layer
         mixer, feed = None, None
         if attention is not None and not attention.flag("no_op"):
             group = attention.count("n_heads_in_group", default=1, least=1)
-            dim, window = hidden // heads, attention.maybe("window_length")
+            dim, window = hidden // heads, attention.optional_count("window_length")
             mixer = FullAttention(heads, max(1, heads // group), dim, dim, window)
             if attention.flag("replace_with_linear"):
                 fields.assume("attention replaced by linear layers: sized as attention")
@@ -136,7 +136,7 @@ def _read_searched(fields: Fields, blocks: list[Any], hidden: int) -> list[Layer
 
 def _searched_width(mlp: Fields, hidden: int) -> int:
     """Return ffn_mult · hidden · 2/3, to the next multiple of 256."""
-    width = mlp.maybe("intermediate_size", least=1)
+    width = mlp.optional_count("intermediate_size", least=1)
     if width is not None:
         return width
     factor = mlp.raw("ffn_mult")
@@ -153,14 +153,14 @@ def draft_layers(fields: Fields, family: Family, hidden: int, last: Layers) -> l
     joins the hidden state with the embedding of the next token (2·hidden → hidden). Raises
     InputError.
     """
-    count = fields.maybe("num_nextn_predict_layers") or 0
+    count = fields.optional_count("num_nextn_predict_layers") or 0
     if count > _MOST_DRAFTS:
         raise InputError(f"{fields.where}: {count} draft layers; {_MOST_DRAFTS} at most")
     if not count:
         return []
     halves = _read_halves(fields, family, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
     if family.draft_dense:
-        window = fields.maybe("sliding_window") is not None
+        window = fields.optional_count("sliding_window") is not None
         attention = full_attention(fields, family, window, 0, 1, hidden)
         last = Layers(1, attention, read_dense(fields, family, hidden), last.extra)
     layers = [_half(fields, family, kind, hidden) for kind in halves] if halves else [last]

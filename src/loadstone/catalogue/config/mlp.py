@@ -16,14 +16,14 @@ _SPARSE = {"sparse": True, "moe": True, "hash_moe": True, "dense": False}
 def sparse_layers(fields: Fields, count: int) -> list[bool]:
     """Return which layers have experts. Raises InputError: a kind of layer that is not known
     here."""
-    if not fields.maybe("n_routed_experts"):
+    if not fields.optional_count("n_routed_experts"):
         return [False] * count
-    period = fields.maybe("expert_layer_period", least=1)
+    period = fields.optional_count("expert_layer_period", least=1)
     if period:  # Jamba
         offset = fields.count("expert_layer_offset", default=0)
         several = fields.count("n_routed_experts") > 1
         return [several and index % period == offset for index in range(count)]
-    placed = fields.items("moe_layers")  # Llama 4
+    placed = fields.entries("moe_layers")  # Llama 4
     if placed:
         return [index in placed for index in range(count)]
     types = fields.per_layer(count, "mlp_layer_types")
@@ -40,8 +40,8 @@ def sparse_layers(fields: Fields, count: int) -> list[bool]:
         return [index in enumerated for index in range(count)]
     first = fields.count("first_k_dense_replace", default=0)
     last = fields.find("moe_layer_end_index")  # -1: the last layer
-    end = count - 1 if last is None or last[1] == -1 else fields.whole(*last)
-    dense = {value for value in fields.items("mlp_only_layers") or [] if isinstance(value, int)}
+    end = count - 1 if last is None or last[1] == -1 else fields.check_count(*last)
+    dense = {value for value in fields.entries("mlp_only_layers") or [] if isinstance(value, int)}
     every = fields.count("decoder_sparse_step", default=1, least=1)
     step = fields.count("interleave_moe_layer_step", default=1, least=1)
     if isinstance(fields.raw("moe_layer_freq"), list):
@@ -83,13 +83,15 @@ def read_dense(
     default = 4 * hidden if family.mlp_four_times_hidden else None
     listed = fields.raw("intermediate_size")
     if isinstance(listed, list) and len(listed) == count:  # Gemma 3n
-        width: int | None = fields.whole("intermediate_size", listed[index], least=1)
+        width: int | None = fields.check_count("intermediate_size", listed[index], least=1)
     else:
         # Of Granite 4 the shared one is the MLP where it has no experts; 0 is none.
         shared_size = (
-            ("shared_intermediate_size",) if fields.maybe("shared_intermediate_size") else ()
+            ("shared_intermediate_size",)
+            if fields.optional_count("shared_intermediate_size")
+            else ()
         )
-        width = fields.maybe(
+        width = fields.optional_count(
             "dense_intermediate_size",
             *shared_size,
             "intermediate_size_mlp",
@@ -104,7 +106,7 @@ def read_dense(
     if fields.flag("block_auto_adjust_ff_dim"):  # LFM2: two thirds, to the next multiple
         multiple = fields.count("block_multiple_of", default=256, least=1)
         width = (
-            -(-int(fields.real("block_ffn_dim_multiplier", 1) * int(2 * width / 3)) // multiple)
+            -(-int(fields.number("block_ffn_dim_multiplier", 1) * int(2 * width / 3)) // multiple)
             * multiple
         )
     shared = fields.count("num_kv_shared_layers", default=0)
@@ -150,7 +152,7 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
         bias=family.expert_bias,
         router_bias=biased and not _is_hashed(fields, index),
         shared_gate=family.shared_gate,
-        latent=fields.maybe("moe_latent_size", least=1),
+        latent=fields.optional_count("moe_latent_size", least=1),
         more_choices=zero,
         shared_bias=fields.flag("mlp_bias"),
     )
@@ -159,7 +161,7 @@ def read_experts(fields: Fields, family: Family, index: int = 0) -> Experts:
 def _is_hashed(fields: Fields, index: int) -> bool:
     """Return whether, as in DeepSeek-V4's first layers, a table by token chooses the experts,
     without the router's correction."""
-    types = fields.items("mlp_layer_types")
+    types = fields.entries("mlp_layer_types")
     if types is not None and index < len(types):
         return bool(types[index] == "hash_moe")
     return index < fields.count("num_hash_layers", default=0)
@@ -170,8 +172,8 @@ def _shared_width(fields: Fields, family: Family, width: int) -> int:
     # Gemma 4: the ordinary MLP runs beside the experts. Llama 4 has two widths.
     if fields.flag("enable_moe_block") or fields.find("intermediate_size_mlp"):
         return fields.count("intermediate_size")
-    shared = fields.maybe("shared_expert_intermediate_size")
-    experts = fields.maybe("n_shared_experts")
+    shared = fields.optional_count("shared_expert_intermediate_size")
+    experts = fields.optional_count("n_shared_experts")
     if experts is None and "use_mixed_mlp_moe" not in fields.values:
         experts = family.shared_experts
     return (experts or 0) * width if shared is None else shared

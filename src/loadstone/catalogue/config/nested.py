@@ -34,11 +34,11 @@ def text_fields(whole: Fields) -> tuple[Fields, str]:
     """Return the fields of the text model, with what its class has where they are silent, and its
     model_type; of a config without another one inside, its own.
     """
-    whole.spread("thinker_config")  # Qwen's Omni models: what reads and writes text
+    whole.flatten("thinker_config")  # Qwen's Omni models: what reads and writes text
     fields = whole.inner(*TEXT_PARTS)
     if fields is None:
         return whole, whole.text("model_type") or str(
-            next(iter(whole.items("architectures") or []), "")
+            next(iter(whole.entries("architectures") or []), "")
         )
     kind = fields.text("model_type") or part_kind(whole, fields, "text_config")
     left = filled(fields, kind)
@@ -88,7 +88,7 @@ def tied_embeddings(fields: Fields, whole: Fields, family: Family, known: bool) 
     names = ("tie_word_embeddings", "tie_embedding")  # the other is LFM2's
     inner = fields.raw(*names)
     outer = whole.raw(*names) if whole is not fields else None
-    alone = any(str(name).endswith("ForCausalLM") for name in whole.items("architectures") or [])
+    alone = any(str(name).endswith("ForCausalLM") for name in whole.entries("architectures") or [])
     rule = tables().tied_embeddings.get(whole.text("model_type"), "inner" if alone else "outer")
     if rule == "never":
         return False

@@ -207,7 +207,7 @@ def read_quantisation(
 def _read_one(fields: Fields, rules: Rules, kept: list[str]) -> None:
     algorithm = fields.text("quant_algo").upper()
     method = fields.text("quant_method", default="modelopt" if algorithm else "").lower()
-    blocked = fields.items("weight_block_size")
+    blocked = fields.entries("weight_block_size")
     kv = fields.find("kv_cache_quant_algo", "kv_cache_scheme")
     rules.kv_dtype = rules.kv_dtype or _kv_dtype(kv[1] if kv else None)
     named = fields.find("quantized_layers")
@@ -266,13 +266,16 @@ def _read_groups(fields: Fields, rules: Rules) -> None:
         group = modules.inner("weights")
         if group is None:
             continue
-        bits, size = group.count("num_bits", default=8, least=1), group.maybe("group_size") or 0
+        bits, size = (
+            group.count("num_bits", default=8, least=1),
+            group.optional_count("group_size") or 0,
+        )
         if group.text("type", default="int") == "float":
             form = FORMATS["fp8"] if bits == 8 else FORMATS["mxfp4" if size == 32 else "nvfp4"]
         else:
             zero = 0 if group.flag("symmetric", default=True) else bits
             form = Format(f"int{bits}", bits, size, 16, zero)
-        targets = [str(name) for name in modules.items("targets") or ["Linear"]]
+        targets = [str(name) for name in modules.entries("targets") or ["Linear"]]
         if "Linear" in targets:
             rules.base = rules.base or form
         else:
@@ -302,9 +305,9 @@ def _block(sizes: list[Any] | None, fields: Fields) -> int:
         return 0
     size = 1
     for value in sizes[:4]:
-        size *= fields.whole("weight_block_size", value, least=1)
+        size *= fields.check_count("weight_block_size", value, least=1)
     return size
 
 
 def _names(fields: Fields, *names: str) -> list[str]:
-    return [name for name in fields.items(*names) or [] if isinstance(name, str)]
+    return [name for name in fields.entries(*names) or [] if isinstance(name, str)]

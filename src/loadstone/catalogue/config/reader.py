@@ -147,7 +147,7 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     is no language model."""
     whole = Fields(config, name)
     fields, kind = text_fields(whole)
-    fields.spread("attn_config", "ffn_config")
+    fields.flatten("attn_config", "ffn_config")
     family = _family(fields, kind)
     fields.spellings = tables().spellings
     hidden, vocab = fields.count("hidden_size", least=1), fields.count("vocab_size", least=1)
@@ -161,7 +161,9 @@ def read_config(config: dict[str, Any], name: str, beside: dict[str, Any] | None
     vision, remarks = vision_parameters(whole, hidden)
     for remark in remarks:
         fields.assume(remark)
-    context = _stretch_context(fields, kind, fields.maybe("max_position_embeddings", least=1))
+    context = _stretch_context(
+        fields, kind, fields.optional_count("max_position_embeddings", least=1)
+    )
     if context is None:
         fields.assume("the config states no longest context: no limit assumed")
     extra = tuple(beside_layers(fields, family, hidden, vocab, len(layers)))
@@ -241,7 +243,7 @@ def _stretch_context(fields: Fields, kind: str, context: int | None) -> int | No
         or not 0 < factor <= _MOST_STRETCHED
     ):
         return context
-    original = rope.maybe("original_max_position_embeddings", least=1)
+    original = rope.optional_count("original_max_position_embeddings", least=1)
     if how == "yarn" and original is not None:
         return int(original * factor)
     return (

@@ -42,7 +42,7 @@ def linear_attention(fields: Fields, family: Family, hidden: int) -> LinearAtten
             conv_width=fields.count("linear_conv_kernel_dim", default=4, least=1),
             state_dtype=TORCH_DTYPES.get(fields.text("mamba_ssm_dtype")),
         )
-    if not family.source and fields.maybe(*_MAMBA2_HEADS, least=1) is None:
+    if not family.source and fields.optional_count(*_MAMBA2_HEADS, least=1) is None:
         fields.assume(
             "no field says of which kind layers without a KV cache are: estimated as lightning"
             " attention"
@@ -64,14 +64,16 @@ def _kda(heads: int, dim: int, conv_width: int, full_rank_gate: bool = False) ->
 
 
 def _mamba2(fields: Fields, hidden: int) -> LinearAttention:
-    heads = fields.maybe(*_MAMBA2_HEADS, least=1)
+    heads = fields.optional_count(*_MAMBA2_HEADS, least=1)
     if heads is None:
         raise InputError(
             f"{fields.where}: no field says of which kind its layers without a KV cache are"
             " (linear_num_value_heads, mamba_num_heads …); such a model_type is not known here"
         )
-    times = fields.maybe("mamba_expand", "expand", least=1)
-    inner = fields.maybe("mamba_d_ssm", least=1) or (times or 2) * hidden  # d_ssm: Falcon-H1
+    times = fields.optional_count("mamba_expand", "expand", least=1)
+    inner = (
+        fields.optional_count("mamba_d_ssm", least=1) or (times or 2) * hidden
+    )  # d_ssm: Falcon-H1
     nemotron = fields.text("model_type").startswith(
         "nemotron"
     )  # whose states vLLM keeps so, said or not
@@ -85,7 +87,7 @@ def _mamba2(fields: Fields, hidden: int) -> LinearAttention:
         value_dim=(
             inner // heads
             if head_dim is None or head_dim[1] == "auto"
-            else fields.whole(*head_dim, least=1)
+            else fields.check_count(*head_dim, least=1)
         ),
         conv_width=fields.count("conv_kernel", "mamba_d_conv", default=4, least=1),
         conv_bias=fields.flag("use_conv_bias", "mamba_conv_bias", default=True),
@@ -99,7 +101,7 @@ def _mamba2(fields: Fields, hidden: int) -> LinearAttention:
 
 def _mamba1(fields: Fields, hidden: int, inner_norms: bool) -> LinearAttention:
     bias = fields.flag("use_bias", "mamba_proj_bias")
-    times = fields.maybe("mamba_expand", least=1)
+    times = fields.optional_count("mamba_expand", least=1)
     # Mamba's own configs have the width itself, which their `expand` need not give.
     wide = (
         hidden * times if times else fields.count("intermediate_size", default=2 * hidden, least=1)
@@ -115,7 +117,9 @@ def _mamba1(fields: Fields, hidden: int, inner_norms: bool) -> LinearAttention:
         conv_bias=fields.flag("mamba_conv_bias", "use_conv_bias", default=True),
         # `auto`, or nothing: a sixteenth of hidden.
         rank=(
-            -(-hidden // 16) if rank is None or rank[1] == "auto" else fields.whole(*rank, least=1)
+            -(-hidden // 16)
+            if rank is None or rank[1] == "auto"
+            else fields.check_count(*rank, least=1)
         ),
         bias=bias,
         output_bias=bias,

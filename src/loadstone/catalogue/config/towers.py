@@ -50,21 +50,21 @@ def vision_parameters(whole: Fields, text_hidden: int) -> tuple[int, list[str]]:
 def _images(vision: Fields, kind: str, text_hidden: int) -> int | None:
     """Return the parameters of a vision transformer and its projector; None: too little is said."""
     tower = tables().tower.get(kind, Tower())
-    hidden = vision.maybe("embed_dim", "hidden_size", "vt_hidden_size")
-    inner = vision.maybe("intermediate_size", "vt_intermediate_size", "mlp_dim")
+    hidden = vision.optional_count("embed_dim", "hidden_size", "vt_hidden_size")
+    inner = vision.optional_count("intermediate_size", "vt_intermediate_size", "mlp_dim")
     if inner is None and hidden:
-        inner = int(vision.real("mlp_ratio", 4) * hidden)
-    depth = vision.maybe("num_hidden_layers", "depth", "vt_num_hidden_layers")
+        inner = int(vision.number("mlp_ratio", 4) * hidden)
+    depth = vision.optional_count("num_hidden_layers", "depth", "vt_num_hidden_layers")
     patch = _side(vision, "patch_size")
     if not depth or not hidden or not inner or not patch:
         return None
-    wide = vision.maybe("qkv_hidden_size") or hidden
+    wide = vision.optional_count("qkv_hidden_size") or hidden
     matrices = 3 if vision.text("hidden_act") == "silu" else tower.matrices
     layer = 4 * hidden * wide + matrices * hidden * inner + 2 * tower.norm * hidden
     if tower.bias:
         layer += 3 * wide + (matrices - 1) * inner + 2 * hidden
     if tower.qk_norm:
-        layer += 2 * (vision.maybe("head_dim") or 0)
+        layer += 2 * (vision.optional_count("head_dim") or 0)
     total = depth * layer + tower.outer_norms * tower.norm * hidden
     total += (
         3 * patch**2 * hidden * vision.count("temporal_patch_size", default=1) + tower.bias * hidden
@@ -73,14 +73,16 @@ def _images(vision: Fields, kind: str, text_hidden: int) -> int | None:
     output = (
         text_hidden
         if vision.find("embed_dim")
-        else vision.maybe("out_hidden_size", "text_hidden_size")
+        else vision.optional_count("out_hidden_size", "text_hidden_size")
     )
     return total + _joined(vision, tower, hidden, output or text_hidden)
 
 
 def _positions(vision: Fields, patch: int) -> int:
-    count = vision.maybe("num_position_embeddings", "position_embedding_size", "num_patches")
-    high = vision.maybe("pos_emb_height", "init_pos_emb_height")
+    count = vision.optional_count(
+        "num_position_embeddings", "position_embedding_size", "num_patches"
+    )
+    high = vision.optional_count("pos_emb_height", "init_pos_emb_height")
     if count is None and high:
         count = high * vision.count("pos_emb_width", "init_pos_emb_width", default=64)
     return count or (_side(vision, "image_size") // patch) ** 2
@@ -90,19 +92,19 @@ def _joined(vision: Fields, tower: Tower, hidden: int, out: int) -> int:
     """Return the parameters of what joins a tower's output to the text model; see `Tower`."""
     if tower.joins != "mlp":
         return hidden * out + (hidden if tower.joins == "norm" else 0)
-    merge = vision.maybe("spatial_merge_size") or _side(vision, "merge_kernel_size") or 1
+    merge = vision.optional_count("spatial_merge_size") or _side(vision, "merge_kernel_size") or 1
     wide = hidden * merge**2
-    deep = len(vision.items("deepstack_visual_indexes") or [])
+    deep = len(vision.entries("deepstack_visual_indexes") or [])
     return (1 + deep) * _two_matrices(wide, wide, out) + tower.norm * (hidden + deep * wide)
 
 
 def _sound(audio: Fields, text_hidden: int) -> int | None:
     """Return the parameters of an encoder like Whisper's and one matrix behind it; None: too little
     is said."""
-    width = audio.maybe("d_model", "hidden_size")
-    depth = audio.maybe("encoder_layers", "num_hidden_layers")
-    inner = audio.maybe("encoder_ffn_dim", "intermediate_size")
-    bins = audio.maybe("num_mel_bins")
+    width = audio.optional_count("d_model", "hidden_size")
+    depth = audio.optional_count("encoder_layers", "num_hidden_layers")
+    inner = audio.optional_count("encoder_ffn_dim", "intermediate_size")
+    bins = audio.optional_count("num_mel_bins")
     if not width or not depth or not inner or not bins:
         return None
     layer = 4 * width * width + 7 * width + _two_matrices(width, inner, width)
@@ -116,7 +118,7 @@ def _side(vision: Fields, name: str) -> int:
         return 0
     if isinstance(value, list):
         value = value[0] if value and all(entry == value[0] for entry in value) else 0
-    return vision.whole(name, value)
+    return vision.check_count(name, value)
 
 
 def _two_matrices(inputs: int, inner: int, out: int) -> int:

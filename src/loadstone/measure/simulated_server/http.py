@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections: requests in, answers out, one at a time and in order."""
+"""Serves HTTP/1.1 connections of the simulated server: on each, one request after another."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ _REASONS = {
 }
 _VOCABULARY = 32_000
 MAX_BODY_BYTES = 64 * 1024 * 1024
-"""A prompt of millions of tokens, written out."""
+"""Room for a prompt of millions of tokens, written out."""
 MAX_HEAD_BYTES = 64 * 1024
 """The most bytes of a request's line and headers, give or take what came in one read."""
 _STARTED_S = int(time.time())
-_names = (b"%016x" % serial for serial in itertools.count(1))  # for requests without an id
+_generated_ids = (b"%016x" % serial for serial in itertools.count(1))
 
 
 class ServerCounters:
-    """Counters, as Prometheus text under vLLM's names. The tokens sent before an abort count."""
+    """Counts requests and tokens for /metrics, under vLLM's names; tokens sent before an abort
+    count, too."""
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -66,8 +67,8 @@ class ServerCounters:
         self.ended: Counter[str] = Counter()  # requests by finished_reason
 
     def text(self, scheduler: WriteScheduler, engine: RealTimeEngine | None = None) -> bytes:
-        """Return the answer to GET /metrics; of a deployment's engine each scheduler's own, as vLLM
-        numbers them."""
+        """Return the page /metrics as Prometheus text; with an engine, a sample for each of its
+        schedulers, numbered as vLLM does."""
         families: dict[str, dict[str, float]] = defaultdict(dict)
         model = self._label(0)
         if engine is None:
@@ -78,7 +79,7 @@ class ServerCounters:
         for reason in ("stop", "length", "abort"):
             labels = f'{model},finished_reason="{reason}"'
             families["vllm:request_success_total"][labels] = self.ended[reason]
-        if engine is None:  # an engine's own steps have no times that were promised
+        if engine is None:  # only fixed latencies promise times that a write can be late for
             families["loadstone:writes_total"][""] = scheduler.writes
             families["loadstone:write_late_seconds_total"][""] = scheduler.late_ns / 1e9
         else:
@@ -119,18 +120,18 @@ class ServerCounters:
 
 
 class ServerState(NamedTuple):
-    """The state that all connections share.
+    """Holds what all connections share.
 
-    scheduler  writes tokens by the settings' fixed latency
-    engine     writes them as a deployment's scheduler has it; None: there is none, and the fixed
-               latency holds
+    scheduler  writes tokens at the settings' fixed latency
+    engine     writes tokens when the simulated deployment has made them; None: the fixed latency
+               holds
     """
 
     settings: Settings
     scheduler: WriteScheduler
     metrics: ServerCounters
     wires: dict[str, SimulatedWire]
-    """The APIs by which it answers, by path."""
+    """The APIs that it speaks, by path."""
     truth: dict[str, array[int]]
     """Times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with
     text was written."""
@@ -138,26 +139,23 @@ class ServerState(NamedTuple):
 
 
 class ServerConnection(asyncio.Protocol):
-    """One client connection."""
+    """Reads the requests of one client, and answers them in order."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
         self._parser = httptools.HttpRequestParser(self)
-        self._head_bytes = 0  # read of a head that has not ended
+        self._head_bytes = 0  # so far, of a head that has not ended
         self._in_head = True
         self._expects = False  # the client holds its body back until it is told to go on
-        self._waiting: list[
-            HttpRequest
-        ] = []  # asked before the answer to an earlier request has ended
+        self._waiting: list[HttpRequest] = []  # read while an earlier one was being answered
         self._stream: AnswerWriter | None = None  # the answer that is being written
         self._is_behind = False  # the client reads more slowly than is written
-        self._is_deaf = False  # nothing is read
+        self._is_paused = False  # nothing is read from the socket
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
         self._fd: int = transport.get_extra_info("socket").fileno()
-        # Nothing more can be written. Also keeps writes from a descriptor that has passed to a
-        # newer connection.
+        # Asked before each write: a closed connection's descriptor may be another's by then.
         self.gone: Callable[[], bool] = transport.is_closing
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -182,8 +180,8 @@ class ServerConnection(asyncio.Protocol):
         self._serve_next()
 
     def _feed(self, data: bytes) -> None:
-        """Feed the parser. It ends with a head that offers another protocol, h2c say: that is read
-        again, without."""
+        """Parse what came. The parser stops at a head that offers another protocol (h2c): then the
+        head is parsed again without the offer."""
         while data:
             try:
                 self._parser.feed_data(data)
@@ -205,25 +203,25 @@ class ServerConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._is_behind = True
-        self._listen()
+        self._pause_or_resume()
 
     def resume_writing(self) -> None:
         self._is_behind = False
-        self._listen()
+        self._pause_or_resume()
 
-    def _listen(self) -> None:
-        """Read no more while there is more to answer than the client takes: what it asks meanwhile
-        stays with it."""
-        is_deaf = self._is_behind or bool(self._waiting)
-        if is_deaf is self._is_deaf or self.gone():
+    def _pause_or_resume(self) -> None:
+        """Stop reading while answers are owed that the client does not take yet, so that further
+        requests stay in its socket; else go on."""
+        is_paused = self._is_behind or bool(self._waiting)
+        if is_paused is self._is_paused or self.gone():
             return
-        self._is_deaf = is_deaf
-        if is_deaf:
+        self._is_paused = is_paused
+        if is_paused:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
 
-    # What httptools calls.
+    # --- called by httptools ----------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._url = b""
@@ -235,7 +233,7 @@ class ServerConnection(asyncio.Protocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # and not behind a body
+        if self._in_head:  # trailers behind a body are ignored
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -262,7 +260,7 @@ class ServerConnection(asyncio.Protocol):
         self._body = bytearray()
         self._head_bytes, self._in_head, self._expects = 0, True, False
 
-    # What is asked.
+    # --- requests ---------------------------------------------------------------------------------
 
     def _serve_next(self) -> None:
         while self._waiting and self._stream is None and not self.gone():
@@ -276,7 +274,7 @@ class ServerConnection(asyncio.Protocol):
         if self._expects and self._stream is None and not self.gone():
             self._expects = False
             self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        self._listen()
+        self._pause_or_resume()
 
     def _serve(self, request: HttpRequest) -> None:
         if request.fault is not None:
@@ -323,7 +321,7 @@ class ServerConnection(asyncio.Protocol):
                 self._generate(request, self._server.wires[path])
 
     def _method(self, path: str) -> str | None:
-        """Return the method that a path takes; None where there is nothing."""
+        """Return the only method that a path takes; None for an unknown path."""
         if path in _PAGES:
             return "GET"
         return "POST" if path == "/tokenize" or path in self._server.wires else None
@@ -342,7 +340,7 @@ class ServerConnection(asyncio.Protocol):
         self.respond(request, msgspec.json.encode(document))
 
     def _generate(self, request: HttpRequest, wire: SimulatedWire) -> None:
-        name = request.id or next(_names)
+        name = request.id or next(_generated_ids)
         settings, engine = self._server.settings, self._server.engine
         body = parse_body(request.body, wire.body, settings.model)
         content = wire.content(body)
@@ -358,7 +356,7 @@ class ServerConnection(asyncio.Protocol):
                 raise RefusalError(400, str(error)) from None
         self._stream = stream
         self._server.metrics.running += 1
-        if answer.is_stream:  # like vLLM's, long before the first token
+        if answer.is_stream:  # the head leaves long before the first token, as vLLM's does
             kind = "text/event-stream; charset=utf-8"
             self.write(_make_head(200, request, kind, "transfer-encoding: chunked"))
         if times is not None:
@@ -367,15 +365,15 @@ class ServerConnection(asyncio.Protocol):
             self._server.scheduler.add(self._write_on_time(settings.latency, stream))
 
     def _write_on_time(self, latency: FixedLatency, stream: AnswerWriter) -> Iterator[int]:
-        """Have an answer written at fixed times. Yields when, in CLOCK_MONOTONIC ns, and is resumed
-        then."""
+        """Write an answer at fixed times: yields the next of them, in CLOCK_MONOTONIC ns, and is
+        resumed then."""
         for end in stream.ends():
             yield stream.request.arrival_ns + latency.due_ns(stream.input_tokens, end - 1)
             if not stream.write(end):
                 return
 
     def wrote(self, stream: AnswerWriter, tokens: int) -> None:
-        """Note tokens of the answer that are on their way; with the last of them it has ended."""
+        """Count tokens of the answer that were written; with the last of them it has ended."""
         metrics = self._server.metrics
         metrics.generated_tokens += tokens
         if stream.sent == tokens:
@@ -384,16 +382,15 @@ class ServerConnection(asyncio.Protocol):
             self.ended("length")
             if not stream.request.keep_alive:
                 self._transport.close()
-            asyncio.get_running_loop().call_soon(
-                self._serve_next
-            )  # later, for the scheduler is at work
+            # Not at once: the scheduler, which called this, is in the midst of its writes.
+            asyncio.get_running_loop().call_soon(self._serve_next)
 
     def ended(self, reason: str) -> None:
         self._stream = None
         self._server.metrics.running -= 1
         self._server.metrics.ended[reason] += 1
 
-    # What is answered.
+    # --- responses --------------------------------------------------------------------------------
 
     def respond(
         self,
@@ -415,8 +412,8 @@ class ServerConnection(asyncio.Protocol):
         self.respond(request, msgspec.json.encode({"error": error}), *headers, status=status)
 
     def write(self, data: bytes) -> None:
-        """Write straight to the socket, so that the bytes leave now; by way of the transport while
-        the client is behind."""
+        """Write to the socket itself, so that the bytes leave now; through the transport's buffer
+        while the client is behind."""
         if self._transport.get_write_buffer_size():
             self._transport.write(data)
             return
@@ -432,7 +429,7 @@ class ServerConnection(asyncio.Protocol):
 
 
 def _make_head(status: int, request: HttpRequest, content_type: str, *more: str) -> bytes:
-    """The head of a response; `more` are header lines."""
+    """Return the head of a response; `more` are header lines."""
     lines = [
         f"HTTP/1.1 {status} {_REASONS[status]}",
         "server: loadstone",

@@ -56,7 +56,7 @@ from loadstone.workload.request import LENGTH, PROMPT, RequestSpec, Spelling, St
 
 
 def make_body(spec: RequestSpec, prompt_field: str) -> dict[str, Any]:
-    """Make the body of a request, with its prompt in the field of that name."""
+    """Return the body of a request, with its prompt in the field `prompt_field`."""
     body: dict[str, Any] = {"model": spec.model, "stream": spec.stream}
     if spec.stream and spec.usage != "none":
         body["stream_options"] = {"include_usage": True}
@@ -73,12 +73,12 @@ def make_body(spec: RequestSpec, prompt_field: str) -> dict[str, Any]:
 
 
 def make_path(spec: RequestSpec, name: str) -> str:
-    """Return the path of an API of that name; Azure's, with a version in its query, has no /v1."""
+    """Return the path of the API `name`; Azure's, with a version in its query, has no /v1."""
     return f"/{name}{spec.query}" if spec.query else f"/v1/{name}"
 
 
 def list_optional(spec: RequestSpec) -> dict[str, Fields]:
-    """List the fields that not every server of the dialect takes."""
+    """Return the fields that not every server of the dialect takes, as changes of the request."""
     fields: dict[str, Fields] = {
         "ignore_eos": {"ignore_eos": True},
         "min_tokens": {"min_tokens": True},
@@ -99,11 +99,15 @@ _GIVEN_UP = ("abort", "error")
 
 
 class _Output(NamedTuple):
-    """The output of an event: its channel, 0: that of what came before; `alone`: by what it is
-    output where it has no text that is known, see FirstEvent."""
+    """Holds where the output of an event belongs.
+
+    channel    ANSWER or THINKING; 0: that of the event before
+    evidence   the unlisted field, or "" for a count, that alone makes it output; None: it has text
+               under a known name (see FirstEvent)
+    """
 
     channel: int
-    alone: str | None
+    evidence: str | None
 
 
 class _PlainEvent(NamedTuple):
@@ -120,7 +124,7 @@ class _PlainEvent(NamedTuple):
 
 
 class OpenAIAnswer(Answer):
-    """An answer of /v1/completions or /v1/chat/completions."""
+    """Reads an answer of /v1/completions or /v1/chat/completions."""
 
     __slots__ = ("_called", "_channels", "_decode", "_first", "_plain", "_total", "_unnumbered")
 
@@ -149,21 +153,24 @@ class OpenAIAnswer(Answer):
 
     @property
     def tokens(self) -> tuple[int | None, int | None]:
-        """Return the counts as they are to be read: with reasoning in the server's count or beside
-        it, as it came or not."""
+        """Return (tokens that were made, tokens that came as events).
+
+        Servers count reasoning within the output tokens or beside them, and send it or not: the
+        counts and the number of events show which.
+        """
         tokens, thinking = self.output_tokens, self.reasoning_tokens
         events = self.events - self.voids
         if not (tokens and thinking and events and self.streams) or self._counts:
             return tokens, tokens
-        came = (
+        thinking_came = (
             self.thought
             or bool(self.unlisted)
             or (self.running and 0 < self._first.count <= thinking)
         )
         both = tokens + thinking
         is_beside = thinking > tokens or self._total == (self.input_tokens or 0) + both
-        made = both if is_beside or (came and events >= both) else tokens
-        if came or events > made - thinking + 1:
+        made = both if is_beside or (thinking_came and events >= both) else tokens
+        if thinking_came or events > made - thinking + 1:
             return made, made
         return made, max(events, made - thinking)
 
@@ -183,8 +190,8 @@ class OpenAIAnswer(Answer):
         return events
 
     def template(self, body: bytes) -> Template | None:
-        """Return a template for the chunks to come, if `body` was one, held one whole event, and
-        that a plain one."""
+        """Return a template that recognises later chunks, if `body` is a chunk of one whole event,
+        and that a plain one; else None."""
         if not self._sse.at_rest or self.keeps_text or not isinstance(self._sse, SseDecoder):
             return None
         try:
@@ -201,7 +208,7 @@ class OpenAIAnswer(Answer):
         if not text or text.isspace() or (usage is not None) != self.running:
             return None
         if chunk.model and self.model is None:
-            return None  # an event before it that was never ended has swallowed it unread
+            return None  # it was read as part of an event that was never ended
         channels = self._channels
         is_tagged = bool(channels.closing)
         is_content = bool(choice.text or delta.content)
@@ -217,8 +224,8 @@ class OpenAIAnswer(Answer):
         plain, channels = self._plain, self._channels
         is_counted = plain.usage is not None and bool(counts)
         if plain.usage is not None and counts:
-            # What an event between said of the rest of usage, these say again as the template has
-            # it.
+            # Plain events state the rest of usage as the template's did: a full event between them
+            # may have said otherwise.
             self._take_details(plain.usage)
             if self._counts:
                 counts = [self._sum_answers(tokens, plain.number) for tokens in counts]
@@ -290,15 +297,15 @@ class OpenAIAnswer(Answer):
         return output, is_finished
 
     def _find_unlisted(self, document: dict[str, Any]) -> _Output | None:
-        """Return the output of a chunk that has none under a known name."""
+        """Return the output of a chunk without any under a known name; None where it has none."""
         name = self._first.find_output(document, self.events)
         if not name:
             return None
         return _Output(THINKING if _THINKING_FIELD.search(name) else ANSWER, name)
 
     def _read_rest(self, document: dict[str, Any]) -> Usage | None:
-        """Take from a whole event what only some of them have: usage wherever it stands, counts of
-        drafts."""
+        """Keep what few servers send: counts of drafts. Return usage, wherever in the event it
+        stands."""
         found = find_usage(document) or {}
         self.drafts = read_drafts(document, count(found.get("output"))) or self.drafts
         if not found:
@@ -310,7 +317,7 @@ class OpenAIAnswer(Answer):
     def _add_event(self, output: _Output, previous: int) -> None:
         """Count an output event; `previous`: the running count before it."""
         self._channels.newest = output.channel or self._channels.newest
-        self.voids += self._first.follow(self.events, output.alone, self._last_running)
+        self.voids += self._first.follow(self.events, output.evidence, self._last_running)
         self.add_event(self._channels.newest, self._last_running)
         self.still += self.running and self._last_running == previous
 
@@ -322,13 +329,13 @@ class OpenAIAnswer(Answer):
             self._texts_length += len(self._called[-1])
 
     def _take_usage(self, usage: Usage, has_output: bool, number: int | None) -> bool:
-        """Keep the newest counts. Return True if the event stands for output: text, or a running
+        """Keep the newest counts; return whether the event is output, by its text or by a running
         count that grew.
 
         `number`: which of several answers the event is of; None: it has no choices.
         """
         self._take_details(usage)
-        # As `count`, without the call: engines may send this on every event.
+        # The rule of count(), without the call: engines may send this on every event.
         reported = usage.completion_tokens
         if reported is None or not 0 <= reported <= MAX_COUNT or reported != int(reported):
             self.running = self.running and not has_output
@@ -336,15 +343,15 @@ class OpenAIAnswer(Answer):
         tokens = int(reported)
         if self._counts:
             tokens = self._sum_answers(tokens, number)
-        # Output came: 0 is not counted yet, or never.
+        # A count of 0 is no news: the server counts later, or never.
         self.output_tokens = tokens or self.output_tokens
         if tokens <= self._last_running:
             return has_output
         self._last_running = tokens
         if has_output or not self.running or number is None:
             return has_output
-        # A token without text. A first count above one, without text, is a total that comes at the
-        # end.
+        # The count grew without text: a token of no text. But a first count above one is a total,
+        # which comes at the end.
         return self.events > 0 or tokens == 1
 
     def _sum_answers(self, tokens: int, number: int | None) -> int:
@@ -383,7 +390,7 @@ class OpenAIAnswer(Answer):
 
 
 def _plain_choice(chunk: Chunk) -> Choice | None:
-    """Return the choice of a chunk that says nothing else but counts; None of another."""
+    """Return the only choice of a chunk with nothing else but counts; None where it has more."""
     choices = chunk.choices
     if choices is None or len(choices) != 1 or choices[0].finish_reason:
         return None
@@ -393,7 +400,7 @@ def _plain_choice(chunk: Chunk) -> Choice | None:
 
 
 def join_calls(pieces: Iterable[bytes]) -> list[dict[str, str]]:
-    """Put the calls of tools together from what each event has of them, by their index."""
+    """Return the calls of tools, put together by their index from the piece in each event."""
     calls: dict[int, dict[str, str]] = {}
     for piece in pieces:
         parts = load(piece)

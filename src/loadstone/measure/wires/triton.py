@@ -8,9 +8,9 @@ inflight_batcher_llm/src/model_instance_state.cc (token counts).
 
 A stream's event is one response of the model: `{"model_name", "model_version", "text_output", …}`.
 It has no usage, no finish reason and no [DONE]: the answer is complete when its HTTP message is.
-With `return_num_output_tokens` each response says how many tokens came with it, so those are
-summed; without, a response with text is taken for a piece, and one without is not: the last, which
-only closes the answer, cannot be told from a token without text.
+With `return_num_output_tokens` each response says how many tokens came with it, and these are
+summed. Without it a response with text counts as an event of output, and one without text does not:
+a token without text looks like the last response, which only closes the answer.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ NEEDED = ("text_input", "max_tokens")
 
 
 def make_body(spec: RequestSpec) -> dict[str, Any]:
-    """Make the body of a request: values by the model's inputs; where these are not known, those of
-    the newest ensemble."""
+    """Return the body of a request: a value for each of the model's inputs; where these are not
+    known, for those of the newest ensemble."""
     sampling = spec.sampling
     stop: Any = list(sampling.stop) if len(sampling.stop) > 1 else "".join(sampling.stop)
     values: dict[str, Any] = {
@@ -65,11 +65,11 @@ def make_body(spec: RequestSpec) -> dict[str, Any]:
         spell_input("min_tokens", spec.inputs): LENGTH if spec.min_tokens else None,
         "return_num_input_tokens": True if spec.usage != "none" else None,
         "return_num_output_tokens": True if spec.usage != "none" else None,
-        # In one piece the answer else begins with the prompt, which is then counted as output.
+        # Otherwise an answer in one piece begins with the prompt, which counts as output.
         "exclude_input_in_output": None if spec.stream else True,
     }
     values |= make_shape_fields(spec)
-    # Triton takes other inputs silently, as parameters that nobody reads.
+    # Inputs that the model has not are left out: Triton takes them silently, and nobody reads them.
     return {
         name: value
         for name, value in values.items()
@@ -78,12 +78,13 @@ def make_body(spec: RequestSpec) -> dict[str, Any]:
 
 
 def make_path(spec: RequestSpec) -> str:
+    """Return the path that requests of this model are sent to."""
     suffix = "_stream" if spec.stream else ""
     return f"/v2/models/{quote(spec.model, safe='')}/generate{suffix}"
 
 
 def spell_input(name: str, inputs: Sequence[str]) -> str:
-    """Return an input's name in the model's release; the newest where neither is known."""
+    """Return what the model's release calls an input; the newest name where neither is known."""
     older = {"seed": "random_seed", "min_tokens": "min_length"}.get(name, name)
     return older if older in inputs and name not in inputs else name
 
@@ -95,6 +96,8 @@ def name_input(spec: RequestSpec, name: str) -> str:
 
 
 class _Response(msgspec.Struct):
+    """Holds the fields of one response; numbers come bare or as tensors of one element."""
+
     text_output: str | list[str] | None = None
     num_input_tokens: float | list[float] | None = None
     num_output_tokens: float | list[float] | None = None
@@ -105,7 +108,7 @@ _decode = msgspec.json.Decoder(_Response).decode
 
 
 class TritonAnswer(Answer):
-    """An answer of /generate_stream or /generate."""
+    """Reads an answer of /generate_stream or /generate."""
 
     __slots__ = ()
 
@@ -136,14 +139,15 @@ class TritonAnswer(Answer):
 
 
 def _first(value: float | list[float] | None) -> int | None:
-    """A count, which comes bare or as a tensor of one element."""
+    """Return a count, which comes bare or as a tensor of one element."""
     if isinstance(value, list):
         value = value[0] if value else None
     return count(value)
 
 
 def _tolerated(fields: dict[str, Any]) -> _Response:
-    """A response where a field has an odd type, or the text is no valid UTF-8."""
+    """Return the readable fields of a response where one has an odd type, or the text is no valid
+    UTF-8."""
     response = convert(fields, _Response) or _Response()
     text = fields.get("text_output")
     response.text_output = [
@@ -159,8 +163,8 @@ _PREFERRED_MODELS = ("ensemble", "tensorrt_llm_bls")
 
 
 def _choose_model(server: Server, index: Any, requested: str | None) -> str:
-    """Return the model asked for, else TensorRT-LLM's that takes text, else the only one of the
-    `index`. Raises TargetError."""
+    """Return the requested model, else the one of TensorRT-LLM that takes text, else the only one
+    that is ready. Raises TargetError where it is not ready, or none can be chosen."""
     ready = [
         str(entry["name"])
         for entry in list_objects({"index": index}, "index")
@@ -180,8 +184,8 @@ def _choose_model(server: Server, index: Any, requested: str | None) -> str:
 
 
 def _list_inputs(server: Server, model: str) -> tuple[str, ...]:
-    """List a model's inputs. Raises TargetError where they are not those that a language model has
-    in TensorRT-LLM's backend."""
+    """Return the names of a model's inputs. Raises TargetError where one that is NEEDED is
+    missing."""
     page = f"/v2/models/{quote(model, safe='')}/config"
     config = server.get_json(page, must_allow=True)
     inputs = tuple(str(entry.get("name")) for entry in list_objects(config, "input"))
@@ -199,14 +203,14 @@ def _join(names: Sequence[str]) -> str:
 
 
 def recognise(server: Server, spec: RequestSpec) -> bool:
-    """Return whether the server says that it is a Triton."""
+    """Return whether the server calls itself a Triton."""
     about = server.get_json("/v2")
     return isinstance(about, dict) and about.get("name") == NAME
 
 
 def describe(server: Server, spec: RequestSpec, model: str | None) -> Found:
-    """Describe the server by its repository of models: [{"name": …, "state": …}, …], or whatever it
-    gives. Raises TargetError where no Triton answers."""
+    """Return what is known of the server, and the requests for its model. Raises TargetError where
+    no Triton answers, or no model can be chosen."""
     from loadstone.measure.engines import pages
 
     about = server.get_json("/v2", must_allow=True)
@@ -240,8 +244,8 @@ WIRE = Wire(
     prompts="text",
     spellings=dict.fromkeys(("json_schema", "regex", "grammar"), ("guided_decoding",)),
     order=3,
-    probe_tokens=4,  # a token may have no text, and is not seen where the model does not count
-    counts_whole=False,  # models may be unable to answer so
+    probe_tokens=4,  # one may have no text, and is then not seen where the model does not count
+    counts_whole=False,  # some models cannot answer in one piece
     optional=lambda spec: {
         "min_tokens": {"min_tokens": True},
         "return_num_output_tokens": {"usage": "running"},

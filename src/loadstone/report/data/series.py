@@ -1,4 +1,5 @@
-"""Name what differs among points: the names, colours and dashes of the lines of a picture."""
+"""Names the lines of a chart, and gives them colours and shapes, by the facts in which points
+differ."""
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -25,17 +26,18 @@ SETUP = (
     "prefix",
     "source",
 )
-"""What tells one series from another, in the order in which it is told."""
+"""The facts that may tell one series from another, in the order in which a name has them."""
 ALWAYS_TOLD = ("precision", "source")
-"""Told wherever they differ, also where another fact would do: one changes the answers, not their
-speed alone; the other says whether anything was measured."""
+"""In a name wherever they differ, even if another fact tells the series apart already: precision
+changes the answers, not their speed alone; source says whether anything was measured."""
 
 
 class ChartSeries(msgspec.Struct, frozen=True):
-    """A line of a chart: `colour` is said by colour, `variant` by dashes and shapes; "" where there
-    is one only.
+    """Holds the name of a line in three parts.
 
-    run  which of the repeats of a setup, where there are several
+    colour  the first fact in which lines differ, shown by colour
+    facts   the other facts, shown with `run` by dashes and shapes; "" where there are none
+    run     which of several repeats of a setup; "" where there is one
     """
 
     colour: str
@@ -59,14 +61,14 @@ _WORDS: dict[str, Callable[[CellPoint], str]] = {fact: FACTS[fact] for fact in S
     "gpus": lambda point: f"{point.setup.gpus}×" if point.setup.gpus else "",
     "study": lambda point: point.setup.study,
 }
-"""How a fact of SETUP, or the study's name for the setup, is written."""
+"""Writes a fact of SETUP, or the study's name for the setup, of a point."""
 
 
 def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[ChartSeries]:
-    """Return a series for each point, named by what differs among them; by their runs where nothing
-    else tells them apart.
+    """Return the series of each point, in order, named by the facts in which points differ, and by
+    runs where no fact tells them apart.
 
-    `without`: what the chart shows in another way, on an axis or as panels.
+    `without`: facts that the chart shows in another way, on an axis or as panels.
     """
     facts = [fact for fact in SETUP if fact not in without]
     if all(point.setup.study for point in points):
@@ -74,8 +76,8 @@ def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> 
     telling: list[str] = []
     distinct = 1
     for fact in facts:
-        # A fact that goes with others (the model, where each engine has its own) tells nothing
-        # more.
+        # A fact that follows from the others (the model, where each engine has its own) adds
+        # nothing.
         count = len({tuple(_WORDS[name](point) for name in (*telling, fact)) for point in points})
         differs = len({_WORDS[fact](point) for point in points}) > 1
         if count > distinct or (fact in ALWAYS_TOLD and differs):
@@ -94,8 +96,8 @@ def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> 
     def name_run(key: tuple[str, str], run: int) -> str:
         if key not in repeats:
             return ""
-        # Of several setups, repeats are counted: a dash for each run of all would be more than
-        # anybody tells apart.
+        # With several setups, repeats are numbered within each: a dash for every run of the report
+        # would be more than anybody tells apart.
         return f"repeat {repeats[key].index(run) + 1}" if len(repeats) > 1 else f"run {run}"
 
     return [
@@ -107,10 +109,9 @@ def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> 
 def _find_repeats(
     points: Sequence[CellPoint], keys: Sequence[tuple[str, str]], shown: Sequence[str]
 ) -> dict[tuple[str, str], list[int]]:
-    """Return the runs of each series that has two points of different runs under the same load,
-    which nothing tells apart: then the run is part of the name. `shown`: facts that the chart shows
-    in another way.
-    """
+    """Return the run numbers of each series that has points of several runs at one place: there
+    only the run tells them apart, and it becomes part of the name. `shown`: facts that the chart
+    shows in another way."""
     places = by_key(
         ((key, *_place(point), *(_WORDS[fact](point) for fact in shown)), point.run)
         for key, point in zip(keys, points, strict=True)
@@ -123,6 +124,7 @@ def _find_repeats(
 
 
 def _place(point: CellPoint) -> tuple[Any, ...]:
+    """Return the load and the workload of a point, by which it has its place in a chart."""
     demand = point.demand
     lengths = demand.near_input, demand.near_output
     return point.kind, point.load, *lengths, demand.work, demand.prefix
@@ -133,7 +135,8 @@ HUES = 8
 
 
 def number_engines(names: Iterable[str]) -> dict[str, int]:
-    """Number engines for their colours, so that a known one has the same on all pages."""
+    """Return a number for each engine's name, which gives its colour: of a known engine the same in
+    all reports."""
     numbers: dict[str, int] = {}
     names = list(names)
     for name in names:
@@ -148,12 +151,12 @@ def number_engines(names: Iterable[str]) -> dict[str, int]:
 
 
 def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
-    """Return the points, each with whose it is in all pictures of a report, and the numbers of its
-    colour and shape.
+    """Return the points with their Look: a name, and the numbers of colour and shape that it has in
+    all charts of a report.
 
     Where engines and GPUs differ, the colour is the engine's and the shape the GPU's, so that pages
-    can be laid side by side; else a setup has a colour where there are HUES of them at most, or the
-    first thing in which all differ.
+    can be laid side by side. Else colours go to the finest names of which there are at most HUES:
+    with runs, without them, or the first fact alone.
     """
     series = series_of(points)
     measured = [point for point in points if point.setup.source != "simulated"] or points
@@ -180,8 +183,8 @@ def assign_hues(points: Sequence[CellPoint]) -> list[CellPoint]:
 
 
 def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> list[str]:
-    """List in words what all points are known to have in common: it stands in the title instead of
-    the legend."""
+    """Return in words the facts that all points share, which stand in the title instead of the
+    legend."""
     shared: list[str] = []
     for fact in SETUP:
         values = {_WORDS[fact](point) for point in points}
@@ -199,12 +202,12 @@ def list_common(points: Sequence[CellPoint], *, without: Collection[str] = ()) -
 
 
 def workload_label(point: CellPoint) -> str:
-    """Name the workload: `3,200 tokens in, 800 out, a prefix shared`."""
+    """Return the workload in words: `3,200 tokens in, 800 out, a prefix shared`."""
     return join(lengths_label(point), point.demand.prefix, point.demand.work)
 
 
 def lengths_label(point: CellPoint) -> str:
-    """Name the lengths: `3,200 tokens in, 800 out`."""
+    """Return the lengths in words: `3,200 tokens in, 800 out`."""
     tokens_in, tokens_out = point.demand.input_tokens, point.demand.output_tokens
     noun = "tokens out" if tokens_in is None else "out"
     return join(
