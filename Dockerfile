@@ -4,9 +4,9 @@
 #     docker run --rm --network host -v "$PWD/runs:/home/loadstone/runs" loadstone bench http://localhost:8000 --concurrency 8
 FROM python:3.13-slim-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py constraints.txt README.md LICENSE NOTICE ./
 COPY src src
-RUN pip install --no-cache-dir --prefix=/installed -c constraints.txt ".[gpu,tokenizers,triton]"
+RUN pip install --no-cache-dir --prefix=/installed -c constraints.txt ".[gpu,images,sql,tokenizers]"
 
 FROM python:3.13-slim-bookworm
 COPY --from=build /installed /usr/local

@@ -38,7 +38,6 @@ from loadstone.report.charts.theme import (
     colour_by,
     figure,
     load_axis,
-    save_picture,
     tooltips,
 )
 from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure
@@ -46,6 +45,7 @@ from loadstone.report.data.pairs import Effect, effect
 from loadstone.report.data.points import CellPoint, points_of
 from loadstone.report.data.runs import read_runs
 from loadstone.report.data.statistic import Estimate
+from loadstone.report.pages.html import save_picture
 from loadstone.studies.file import read_study
 from loadstone.studies.machines import make_machines
 from loadstone.studies.measure import Simulation, live, simulated

@@ -192,7 +192,7 @@ def test_csv_has_the_same_rows(loadstone: Loadstone, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "head"), [("m.png", b"\x89PNG"), ("m.svg", b"<svg"), ("m.html", b"<!DOCTYPE html")]
+    ("name", "head"), [("m.png", b"\x89PNG"), ("m.svg", b"<svg"), ("m.html", b"<!doctype html")]
 )
 def test_a_picture(loadstone: Loadstone, tmp_path: Path, name: str, head: bytes) -> None:
     outcome = loadstone("size", "llama-3.1-8b", "--gpu", "h100", "--picture", tmp_path / name)

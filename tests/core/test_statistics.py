@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.signal import lfilter
+from scipy.special import gammaincinv, stdtr, stdtrit
 from scipy.stats import f
 
 from loadstone.core.statistics import (
@@ -23,6 +24,7 @@ from loadstone.core.statistics import (
     percentile_bounds,
 )
 from loadstone.core.statistics.dependence import error_of_blocks
+from loadstone.core.statistics.quantiles import maxwell_quantile, student_chance, student_quantile
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 
@@ -548,11 +550,34 @@ def test_the_error_of_a_mean_of_blocks() -> None:
 
 
 def test_the_t_is_that_of_scipy() -> None:
-    stdtrit = pytest.importorskip("scipy.special").stdtrit
     for freedom in (5, 6, 10, 39, 10**6):
         assert dependence.student(freedom) == pytest.approx(
             float(stdtrit(freedom, 0.975)), abs=1e-3
         )
+
+
+def test_quantiles_are_those_of_scipy() -> None:
+    for freedom in (1.0, 1.3, 2.5, 4.0, 17.3, 99.5, 339.0, 341.0, 1998.0):
+        assert student_quantile(0.975, freedom) == pytest.approx(
+            float(stdtrit(freedom, 0.975)), rel=1e-12
+        )
+        for t in (-5.0, -2.0, 0.0, 1.5):
+            assert student_chance(t, freedom) == pytest.approx(float(stdtr(freedom, t)), abs=1e-12)
+    for freedom, chance in ((2, 0.8), (4, 1 - 1e-4), (60, 1 - 1e-5), (1998, 0.8)):
+        assert student_quantile(chance, freedom) == pytest.approx(
+            float(stdtrit(freedom, chance)), rel=1e-9
+        )
+    assert student_quantile(1.0, 4) == math.inf
+    for chance in (0.002, 0.1, 0.5, 0.9, 0.998):
+        assert maxwell_quantile(chance) ** 2 == pytest.approx(
+            float(gammaincinv(1.5, chance)), rel=1e-12
+        )
+
+
+def test_quantiles_far_out_end() -> None:
+    for freedom in (2, 3, 4, 10, 99, 341, 1998):
+        far = [student_quantile(1 - step * 1.2e-16, freedom) for step in range(1, 40)]
+        assert all(7 < t < math.inf for t in far)
 
 
 @pytest.mark.process

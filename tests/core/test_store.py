@@ -136,8 +136,16 @@ def test_fields_that_a_later_version_adds_are_passed_over(tmp_path: Path) -> Non
         (b"[]", "not a run this version"),
         (b'{"x": ' + b"[" * 100_000, "not a run this version"),
         (
-            msgspec.json.encode({**msgspec.to_builtins(info()), "schema": 2}),
-            "run of schema 2, and this version",
+            msgspec.json.encode({**msgspec.to_builtins(info()), "schema": 2, "loadstone": "9.1"}),
+            "run of schema 2, and this version of Loadstone reads 1; read it with Loadstone 9.1, which",
+        ),
+        (
+            msgspec.json.encode({"schema": 3, "loadstone": "10", "cells": {"a": "another shape"}}),
+            "run of schema 3, and this version of Loadstone reads 1; read it with Loadstone 10, which",
+        ),
+        (
+            msgspec.json.encode({"schema": 0, "loadstone": "0.0.9"}),
+            "run of schema 0, and this version of Loadstone reads 1; read it with Loadstone 0.0.9, which",
         ),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -74,23 +73,3 @@ def test_the_site_is_built_with_search_and_the_functions(tmp_path: Path) -> None
     assert "ttft" in (site / "search" / "search_index.json").read_text().lower()
     page = (site / "docs" / "trend.html").read_text()
     assert not re.findall(r'<(?:script|link rel="stylesheet")[^>]*(?:src|href)="https?:', page)
-
-
-@pytest.mark.process
-@pytest.mark.slow
-def test_the_wheel_installs_in_a_fresh_environment_in_one_line(tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", tmp_path, ROOT]
-    subprocess.run(pip, check=True)
-    (wheel,) = tmp_path.glob("loadstone-*.whl")
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
-    programs = tmp_path / "venv" / "bin"
-    subprocess.run([programs / "pip", "install", "-q", wheel], check=True)
-    size = [programs / "loadstone", "size", "llama-3.1-8b@1xh200"]
-    done = subprocess.run(size, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "yes" in done.stdout
-    assert (
-        subprocess.run(
-            [programs / "loadstone", "doctor", "--json"], cwd=tmp_path, check=True
-        ).returncode
-        == 0
-    )

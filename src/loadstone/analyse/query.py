@@ -13,6 +13,7 @@ import msgspec
 
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
+from loadstone.core.extras import require
 from loadstone.core.files import TemporaryFolder, check_regular, read_json
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def rows_of(
     write, whatever its words. JSON is read before it, records by pyarrow beside it. (What DuckDB
     may read by itself it may write, too.)
     """
+    require("duckdb", "sql", "query")
     import duckdb
 
     folders = (

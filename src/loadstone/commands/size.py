@@ -53,7 +53,7 @@ def size(
             csv.write_text(sizes_csv(rows), encoding="utf-8")
         if picture is not None or context_map is not None:
             from loadstone.report.charts.sizing import contexts_picture, memory_picture
-            from loadstone.report.charts.theme import save_picture
+            from loadstone.report.pages.html import save_picture
 
             for draw, file in ((memory_picture, picture), (contexts_picture, context_map)):
                 if file is not None:

@@ -103,7 +103,7 @@ def write_pictures(made: Report, folder: Path, kind: Format) -> list[Path]:
     INSIDE_RUNS runs without those of single runs, which is said on stderr. `folder` may be named
     like a picture. Raises InputError.
     """
-    from loadstone.report.charts.theme import save_picture
+    from loadstone.report.pages.html import save_picture
 
     folder = folder.with_suffix("") if folder.suffix.lower() == f".{kind}" else folder
     folder.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ _PLACES = {
     "containers": "docker podman apptainer enroot",
     "schedulers": "sbatch kubectl dstack ray",
 }
-_EXTRA = re.compile(r"([\w.-]+).*;.*extra == ['\"](?!dev|docs)(\w+)['\"]")
+_EXTRA = re.compile(r"([\w.-]+).*;.*extra == ['\"](?!all|dev|docs)(\w+)['\"]")
 _LACKING = re.compile("no|.* missing$")
 _OPEN_FILES = 4096
 """Files for some thousand connections at once, which users ask for."""

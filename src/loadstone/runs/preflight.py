@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult
 
@@ -22,6 +21,7 @@ from loadstone.catalogue.deployment.deployment import Deployment
 from loadstone.catalogue.deployment.shorthand import names_engine
 from loadstone.catalogue.engines import engine_title
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.extras import require
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
@@ -278,8 +278,7 @@ def check_client(options: ClientOptions) -> None:
 
 def _check_ray(address: str) -> None:
     """Ask for the cluster's head; Ray itself tries for minutes. Raises InputError."""
-    if find_spec("ray") is None:
-        raise InputError("--ray: Ray is not installed; pip install 'loadstone[ray]'")
+    require("ray", "ray", "--ray")
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), 5).close()

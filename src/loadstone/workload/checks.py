@@ -314,13 +314,9 @@ def find_pattern(pattern: str, text: str) -> bool:
 def _schema(schema: Any) -> Any:
     """Return a JSON schema, as an object or as text. Raises BadItem where it is none, or nothing
     may fit it."""
-    try:
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
-    except ImportError:
-        raise BadItem(
-            "its grade needs the package jsonschema: pip install 'loadstone[check]'"
-        ) from None
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+
     try:
         schema = msgspec.json.decode(schema) if isinstance(schema, str) else schema
         Draft202012Validator.check_schema(schema)

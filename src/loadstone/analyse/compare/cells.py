@@ -21,6 +21,7 @@ from loadstone.analyse.compare.ratio import (
 from loadstone.analyse.compare.result import ComparedCell, ComparedMetric
 from loadstone.analyse.compare.sides import RequestTimes, RunCell, requests_of, shared_requests
 from loadstone.core.statistics import dependence
+from loadstone.core.statistics.quantiles import student_quantile
 from loadstone.core.vectors import Floats
 
 Samples = Sequence[Sequence[Floats]]
@@ -135,8 +136,6 @@ def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float 
     Runs that follow one another do not show how the machine changes meanwhile, and two may be alike
     by chance; the spread of published repeats is added for that.
     """
-    from scipy.special import stdtrit
-
     cell.unit, cell.counts = "runs", cell.runs
     too_few = math.comb(sum(cell.runs), cell.runs[0]) < PERMUTED_RUNS
     cell.tested = [
@@ -152,7 +151,8 @@ def by_runs(cell: ComparedCell, values: Mapping[Metric, Sequence[Sequence[float 
         _, error, freedom = pooled_variance(a, b) if too_few else welch(a, b)
         row.log_error, row.spread = error, error / math.sqrt(1 / len(a) + 1 / len(b))
         reach = math.hypot(
-            float(stdtrit(max(1.0, freedom), 0.975)) * error, cell.unseen * repeats(row.metric.base)
+            student_quantile(0.975, max(1.0, freedom)) * error,
+            cell.unseen * repeats(row.metric.base),
         )
         row.low, row.high = bounds(row.ratio or math.nan, (reach, reach))
     if cell.tested:

@@ -3,15 +3,15 @@ them."""
 
 import math
 import shlex
+from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadstone.analyse.compare.ratio import published_spread
 from loadstone.analyse.compare.result import LEVEL, ComparedCell, ComparedMetric
 from loadstone.analyse.compare.sides import ComparedRun
+from loadstone.core.statistics.quantiles import student_chance, student_quantile
 
 MAX_RUNS = 1000
 """The most runs on a side of a comparison."""
@@ -32,28 +32,26 @@ def needed(difference: float, spread: float, level: float) -> int | None:
     POWER, at this two-sided level; `spread`: standard deviation from run to run. None: more than
     MAX_RUNS.
     """
-    from scipy.special import stdtrit
-
     if not (difference > 0 and spread > 0):
         return None if spread > 0 else 2
-    runs = np.arange(2, MAX_RUNS + 1)
-    freedom = 2.0 * runs - 2
-    shown = (stdtrit(freedom, 1 - level / 2) + stdtrit(freedom, POWER)) * spread * np.sqrt(2 / runs)
-    enough = runs[shown <= difference]
-    return int(enough[0]) if len(enough) else None
+
+    def shows(runs: int) -> bool:
+        errors = sum(student_quantile(chance, 2 * runs - 2) for chance in (1 - level / 2, POWER))
+        return errors * spread * math.sqrt(2 / runs) <= difference
+
+    runs = bisect_left(range(MAX_RUNS + 1), True, lo=2, key=shows)
+    return runs if runs <= MAX_RUNS else None
 
 
 def count(compared: Sequence[ComparedCell], least: Sequence[float]) -> None:
     """Set `repeats_needed` of each row without a conclusion; `least`: |t| that each of `compared`
     had to reach."""
-    from scipy.special import stdtr
-
     for cell, t in zip(compared, least, strict=True):
         for row in cell.rows:
             if row.ratio is None or row.conclusion in ("better", "same", "within_model", None):
                 continue
             if row.spread is not None:
-                level = float(2 * stdtr(sum(cell.runs) - 2, -t))
+                level = 2 * student_chance(-t, sum(cell.runs) - 2)
                 row.repeats_needed = needed(abs(math.log(row.ratio)), row.spread, level)
             elif row.single_run:
                 level = LEVEL / _ALONE / len(compared)

@@ -4,13 +4,20 @@ could show."""
 import math
 from functools import cache
 
+import numpy as np
+
 from loadstone.core.statistics.distribution import Z95
+from loadstone.core.vectors import Floats, Ints64
 
 POWER = 0.8
 LEVEL = 0.05
 LEAST_DISCORDANT = 6
 """Pairs of which one alone is right, below which no split of them is beyond chance: 2 · 0.5^5 >
 LEVEL."""
+_EXACT = 1e-12
+"""How exactly a loss is found."""
+_NEVER = 1e-300
+"""Stands for a chance of 0, whose logarithm is infinite."""
 
 
 def wilson(right: float, count: int) -> tuple[float, float]:
@@ -28,11 +35,8 @@ def wilson(right: float, count: int) -> tuple[float, float]:
 def mcnemar(only_a: int, only_b: int) -> float:
     """Return the two-sided exact p of McNemar's test: are those right on one side alone as many on
     either side?"""
-    from scipy.stats import binom
-
-    if only_a + only_b == 0:
-        return 1.0
-    return min(1.0, 2 * float(binom.cdf(min(only_a, only_b), only_a + only_b, 0.5)))
+    rarer = np.arange(min(only_a, only_b) + 1)
+    return min(1.0, 2 * float(_binomial(rarer, only_a + only_b, 0.5).sum()))
 
 
 def difference(both: int, only_a: int, only_b: int, neither: int) -> tuple[float, float]:
@@ -58,31 +62,44 @@ def detectable_loss(count: int, noise: float) -> float | None:
     """Return the smallest loss that the test finds with a power of 80 % among `count` questions,
     where `noise` of the answers flip without any loss; None where none can be found.
     """
-    from scipy.optimize import brentq
-
-    def missing(loss: float) -> float:
-        return power(count, noise / 2 + loss, noise / 2) - POWER
-
-    return float(brentq(missing, 0.0, 1 - noise, xtol=1e-6)) if missing(1 - noise) > 0 else None
+    lower, upper = 0.0, 1 - noise
+    if power(count, noise / 2 + upper, noise / 2) <= POWER:
+        return None
+    while upper - lower > _EXACT:
+        middle = (lower + upper) / 2
+        if power(count, noise / 2 + middle, noise / 2) < POWER:
+            lower = middle
+        else:
+            upper = middle
+    return upper
 
 
 def power(count: int, lost: float, gained: float) -> float:
     """Compute how likely the test finds a difference, where each answer is lost and gained with
     these chances."""
-    import numpy as np
-    from scipy.stats import binom
-
     if lost + gained <= 0:
         return 0.0
     discordant = np.arange(LEAST_DISCORDANT, count + 1)
-    weight = binom.pmf(discordant, count, lost + gained)
+    weight = _binomial(discordant, count, lost + gained)
     kept = weight > 1e-9
-    discordant, weight = discordant[kept], weight[kept]
-    # The most of the rarer kind at which the test is beyond chance.
-    limit = binom.ppf(LEVEL / 2, discordant, 0.5)
-    limit = np.where(2 * binom.cdf(limit, discordant, 0.5) > LEVEL, limit - 1, limit)
-    chance = lost / (lost + gained)
-    found = binom.cdf(limit, discordant, chance) + binom.sf(
-        discordant - limit - 1, discordant, chance
-    )
-    return float((weight * found).sum())
+    discordant, weight = discordant[kept, None], weight[kept]
+    rarer = np.arange(discordant.max(initial=0) // 2 + 1)
+    beyond_chance = 2 * np.cumsum(_binomial(rarer, discordant, 0.5), axis=1) <= LEVEL
+    share = lost / (lost + gained)
+    found = _binomial(rarer, discordant, share) + _binomial(rarer, discordant, 1 - share)
+    return float(weight @ (found * beyond_chance).sum(axis=1))
+
+
+def _binomial(chosen: Ints64, count: Ints64 | int, chance: float) -> Floats:
+    """Compute how likely so many of `count` are chosen, each with this chance, for 0 ≤ chance ≤ 1.
+
+    By logarithms of factorials, in numbers long enough that their sum costs no digit.
+    """
+    inside = np.minimum(chosen, count)
+    logs = np.log(np.arange(1, np.max(count, initial=0) + 1, dtype=np.longdouble))
+    factorials = np.concatenate([[0], np.cumsum(logs)])
+    ways = factorials[count] - factorials[inside] - factorials[count - inside]
+    taken = inside * np.log(max(chance, _NEVER))
+    left = (count - inside) * np.log(max(1 - chance, _NEVER))
+    mass = np.exp((ways + taken + left).astype(np.float64))
+    return np.where(chosen <= count, mass, 0.0)

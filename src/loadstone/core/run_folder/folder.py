@@ -131,10 +131,16 @@ def read_info(folder: Path) -> RunInfo:
     except InputError:
         # A setting that another program wrote shall not hide the run.
         papers = decode_json(content, dict[str, Any], complaint, remedy)
+        _check_schema(path, papers.get("schema", RUN_SCHEMA), papers.get("loadstone"))
         papers["settings"] = read_settings(papers.get("settings"))
         info = decode_json(msgspec.json.encode(papers), RunInfo, complaint, remedy)
-    if info.schema != RUN_SCHEMA:
-        raise InputError(
-            f"{path}: run of schema {info.schema}, and this version of Loadstone reads {RUN_SCHEMA}"
-        )
+    _check_schema(path, info.schema, info.loadstone)
     return info
+
+
+def _check_schema(path: Path, schema: object, version: object) -> None:
+    if schema != RUN_SCHEMA:
+        raise InputError(
+            f"{path}: run of schema {schema}, and this version of Loadstone reads {RUN_SCHEMA};"
+            f" read it with Loadstone {version}, which made it"
+        )

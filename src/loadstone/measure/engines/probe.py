@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.core.extras import require
 from loadstone.core.record import Target
 from loadstone.core.text import excerpt
 from loadstone.measure.engines.server import Server
@@ -301,13 +302,10 @@ def _single_token_words(count: Callable[[Sequence[str]], int | None]) -> list[st
 def load_tokenizer(path: str) -> Encode:
     """Return an encoder from a tokenizer.json, or a folder that holds one. Raises InputError, one
     line."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise InputError(
-            "--tokenizer needs an extra package: pip install 'loadstone[tokenizers]'"
-        ) from error
+    require("tokenizers", "tokenizers", "--tokenizer")
     from pathlib import Path
+
+    from tokenizers import Tokenizer
 
     file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
     try:

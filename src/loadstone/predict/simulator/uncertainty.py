@@ -17,6 +17,7 @@ plans   the same vectors of several deployments together (recommend)
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from statistics import NormalDist
 from typing import NamedTuple, cast
 
@@ -24,6 +25,7 @@ import numpy as np
 
 from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES, Z80
+from loadstone.core.statistics.quantiles import maxwell_quantile
 from loadstone.core.summary import TASK, latency_field
 from loadstone.core.vectors import Floats
 from loadstone.predict.scheduler import EnginePolicy
@@ -237,14 +239,20 @@ class PredictionError(NamedTuple):
     def draw_factors(self) -> Floats:
         """Return equally likely factors of TTFT and TPOT, draws × 2: the same draws for every
         deployment."""
-        from scipy.special import gammaincinv, ndtri
-
-        golden = 1.2207440846057596  # the root of x⁴ = x + 1: its powers fill three dimensions
-        shares = np.mod(0.5 + np.arange(1, _DRAWS + 1)[:, None] / golden ** np.arange(1, 4), 1.0)
-        wide = AS_WIDE * np.sqrt(TAILS / (2 * gammaincinv(TAILS / 2, shares[:, 2:])))
         spread, axes = np.linalg.eigh(self.covariance)
-        normal = ndtri(shares[:, :2]) * np.sqrt(np.maximum(spread, 0.0)) * wide
-        return np.asarray(np.exp(self.mean + normal @ axes.T))
+        scaled = _student_draws() * np.sqrt(np.maximum(spread, 0.0))
+        return np.asarray(np.exp(self.mean + scaled @ axes.T))
+
+
+@cache
+def _student_draws() -> Floats:
+    """Return draws × 2 of Student's t with TAILS degrees, both errors of a draw with one width."""
+    golden = 1.2207440846057596  # the root of x⁴ = x + 1: its powers fill three dimensions
+    shares = np.mod(0.5 + np.arange(1, _DRAWS + 1)[:, None] / golden ** np.arange(1, 4), 1.0)
+    normal = np.vectorize(NormalDist().inv_cdf)(shares[:, :2])
+    # Half of chi-square with three degrees is Maxwell's, squared.
+    wide = AS_WIDE * np.sqrt(TAILS / 2) / np.vectorize(maxwell_quantile)(shares[:, 2:])
+    return np.asarray(normal * wide)
 
 
 def estimate_error(

@@ -13,15 +13,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import altair as alt
 import msgspec
-import vl_convert
 from altair.utils import schemapi
 
-from loadstone.core.errors import InputError
+from loadstone.core.extras import require
 
 Row = dict[str, Any]
 MARK = "look"
@@ -176,31 +174,19 @@ def load_axis(title: str, values: Sequence[float]) -> alt.X:
 
 
 def to_png(figure: Figure, scale: float = PNG_SCALE) -> bytes:
+    require("vl_convert", "images", "PNG")
+    import vl_convert
+
     drawn: bytes = vl_convert.vegalite_to_png(figure.spec, scale=scale, allowed_base_urls=[])
     return drawn
 
 
 def to_svg(figure: Figure) -> str:
+    require("vl_convert", "images", "SVG")
+    import vl_convert
+
     drawn: str = vl_convert.vegalite_to_svg(figure.spec, allowed_base_urls=[])
     return drawn
-
-
-def save_picture(picture: Figure, path: Path) -> None:
-    """Write HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError
-    for any other."""
-    kind = path.suffix.lower()
-    if kind == ".png":
-        path.write_bytes(to_png(picture))
-    elif kind == ".svg":
-        path.write_text(to_svg(picture), encoding="utf-8")
-    elif kind in (".html", ".htm"):
-        # It writes strings into a script element as they are: a model's name must not end that.
-        harmless = msgspec.json.decode(
-            msgspec.json.encode(picture.spec).replace(b"<", "‹".encode())
-        )
-        path.write_text(vl_convert.vegalite_to_html(harmless, bundle=True), encoding="utf-8")
-    else:
-        raise InputError(f"{path}: a picture's name ends in .png, .svg or .html")
 
 
 CONFIG: dict[str, Any] = msgspec.json.decode(

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from loadstone.analyse.compare.ratio import pooled
 from loadstone.core.groups import by_key
+from loadstone.core.statistics.quantiles import student_quantile
 from loadstone.report.data.points import CellPoint, alike, change_setup, reduce_known
 from loadstone.report.data.statistic import REPEATS, Estimate
 
@@ -47,8 +48,6 @@ def _merge_estimates(stats: Sequence[Estimate | None]) -> Estimate | None:
     `sampling_margin` is the 95 % margin of their mean, from the differences between repeats and
     within them.
     """
-    from scipy.special import stdtrit
-
     present = [stat for stat in stats if stat is not None]
     if len(present) < 2:
         return present[0] if present else None
@@ -57,7 +56,7 @@ def _merge_estimates(stats: Sequence[Estimate | None]) -> Estimate | None:
     margin = None
     if low > 0:
         error = stdev(map(math.log, values)) / math.sqrt(len(values))
-        between = float(stdtrit(len(values) - 1, 0.975)) * error
+        between = student_quantile(0.975, len(values) - 1) * error
         reaches = [stat.reach for stat in present if stat.reach is not None]
         lower, upper = pooled(reaches or [(0.0, 0.0)])
         margin = math.hypot(between, lower), math.hypot(between, upper)

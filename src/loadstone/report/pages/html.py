@@ -15,11 +15,15 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from itertools import chain, islice, zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from loadstone.core.errors import InputError
+from loadstone.core.extras import require
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.data.wording import spell
@@ -28,6 +32,7 @@ from loadstone.report.table import escape, to_markdown
 if TYPE_CHECKING:
     import jinja2
 
+    from loadstone.report.charts.theme import Figure
     from loadstone.report.findings.sentence import Sentence
     from loadstone.report.pages.document import Report
 
@@ -61,6 +66,23 @@ def frame_page(title: str, content: str) -> str:
     return render(
         "page.html", title=title, hashes=hashes, style=style(), body=content, scripts=scripts
     )
+
+
+def save_picture(picture: Figure, path: Path) -> None:
+    """Write HTML, SVG or PNG, by the name's ending; the HTML needs no network. Raises InputError
+    for any other."""
+    from loadstone.report.charts.theme import to_png, to_svg
+
+    kind = path.suffix.lower()
+    if kind == ".png":
+        path.write_bytes(to_png(picture))
+    elif kind == ".svg":
+        path.write_text(to_svg(picture), encoding="utf-8")
+    elif kind in (".html", ".htm"):
+        content = render("picture.html", figure=picture)
+        path.write_text(frame_page(picture.title, content), encoding="utf-8")
+    else:
+        raise InputError(f"{path}: a picture's name ends in .png, .svg or .html")
 
 
 def body(report: Report) -> str:
@@ -147,11 +169,16 @@ def _hash(text: str) -> str:
 
 @cache
 def vega() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed with all they need, as vl-convert carries them. About
-    0.9 MB."""
-    import vl_convert
+    """Return Vega, Vega-Lite and Vega-Embed with all they need, about 0.9 MB: what the build put
+    beside the other assets (hatch_build.py), else what vl-convert carries."""
+    built = _assets().joinpath("vega.js")
+    if built.is_file():
+        bundle = built.read_text("utf-8")
+    else:
+        require("vl_convert", "images", "pages of a checkout that was not installed")
+        import vl_convert
 
-    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return bundle.replace("</script", "<\\/script")
 
 
@@ -167,4 +194,8 @@ def script() -> str:
 
 def asset(name: str) -> str:
     """Write a script or style of the wing, as it is."""
-    return resources.files("loadstone.report").joinpath("assets", name).read_text("utf-8")
+    return _assets().joinpath(name).read_text("utf-8")
+
+
+def _assets() -> Traversable:
+    return resources.files("loadstone.report").joinpath("assets")

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.extras import require
 from loadstone.core.signals import SIGNALS
 from loadstone.engines.launch import SECRETS
 from loadstone.engines.launch import Launch as Commands
@@ -241,10 +242,9 @@ def _unpack(content: bytes, out: Path) -> None:
 def _connect(address: str, namespace: str) -> Iterator[Any]:
     """Connect to Ray for as long as the context lasts. Raises InputError."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    try:
-        import ray
-    except ModuleNotFoundError:
-        raise InputError("machines with ray need Ray; pip install 'loadstone[ray]'") from None
+    require("ray", "ray", "machines with ray")
+    import ray
+
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     host, _, port = address.rpartition(":")
     try:

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from loadstone.core.errors import InputError, TargetError
+from loadstone.core.extras import require
 from loadstone.engines.launch import SECRETS, join_words
 from loadstone.engines.launch import Launch as Commands
 from loadstone.measure.engines.process import container_stop
@@ -287,12 +288,9 @@ class SshHost:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, machine: MachineSettings, name: str
     ) -> None:
-        try:
-            import asyncssh
-        except ModuleNotFoundError:
-            raise InputError(
-                "machines with ssh need asyncssh; pip install 'loadstone[ssh]'"
-            ) from None
+        require("asyncssh", "ssh", "machines with ssh")
+        import asyncssh
+
         self.name = name
         self._loop = loop
         key = machine.key and str(Path(machine.key).expanduser())
