@@ -4,6 +4,7 @@ line."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import itertools
 import json
@@ -27,6 +28,7 @@ from hypothesis import settings
 import tiers
 from loadstone import commands
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
+from preloaded import Preloader
 
 # A shell that starts this in the background has SIGINT ignored, which every process that a test
 # starts would inherit.
@@ -340,11 +342,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quick", action="store_true", help="only tests that start no process, with fewer examples"
     )
     parser.addoption(
-        "--thorough", action="store_true", help="as many examples of properties as they declare"
+        "--thorough",
+        action="store_true",
+        help="all cases, and as many examples of properties as they declare",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are there, which stay: no collector need look at them
     if config.getoption("--quick"):
         config.pluginmanager.register(tiers.Guard())
 
@@ -356,17 +361,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("process")
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(600))
+    left_out = set() if config.getoption("--thorough") else {"thorough"}
     if config.getoption("--quick"):
-        left_out = {"process", "long", "slow"}
-        chosen = [
-            item for item in items if left_out.isdisjoint(mark.name for mark in item.iter_markers())
-        ]
+        left_out |= {"process", "long", "slow"}
+    chosen = [
+        item for item in items if left_out.isdisjoint(mark.name for mark in item.iter_markers())
+    ]
+    if len(chosen) < len(items):
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
     if not config.getoption("--thorough"):
         limit = tiers.QUICK_EXAMPLES if config.getoption("--quick") else tiers.EXAMPLES
         for item in items:
             tiers.limit_examples(item, limit)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture
+def thorough(pytestconfig: pytest.Config) -> bool:
+    return bool(pytestconfig.getoption("--thorough"))
 
 
 @pytest.fixture(autouse=True)
@@ -386,6 +403,13 @@ def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOADSTONE_API_KEY", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preloaded() -> Iterator[None]:
+    """Processes of the package that a test starts need not import it: preloaded.py."""
+    with Preloader().installed():
+        yield
 
 
 @pytest.fixture

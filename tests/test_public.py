@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import loadstone
+import preloaded
 from loadstone.commands.bench import bench as bench_command
 from loadstone.core import errors, run_folder, signals
 from loadstone.core.errors import InputError
@@ -404,6 +405,7 @@ def test_a_file_named_as_a_module_of_pythons_is_none_of_a_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(preloaded.OFF, "")  # a forked one has imported all before
     Path("queue.py").write_text("raise RuntimeError('a notebook has begun again')")
     summary = loadstone.bench(sim="ttft=5ms,itl=1ms", input=8, output=4, concurrency=1, requests=2)
     assert summary.status == "done"

@@ -1,18 +1,31 @@
-"""Keeps tests quick: few examples of each property but with --thorough, no process with --quick."""
+"""Keeps tests quick: few examples of each property but with --thorough, no process with --quick.
+
+Cases that say again, with other numbers, what another case of the same test says are `further`
+ones: they too are for --thorough.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-QUICK_EXAMPLES, EXAMPLES = 20, 60
+QUICK_EXAMPLES, EXAMPLES = 20, 30
 _SETTINGS = "_hypothesis_internal_use_settings"
 PROCESS_EVENTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
 """Audit events of a process that is about to start."""
+
+
+def further(*cases: Any, values: int = 1) -> list[Any]:
+    """Return cases of a parameter, or of so many, that are tried with --thorough alone."""
+    return [
+        pytest.param(*([case] if values == 1 else case), marks=pytest.mark.thorough)
+        for case in cases
+    ]
 
 
 def limit_examples(item: pytest.Item, limit: int) -> None:

@@ -20,6 +20,7 @@ from loadstone.core import run_folder
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from loadstone.runs import bench, simulate
 from loadstone.workload.options import SimulateOptions
+from tiers import further
 
 LONG = (
     "--input",
@@ -214,8 +215,10 @@ def at_hang_up(handler: signal.Handlers) -> Iterator[None]:
     "signals",
     [
         [signal.SIGINT] * 2,
-        *([each] for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)),
-        *([each] for each in (signal.SIGQUIT, signal.SIGUSR1, signal.SIGALRM, signal.SIGXCPU)),
+        [signal.SIGTERM],
+        [signal.SIGHUP],
+        *further([signal.SIGINT], [signal.SIGQUIT], [signal.SIGUSR1]),
+        *further([signal.SIGALRM], [signal.SIGXCPU]),
     ],
 )
 def test_interrupted(server: TimingServer, tmp_path: Path, signals: list[signal.Signals]) -> None:

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from conftest import Ask, Loadstone, ScriptedServer, Send, answer, whole
+from tiers import further
 
 pytestmark = pytest.mark.process
 
@@ -32,14 +33,20 @@ def flushes(path: str, asks: list[Ask]) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("path", ["/reset_prefix_cache", "/flush_cache"])
+EMPTIED = [
+    (("--salt", "none"), [0, 2]),
+    (("--salt", "mine", "--no-flush-cache"), []),
+    (("--flush-cache",), [0, 2]),
+    ((), []),
+]
+
+
 @pytest.mark.parametrize(
-    ("flags", "times"),
+    ("path", "flags", "times"),
     [
-        (("--salt", "none"), [0, 2]),
-        (("--salt", "mine", "--no-flush-cache"), []),
-        (("--flush-cache",), [0, 2]),
-        ((), []),
+        ("/flush_cache", *EMPTIED[0]),
+        *(("/reset_prefix_cache", *case) for case in EMPTIED),
+        *further(*(("/flush_cache", *case) for case in EMPTIED[1:]), values=3),
     ],
 )
 def test_a_cache_is_emptied_before_each_cell_where_prompts_are_not_new(

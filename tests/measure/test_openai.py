@@ -108,10 +108,10 @@ def test_pings_after_an_interrupted_answer_change_nothing() -> None:
 
 @needs_recordings
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
-def test_a_recorded_stream_means_the_same_cut_at_every_place(path: Path) -> None:
+def test_a_recorded_stream_means_the_same_cut_at_every_place(path: Path, thorough: bool) -> None:
     stream = path.read_bytes()
     whole = state(heard(stream))
-    for place in range(len(stream) + 1):
+    for place in range(0, len(stream) + 1, 1 if thorough else 11):
         assert state(heard(stream[:place], stream[place:])) == whole
 
 

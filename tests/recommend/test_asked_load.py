@@ -16,6 +16,7 @@ from loadstone.recommend.search.candidates import make_candidate
 from loadstone.recommend.search.curve import Curve
 from loadstone.runs.simulate import simulate
 from loadstone.workload.options import SimulateOptions, options_of
+from tiers import further
 
 CASES = [
     ("llama-3.1-8b@1xh100/tp1,engine=vllm", 1, {"rate": rate}, slo)
@@ -64,6 +65,11 @@ CASES += [
 ]
 
 
+FEW = [CASES[number] for number in (3, 4, 5, 10, 13, 16, 18, 21)]
+"""One load of each kind, below what saturates it, and all three bounds at one of them."""
+MORE = [case for case in CASES if case not in FEW]
+
+
 def ask(deployment: str, replicas: int, **changed: object) -> AskedLoad:
     """One plan under the asked load, without choosing it."""
     asked = planning(**({"model": deployment.partition("@")[0]} | changed))
@@ -72,7 +78,9 @@ def ask(deployment: str, replicas: int, **changed: object) -> AskedLoad:
     return simulate_asked(PlanChoice(finalist, replicas, 0.0, 0.0, np.empty(0)), asked)
 
 
-@pytest.mark.parametrize(("deployment", "replicas", "load", "slo"), CASES)
+@pytest.mark.parametrize(
+    ("deployment", "replicas", "load", "slo"), [*FEW, *further(*MORE, values=4)]
+)
 def test_recommend_and_simulate_agree(deployment, replicas, load, slo, tmp_path: Path) -> None:
     planned = ask(deployment, replicas, slo=slo, **load)
     given = {"input": "1024", "output": "128"} | load

@@ -186,7 +186,7 @@ def test_the_simulated_clock_s_capacity_is_met(tmp_path) -> None:  # type: ignor
 @pytest.mark.process
 def test_bench_finds_what_a_server_of_known_times_allows(loadstone, tmp_path) -> None:  # type: ignore[no-untyped-def]
     done = loadstone(
-        "bench", "--sim", "ttft=20ms,itl=2ms", "--input", "16", "--output", "4", "--find-max", "e2e_p50<200ms",
+        "bench", "--sim", "llama-3.1-8b@1xh100/max_num_seqs=4", "--input", "16", "--output", "4", "--find-max", "e2e_p50<200ms",
         "--concurrency", "4", "--max-duration", "30s", "--out", str(tmp_path), "--json",
     )  # fmt: skip
     assert done.code == 0, done.err
