@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loadstone.commands.flags import Json, Strict, takes
+from loadstone.commands.flags import Explain, Json, Strict, takes
 from loadstone.commands.output import show_run
 from loadstone.core.errors import InputError
 from loadstone.workload.options import Options
@@ -26,7 +26,9 @@ def _target(words: dict[str, Any]) -> dict[str, Any]:
 
 
 @takes(Options, _target)
-def bench(options: Options, json: Json = False, strict: Strict = False) -> None:
+def bench(
+    options: Options, json: Json = False, strict: Strict = False, explain: Explain = False
+) -> None:
     """Measure a live engine over a sweep of loads. Each load is a cell of the run, with TTFT, TPOT,
     ITL, E2E, throughput and a verdict; the run is kept in a folder. Without a URL, an embedded
     simulated engine is measured.
@@ -38,4 +40,4 @@ def bench(options: Options, json: Json = False, strict: Strict = False) -> None:
         with Display() as display:
             return run(options, display)
 
-    show_run(measure, "measured", json, strict)
+    show_run(measure, "measured", json, strict, explain)

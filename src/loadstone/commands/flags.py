@@ -105,6 +105,9 @@ Json = Annotated[bool, option(RUN, "print the summary as JSON on stdout", "--jso
 Strict = Annotated[
     bool, option(RUN, "exit 1 unless every cell is trusted and every bound is met", "--strict")
 ]
+Explain = Annotated[
+    bool, option(RUN, "also say what each number means, and all that was found", "--explain")
+]
 Price = Annotated[
     list[str] | None,
     typer.Option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import sys
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 """Exit code of a command that a signal ended, as of a program that SIGINT kills."""
 _WIDTH = 80
-"""Characters of a table's line in a file or in another program's input; lines of text are not
-broken there."""
+"""Characters of a table's line in a file or in another program's input, unless COLUMNS says
+otherwise; lines of text are not broken there."""
 _HEADING_WIDTH = 12
 """Characters of a heading on a terminal; one with its unit takes more lines, not a wider column."""
 _NUMBER = re.compile(r"-?[0-9][0-9.,]*(?:e[+-]?[0-9]+)?")
@@ -30,8 +31,9 @@ _OBEYED = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\uf
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
 
 
-def show_result(result: Summary | RankedRuns, as_json: bool) -> None:
-    """Print the numbers of a run or of several, and where these are kept."""
+def show_result(result: Summary | RankedRuns, as_json: bool, explain: bool = False) -> None:
+    """Print the numbers of a run or of several, and where these are kept. `explain`: also what the
+    numbers mean."""
     from loadstone.core.ranked_runs import RankedRuns
     from loadstone.core.summary import SearchSummary
     from loadstone.report.pages.terminal import render, render_ranking
@@ -43,18 +45,21 @@ def show_result(result: Summary | RankedRuns, as_json: bool) -> None:
         if result.ranking is not None:
             print_text(*render_ranking(result.ranking))
         else:
-            print_text(*(part for run in result.runs for part in render(run)))
+            print_text(*(part for run in result.runs for part in render(run, explain)))
         for run in result.runs:
             print(run.run_dir)
         return
-    print_text(*render(result))
-    if isinstance(result, SearchSummary):
-        print_text("", result.max.text)
+    found = ["", result.max.text] if isinstance(result, SearchSummary) else []
+    print_text(*render(result, explain), *found, f"next: loadstone report {result.run_dir}")
     print(result.run_dir)
 
 
 def show_run(
-    run: Callable[[], Summary | RankedRuns], done: str, as_json: bool, strict: bool
+    run: Callable[[], Summary | RankedRuns],
+    done: str,
+    as_json: bool,
+    strict: bool,
+    explain: bool,
 ) -> None:
     """Show the result of a run that was `done` ("measured"), and end the command with its exit
     code.
@@ -70,25 +75,25 @@ def show_run(
             signal.signal(number, signal.SIG_IGN)  # impatience shall not cut what is printed of it
         # Whoever read it may be gone, as with a terminal that is closed.
         with contextlib.suppress(OSError):
-            show_result(interrupted.result, as_json)
+            show_result(interrupted.result, as_json, explain)
         print(f"interrupted; what was {done} is in {interrupted.folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
     except KeyboardInterrupt:
         print(f"loadstone: interrupted before anything was {done}", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    show_result(result, as_json)
+    show_result(result, as_json, explain)
     runs = result.runs if isinstance(result, RankedRuns) else [result]
     if any(summary.status == "failed" or (strict and not summary.trusted) for summary in runs):
         sys.exit(1)
 
 
 def print_text(*parts: Shown) -> None:
-    """Print lines and tables for a person; a table that is wider than the terminal is cut into
-    several."""
+    """Print lines and tables for a person, each table as the width of the terminal allows."""
     from loadstone.report.table import print_parts, to_text
 
     if not sys.stdout.isatty():
-        sys.stdout.write(to_text(parts, _WIDTH))
+        columns = os.environ.get("COLUMNS", "")
+        sys.stdout.write(to_text(parts, int(columns) if columns.isdecimal() else _WIDTH))
         return
     from rich.console import Console
 

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from loadstone.commands.flags import Json, option, takes
+from loadstone.commands.flags import Explain, Json, option, takes
 from loadstone.commands.output import print_json, print_text
 from loadstone.recommend.demand.options import RecommendOptions
 from loadstone.workload.options import RUN
@@ -17,6 +17,7 @@ def recommend(
         Path | None, option(RUN, "also write a page with pictures: plans.html", "--page", "-o")
     ] = None,
     json: Json = False,
+    explain: Explain = False,
 ) -> None:
     """Choose GPUs, engine and layout for a model's traffic under bounds on latency: three plans,
     each with the probability that the bounds hold, its cost, and the measurement that would tell
@@ -34,4 +35,6 @@ def recommend(
     else:
         from loadstone.recommend.tell.text import render
 
-        print_text(*render(document))
+        print_text(*render(document, explain))
+        if page is not None:
+            print(f"wrote {page}")

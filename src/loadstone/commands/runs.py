@@ -7,19 +7,20 @@ from typing import Annotated
 
 import typer
 
-from loadstone.commands.flags import json_flag
+from loadstone.commands.flags import Explain, json_flag
 from loadstone.commands.output import print_json, print_rows, print_text, show_result
 
 
 def recover(
     run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
     json: Annotated[bool, json_flag("the summary")] = False,
+    explain: Explain = False,
 ) -> None:
     """Finish a run folder after a crash. Makes records and summary from its journals; harmless to
     repeat."""
     from loadstone.runs.execution import recover as finish
 
-    show_result(finish(run), json)
+    show_result(finish(run), json, explain)
 
 
 def selftest(
@@ -78,11 +79,12 @@ def show(
         ),
     ] = None,
     json: Annotated[bool, json_flag("the summary")] = False,
+    explain: Explain = False,
 ) -> None:
     """Show a run again, recomputed from its records."""
     from loadstone.analyse.summary import summary_of
 
-    show_result(summary_of(run, dialect), json)
+    show_result(summary_of(run, dialect), json, explain)
 
 
 def query(

@@ -106,3 +106,17 @@ def show_share(share: float | None, digits: int = 0) -> str:
     if 100 - least < 100 * share < 100:
         return f"> {100 - least:g}%"
     return f"{share:.{0 if share in (0, 1) else digits}%}"
+
+
+def show_met(met: bool | None, probability: float | None) -> str:
+    """Write whether a bound is met: `met`, `met (98%)`, `MISSED`, and `unsure (45%)` where the
+    probability that it is met says otherwise than the number; `-` where nothing was bounded.
+    """
+    if met is None:
+        return "-"
+    word = "met" if met else "MISSED"
+    if probability is None:
+        return word
+    if (probability >= 0.5) != met:
+        word = "unsure"
+    return f"{word} ({show_share(probability)})"

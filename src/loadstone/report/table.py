@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&$@-])")
+_STATISTIC = re.compile(r" p\d+$")
 _PLAIN = re.compile(r"\\([().+-])")
 _GAP = 2
 """Characters between two columns on a terminal; the first and the last have one before and after
 them."""
 _BREAKABLE = 24
-"""Characters that a column of words keeps at least before a table is cut."""
+"""Characters that a column of words keeps at least before a table is turned."""
+_MAX_TURNED = 6
+"""Rows of a table that may become columns: more are not read across."""
+_BREAKS = re.compile(r"(?<=[/,·@ +])")
 
 
 _Subject = TypeVar("_Subject")
@@ -47,6 +52,9 @@ class Table(msgspec.Struct, kw_only=True):
     notes     what the numbers mean
     style     gives the last column's style on a terminal, by its text
     words     the rows are read one by one, not down the columns
+    spare     heads of columns that a terminal too narrow for all leaves out, the first one first
+    left_out  those that it did leave out
+    turned    rows are columns here, so that the style is the last row's
     sortable  a page lets one sort and filter the rows
     """
 
@@ -59,6 +67,9 @@ class Table(msgspec.Struct, kw_only=True):
     style: Callable[[str], str] | None = None
     words: bool = False
     sortable: bool = False
+    spare: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+    turned: bool = False
 
     @property
     def groups(self) -> list[tuple[str, list[int]]]:
@@ -71,6 +82,10 @@ class Table(msgspec.Struct, kw_only=True):
             else:
                 groups.append((side, [index]))
         return groups
+
+
+class Footnote(str):
+    """A line that says what signs and words mean; a terminal shows it dim."""
 
 
 Shown = str | Table
@@ -140,8 +155,8 @@ def to_text(parts: Iterable[Shown], width: int) -> str:
 
 
 def print_parts(console: Console, parts: Iterable[Shown], *, wrap: bool = True) -> None:
-    """Print lines and tables. Tables wider than the console are cut into several, so that no number
-    is.
+    """Print lines and tables. Tables wider than the console are turned or narrowed, see fit(), so
+    that no number is cut.
 
     Nothing that is printed is an order to the terminal. `wrap`: long lines are broken between
     words, but for indented ones, such as commands: these can be copied.
@@ -150,41 +165,108 @@ def print_parts(console: Console, parts: Iterable[Shown], *, wrap: bool = True) 
 
     for part in parts:
         if isinstance(part, str):
-            console.print(Text(printable(part)), soft_wrap=not wrap or part.startswith("  "))
+            style = "dim" if isinstance(part, Footnote) else ""
+            text = Text(printable(part), style=style)
+            console.print(text, soft_wrap=not wrap or part.startswith("  "))
             continue
-        for piece in split(part, console.width):
-            _print(console, piece)
+        _print(console, fit(part, console.width))
 
 
-def split(table: Table, width: int) -> list[Table]:
-    """Cut a table into several that are `width` characters wide at most.
+def fit(table: Table, width: int) -> Table:
+    """Return one table of at most `width` characters that has every row, and its last column.
 
-    Each begins with the columns that name a row: those before the first number where they leave
-    room, else the first; rows that have nothing but their name there are left out.
+    Where the table is wider, its few rows become columns; of many rows, the columns that can be
+    spared are left out; else each row becomes a list of its fields.
     """
+    if _room(table) <= width:
+        return table
+    turned = _turn(table, width)
+    if turned is not None:
+        return turned
+    for spared in table.spare:
+        if spared not in full_heads(table):
+            continue
+        kept = [index for index, head in enumerate(full_heads(table)) if head != spared]
+        table = replace(select(table, kept), left_out=[*table.left_out, spared])
+        if _room(table) <= width:
+            return table
+    return _list_fields(table)
+
+
+def _room(table: Table) -> int:
     widths = _widths(table)
+    return sum(widths) + _GAP * len(widths)
 
-    def room(columns: Sequence[int]) -> int:
-        return sum(widths[index] for index in columns) + _GAP * len(columns)
 
-    if room(range(len(widths))) <= width:
-        return [table]
-    pieces: list[list[int]] = []
-    groups = [columns for _, columns in table.groups]
+def full_heads(table: Table) -> list[str]:
+    """Return the heads as they stand alone: `p99` that belongs to `TTFT p50` is `TTFT p99`."""
+    heads: list[str] = []
+    for _, group in table.groups:
+        first = table.heads[group[0]]
+        name = first.rpartition(" ")[0] if _STATISTIC.search(first) else first
+        heads += [first, *(f"{name} {table.heads[index]}".strip() for index in group[1:])]
+    return heads
+
+
+def _naming(table: Table) -> list[int]:
+    """Return the columns that tell rows from one another: of words before the first number, or the
+    first."""
     words = len(table.align) - len(table.align.lstrip("lnw"))
-    for keys in dict.fromkeys((max(1, words), 1)):
-        names = [index for columns in groups[:keys] for index in columns]
-        pieces = [names]
-        for columns in groups[keys:]:
-            if pieces[-1] != names and room([*pieces[-1], *columns]) > width:
-                pieces.append(names)
-            pieces[-1] = [*pieces[-1], *columns]
-        if max(map(room, pieces)) <= width:
-            break
-    cut = [select(table, piece) for piece in pieces]
-    for piece in cut:
-        piece.rows = [row for row in piece.rows if any(row[len(names) :])]
-    return cut
+    leading = range(max(1, min(words, len(table.align) - 1)))
+    return [index for index in leading if len({row[index] for row in table.rows}) > 1] or [0]
+
+
+def _turn(table: Table, width: int) -> Table | None:
+    """Return the table with its rows as columns; None where these are too many or too wide."""
+    if not table.rows or len(table.rows) > _MAX_TURNED or table.words:
+        return None
+    names = _naming(table)
+    heads = full_heads(table)
+    rest = [index for index in range(len(heads)) if index not in names]
+    lines = [[heads[index], *(row[index] for row in table.rows)] for index in rest]
+    lines = [line for line in lines if any(text not in ("", "-") for text in line[1:])]
+    first = max(_longest(text) for text in (*(line[0] for line in lines), heads[names[0]]))
+    numbers = [row[index] for index in rest for row in table.rows if table.align[index] not in "wl"]
+    needed = max(map(_longest, numbers), default=0)
+    column = (width - first - _GAP) // len(table.rows) - _GAP
+    column = min(column, max(needed, _BREAKABLE))
+    lines = [[line[0], *(_break(text, column) for text in line[1:])] for line in lines]
+    titles = ["\n".join(_break(row[index], column) for index in names) for row in table.rows]
+    if any(_longest(text) > column for text in (*titles, *chain(*(line[1:] for line in lines)))):
+        return None
+    return Table(
+        heads=["\n".join(heads[index] for index in names), *titles],
+        align="n" + "r" * len(table.rows),
+        rows=lines,
+        style=table.style,
+        turned=True,
+    )
+
+
+def _list_fields(table: Table) -> Table:
+    """Return a table of two columns, which has the fields of one row after another."""
+    heads = full_heads(table)
+    lines: list[list[str]] = []
+    for row in table.rows:
+        lines += [[""] * 2] * bool(lines)
+        lines += [[head, text] for head, text in zip(heads, row, strict=True) if text]
+    return Table(heads=["", ""], align="nw", rows=lines)
+
+
+def _longest(text: str) -> int:
+    from rich.cells import cell_len
+
+    return max(cell_len(printable(line)) for line in text.split("\n"))
+
+
+def _break(text: str, width: int) -> str:
+    """Break a name into lines after the characters that part it, such as `/`."""
+    lines = [""]
+    for piece in _BREAKS.split(text):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _widths(table: Table) -> list[int]:
@@ -206,7 +288,12 @@ def _print(console: Console, table: Table) -> None:
 
     vertical: VerticalAlignMethod = "bottom" if any("\n" in head for head in table.heads) else "top"
     drawn = RichTable(
-        box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, header_style="bold"
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1),
+        collapse_padding=True,
+        header_style="bold",
+        show_header=any(table.heads),
     )
     for head, side in zip(table.heads, table.align, strict=True):
         drawn.add_column(
@@ -216,12 +303,16 @@ def _print(console: Console, table: Table) -> None:
             overflow="fold",
             vertical=vertical,
         )
-    for row in table.rows:
+    for number, row in enumerate(table.rows, 1):
         texts = [Text(printable(text)) for text in row]
-        if table.style is not None and texts:
-            texts[-1].stylize(table.style(row[-1]))
+        if table.style is not None:
+            whole = table.turned and number == len(table.rows)
+            for text in texts[1:] if whole else texts[-1:] if not table.turned else ():
+                text.stylize(table.style(text.plain))
         drawn.add_row(*texts)
     console.print(drawn)
+    if table.left_out:
+        console.print(Text(f"not shown at this width: {', '.join(table.left_out)}", style="dim"))
 
 
 # --- files ----------------------------------------------------------------------------------------

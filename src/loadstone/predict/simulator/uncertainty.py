@@ -262,6 +262,10 @@ def estimate_error(
     return sum_causes(split_error(run, fleet, acceptance_known=acceptance_known))
 
 
+UNEXPLAINED = "what no fit explains of a model on an engine and GPU"
+"""The cause of error that a measurement of the model on the GPU removes."""
+
+
 def sum_causes(causes: Mapping[str, Floats]) -> PredictionError:
     """Return the error that independent causes make together, each given by its covariance."""
     return PredictionError(np.zeros(2), np.sum(list(causes.values()), axis=0))
@@ -278,7 +282,7 @@ def split_error(run: CellRun, fleet: Fleet, *, acceptance_known: bool = False) -
     remains = [margins.remains.get(quantity, UNKNOWN) for quantity in QUANTITIES]
     causes = {
         "the profile's coefficients": slopes @ np.array(profile.covariance) @ slopes.T,
-        "what no fit explains of a model on an engine and GPU": np.diag(np.square(remains)),
+        UNEXPLAINED: np.diag(np.square(remains)),
     }
     if not acceptance_known and policy.speculative is not None:
         causes["the assumed acceptance of drafts"] = np.diag([0.0, acceptance_spread(policy) ** 2])

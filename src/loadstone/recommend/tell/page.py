@@ -53,7 +53,7 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         model=document.model,
         title=_title(best, document.holds, document.confidence),
         answer=spell(f"{claim(document)}.", long=True),
-        binds=spell(f"{best.binds}; {best.helps}."),
+        binds=spell(f"{best.binds}. {best.helps}."),
         by_gpu=_table_gpus(document) if several else None,
         plans=msgspec.structs.replace(plan_table(document, names), words=True),
         shorthands=[

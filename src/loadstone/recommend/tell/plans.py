@@ -259,11 +259,7 @@ def _list_rejected(
     for choice in choices:
         if choice.finalist.name in shown:
             continue
-        cost = f"{choice.cost:g} GPUs"
-        if planning.prices:
-            cost = f"${choice.usd_per_month:,.0f} a month"
-        why = f"{choice.replicas} replicas, {cost}, hold with a probability of {choice.p_slo:.0%}"
-        rows.append(Rejected(choice.finalist.name, why))
+        rows.append(Rejected(choice.finalist.name, _why_not(choice, plans, planning)))
     dearer = len(found.candidates) - len(choices)
     if dearer > 0:
         dearest = found.candidates[-1]
@@ -272,6 +268,21 @@ def _list_rejected(
     kinds = sorted(refused, key=lambda row: -row.alike)
     rows += [Rejected(row.deployment, row.why, row.alike) for row in kinds]
     return rows[:_MAX_REJECTED]
+
+
+def _why_not(choice: PlanChoice, plans: Sequence[DeploymentPlan], planning: Planning) -> str:
+    """Say what a finalist costs and how sure it is, beside a plan that is better, or the first."""
+    costs = [float(plan.gpus) for plan in plans]
+    cost, unit = choice.cost, "{:g} GPUs"
+    if planning.prices:
+        costs = [plan.usd_per_month.value if plan.usd_per_month else 0.0 for plan in plans]
+        cost, unit = choice.usd_per_month, "${:,.0f} a month"
+    replicas = f"{choice.replicas} replica{'s' * (choice.replicas > 1)}"
+    fact = f"{replicas}, {unit.format(cost)}, {choice.p_slo:.0%} sure"
+    for number, plan in enumerate(plans, 1):
+        if costs[number - 1] <= cost + 0.5 and round(plan.p_slo, 2) >= round(choice.p_slo, 2):
+            return f"{fact}; plan {number} costs no more and is as sure"
+    return f"{fact}; plan 1 costs {unit.format(costs[0])}"
 
 
 def next_measurement(judgement: Judgement, planning: Planning) -> MeasureNext | None:

@@ -11,6 +11,7 @@ from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.catalogue.engines import engine_title
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.predict.simulator.uncertainty import UNEXPLAINED
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.step import parts_of
 from loadstone.recommend.demand.planning import Planning
@@ -22,6 +23,10 @@ from loadstone.recommend.search.curve import fleet_size
 from loadstone.recommend.search.precisions import further_precisions
 
 _WORTH = 1.03
+_ALMOST = 0.9
+"""Share that is almost all."""
+_SPENT = {"weights read": "reading weights", "experts read": "reading experts"}
+"""What a step does in parts whose names do not say it."""
 _LAYOUT = ("tp", "pp", "dp", "ep")
 
 
@@ -50,11 +55,15 @@ def explain_probability(asked: AskedLoad) -> str:
     held = ""
     for row in held_shares():
         if asked.p_slo >= row.stated:
-            held = f"; of what was stated with {row.words}, {row.held:.0%} held"
+            held = f". Past plans rated {row.words} held {row.held:.0%} of the time"
             break
+    remedy = f"{share:.0%} of this uncertainty is {cause}"
+    if cause == UNEXPLAINED:
+        amount = "Almost all" if share > _ALMOST else f"{share:.0%}"
+        remedy = f"{amount} of this uncertainty goes away once you measure your model on this GPU"
     return (
-        f"{asked.p_slo:.0%} because {name} breaks in {missed:.0%} of the draws: its time may be off"
-        f" by {off:.0%}, and {share:.0%} of that variance is {cause}{held}"
+        f"{asked.p_slo:.0%} sure, because the prediction of {name} may be off by {off:.0%}, which"
+        f" breaks its bound in {missed:.0%} of cases. {remedy}{held}"
     )
 
 
@@ -92,16 +101,19 @@ def name_tightest(finalist: UncertainFinalist, planning: Planning) -> str:
     context = batch * (traffic.input_tokens + traffic.output_tokens / 2)
     parts = parts_of(candidate.model, lambda model: model.step_s(batch, context, ()))
     whole_s = sum(part.seconds for part in parts)
-    mostly = " and ".join(f"{part.seconds / whole_s:.0%} {part.name}" for part in parts[:2])
+    mostly = " and ".join(
+        f"{part.seconds / whole_s:.0%} on {_SPENT.get(part.name, part.name)}" for part in parts[:2]
+    )
     full = f"; {LIMITS[broken.limit]}" if broken.limit else ""
-    return f"{name} breaks first{full}; a decode step of {batch} requests is {mostly}"
+    at_once = "1 request" if batch == 1 else f"{batch} requests at once"
+    return f"{name} breaks first{full}. At its limit ({at_once}) a step spends {mostly}"
 
 
 def name_best_change(candidate: Candidate, found: Search) -> str:
     """Name the one change on the same GPUs that would carry most more of the traffic per GPU, by
     closed form."""
     deployment = candidate.deployment
-    best, change = _WORTH, "no single change would carry more per GPU"
+    best, change = _WORTH, "No single setting improves this"
     for rival in found.candidates:
         if not _differs_once(deployment, rival.deployment):
             continue

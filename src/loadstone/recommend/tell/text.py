@@ -7,26 +7,29 @@ from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.recommend.judge.by_hour import ByHour
 from loadstone.recommend.judge.host_memory import HostMemory
 from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
-from loadstone.report.table import Shown, Table
+from loadstone.report.data.wording import spell
+from loadstone.report.table import Footnote, Shown, Table
 
+_MAX_NOTES = 3
+"""Remarks that are shown before one asks for all."""
 _MAX_REJECTED = 8
 """Kinds of deployments that are not advised and are shown."""
 
 
-def render(document: Recommendation) -> list[Shown]:
-    """Show the answer, the plans, why others are not advised, and what to measure next."""
+def render(document: Recommendation, explain: bool = True) -> list[Shown]:
+    """Show the answer, the plans, what to measure next and how to start.
+
+    explain: also show every remark, and why others are not advised.
+    """
     numbered = list(enumerate(document.plans, 1))
-    parts: list[Shown] = [answer(document), ""]
+    parts: list[Shown] = [spell(answer(document)), ""]
     parts += [f"{number}: {plan.replicas} × {plan.deployment}" for number, plan in numbered]
-    table = plan_table(document, [str(number) for number, _ in numbered])
-    parts += ["", table, *remarks(document), "", *document.notes]
-    if document.rejected:
-        parts += ["", "Not advised:"]
-        for rejected in document.rejected[:_MAX_REJECTED]:
-            alike = f" (and {rejected.count - 1:,} like it)" if rejected.count > 1 else ""
-            parts.append(f"  {rejected.deployment}{alike}: {rejected.why}")
-        if len(document.rejected) > _MAX_REJECTED:
-            parts.append(f"  {len(document.rejected) - _MAX_REJECTED} more kinds with --json")
+    parts += [plan_table(document, [str(number) for number, _ in numbered])]
+    if explain:
+        parts += [spell(line) for line in (*remarks(document), *document.notes)]
+        parts += _list_rejected(document)
+    else:
+        parts += [spell(line) for line in _first_notes(document)]
     parts += ["", why_measure(document)]
     if document.measure_next is not None:
         parts.append(f"  {document.measure_next.command}")
@@ -34,11 +37,30 @@ def render(document: Recommendation) -> list[Shown]:
     if commands:
         parts += ["", "To start one replica of plan 1:", *(f"  {line}" for line in commands)]
     if document.study:
-        parts += [
-            "",
-            f"{document.study} measures all of these: loadstone study run {document.study}",
-        ]
-    return [*parts, "", footer(document)]
+        parts += ["", f"next: loadstone study run {document.study}  (measures all of these)"]
+    more = "" if explain else "; --explain has all reasons"
+    return [*parts, "", Footnote(f"{footer(document)}{more}")]
+
+
+def _first_notes(document: Recommendation) -> list[str]:
+    """Return the remarks that a choice most depends on, three at most."""
+    first = document.plans[0]
+    why = [f"Plan 1 is {first.why}."] if first.why else []
+    warned = [f"Plan 1: {warning}." for warning in first.warnings]
+    return [*why, f"Plan 1: {first.binds}. {first.helps}.", *warned, *document.notes][:_MAX_NOTES]
+
+
+def _list_rejected(document: Recommendation) -> list[Shown]:
+    """List deployments that are not advised, with the reason."""
+    if not document.rejected:
+        return []
+    parts: list[Shown] = ["", "Not advised:"]
+    for rejected in document.rejected[:_MAX_REJECTED]:
+        alike = f" (and {rejected.count - 1:,} like it)" if rejected.count > 1 else ""
+        parts.append(f"  {rejected.deployment}{alike}: {rejected.why}")
+    if len(document.rejected) > _MAX_REJECTED:
+        parts.append(f"  {len(document.rejected) - _MAX_REJECTED} more kinds with --json")
+    return parts
 
 
 def plan_table(document: Recommendation, names: list[str]) -> Table:
@@ -73,9 +95,9 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     """Say what is to be known of the plans, with `gpus` also the best plan of each kind of GPU."""
     numbered = list(enumerate(document.plans, 1))
     first = document.plans[0]
-    lines = [f"Plan {number}: {plan.binds}; {plan.helps}." for number, plan in numbered]
+    lines = [f"Plan {number}: {plan.binds}. {plan.helps}." for number, plan in numbered]
     if first.why:
-        lines.append(f"Plan 1: {first.why}.")
+        lines.append(f"Plan 1 is {first.why}.")
     if first.further:
         lines.append(f"Plan 1: {first.further}.")
     if first.usd_per_month_one_down is not None:
@@ -161,9 +183,11 @@ def _describe_gpus(document: Recommendation) -> Iterator[str]:
         cost = ""
         if best.usd_per_month is not None:
             cost = f", ${best.usd_per_month:,.0f} a month ({best.more_usd_per_month:+,.0f})"
+        points = round(100 * best.p_slo) - round(100 * document.plans[0].p_slo)
         yield (
-            f"On {best.gpu}: {best.replicas} × {best.deployment}, {best.gpus} GPUs{cost}, P"
-            f" {show_share(best.p_slo)} ({100 * best.more_p_slo:+.0f})."
+            f"On {best.gpu}: {best.replicas} × {best.deployment},"
+            f" {best.gpus} GPU{'s' * (best.gpus != 1)}{cost}, {show_share(best.p_slo)} sure"
+            f" ({points:+d} points)."
         )
 
 
@@ -192,11 +216,10 @@ def why_measure(document: Recommendation) -> str:
         unit = "tokens/s"
     elif document.plans[0].usd_per_month is not None:
         sign, unit = "$", "a month"
-    count = f", some {step.requests:,.0f} requests," if step.requests is not None else ""
     return (
-        f"The {step.minutes:g} minutes{count} that are worth most: expected regret falls from"
-        f" {sign}{_plain(step.regret_now)} to {sign}{_plain(step.regret_after)} {unit}. Give the"
-        " run folder to --with afterwards."
+        f"Best next test (about {step.minutes:g} min): it cuts the expected cost of a wrong choice"
+        f" from {sign}{_plain(step.regret_now)} to {sign}{_plain(step.regret_after)} {unit}. Give"
+        " its run folder to --with afterwards."
     )
 
 

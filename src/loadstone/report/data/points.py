@@ -27,7 +27,7 @@ from loadstone.core.summary import (
     SessionNumbers,
     Window,
 )
-from loadstone.core.units import show_seconds, show_share
+from loadstone.core.units import show_met, show_seconds, show_share
 from loadstone.report.data.statistic import (
     Estimate,
     energy,
@@ -219,10 +219,7 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     @property
     def slo_words(self) -> str:
         """Say if the bounds were met, with the probability of that."""
-        if self.slo_met is None:
-            return "-"
-        sure = "" if self.p_met is None else f" ({show_share(self.p_met)})"
-        return f"{'met' if self.slo_met else 'MISSED'}{sure}"
+        return show_met(self.slo_met, self.p_met)
 
     @property
     def p_met(self) -> float | None:

@@ -12,7 +12,14 @@ from loadstone.core.units import show_number, show_seconds, show_share
 from loadstone.report.data.frames import E2E, OUTPUT, TPOT, TTFT, Frame, Measure, knee, load_label
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.wording import join
-from loadstone.report.findings.sentence import Sentence, doubt, setups, warn, work
+from loadstone.report.findings.sentence import (
+    Sentence,
+    doubt,
+    is_surely_met,
+    setups,
+    warn,
+    work,
+)
 
 GAIN = 0.07
 """Throughput grows by less than load to this power, 5 % for twice the load: it has stopped growing
@@ -133,7 +140,7 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
     holds = list(itertools.takewhile(lambda point: point.slo_met, judged))
     fails = judged[len(holds)] if len(holds) < len(judged) else None
     where = (
-        f"meets {judged[0].demand.slo} up to {load_label(holds[-1])}"
+        f"meets {judged[0].demand.slo} up to {load_label(holds[-1])}{_doubt(holds[-1])}"
         if holds
         else f"meets {judged[0].demand.slo} nowhere"
     )
@@ -145,6 +152,11 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
         else ""
     )
     return f"{where}, not at {fails.load:g}{share}"
+
+
+def _doubt(point: CellPoint) -> str:
+    """Write the probability that a point meets its bounds, where that is not sure."""
+    return "" if is_surely_met(point) else f" (with a probability of {show_share(point.p_met)})"
 
 
 def _gains(points: Sequence[CellPoint]) -> Iterator[tuple[CellPoint, CellPoint, float]]:

@@ -15,8 +15,7 @@ from loadstone.report.table import Column
 
 UNBOUNDED = "~"
 UNBOUNDED_NOTE = (
-    "~: p99 of the sample, without an upper 95% bound, which takes 368 requests, or more if slow"
-    " ones come together"
+    "~ too few requests for a reliable p99 (368 needed, more if slow ones come together)"
 )
 INTERVAL = "interval"
 """The head of a column of intervals; a table of one level alone has that instead."""

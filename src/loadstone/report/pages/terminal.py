@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from loadstone.analyse.ranking import RULE
+from loadstone.analyse.slo import SURE
 from loadstone.core.plan import Load
 from loadstone.core.ranked_runs import Ranked
 from loadstone.core.settings import FirstToken
@@ -23,7 +24,7 @@ from loadstone.core.summary import (
     TaskAccuracy,
 )
 from loadstone.core.text import excerpt
-from loadstone.core.units import show_load, show_number, show_seconds, show_share
+from loadstone.core.units import show_load, show_met, show_number, show_seconds, show_share
 from loadstone.report.data.points import share_of
 from loadstone.report.data.wording import join
 from loadstone.report.pages.columns import (
@@ -38,7 +39,7 @@ from loadstone.report.pages.columns import (
     show_percent,
     show_percents,
 )
-from loadstone.report.table import Column, Shown, Table, show_verdict, tabulate
+from loadstone.report.table import Column, Footnote, Shown, Table, show_verdict, tabulate
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 _LOAD_NAMES = {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}
@@ -48,13 +49,19 @@ _STATED_LABELS = {("output_tokens_per_s", None): "out tok/s", ("itl_s", "p99"): 
     for statistic in ("p50", "p99")
 }
 """Of what an imported file states what the table has too."""
+_MAX_NOTES = 3
+"""Findings that are shown before one asks for all."""
+_SPARE = ("roofline", "ITL p99", "E2E p99", "E2E p50", "failed")
+"""Columns of a run's table that a narrow terminal leaves out, the first one first."""
 _FIRST_PARTS = 5
 """Of a predicted TTFT, by name."""
 
 
-def render(summary: Summary) -> list[Shown]:
-    """Show a run: its heading, its tables, and what their columns mean. What the engine wrote is
-    plain text."""
+def render(summary: Summary, explain: bool = True) -> list[Shown]:
+    """Show a run: its heading, its table, and what was found. What the engine wrote is plain text.
+
+    explain: also show parts of loads, all findings, and what each number means.
+    """
     cells = summary.cells
     of_run = [_finding(finding) for finding in summary.findings]
     if not cells:
@@ -66,7 +73,7 @@ def render(summary: Summary) -> list[Shown]:
         for load, cell in zip(loads, cells, strict=True)
     ]
     tables = [_table(head, rows, findings)]
-    for name, parts_of, name_part in _PARTS:
+    for name, parts_of, name_part in _PARTS if explain else ():
         parts = [(row, part) for row in rows for part in parts_of(row.cell)]
         if parts:
             tables.append(_table_parts(f"{head} · {name}", parts, name_part, cells))
@@ -76,12 +83,52 @@ def render(summary: Summary) -> list[Shown]:
         tables.append(_sessions(head, rows))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
+    found = [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
+    found += of_run
+    first = [heading(summary), *_answer(cells), *tables]
+    if not explain:
+        more = len(found) - _MAX_NOTES
+        notes = found[:_MAX_NOTES]
+        if more > 0:
+            notes.append(f"{more} more {'finding' if more == 1 else 'findings'} with --explain")
+        return [*first, *notes, *_footnotes(cells, summary.source == "simulated")]
     lines = [
         *_definitions(cells, summary.source == "simulated"),
         *_first_token(summary.first_token),
     ]
-    lines += [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
-    return [heading(summary), *_answer(cells), *tables, *lines, *of_run]
+    return [*first, *lines, *found]
+
+
+def _footnotes(cells: Sequence[CellSummary], simulated: bool) -> Iterator[Footnote]:
+    """Yield what the table's signs mean, and how far off its numbers may be."""
+    if simulated and not cells[0].measured_by:
+        yield Footnote(_intervals(cells))
+    elif not cells[0].measured_by:
+        yield Footnote(_client_health(cells))
+    signs = ["± 95% of the steady window"] if any(map(show_margin, cells)) else []
+    signs += [UNBOUNDED_NOTE] if _has_unbounded(cells) else []
+    signs += ["--explain says what each number means"]
+    yield Footnote(" · ".join(signs))
+
+
+def _client_health(cells: Sequence[CellSummary]) -> str:
+    """Say how late the client was at the most."""
+    receive, send = (
+        _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells)
+        for name in ("receive", "send")
+    )
+    late = any(cell.verdict.has("client_late") for cell in cells)
+    health = "late: see the findings" if late else "good"
+    return f"client: {health} (p99 of reading {receive} late, of sending {send} late)"
+
+
+def _has_unbounded(cells: Sequence[CellSummary]) -> bool:
+    """Tell whether a p99 of the table has no upper bound."""
+    return any(
+        show_p99(values, cell).startswith(UNBOUNDED)
+        for cell in cells
+        for values in (*_pick_clock(cell.metrics, cells), cell.metrics.tpot_s)
+    )
 
 
 def _answer(cells: Sequence[CellSummary]) -> list[str]:
@@ -97,8 +144,15 @@ def _answer(cells: Sequence[CellSummary]) -> list[str]:
     )
     if judged:
         held = list(itertools.takewhile(lambda cell: cell.slo_met, judged))
-        parts.append(f"the SLO holds {f'up to {_name_load(held[-1])}' if held else 'at no load'}")
+        parts.append(f"the SLO holds {_up_to(held[-1]) if held else 'at no load'}")
     return ["; ".join(parts)]
+
+
+def _up_to(cell: CellSummary) -> str:
+    """Name the last load that meets the bounds, with the probability of that where it is small."""
+    sure = cell.slo_probability
+    doubt = "" if sure is None or sure >= SURE else f" (with a probability of {show_share(sure)})"
+    return f"up to {_name_load(cell)}{doubt}"
 
 
 def render_ranking(places: Sequence[Ranked]) -> list[Shown]:
@@ -182,12 +236,16 @@ def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Tab
         # characters.
         if not any(show_failed(row.requests) for row in rows):
             names.remove("failed")
+    slo = [Column[CellRow]("SLO", lambda row: show_met(row.cell.slo_met, row.cell.slo_probability))]
+    if all(row.cell.slo_met is None for row in rows):
+        slo = []
     columns: list[Column[CellRow]] = [
         Column(head, lambda row: row.load),
         *(RUN[name] for name in names),
+        *slo,
         Column("trusted", lambda row: _show_trust(row.cell, doubts), "l"),
     ]
-    return tabulate(columns, rows, style=show_verdict)
+    return tabulate(columns, rows, style=show_verdict, spare=_SPARE)
 
 
 def _table_parts(
@@ -415,11 +473,6 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
     window = "steady window" if len(whole) < len(cells) else "whole cell"
     if 0 < len(whole) < len(cells):
         window += f", at {', '.join(whole)} over the whole cell"
-    unbounded = any(
-        show_p99(values, cell).startswith(UNBOUNDED)
-        for cell in cells
-        for values in (*_pick_clock(cell.metrics, cells), cell.metrics.tpot_s)
-    )
     margins = " ± 95%" if any(map(show_margin, cells)) else ""
     lines = [
         (
@@ -436,7 +489,7 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         _roofline(cells),
         _energy(cells),
         *dict.fromkeys(cell.client.selftest or "" for cell in cells),
-        UNBOUNDED_NOTE if unbounded else "",
+        UNBOUNDED_NOTE if _has_unbounded(cells) else "",
     ]
     found = [(cell, finding) for cell in cells for finding in cell.verdict.findings]
     lines += [
