@@ -77,10 +77,11 @@ def test_json_has_the_contracts_rows(loadstone: Loadstone) -> None:
     assert "GPUs would" in rows[0]["why"]
 
 
-def test_the_table_shows_what_binds(loadstone: Loadstone) -> None:
+def test_the_table_shows_what_binds(loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     outcome = loadstone(
-        "size", "llama-3.1-8b@1xh100,llama-3.1-70b@1xh100/tp1,engine=sglang", "--context", "4096"
-    )
+        "size", "llama-3.1-8b@1xh100,llama-3.1-70b@1xh100/tp1,engine=sglang", "--context", "4096",
+    )  # fmt: skip
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert any("Llama-3.1-8B" in line and line.rstrip().endswith("yes") for line in lines)
@@ -89,8 +90,9 @@ def test_the_table_shows_what_binds(loadstone: Loadstone) -> None:
 
 
 def test_rows_of_several_engines_say_whose_they_are_and_what_is_asked_of_the_cache(
-    loadstone: Loadstone,
+    loadstone: Loadstone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     args = ("size", "llama-3.1-8b", "--gpu", "h100", "--context", "8k", "--batch", "16")
     outcome = loadstone(*args, "--engine", "vllm,sglang")
     heads, *rows = [

@@ -24,6 +24,7 @@ from loadstone.recommend.tell.document import (
 )
 from loadstone.recommend.tell.page import write_page
 from loadstone.recommend.tell.text import answer, plan_table, remarks, render, why_measure
+from loadstone.report.data.wording import spell
 
 PLAN = DeploymentPlan(
     deployment="llama-3.1-8b@1xh100/tp1", replicas=3, gpus=3, p_slo=0.864, capacity_per_s=48.0, headroom=0.2,
@@ -107,16 +108,16 @@ def test_each_kind_of_gpu_has_its_best_plan_beside_the_first() -> None:
         GpuChoice(gpu="L4", deployment=None, why="does not fit"),
     ]  # fmt: skip
     lines = remarks(changed(by_gpu=by_gpu))
-    assert "On H200: 2 × b, 2 GPUs, $5,000 a month (+620), P 90% (+4)." in lines
+    assert "On H200: 2 × b, 2 GPUs, $5,000 a month (+620), 90% sure (+4 points)." in lines
     assert "On L4: nothing, does not fit." in lines
 
 
 def test_the_price_with_one_replica_down_and_of_whole_nodes_is_told() -> None:
     plan = with_plan(
-        usd_per_month_one_down=5840.0, usd_per_month_whole_nodes=11680.0, why="86% because so"
+        usd_per_month_one_down=5840.0, usd_per_month_whole_nodes=11680.0, why="86% sure, because so"
     )
     lines = remarks(plan)
-    assert "Plan 1: 86% because so." in lines
+    assert "Plan 1 is 86% sure, because so." in lines
     assert (
         "With a replica more, so that one may be down: $5,840 a month; where GPUs are rented by the node: $11,680."
     ) in lines
@@ -160,7 +161,7 @@ def test_by_throughput_the_answer_says_how_many_tokens_there_are() -> None:
 )
 def test_a_plan_that_follows_the_hours_is_remarked_on(hours: ByHour, words: str) -> None:
     first, second = remarks(with_plan(by_hour=hours))
-    assert first == f"Plan 1: {PLAN.binds}; {PLAN.helps}."
+    assert first == f"Plan 1: {PLAN.binds}. {PLAN.helps}."
     assert words in second
 
 
@@ -170,13 +171,13 @@ def test_a_plan_that_follows_the_hours_is_remarked_on(hours: ByHour, words: str)
         (DOCUMENT, "No single measurement is expected to change the choice"),
         (
             changed(measure_next=MeasureNext("c", 10, 1234.0, 5.6789, "d")),
-            "falls from $1,234 to $5.68 a month",
+            "from $1,234 to $5.68 a month",
         ),
         (
             changed(
                 with_plan(usd_per_month=None), measure_next=MeasureNext("c", 10, 2.0, 1.0, "d")
             ),
-            "The 10 minutes that are worth most: expected regret falls from 2 to 1 GPUs.",
+            "(about 10 min): it cuts the expected cost of a wrong choice from 2 to 1 GPUs.",
         ),
     ],
 )
@@ -187,7 +188,7 @@ def test_the_measurement_is_explained(document: Recommendation, words: str) -> N
 def test_the_page_begins_with_the_answer_and_ends_with_how_it_was_made() -> None:
     rejected = [Rejected(f"d{number}", "why", number + 1) for number in range(10)]
     lines = render(changed(rejected=rejected, notes=["a note"], study="verify.yaml"))
-    assert lines[0] == answer(DOCUMENT)
+    assert lines[0] == spell(answer(DOCUMENT))
     assert lines[-1] == "1,234 deployments ranked in 0.5 s, 0 simulated in 2.0 s"
     assert {
         "a note",
@@ -275,7 +276,7 @@ def test_the_page_puts_the_best_of_each_gpu_side_by_side(tmp_path: Path) -> None
         table.index("3 × H100") < table.index("3 × MI300X") < table.index("72 GPUs")
     )  # the cheapest first
     assert "On mi300x:" not in text  # said once
-    assert "TPOT p99 of 20 ms; sglang would carry 10% more per GPU." in text
+    assert "TPOT p99 of 20 ms. sglang would carry 10% more per GPU." in text
     assert "loadstone recommend &#39;a b&#39;" in text
     cost, load = (
         json.loads(each) for each in re.findall(r'application/json">(.*?)</script>', text)

@@ -62,9 +62,7 @@ def test_finalists_that_are_no_plan_are_listed_with_a_reason(found) -> None:
     rejected = {each.deployment: each.why for each in found.rejected}
     assert not shown & set(rejected)
     for each in found.finalists:
-        assert (each.deployment in shown) != (
-            "hold with a probability" in rejected.get(each.deployment, "")
-        )
+        assert (each.deployment in shown) != ("% sure; plan" in rejected.get(each.deployment, ""))
 
 
 @pytest.mark.process
@@ -259,7 +257,7 @@ def test_table_chart_and_gpus_state_one_probability(seed: int) -> None:
     for plan in document.plans:
         point = points[plan.deployment]
         assert (point.p_slo, point.replicas, point.asked) == (plan.p_slo, plan.replicas, True)
-        assert f"{plan.p_slo:.0%} because" in plan.why
+        assert f"{plan.p_slo:.0%} sure, because" in plan.why
     for each in document.by_gpu:
         assert each.deployment is None or points[each.deployment].p_slo == each.p_slo
 

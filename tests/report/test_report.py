@@ -849,7 +849,7 @@ def test_a_p99_that_is_not_bounded_is_not_called_a_bound(tmp_path: Path) -> None
         ["~130 ms", "~26.0 ms", "~2.60 s"],
         ["130 ms", "26.0 ms", "~3.90 s"],
     ]
-    legend = "~: p99 of the sample, without an upper 95% bound"
+    legend = "~ too few requests for a reliable p99"
     assert legend in " ".join(table.notes)
     run(tmp_path / "e2e alone", "a", [bounded], records=[record(0, 0.0, [0.1, 0.2])])
     assert legend in " ".join(all_cells(tmp_path / "e2e alone").notes)

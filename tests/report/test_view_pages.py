@@ -236,7 +236,7 @@ def test_two_runs_are_compared(runs: Path) -> None:
     assert 'class="chart"' in text.partition("Swap them")[2].partition("What differs")[0]
     assert "What differs in the setup" in text
     assert "<td>source</td>" in text
-    assert "ttft_p50" in text
+    assert "TTFT p50" in text
     assert "Run 2:" in text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -13,6 +13,13 @@ from loadstone.core.errors import InputError
 if TYPE_CHECKING:
     from loadstone.catalogue import Gpu, Model, Node
 
+
+def _complete(incomplete: str) -> list[str]:
+    """Offer kinds and names to a shell."""
+    names = [item.name for _, every, _ in _kinds().values() for item in every()]
+    return [word for word in (*_kinds(), *names) if word.startswith(incomplete)]
+
+
 Row: TypeAlias = tuple[str, str, float | str | None]
 """(what, unit, number or word)"""
 
@@ -20,11 +27,14 @@ _T, _G, _GIB = 1e12, 1e9, 1 << 30
 
 
 def catalogue(
-    kind: Annotated[Literal["gpus", "models", "nodes"], typer.Argument(help="what to list")],
-    names: Annotated[
+    words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="show only these, with all fields, sources and assumptions; names or files"
+            help=(
+                "gpus, models or nodes, then names, files or parts of names; one that is found has"
+                " all its fields, sources and assumptions"
+            ),
+            autocompletion=_complete,
         ),
     ] = None,
     compare: Annotated[
@@ -34,13 +44,14 @@ def catalogue(
     json: Annotated[bool, typer.Option("--json", help="print as JSON on stdout")] = False,
 ) -> None:
     """Show what is known of GPUs, models and nodes, with sources."""
-    from loadstone import catalogue as facts
-
-    kinds: dict[str, tuple[Any, Any, Any]] = {
-        "gpus": (facts.gpu, facts.gpus, gpu_rows),
-        "models": (facts.model, facts.models, model_rows),
-        "nodes": (facts.node, facts.nodes, node_rows),
-    }
+    kinds = _kinds()
+    names = list(words or ())
+    if not names and compare is None:
+        for kind, (_, every, _) in kinds.items():
+            known = [item.name for item in every()]
+            print(f"{len(known)} {kind}: loadstone catalogue {kind}; one: {known[-1]}")
+        return
+    kind = names.pop(0) if names and names[0] in kinds else _kind_of([*names, compare or ""][0])
     find, every, rows_of = kinds[kind]
     if compare is not None:
         compared = [name.strip() for name in compare.split(",") if name.strip()]
@@ -56,17 +67,63 @@ def catalogue(
         else:
             print_rows(*_set_side_by_side([item.name for item in items], table))
         return
-    items = [find(name) for name in names] if names else list(every())
+    whole, parts = _find(names, find, every)
+    items = whole if names else list(every())
     if json:
-        print_json({"schema": 1, kind: [_document(item) for item in items]})
-    elif names:
-        for item in items:
-            lines = [(fact, _show(value), unit) for fact, unit, value in rows_of(item)]
-            print_rows(
-                [item.name, "", ""], [*lines, *((fact, text, "") for fact, text in _remarks(item))]
-            )
-    else:
-        print_rows(*_listing(kind, items, rows_of))
+        print_json({"schema": 1, kind: [_document(item) for item in [*items, *parts]]})
+        return
+    for item in whole:
+        lines = [(fact, _show(value), unit) for fact, unit, value in rows_of(item)]
+        print_rows(
+            [item.name, "", ""], [*lines, *((fact, text, "") for fact, text in _remarks(item))]
+        )
+    listed = parts if names else items
+    if listed:
+        print_rows(*_listing(kind, listed, rows_of))
+
+
+def _kinds() -> dict[str, tuple[Any, Any, Any]]:
+    """Return of each kind what finds one, what lists all, and what makes rows of one."""
+    from loadstone import catalogue as facts
+
+    return {
+        "gpus": (facts.gpu, facts.gpus, gpu_rows),
+        "models": (facts.model, facts.models, model_rows),
+        "nodes": (facts.node, facts.nodes, node_rows),
+    }
+
+
+def _kind_of(name: str) -> str:
+    """Return the kind of which there is one with this name, or with a part of it. Raises
+    InputError."""
+    for kind, (find, every, _) in _kinds().items():
+        try:
+            if any(_find([name.partition(",")[0]], find, every)):
+                return kind
+        except InputError:
+            continue
+    raise InputError(
+        f"catalogue: {name!r} is in no name of a GPU, model or node; loadstone catalogue lists them"
+    )
+
+
+def _find(names: Sequence[str], find: Any, every: Any) -> tuple[list[Any], list[Any]]:
+    """Return the items of these names, and those that have one of the others in theirs. Raises
+    InputError: a name that is in none."""
+    whole, parts = [], []
+    for name in names:
+        word = name.lower()
+        holding = [
+            item
+            for item in every()
+            if any(word in known.lower() for known in (item.name, *item.aliases))
+        ]
+        exact = any(word in (item.name.lower(), *item.aliases) for item in holding)
+        if exact or not holding:
+            whole.append(find(name))
+        else:
+            parts += holding
+    return whole, parts
 
 
 def gpu_rows(gpu: Gpu) -> list[Row]:
@@ -173,16 +230,25 @@ _BRIEF = {
 }
 
 
+_SPARE = {
+    "gpus": ("usable", "link", "fp4", "TDP", "link bandwidth"),
+    "models": ("weights as published", "active"),
+    "nodes": ("adapter", "adapters", "processor"),
+}
+
+
 def _listing(
     kind: str, items: Sequence[Any], rows_of: Any
-) -> tuple[list[str], list[tuple[str, ...]]]:
+) -> tuple[list[str], list[tuple[str, ...]], list[str]]:
+    """Make heads, a line for each item, and the heads that a narrow terminal can spare."""
     units = {fact: unit for fact, unit, _ in rows_of(items[0])}
     heads = [f"{fact}, {units[fact]}" if units[fact] else fact for fact in _BRIEF[kind]]
     lines = []
     for item in items:
         values = {fact: _show(value) for fact, _, value in rows_of(item)}
         lines.append((item.name, *(values[fact] for fact in _BRIEF[kind])))
-    return ["name", *heads], lines
+    of = dict(zip(_BRIEF[kind], heads, strict=True))
+    return ["name", *heads], lines, [of[fact] for fact in _SPARE[kind]]
 
 
 def _set_side_by_side(

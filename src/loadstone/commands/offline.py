@@ -2,13 +2,15 @@
 
 import sys
 
-from loadstone.commands.flags import Json, Strict, takes
+from loadstone.commands.flags import Explain, Json, Strict, takes
 from loadstone.commands.output import show_run
 from loadstone.workload.options import OfflineOptions
 
 
 @takes(OfflineOptions)
-def offline(options: OfflineOptions, json: Json = False, strict: Strict = False) -> None:
+def offline(
+    options: OfflineOptions, json: Json = False, strict: Strict = False, explain: Explain = False
+) -> None:
     """Measure offline throughput: whole batches through the interface that vLLM, SGLang,
     TensorRT-LLM or transformers have in Python, without server and client. Each batch is a cell of
     an ordinary run.
@@ -18,6 +20,5 @@ def offline(options: OfflineOptions, json: Json = False, strict: Strict = False)
     def tell(note: str) -> None:
         print(f"loadstone: {note}", file=sys.stderr)
 
-    show_run(
-        lambda: run(options, tell), "simulated" if options.simulate else "measured", json, strict
-    )
+    done = "simulated" if options.simulate else "measured"
+    show_run(lambda: run(options, tell), done, json, strict, explain)

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from loadstone.core.signals import SIGNALS, Interrupted
@@ -109,8 +109,9 @@ def print_json(document: object) -> None:
     sys.stdout.write(_OBEYED.sub(lambda each: f"\\u{ord(each[0]):04x}", text) + "\n")
 
 
-def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
-    """Print a query's rows: a table on a terminal, tab-separated values elsewhere."""
+def print_rows(columns: list[str], rows: list[tuple[Any, ...]], spare: Sequence[str] = ()) -> None:
+    """Print a query's rows: a table on a terminal, tab-separated values elsewhere. `spare`: as of
+    Table."""
     if not sys.stdout.isatty():
         for row in (columns, *rows):
             print("\t".join(printable(_plain(value).translate(_ONE_LINE)) for value in row))
@@ -129,7 +130,7 @@ def print_rows(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
         textwrap.fill(head, _HEADING_WIDTH, break_long_words=False, break_on_hyphens=False)
         for head in columns
     ]
-    print_text(Table(heads=heads, align=align, rows=lines))
+    print_text(Table(heads=heads, align=align, rows=lines, spare=spare))
 
 
 def _is_number(value: object) -> bool:

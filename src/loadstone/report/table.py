@@ -54,6 +54,7 @@ class Table(msgspec.Struct, kw_only=True):
     words     the rows are read one by one, not down the columns
     spare     heads of columns that a terminal too narrow for all leaves out, the first one first
     left_out  those that it did leave out
+    caption   what is the same in all rows, said above the table
     turned    rows are columns here, so that the style is the last row's
     sortable  a page lets one sort and filter the rows
     """
@@ -69,6 +70,7 @@ class Table(msgspec.Struct, kw_only=True):
     sortable: bool = False
     spare: Sequence[str] = ()
     left_out: Sequence[str] = ()
+    caption: str = ""
     turned: bool = False
 
     @property
@@ -184,9 +186,10 @@ def fit(table: Table, width: int) -> Table:
     if turned is not None:
         return turned
     for spared in table.spare:
-        if spared not in full_heads(table):
+        heads = [head.replace("\n", " ") for head in full_heads(table)]
+        if spared not in heads:
             continue
-        kept = [index for index, head in enumerate(full_heads(table)) if head != spared]
+        kept = [index for index, head in enumerate(heads) if head != spared]
         table = replace(select(table, kept), left_out=[*table.left_out, spared])
         if _room(table) <= width:
             return table
@@ -208,21 +211,24 @@ def full_heads(table: Table) -> list[str]:
     return heads
 
 
-def _naming(table: Table) -> list[int]:
-    """Return the columns that tell rows from one another: of words before the first number, or the
-    first."""
+def _naming(table: Table) -> tuple[list[int], list[int]]:
+    """Return the columns of words before the first number, or the first: those that tell rows from
+    one another, and those that are the same in all of several rows."""
     words = len(table.align) - len(table.align.lstrip("lnw"))
     leading = range(max(1, min(words, len(table.align) - 1)))
-    return [index for index in leading if len({row[index] for row in table.rows}) > 1] or [0]
+    telling = [index for index in leading if len({row[index] for row in table.rows}) > 1] or [0]
+    if len(table.rows) == 1:
+        return telling, []
+    return telling, [index for index in leading if index not in telling]
 
 
 def _turn(table: Table, width: int) -> Table | None:
     """Return the table with its rows as columns; None where these are too many or too wide."""
     if not table.rows or len(table.rows) > _MAX_TURNED or table.words:
         return None
-    names = _naming(table)
+    names, constant = _naming(table)
     heads = full_heads(table)
-    rest = [index for index in range(len(heads)) if index not in names]
+    rest = [index for index in range(len(heads)) if index not in (*names, *constant)]
     lines = [[heads[index], *(row[index] for row in table.rows)] for index in rest]
     lines = [line for line in lines if any(text not in ("", "-") for text in line[1:])]
     first = max(_longest(text) for text in (*(line[0] for line in lines), heads[names[0]]))
@@ -240,6 +246,7 @@ def _turn(table: Table, width: int) -> Table | None:
         rows=lines,
         style=table.style,
         turned=True,
+        caption=" · ".join(table.rows[0][index] for index in constant),
     )
 
 
@@ -310,6 +317,8 @@ def _print(console: Console, table: Table) -> None:
             for text in texts[1:] if whole else texts[-1:] if not table.turned else ():
                 text.stylize(table.style(text.plain))
         drawn.add_row(*texts)
+    if table.caption:
+        console.print(Text(printable(table.caption)))
     console.print(drawn)
     if table.left_out:
         console.print(Text(f"not shown at this width: {', '.join(table.left_out)}", style="dim"))

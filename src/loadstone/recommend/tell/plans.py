@@ -259,7 +259,7 @@ def _list_rejected(
     for choice in choices:
         if choice.finalist.name in shown:
             continue
-        rows.append(Rejected(choice.finalist.name, _why_not(choice, plans, planning)))
+        rows.append(Rejected(choice.finalist.name, _compare_to_plans(choice, plans, planning)))
     dearer = len(found.candidates) - len(choices)
     if dearer > 0:
         dearest = found.candidates[-1]
@@ -270,7 +270,9 @@ def _list_rejected(
     return rows[:_MAX_REJECTED]
 
 
-def _why_not(choice: PlanChoice, plans: Sequence[DeploymentPlan], planning: Planning) -> str:
+def _compare_to_plans(
+    choice: PlanChoice, plans: Sequence[DeploymentPlan], planning: Planning
+) -> str:
     """Say what a finalist costs and how sure it is, beside a plan that is better, or the first."""
     costs = [float(plan.gpus) for plan in plans]
     cost, unit = choice.cost, "{:g} GPUs"

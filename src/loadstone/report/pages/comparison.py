@@ -1,6 +1,7 @@
 """A comparison as people read it: what differs in the setup, a table for each load, what its words
 mean."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET
@@ -17,9 +18,14 @@ from loadstone.analyse.compare.result import (
 from loadstone.analyse.grading.accuracy import show_drift
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds, show_share
-from loadstone.report.table import Shown, Table
+from loadstone.report.data.wording import spell
+from loadstone.report.table import Footnote, Shown, Table
 
 _HEADS = ("A", "B", "B/A", "95%", "p", "p adjusted", "detectable")
+_MAIN = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_s", "failed_share")
+"""Metrics that are always shown."""
+_MAX_NOTES = 3
+"""Findings that are shown before one asks for all."""
 _WORDS = {
     "same": "the same",
     "within_model": "within the model's uncertainty",
@@ -33,9 +39,12 @@ _WORDS = {
 _MISSING = "missing on one side"
 
 
-def render(comparison: Comparison) -> list[Shown]:
-    """Show what differs in the setup, then a table for each load, then what its words mean."""
-    parts: list[Shown] = []
+def render(comparison: Comparison, explain: bool = True) -> list[Shown]:
+    """Show the conclusion, what differs in the setup, and a table of all loads.
+
+    explain: a table for each load in place of it, with tests, and what their words mean.
+    """
+    parts: list[Shown] = [conclude(comparison)]
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         runs = ", ".join(side.runs[:4]) + (" …" if len(side.runs) > 4 else "")
         parts.append(f"{name}  {plain(side.label)}  ({plain(runs, 200)})")
@@ -46,17 +55,57 @@ def render(comparison: Comparison) -> list[Shown]:
     )
     parts.append("Setup:" if comparison.setup else f"Setup: the same{reservation}")
     parts += [f"  {line}" for line in setup_lines(comparison.setup)]
-    parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
-    parts += answer_lines(comparison)
-    parts += [f"only {line}" for line in unmatched_lines(comparison)]
-    if any(row.p is not None for cell in comparison.cells for row in cell.metrics):
-        parts.append(explain_heads(comparison))
-    parts += explain_conclusions(comparison)
-    parts += [
+    notes = [
         f"{finding.kind}: {finding.evidence}. {finding.remedy}" for finding in comparison.findings
     ]
-    parts += [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
-    return parts
+    bounds = [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
+    only = [f"only {line}" for line in unmatched_lines(comparison)]
+    if not explain:
+        parts += [_main_table(comparison), *answer_lines(comparison), *only, *notes[:_MAX_NOTES]]
+        more = len(notes) - _MAX_NOTES
+        if more > 0:
+            parts.append(f"{more} more {'finding' if more == 1 else 'findings'} with --explain")
+        return [*parts, *bounds, Footnote("95% intervals; --explain has every metric and test")]
+    parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
+    parts += [*answer_lines(comparison), *only]
+    if any(row.p is not None for cell in comparison.cells for row in cell.metrics):
+        parts.append(explain_heads(comparison))
+    return [*parts, *explain_conclusions(comparison), *notes, *bounds]
+
+
+def conclude(comparison: Comparison) -> str:
+    """Say which side is better, in which metrics, at how many of the loads."""
+    count = len(comparison.cells)
+    texts = []
+    for side in ("a", "b"):
+        found = Counter(
+            row.name for cell in comparison.cells for row in cell.metrics if row.better == side
+        )
+        if found:
+            names = [
+                show_name(name) + (f" (at {loads} of {count} loads)" if loads < count else "")
+                for name, loads in found.items()
+            ]
+            texts.append(f"{side.upper()} is better in {', '.join(names)}")
+    return f"{'; '.join(texts)}." if texts else "No difference is shown between A and B."
+
+
+def show_name(metric: str) -> str:
+    """Write a metric as people do: `TTFT p50` for `ttft_p50`, `output tok/s`."""
+    return spell(metric).replace("_tokens_per_s", " tok/s").replace("_", " ")
+
+
+def _main_table(comparison: Comparison) -> Table:
+    """Make one table of all loads: the main metrics, and all others in which a side is better."""
+    rows = []
+    for cell in comparison.cells:
+        load = f"{cell.load.kind} {cell.load.value:g}"
+        for row in cell.metrics:
+            if row.name in _MAIN or row.better:
+                rows.append([load, *show_metric(row)[:5], show_conclusion(row)])
+                load = ""
+    heads = ["load", "metric", *_HEADS[:4], "conclusion"]
+    return Table(heads=heads, align="nnrrrrw", rows=rows, style=_style, spare=("95%",), words=True)
 
 
 def answer_lines(comparison: Comparison) -> Iterator[str]:
@@ -93,6 +142,7 @@ def metric_tables(comparison: Comparison) -> list[Table]:
                 if row.a is not None or row.b is not None
             ],
             style=_style,
+            spare=("p", "detectable"),
         )
         for cell in comparison.cells
     ]
@@ -181,7 +231,7 @@ def setup_lines(setup: Sequence[Difference]) -> list[str]:
 def show_metric(row: MetricRow) -> list[str]:
     """Write a metric's row: its name, then its numbers as the heads say."""
     return [
-        row.name,
+        show_name(row.name),
         _value(row.name, row.a),
         _value(row.name, row.b),
         _ratio(row.ratio),
