@@ -2,15 +2,17 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 from msgspec.structs import replace
 
 from conftest import Loadstone
-from loadstone.commands import output
+from loadstone.commands import app, examples, output
 from loadstone.commands.catalogue import catalogue
 from loadstone.report.table import Table, fit, to_text
 from test_summary import CLOSED, make_run
@@ -134,6 +136,21 @@ def test_the_shell_completes_commands_flags_and_choices(words: str, offered: str
         check=True,
     )
     assert offered in done.stdout.split()
+
+
+def test_help_begins_with_two_examples_that_can_be_typed() -> None:
+    group = typer.main.get_command(app)
+    context = group.make_context("loadstone", ["doctor"])
+    assert {*examples(), "study"} == set(group.list_commands(context))
+    for name, lines in examples().items():
+        assert len(lines) == 2
+        for line in lines:
+            program, command, *words = shlex.split(line)
+            assert (program, command) == ("loadstone", name)
+            group.get_command(context, name).make_context(name, words, parent=context)
+            assert f"Examples:\n  {lines[0]}\n" in group.get_command(context, name).get_help(
+                context
+            )
 
 
 def test_a_dumb_terminal_shows_every_figure(

@@ -11,13 +11,16 @@ import errno
 import os
 import signal
 import sys
+import tomllib
 from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, TextIO, cast
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from loadstone.commands.bench import bench
 from loadstone.commands.calibrate import calibrate
@@ -73,7 +76,13 @@ COMMANDS = (
 
 
 class HeadedCommand(TyperCommand):
-    """A command; its help lists options under their headings."""
+    """A command; its help begins with examples, and lists options under their headings."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        super().format_help_text(ctx, formatter)
+        lines = examples().get(self.name or "", ())
+        if lines:
+            formatter.write("\nExamples:\n" + "".join(f"  {line}\n" for line in lines))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         headed: dict[str, list[tuple[str, str]]] = {}
@@ -90,6 +99,28 @@ class HeadedCommand(TyperCommand):
                 formatter.write_dl(lines)
 
 
+class ListingGroup(TyperGroup):
+    """A group; its help lists commands, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        named = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        lines = [
+            (name, command.get_short_help_str(_WHOLE_SENTENCE))
+            for name, command in named
+            if command is not None and not command.hidden
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
+
+@cache
+def examples() -> dict[str, list[str]]:
+    """Read the examples of each command."""
+    return tomllib.loads(files(__package__).joinpath("examples.toml").read_text("utf-8"))
+
+
+_WHOLE_SENTENCE = 200
+"""Characters of a command's line in a list of commands, which may be broken."""
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
 app = typer.Typer(
@@ -97,6 +128,7 @@ app = typer.Typer(
         "Size, simulate, measure and compare LLM inference serving, and know how far each number"
         " can be trusted."
     ),
+    cls=ListingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -130,7 +162,7 @@ for _command in COMMANDS:
         context_settings=_CONTEXT,
     )(_command)
 
-app.add_typer(study, name="study")
+app.add_typer(study, name="study", cls=ListingGroup)
 
 
 def main(early: Handler | None = None) -> None:

@@ -19,8 +19,8 @@ def launch(
         bool, option(WHERE, "with --dry-run: print one JSON document on stdout")
     ] = False,
 ) -> None:
-    """Start a deployment on this machine, wait until it serves, and stop it with Ctrl-C; or print
-    the commands that start it, on one node or many, as each engine's release spells them.
+    """Start a deployment on this machine, until Ctrl-C. Or print the commands that start it, on one
+    node or many, as each engine's release spells them.
     """
     from loadstone.catalogue import parse_deployment
     from loadstone.engines import ENGINES, rules_of

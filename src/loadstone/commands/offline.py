@@ -11,9 +11,9 @@ from loadstone.workload.options import OfflineOptions
 def offline(
     options: OfflineOptions, json: Json = False, strict: Strict = False, explain: Explain = False
 ) -> None:
-    """Measure offline throughput: whole batches through the interface that vLLM, SGLang,
-    TensorRT-LLM or transformers have in Python, without server and client. Each batch is a cell of
-    an ordinary run.
+    """Measure offline throughput, without server and client. Whole batches go through the interface
+    that vLLM, SGLang, TensorRT-LLM or transformers have in Python; each is a load of an ordinary
+    run.
     """
     from loadstone.runs.offline import offline as run
 

@@ -4,8 +4,10 @@ and in the run's log.txt.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,23 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 _LOG_EVERY_S = 10.0
+
+
+@contextlib.contextmanager
+def working(text: str) -> Iterator[Callable[[str], None]]:
+    """Show that the command works at something, with the time it took so far, until the block ends;
+    on a terminal alone. Yields what changes the text.
+    """
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(text)
+        yield lambda text: bar.update(task, description=text)
 
 
 class Display:

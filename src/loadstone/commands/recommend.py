@@ -19,13 +19,15 @@ def recommend(
     json: Json = False,
     explain: Explain = False,
 ) -> None:
-    """Choose GPUs, engine and layout for a model's traffic under bounds on latency: three plans,
-    each with the probability that the bounds hold, its cost, and the measurement that would tell
+    """Choose GPUs, engine and layout for traffic under bounds on latency. Shows three plans, each
+    with the probability that the bounds hold and its cost, and the measurement that would tell
     most.
     """
+    from loadstone.commands.progress import working
     from loadstone.recommend.recommend import recommend as choose
 
-    document = choose(options)
+    with working("ranking deployments, then simulating the best of them"):
+        document = choose(options)
     if page is not None:
         from loadstone.recommend.tell.page import write_page
 

@@ -32,13 +32,18 @@ def selftest(
 ) -> None:
     """Measure how exact the client is on this host. Later runs quote the result."""
     from loadstone.analyse.client_accuracy import save
+    from loadstone.commands.progress import working
     from loadstone.report.pages.selftest import render
     from loadstone.runs.selftest import LEVELS, QUICK_LEVELS, run
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+    with working("measuring the client") as change:
 
-    result = run(QUICK_LEVELS if quick else LEVELS, not quick, say)
+        def say(text: str) -> None:
+            change(text)
+            if not sys.stderr.isatty():
+                print(text, file=sys.stderr, flush=True)
+
+        result = run(QUICK_LEVELS if quick else LEVELS, not quick, say)
     # Shown first: where it cannot be kept, it is measured all the same.
     if json:
         import msgspec

@@ -1,8 +1,17 @@
 """`loadstone simulate`: the flags of `bench`, and a deployment in place of a server."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from loadstone.commands.flags import Explain, Json, Strict, takes
 from loadstone.commands.output import show_run
+from loadstone.commands.progress import working
 from loadstone.workload.options import SimulateOptions
+
+if TYPE_CHECKING:
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.core.summary import Summary
 
 
 @takes(SimulateOptions)
@@ -14,4 +23,8 @@ def simulate(
     """
     from loadstone.runs.run import run
 
-    show_run(lambda: run(options), "simulated", json, strict, explain)
+    def simulate_all() -> Summary | RankedRuns:
+        with working("simulating"):
+            return run(options)
+
+    show_run(simulate_all, "simulated", json, strict, explain)

@@ -1,6 +1,7 @@
 """Shows this host: the self-test's two tables, and what their columns mean; what it has and
 lacks."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 
 from loadstone.analyse.client_accuracy import Selftest, SelftestRow, Shift
@@ -30,6 +31,7 @@ def render(selftest: Selftest) -> list[Shown]:
         ),
     ]
     return [
+        conclude(selftest.rows),
         " · ".join(map(str, heading)),
         _errors(selftest.rows),
         _shifts(selftest.rows),
@@ -38,12 +40,37 @@ def render(selftest: Selftest) -> list[Shown]:
     ]
 
 
+def conclude(rows: Sequence[SelftestRow]) -> str:
+    """Say up to which load the client is exact, alone and beside busy processes."""
+    parts = []
+    for contended, where in ((False, "alone"), (True, "beside as many busy processes as cores")):
+        tried = [row for row in rows if row.contended is contended]
+        exact = list(itertools.takewhile(_is_exact, tried))
+        if exact:
+            last = exact[-1]
+            parts.append(f"{last.streams:,} streams at {last.tokens_per_s:g} tokens/s {where}")
+        elif tried:
+            parts.append(f"no load {where}")
+    limit = show_seconds(_EXACT_S)
+    return f"The client is good to {'; '.join(parts)} (p99 of its error below {limit})."
+
+
+def _is_exact(row: SelftestRow) -> bool:
+    """Tell whether the client's error stayed below the limit at a level."""
+    if row.comparison is None:
+        return False
+    error = row.comparison.error_s
+    worst_s = error.max if error.p99 is None else error.p99
+    return worst_s is not None and worst_s < _EXACT_S
+
+
 def _name(row: SelftestRow) -> str:
     return f"{row.streams} × {row.tokens_per_s:g}/s{' busy' if row.contended else ''}"
 
 
 def _errors(rows: Sequence[SelftestRow]) -> Table:
-    heads = ["streams", "tokens/s", "tokens", "error min", "p50", "p90", "p99", "p99.9", "max"]
+    heads = ["streams", "tokens/s", "tokens"]
+    heads += [f"error {name}" for name in ("min", "p50", "p90", "p99", "p99.9", "max")]
     lines = []
     for row in rows:
         if row.comparison is None:
@@ -58,7 +85,7 @@ def _errors(rows: Sequence[SelftestRow]) -> Table:
                 show_share(row.comparison.coalesced, 2),
             ]
         )
-    return Table(heads=[*heads, "coalesced"], align="lrrrrrurrr", rows=lines)
+    return Table(heads=[*heads, "coalesced"], align="lrrrrrrrrr", rows=lines)
 
 
 def _shifts(rows: Sequence[SelftestRow]) -> Table:
@@ -84,6 +111,8 @@ def _times(*values: float | None) -> list[str]:
     return [show_seconds(value, 2) for value in values]
 
 
+_EXACT_S = 1e-3
+"""Error of a token's time (p99) below which the client counts as exact."""
 _MARKS = {"ok": "yes", "missing": "no", "warning": "look"}
 
 

@@ -51,6 +51,8 @@ _STATED_LABELS = {("output_tokens_per_s", None): "out tok/s", ("itl_s", "p99"): 
 """Of what an imported file states what the table has too."""
 _MAX_NOTES = 3
 """Findings that are shown before one asks for all."""
+_LATE_KINDS = ("sends_late", "client_read_late", "client_saturated")
+"""Findings of a client that was too slow."""
 _SPARE = ("roofline", "ITL p99", "E2E p99", "E2E p50", "failed")
 """Columns of a run's table that a narrow terminal leaves out, the first one first."""
 _FIRST_PARTS = 5
@@ -85,7 +87,7 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
         tables.append(_dialect(cells))
     found = [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
     found += of_run
-    first = [heading(summary), *_answer(cells), *tables]
+    first: list[Shown] = [heading(summary), *_answer(cells), *tables]
     if not explain:
         more = len(found) - _MAX_NOTES
         notes = found[:_MAX_NOTES]
@@ -117,8 +119,8 @@ def _client_health(cells: Sequence[CellSummary]) -> str:
         _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells)
         for name in ("receive", "send")
     )
-    late = any(cell.verdict.has("client_late") for cell in cells)
-    health = "late: see the findings" if late else "good"
+    late = any(cell.verdict.has(kind) for cell in cells for kind in _LATE_KINDS)
+    health = "late, see the findings" if late else "good"
     return f"client: {health} (p99 of reading {receive} late, of sending {send} late)"
 
 
