@@ -29,11 +29,11 @@ _LOG_EVERY_S = 10.0
 
 
 @contextlib.contextmanager
-def working(text: str) -> Iterator[Callable[[str], None]]:
+def working(text: str, shown: bool = True) -> Iterator[Callable[[str], None]]:
     """Show that the command works at something, with the time it took so far, until the block ends;
     on a terminal alone. Yields what changes the text.
     """
-    if not sys.stderr.isatty():
+    if not (shown and sys.stderr.isatty()):
         yield lambda text: None
         return
     from rich.console import Console

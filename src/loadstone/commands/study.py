@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,8 +120,11 @@ def run(
 ) -> None:
     """Run a study; run it again to go on where it was cut off. Cells that are done are not measured
     again."""
+    from loadstone.commands.progress import working
+    from loadstone.core.units import show_seconds
     from loadstone.studies import measure
     from loadstone.studies.machines import make_machines
+    from loadstone.studies.results import render_results
     from loadstone.studies.status import deployment_name, read_status, repeats_text
     from loadstone.studies.supervise import StudyEvent, run_study
 
@@ -130,8 +134,16 @@ def run(
         _print_commands(read, launches, on, folder, render)
         return
 
+    count = sum(len(launch.cells) for launch in launches)
+    ended: list[float] = []
+    begun_s = time.monotonic()
+
     def tell(event: StudyEvent) -> None:
         text = event.text
+        if event.kind == "done" and event.cell is not None:
+            ended.append(time.monotonic() - begun_s)
+            left_s = ended[-1] / len(ended) * (count - len(ended))
+            change(f"{len(ended)} of {count} loads, about {show_seconds(left_s, 2)} left")
         if not text and event.kind != "done":
             return
         which = f"repeat {event.cell.repeat}" if event.cell else repeats_text(event.launch)
@@ -145,14 +157,19 @@ def run(
 
     machines = [measure.Simulation()] if simulate else make_machines(read, on)
     how = measure.simulated(read) if simulate else measure.live(read, lambda event: None)
+    # Launches at the same time are forks of this process, which a thread that draws would break.
+    alone = len(machines) == 1
     try:
-        left = run_study(read, launches, folder, machines, how, tell)
+        with working(f"{count} loads to do", shown=alone) as change:
+            left = run_study(read, launches, folder, machines, how, tell)
     except KeyboardInterrupt:
         print(f"interrupted; run it again to go on: {folder}", file=sys.stderr)
         sys.exit(INTERRUPTED)
+    status = read_status(read, launches, folder)
     if json:
-        print_json(msgspec.to_builtins(read_status(read, launches, folder)))
+        print_json(msgspec.to_builtins(status))
     else:
+        print_text(*render_results(status, file, time.monotonic() - begun_s))
         print(folder)
     sys.exit(1 if left else 0)
 
