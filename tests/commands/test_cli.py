@@ -613,7 +613,7 @@ def test_help_lists_options_under_headings(loadstone: Loadstone) -> None:
     headings = [
         line[:-1] for line in said.splitlines() if line.endswith(":") and not line.startswith(" ")
     ]
-    assert headings == ["Arguments", "Target", "Workload", "Load", "Run", "Options"]
+    assert headings == ["Examples", "Arguments", "Target", "Workload", "Load", "Run", "Options"]
     assert "--rate " in said.partition("\nLoad:\n")[2].partition("\nRun:\n")[0]
     assert "--trace-window" in said.partition("\nWorkload:\n")[2].partition("\nLoad:\n")[0]
     plain = loadstone("show", "--help").out

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from loadstone.commands.flags import Explain, Price, json_flag
+from loadstone.commands.flags import PlainExplain, Price, json_flag
 from loadstone.commands.output import print_json, print_text
 
 
@@ -42,7 +42,7 @@ def compare(
         typer.Option(help="text, GitHub's annotations, or JUnit's XML, for continuous integration"),
     ] = "text",
     json: Annotated[bool, json_flag("the comparison")] = False,
-    explain: Explain = False,
+    explain: PlainExplain = False,
 ) -> None:
     """Compare two runs, or two sets of repeats. Shows what differs in the setup, and each metric's
     ratio B/A with its interval and a test."""

@@ -105,9 +105,10 @@ Json = Annotated[bool, option(RUN, "print the summary as JSON on stdout", "--jso
 Strict = Annotated[
     bool, option(RUN, "exit 1 unless every cell is trusted and every bound is met", "--strict")
 ]
-Explain = Annotated[
-    bool, option(RUN, "also say what each number means, and all that was found", "--explain")
-]
+_EXPLAIN = "also say what each number means, and all that was found"
+Explain = Annotated[bool, option(RUN, _EXPLAIN, "--explain")]
+PlainExplain = Annotated[bool, typer.Option("--explain", help=_EXPLAIN)]
+"""Of a command whose options have no headings."""
 Price = Annotated[
     list[str] | None,
     typer.Option(

@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from loadstone.commands.flags import Explain, json_flag
+from loadstone.commands.flags import PlainExplain, json_flag
 from loadstone.commands.output import print_json, print_rows, print_text, show_result
 
 
 def recover(
     run: Annotated[Path, typer.Argument(help="a run folder that was cut off")],
     json: Annotated[bool, json_flag("the summary")] = False,
-    explain: Explain = False,
+    explain: PlainExplain = False,
 ) -> None:
     """Finish a run folder after a crash. Makes records and summary from its journals; harmless to
     repeat."""
@@ -84,7 +84,7 @@ def show(
         ),
     ] = None,
     json: Annotated[bool, json_flag("the summary")] = False,
-    explain: Explain = False,
+    explain: PlainExplain = False,
 ) -> None:
     """Show a run again, recomputed from its records."""
     from loadstone.analyse.summary import summary_of

@@ -181,7 +181,7 @@ def fit(table: Table, width: int) -> Table:
     spared are left out; else each row becomes a list of its fields.
     """
     if _room(table) <= width:
-        return table
+        return _break_words(table, width)
     turned = _turn(table, width)
     if turned is not None:
         return turned
@@ -192,8 +192,23 @@ def fit(table: Table, width: int) -> Table:
         kept = [index for index, head in enumerate(heads) if head != spared]
         table = replace(select(table, kept), left_out=[*table.left_out, spared])
         if _room(table) <= width:
-            return table
+            return _break_words(table, width)
     return _list_fields(table)
+
+
+def _break_words(table: Table, width: int) -> Table:
+    """Break the texts of wide columns where names part, so that all fits into the width."""
+    wide = [index for index, side in enumerate(table.align) if side == "w"]
+    widths = _widths(replace(table, align=table.align.replace("w", "l")))
+    over = sum(widths) + _GAP * len(widths) - width
+    if over <= 0 or not wide:
+        return table
+    room = (sum(widths[index] for index in wide) - over) // len(wide)
+    rows = [
+        [_break(text, room) if index in wide else text for index, text in enumerate(row)]
+        for row in table.rows
+    ]
+    return replace(table, rows=rows)
 
 
 def _room(table: Table) -> int:
