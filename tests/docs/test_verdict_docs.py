@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 from loadstone.analyse.verdict.finding import finding_rows
-from verdict_tables import PAGE, severities, table, write_tables
+from verdict_tables import PAGE, listed, severities, write_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,16 +28,16 @@ def test_rules_make_the_findings_of_the_table() -> None:
     assert rows_in_code() == finding_rows().keys()
 
 
-def test_the_page_has_the_tables_of_the_findings() -> None:
+def test_the_page_has_the_lists_of_the_findings() -> None:
     """`python tests/docs/verdict_tables.py --write` writes them."""
     text = PAGE.read_text("utf-8")
     assert write_tables(text) == text
     for kind, graded in severities().items():
-        assert text.count(f"\n| `{kind}` | {graded} | ") == 1
+        assert text.count(f"\n- **`{kind}`** ({graded}): ") == 1
 
 
 def test_a_kind_has_all_of_its_severities_in_the_page() -> None:
     assert severities()["stopped"] == "info, warning, error"
-    assert "| `stopped` | info, warning, error | A rule ended the cell. |" in table(
+    assert "- **`stopped`** (info, warning, error): A rule ended the cell. " in listed(
         "records_missing", "few_samples"
     )

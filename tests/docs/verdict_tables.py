@@ -1,8 +1,8 @@
-"""The tables of docs/verdict.md, made of findings.toml.
+"""The lists of docs/verdict.md, made of findings.toml.
 
     python tests/docs/verdict_tables.py --write    write them into the page
 
-A table stands after `<!-- findings FIRST to LAST -->`: the kinds between these, in the order of
+A list stands after `<!-- findings FIRST to LAST -->`: the kinds between these, in the order of
 findings.toml.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from loadstone.analyse.verdict.finding import finding_rows
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "verdict.md"
-_TABLE = re.compile(r"(<!-- findings (\w+) to (\w+) -->\n\n)(?:\|.*\n)*")
+_LIST = re.compile(r"(<!-- findings (\w+) to (\w+) -->\n\n)(?:- .*\n)*")
 
 
 def severities() -> dict[str, str]:
@@ -28,19 +28,19 @@ def severities() -> dict[str, str]:
     return {kind: ", ".join(sorted(set(graded), key=order.index)) for kind, graded in kinds.items()}
 
 
-def table(first: str, last: str) -> str:
-    """Write the table of these kinds and those between them."""
+def listed(first: str, last: str) -> str:
+    """Write the list of these kinds and those between them."""
     kinds = list(severities())
-    lines = ["| kind | severity | what it means | when |", "|---|---|---|---|"]
+    lines: list[str] = []
     for kind in kinds[kinds.index(first) : kinds.index(last) + 1]:
         row = finding_rows()[kind]
-        lines.append(f"| `{kind}` | {severities()[kind]} | {row.means} | {row.when} |")
+        lines.append(f"- **`{kind}`** ({severities()[kind]}): {row.means} *When:* {row.when}.")
     return "".join(f"{line}\n" for line in lines)
 
 
 def write_tables(text: str) -> str:
-    """Put the tables into the text of the page."""
-    return _TABLE.sub(lambda found: found[1] + table(found[2], found[3]), text)
+    """Put the lists into the text of the page."""
+    return _LIST.sub(lambda found: found[1] + listed(found[2], found[3]), text)
 
 
 if __name__ == "__main__" and "--write" in sys.argv:
