@@ -554,7 +554,7 @@ def two_nodes(cells: Cells, points: Sequence[Mapping[str, str]]) -> Answer:
         + wrap(
             "000 measured TPOT of 209 ms on one node and 843 on two at 1 request/s (4.0 times), 640"
             " and 275 tok/s, and at 8 requests/s 2,249 and 250: a factor of nine. Its gaps grow as"
-            " those of a network of 6 Gbit/s would ([seeds](seeds.md#000-deepseek-v3-sglang-041))."
+            " those of a network of 6 Gbit/s would ([why](./seeds.md#000-deepseek-v3-sglang-041))."
             " Tensor parallelism sends every token across 122 times; a pipeline of two stages sends"
             " it once. FP8's intervals: "
             + "; ".join(
