@@ -128,7 +128,8 @@ def recommend(model: str, **options: Any) -> Recommendation:
     """
     from importlib import import_module
 
-    advice: Recommendation = import_module("loadstone.recommend")(model, **options)  # type: ignore[operator]
+    planner: Any = import_module("loadstone.recommend")
+    advice: Recommendation = planner(model, **options)
     return advice
 
 

@@ -81,7 +81,8 @@ def make_path(text: str | os.PathLike[str]) -> Path:
     Raises TypeError where it is none.
     """
     path = Path(text)
-    return path if "\0" in str(path) else Path(os.path.expanduser(path))  # noqa: PTH111  (Path's own raises there)
+    # Path's own raises where there is no home.
+    return path if "\0" in str(path) else Path(os.path.expanduser(path))  # noqa: PTH111
 
 
 def cache_folder() -> Path:

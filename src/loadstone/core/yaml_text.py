@@ -5,6 +5,8 @@ PyYAML builds by recursion in C, which ends the process where a text of a few ki
 deeply enough.
 """
 
+from typing import Any
+
 import msgspec
 
 MOST_DEPTH = 100
@@ -17,10 +19,10 @@ _NUMERIC = frozenset("0123456789:_+-.")
 class RefusedYamlError(ValueError):
     """Something that a document may not have. `line`, `column`: where, from 1; None: not known."""
 
-    def __init__(self, problem: str, mark: object = None) -> None:
+    def __init__(self, problem: str, mark: Any = None) -> None:
         super().__init__(problem)
-        self.line: int | None = None if mark is None else mark.line + 1  # type: ignore[attr-defined]
-        self.column: int | None = None if mark is None else mark.column + 1  # type: ignore[attr-defined]
+        self.line: int | None = None if mark is None else mark.line + 1
+        self.column: int | None = None if mark is None else mark.column + 1
 
 
 def decode_yaml(content: str) -> object:

@@ -28,7 +28,8 @@ _SHM = "32g"
 _CACHE = "/root/.cache/huggingface"
 HERE = "127.0.0.1"
 _LAST_PORT = 65_535
-_ALL = "0.0.0.0"  # noqa: S104 - others reach it there: other nodes, or what is outside of its container
+# Others reach it there: other nodes, or what is outside of its container.
+_ALL = "0.0.0.0"  # noqa: S104
 DTYPES = {ours: theirs for theirs, ours in TORCH_DTYPES.items()}
 """PyTorch's names, which engines' flags take."""
 _FLAG = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9._-]*")

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -69,9 +69,9 @@ class StudyJournal:
                     self._file, b"\n"
                 )  # a torn line is left as it is, and the next one is not joined to it
 
-    def write(self, event: EventKind, **fields: object) -> None:
+    def write(self, event: EventKind, **fields: Any) -> None:
         """Append an entry. Raises InputError; DiskFullError where there is no room."""
-        line = msgspec.json.encode(Entry(event, time.time(), **fields)) + b"\n"  # type: ignore[arg-type]
+        line = msgspec.json.encode(Entry(event, time.time(), **fields)) + b"\n"
         with writing(self._path):
             while line:  # a disk that is nearly full takes a part of it
                 line = line[os.write(self._file, line) :]

@@ -49,7 +49,8 @@ class _SchedulerKind(MachineKind):
             )
         bare = launch._replace(settings=msgspec.structs.replace(engine, image=None))
         nodes = node_addresses(len(commands_of(bare, (), _PORT).ranks))
-        commands = commands_of(bare, nodes, _PORT, "0.0.0.0")  # noqa: S104 - reached from outside of its container
+        # Reached from outside of its container.
+        commands = commands_of(bare, nodes, _PORT, "0.0.0.0")  # noqa: S104
         check_has_no_mpi(commands, "use a machine of Slurm")
         return self.write(f"loadstone-{launch.id}", machine, launch, commands)
 
@@ -122,7 +123,8 @@ class KubernetesKind(_SchedulerKind):
                 "httpGet": {"path": commands.ready, "port": _PORT},
                 "periodSeconds": 5,
             },
-            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - of the container
+            # A path of the container.
+            "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108
         }
         pod = {
             "restartPolicy": "Never",
@@ -180,7 +182,11 @@ def _script(
     ]
     ranks = []
     for command in commands.ranks:
-        words = (f"/tmp/{word}" if word in commands.files else word for word in command.argv)  # noqa: S108 - the container's
+        # Paths of the container.
+        words = (
+            f"/tmp/{word}" if word in commands.files else word  # noqa: S108
+            for word in command.argv
+        )
         ranks.append(f"exec {' '.join(shell_word(word, address) for word in words)}")
     if len(ranks) == 1:
         return "\n".join([*lines, *ranks])

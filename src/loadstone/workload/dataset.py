@@ -84,7 +84,8 @@ _CALLS = ("tool_calls", "function_call")
 _TOOLS = {"tools": ("tool_choice", "parallel_tool_calls"), "functions": ("function_call",)}
 """Fields that chat endpoints take besides messages."""
 _CHANGES = re.compile(
-    "image|audio|video|media|document|passage|article|context|attach|system|tool|function|observation"
+    "image|audio|video|media|document|passage|article|context|attach|system|tool"
+    "|function|observation"
     "|response_format|schema|grammar|guided|structured|template|^n$|best_of"
 )
 """Names of columns, roles and fields of messages without which a request is another one."""

@@ -32,13 +32,17 @@ MOST_BYTES = 64 << 20
 _MOST_STRETCHED = 10_000
 _GATED = ("silu", "swish", "swiglu", "silu_and_mul")
 _SHAPING = re.compile(
-    r"layer|block|pattern|period|interval|offset|attn_type|mamba|ssm|state|conv|rwkv|heads|_dim$|_rank$|_size$|width"
-    r"|expert|ffn|mlp|mixer|loop|ngram|ut_steps|altup|laurel|lora|cross_attention|shared|group_num|use_cla"
+    r"layer|block|pattern|period|interval|offset|attn_type|mamba|ssm|state|conv"
+    r"|rwkv|heads|_dim$|_rank$|_size$|width"
+    r"|expert|ffn|mlp|mixer|loop|ngram|ut_steps|altup|laurel|lora|cross_attention"
+    r"|shared|group_num|use_cla"
 )
 """Names of fields that are likely to change sizes."""
 _HARMLESS = re.compile(
-    r"_(alpha|beta|alpha_factor|beta_factor|scale|scaling|eps|std|init|coef|loss_weight|dropout|pdrop|noise|act|act_fn"
-    r"|token_id|token_index)$|^(attention|embedding|residual)_multiplier$|^(summary|vision_feature|vit)_"
+    r"_(alpha|beta|alpha_factor|beta_factor|scale|scaling|eps|std|init|coef"
+    r"|loss_weight|dropout|pdrop|noise|act|act_fn"
+    r"|token_id|token_index)$|^(attention|embedding|residual)_multiplier$"
+    r"|^(summary|vision_feature|vit)_"
 )
 """Names of fields that change no size, by their ends and beginnings."""
 _WIDTHS = ("intermediate_size", "ffn_hidden_size", "moe_intermediate_size")

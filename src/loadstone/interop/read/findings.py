@@ -98,4 +98,5 @@ def finding(
     severity = severity or next(
         (name for name, kinds in _SEVERITIES.items() if kind in kinds), "warning"
     )
-    return Finding(kind, severity, evidence, remedy or _REMEDIES.get(kind, _DOUBT))  # type: ignore[arg-type]
+    remedy = remedy or _REMEDIES.get(kind, _DOUBT)
+    return Finding(kind, severity, evidence, remedy)  # type: ignore[arg-type]

@@ -149,7 +149,9 @@ def _read_load(stated: Value, columns: Value) -> Load | None:
         arrival == "burst" or (columns.get("arrival_value") or "").lower() == "inf"
     ):
         return make_burst(stated.positive("requests"))  # all at once
-    return Load(arrival, value) if arrival is not None and value is not None else None  # type: ignore[arg-type]
+    if arrival is None or value is None:
+        return None
+    return Load(arrival, value)  # type: ignore[arg-type]
 
 
 def read_load(values: Value) -> Load | None:

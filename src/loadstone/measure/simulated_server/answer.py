@@ -55,7 +55,10 @@ _CHAT = _Shape(
     last_after=b'"},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}',
     whole_object=b"chat.completion",
     whole_before=b'{"index":0,"message":{"role":"assistant","content":"',
-    first=b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}',
+    first=(
+        b'{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,'
+        b'"finish_reason":null}'
+    ),
 )
 _CHANNELS = {
     THINKING: (b'{"index":0,"delta":{"reasoning":"', b'"}'),

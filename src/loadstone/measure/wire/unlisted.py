@@ -21,7 +21,8 @@ _COUNTS = {
 _LEVELS = 4
 _DELTA = {"content", "reasoning_content", "reasoning", "refusal", "tool_calls", "function_call"}
 _NO_TEXT = re.compile(
-    "(id|ids|role|name|type|kind|format|reason|status|object|model|index|signature|fingerprint|hash|encrypted.*|"
+    "(id|ids|role|name|type|kind|format|reason|status|object|model|index"
+    "|signature|fingerprint|hash|encrypted.*|"
     "created|time|timestamp|date|at|url|uri|mime|language|logprobs?|version)$",
     re.IGNORECASE,
 )

@@ -21,7 +21,8 @@ from loadstone.predict.sizing.size import Row, pool_sizes, size
 MOST_ROWS = 100_000
 
 _OPTION = re.compile(
-    r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention[-_]dp|dp[-_]attention|-*(enable|disable|enforce|no)[-_][a-z_-]+|[a-z_-]+=.*",
+    r"(tp|pp|dp|ep|nodes)=?[0-9]+|attention[-_]dp|dp[-_]attention"
+    r"|-*(enable|disable|enforce|no)[-_][a-z_-]+|[a-z_-]+=.*",
     re.IGNORECASE,
 )
 _COUNTED = re.compile(r"([0-9]+)\s*[x×*]\s*(.+)", re.IGNORECASE)

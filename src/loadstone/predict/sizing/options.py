@@ -7,6 +7,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from loadstone.core.errors import InputError
 from loadstone.core.units import TOKEN_UNITS, parse_counts
@@ -23,7 +24,7 @@ _EXAMPLES = {
 }
 
 
-def _several(value: object) -> Iterable[object]:
+def _several(value: Any) -> Iterable[Any]:
     """Take apart what stands for several: a list, a range, a column of pandas; all else is one."""
     single = isinstance(value, str | os.PathLike | Mapping) or getattr(value, "shape", None) == ()
     return value if isinstance(value, Iterable) and not single else (value,)
@@ -57,7 +58,7 @@ def _numbers(
             numbers += parse(entry, name)
             continue
         try:
-            number = 0 if isinstance(entry, bool) else operator.index(entry)  # type: ignore[arg-type]
+            number = 0 if isinstance(entry, bool) else operator.index(entry)
         except TypeError:
             number = 0
         if not 1 <= number < below:

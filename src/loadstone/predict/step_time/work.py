@@ -188,7 +188,7 @@ def stack(works: Sequence[Work]) -> Work:
 def repeat(work: Work, count: int) -> Work:
     """Return a work that holds this one `count` times, to evaluate it at `count` batch sizes at
     once."""
-    operators = Operators(*(np.tile(column, count) for column in work.operators))  # type: ignore[arg-type]
+    operators = Operators._make(np.tile(column, count) for column in work.operators)
     first = np.repeat(np.arange(count) * len(work.hbm), len(work.operators.row))
     totals = (np.tile(column, count) for column in work[1:])
     return Work(operators._replace(row=operators.row + first), *totals)
