@@ -11,6 +11,7 @@ from loadstone.analyse.grading.paired import ComparedAnswers, adjust, compare_pa
 from loadstone.analyse.grading.pairs import detectable_loss, difference, mcnemar, power, wilson
 from loadstone.core.run_folder import GradedAnswer
 from loadstone.core.summary import Accuracy
+from tiers import further
 
 
 def answer(
@@ -45,13 +46,13 @@ def flipping(count: int, noise: float, lost: float, rng: random.Random) -> Compa
     return compare_pairs(pairs)
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.13])
+@pytest.mark.parametrize("noise", [0.13, *further(0.02)])
 def test_servers_that_flip_answers_are_not_told_apart_from_themselves(noise: float) -> None:
     rng = random.Random(f"alarms {noise}")
     assert sum(flipping(500, noise, 0.0, rng).differs for _ in range(100)) <= 5
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.13])
+@pytest.mark.parametrize("noise", [0.13, *further(0.02)])
 def test_a_loss_as_large_as_is_said_to_show_shows(noise: float) -> None:
     rng = random.Random(f"power {noise}")
     loss = detectable_loss(500, noise)

@@ -14,6 +14,7 @@ from loadstone.recommend.demand.hours import Hours
 from loadstone.recommend.demand.traffic import traffic_of
 from loadstone.recommend.tell.share import share_trace
 from loadstone.recommend.tell.text import remarks
+from tiers import further
 
 pytestmark = pytest.mark.long
 
@@ -104,7 +105,7 @@ def test_one_replicas_share_of_a_trace_is_sampled_or_replayed_faster(
     assert named == {"trace": str(day["trace"]), "trace-window": "120s:180.001s"} | flags
 
 
-@pytest.mark.parametrize("every", ["1m", "2m"])
+@pytest.mark.parametrize("every", ["1m", *further("2m")])
 def test_a_plan_by_the_hour_has_all_its_replicas_in_the_busiest_window_alone(
     every: str, day
 ) -> None:
