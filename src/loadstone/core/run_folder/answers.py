@@ -49,7 +49,7 @@ class GradedAnswer(msgspec.Struct, kw_only=True, frozen=True):
 def write_answers(folder: Path, answers: Sequence[GradedAnswer]) -> None:
     """Write answers.parquet anew. Raises InputError as replace_file() does."""
 
-    kinds = {"bool": pa.bool_(), "int": pa.int32(), "list[int]": pa.list_(pa.uint32())}
+    kinds = {bool: pa.bool_(), int: pa.int32(), list[int]: pa.list_(pa.uint32())}
     hints = GradedAnswer.__annotations__
     schema = pa.schema(
         [(name, kinds.get(hints[name], pa.string())) for name in GradedAnswer.__struct_fields__]
