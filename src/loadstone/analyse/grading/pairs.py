@@ -2,6 +2,7 @@
 could show."""
 
 import math
+from bisect import bisect_left
 from functools import cache
 
 import numpy as np
@@ -14,8 +15,8 @@ LEVEL = 0.05
 LEAST_DISCORDANT = 6
 """Pairs of which one alone is right, below which no split of them is beyond chance: 2 · 0.5^5 >
 LEVEL."""
-_EXACT = 1e-12
-"""How exactly a loss is found."""
+_STEP = 1e-12
+"""Losses are found to this."""
 _NEVER = 1e-300
 """Stands for a chance of 0, whose logarithm is infinite."""
 
@@ -62,16 +63,12 @@ def detectable_loss(count: int, noise: float) -> float | None:
     """Return the smallest loss that the test finds with a power of 80 % among `count` questions,
     where `noise` of the answers flip without any loss; None where none can be found.
     """
-    lower, upper = 0.0, 1 - noise
-    if power(count, noise / 2 + upper, noise / 2) <= POWER:
-        return None
-    while upper - lower > _EXACT:
-        middle = (lower + upper) / 2
-        if power(count, noise / 2 + middle, noise / 2) < POWER:
-            lower = middle
-        else:
-            upper = middle
-    return upper
+    losses = range(round((1 - noise) / _STEP) + 1)
+    flipped = noise / 2
+    steps = bisect_left(
+        losses, POWER, key=lambda step: power(count, flipped + step * _STEP, flipped)
+    )
+    return steps * _STEP if steps < len(losses) else None
 
 
 def power(count: int, lost: float, gained: float) -> float:

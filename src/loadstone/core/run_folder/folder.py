@@ -112,6 +112,13 @@ def write_failure(folder: Path, info: RunInfo, error: BaseException, done: str) 
         write_info(folder, info)
 
 
+class _Origin(msgspec.Struct):
+    """What of any run.json, of whatever version, can be read."""
+
+    schema: int = RUN_SCHEMA
+    loadstone: str = "?"
+
+
 def read_info(folder: Path) -> RunInfo:
     """Read run.json; fields that later versions added are passed over.
 
@@ -126,21 +133,16 @@ def read_info(folder: Path) -> RunInfo:
         f"{path}: not a run this version of Loadstone can read",
         "move it away, or measure it again",
     )
+    origin = decode_json(content, _Origin, complaint, remedy)
+    if origin.schema != RUN_SCHEMA:
+        raise InputError(
+            f"{path}: run of schema {origin.schema}, and this version of Loadstone reads"
+            f" {RUN_SCHEMA}; read it with Loadstone {origin.loadstone}, which made it"
+        )
     try:
-        info = decode_json(content, RunInfo, complaint, remedy)
+        return decode_json(content, RunInfo, complaint, remedy)
     except InputError:
         # A setting that another program wrote shall not hide the run.
         papers = decode_json(content, dict[str, Any], complaint, remedy)
-        _check_schema(path, papers.get("schema", RUN_SCHEMA), papers.get("loadstone"))
         papers["settings"] = read_settings(papers.get("settings"))
-        info = decode_json(msgspec.json.encode(papers), RunInfo, complaint, remedy)
-    _check_schema(path, info.schema, info.loadstone)
-    return info
-
-
-def _check_schema(path: Path, schema: object, version: object) -> None:
-    if schema != RUN_SCHEMA:
-        raise InputError(
-            f"{path}: run of schema {schema}, and this version of Loadstone reads {RUN_SCHEMA};"
-            f" read it with Loadstone {version}, which made it"
-        )
+        return decode_json(msgspec.json.encode(papers), RunInfo, complaint, remedy)

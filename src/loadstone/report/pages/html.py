@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
-from importlib.resources.abc import Traversable
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,10 +60,15 @@ def page(report: Report) -> str:
 
 def frame_page(title: str, content: str) -> str:
     """Write a page of its own around `content`, which is markup already."""
-    scripts = [vega(), script()]
+    scripts = [vega(), asset("page.js")]
     hashes = " ".join(map(_hash, scripts))
     return render(
-        "page.html", title=title, hashes=hashes, style=style(), body=content, scripts=scripts
+        "page.html",
+        title=title,
+        hashes=hashes,
+        style=asset("page.css"),
+        body=content,
+        scripts=scripts,
     )
 
 
@@ -171,10 +175,9 @@ def _hash(text: str) -> str:
 def vega() -> str:
     """Return Vega, Vega-Lite and Vega-Embed with all they need, about 0.9 MB: what the build put
     beside the other assets (hatch_build.py), else what vl-convert carries."""
-    built = _assets().joinpath("vega.js")
-    if built.is_file():
-        bundle = built.read_text("utf-8")
-    else:
+    try:
+        bundle = asset("vega.js")
+    except FileNotFoundError:
         require("vl_convert", "images", "pages of a checkout that was not installed")
         import vl_convert
 
@@ -182,20 +185,6 @@ def vega() -> str:
     return bundle.replace("</script", "<\\/script")
 
 
-@cache
-def style() -> str:
-    return asset("page.css")
-
-
-@cache
-def script() -> str:
-    return asset("page.js")
-
-
 def asset(name: str) -> str:
     """Write a script or style of the wing, as it is."""
-    return _assets().joinpath(name).read_text("utf-8")
-
-
-def _assets() -> Traversable:
-    return resources.files("loadstone.report").joinpath("assets")
+    return resources.files("loadstone.report").joinpath("assets", name).read_text("utf-8")
