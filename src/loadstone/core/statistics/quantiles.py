@@ -1,5 +1,5 @@
-"""Computes chances and quantiles of few distributions by numpy alone: to
-twelve digits, to eleven above 500 degrees of freedom."""
+"""Computes chances and quantiles of few distributions by numpy alone, to twelve digits; to eleven
+above 500 degrees of freedom."""
 
 import math
 
