@@ -121,6 +121,8 @@ def test_the_catalogue_is_a_table_on_a_terminal(
         ("loadstone be", "bench"),
         ("loadstone bench --endp", "--endpoint"),
         ("loadstone catalogue ", "gpus"),
+        ("loadstone recommend llama-3.1-8", "llama-3.1-8b"),
+        ("loadstone simulate llama-3.1-8b@1xh20", "llama-3.1-8b@1xh200"),
     ],
 )
 def test_the_shell_completes_commands_flags_and_choices(words: str, offered: str) -> None:

@@ -35,6 +35,34 @@ def json_flag(content: str) -> Any:
     return typer.Option("--json", help=f"print {content} as JSON on stdout")
 
 
+def _offer_models(incomplete: str) -> list[str]:
+    """Offer a shell the catalogue's names of models that begin so."""
+    from loadstone.catalogue import models
+
+    names = {alias for model in models() for alias in (model.name, *model.aliases)}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _offer_deployments(incomplete: str) -> list[str]:
+    """Offer a shell models, and after the `@` GPUs."""
+    from loadstone.catalogue import gpus
+
+    model, at, count = incomplete.partition("@")
+    if not at:
+        return [f"{name}@" for name in _offer_models(incomplete)]
+    number = count.partition("x")[0] or "1"
+    words = (f"{model}@{number}x{gpu.name}" for gpu in gpus())
+    return [word for word in words if word.startswith(incomplete)]
+
+
+_OFFERED = {
+    "model": _offer_models,
+    "models": _offer_deployments,
+    "deployment": _offer_deployments,
+}
+"""What completes an argument of this name."""
+
+
 def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     """Make a parameter of a command from an option, for typer to make a flag or an argument of."""
     default, kind = flag.default, hint
@@ -48,9 +76,9 @@ def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     names = [f"--{flag.dashed}", flag.short] if flag.short else []
     if flag.name.endswith("_") or (kind is bool and not default):
         names = [f"--{flag.dashed}"]
-    shown = (
-        typer.Argument(help=flag.help) if flag.argument else option(flag.heading, flag.help, *names)
-    )
+    shown = option(flag.heading, flag.help, *names)
+    if flag.argument:
+        shown = typer.Argument(help=flag.help, autocompletion=_OFFERED.get(flag.argument))
     return inspect.Parameter(
         flag.argument or flag.name,
         inspect.Parameter.KEYWORD_ONLY,

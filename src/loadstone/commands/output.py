@@ -31,9 +31,13 @@ _OBEYED = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\uf
 _ONE_LINE = str.maketrans("\t\r\n", "   ")
 
 
-def show_result(result: Summary | RankedRuns, as_json: bool, explain: bool = False) -> None:
-    """Print the numbers of a run or of several, and where these are kept. `explain`: also what the
-    numbers mean."""
+def show_result(
+    result: Summary | RankedRuns, as_json: bool, explain: bool = False, announced: bool = False
+) -> None:
+    """Print the numbers of a run or of several, and where these are kept.
+
+    explain: also what the numbers mean; announced: the title is on the terminal already
+    """
     from loadstone.core.ranked_runs import RankedRuns
     from loadstone.core.summary import SearchSummary
     from loadstone.report.pages.terminal import render, render_ranking
@@ -50,7 +54,10 @@ def show_result(result: Summary | RankedRuns, as_json: bool, explain: bool = Fal
             print(run.run_dir)
         return
     found = ["", result.max.text] if isinstance(result, SearchSummary) else []
-    print_text(*render(result, explain), *found, f"next: loadstone report {result.run_dir}")
+    parts = render(result, explain)
+    if announced and sys.stdout.isatty() and sys.stderr.isatty():
+        parts = parts[1:]
+    print_text(*parts, *found, f"next: loadstone report {result.run_dir}")
     print(result.run_dir)
 
 
@@ -81,7 +88,7 @@ def show_run(
     except KeyboardInterrupt:
         print(f"loadstone: interrupted before anything was {done}", file=sys.stderr)
         sys.exit(INTERRUPTED)
-    show_result(result, as_json, explain)
+    show_result(result, as_json, explain, announced=done == "measured")
     runs = result.runs if isinstance(result, RankedRuns) else [result]
     if any(summary.status == "failed" or (strict and not summary.trusted) for summary in runs):
         sys.exit(1)

@@ -1,15 +1,21 @@
 """`loadstone report`: runs to a page, a text, a sheet or pictures."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from loadstone.commands.flags import Price, json_flag
 from loadstone.commands.output import print_json
 from loadstone.core.errors import InputError
+
+if TYPE_CHECKING:
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.core.summary import Summary
 
 
 def report(
@@ -62,3 +68,18 @@ def write_report(folders: Sequence[Path], out: Path | None, as_json: bool, **oth
         print(path)
     if made.unpriced is not None:
         print(f"loadstone: {made.unpriced}", file=sys.stderr)
+
+
+def open_report(result: Summary | RankedRuns) -> None:
+    """Write report.html into the folder of a run, and open it in a browser where there is one."""
+    import webbrowser
+
+    from loadstone.core.ranked_runs import RankedRuns
+    from loadstone.report.write import report as write
+
+    runs = result.runs if isinstance(result, RankedRuns) else [result]
+    folders = [Path(run.run_dir) for run in runs]
+    files, _ = write(folders, folders[0] / "report.html")
+    print(f"wrote {files[0]}", file=sys.stderr)
+    if sys.stdout.isatty():
+        webbrowser.open(files[0].resolve().as_uri())

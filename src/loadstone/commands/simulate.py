@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from loadstone.commands.flags import Explain, Json, Strict, takes
 from loadstone.commands.output import show_run
-from loadstone.commands.progress import working
 from loadstone.workload.options import SimulateOptions
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ def simulate(
     """Simulate a deployment under a load, without hardware. Loads, run folder and numbers are those
     of bench; the predictions have 80 % intervals.
     """
+    from loadstone.commands.progress import working
     from loadstone.runs.run import run
 
     def simulate_all() -> Summary | RankedRuns:

@@ -43,17 +43,21 @@ def bench(
     on_event: Listener = lambda event: None,
     made_with: Provenance | None = None,
     stopping: Stopping | None = None,
+    *,
+    sweeps: bool = False,
 ) -> Summary:
     """Measure a live engine; returns the summary, whose `run_dir` holds the run.
 
     `made_with`: what is known of how the server at a URL was started. `stopping`: in place of what
-    the options say ends a cell.
+    the options say ends a cell. `sweeps`: leave out the loads after one at which throughput has
+    stopped growing.
 
     Raises InputError (TargetError, DiskFullError) with one line where it cannot be done, and
     Interrupted, after saving, when a signal ended it. Requests that fail during the run are
     records, not exceptions.
     """
     with open_session(options, on_event, made_with, stopping) as session:
+        session.sweeps = sweeps
         return execution.execute(session.run, session.measure)
 
 
@@ -89,6 +93,7 @@ class Session:
     ready: Prepared
     gpus: Gpus | None
     on_event: Listener
+    sweeps: bool = False
 
     def measure(self) -> str | None:
         """Measure all cells; returns why the run failed, where it did."""
@@ -157,6 +162,7 @@ class Session:
                 on_event=self.on_event,
                 stopping=self.ready.stopping,
                 before_cell=before_cell,
+                sweeps=self.sweeps,
                 sample=observer.look,
                 engine_ended=lambda: why_ended(self.ready.servers.engine, folder / "engine.log"),
             ).measure()

@@ -35,11 +35,16 @@ class Event(msgspec.Struct, kw_only=True):
 Listener = Callable[[Event], None]
 
 
+_GROWTH = 1.05
+"""Throughput that grows by less from one load of a sweep to the next has stopped growing."""
+
+
 @dataclasses.dataclass(kw_only=True)
 class CellLoop:
     """Measures all cells of a run, until a signal or a worker's failure.
 
     before_cell   is called before each cell
+    sweeps        leaves out the loads after one at which throughput has stopped growing
     sample        samples the servers' metrics at the beginning and end of each cell
     engine_ended  says why an engine that was started for the run is gone, if it is
     """
@@ -48,6 +53,7 @@ class CellLoop:
     pool: WorkerPool
     on_event: Listener
     stopping: Stopping = Stopping()  # noqa: RUF009 - immutable
+    sweeps: bool = False
     before_cell: Callable[[], None] = lambda: None
     sample: Callable[[], None] = lambda: None
     engine_ended: Callable[[], str | None] = lambda: None
@@ -67,18 +73,25 @@ class CellLoop:
                 folder, info
             )  # for `recover`, should this be all that is ever written
             signals.on_first = lambda: pool.stop("interrupted")
+            previous = 0.0
             for cell in range(len(plan.cells)):
                 if signals.count or pool.failures:
                     break
                 self.before_cell()
                 self.sample()
                 self._tell("cell", cell)
+                begun_s, tokens = time.monotonic(), pool.progress.tokens
                 measured = self._measure_cell(cell)
-                if measured is not None:
-                    info.cells[cell] = measured
-                    self.sample()
-                    self._tell("cell_end", cell)
-                    run_folder.write_info(folder, info)
+                if measured is None:
+                    continue
+                info.cells[cell] = measured
+                self.sample()
+                self._tell("cell_end", cell)
+                run_folder.write_info(folder, info)
+                rate = (pool.progress.tokens - tokens) / (time.monotonic() - begun_s)
+                if self.sweeps and rate < _GROWTH * previous:
+                    break
+                previous = rate
             # Closing the pool lets workers write their last rows: not to be cut short by
             # impatience.
             signals.on_first = lambda: None

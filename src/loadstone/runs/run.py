@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from loadstone.workload.options import Options, RunOptions, SimulateOptions
+from loadstone.workload.options import Options, RunOptions, SimulateOptions, change
 
 if TYPE_CHECKING:
     from loadstone.core.ranked_runs import RankedRuns
     from loadstone.core.summary import Summary
     from loadstone.runs.cells import Event
+
+SWEEP = tuple(1 << step for step in range(10))
+"""Concurrencies of a sweep that ends by itself."""
 
 
 def run(
@@ -28,4 +31,13 @@ def run(
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     from loadstone.runs import bench
 
+    if _names_no_load(options):
+        return bench.bench(change(options, concurrency=SWEEP), on_event, sweeps=True)
     return bench.bench(options, on_event)
+
+
+def _names_no_load(options: Options) -> bool:
+    """Tell whether nothing says what load is to be measured: no flag, and no trace or sessions."""
+    load, workload = options.load, options.workload
+    flags = load.rate, load.concurrency, load.ramp, load.max_concurrency
+    return not (any(flags) or workload.trace or workload.agents or workload.turns)

@@ -374,7 +374,8 @@ class LoadOptions(Flags):
 
     concurrency: Sequence[int] = flag(
         LOAD,
-        "closed loop: requests under way at a time; a list: a cell each [default: 1,4,16]",
+        "closed loop: requests under way at a time; a list: a load each [default: 1,4,16; of"
+        " bench: 1, 2, 4 … until throughput stops growing]",
         (),
         values.counts,
     )

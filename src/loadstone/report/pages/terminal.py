@@ -7,6 +7,7 @@ from typing import Any
 
 from loadstone.analyse.ranking import RULE
 from loadstone.analyse.slo import SURE
+from loadstone.core.groups import by_key
 from loadstone.core.plan import Load
 from loadstone.core.ranked_runs import Ranked
 from loadstone.core.settings import FirstToken
@@ -89,16 +90,28 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
     found += of_run
     first: list[Shown] = [heading(summary), *_answer(cells), *tables]
     if not explain:
-        more = len(found) - _MAX_NOTES
-        notes = found[:_MAX_NOTES]
+        notes = [*_group(findings), *of_run]
+        more = len(notes) - _MAX_NOTES
         if more > 0:
-            notes.append(f"{more} more {'finding' if more == 1 else 'findings'} with --explain")
+            notes[_MAX_NOTES:] = [f"{more} more with --explain"]
         return [*first, *notes, *_footnotes(cells, summary.source == "simulated")]
     lines = [
         *_definitions(cells, summary.source == "simulated"),
         *_first_token(summary.first_token),
     ]
     return [*first, *lines, *found]
+
+
+def _group(findings: Sequence[Finding]) -> list[str]:
+    """Write a line for each kind of finding, errors first: its numbers, and its last evidence."""
+    kinds = by_key(
+        ((finding.severity != "error", finding.kind), number)
+        for number, finding in enumerate(findings, 1)
+    )
+    return [
+        f"({','.join(map(str, numbers))}) {_finding(findings[numbers[-1] - 1])}"
+        for _, numbers in sorted(kinds.items(), key=lambda item: item[0][0])
+    ]
 
 
 def _footnotes(cells: Sequence[CellSummary], simulated: bool) -> Iterator[Footnote]:
