@@ -340,7 +340,13 @@ def test_every_option_is_named_as_its_flag_and_takes_what_the_flag_takes(
         prefix=1024, seed=7, warmup=3
     )
     assert [asked(sim=given).target.sim for given in (True, False)] == ["llama-3.1-8b@1xh100", None]
-    of_the_command = set(inspect.signature(bench_command).parameters) - {"target", "json", "strict"}
+    of_the_command = set(inspect.signature(bench_command).parameters) - {
+        "target",
+        "json",
+        "strict",
+        "explain",
+        "report",
+    }
     for name in of_the_command - {"sim"}:
         assert asked(**{name: None}) == bench.Options.read()
 

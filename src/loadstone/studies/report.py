@@ -205,11 +205,16 @@ _Value = Callable[[_Done], object]
 _Group = Callable[[_Done], str]
 
 
+def _of_provenance(value: Callable[[Provenance], object]) -> _Value:
+    """Return what takes a value of what a run was made with."""
+    return lambda done: value(done.made)
+
+
 def _differences(done: Sequence[_Done]) -> list[str]:
     """Return sentences on what differs between runs though the study does not vary it: a deployment
     has one command, an engine one installation, and the rest is the same for the whole study."""
     compared: dict[str, tuple[_Group, _Value]] = {
-        fact: (_GROUPS.get(fact, _study), lambda each, value=value: value(each.made))  # type: ignore[misc]
+        fact: (_GROUPS.get(fact, _study), _of_provenance(value))
         for fact, value in MADE_WITH.items()
     }
     compared |= {

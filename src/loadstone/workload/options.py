@@ -864,7 +864,7 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
 
 def _refused(name: str, kind: type[Flags]) -> InputError:
     """Say in one line that `name` is no option of this kind, and what there is instead."""
-    if name in ("json", "strict"):
+    if name in ("json", "strict", "explain", "report"):
         return InputError(
             f"{name}: of the command alone; here the result comes back, with a verdict in each cell"
         )

@@ -138,7 +138,7 @@ def _t(units: Units, labels: Floats) -> Floats:
 
 
 def welch_t(labels: Floats, rows: Floats) -> Floats:
-    """Return (x̄_B − x̄_A)/√(s²_A/n_A + s²_B/n_B), labellings × metrics, for each row of `labels`: 1
+    """Return (x̄_B − x̄_A)/√(s²_A/n_A + s²_B/n_B), labellings × metrics, for each row of labels: 1
     where a unit is of A."""
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
     # Without the mean, which would cost the squares their last digits.
