@@ -84,9 +84,11 @@ class Display:
             self._progress(event)
         elif event.kind == "cell_end" and event.plan is not None and event.cell is not None:
             seconds = time.monotonic() - self._cell_start
+            count = event.plan.warmup_count(event.cell)
+            warm = f", {count} of them warm-up," if count else ""
             self._say(
-                f"{_label(event.plan.cells[event.cell])}: {self._ended} requests in {seconds:.1f} s"
-                + (f", {self._show_failed()}" if self._failed else ""),
+                f"{_label(event.plan.cells[event.cell])}: {self._ended} requests{warm} in"
+                f" {seconds:.1f} s" + (f", {self._show_failed()}" if self._failed else ""),
                 live=False,
             )
         elif event.text:

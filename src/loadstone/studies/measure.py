@@ -78,6 +78,8 @@ def simulated(read: StudyFile) -> Measure:
     ) -> Summary:
         options = _options(read, launch, cell, out) | {"deployment": launch.deployment}
         options = {name: value for name, value in options.items() if name in simulated_names}
+        # A simulation of the same plan is the same: each repeat draws its own.
+        options["seed"] = read.study.seed + cell.repeat - 1
         carry_out = find_max if cell.is_search else simulate
         return _of_one_run(carry_out(options_of(options, SimulateOptions)))
 
