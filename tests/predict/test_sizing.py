@@ -18,8 +18,7 @@ from loadstone.predict.scheduler import policy_of
 from loadstone.predict.sizing.memory import engine_limits, max_context, memory_of
 from loadstone.predict.sizing.size import size
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-RESULTS = DOCS.parent / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 PRINTED = re.compile(r"^\| `([^`]+)` \| ([\d.]+) \| ([\d.]+) \| ([+−]?[\d.]+) % \| ", re.MULTILINE)
 
 
@@ -159,7 +158,7 @@ def test_the_worked_example() -> None:
     assert budget.activation_bytes == 256 * 128_256 * 14 + 4 * 132 * 128_256 + 2 * 2048 * 4096 * 2
     assert budget.runtime_bytes == 0.46 * GIB + 131_072 * 128 * 2
     assert budget.graphs_bytes == 0
-    text = (DOCS / "sizing.md").read_text()
+    text = (RESULTS / "sizing.md").read_text()
     for number in (budget.kv_bytes, memory.blocks, memory.blocks * 16):
         assert f"{round(number):,}" in text
 
