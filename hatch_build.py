@@ -1,5 +1,5 @@
-"""Puts the JavaScript that draws the pages' charts into the package, as vl-convert bundles it: pages then need
-neither a network nor vl-convert, which is 84 MB."""
+"""Puts the JavaScript that draws the pages' charts into the package, as vl-convert bundles it:
+pages then need neither a network nor vl-convert, which is 84 MB."""
 
 from pathlib import Path
 from typing import Any
@@ -15,5 +15,8 @@ class ChartScript(BuildHookInterface[Any]):
         """See BuildHookInterface."""
         script = "src/loadstone/report/assets/vega.js"
         bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-        Path(self.root, script).write_text(bundle, encoding="utf-8")
+        # It stands in a script element of the pages, which it must not end.
+        Path(self.root, script).write_text(
+            bundle.replace("</script", "<\\/script"), encoding="utf-8"
+        )
         build_data["artifacts"].append(script)

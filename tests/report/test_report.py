@@ -28,7 +28,7 @@ from loadstone.report.data.points import alike
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.csv_sheet import sheet
 from loadstone.report.pages.document import Report, build
-from loadstone.report.pages.html import _pack, asset, page, vega
+from loadstone.report.pages.html import _pack, asset, page
 from loadstone.report.pages.markdown import markdown
 from loadstone.report.table import Table, drop_empty_columns, escape
 from loadstone.report.write import report
@@ -121,7 +121,7 @@ def test_a_page_needs_nothing_but_itself(tmp_path: Path) -> None:
         for code in run_by_browser
     }
     assert hashes == set(allowed[1].split())
-    assert run_by_browser == [vega(), asset("page.js")]
+    assert run_by_browser == [asset("vega.js"), asset("page.js")]
 
 
 def test_a_page_has_all_that_a_report_must(tmp_path: Path) -> None:

@@ -146,9 +146,7 @@ def _engines() -> _Checks:
 
 def _extras() -> _Checks:
     """Look for the packages that Loadstone's extras would install."""
-    for parts in filter(
-        None, map(_EXTRA.match, metadata.requires(__package__.partition(".")[0]) or ())
-    ):
+    for parts in filter(None, map(_EXTRA.match, metadata.requires("loadstone") or ())):
         try:
             yield parts[2], f"{parts[1]} {metadata.version(parts[1])}", None
         except metadata.PackageNotFoundError:

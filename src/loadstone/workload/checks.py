@@ -314,16 +314,15 @@ def find_pattern(pattern: str, text: str) -> bool:
 def _schema(schema: Any) -> Any:
     """Return a JSON schema, as an object or as text. Raises BadItem where it is none, or nothing
     may fit it."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.exceptions import SchemaError
+    import jsonschema
 
     try:
         schema = msgspec.json.decode(schema) if isinstance(schema, str) else schema
-        Draft202012Validator.check_schema(schema)
+        jsonschema.Draft202012Validator.check_schema(schema)
         text = msgspec.json.encode(schema).decode()
         for pattern in _PATTERN.findall(text):
             find_pattern(msgspec.json.decode(pattern, type=str), "")
-    except (SchemaError, RecursionError, ValueError) as error:
+    except (jsonschema.SchemaError, RecursionError, ValueError) as error:
         raise BadItem(f"no JSON schema ({str(getattr(error, 'message', error))[:120]})") from None
     if not isinstance(schema, dict) or '"patternProperties":' in text or _ELSEWHERE.search(text):
         raise BadItem(

@@ -74,15 +74,16 @@ def detectable_loss(count: int, noise: float) -> float | None:
 def power(count: int, lost: float, gained: float) -> float:
     """Compute how likely the test finds a difference, where each answer is lost and gained with
     these chances."""
-    if lost + gained <= 0:
-        return 0.0
+    flipped = lost + gained
     discordant = np.arange(LEAST_DISCORDANT, count + 1)
-    weight = _binomial(discordant, count, lost + gained)
+    weight = _binomial(discordant, count, flipped)
     kept = weight > 1e-9
+    if not kept.any():
+        return 0.0
     discordant, weight = discordant[kept, None], weight[kept]
-    rarer = np.arange(discordant.max(initial=0) // 2 + 1)
+    rarer = np.arange(discordant.max() // 2 + 1)
     beyond_chance = 2 * np.cumsum(_binomial(rarer, discordant, 0.5), axis=1) <= LEVEL
-    share = lost / (lost + gained)
+    share = lost / flipped
     found = _binomial(rarer, discordant, share) + _binomial(rarer, discordant, 1 - share)
     return float(weight @ (found * beyond_chance).sum(axis=1))
 
@@ -93,7 +94,7 @@ def _binomial(chosen: Ints64, count: Ints64 | int, chance: float) -> Floats:
     By logarithms of factorials, in numbers long enough that their sum costs no digit.
     """
     inside = np.minimum(chosen, count)
-    logs = np.log(np.arange(1, np.max(count, initial=0) + 1, dtype=np.longdouble))
+    logs = np.log(np.arange(1, np.max(count) + 1, dtype=np.longdouble))
     factorials = np.concatenate([[0], np.cumsum(logs)])
     ways = factorials[count] - factorials[inside] - factorials[count - inside]
     taken = inside * np.log(max(chance, _NEVER))

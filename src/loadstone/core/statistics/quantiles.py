@@ -36,7 +36,7 @@ def maxwell_quantile(chance: float) -> float:
     y = 1.0  # where the slope is greatest
     for _ in range(20):  # steps of Newton, of which a chance of one in a thousand needs twelve
         slope = 4 * y * y * math.exp(-y * y) / math.sqrt(math.pi)
-        y += (chance - math.erf(y) + slope / (2 * y)) / slope
+        y += (chance - math.erf(y)) / slope + 0.5 / y
     return y
 
 

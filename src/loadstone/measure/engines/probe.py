@@ -315,8 +315,4 @@ def load_tokenizer(path: str) -> Encode:
             f"--tokenizer {path}: cannot be read ({error}); give a tokenizer.json or its folder"
         ) from error
 
-    def encode(text: str) -> list[int]:
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-        return ids
-
-    return encode
+    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids

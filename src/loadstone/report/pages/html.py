@@ -60,7 +60,7 @@ def page(report: Report) -> str:
 
 def frame_page(title: str, content: str) -> str:
     """Write a page of its own around `content`, which is markup already."""
-    scripts = [vega(), asset("page.js")]
+    scripts = [asset("vega.js"), asset("page.js")]
     hashes = " ".join(map(_hash, scripts))
     return render(
         "page.html",
@@ -172,19 +172,15 @@ def _hash(text: str) -> str:
 
 
 @cache
-def vega() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed with all they need, about 0.9 MB: what the build put
-    beside the other assets (hatch_build.py), else what vl-convert carries."""
-    try:
-        bundle = asset("vega.js")
-    except FileNotFoundError:
+def asset(name: str) -> str:
+    """Return the text of a script or style. vega.js is Vega, Vega-Lite and Vega-Embed with all they
+    need, about 0.9 MB, where the build put it (hatch_build.py), or else as vl-convert carries it.
+    """
+    file = resources.files("loadstone.report").joinpath("assets", name)
+    if name == "vega.js" and not file.is_file():
         require("vl_convert", "images", "pages of a checkout that was not installed")
         import vl_convert
 
-        bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return bundle.replace("</script", "<\\/script")
-
-
-def asset(name: str) -> str:
-    """Write a script or style of the wing, as it is."""
-    return resources.files("loadstone.report").joinpath("assets", name).read_text("utf-8")
+        bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        return bundle.replace("</script", "<\\/script")
+    return file.read_text("utf-8")

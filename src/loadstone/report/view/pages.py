@@ -54,11 +54,9 @@ class Filter(msgspec.Struct, frozen=True):
 @cache
 def asset(name: str) -> str | None:
     """Write the text of a file that pages load; None where there is none of that name."""
-    if name == "vega.js":
-        return html.vega()
     return (
         html.asset(name)
-        if name in ("page.js", "page.css", "view.css", "list.js", "live.js")
+        if name in ("vega.js", "page.js", "page.css", "view.css", "list.js", "live.js")
         else None
     )
 
