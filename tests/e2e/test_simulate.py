@@ -315,7 +315,10 @@ def test_braces_give_several_runs_and_a_ranking(simulate: Loadstone, tmp_path: P
     assert alone["cells"] == document["runs"][1]["cells"]
 
 
-def test_the_ranking_is_a_table_and_bounds_come_first(loadstone: Loadstone, tmp_path: Path) -> None:
+def test_the_ranking_is_a_table_and_bounds_come_first(
+    loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     load = (
         "--concurrency",
         "1,64",

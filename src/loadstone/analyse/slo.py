@@ -30,6 +30,8 @@ SURE = 0.9
 """Probability from which a bound counts as met for sure, and below one less which as missed for
 sure: the ends of an 80 % interval.
 """
+_MEASURED = (1.0,)
+"""The factors of what was measured, which no prediction's error widens."""
 _GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of the largest of many values whose tail is exponential, as a multiple of its
 scale."""
@@ -95,7 +97,7 @@ def bounds_of(
     load: Load,
     requests: Requests,
     metrics: Metrics,
-    factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
+    factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
     task_s: Latency | None = None,
 ) -> list[SloBound]:
     """Judge each bound of a cell: the value measured or predicted, and how likely the bound holds.
@@ -136,7 +138,7 @@ def probability_of(
     bounds: Sequence[SloBound],
     load: Load,
     metrics: Metrics,
-    factors_of: Callable[[str], Sequence[float] | None] = lambda name: (1.0,),
+    factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
     task_s: Latency | None = None,
 ) -> float | None:
     """Compute the probability that all bounds are met at once, in one draw of a prediction's errors
@@ -184,12 +186,30 @@ def _p_met(
     if value <= 0:
         return np.ones(len(factors))
     lower, upper = _errors(values, percentile, value)
+    is_measured = tuple(factors) == _MEASURED
+    limited = _limit_of_sample(values, percentile, limit_s) if is_measured else 1.0
     met = []
     for factor in factors:
         far = math.log(limit_s / (value * factor))
         error = upper if far >= 0 else lower
         met.append(NormalDist().cdf(far / error) if error > 0 else float(far >= 0))
-    return np.array(met)
+    return np.minimum(met, limited)
+
+
+def _limit_of_sample(values: Latency, percentile: str, limit_s: float) -> float:
+    """Compute the most that a sample can say, whatever the tail: the confidence that fewer than
+    1 − q of all values are above the limit, of n values of which none was, or one.
+
+    Source: the binomial test of a quantile, 1 − qⁿ where none was.
+    """
+    n = (values.worth or {}).get(percentile) or values.n
+    if not percentile or not n:
+        return 1.0  # of another tool's figures nobody knows
+    q = PERCENTILES[percentile]
+    above = q**n
+    if values.max is None or values.max > limit_s:
+        above += n * (1 - q) * q ** (n - 1)
+    return 1.0 - min(1.0, above)
 
 
 def _errors(values: Latency, percentile: str, value: float) -> tuple[float, float]:

@@ -47,7 +47,7 @@ def bench(
 
     def measure() -> Summary | RankedRuns:
         with Display() as display:
-            result = run(options, display)
+            result = run(options, display, sweeps=True)
         if report:
             from loadstone.commands.report import open_report
 

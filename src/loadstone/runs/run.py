@@ -17,9 +17,16 @@ SWEEP = tuple(1 << step for step in range(10))
 
 
 def run(
-    options: RunOptions, on_event: Callable[[Event], None] = lambda event: None
+    options: RunOptions,
+    on_event: Callable[[Event], None] = lambda event: None,
+    *,
+    sweeps: bool = False,
 ) -> Summary | RankedRuns:
-    """Do what the options ask for. Raises as bench() and simulate() do."""
+    """Do what the options ask for. Raises as bench() and simulate() do.
+
+    sweeps: an engine for which no load is named is measured under more and more load, until its
+    throughput stops growing
+    """
     if options.load.find_max is not None:
         from loadstone.runs.find_max import find_max
 
@@ -31,7 +38,7 @@ def run(
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
     from loadstone.runs import bench
 
-    if _names_no_load(options):
+    if sweeps and _names_no_load(options):
         return bench.bench(change(options, concurrency=SWEEP), on_event, sweeps=True)
     return bench.bench(options, on_event)
 
@@ -40,4 +47,5 @@ def _names_no_load(options: Options) -> bool:
     """Tell whether nothing says what load is to be measured: no flag, and no trace or sessions."""
     load, workload = options.load, options.workload
     flags = load.rate, load.concurrency, load.ramp, load.max_concurrency
-    return not (any(flags) or workload.trace or workload.agents or workload.turns)
+    planned = workload.plan, workload.trace, workload.agents, workload.turns
+    return not any((*flags, *planned))
