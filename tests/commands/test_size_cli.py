@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import loadstone as package
+from browser import Browser, needs_chromium
 from conftest import Loadstone
 from loadstone.core.errors import InputError
 from loadstone.predict.sizing.deployments import split_models
@@ -215,6 +216,18 @@ def test_a_map_of_contexts(loadstone: Loadstone, tmp_path: Path) -> None:
     )
     assert outcome.code == 0
     assert ">128k<" in (tmp_path / "c.svg").read_text(encoding="utf-8")
+
+
+@needs_chromium
+@pytest.mark.process
+def test_a_picture_in_html_is_a_page_that_draws_it(loadstone: Loadstone, tmp_path: Path) -> None:
+    path = tmp_path / "m.html"
+    assert loadstone("size", "llama-3.1-8b@1xh100", "--picture", path).code == 0
+    with Browser(tmp_path / "profile") as browser:
+        browser.open(path.as_uri())
+        browser.until("document.querySelectorAll('.chart.drawn').length == 1")
+        # Vega-Lite remarks that rows which have a height are fitted in width alone.
+        assert [said for said in browser.complaints if "fit-y" not in said] == []
 
 
 def test_a_models_name_does_not_end_the_script(loadstone: Loadstone, tmp_path: Path) -> None:
