@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from loadstone.analyse.drafts import COLUMNS, acceptance_of, drafts_of, pool_drafts
+from loadstone.analyse.drafts import COLUMNS, drafts_of, pool_drafts
 from loadstone.analyse.server_figures import server_figures
 from loadstone.core import arrays
+from loadstone.core.drafts import acceptance_of
 from loadstone.core.run_folder import records_schema, server_schema
 from loadstone.core.summary import DraftFigures, Level, ServerFigures
 from verdict_cells import found, info_of, rows

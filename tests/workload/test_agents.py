@@ -408,3 +408,54 @@ def test_the_share_of_a_trace_that_a_cache_could_give() -> None:
     assert promised_tokens(plan, 0)[:5].sum() / plan.input_tokens[:5].sum() == pytest.approx(
         0.545, abs=0.001
     )
+
+
+def _edge(parent: str, trigger: str, delay_ms: float) -> Json:
+    return {"request_id": parent, "relation": "x", "trigger": trigger, "delay_ms": delay_ms}
+
+
+def _play(play: str) -> list[Json]:
+    common: Json = {
+        "play_id": play,
+        "input_length": 128,
+        "output_length": 4,
+        "recorded_api_time_ms": 50,
+    }
+    return [
+        common | {"request_id": "0", "session_id": f"{play}-main", "not_before_ms": 0, "dependencies": [],
+                  "hash_ids": [1, 2]},
+        common | {"request_id": "1", "session_id": f"{play}-child", "not_before_ms": 400, "hash_ids": [1, 3],
+                  "dependencies": [_edge("0", "dispatch", 400)]},
+        common | {"request_id": "2", "session_id": f"{play}-main", "not_before_ms": 2500, "hash_ids": [1, 2],
+                  "dependencies": [_edge("0", "completion", 0), _edge("1", "completion", 2000)]},
+    ]  # fmt: skip
+
+
+HEADER: Json = {
+    "schema": "agentic_mooncake",
+    "version": 2,
+    "block_size": 64,
+    "hash_id_scope": "local",
+}
+
+
+@pytest.mark.parametrize("header", [[], [HEADER]])
+def test_edges_and_plays_of_rows_are_kept(tmp_path: Path, header: list[Json]) -> None:
+    read = agents.read(written(tmp_path, [*header, *_play("p"), *_play("q")]))
+    expected = [((), False, 0.0), ((0,), True, 0.4), ((0, 1), False, 2.0)]
+    assert [graph(calls) for calls in read.sessions] == [expected, expected]
+    assert (read.block_tokens, read.dropped) == (64, {})
+
+
+def test_an_edge_of_another_trigger_is_counted(tmp_path: Path) -> None:
+    rows = _play("p")
+    rows[2]["dependencies"][0]["trigger"] = "dispatch"
+    read = agents.read(written(tmp_path, rows))
+    assert graph(read.sessions[0])[2] == ((1,), False, 2.0)
+    assert read.dropped == {"dependencies": 1}
+
+
+def test_fields_of_order_and_time_that_are_not_known_are_told(tmp_path: Path) -> None:
+    rows = [row | {"fork_of": "1", "branch_id": 3, "mood": "calm"} for row in ROWS]
+    dropped = agents.read(written(tmp_path, rows)).dropped
+    assert dropped == {"field fork_of": 4, "field branch_id": 4}

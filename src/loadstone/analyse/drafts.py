@@ -1,8 +1,6 @@
 """Computes what a cell's speculative decoding came to, by what the servers counted and what each
 answer stated.
-
-S verify steps, D tokens drafted, A of these accepted: accepted length L = 1 + A/S, with the token
-that every step gives, and rate A/D. They are of sums: a mean of ratios would be another thing.
+The arithmetic stands in core/drafts.py.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from loadstone.core.drafts import acceptance_of, pool_counts
 from loadstone.core.record import RunInfo
 from loadstone.core.summary import DraftFigures, ServerFigures
 from loadstone.engines.table import find_forced_drafts
@@ -46,22 +45,6 @@ def drafts_of(
     return replace(figures, forced=find_forced_drafts(papers))
 
 
-def acceptance_of(length: float, drafted: float) -> float | None:
-    """Find the probability α at which a step of `drafted` guesses gives `length` tokens: Σ αⁱ, i
-    from 0; None where none does.
-    """
-    k = round(drafted)
-    if k < 1 or not 1 <= length <= k + 1:
-        return None
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if sum(middle**i for i in range(k + 1)) < length else (low, middle)
-        )
-    return high
-
-
 def pool_drafts(cells: list[DraftFigures]) -> float | None:
     """Return the acceptance of several cells together; None where none of them has counts that were
     not forced."""
@@ -72,33 +55,13 @@ def pool_drafts(cells: list[DraftFigures]) -> float | None:
     return acceptance_of(1 + accepted / steps, drafted / steps) if steps else None
 
 
-def _pooled(
-    source: str,
-    steps: float | None,
-    drafted: float | None,
-    accepted: float,
-    by_position: list[float],
-) -> DraftFigures:
-    length = 1 + accepted / steps if steps else None
-    return DraftFigures(
-        source=source,
-        steps=steps,
-        drafted=drafted,
-        accepted=accepted,
-        accepted_length=length,
-        rate=accepted / drafted if drafted else None,
-        by_position=by_position,
-        acceptance=acceptance_of(length, drafted / steps) if length and drafted and steps else None,
-    )
-
-
 def _counted(server: ServerFigures | None) -> DraftFigures | None:
     """Compute the figures of the servers' counters."""
     if server is None or not server.draft_tokens:
         return None
     steps = server.draft_steps
     counts = server.draft_accepted_by_position or [] if steps else []
-    return _pooled(
+    return pool_counts(
         "counters",
         steps,
         server.draft_tokens,
@@ -128,7 +91,7 @@ def _stated(records: pa.Table) -> DraftFigures | None:
     for histogram in lists:
         sums[: len(histogram)] += histogram
     beyond = np.cumsum(sums[::-1])[::-1][1:]
-    figures = _pooled(
+    figures = pool_counts(
         "requests",
         float(steps[whole].sum()) or None,
         all_drafted,

@@ -53,6 +53,7 @@ class Stated(msgspec.Struct, kw_only=True, frozen=True):
     totals: dict[str, int | float | None] = {}
     under_way: float | None = None
     graded: summaries.Accuracy | None = None
+    drafts: summaries.DraftFigures | None = None
 
 
 class ImportedCell(msgspec.Struct, kw_only=True, frozen=True):
@@ -128,6 +129,7 @@ def overlay(summary: CellSummary, imported: ImportedCell) -> None:
     summary.verdict.findings.extend(imported.findings)
     summary.verdict.findings.extend(_differences(metrics, stated.latencies))
     summary.measured_by, summary.graded = imported.tool, stated.graded
+    summary.drafts = summary.drafts or stated.drafts
     summary.stated = list(_stated_otherwise(summary, imported))
 
 

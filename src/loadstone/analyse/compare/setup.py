@@ -57,6 +57,18 @@ def _target(name: str, absent: Any = None) -> Callable[[ComparedRun], Any]:
     return lambda run: getattr(run.info.target, name, absent)
 
 
+def _speculation(run: ComparedRun) -> str | None:
+    """Say whether tokens were guessed, by the deployment's arguments or the servers' counters."""
+    guesses = [
+        len(cell.drafts.by_position) for cell in run.summary.cells if cell.drafts is not None
+    ]
+    arguments = run.info.settings.deployed.arguments
+    tokens = arguments.get("num_speculative_tokens") or max(guesses, default=0)
+    if not guesses and str(tokens) == "0" and "speculation" not in arguments:
+        return None
+    return f"{tokens} guesses a step" if str(tokens) != "0" else "on"
+
+
 def _client(run: ComparedRun) -> Any:
     names = ("sampling", "structured", "route")
     return _without_unset({name: getattr(run.info.settings, name) or None for name in names})
@@ -75,6 +87,7 @@ _COMPARED: dict[str, Callable[[ComparedRun], Any]] = {
     _ANSWERS: _target("choices", 1),
     "seed": lambda run: run.info.seed if run.has_plan else None,
     "label": lambda run: run.info.settings.label or None,
+    "speculation": _speculation,
     "engine arguments": lambda run: run.info.settings.deployed.arguments or None,
     "client": _client,
     "client host": lambda run: run.info.host.cpu,

@@ -95,6 +95,7 @@ def _read_vllm_serve(document: Value, where: str) -> ResultCell:
         failed = sum(error.text() is not None for error in document.items("errors"))
     cell.requests = values.count_ended(completed, failed)
     _add_sums(cell, document)
+    cell.add_drafts(document)
     latencies = document.items("latencies")
     # Of a default run newer releases give no sums of E2E, but all of its values.
     if "e2e_s" not in cell.latencies and completed == len(latencies):
@@ -238,6 +239,7 @@ def _read_sglang(document: Value, where: str, *, all_sent: bool = False) -> Resu
         under_way=document.amount("concurrency"),
     )
     _add_sums(cell, document)
+    cell.add_drafts(document)
     # The oldest lines leave these out; they are quotients of what is there.
     input_per_s = document.amount("input_throughput")
     output_per_s = document.amount("output_throughput")

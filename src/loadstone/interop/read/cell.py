@@ -12,7 +12,8 @@ import msgspec
 
 from loadstone.core.plan import Load, Phase
 from loadstone.core.record import RequestRecord, Status, TokenSource
-from loadstone.core.summary import Accuracy, Finding
+from loadstone.core.summary import Accuracy, DraftFigures, Finding
+from loadstone.interop.read.drafts import read_drafts, read_speculation
 from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.values import Value
 from loadstone.workload.lengths import MAX_TOKENS
@@ -76,6 +77,7 @@ class ResultCell:
     relative     each record's times count from its own send: when it was sent is unknown
     unknown      metrics that the records cannot give, though they look as if
     graded       the accuracy of answers, as stated
+    drafts       what speculative decoding came to, as stated
     definitions  the dialect (loadstone.analyse.other_tools) by whose formulas the numbers were made
     """
 
@@ -100,6 +102,7 @@ class ResultCell:
     unknown: tuple[str, ...] = ()
     definitions: str | None = None
     graded: Accuracy | None = None
+    drafts: DraftFigures | None = None
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -182,6 +185,13 @@ class ResultCell:
     ) -> None:
         """Add a finding of this kind, see findings.py."""
         self.findings.append(finding(kind, f"{self.where}: {evidence}", severity, remedy))
+
+    def add_drafts(self, document: Value) -> None:
+        """Read what speculative decoding came to; that it was used belongs to the setup."""
+        self.drafts = read_drafts(document)
+        setting = read_speculation(document, self.drafts)
+        if setting:
+            self.deployment["arguments"] = self.deployment.get("arguments", {}) | setting
 
     def say_odd(self, odd: Mapping[str, str]) -> None:
         """Add a finding about numbers of the file that were left out, see Value."""

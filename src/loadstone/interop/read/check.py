@@ -35,6 +35,9 @@ after the sends.
 LONGEST = 3.0
 """The longest E2E over its p99, at most: the last request may take as long."""
 ROUNDING = 1e-3
+OTHER_UNIT = 30.0
+"""The ratio from which two times of one thing are in different units: a thousand is usual, and
+unlike lengths do not come to this."""
 
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 _ORDER = ("min", "p50", "p90", "p95", "p99", "max")
@@ -61,6 +64,8 @@ def check(cell: ResultCell) -> None:
         _check_order(cell, name, stated)
         _check_spread(cell, name, stated)
     _check_sum(cell)
+    _check_units(cell)
+    _check_clock(cell)
     _check_quotients(cell)
     _check_under_way(cell)
     _check_rate(cell)
@@ -171,6 +176,72 @@ def _check_sum(cell: ResultCell) -> None:
             f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} ="
             f" {show_seconds(total)}, but the mean E2E is {show_seconds(e2e)}",
         )
+
+
+def _check_units(cell: ResultCell) -> None:
+    """Find a latency in another unit than it is said to be in: where lengths differ, too, the sum
+    of its parts is near E2E; by Little's law no more requests are under way than there are places,
+    and not a small part of these.
+    """
+    _, n = cell.mean_lengths
+    ttft, tpot, itl, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"))
+    if tpot and itl and _are_far(tpot, itl):
+        evidence = f"mean TPOT {show_seconds(tpot)} and ITL {show_seconds(itl)} are worlds apart"
+        cell.say("unit_doubted", evidence)
+    if not ttft or not tpot or n is None or n < 2:
+        return
+    total = ttft + tpot * (n - 1)
+    seen = {found.kind for found in cell.findings}
+    if e2e and _are_far(total, e2e) and "times_do_not_add_up" not in seen:
+        cell.say(
+            "unit_doubted",
+            f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.1f} ="
+            f" {show_seconds(total)}, but the mean E2E is {show_seconds(e2e)}",
+        )
+    done, load = cell.completed, cell.load
+    if e2e or not done or not cell.duration_s or load is None or not load.is_closed:
+        return
+    under_way = total * done / cell.duration_s
+    if done >= 2 * load.value and _are_far(under_way, load.value):
+        cell.say(
+            "unit_doubted",
+            f"by TTFT and TPOT {under_way:.3g} requests were under way on average, not"
+            f" {load.value:g}",
+        )
+
+
+def _are_far(a: float, b: float) -> bool:
+    return max(a, b) > OTHER_UNIT * min(a, b)
+
+
+def _check_clock(cell: ResultCell) -> None:
+    """Find starts of requests that are no moments of this run: all the same, or in another unit
+    than how long the requests took, so that far more or fewer were under way than the load has
+    places, or that they last far longer or shorter than the run did.
+    """
+    sent = [record for record in cell.records if record.phase == "measure" and record.end_s]
+    load = cell.load
+    if cell.relative or load is None or len(sent) < 2:
+        return
+    starts = [record.sent_s or 0.0 for record in sent]
+    ends = [record.end_s or 0.0 for record in sent]
+    span_s = max(ends) - min(starts)
+    if min(starts) == max(starts) and not load.is_burst and len(sent) > load.value:
+        cell.say("clock_doubted", f"all {len(sent)} requests were sent at the same time")
+        return
+    if span_s <= 0:
+        return
+    under_way = (sum(ends) - sum(starts)) / span_s
+    cap = load.value if load.is_closed else load.max_concurrency
+    places = load.is_closed and len(sent) >= 2 * OTHER_UNIT and load.unit != "sessions"
+    if (cap and under_way > cap * (1 + UNDER_WAY_SHARE)) or (
+        places and under_way * OTHER_UNIT < load.value
+    ):
+        evidence = f"by their times {under_way:.3g} requests were under way on average"
+        cell.say("clock_doubted", f"{evidence}, of {cap:g} places")
+    elif cell.duration_s and _are_far(span_s, cell.duration_s):
+        evidence = f"its requests last {show_seconds(span_s)} from the first to the last"
+        cell.say("clock_doubted", f"{evidence}, the run {show_seconds(cell.duration_s)}")
 
 
 def _check_quotients(cell: ResultCell) -> None:

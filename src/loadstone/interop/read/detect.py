@@ -11,7 +11,7 @@ from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import NoResult
 from loadstone.interop.read.findings import finding, list_some
 from loadstone.interop.read.reader import Reader
-from loadstone.interop.read.values import Value
+from loadstone.interop.read.values import Value, find_own_verdict
 
 
 @cache
@@ -166,6 +166,10 @@ def _read_document(document: Value, name: str, where: str, form: str = "") -> Fo
             if document.has(*paths):
                 found = read_document(document, where)
                 cells = found if isinstance(found, list) else [found]
+                own_verdict = find_own_verdict(document.raw)
+                for cell in cells:
+                    if own_verdict is not None:
+                        cell.say("invalid_by_tool", own_verdict)
                 if cells:
                     cells[0].say_odd(document.odd)
                 return reader, cells

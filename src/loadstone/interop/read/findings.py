@@ -39,6 +39,8 @@ _REMEDIES = {
     ),
     "excluded": "Do not fit on it or score with it.",
     "impossible_number": "Ask the source what it means; the rest of the file was read.",
+    "invalid_by_tool": "The tool that measured it does not count it: do not compare it.",
+    "clock_doubted": "Ask the source in which unit requests' start times are.",
     "interrupted": "Measure again to the end.",
     "lengths_not_used": "The averages are used.",
     "lines_left_out": (
@@ -76,6 +78,9 @@ _REMEDIES = {
     ),
     "unreadable_characters": (
         "Save the file as UTF-8 and import it again, or give the names with --set."
+    ),
+    "unit_doubted": (
+        "One of them is in another unit than it says: ask the source; draw no conclusions."
     ),
     "waits_left_out": (
         "Measure with --save-detailed: latencies then count from when requests should have been"

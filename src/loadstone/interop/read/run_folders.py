@@ -29,7 +29,7 @@ from loadstone.interop.read.cell import ResultCell
 from loadstone.interop.read.files import printable
 from loadstone.interop.read.findings import finding
 
-_STATED = ("requests", "duration_s", "latencies", "totals", "under_way", "graded")
+_STATED = ("requests", "duration_s", "latencies", "totals", "under_way", "graded", "drafts")
 _MOST_RUNS = 10_000
 SITTING = timedelta(hours=12)
 """The longest pause between cells of one sweep: another time is another state of the machine, or
@@ -328,6 +328,7 @@ def _summarise(cell: ResultCell) -> CellSummary:
         measured_by=cell.tool,
         definitions=cell.definitions,
         graded=cell.graded,
+        drafts=cell.drafts,
         verdict=judge([finding("as_stated", evidence), *cell.findings]),
     )
 

@@ -71,6 +71,8 @@ _METRICS = {
 }
 _HUB = re.compile(r"(?:^|/)models--([^/]+)(?:/|$)")
 """A model's folder in Hugging Face's cache, which has its name with dashes for the slash."""
+_VERDICTS = {"result", "valid", "status", "validity", "verdict"}
+_REASONS = re.compile(r"reason|invalid_(?:because|cause)", re.IGNORECASE)
 _COMPACT_TIME = re.compile(r"^(\d{4})(\d\d)(\d\d)-(\d\d)(\d\d)(\d\d)$")
 _MISSING = object()
 
@@ -315,6 +317,33 @@ def _parse_key(key: str) -> tuple[str, str, str | None] | None:
     if metric is None or len(statistic) != 1 or len(unit) > 1:
         return None
     return metric, _STATISTICS[statistic[0]], unit[0] if unit else None
+
+
+def find_own_verdict(document: Any, depth: int = 3) -> str | None:
+    """Find where a document itself says that it is not valid: `submission_valid: false`, with the
+    reasons beside it."""
+    if not isinstance(document, dict) or not depth:
+        return None
+    for key, value in document.items():
+        name = str(key)[:80]
+        words = set(re.split(r"[^a-z]+", name.lower()))
+        said = str(value)[:20].strip().lower() if isinstance(value, str | bool) else ""
+        invalid = (
+            ("valid" in words and said in ("false", "no"))
+            or ("invalid" in words and said in ("true", "yes"))
+            or (said == "invalid" and bool(words & _VERDICTS))
+        )
+        if invalid:
+            reasons = [
+                str(reason)
+                for beside, given in document.items()
+                if _REASONS.search(str(beside))
+                for reason in (given if isinstance(given, list) else [given])
+            ]
+            because = text(", ".join(reasons), 300)
+            return f"the file itself says {name}: {value}" + (f" ({because})" if because else "")
+    parts = (find_own_verdict(part, depth - 1) for part in document.values())
+    return next((verdict for verdict in parts if verdict is not None), None)
 
 
 def model_name(model: str) -> str:

@@ -34,6 +34,7 @@ _KEYS = (
     ("otel", {"resourceSpans"}),
     ("mlperf", {"conversation_id", "role"}),
     ("rows", {"session_id", "messages"}),
+    ("rows", {"schema", "version"}),
     ("rows", {"input_length", "output_length"}),
     ("rows", {"input_tokens", "output_tokens"}),
     ("messages", {"messages"}),

@@ -1,9 +1,10 @@
 """Reads a call per line: Mooncake's and Dynamo's rows, and rows of one's own."""
 
 import heapq
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -20,8 +21,26 @@ from loadstone.workload.agent_formats.session import (
 )
 from loadstone.workload.files import BadLine, RequestFile, decode
 
+_Name = tuple[str | int | None, str | int]
+"""Of a call: its play's, None without plays, and its own."""
 _BLOCK_SIZES = (512, 64, 16, 32, 128, 256, 1024)
 """Tokens of a block: Mooncake's, Dynamo's, then others."""
+
+
+_NOT_OF_CALLS = re.compile(
+    r"(?:^|_)(?:id|ids|parents?|after|before|depend\w*|waits?|waited|delay|trigger|time|timestamp|start\w*"
+    r"|begin\w*|turn|order|seq\w*|branch|fork|join|spawn\w*|play|agent|m?s|us|ns)(?:_|\Z)|(?:At|Id|Ms|Ids)\Z"
+)
+"""Names of fields that tell the order, time or identity of calls."""
+
+
+class _Edge(Struct):
+    """A call that must have been sent or have ended, and how long before."""
+
+    request_id: str | int
+    trigger: Literal["dispatch", "completion"] = "completion"
+    delay_ms: Seconds = 0.0
+    relation: str = ""
 
 
 class _Row(Struct):
@@ -45,10 +64,40 @@ class _Row(Struct):
     message_mode: str = "history"
     tools: list[dict[str, Any]] | None = None
     tool_choice: Any = None
+    play_id: str | int | None = None
+    dependencies: list[_Edge] | None = None
+    not_before_ms: Seconds | None = None
+    recorded_api_time_ms: Seconds | None = None
+    schema: str | None = None
+    version: int | str | None = None
+    block_size: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
+    hash_id_scope: str = "global"
 
     @property
-    def name(self) -> str | int | None:
-        return self.request_id if self.request_id is not None else self.id
+    def name(self) -> _Name | None:
+        """What it is called, which is its own within a play."""
+        name = self.request_id if self.request_id is not None else self.id
+        return None if name is None else (self.play_id, name)
+
+    @property
+    def group(self) -> str | int | None:
+        return self.session_id if self.play_id is None else self.play_id
+
+    @property
+    def parent_names(self) -> list[_Name] | None:
+        names = self.wait_for if self.wait_for is not None else self.parents
+        if self.dependencies is not None:
+            names = [edge.request_id for edge in self.dependencies]
+        return None if names is None else [(self.play_id, name) for name in names]
+
+    @property
+    def begin_ms(self) -> float | None:
+        return self.timestamp if self.not_before_ms is None else self.not_before_ms
+
+    @property
+    def end_ms(self) -> float | None:
+        begin, took = self.begin_ms, self.recorded_api_time_ms
+        return None if begin is None or took is None else begin + took
 
     @property
     def input_count(self) -> int:
@@ -68,14 +117,17 @@ class _Row(Struct):
         return ((self.delay or 0.0) + (self.tool_wait_ms or 0.0)) / 1000
 
 
+_KNOWN = {field.encode_name for field in msgspec.structs.fields(_Row)}
+
+
 def read_rows(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
     """Read a call per line. Sessions may be interleaved; parents may stand in other sessions, which
     are then one."""
     rows = _Rows(dropped)
-    rows.numbered += file.read(rows.read)
+    rows.numbered += [(line, row) for line, row in file.read(rows.read) if row is not None]
     parents = _find_parents(file, rows.numbered)
     links = [found or [] for found in parents]
-    for members in _connected(links, [row.session_id for _, row in rows.numbered]):
+    for members in _connected(links, [row.group for _, row in rows.numbered]):
         if any(parents[place] is None for place in members):
             continue
         order = _sort_parents_first(members, links)
@@ -96,7 +148,7 @@ def read_rows(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
 def _find_parents(file: RequestFile, rows: Sequence[tuple[int, _Row]]) -> list[list[int] | None]:
     """Find the parents of each row: those that it names, else the row before it of its session;
     None where there cannot be such."""
-    places: dict[str | int, int] = {}
+    places: dict[_Name, int] = {}
     for place, (_, row) in enumerate(rows):
         if row.name is not None:
             places.setdefault(row.name, place)
@@ -116,16 +168,16 @@ def _find_parents(file: RequestFile, rows: Sequence[tuple[int, _Row]]) -> list[l
 
 
 def _parents_of(
-    row: _Row, place: int, places: Mapping[str | int, int], previous: list[int]
+    row: _Row, place: int, places: Mapping[_Name, int], previous: list[int]
 ) -> list[int]:
     if row.name is not None and places[row.name] != place:
-        raise BadLine("repeated id", f"{str(row.name)[:40]!r} names two calls", "rename one")
-    named = row.wait_for if row.wait_for is not None else row.parents
+        raise BadLine("repeated id", f"{str(row.name[1])[:40]!r} names two calls", "rename one")
+    named = row.parent_names
     if named is None:
         return previous
     missing = [name for name in named if name not in places]
     if missing:
-        problem = f"it waits for {str(missing[0])[:40]!r}, which is no call of the file"
+        problem = f"it waits for {str(missing[0][1])[:40]!r}, which is no call of the file"
         raise BadLine("no such parent", problem, "give that call, or another")
     return [places[name] for name in dict.fromkeys(named)]
 
@@ -138,10 +190,19 @@ class _Rows:
         self.line = 0
         """Of the row that is being made a call."""
         self._dropped = dropped
-        self._block = 0
+        self._block, self._is_local = 0, False
 
-    def read(self, data: bytes) -> _Row:
+    def read(self, data: bytes) -> _Row | None:
+        """Read a row; None of a header. Raises BadLine."""
         row: _Row = decode(data, _Row)
+        if row.schema is not None and row.input_length is None and row.messages is None:
+            self._block, self._is_local = row.block_size or 0, row.hash_id_scope == "local"
+            return None
+        self._dropped.update(
+            f"field {name[:40]}"
+            for name in decode(data, dict[str, msgspec.Raw])
+            if name not in _KNOWN and _NOT_OF_CALLS.search(name)
+        )
         if row.message_mode != "history":
             raise BadLine(
                 "live only",
@@ -177,11 +238,13 @@ class _Rows:
                 )
             links = tuple(sorted(number_of[place] for place in parents[order[number]]))
             sent, delay_s = row.trigger == "sent", row.pause_s
-            if number and delay_s is None and row.timestamp is not None:
+            if row.dependencies:
+                links, sent, delay_s = self._joined(row, links, rows)
+            if number and delay_s is None and row.begin_ms is not None:
                 # Only when it began is known: it keeps that distance from the sending of the one
                 # that it follows.
-                first = rows[links[-1] if links else 0].timestamp
-                sent, delay_s = True, max(0.0, row.timestamp - (first or 0.0)) / 1000
+                first = rows[links[-1] if links else 0].begin_ms
+                sent, delay_s = True, max(0.0, row.begin_ms - (first or 0.0)) / 1000
             if number and not links:
                 links, sent = (0,), True
             tokens = row.input_count or 1
@@ -197,7 +260,33 @@ class _Rows:
                     fields_of({"tools": row.tools, "tool_choice": row.tool_choice}),
                 )
             )
-        return RawSession(calls, block)
+        return RawSession(calls, block, self._is_local)
+
+    def _joined(
+        self, row: _Row, links: tuple[int, ...], rows: Sequence[_Row]
+    ) -> tuple[tuple[int, ...], bool, float]:
+        """Return the calls of a row's edges, whether after their sending, and how long after.
+
+        A call has one trigger and one delay. They are those of the edge that held it back when it
+        was recorded; edges of the other trigger are left out, and counted.
+        """
+        edges = {edge.request_id: edge for edge in row.dependencies or ()}
+        waits = []
+        for link in links:
+            parent = rows[link]
+            edge = edges[parent.name[1]] if parent.name is not None else _Edge("")
+            sent = edge.trigger == "dispatch"
+            time = parent.begin_ms if sent else parent.end_ms
+            waits.append((time, edge.delay_ms, sent, link))
+        dated = all(time is not None for time, *_ in waits)
+        free_ms, sent = max(
+            ((time or 0.0 if dated else 0.0) + delay_ms, sent) for time, delay_ms, sent, _ in waits
+        )
+        kept = [wait for wait in waits if wait[2] == sent]
+        if len(kept) < len(waits):
+            self._dropped["dependencies"] += len(waits) - len(kept)
+        latest_ms = max(time or 0.0 for time, *_ in kept) if dated else 0.0
+        return tuple(link for *_, link in kept), sent, max(0.0, free_ms - latest_ms) / 1000
 
     def _block_tokens(self) -> int:
         """Tell how many tokens a block has, which Mooncake's format does not say: what most
