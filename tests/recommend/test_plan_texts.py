@@ -264,9 +264,8 @@ def test_the_page_puts_the_best_of_each_gpu_side_by_side(tmp_path: Path) -> None
         GpuChoice(gpu="a100", deployment=None, why="takes 72 GPUs to carry it"),
     ]  # fmt: skip
     points = [point(PLAN), point(dearer), point(dearer, replicas=9)]
-    text = page_of(
-        changed(by_gpu=choices[::-1], finalists=points), tmp_path, "loadstone", "recommend", "a b"
-    )
+    document = changed(plans=[PLAN, dearer], by_gpu=choices[::-1], finalists=points)
+    text = page_of(document, tmp_path, "loadstone", "recommend", "a b")
     table = text.partition("The best plan of each GPU")[2].partition("</table>")[0]
     assert all(
         word in table
@@ -278,27 +277,70 @@ def test_the_page_puts_the_best_of_each_gpu_side_by_side(tmp_path: Path) -> None
     assert "On mi300x:" not in text  # said once
     assert "TPOT p99 of 20 ms. sglang would carry 10% more per GPU." in text
     assert "loadstone recommend &#39;a b&#39;" in text
-    cost, load = (
-        json.loads(each) for each in re.findall(r'application/json">(.*?)</script>', text)
-    )
-    hues = [
-        each["layer"][at]["encoding"]["color"]["scale"]["domain"]
-        for at, each in enumerate((cost, load))
-    ]
-    assert hues[0] == hues[1]
-    rows = next(iter(cost["datasets"].values()))
-    assert sorted((row["gpu"], row["low"], row["cost"], row["high"]) for row in rows) == [
-        ("H100", 0.7 * 4380, 4380, 1.4 * 4380),
-        ("MI300X", 0.7 * 4380, 4380, 1.4 * 4380),
-    ]
-    asked = [
-        row
-        for rows in load["datasets"].values()
-        for row in rows
-        if "share of the asked load" in row.get("plan", "")
-    ]
-    assert [row["load"] for row in asked] == pytest.approx([40 / 3] * 2, rel=1e-4)
+    assert re.findall(r">([\d,]+ to [\d,]+)<", table) == ["3,066 to 6,132", "3,766 to 7,532"]
+    load = json.loads(re.findall(r'application/json">(.*?)</script>', text)[0])
+    drawn = [row for rows in load["datasets"].values() for row in rows]
+    asked = [row for row in drawn if "share of the asked load" in row.get("plan", "")]
+    assert [row["replica"] for row in asked] == pytest.approx([40 / 3] * 2, rel=1e-4)
+    assert [row["load"] for row in asked] == [40.0, 40.0]
     assert all(0.5 < row["worst"] < 1.4 for row in asked)  # on the curve
+    flags = {row["label"]: row["load"] for row in drawn if "+" in row.get("label", "")}
+    assert flags == {"plan 1: +20%": 48.0, "plan 2: +20%": 48.0}
+    (hues,) = {
+        tuple(layer["encoding"]["color"]["scale"]["range"])
+        for layer in load["layer"]
+        if "scale" in layer["encoding"].get("color", {})
+    }
+    assert len(set(hues)) == 2
+
+
+def test_a_card_has_its_cost_its_certainty_and_its_headroom(tmp_path: Path) -> None:
+    short = msgspec.structs.replace(PLAN, p_slo=0.71, headroom=-0.05)
+    text = page_of(changed(plans=[PLAN, short]), tmp_path)
+    first, second = re.findall(r"<li><h3>Plan \d</h3>.*?</li>", text, re.DOTALL)
+    for words in ("$4,380 a month", "$4,380 to $5,840 for 80%", "$0.50 per million tokens out"):
+        assert words in first
+    assert "86% sure" in first
+    assert re.findall(r"(?:width|left): ([\d.]+)%", first) == ["86.4", "80.0"]
+    assert re.findall(r"(?:width|left): ([\d.]+)%", second) == ["71.0", "80.0"]
+    assert "<dt>Headroom</dt><dd>+20%</dd>" in first
+    assert "<dt>Headroom</dt><dd>-5%</dd>" in second
+    assert ("short" in first, "short" in second) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("document", "assumed"),
+    [
+        (
+            DOCUMENT,
+            {
+                "Traffic": "40 requests/s, 1,024 tokens in, 128 out on average",
+                "SLO": "TPOT p99 &lt; 30.0 ms; with a probability of 80% or more",
+                "Per GPU and hour": "H100 $2.00",
+                "Hours per month": "730, all replicas running",
+            },
+        ),
+        (
+            with_plan(usd_per_month=None),
+            {"Per GPU and hour": "no price is given: plans are ranked by their GPUs"},
+        ),
+    ],
+)
+def test_the_page_says_what_it_assumes(
+    document: Recommendation, assumed: dict[str, str], tmp_path: Path
+) -> None:
+    listed = page_of(document, tmp_path).partition("assumed")[2].partition("</dl>")[0]
+    told = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", listed))
+    assert told | assumed == told
+    assert len(told) == 4
+
+
+def test_why_a_plan_is_so_sure_is_one_sentence(tmp_path: Path) -> None:
+    why = "86% sure, because ttft_p99 may be off. It was so before"
+    text = page_of(with_plan(why=why), tmp_path)
+    assert "<h2>Why it is 86% sure</h2>" in text
+    assert text.count("Plan 1 is 86% sure, because TTFT p99 may be off.</p>") == 1
+    assert text.count("may be off") == 1
 
 
 def test_the_page_carries_the_study_to_copy(tmp_path: Path) -> None:

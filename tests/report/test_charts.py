@@ -20,7 +20,7 @@ from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
 from loadstone.predict.sizing.size import Row, size
 from loadstone.report.charts import bands, bars, inside, layers, lines
-from loadstone.report.charts.plans import Finalist, cost_figure
+from loadstone.report.charts.plans import PlanCurve, load_figure
 from loadstone.report.charts.select import Drawn, draw_pictures
 from loadstone.report.charts.sizing import contexts_picture
 from loadstone.report.charts.theme import PALETTE, Figure, to_png, to_svg
@@ -885,14 +885,12 @@ def test_what_alone_differs_has_the_colours(
     assert {point.look.shape for point in known} == {None}
 
 
-def test_plans_of_one_gpu_and_engine_have_rows_of_their_own() -> None:
-    one = Finalist(
-        "a", "words", "H100", "SGLang", 1, 5840.0, 5840.0, 9000.0, 0.84, [1.0], [0.5], 1.0
-    )
-    rows = next(
-        iter(cost_figure([one, one._replace(name="b")], "$", [one]).spec["datasets"].values())
-    )
-    assert len({row["row"] for row in rows}) == 2
+def test_plans_of_one_gpu_and_engine_have_curves_of_their_own() -> None:
+    one = PlanCurve("plan 1", "words", [1.0, 8.0, 9.0], [0.5, 0.9, 1.4], 8.2, 0.64, 1.0)
+    spec = load_figure([one, one._replace(name="plan 2")], 5.0, "requests/s").spec
+    drawn = [row for rows in spec["datasets"].values() for row in rows if "plan" in row]
+    assert {row["name"] for row in drawn} == {"plan 1", "plan 2"}
+    assert max(row["worst"] for row in drawn) == 1.05  # a curve ends above its bound
 
 
 def test_a_known_engine_has_the_same_colour_on_all_pages() -> None:

@@ -108,6 +108,11 @@ def show_share(share: float | None, digits: int = 0) -> str:
     return f"{share:.{0 if share in (0, 1) else digits}%}"
 
 
+def show_gpus(count: float) -> str:
+    """Write `1 GPU`, `8 GPUs`."""
+    return f"{count:,g} GPU{'s' * (count != 1)}"
+
+
 def show_met(met: bool | None, probability: float | None) -> str:
     """Write whether a bound is met: `met`, `met (98%)`, `MISSED`, and `unsure (45%)` where the
     probability that it is met says otherwise than the number; `-` where nothing was bounded.

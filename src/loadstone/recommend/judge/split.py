@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from loadstone.core.units import show_gpus
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.choices import PlanChoice, rank_choices
 from loadstone.recommend.judge.errors import UncertainFinalist
@@ -79,8 +80,8 @@ def compare_split(
         pays=pair.found.pays,
         probability=pair.found.probability,
         equal=pair.found.equal,
-        split=f"{pair.split.shorthand} ({pair.split.gpus} GPUs)",
-        whole=f"{pair.whole.shorthand} ({pair.whole.gpus} GPUs)",
+        split=f"{pair.split.shorthand} ({show_gpus(pair.split.gpus)})",
+        whole=f"{pair.whole.shorthand} ({show_gpus(pair.whole.gpus)})",
         limit=pair.split.finalist.curve.first_broken(traffic.bounds).limit or "none",
         by_load=by_load,
         pays_from=paying[-1].load if paying else None,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from loadstone.catalogue import parse_worker
 from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.core.errors import InputError
+from loadstone.core.units import show_gpus
 from loadstone.engines import rules_of
 from loadstone.predict.scheduler import EnginePolicy, policy_of
 from loadstone.predict.simulator.fleet import Fleet
@@ -191,7 +192,7 @@ def _explain_no_room(refused: Refused) -> Refused:
 def _refuse(candidate: Candidate, traffic: Traffic) -> Refused:
     if candidate.load > 0:
         needed = math.ceil(traffic.demand / candidate.load) * candidate.deployment.gpus
-        return Refused(candidate.name, f"takes {needed:,} GPUs to carry it", gpus_needed=needed)
+        return Refused(candidate.name, f"takes {show_gpus(needed)} to carry it", gpus_needed=needed)
 
     def latency_s(bound: QuantileBound) -> float:
         return traffic.latency_s(candidate.level, bound.metric, bound.quantile)

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadstone.analyse.verdict.run import LIMITS
 from loadstone.catalogue import parse_deployment
-from loadstone.core.units import show_share
+from loadstone.core.units import show_gpus, show_share
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.confirm import ConfirmedPlan
@@ -45,14 +45,13 @@ def _explain_order(shown: Sequence[ConfirmedPlan], planning: Planning) -> Iterat
         saved = first.choice.cost - plan.choice.cost
         if saved <= 0:
             continue
-        cheaper = f"{saved:g} GPUs"
+        cheaper = show_gpus(saved)
         if planning.prices:
             cheaper = f"${saved * HOURS_PER_MONTH:,.0f} a month"
         surer = first.figures.p_slo - plan.figures.p_slo
         if plan.figures.p_slo < options.confidence:
-            why = (
-                f"holds with {plan.figures.p_slo:.0%}, below --confidence {options.confidence:.0%}"
-            )
+            sure = show_share(round(plan.figures.p_slo, 3))
+            why = f"holds with {sure}, below --confidence {options.confidence:.0%}"
         elif planning.by_throughput:
             why = "gives fewer tokens/s"
         else:

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -13,8 +14,9 @@ from loadstone.catalogue.engines import engine_title
 from loadstone.catalogue.find import gpu_title
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
-from loadstone.core.units import show_share
+from loadstone.core.units import show_gpus, show_seconds, show_share
 from loadstone.engines import rules_of
+from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.tell.document import (
     DeploymentPlan,
     FinalistPoint,
@@ -28,9 +30,12 @@ from loadstone.recommend.tell.text import (
     plan_table,
     remarks,
     say_nearest,
+    show_bounds,
+    show_lengths,
+    show_traffic,
     why_measure,
 )
-from loadstone.report.charts.plans import Finalist, cost_figure, load_figure
+from loadstone.report.charts.plans import PlanCurve, load_figure
 from loadstone.report.charts.theme import Figure
 from loadstone.report.data.wording import spell
 from loadstone.report.pages.html import frame_page, render
@@ -38,6 +43,8 @@ from loadstone.report.table import Table
 
 _NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 8: "eight"}
 _STUDY_BYTES = 100_000
+_MAX_CURVES = 6
+"""Plans that are drawn under more load: of more, names would hide the curves."""
 
 
 def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()) -> None:
@@ -48,20 +55,28 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
     best, numbered = document.plans[0], list(enumerate(document.plans, 1))
     several = len(document.by_gpu) > 1
     names = [f"{number}. {_words(plan)}" for number, plan in numbered]
+    reason, _, further = spell(best.why).partition(". ")
     content = render(
         "plans.html",
         model=document.model,
         title=_title(best, document.holds, document.confidence),
         answer=spell(f"{claim(document)}.", long=True),
-        binds=spell(f"{best.binds}. {best.helps}."),
+        assumptions=_list_assumptions(document),
+        cards=[_make_card(number, plan, document) for number, plan in numbered],
+        confidence=document.confidence,
+        reason=reason,
+        further=further,
         by_gpu=_table_gpus(document) if several else None,
         plans=msgspec.structs.replace(plan_table(document, names), words=True),
         shorthands=[
             f"Plan {number}: {plan.replicas} × {plan.deployment}" for number, plan in numbered
         ],
-        # The first is said above.
-        remarks=[spell(line) for line in (*remarks(document, gpus=False)[1:], *document.notes)],
-        figures=_draw(document, several=several),
+        remarks=[
+            spell(line)
+            for line in (*remarks(document, gpus=False), *document.notes)
+            if line != f"Plan 1 is {best.why}."  # it is said above
+        ],
+        figures=_draw_plans(document),
         why=why_measure(document),
         measure=document.measure_next.command if document.measure_next else "",
         launch="\n".join(describe_launch(best)),
@@ -77,24 +92,97 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         )
 
 
-def _draw(document: Recommendation, *, several: bool) -> list[Figure]:
-    """Draw what the best plan of each GPU costs, and the loads that plans carry."""
+def _list_assumptions(document: Recommendation) -> list[tuple[str, str]]:
+    """List what the plans stand on, each with its name."""
+    traffic = f"{show_traffic(document)}, {show_lengths(document)} on average"
+    if document.traffic.trace:
+        traffic += f", from {document.traffic.trace}"
+    bounds = f"{spell(show_bounds(document))}; with a probability of"
+    prices = ", ".join(f"{gpu} ${price:,.2f}" for gpu, price in sorted(_prices(document).items()))
+    return [
+        ("Traffic", traffic),
+        ("SLO", f"{bounds} {show_share(document.confidence)} or more"),
+        ("Per GPU and hour", prices or "no price is given: plans are ranked by their GPUs"),
+        ("Hours per month", f"{HOURS_PER_MONTH:g}, all replicas running"),
+    ]
+
+
+def _prices(document: Recommendation) -> dict[str, float]:
+    """Return dollars per hour of each GPU, from plans that stand on one kind alone."""
+    costs = [
+        (plan.deployment, plan.gpus, plan.usd_per_month.value)
+        for plan in document.plans
+        if plan.usd_per_month is not None
+    ]
+    costs += [
+        (point.deployment, point.gpus, point.usd_per_month)
+        for point in document.finalists
+        if point.usd_per_month is not None
+    ]
+    prices = {}
+    for text, gpus, cost in costs:
+        kinds = _gpus(parse_deployment(text))
+        if len(kinds) == 1:
+            prices[kinds[0]] = cost / gpus / HOURS_PER_MONTH
+    return prices
+
+
+class _Card(NamedTuple):
+    """A plan at a glance. `cost` and its interval, in words; `facts`: each with its name."""
+
+    title: str
+    words: str
+    cost: str
+    range: str
+    p_slo: float
+    sure: str
+    facts: list[tuple[str, str]]
+
+
+def _make_card(number: int, plan: DeploymentPlan, document: Recommendation) -> _Card:
+    cost, reach = show_gpus(plan.gpus), ""
+    if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
+        month = plan.usd_per_month
+        cost = f"${month.value:,.0f} a month"
+        if month.low < month.high:
+            reach = f"${month.low:,.0f} to ${month.high:,.0f} for 80% of the model's errors, "
+        reach += f"${plan.usd_per_mtok.value:.2f} per million tokens out"
+    return _Card(
+        title=f"Plan {number}",
+        words=_words(plan),
+        cost=cost,
+        range=reach,
+        p_slo=plan.p_slo,
+        sure=f"{show_share(plan.p_slo)} sure",
+        facts=[
+            ("Headroom", f"{plan.headroom:+,.0%}"),
+            ("TTFT p50, p99", f"{show_seconds(plan.ttft_s.p50)}, {show_seconds(plan.ttft_s.p99)}"),
+            ("TPOT p50, p99", f"{show_seconds(plan.tpot_s.p50)}, {show_seconds(plan.tpot_s.p99)}"),
+            ("Limit", spell(plan.binds.partition(". ")[0])),
+        ],
+    )
+
+
+def _draw_plans(document: Recommendation) -> list[Figure]:
+    """Draw the loads that plans carry, if they were simulated."""
     points = {(point.deployment, point.replicas): point for point in document.finalists}
-
-    def find(plans: Sequence[DeploymentPlan | GpuChoice]) -> list[Finalist]:
-        found = (points.get((str(plan.deployment), plan.replicas)) for plan in plans)
-        return [_finalist(point, document) for point in found if point is not None]
-
-    planned = find(document.plans)
-    of_gpus = find(document.by_gpu) if several else planned
-    curves = list({finalist.name: finalist for finalist in [*planned, *of_gpus]}.values())
-    priced = document.plans[0].usd_per_month is not None
-    figures = []
-    if of_gpus:
-        figures.append(cost_figure(of_gpus, "dollars a month" if priced else "GPUs", curves))
-    if curves:
-        figures.append(load_figure(curves, document.traffic.unit))
-    return figures
+    traffic, curves = document.traffic, []
+    for number, plan in enumerate(document.plans[:_MAX_CURVES], 1):
+        point = points.get((plan.deployment, plan.replicas))
+        if point is None or not point.loads:
+            continue
+        curves.append(
+            PlanCurve(
+                name=f"plan {number}",
+                words=_words(plan),
+                loads=[load * plan.replicas for load in point.loads],
+                worst=point.worst,
+                capacity=traffic.value * max(1 + plan.headroom, 0.01),
+                headroom=plan.headroom,
+                share=traffic.value / plan.replicas,
+            )
+        )
+    return [load_figure(curves, traffic.value, traffic.unit)] if curves else []
 
 
 def _title(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
@@ -114,7 +202,7 @@ def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:
         gpus = _NUMBERS.get(deployment.gpus, str(deployment.gpus))
         replicas = f"{plan.replicas} replicas of {gpus} GPUs"
     parts = [
-        f"{plan.gpus} × {_gpu(deployment)}",
+        f"{plan.gpus} × {' and '.join(_gpus(deployment))}",
         replicas,
         _describe_pools(deployment),
         engine_title(deployment.decoder.engine),
@@ -129,9 +217,9 @@ def _describe_pools(deployment: Deployment) -> str:
     return " and ".join(f"{pool.workers} that {pool.role}" for pool in deployment.pools)
 
 
-def _gpu(deployment: Deployment) -> str:
+def _gpus(deployment: Deployment) -> list[str]:
     titles = (gpu_title(pool.worker.gpu.name) for pool in deployment.pools)
-    return " and ".join(dict.fromkeys(titles))
+    return list(dict.fromkeys(titles))
 
 
 def _describe_weights(deployment: Deployment) -> str:
@@ -150,7 +238,9 @@ def _describe_weights(deployment: Deployment) -> str:
 def _table_gpus(document: Recommendation) -> Table:
     """Make a table of the best plan of each GPU, the cheapest first."""
     priced = document.plans[0].usd_per_month is not None
-    heads = ["GPU", "its best plan", *(["$ a month", "$ more a month"] if priced else []), "sure"]
+    points = {(point.deployment, point.replicas): point for point in document.finalists}
+    costs = ["$ a month", "$ more a month"] if priced else []
+    heads = ["GPU", "its best plan", *costs, "80%", "sure"]
     rows = []
     for best in sorted(
         document.by_gpu,
@@ -165,10 +255,16 @@ def _table_gpus(document: Recommendation) -> Table:
             if priced:
                 added = round(best.more_usd_per_month or 0.0)
                 row += [f"{best.usd_per_month or 0:,.0f}", f"{added:+,}" if added else "-"]
-            row.append(show_share(best.p_slo))
+            reach = "-"
+            point = points.get((best.deployment, best.replicas))
+            if point is not None:
+                cost = best.usd_per_month or best.gpus
+                reach = f"{cost * point.needed_low:,.0f} to {cost * point.needed_high:,.0f}"
+            row += [reach, show_share(best.p_slo)]
         rows.append(row)
     return Table(
         title="The best plan of each GPU",
+        notes=["80%: what the replicas cost that 80% of the model's errors ask for"],
         heads=heads,
         align=f"ll{'r' * (len(heads) - 2)}",
         rows=rows,
@@ -186,25 +282,6 @@ def _table_rejected(document: Recommendation) -> Table:
             for row in document.rejected
         ],
         words=True,
-    )
-
-
-def _finalist(point: FinalistPoint, document: Recommendation) -> Finalist:
-    cost = point.usd_per_month if point.usd_per_month is not None else float(point.gpus)
-    deployment = parse_deployment(point.deployment)
-    return Finalist(
-        name=point.deployment,
-        words=_words(point),
-        gpu=_gpu(deployment),
-        engine=engine_title(deployment.decoder.engine),
-        replicas=point.replicas,
-        cost=cost,
-        low=cost * point.needed_low,
-        high=cost * point.needed_high,
-        p_slo=point.p_slo,
-        loads=point.loads,
-        worst=point.worst,
-        share=document.traffic.value / point.replicas,
     )
 
 

@@ -12,6 +12,7 @@ from loadstone.analyse.verdict.finding import finding
 from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.core.units import show_gpus, show_share
 from loadstone.engines.deployment_launch import launch_deployment
 from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
@@ -137,7 +138,7 @@ def describe_plan(
         ),
         ttft_s=_latency(figures.ttft_s, float(spread[TTFT])),
         tpot_s=_latency(figures.tpot_s, float(spread[TPOT])),
-        binds=name_tightest(finalist, planning),
+        binds=name_tightest(finalist, figures, planning),
         helps=name_best_change(finalist.candidate, found),
         regret=choice.regret * _unit_of_regret(planning),
         output_tokens_per_s=rate,
@@ -263,7 +264,7 @@ def _list_rejected(
     dearer = len(found.candidates) - len(choices)
     if dearer > 0:
         dearest = found.candidates[-1]
-        why = f"carries it with {dearest.gpus} GPUs; not among the cheapest"
+        why = f"carries it with {show_gpus(dearest.gpus)}; not among the cheapest"
         rows.append(Rejected(dearest.name, why, dearer))
     kinds = sorted(refused, key=lambda row: -row.alike)
     rows += [Rejected(row.deployment, row.why, row.alike) for row in kinds]
@@ -275,16 +276,23 @@ def _compare_to_plans(
 ) -> str:
     """Say what a finalist costs and how sure it is, beside a plan that is better, or the first."""
     costs = [float(plan.gpus) for plan in plans]
-    cost, unit = choice.cost, "{:g} GPUs"
+    cost, show = choice.cost, show_gpus
     if planning.prices:
         costs = [plan.usd_per_month.value if plan.usd_per_month else 0.0 for plan in plans]
-        cost, unit = choice.usd_per_month, "${:,.0f} a month"
+        cost, show = choice.usd_per_month, "${:,.0f} a month".format
+    p_slo = round(choice.p_slo, 3)  # as that of a plan
     replicas = f"{choice.replicas} replica{'s' * (choice.replicas > 1)}"
-    fact = f"{replicas}, {unit.format(cost)}, {choice.p_slo:.0%} sure"
+    fact = f"{replicas}, {show(cost)}, {show_share(p_slo)} sure"
     for number, plan in enumerate(plans, 1):
-        if costs[number - 1] <= cost + 0.5 and round(plan.p_slo, 2) >= round(choice.p_slo, 2):
+        if costs[number - 1] <= cost + 0.5 and round(plan.p_slo, 2) >= round(p_slo, 2):
             return f"{fact}; plan {number} costs no more and is as sure"
-    return f"{fact}; plan 1 costs {unit.format(costs[0])}"
+    if p_slo < planning.choice.confidence:
+        return f"{fact}; that is below the {show_share(planning.choice.confidence)} asked for"
+    if cost > costs[0]:
+        return f"{fact}; plan 1 is sure enough for {show(costs[0])}"
+    if planning.by_throughput:
+        return f"{fact}; plan 1 gives more tokens/s"
+    return f"{fact}; cheaper, but --miss-cost {planning.choice.miss_cost:g} makes its errors dearer"
 
 
 def next_measurement(judgement: Judgement, planning: Planning) -> MeasureNext | None:

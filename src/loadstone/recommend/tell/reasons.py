@@ -11,6 +11,7 @@ from loadstone.catalogue.deployment.deployment import Deployment, Worker
 from loadstone.catalogue.engines import engine_title
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
+from loadstone.core.units import show_gpus, show_share
 from loadstone.predict.simulator.uncertainty import UNEXPLAINED
 from loadstone.predict.sizing.check import contradictions
 from loadstone.predict.step_time.step import parts_of
@@ -62,8 +63,8 @@ def explain_probability(asked: AskedLoad) -> str:
         amount = "Almost all" if share > _ALMOST else f"{share:.0%}"
         remedy = f"{amount} of this uncertainty goes away once you measure your model on this GPU"
     return (
-        f"{asked.p_slo:.0%} sure, because the prediction of {name} may be off by {off:.0%}, which"
-        f" breaks its bound in {missed:.0%} of cases. {remedy}{held}"
+        f"{show_share(round(asked.p_slo, 3))} sure, because the prediction of {name} may be off by"
+        f" {off:.0%}, which breaks its bound in {missed:.0%} of cases. {remedy}{held}"
     )
 
 
@@ -89,8 +90,9 @@ def describe_check(confirmed: ConfirmedPlan, planning: Planning) -> str | None:
     )
 
 
-def name_tightest(finalist: UncertainFinalist, planning: Planning) -> str:
-    """Name the bound that breaks first, and what its time mostly is."""
+def name_tightest(finalist: UncertainFinalist, asked: AskedLoad, planning: Planning) -> str:
+    """Name the bound that breaks first as the load grows, and what its time mostly is; another may
+    break more often at the asked load, over the errors."""
     candidate, traffic = finalist.candidate, planning.traffic
     broken = finalist.curve.first_broken(traffic.bounds)
     name = "throughput"
@@ -106,7 +108,11 @@ def name_tightest(finalist: UncertainFinalist, planning: Planning) -> str:
     )
     full = f"; {LIMITS[broken.limit]}" if broken.limit else ""
     at_once = "1 request" if batch == 1 else f"{batch} requests at once"
-    return f"{name} breaks first{full}. At its limit ({at_once}) a step spends {mostly}"
+    first = f"{name} breaks first"
+    if name != asked.weakest[0]:
+        first += " as the load grows if the prediction is right, though over its errors"
+        first += f" {asked.weakest[0]} breaks more often at the asked load"
+    return f"{first}{full}. At its limit ({at_once}) a step spends {mostly}"
 
 
 def name_best_change(candidate: Candidate, found: Search) -> str:
@@ -148,7 +154,7 @@ def describe_further(candidate: Candidate, replicas: int, planning: Planning) ->
     fewer = math.ceil(replicas / best - 1e-9)
     saves = "no GPU fewer"
     if fewer < replicas:
-        saves = f"{fewer * worker.gpus} GPUs for {replicas * worker.gpus}"
+        saves = f"{show_gpus(fewer * worker.gpus)} for {replicas * worker.gpus}"
     return (
         f"one step further (--quality any), {change}, would carry {best - 1:.0%} more per GPU by"
         f" closed form: {saves}"

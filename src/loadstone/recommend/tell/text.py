@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadstone.core.groups import by_key
-from loadstone.core.units import show_number, show_seconds, show_share
+from loadstone.core.units import show_gpus, show_number, show_seconds, show_share
 from loadstone.recommend.judge.by_hour import ByHour
 from loadstone.recommend.judge.host_memory import HostMemory
 from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
@@ -169,7 +169,7 @@ def _describe_host_memory(host: HostMemory) -> str:
         f"{name} {'pays' if host.pays else 'does not pay'} on plan 1: without and with it a GPU"
         f" carries {sessions[0]:.3g} and {sessions[1]:.3g} sessions, {cached[0]:.0%} and"
         f" {cached[1]:.0%} of prompts are cached under the larger load, and it takes"
-        f" {host.gpus[0]} and {host.gpus[1]} GPUs{cost}, by the best prediction."
+        f" {host.gpus[0]} and {show_gpus(host.gpus[1])}{cost}, by the best prediction."
     )
 
 
@@ -186,7 +186,7 @@ def _describe_gpus(document: Recommendation) -> Iterator[str]:
         points = round(100 * best.p_slo) - round(100 * document.plans[0].p_slo)
         yield (
             f"On {best.gpu}: {best.replicas} × {best.deployment},"
-            f" {best.gpus} GPU{'s' * (best.gpus != 1)}{cost}, {show_share(best.p_slo)} sure"
+            f" {show_gpus(best.gpus)}{cost}, {show_share(best.p_slo)} sure"
             f" ({points:+d} points)."
         )
 
@@ -247,20 +247,34 @@ def say_nearest(confidence: float) -> str:
 
 def claim(document: Recommendation) -> str:
     """Say what the first plan holds under which load, and how surely."""
-    best, traffic = document.plans[0], document.traffic
-    load = f"{traffic.value:{'.4g' if traffic.kind == 'rate' else 'g'}} {traffic.unit}"
-    if best.by_hour is not None:
-        load += ", the busiest of the trace"
-    bounds = ", ".join(
-        f"{bound.metric} p{bound.quantile * 100:g} < {show_seconds(bound.bound_s)}"
-        for bound in document.slo
-    )
-    gpus = "1 GPU holds" if best.gpus == 1 else f"{best.gpus} GPUs hold"
-    calls = "" if traffic.sessions is None else f"{traffic.sessions:.3g} calls of "
+    best = document.plans[0]
+    busiest = "" if best.by_hour is None else ", the busiest of the trace"
     gives = ""
     if document.objective == "throughput":
         gives = f", and give {best.output_tokens_per_s:,.0f} tokens/s"
     return (
-        f"{gpus} {bounds} at {load} ({calls}{traffic.input_tokens:,.0f} tokens in,"
-        f" {traffic.output_tokens:,.0f} out) with a probability of {show_share(best.p_slo)}{gives}"
+        f"{show_gpus(best.gpus)} hold{'s' * (best.gpus == 1)} {show_bounds(document)}"
+        f" at {show_traffic(document)}{busiest} ({show_lengths(document)})"
+        f" with a probability of {show_share(best.p_slo)}{gives}"
     )
+
+
+def show_bounds(document: Recommendation) -> str:
+    """Write `tpot p99 < 50.0 ms`, of all bounds."""
+    return ", ".join(
+        f"{bound.metric} p{bound.quantile * 100:g} < {show_seconds(bound.bound_s)}"
+        for bound in document.slo
+    )
+
+
+def show_traffic(document: Recommendation) -> str:
+    """Write `20 requests/s`."""
+    traffic = document.traffic
+    return f"{traffic.value:{'.4g' if traffic.kind == 'rate' else 'g'}} {traffic.unit}"
+
+
+def show_lengths(document: Recommendation) -> str:
+    """Write `2,048 tokens in, 500 out`, of sessions with the number of their calls."""
+    traffic = document.traffic
+    calls = "" if traffic.sessions is None else f"{traffic.sessions:.3g} calls of "
+    return f"{calls}{traffic.input_tokens:,.0f} tokens in, {traffic.output_tokens:,.0f} out"

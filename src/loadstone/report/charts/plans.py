@@ -1,164 +1,139 @@
-"""Pictures of a recommendation: what each kind of GPU costs, how surely it holds, and finalists
-under more load."""
+"""The picture of a recommendation: its plans under more and more load."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import altair as alt
 import numpy as np
 
-from loadstone.core.units import show_share
-from loadstone.report.charts.theme import GREY, PALETTE, SHAPES, Figure, data, figure, tooltips
-from loadstone.report.data.series import number_engines
+from loadstone.report.charts.theme import (
+    GREY,
+    INK,
+    PALETTE,
+    SHAPES,
+    Figure,
+    data,
+    figure,
+    tooltips,
+)
 
-_ROW = 46
-"""Height of a row of names."""
+_OVER = 1.05
+"""Where curves end: a little above the bound."""
+_FLAG = 0.15
+"""From flag to flag, on the same axis."""
 
 
-class Finalist(NamedTuple):
-    """`words` say its deployment, `name` is its shorthand; `cost`: dollars a month, or GPUs;
-    `loads` of one replica, `worst` the largest of bounded latency over bound there; `share`: of the
-    asked load, a replica's.
-    """
+class PlanCurve(NamedTuple):
+    """A plan under more and more load of all its replicas: `worst` is the largest of bounded
+    latency over bound there. `capacity`: the load at which a bound breaks, which is so much above
+    the asked one; `share`: of that, a replica's."""
 
     name: str
     words: str
-    gpu: str
-    engine: str
-    replicas: int
-    cost: float
-    low: float
-    high: float
-    p_slo: float
     loads: Sequence[float]
     worst: Sequence[float]
+    capacity: float
+    headroom: float
     share: float
 
+    def at(self, load: float) -> float:
+        """Return latency over bound at a load."""
+        value = float(np.interp(np.log(load), np.log(self.loads), self.worst))
+        return min(value, _OVER)
 
-def cost_figure(best: Sequence[Finalist], cost_unit: str, every: Sequence[Finalist]) -> Figure:
-    """Draw a row for each plan, the cheapest first: and what it costs with more or fewer replicas.
-    `every`: those of the other chart too, which share their colours."""
-    ordered = sorted(best, key=lambda plan: plan.cost)
-    kinds = [(plan.gpu, plan.engine) for plan in ordered]
-    suffixes = [
-        f", plan {best.index(plan) + 1}" * (kinds.count((plan.gpu, plan.engine)) > 1)
-        for plan in ordered
-    ]
+
+def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Figure:
+    """Draw how near the tightest bound comes as the load of each plan grows, each with its name on
+    a flag at its capacity: how far that is from the asked load is its headroom."""
+    names = [curve.name for curve in curves]
+    hues = [PALETTE[number % len(PALETTE)] for number in range(len(names))]
+    shapes = [SHAPES[number % len(SHAPES)] for number in range(len(names))]
+    colour = alt.Color("name:N", legend=None).scale(domain=names, range=hues)
+    shape = alt.Shape("name:N", legend=None).scale(domain=names, range=shapes)
     rows = [
-        {
-            "row": f"{plan.gpu}\n{plan.engine}{suffix}",
-            "cost": plan.cost,
-            "low": plan.low,
-            "high": plan.high,
-            "p": plan.p_slo,
-            "gpu": plan.gpu,
-            "engine": plan.engine,
-            "plan": plan.words,
-            "label": f"{plan.cost:,.0f}, {show_share(plan.p_slo)} sure",
-        }
-        for plan, suffix in zip(ordered, suffixes, strict=True)
-    ]
-    base = alt.Chart(data(rows))
-    names = [str(row["row"]) for row in rows]
-    axis = alt.Axis(
-        labelExpr="split(datum.value, '\\n')", labelLimit=180, ticks=False, domain=False
-    )
-    y = alt.Y("row:N", title=None, sort=names, axis=axis).scale(domain=names)
-    limit = max(plan.high for plan in ordered)
-    ticks = alt.Axis(format=",d")
-    x = alt.X("cost:Q", title=cost_unit, axis=ticks).scale(domain=[0, 1.08 * limit], nice=False)
-    reach = base.mark_rule(strokeWidth=2.5, strokeOpacity=0.55).encode(
-        x="low:Q", x2=alt.X2("high:Q"), y=y
-    )
-    tooltip = tooltips(("plan:N", "plan"), ("cost:Q", cost_unit, ",.0f"), ("p:Q", "sure", ".0%"))
-    looks = _looks(every, legend=False)
-    dots = base.mark_point(filled=True, size=130).encode(x=x, y=y, tooltip=tooltip, **looks)
-    texts = base.mark_text(dy=-13, fontSize=12).encode(x=x, y=y, text="label:N")
-    first = ordered[0]
-    return figure(
-        "plans-cost",
-        "What certainty costs on each GPU",
-        ["dot: the plan; bar: as many replicas as 80% of the model's errors ask for"],
-        (reach.encode(color=looks["color"]) + dots + texts).properties(
-            width=460, height=max(290, _ROW * len(rows))
-        ),
-        section="plans",
-        summary=(
-            f"{len(rows)} plans; the cheapest, {first.words}, costs {first.cost:,.0f} {cost_unit}"
-        ),
-    )
-
-
-def load_figure(finalists: Sequence[Finalist], load_unit: str) -> Figure:
-    """Draw how near the tightest bound comes as a replica's load grows: its capacity is where it
-    reaches 1. The share of the asked load that each plan gives a replica is marked on its curve."""
-    rows = [
-        {
-            "gpu": plan.gpu,
-            "engine": plan.engine,
-            "plan": plan.words,
-            "who": plan.name,
-            "load": load,
-            "worst": worst,
-        }
-        for plan in finalists
-        for load, worst in [
-            *(
-                (plan.share, value) for value in plan.worst[:1] if plan.share < plan.loads[0]
-            ),  # it is no longer there
-            *zip(plan.loads, plan.worst, strict=True),
-        ]
-        if worst < 20
+        {"name": curve.name, "plan": curve.words, "load": load, "worst": worst}
+        for curve in curves
+        for load, worst in _cut_curve(curve, asked)
     ]
     shares = [
         {
-            "gpu": plan.gpu,
-            "plan": f"{plan.words}: its share of the asked load",
-            "load": plan.share,
-            "worst": float(np.interp(np.log(plan.share), np.log(plan.loads), plan.worst)),
+            "name": curve.name,
+            "plan": f"{curve.words}: its share of the asked load",
+            "load": asked,
+            "replica": curve.share,
+            "worst": curve.at(asked),
         }
-        for plan in finalists
-        if plan.loads
+        for curve in curves
     ]
-    x = alt.X("load:Q", title=f"load of one replica, {load_unit}").scale(
-        type="log", nice=False, padding=12
+    flags = [
+        {
+            "name": curve.name,
+            "load": curve.capacity,
+            "worst": curve.at(curve.capacity),
+            "height": 1 + _FLAG * rank,
+            "label": f"{curve.name}: {curve.headroom:+,.0%}",
+        }
+        for rank, curve in enumerate(sorted(curves, key=lambda curve: curve.capacity), 1)
+    ]
+    loads = [row["load"] for row in (*rows, *flags, *shares)]
+    low, high = 0.9 * min(loads), 1.1 * max(loads)
+    x = alt.X("load:Q", title=f"load of all replicas, {load_unit}").scale(
+        type="log", domain=[low, high], nice=False
     )
-    y = alt.Y("worst:Q", title="tightest latency / its bound").scale(domain=[0, 2])
+    ticks = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".2f")
+    y = alt.Y("worst:Q", title="tightest latency / its bound", axis=ticks).scale(
+        domain=[0, 1 + _FLAG * (len(curves) + 1)]
+    )
     tooltip = tooltips(
         ("plan:N", "plan"), ("load:Q", load_unit, ".3g"), ("worst:Q", "latency / bound", ".2f")
     )
-    looks = _looks(finalists, legend=True)
-    base = alt.Chart(data(rows)).encode(x=x, y=y, detail="who:N", tooltip=tooltip)
-    line = base.mark_line(clip=True).encode(color=looks["color"])
-    points = base.mark_point(filled=True, size=45, clip=True).encode(**looks)
-    marks = alt.Chart(data(shares)).mark_point(
-        filled=False, size=260, strokeWidth=2, shape="circle", color="#222222"
+    base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour, tooltip=tooltip)
+    bound = alt.Chart(data([{"bound": 1}])).mark_rule(color=GREY, strokeDash=[4, 3])
+    wanted = [
+        {"load": asked, "label": f"asked: {asked:.4g}", "height": 1.0, "worst": 0.05, "foot": 0}
+    ]
+    line = alt.Chart(data(wanted)).encode(x=x)
+    left = asked**2 < low * high  # where there is more room at its right
+    flag = alt.Chart(data(flags)).encode(x=x)
+    rings = alt.Chart(data(shares)).mark_point(
+        filled=False, size=200, strokeWidth=2, shape="circle", color=INK
     )
-    bound = (
-        alt.Chart(data([{"bound": 1}])).mark_rule(color=GREY, strokeDash=[4, 3]).encode(y="bound:Q")
-    )
+    layers = [
+        bound.encode(y="bound:Q"),
+        line.mark_rule(color=GREY).encode(y="foot:Q", y2="height:Q"),
+        line.mark_text(align="left" if left else "right", dx=6 if left else -6, fontSize=12).encode(
+            y=y, text="label:N"
+        ),
+        base.mark_line(),
+        base.mark_point(filled=True, size=45).encode(shape=shape),
+        rings.encode(x=x, y=y, tooltip=[*tooltip, *tooltips(("replica:Q", "a replica", ".3g"))]),
+        flag.mark_rule(strokeWidth=1.5).encode(y=y, y2="height:Q", color=colour),
+        flag.mark_point(filled=True, size=90).encode(y="height:Q", color=colour, shape=shape),
+        flag.mark_text(align="right", dx=-9, fontSize=12).encode(y="height:Q", text="label:N"),
+    ]
+    said = ", ".join(f"{flag['label']}, {flag['load']:.3g} {load_unit}" for flag in flags)
     return figure(
         "plans-load",
-        "How far one replica carries, and what it is asked for",
+        "What each plan carries, and its headroom over what is asked",
         [
-            "rings: a replica's share of the asked load; dashed: the bound, where a curve crosses"
-            " it is the capacity"
+            "ring: the asked load; flag: the most that a plan carries within all bounds if the"
+            " prediction is right, and how far above the asked load that is"
         ],
-        bound + line + points + marks.encode(x=x, y=y, tooltip=tooltip),
+        layers,
         section="plans",
-        summary=f"{len(finalists)} finalists under more and more load, with the asked load marked",
+        summary=f"{len(curves)} plans under more and more load, which carry {said}",
     )
 
 
-def _looks(plans: Sequence[Finalist], *, legend: bool) -> dict[str, alt.Color | alt.Shape]:
-    """Give each engine its hue, and each GPU its shape."""
-    engines = number_engines(sorted({plan.engine for plan in plans}))
-    gpus = sorted({plan.gpu for plan in plans})
-    hues = [PALETTE[number % len(PALETTE)] for number in engines.values()]
-    shapes = [SHAPES[number % len(SHAPES)] for number in range(len(gpus))]
-    colour = alt.Color("engine:N", legend=None).scale(domain=list(engines), range=hues)
-    shape = alt.Shape("gpu:N", legend=None).scale(domain=gpus, range=shapes)
-    if legend:
-        colour = colour.legend(title=None, columns=3)
-        shape = shape.legend(title=None, columns=3, symbolFillColor=GREY, symbolStrokeColor=GREY)
-    return {"color": colour, "shape": shape}
+def _cut_curve(curve: PlanCurve, asked: float) -> Iterator[tuple[float, float]]:
+    """Return the points below the bound, and where the curve leaves it; from the asked load on."""
+    if asked < curve.loads[0]:
+        yield asked, curve.worst[0]
+    previous = curve.loads[0], 0.0
+    for load, worst in zip(curve.loads, curve.worst, strict=True):
+        if worst > _OVER:
+            share = (_OVER - previous[1]) / (worst - previous[1])
+            yield previous[0] * (load / previous[0]) ** share, _OVER
+            return
+        yield load, worst
+        previous = load, worst
