@@ -12,6 +12,7 @@ from loadstone.report.charts.theme import (
     PALETTE,
     SHAPES,
     Figure,
+    Row,
     data,
     figure,
     tooltips,
@@ -50,7 +51,7 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
     shapes = [SHAPES[number % len(SHAPES)] for number in range(len(names))]
     colour = alt.Color("name:N", legend=None).scale(domain=names, range=hues)
     shape = alt.Shape("name:N", legend=None).scale(domain=names, range=shapes)
-    rows = [
+    rows: list[Row] = [
         {"name": curve.name, "plan": curve.words, "load": load, "worst": worst}
         for curve in curves
         for load, worst in _cut_curve(curve, asked)
@@ -75,7 +76,7 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
         }
         for rank, curve in enumerate(sorted(curves, key=lambda curve: curve.capacity), 1)
     ]
-    loads = [row["load"] for row in (*rows, *flags, *shares)]
+    loads = [asked, *(curve.capacity for curve in curves), *(float(row["load"]) for row in rows)]
     low, high = 0.9 * min(loads), 1.1 * max(loads)
     x = alt.X("load:Q", title=f"load of all replicas, {load_unit}").scale(
         type="log", domain=[low, high], nice=False
