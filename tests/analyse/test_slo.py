@@ -122,3 +122,12 @@ def test_the_time_of_a_session_is_bounded_where_there_are_sessions(tmp_path: Pat
     assert (cell["slo"][0]["met"], cell["p_slo"]) == (False, 0.0)
     with pytest.raises(InputError, match="is the time of a session; give --agents FILE or --turns"):
         simulate("llama-3.1-8b@1xh100", **asked, slo="task_p90<60s", out=tmp_path / "none")
+
+
+@pytest.mark.parametrize(("n", "most"), [(9, 0.0865), (40, 0.331), (400, 0.982)])
+def test_a_sample_says_of_a_p99_no_more_than_its_size_allows(n: int, most: float) -> None:
+    """1 − 0.99ⁿ at most, whatever the tail, though all of them are far below the bound."""
+    assert p_met(np.full(n, 0.01), "tpot_p99", 0.08) == pytest.approx(most, rel=2e-3)
+    rising = np.linspace(0.01, 0.02, n)
+    assert (p_met(rising, "tpot_p99", 0.08) or 0) <= most * 1.001
+    assert (p_met(rising, "tpot_p99", 0.0199) or 0) < most
