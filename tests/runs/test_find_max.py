@@ -154,6 +154,14 @@ def test_one_sentence_says_the_result(
     assert _text(SearchAnswer(probes, low, high), found, "b", measured=True).startswith(words)
 
 
+def test_of_concurrency_the_unit_is_said_and_loads_that_contradict_are_named() -> None:
+    found = FoundMax(load=None, fails_at=None, kind="concurrency", requests=10)
+    probes = [probe(6, None, True), probe(4, None, False), probe(8, None, False)]
+    text = _text(SearchAnswer(probes, 0, None), found, "b", measured=True)
+    assert text.startswith("b seem to hold at 6 under way, and seem to fail at 8 under way (")
+    assert "4 under way seemed to fail: loads this near cannot be told apart" in text
+
+
 @pytest.mark.parametrize("trusted", [True, False])
 def test_the_sentence_says_that_the_load_s_probe_is_not_trusted(trusted: bool) -> None:
     cell: Any = SimpleNamespace(verdict=SimpleNamespace(trusted=trusted))

@@ -170,6 +170,7 @@ class FoundMax(msgspec.Struct, kw_only=True, frozen=True):
     load: SearchedLoad | None
     fails_at: SearchedLoad | None
     confidence: float = 0.0
+    kind: Literal["rate", "concurrency"] = "rate"
     requests: int = 0
     probes: list[int] = []
     text: str = ""
@@ -179,7 +180,8 @@ class FoundMax(msgspec.Struct, kw_only=True, frozen=True):
     def unit(self) -> str:
         """The unit of its loads."""
         load = self.load or self.fails_at
-        return "under way" if load is not None and load.kind == "concurrency" else "requests/s"
+        kind = self.kind if load is None else load.kind
+        return "under way" if kind == "concurrency" else "requests/s"
 
 
 class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -407,6 +407,7 @@ def _summary(answer: SearchAnswer, search: LoadSearch) -> SearchSummary:
         load=SearchedLoad(kind, answer.low) if answer.low else None,
         fails_at=SearchedLoad(kind, answer.high) if answer.high is not None else None,
         confidence=CONFIDENCE,
+        kind=kind,
         requests=sum(probe.requests for probe in probes),
         probes=list(range(len(cells))),
         runs=[Path(probe.run.run_dir).name for probe in probes],
@@ -466,7 +467,10 @@ def _text(answer: SearchAnswer, found: FoundMax, bounds: str, measured: bool) ->
     )
     if not all(cell.verdict.trusted for cell in next(at_low, [])):
         tail += "; where they hold, the probe is not trusted"
-    failing = [load for load in seem[False] if load > answer.low]
+    failing = [load for load in seem[False] if load > max([answer.low, *holding])]
+    odd = [f"{load:.4g}" for load in seem[False] if holding and answer.low < load < holding[0]]
+    if odd:
+        tail += f"; {', '.join(odd)} {unit} seemed to fail: loads this near cannot be told apart"
     return (
         f"{bounds} {loads('hold', answer.low, holding)}, and "
         f"{loads('fail', answer.high, failing)}"
