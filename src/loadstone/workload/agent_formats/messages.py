@@ -15,7 +15,7 @@ from loadstone.workload.prompts import text_tokens
 
 
 class Message(Struct):
-    """What a server takes of a message of a conversation, as OpenAI has it."""
+    """Holds the fields of a message that a server takes, as OpenAI has it."""
 
     role: str
     content: str | list[dict[str, Any]] | None = None

@@ -75,7 +75,7 @@ class _Row(Struct):
 
     @property
     def name(self) -> _Name | None:
-        """What it is called, which is its own within a play."""
+        """The name of the call, which is its own within a play."""
         name = self.request_id if self.request_id is not None else self.id
         return None if name is None else (self.play_id, name)
 
