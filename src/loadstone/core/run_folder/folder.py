@@ -112,8 +112,8 @@ def write_failure(folder: Path, info: RunInfo, error: BaseException, done: str) 
         write_info(folder, info)
 
 
+class _Origin(msgspec.Struct):
     """Holds the fields of run.json that every version has."""
-    """What of any run.json, of whatever version, can be read."""
 
     schema: int = RUN_SCHEMA
     loadstone: str = "?"
