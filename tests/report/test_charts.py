@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loadstone.analyse.compare.result import MetricRow
 from loadstone.analyse.stored_run import StoredRun, read_run
 from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
@@ -1031,3 +1032,24 @@ def test_of_many_lines_each_engine_has_a_small_picture(tmp_path: Path) -> None:
     )
     assert figure.spec["facet"]["sort"] == ["SGLang", "TensorRT-LLM", "vLLM"]
     assert legend(drawn(figure))[0] == 9
+
+
+def test_a_comparison_draws_the_ratios_of_its_table() -> None:
+    def metric(name: str, ratio: float) -> MetricRow:
+        absent: dict[str, Any] = dict.fromkeys(MetricRow.__struct_fields__)
+        return MetricRow(**absent | {"name": name, "a": 1.0, "b": ratio, "ratio": ratio})
+
+    metrics = [
+        metric("ttft_p99", 1.12),
+        metric("output_tokens_per_s", 0.96),
+        metric("tpot_p50", 0.89),
+    ]
+    figure = bars.change_figure([("concurrency 1", metrics)])
+    assert figure is not None
+    drawn = max(figure.spec["datasets"].values(), key=len)
+    assert [(row["times"], row["worse"]) for row in drawn] == [
+        (1.12, True),
+        (0.96, True),
+        (0.89, False),
+    ]
+    assert "B / A" in json.dumps(figure.spec)

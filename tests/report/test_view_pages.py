@@ -23,7 +23,8 @@ from loadstone.core.settings import FoundMax
 from loadstone.report.view import connection
 from loadstone.report.view.app import ViewApp, report_page
 from loadstone.report.view.guard import Guard
-from loadstone.report.view.run_list import RunList
+from loadstone.report.view.pages import Filter, rows_part
+from loadstone.report.view.run_list import RunList, RunRow
 from loadstone.report.view.serve import listen, url_of
 from summary_documents import summarise
 from test_view_curves import batch, part
@@ -82,6 +83,8 @@ def listed(answer: httpx.Response) -> set[str]:
         ("?engine=vLLM", {"one"}),
         ("?source=simulated", {"two"}),
         ("?trusted=yes", {"two"}),
+        ("?slo=none&source=simulated", {"two"}),
+        ("?slo=met", set()),
         ("?trusted=no&source=measured&q=vllm", {"one"}),
         ("?q=nothing+like+it", set()),
         ("?start=2", {"one", "two", "going", "broken"}),
@@ -112,6 +115,11 @@ def test_a_study_is_one_row_and_a_search_is_that_of_its_answer(runs: Path) -> No
     answer = get(app, "/")
     assert listed(answer) == {"one", "two", "going", "broken", "same"}
     assert '<a href="/?group=study+mine">study mine</a>: 2 runs' in answer.text
+    assert '<a href="/groups/study%20mine">report</a>' in answer.text
+    report = get(app, "/groups/study%20mine")
+    assert report.status_code == 200
+    assert "Run 2:" in report.text
+    assert get(app, "/groups/nope").status_code == 404
     assert '<a href="/?group=search+two">search: 2 probes</a>' in answer.text
     assert "7 of 7 runs" in answer.text
     opened = get(app, "/?group=study+mine&part=rows")
@@ -119,6 +127,38 @@ def test_a_study_is_one_row_and_a_search_is_that_of_its_answer(runs: Path) -> No
     assert len(set(keys)) == 2
     assert all(get(app, f"/runs/{key}").status_code == 200 for key in keys)
     assert listed(get(app, "/?group=search+two")) == {"two", "probe"}
+
+
+def test_the_list_is_ordered_by_a_number_the_best_first() -> None:
+    def row(name: str, **fields: Any) -> RunRow:
+        return RunRow(key=name, folder=Path(name), name=name, state="done", **fields)
+
+    rows = [
+        row("a", ttft_p99_s=0.4, tpot_p99_s=0.02, output_tokens_per_s=90.0, slo=(1, 2)),
+        row("b", ttft_p99_s=0.3, tpot_p99_s=0.03, output_tokens_per_s=80.0, slo=(0, 2)),
+        row("c"),
+    ]
+    for order, names in (
+        ("TTFT p99", "bac"),
+        ("TPOT p99", "abc"),
+        ("output tok/s", "abc"),
+        ("", "abc"),
+        ("nonsense", "abc"),
+    ):
+        text = rows_part(rows, Filter(sort=order))
+        assert "".join(re.findall(r'class=name data-head="">(?:<a [^>]*>)?([^<]+)<', text)) == names
+    for said in (">400 ms<", ">20.0 ms<", ">met at 1 of 2<", ">missed<"):
+        assert said in text
+    assert [Filter(slo=slo).takes(rows[0]) for slo in ("met", "missed", "none")] == [
+        True,
+        False,
+        False,
+    ]
+    assert [Filter(slo=slo).takes(rows[1]) for slo in ("met", "missed", "none")] == [
+        False,
+        True,
+        False,
+    ]
 
 
 def test_the_deployment_stands_before_the_time_stamp(runs: Path) -> None:
@@ -266,7 +306,10 @@ def test_what_cannot_be_compared_is_said(runs: Path, query: str, status: int) ->
 
 def test_runs_that_share_no_load_are_reported_and_the_comparison_says_why(runs: Path) -> None:
     finished(runs / "other", [Load("concurrency", 9)])
-    text = get(open_page(runs), "/compare?run=one&run=other").text
+    finished(runs / "one-9", [Load("concurrency", 9)])
+    page = open_page(runs)
+    assert "No comparison: A and B:" in get(page, "/compare?run=one&run=one-9").text
+    text = get(page, "/compare?run=one&run=other").text
     assert "No comparison:" in text
     assert 'id="verdicts"' in text
 

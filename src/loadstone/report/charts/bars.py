@@ -13,6 +13,7 @@ from loadstone.report.charts.layers import bounds, cross_out, warning
 from loadstone.report.charts.theme import (
     GREY,
     INK,
+    VERMILION,
     WIDTH,
     Figure,
     Row,
@@ -200,7 +201,10 @@ def _speak(rows: Sequence[Row]) -> str:
     return "; ".join(f"{row['row']} {row['measure']} {row['times']:.2f}×" for row in rows[:12])
 
 
-_CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughput"} | {
+_CHANGED = {
+    "output_tokens_per_s": "output throughput",
+    "total_tokens_per_s": "total throughput",
+} | {
     f"{base}_{statistic}": f"{base.upper()} {statistic}"
     for base in ("ttft", "tpot", "e2e")
     for statistic in ("p50", "p99")
@@ -208,9 +212,8 @@ _CHANGED = {"output_tok_s": "output throughput", "total_tok_s": "total throughpu
 
 
 def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | None:
-    """Draw B against A, a row for each load, a mark for each of the metrics that are asked for
-    first; right of 1 B is better. None where they have no ratio.
-    """
+    """Draw B over A, a row for each load, a mark for each of the metrics that are asked for first,
+    coloured where A does better. None where they have no ratio."""
     rows = [
         _change_row(load, metric, metric.ratio)
         for load, metrics in cells
@@ -224,26 +227,23 @@ def change_figure(cells: Sequence[tuple[str, Sequence[MetricRow]]]) -> Figure | 
     bounded = any("low" in row for row in shown)
     return figure(
         "change",
-        "B against A, in ratios",
+        "B over A, as in the table",
         [
-            "Right of 1 B is better, whatever the metric: latencies are inverted",
+            "Of throughput more is better, of latencies less; orange: B does worse",
             "bars: 95% interval" if bounded else "no interval: too little data",
         ],
-        _forest(shown, order, "times better in B than in A (1: the same)"),
+        _forest(shown, order, "B / A (1: the same)"),
         section="change",
         summary=_speak(shown),
     )
 
 
 def _change_row(load: str, metric: MetricRow, ratio: float) -> Row:
-    """Make the row of a metric; a latency's ratio is inverted."""
+    """Make the row of a metric; `worse`: B does, whichever way is better."""
     row: Row = {"row": load, "measure": _CHANGED[metric.name], "times": ratio}
-    ends = (metric.low, metric.high)
-    if "throughput" not in row["measure"]:
-        row["times"] = 1 / ratio
-        ends = (metric.high and 1 / metric.high, metric.low and 1 / metric.low)
+    row["worse"] = (ratio < 1) == ("throughput" in row["measure"]) and ratio != 1
     if metric.low and metric.high:
-        row |= dict(zip(("low", "high"), ends, strict=True))
+        row |= {"low": metric.low, "high": metric.high}
     return row
 
 
@@ -268,12 +268,13 @@ def _forest(rows: Sequence[Row], order: Sequence[str], title: str) -> dict[str, 
     )
     y = alt.Y("row:N", title=None, sort=list(order)).axis(labelLimit=400, grid=True)
     lane = alt.YOffset("measure:N", sort=measures).scale(paddingOuter=0.7)
-    base = alt.Chart(data(rows)).encode(y=y, yOffset=lane, color=alt.value(INK))
+    colour = alt.condition("datum.worse", alt.value(VERMILION), alt.value(INK))
+    base = alt.Chart(data(rows)).encode(y=y, yOffset=lane, color=colour)
     bounded = base.transform_filter("isValid(datum.low)").mark_rule(opacity=0.55)
     marks = base.mark_point(size=110, opacity=0.95).encode(
         x=x,
         shape=alt.Shape("measure:N").scale(domain=measures).legend(title=None, columns=1),
-        tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", "times better", ".3~r")),
+        tooltip=tooltips(("row:N",), ("measure:N",), ("times:Q", title, ".3~r")),
     )
     even = alt.Chart(data([{"times": 1}])).mark_rule(color=GREY, strokeWidth=2).encode(x="times:Q")
     layers = [

@@ -24,7 +24,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.core.extras import require
 from loadstone.core.groups import by_key
-from loadstone.core.units import show_number
+from loadstone.core.units import show_number, show_seconds
 from loadstone.report.data.wording import spell
 from loadstone.report.table import escape, to_markdown
 
@@ -141,6 +141,7 @@ def _templates() -> jinja2.Environment:
     made.filters["md"] = escape
     made.filters["md_table"] = lambda table: "\n".join(to_markdown(table))
     made.filters["number"] = lambda value: show_number(value, 4)
+    made.filters["seconds"] = show_seconds
     made.filters["script_json"] = lambda spec: Markup(_json(_pack(spec)))  # noqa: S704
     return made
 

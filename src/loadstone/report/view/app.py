@@ -1,8 +1,9 @@
 """The page's addresses. What is slow runs in a thread; a report is made once for each state of its
 runs.
 
-/                        the list, narrowed by q, engine, source, trusted; part=rows: its table
-                         alone
+/                        the list, narrowed by q, engine, source, trusted, slo, in the order of
+                         sort; part=rows: its table alone
+/groups/NAME             the report of a study, or of a search's probes
 /runs/KEY                the report of a run; its live page while it has no records
 /runs/KEY/live.json      what the live page draws
 /compare?run=K&run=K     several runs in one report, two compared
@@ -33,6 +34,7 @@ INSIDE = 2
 """Runs whose records a report of several draws, too: more would make it slow."""
 _KEPT_BYTES = 64 * 1024 * 1024
 _MAX_TEXT = 200
+_CHOICES = ("engine", "source", "trusted", "slo", "sort", "group")
 
 
 def report_page(rows: Sequence[RunRow]) -> str:
@@ -68,6 +70,7 @@ class ViewApp:
                 Route("/runs/{key}", self.run),
                 Route("/runs/{key}/live.json", self.live),
                 Route("/compare", self.compare),
+                Route("/groups/{name}", self.group),
                 Route("/assets/{name}", self.asset),
             ],
             exception_handlers={HTTPException: _refuse, InputError: _refuse},
@@ -79,7 +82,7 @@ class ViewApp:
         chosen = pages.Filter(
             text=query.get("q", ""),
             start=int(start) if start.isascii() and start.isdigit() and len(start) < 9 else 0,
-            **{name: query.get(name, "") for name in ("engine", "source", "trusted", "group")},
+            **{name: query.get(name, "") for name in _CHOICES},
         )
         rows = self._runs.rows()
         write = pages.rows_part if query.get("part") == "rows" else pages.listing
@@ -113,6 +116,14 @@ class ViewApp:
                 key=lambda row: (row.created, row.key)
             )  # what was there first is what a change is judged by
         return HTMLResponse(await self._report(rows))
+
+    async def group(self, request: Request) -> Response:
+        rows = await run_in_threadpool(self._runs.rows)
+        name = request.path_params["name"]
+        members = [row for row in rows if row.group == name and row.comparable]
+        if not members:
+            raise HTTPException(404, "There is no such study here.")
+        return HTMLResponse(await self._report(members[::-1]))
 
     def asset(self, request: Request) -> Response:
         name = request.path_params["name"]

@@ -2,8 +2,9 @@
 alone."""
 
 import hashlib
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from urllib.parse import urlencode
 
@@ -26,29 +27,36 @@ class Filter(msgspec.Struct, frozen=True):
     engine: str = ""
     source: str = ""
     trusted: str = ""
+    slo: str = ""
+    sort: str = ""
     start: int = 0
     group: str = ""
 
     def takes(self, row: RunRow) -> bool:
         good, cells = row.trusted
         is_trusted = cells > 0 and good == cells
+        met, bounded = row.slo
         return (
             self.group in ("", row.group)
             and all(word in row.search for word in self.text.casefold().split())
             and self.engine in ("", row.engine)
             and self.source in ("", row.source)
             and self.trusted in ("", "yes" if is_trusted else "no")
+            and self.slo in ("", ("met" if met else "missed") if bounded else "none")
         )
 
     def url(self, start: int) -> str:
-        query = {
-            "q": self.text,
-            "engine": self.engine,
-            "source": self.source,
-            "trusted": self.trusted,
-        }
-        query |= {"group": self.group} if self.group else {}
-        return f"/?{urlencode(query | {'start': start})}"
+        query = msgspec.structs.asdict(self) | {"q": self.text, "start": start}
+        del query["text"]
+        return f"/?{urlencode({name: value for name, value in query.items() if value != ''})}"
+
+
+_ORDERS: dict[str, Callable[[RunRow], float]] = {
+    "output tok/s": lambda row: -(row.output_tokens_per_s or 0.0),
+    "TTFT p99": lambda row: row.ttft_p99_s or math.inf,
+    "TPOT p99": lambda row: row.tpot_p99_s or math.inf,
+}
+"""Orders of the list, but for the newest first: the best first."""
 
 
 @cache
@@ -92,6 +100,7 @@ def listing(rows: Sequence[RunRow], chosen: Filter) -> str:
         ["list.js"],
         engines=engines,
         filter=chosen,
+        orders=list(_ORDERS),
         version=__version__,
         **_shown(rows, chosen),
     )
@@ -107,6 +116,8 @@ def _shown(rows: Sequence[RunRow], chosen: Filter) -> dict[str, object]:
     matching, sizes = len(matches), Counter(row.group for row in matches)
     if not chosen.group:
         matches = _fold(matches)
+    if chosen.sort in _ORDERS:
+        matches.sort(key=_ORDERS[chosen.sort])
     end = chosen.start + PAGE_ROWS
     return {
         "shown": matches[chosen.start : end],
@@ -121,12 +132,11 @@ def _shown(rows: Sequence[RunRow], chosen: Filter) -> dict[str, object]:
 
 
 def _fold(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Return one row for each study and search: of a search the run that its answer is about, else
-    the newest."""
+    """Return one row for each study and search: of a search the run that its answer is about, of a
+    study the one with most output."""
     heads: dict[str, RunRow] = {}
-    for row in rows:
-        if row.group and (row.group not in heads or (row.probes and not heads[row.group].probes)):
-            heads[row.group] = row
+    for row in sorted(rows, key=lambda row: (not row.probes, -(row.output_tokens_per_s or 0.0))):
+        heads.setdefault(row.group, row)
     return [row for row in rows if not row.group or heads[row.group] is row]
 
 
@@ -159,7 +169,10 @@ def comparison(a: RunRow, b: RunRow) -> str:
     try:
         compared = compare([a.folder], [b.folder])
     except InputError as error:
-        why = str(error).replace(str(a.folder), "A").replace(str(b.folder), "B")
+        why = str(error)
+        # The name of one may begin with that of the other.
+        for folder, side in sorted([(str(a.folder), "A"), (str(b.folder), "B")], reverse=True):
+            why = why.replace(folder, side)
         return html.render("comparison.html", a=a.name, b=b.name, swap=swap, why=clean(why, 400))
     notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
     notes += [f"Only {line}." for line in unmatched_lines(compared)]

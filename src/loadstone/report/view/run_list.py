@@ -55,7 +55,8 @@ class RunRow(msgspec.Struct, kw_only=True):
     why                  what is wrong with it, one line
     trusted              (trusted cells, cells)
     stated               all cells are as another tool stated them, without requests to judge by
-    output_tokens_per_s  the highest of its cells
+    output_tokens_per_s  the highest of its cells; ttft_p99_s, tpot_p99_s: of that cell
+    slo                  (cells that meet their bounds, cells that have some)
     group                the study, or the search for the highest load, that it is part of
     probes               names of the runs of a search, of the one that its answer is about
     """
@@ -74,6 +75,9 @@ class RunRow(msgspec.Struct, kw_only=True):
     trusted: tuple[int, int] = (0, 0)
     stated: bool = False
     output_tokens_per_s: float | None = None
+    ttft_p99_s: float | None = None
+    tpot_p99_s: float | None = None
+    slo: tuple[int, int] = (0, 0)
     search: str = ""
     group: str = ""
     probes: tuple[str, ...] = ()
@@ -186,7 +190,8 @@ def _row(key: str, folder: Path) -> RunRow:
         else []
     )
     points, stated = points_of(runs), stated_cells(runs)
-    rates = [point.output_tokens_per_s for point in points if point.output_tokens_per_s is not None]
+    busiest = max(points, key=lambda point: point.output_tokens_per_s or 0.0, default=None)
+    bounded = [point.slo_met for point in points if point.slo_met is not None]
     state: State = info.status if info.status == "running" or not why else "no summary"
     problems = [why if state == "no summary" else "", clean(info.error or "", 300)]
     first = points[0] if points else None
@@ -204,9 +209,13 @@ def _row(key: str, folder: Path) -> RunRow:
         loads=_loads(info, points),
         trusted=(sum(point.trusted for point in points), len(points)),
         stated=stated == len(points) > 0,
-        output_tokens_per_s=max(rates, default=None),
+        slo=(sum(bounded), len(bounded)),
         probes=_probes(info),
     )
+    if busiest is not None:
+        row.output_tokens_per_s = busiest.output_tokens_per_s
+        row.ttft_p99_s = busiest.ttft.p99 if busiest.ttft is not None else None
+        row.tpot_p99_s = busiest.tpot.p99 if busiest.tpot is not None else None
     row.search = " ".join(
         [row.name, row.deployment, row.source, row.state, row.workload, row.loads]
     ).casefold()
