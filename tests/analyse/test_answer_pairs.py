@@ -153,6 +153,21 @@ def graded(
     }
 
 
+def test_a_load_whose_answers_were_all_cut_is_not_graded() -> None:
+    cut = [answer(n, right=False, tokens=64, cut=True) for n in range(30)]
+    told = Accuracy(
+        name="q", share=0.1, asked=30, failed=0, questions=30, accuracy=0.0, low=0.0, high=0.1,
+        strict=0.0, temperature=0.0, undecided="30 of 30",
+    )  # fmt: skip
+    found = {each.kind: each for each in find_in_answers(told, 0.9, cut, None)}
+    undecided = found["answers_undecided"]
+    assert (undecided.severity, undecided.values) == (
+        "info",
+        {"answers": 30, "limit": 64, "more": 256},
+    )
+    assert "answers_wrong" not in found
+
+
 def test_one_answer_to_many_questions_is_a_cache_s() -> None:
     def said(
         right: Callable[[int], bool], text: Callable[[int], str], tokens: int = 100

@@ -186,3 +186,101 @@ def test_hostile_answers_are_graded_in_little_time() -> None:
                 "needle",
             )
     assert time.process_time() - begun_s < 60
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Option D is correct. A and B are wrong.", "D"), ("The correct option is D, while A describes more.", "D"),
+        ("The best choice is (C). Compare (A): too small.", "C"), ("Answer – C. The others, such as B, fail.", "C"),
+        ("Final Answer = C, and not B", "C"), ("<answer>C</answer> since B fails", "C"), ("b. two", "B"),
+        ("b) two", "B"), ("(b) two", "B"), ("B. two, as A is too small", "B"), ("\\boxed{\\text{C}}, not (A)", "C"),
+        ("A. one\nB. two\nC. three\nSo it is C", "C"), ("I would choose B over (A)", "B"), ("答案是C，不是A", "C"),
+        ("The answer is not B. It is D", "D"), ("(A) is too small, so (C)", "C"), ("(C) fits; (A) is wrong", "C"),
+        ("I don't think the answer is A. The answer is B", "B"), ("Die Antwort ist C, nicht B", "C"),
+        ("(D) is the right one, unlike (B)", "D"),
+    ],
+)  # fmt: skip
+def test_a_letter_that_is_stated_goes_before_those_discussed(text: str, letter: str) -> None:
+    for answer in "ABCD":
+        found = grade(Question("1", "letter", "choice", answer), text, [], thought=False)
+        assert found.flexible == (answer == letter)
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "right"),
+    [
+        ("257", "#### 257 (that is 250 and 7)", True), ("257", "The answer is 257. It took 3 steps.", True),
+        ("1000", "It is 1,000.0", True), ("12000", "12 000", True), ("12,000", "12\u202f000 in all", True),
+        ("18", "18.00", True), ("18", "\\boxed{18} in 2 days", True), ("573", "It is certainly not 573", False),
+        ("573", "#### 57", False), ("573", "It isn't 573 but 574", False), ("574", "It isn't 573 but 574", True),
+        ("7", "#### 257 (250 and 7)", False), ("18", "$18", True), ("2", "#### 18.2", False), ("-5", "-5", True),
+        ("300", "rooms 12 300", True), ("9", "#### 8, no: #### 9", True),
+    ],
+)  # fmt: skip
+def test_numbers_are_compared_by_value(key: str, text: str, right: bool) -> None:
+    assert number(text, key).flexible == right
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "right"),
+    [
+        ("1\\frac{1}{2}", "\\boxed{\\frac{3}{2}}", True), ("1\\frac{1}{2}", "\\boxed{1.5}", True),
+        ("1\\frac{1}{2}", "\\boxed{\\frac{11}{2}}", False), ("\\frac{11}{2}", "\\boxed{1\\frac{1}{2}}", False),
+        ("3/2", "\\boxed{1½}", True), ("3/2", "\\boxed{1 1/2}", True), ("11/2", "\\boxed{1 1/2}", False),
+        ("-3/2", "\\boxed{-1\\tfrac12}", True), ("1/2", "\\boxed{½}", True), ("3/2", "It is 1 1/2.", True),
+        ("11/2", "It is 11/2", True), ("1,000", "\\boxed{1000.0}", True), ("5", "It is not 5", False),
+    ],
+)  # fmt: skip
+def test_mixed_numbers(key: str, text: str, right: bool) -> None:
+    found = grade(Question("1", "maths", "m", key), text, [], thought=False)
+    assert found.flexible == right
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("<|channel>thought\n", "<channel|>"), ("<thought>", "</thought>"), ("<thinking>", "</thinking>"),
+        ("<Think>", "</Think>"), ("◁think▷", "◁/think▷"), ("<seed:think>", "</seed:think>"),
+        ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|begin_of_thought|>", "<|end_of_thought|>"),
+        ("<reasoning>", "</reasoning>"), ("[THINK]", "[/THINK]"), ("<unused94>thought\n", "<unused95>"),
+        ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("<|inner_prefix|>", "<|inner_suffix|>"),
+        ("Here is my thought process: ", " Here is my response: "),
+    ],
+)  # fmt: skip
+def test_thinking_is_no_answer_in_any_spelling(begin: str, end: str) -> None:
+    question = Question("1", "text", "t", "Paris")
+    for text in (f"{begin}Maybe Paris{end}Oslo", f"Maybe Paris{end}Oslo"):
+        assert not grade(question, text, [], thought=False).flexible
+    assert grade(question, f"{begin}Maybe Oslo{end}Paris", [], thought=False).flexible
+    assert grade(question, f"{begin}Maybe Paris", [], thought=False) == Grade(thinking=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "text", "right"),
+    [
+        ("text", "Paris", "It is certainly not Paris", False), ("text", "573", "not 573. It is 573", True),
+        ("needle", ["573"], "It is 15734", False), ("needle", ["573"], "certainly not 573", False),
+        ("needle", ["573"], "It is 573.", True),
+    ],
+)  # fmt: skip
+def test_what_is_denied_or_part_of_another_is_not_right(
+    kind: str, answer: Any, text: str, right: bool
+) -> None:
+    assert grade(Question("1", kind, kind, answer), text, [], thought=False).flexible == right
+
+
+def test_a_call_beside_the_right_one_is_wrong() -> None:
+    tools = [{"name": "f", "parameters": {"type": "object"}}]
+    call, other = ({"name": "f", "arguments": json.dumps({"a": n})} for n in (1, 2))
+    expected = {"name": "f", "arguments": {"a": 1}}
+    for answer, calls, right in (
+        (expected, [call], True),
+        (expected, [call, other], False),
+        (expected, [call, call], False),
+        (None, [call, other], True),
+        (None, [call, call], False),
+    ):
+        found = grade(Question("1", "tool", "t", answer, None, tools), "", calls, thought=False)
+        assert found.flexible == right

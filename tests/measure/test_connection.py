@@ -340,3 +340,19 @@ def test_a_reset_is_noticed_though_data_lie_before_it() -> None:
     assert owner.told == ["connection lost: Connection reset by peer"]
     assert len(stream.arrival_s) == 1
     owner.loop.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (b'{"code": 0}', False),
+        (b'{"code": "0", "message": ""}', False),
+        (b'{"code": 0, "message": "OK"}', False),
+        (b'{"code": 7}', True),
+        (b'{"code": 0, "message": "no memory"}', True),
+    ],
+)
+def test_an_error_that_says_there_is_none_is_none(error: bytes, failed: bool) -> None:
+    document = DOCUMENT.rstrip()[:-1] + b', "error": ' + error + b"}"
+    heard, _, _ = exchange(whole("200 OK", document), stream=False)
+    assert (heard.status == "error") == failed

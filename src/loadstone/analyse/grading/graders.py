@@ -1,9 +1,10 @@
 r"""Grades one answer. An answer is hostile text: it is never executed, and every pattern takes
 linear time.
 
-`number` extracts and compares as lm-evaluation-harness's task gsm8k does (strict and flexible),
-text against text: 18.00 is not 18. `maths` takes what stands in \boxed{}, and compares values. Of
-what is between marks of thinking nothing counts; without an end mark there is no answer.
+`number` is strictly graded as lm-evaluation-harness's task gsm8k does it, text against text: 18.00
+is not 18; however it is said, it is compared by value. `maths` takes what stands in \boxed{}, and
+compares values. Of what is between marks of thinking nothing counts; without an end mark there is
+no answer.
 """
 
 import re
@@ -18,17 +19,63 @@ import msgspec
 from loadstone.workload.checks import LETTERS, Question, find_boxed, find_pattern
 
 INVALID = "[invalid]"
-_THOUGHT_BEGINS = re.compile(r"<think>|\[THINK\]|<\|channel\|>analysis<\|message\|>")
-_THOUGHT_ENDS = re.compile(r"</think>|\[/THINK\]|<\|end\|>(?=<\|(?:start|channel)\|>)")
-"""Marks that a server without a parser of thinking leaves in an answer."""
+_THOUGHTS = r"(?:\w{1,20}[:_])?(?:think|thinking|thought|thoughts|reasoning|reflection|scratchpad)"
+_MARKS = re.compile(
+    rf"(?P<end>[<◁](?:\|?/|\|end_of_|\|end_){_THOUGHTS}\|?[>▷]|\[/THINK\]"
+    r"|<\|end\|>(?=<\|(?:start|channel)\|>)|<channel\|>|<unused95>|<\|inner_suffix\|>"
+    r"|Here is my response:)"
+    rf"|(?P<begin>[<◁]\|?(?:begin_of_|start_)?{_THOUGHTS}\|?[>▷]|\[THINK\]"
+    r"|<\|channel\|>(?:analysis|commentary)<\|message\|>|<\|channel>(?:thought|analysis)\b"
+    r"|<unused94>|<\|inner_prefix\|>|\A\s*Here is my thought process:)",
+    re.IGNORECASE,
+)
+"""Marks of thinking, of many models, that a server without a parser of thinking leaves in an
+answer."""
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
-_STATED = re.compile(
-    r"(?i:answer is:?|answer:)\s*(?i:option )?\(?([A-J](?![\w'])|[a-j](?![\w']| [a-z]))"
+_LETTER = r"\(?([A-J](?![\w'])|[a-j](?![\w']| [a-z]))"
+_NOUN = r"(?:answer|option|choice|statement|antwort|réponse|respuesta|risposta)"
+_STATED = re.compile(r"(?i:answer is:?|answer:)\s*(?i:option )?" + _LETTER)
+_STATEMENTS = (
+    _STATED,
+    re.compile(
+        rf"(?i:{_NOUN}(?:\s+(?:is|ist|est|es|è|would be|must be)|\s*[:=>\-–—])+"
+        r"|答案(?:是|为|选)?[:：]?)\s*"
+        rf"(?i:(?:the )?(?:option|choice|letter) )?{_LETTER}"
+    ),
+    re.compile(
+        r"(?i:(?:correct|right|best|true|final)\s+(?:one|\w+)\s+(?:is|would be|must be)[:\s]\s*)"
+        rf"(?i:option )?{_LETTER}"
+    ),
+    re.compile(r"(?i:(?:choose|pick|select|go with|chose)\s+)(?i:(?:option|choice) )?" + _LETTER),
+    re.compile(
+        rf"(?i:(?:option|choice)\s+)?{_LETTER}\)?\s+"
+        r"(?i:is\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|true|answer))"
+    ),
+)
+"""Ways to say which letter is the answer."""
+_BEGINS = re.compile(r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])[).:](?=\s|\Z))")
+_BRACKETED = re.compile(r"\([A-Ja-j]\)")
+_LABELS = re.compile(r"^\s*\(?([A-Ja-j])[).:]\s", re.MULTILINE)
+_DENIED = re.compile(
+    r"(?i:\b(?:not|never|neither|nor|cannot|rather than|instead of|unlike)|n['’]t)\b"
+    r"(?:\s+[^\W\d]+){0,3}\s*[(\"'$]*\Z"
+)
+"""What stands before a value that an answer says it is not."""
+_REFUTED = re.compile(
+    r"\)?\s+(?i:(?:is|are|was|would be|seems)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|too)\b"
+    r"|isn['’]t|fails?\b)"
 )
 _ALONE = re.compile(r"(?<![A-Za-z0-9'])(?:[AI](?! [a-z])|[B-HJ])(?![A-Za-z0-9'])")
 """A letter, but of "A cat" and "I think" none."""
 _MARKDOWN = re.compile(r"[*_`$\"{}]|\\(?:boxed|text|mathrm)")
+_MARKED = re.compile(r"####\s*(?=[-$]?\d)([-$0-9])")
+_CALLED = re.compile(
+    r"(?i:answer(?:\s+is|\s*[:=])+|\\boxed\{)\s*(?:\*\*|\$|\\\()*\s*(?=[-$]?\d)([-$0-9])"
+)
+_SPACED = re.compile(r"-?[$]?\d{1,3}(?:[ '’_\u00a0\u2009\u202f]\d{3})+(?:\.\d+)?(?![\d])")
+"""A number with other separators of thousands than commas."""
+_SEPARATORS = re.compile(r"(?<=\d)[ '’_\u00a0\u2009\u202f](?=\d{3})")
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
@@ -54,14 +101,40 @@ class Grade(msgspec.Struct, frozen=True):
 def grade(question: Question, text: str, calls: list[Any], *, thought: bool) -> Grade:
     """Grade an answer's text, or the calls of tools that it made. `thought`: thinking came apart
     from it."""
-    *thinking, answer = _THOUGHT_ENDS.split(text[:_MAX_CHARACTERS])
-    unended = _THOUGHT_BEGINS.search(answer) is not None
+    answer, unended, marked = _split_thinking(text[:_MAX_CHARACTERS])
     if unended or (not answer.strip() and not calls):
-        return Grade(thinking=unended or thought or bool(thinking))
+        return Grade(thinking=unended or thought or marked)
     if question.grade == "tool":
         right = _is_valid_call(question, calls)
         return Grade(right, right, bool(calls))
     return _GRADERS[question.grade](question, answer)
+
+
+def _split_thinking(text: str) -> tuple[str, bool, bool]:
+    """Return what stands outside of thinking, whether thinking did not end, and whether there were
+    marks. An end without its beginning ends thinking that the prompt began."""
+    answer, inside, marked, place = "", False, False, 0
+    for mark in _MARKS.finditer(text):
+        if mark["begin"] and not inside:
+            answer += text[place : mark.start()]
+        elif mark["end"] and not inside:
+            answer = ""
+        inside, marked, place = mark["begin"] is not None, True, mark.end()
+    return answer if inside else answer + text[place:], inside, marked
+
+
+def _is_denied(text: str, place: int) -> bool:
+    """Tell whether what stands at this place is said not to be so."""
+    return _DENIED.search(text, max(0, place - 60), place) is not None
+
+
+def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Find the last of these values that the answer does not say to be wrong."""
+    matches = [match for match in pattern.finditer(text) if match[0].strip("-$.,")]
+    for match in reversed(matches):
+        if not _is_denied(text, match.start()) and not _REFUTED.match(text, match.end()):
+            return match
+    return None
 
 
 # --- numbers --------------------------------------------------------------------------------------
@@ -89,12 +162,32 @@ def _plain_number(text: str) -> str:
 
 
 def _grade_number(question: Question, text: str) -> Grade:
-    strict, flexible = extract_strict(text), extract_flexible(text)
-    return Grade(
-        same_number(strict, question.answer),
-        same_number(flexible, question.answer),
-        flexible != INVALID,
-    )
+    """Strict: the first number behind `#### `, as text; flexible: the last one there, or else that
+    is stated, or else the last that is not denied, by value."""
+    strict, right = extract_strict(text), _number_of(question.answer)
+    found = [list(pattern.finditer(text)) for pattern in (_MARKED, _CALLED)]
+    stated = next((match for matches in found for match in reversed(matches)), None)
+    if stated is not None:
+        candidates = _numbers_at(text, stated.start(1))
+    else:
+        last = _find_last(_FLEXIBLE, text)
+        spaced = list(_SPACED.finditer(text))[-1:]
+        if last is not None and spaced and spaced[0].end() < last.start():
+            spaced = []
+        candidates = {_number_of(match[0]) for match in [last, *spaced] if match is not None}
+    loose = right in candidates
+    return Grade(same_number(strict, question.answer) and loose, loose, bool(candidates))
+
+
+def _numbers_at(text: str, place: int) -> set[Fraction | str]:
+    matches = (pattern.match(text, place) for pattern in (_FLEXIBLE, _SPACED))
+    return {_number_of(match[0]) for match in matches if match is not None}
+
+
+def _number_of(text: str) -> Fraction | str:
+    """Return a number's value, without separators of thousands; its text where it is none."""
+    plain = _SEPARATORS.sub("", _plain_number(text))
+    return Fraction(plain) if _VALUE.fullmatch(plain) else plain
 
 
 _LATEX = (
@@ -110,12 +203,33 @@ _LATEX = (
 """What makes one value of several ways to write it: no spaces, marks, units, name, and no commas of
 thousands."""
 _VALUE = re.compile(r"-?(?:\d{1,100}(?:/0{0,99}[1-9]\d{0,99})?|\d{0,100}\.\d{1,100})")
+_MIXED = re.compile(r"(-?)(\d{1,100})\+(\d{1,100}/0{0,99}[1-9]\d{0,99})")
+_WHOLE_BEFORE = re.compile(
+    r"(?<=\d)\s*(?:\\[,;: ]\s*)?(?=\\[dtc]?frac\s*(?:\{\d+\}|\d)\s*(?:\{\d+\}|\d))"
+    r"|(?<=\d)\s+(?:and\s+)?(?=\d+\s*[/⁄]\s*\d)"
+)
+"""The place between the two parts of a mixed number."""
+_LAST_VALUE = re.compile(r"-?\d+\s+(?:and\s+)?\d+/\d+|-?\d+/\d+|-?[$0-9.,]{2,}|-?[0-9]+")
 
 
 def _value_of(text: str) -> Fraction | str:
+    text = _WHOLE_BEFORE.sub("+", _spell_fractions(text))
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
+    mixed = _MIXED.fullmatch(text)
+    if mixed is not None:
+        value = int(mixed[2]) + Fraction(mixed[3])
+        return -value if mixed[1] else value
     return Fraction(text) if _VALUE.fullmatch(text) else text
+
+
+def _spell_fractions(text: str) -> str:
+    """Write ½ as 1/2, apart from a number before it."""
+    return re.sub(
+        "[¼-¾⅐-⅞]",
+        lambda found: " " + unicodedata.normalize("NFKC", found[0]).replace("\u2044", "/"),
+        text,
+    )
 
 
 def _grade_maths(question: Question, text: str) -> Grade:
@@ -123,27 +237,46 @@ def _grade_maths(question: Question, text: str) -> Grade:
     dollars, or the last number.
     """
     boxed, right = find_boxed(text), _value_of(question.answer)
-    found = (
-        [boxed]
-        if boxed
-        else [*re.findall(r"\$([^$]+)\$", text)[-1:], extract_flexible(text).rstrip(".,")]
-    )
+    found = [boxed] if boxed else re.findall(r"\$([^$]+)\$", text)[-1:]
+    if not boxed:
+        spelled = _spell_fractions(text)
+        last = _find_last(_LAST_VALUE, spelled)
+        found += [] if last is None else [last[0].rstrip(".,")]
     loose = right in map(_value_of, found)
-    return Grade(bool(boxed) and loose, loose, found != [INVALID])
+    return Grade(bool(boxed) and loose, loose, bool(found))
 
 
 # --- letters and texts ----------------------------------------------------------------------------
 
 
 def _grade_letter(question: Question, text: str) -> Grade:
-    """Strict: the first line is the letter, or it is stated; flexible: the last one in brackets, or
-    alone."""
+    """Strict: the first line is the letter, or it is stated; flexible: it stands in a box, is
+    stated in any way, begins the answer, or is the last one in brackets, or alone."""
+    boxed = _MARKDOWN.sub("", find_boxed(text) or "").strip(_PUNCTUATION).upper()
     text = _MARKDOWN.sub("", _fold(text))
     first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION).upper()
     stated = first if len(first) == 1 and first in LETTERS else ""
     stated = next(reversed(_STATED.findall(text)), stated).upper()
-    loose = stated or next(reversed(re.findall(r"\(([A-J])\)", text) or _ALONE.findall(text)), "")
-    return Grade(stated == question.answer, loose == question.answer, bool(loose))
+    loose = boxed if len(boxed) == 1 and boxed in LETTERS else _find_letter(text) or stated
+    return Grade(stated == loose == question.answer, loose == question.answer, bool(loose))
+
+
+def _find_letter(text: str) -> str:
+    """Find the letter that an answer gives; "" where there is none."""
+    statements = [
+        (match.start(1), match[1].upper())
+        for pattern in _STATEMENTS
+        for match in pattern.finditer(text)
+        if not _is_denied(text, match.start()) and not _REFUTED.match(text, match.end(1))
+    ]
+    if statements:
+        return max(statements)[1]
+    begun = _BEGINS.match(text)
+    listed = {letter.upper() for letter in _LABELS.findall(text)}
+    if begun is not None and len(listed) < 2 and not _REFUTED.match(text, begun.end()):
+        return (begun[1] or begun[2]).upper()
+    alone = _find_last(_BRACKETED, text) or _find_last(_ALONE, text)
+    return alone[0].strip("()").upper() if alone is not None else ""
 
 
 def _fold(text: str) -> str:
@@ -167,13 +300,14 @@ def _stands_in(text: str, answer: str) -> bool:
     wanted = _fold(answer).strip().casefold()
     begin = rf"(?<!{_OF_A_WORD})" + r"(?<!\.)(?<!\d,)(?<![\s(=]-)" * wanted[:1].isdecimal()
     end = rf"(?!{_OF_A_WORD})" + r"(?!\.\d|,\d{3})" * wanted[-1:].isdecimal()
-    return re.search(begin + re.escape(wanted) + end, f" {text}") is not None
+    found = re.finditer(begin + re.escape(wanted) + end, f" {text}")
+    return any(not _is_denied(f" {text}", match.start()) for match in found)
 
 
 def _grade_needle(question: Question, text: str) -> Grade:
-    """Right: every needle is named, in whatever case."""
-    lowered = text.casefold()
-    right = all(needle.casefold() in lowered for needle in question.answer)
+    """Right: every needle is named as words of its own, in whatever case."""
+    lowered = _fold(text).casefold()
+    right = all(_stands_in(lowered, needle) for needle in question.answer)
     return Grade(
         text.strip() == question.answer[0] if len(question.answer) == 1 else right, right, True
     )
@@ -259,8 +393,8 @@ def _is_valid(schema: Any, value: Any) -> bool:
 
 
 def _is_valid_call(question: Question, calls: list[Any]) -> bool:
-    """Right: every call names a tool that there is, with arguments that fit; and it is the one
-    expected, if that is known.
+    """Right: every call names a tool that there is, with arguments that fit, and is made once; and
+    it is the only one, the one expected, if that is known.
     """
     tools = {tool["name"]: tool["parameters"] for tool in question.tools}
     made = []
@@ -272,7 +406,9 @@ def _is_valid_call(question: Question, calls: list[Any]) -> bool:
             return False
         made.append({"name": call["name"], "arguments": arguments})
     expected = question.answer
-    return bool(made) and (expected is None or any(_is_same(call, expected) for call in made))
+    if expected is not None:
+        return len(made) == 1 and _is_same(made[0], expected)
+    return bool(made) and len(set(map(_canonical, made))) == len(made)
 
 
 _GRADERS: dict[str, Callable[[Question, str], Grade]] = {

@@ -25,12 +25,26 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NULLISH = (b"null", b'""', b"[]", b"{}", b"false", b"0")
 
+_NO_ERRORS = ("0", "none", "null", "ok", "success", "no error")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
 def is_present(field: msgspec.Raw) -> bool:
     """Return True if the field was sent and says something."""
     return field is not NO_RAW and bytes(field) not in _NULLISH
+
+
+def is_error(field: msgspec.Raw) -> bool:
+    """Return True if a field of errors tells of one: `{"code": 0, "message": ""}` does not."""
+    if not is_present(field):
+        return False
+    error = load_object(bytes(field))
+    if error is None:
+        return True
+    return any(
+        part not in (None, "", 0, False) and str(part).lower() not in _NO_ERRORS
+        for part in error.values()
+    )
 
 
 def count(value: object) -> int | None:

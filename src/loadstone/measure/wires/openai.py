@@ -44,6 +44,7 @@ from loadstone.measure.wire.tolerant import (
     NO_RAW,
     UNREADABLE,
     count,
+    is_error,
     is_present,
     load,
     load_object,
@@ -381,7 +382,7 @@ class OpenAIAnswer(Answer):
             self.server_decode_s = timings.predicted_ms / 1e3
 
     def _take_error(self, chunk: Chunk, payload: bytes) -> None:
-        if chunk.error is not NO_RAW and is_present(chunk.error):
+        if chunk.error is not NO_RAW and is_error(chunk.error):
             self.complain(error_text(bytes(chunk.error)))
         elif not chunk.choices and is_present(chunk.message):
             self.complain(error_text(payload))

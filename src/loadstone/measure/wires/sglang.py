@@ -28,6 +28,7 @@ from loadstone.measure.wire.tolerant import (
     UNREADABLE,
     convert,
     count,
+    is_error,
     is_present,
     load,
     load_object,
@@ -96,8 +97,8 @@ class SglangAnswer(Answer):
 
     def _take(self, event: _Event, number: int, payload: bytes) -> None:
         """Take what `payload` says of answer number `number`."""
-        if event.meta_info is None and (is_present(event.error) or is_present(event.message)):
-            reason = bytes(event.error) if is_present(event.error) else payload
+        if event.meta_info is None and (is_error(event.error) or is_present(event.message)):
+            reason = bytes(event.error) if is_error(event.error) else payload
             self.complain(error_text(reason))
             return
         meta = event.meta_info or _Meta()
@@ -122,7 +123,7 @@ class SglangAnswer(Answer):
         if is_present(meta.finish_reason):
             self._take_reason(meta.finish_reason)
             self._ended |= {number}
-        if is_present(event.error):
+        if is_error(event.error):
             self.complain(error_text(bytes(event.error)))
 
     def _take_text(self, field: msgspec.Raw) -> None:

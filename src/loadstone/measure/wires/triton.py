@@ -32,7 +32,7 @@ from loadstone.measure.wire.tolerant import (
     UNREADABLE,
     convert,
     count,
-    is_present,
+    is_error,
     list_objects,
 )
 from loadstone.measure.wire.wire import Found, Wire
@@ -125,7 +125,7 @@ class TritonAnswer(Answer):
             if fields is None:
                 return
             response = _tolerated(fields)
-        if is_present(response.error):
+        if is_error(response.error):
             self.complain(error_text(bytes(response.error)))
             return
         text = "".join(response.text_output or "")

@@ -28,8 +28,9 @@ _BLOCK_SIZES = (512, 64, 16, 32, 128, 256, 1024)
 
 
 _NOT_OF_CALLS = re.compile(
-    r"(?:^|_)(?:id|ids|parents?|after|before|depend\w*|waits?|waited|delay|trigger|time|timestamp|start\w*"
-    r"|begin\w*|turn|order|seq\w*|branch|fork|join|spawn\w*|play|agent|m?s|us|ns)(?:_|\Z)|(?:At|Id|Ms|Ids)\Z"
+    r"(?:^|_)(?:id|ids|parents?|after|before|depend\w*|waits?|waited|delay|trigger|time|timestamp"
+    r"|start\w*|begin\w*|turn|order|seq\w*|branch|fork|join|spawn\w*|play|agent|m?s|us|ns)(?:_|\Z)"
+    r"|(?:At|Id|Ms|Ids)\Z"
 )
 """Names of fields that tell the order, time or identity of calls."""
 
