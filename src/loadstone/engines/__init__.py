@@ -14,6 +14,7 @@ from loadstone.catalogue.engines import ALL_ENGINES
 from loadstone.core import plugins
 from loadstone.engines import triton
 from loadstone.engines.advice import advise, describe_loading
+from loadstone.engines.flags import check_flags
 from loadstone.engines.launch import ANYWHERE, Command, Launch, Site, launch_command
 from loadstone.engines.offline.keywords import Keywords, keywords_of
 from loadstone.engines.rules import EngineRules
@@ -43,9 +44,13 @@ def launch_of(worker: Worker, site: Site = ANYWHERE) -> Launch:
     so."""
     if worker.argument("server") is not None:
         command = triton.command(worker, site)
+        built = [f"--{name}={value}" for name, value in worker.arguments if name == "backend"]
+        check_flags(worker, rules_of(worker).version, [built])
         return launch_command(msgspec.structs.replace(worker, arguments=()), command, site)
     rules, command = _advise(worker, site)
-    return launch_command(rules.worker, command, site)
+    launch = launch_command(rules.worker, command, site)
+    check_flags(worker, rules.version, [rank.argv for rank in launch.ranks])
+    return launch
 
 
 def _advise(worker: Worker, site: Site) -> tuple[EngineRules, Command]:

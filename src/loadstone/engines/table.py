@@ -70,11 +70,26 @@ class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keywords: dict[str, str] = {}
 
 
+class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Says which releases have a flag of the command line.
+
+    since     the first that is known to have it; until: the first that no longer has it
+    instead   what to do where a release lacks it
+    excludes  other flags, and values of these beside which it is refused
+    """
+
+    since: str = ""
+    until: str = ""
+    instead: str = ""
+    excludes: dict[str, tuple[str, ...]] = {}
+
+
 class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None
     without interface; `program`: what starts it, and how one gets it; `forced_drafts`: its switches
     that accept as many guessed tokens as they are told to; `shorthand`: what engines.toml of the
-    catalogue has of engines that come with Loadstone."""
+    catalogue has of engines that come with Loadstone; `flags`: by name without dashes, `-` for `_`,
+    and NAME=VALUE for one value alone."""
 
     program: str = ""
     install: str = ""
@@ -85,6 +100,7 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offline: Offline | None = None
     shorthand: Engine | None = None
     failure: tuple[Failure, ...] = ()
+    flags: dict[str, Flag] = {}
 
 
 @cache

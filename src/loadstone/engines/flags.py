@@ -1,0 +1,57 @@
+"""Refuses flags that an engine's release does not have, or does not take beside others, by its
+table (`[flags]`)."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from loadstone.catalogue.deployment.deployment import Worker
+from loadstone.core.errors import InputError
+from loadstone.engines.table import EngineTable, Flag, engine_tables
+
+Version = tuple[int, ...]
+
+
+def check_flags(worker: Worker, version: Version, commands: Iterable[Sequence[str]]) -> None:
+    """Raises InputError where a command has a flag that the engine's release lacks, or two that
+    contradict each other. A release that nobody named is taken to have all."""
+    rows = engine_tables().get(worker.engine, EngineTable()).flags
+    for words in commands:
+        given = dict(_pairs(words))
+        for name, value in given.items():
+            row = rows.get(f"{name}={value}", rows.get(name))
+            if row is not None:
+                flag = f"--{name} {value}" if f"{name}={value}" in rows else f"--{name}"
+                _check(flag, row, given, worker, version)
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the flags of a command, without dashes, each with the word behind it."""
+    for word, following in zip(words, (*words[1:], ""), strict=False):
+        if word.startswith("--"):
+            name, _, value = word[2:].partition("=")
+            yield name.replace("_", "-"), value or following
+
+
+def _check(flag: str, row: Flag, given: dict[str, str], worker: Worker, version: Version) -> None:
+    engine = f"{worker.engine} {worker.engine_version}"
+    rest = f", or {row.instead}" if row.instead else ""
+    if worker.engine_version and row.since and version < _parse(row.since):
+        raise InputError(
+            f"{flag}: {engine} does not have it; {row.since} and later have"
+            f" (version={row.since}){rest}"
+        )
+    if worker.engine_version and row.until and version >= _parse(row.until):
+        raise InputError(
+            f"{flag}: {engine} no longer has it, removed in {row.until};"
+            f" {row.instead or 'leave it out, or name an older version'}"
+        )
+    for other, values in row.excludes.items():
+        if given.get(other) in values:
+            raise InputError(
+                f"{flag}: {worker.engine} does not take it beside --{other} {given[other]};"
+                f" leave out {other.replace('-', '_')}, or start the engine yourself, and give"
+                " `bench` its URL"
+            )
+
+
+def _parse(release: str) -> Version:
+    return tuple(map(int, release.split(".")))

@@ -1,0 +1,50 @@
+"""What a release of an engine cannot be told is refused in one line, with the release that can."""
+
+import pytest
+
+from loadstone.catalogue.deployment.shorthand import parse_worker
+from loadstone.core.errors import InputError
+from loadstone.engines import launch_of
+from loadstone.engines.launch import Site
+
+TWO = "llama-3.1-70b@16xh200/tp16,nodes=2"
+TRT = "llama-3.1-8b@1xh100/engine=tensorrt-llm,backend=tensorrt"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{TWO},version=0.10.0", "vllm 0.10.0 does not have it; 0.12 and later"),
+        (f"{TWO},distributed_executor_backend=ray", "beside --distributed-executor-backend ray"),
+        (f"{TRT},version=1.3.0", "tensorrt-llm 1.3.0 no longer has it, removed in 1.3"),
+        (f"{TRT},version=1.3", "no longer has it"),
+        (f"{TRT},server=triton,version=1.4.1", "no longer has it"),
+        ("llama-3.1-8b@2xh100/tp1,dp2,version=0.8.0", "--data-parallel-size: vllm 0.8.0"),
+    ],
+)
+def test_what_a_release_lacks_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said.replace(".", r"\.")) as told:
+        launch_of(parse_worker(text), Site(model="m"))
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{TWO},version=0.12.0",
+        TWO,
+        f"{TRT},version=1.2.1",
+        TRT,
+        "llama-3.1-8b@1xh100/version=0.6.3",
+    ],
+)
+def test_what_a_release_has_is_printed(text: str) -> None:
+    assert launch_of(parse_worker(text), Site(model="m")).ranks
+
+
+def test_the_user_s_own_flags_are_checked_too() -> None:
+    worker = parse_worker("llama-3.1-8b@1xh100/version=0.33.0")
+    with pytest.raises(InputError, match=r"--swap-space: vllm 0\.33\.0 no longer has it"):
+        launch_of(worker, Site(arguments=(("swap_space", "4"),)))
+    old = parse_worker("llama-3.1-8b@1xh100/version=0.6.3")
+    assert launch_of(old, Site(arguments=(("swap-space", "4"),))).ranks
