@@ -18,7 +18,7 @@ from loadstone.core.host import Host
 from loadstone.core.record import RunInfo, Target
 from loadstone.core.settings import read_settings
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
-from loadstone.report.charts.bands import pair_predictions
+from loadstone.report.data.pairs import pair_predictions
 from loadstone.report.data.points import points_of
 from loadstone.runs.deployments import deployment_record, doubts
 

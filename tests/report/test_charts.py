@@ -276,7 +276,7 @@ def test_what_carries_a_warning_is_crossed_out(tmp_path: Path) -> None:
     for figure in made:
         assert [text for text, *_ in texts_of(drawn(figure))].count("×") == 1
         assert figure is not None
-        assert "×: the cell carries a warning" in " ".join(figure.notes)
+        assert "×: the load carries a warning" in " ".join(figure.notes)
     assert made[2] is not None
     assert "2 of 4 points are on the front" in made[2].summary
     assert "without points with a warning" in " ".join(made[2].notes)
@@ -294,7 +294,7 @@ def test_a_bar_of_a_cell_with_a_warning_is_pale(tmp_path: Path) -> None:
     found = pairs.switches(points(tmp_path), "prefix")
     figure = drawn(bars.side_by_side(found, TTFT, "prefix", "shared prefix or not", absence="none"))
     assert [row.get("warned", False) for row in rows_of(figure)] == [True, False]
-    assert "pale: the cell carries a warning" in " ".join(figure.notes)
+    assert "pale: the load carries a warning" in " ".join(figure.notes)
     assert to_svg(figure).count('opacity="0.4"') == 1
 
 
@@ -570,8 +570,9 @@ def test_bursts_have_the_pictures_of_batches(tmp_path: Path) -> None:
 def test_percentile_bands(tmp_path: Path) -> None:
     run(tmp_path, "a", [cell(1), cell(4)])
     (frame,) = frames(points(tmp_path), "load")
-    figure = drawn(bands.spread(frame, TTFT, key="k"))
-    assert [row["p99"] for row in rows_of(figure)] == [130, 130]
+    figure = drawn(bands.tails(frame, [TTFT], key="k"))
+    assert [row["y"] for row in rows_of(figure) if row["part"] == "p99"] == [130, 130]
+    assert [row["y"] for row in rows_of(figure) if row["part"] == "p50"] == [100, 100]
     assert "too few requests to bound the p99" in " ".join(figure.notes)
 
 
@@ -583,7 +584,7 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
     run(tmp_path, "m", [cell(1, tpot=0.022), cell(4, tpot=0.021)])
     every = points(tmp_path)
     assert every[0].tpot is not None or every[1].tpot is not None
-    (pair,) = bands.pair_predictions(every)
+    (pair,) = pairs.pair_predictions(every)
     figure = drawn(bands.draw_prediction(pair, TPOT))
     said = "measured / simulated: 1.05 to 1.10 over 2 loads; band: 80% interval of the prediction"
     assert f"{said}; bars: 95% interval of what was measured" in figure.notes
@@ -595,7 +596,7 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
         del each["metrics"]["tpot_s"]["ci95"]
     run(tmp_path / "bare", "s", simulated, source="simulated")
     run(tmp_path / "bare", "m", bare)
-    (pair,) = bands.pair_predictions(points(tmp_path / "bare"))
+    (pair,) = pairs.pair_predictions(points(tmp_path / "bare"))
     assert (
         said in drawn(bands.draw_prediction(pair, TPOT)).notes
     )  # no bars where nothing bounds what was measured
@@ -605,16 +606,16 @@ def test_measured_lies_over_simulated_with_its_interval(tmp_path: Path) -> None:
         "m",
         [cell(1, verdict={"trusted": False, "findings": [{"kind": "short_outputs"}]}), cell(4)],
     )
-    (pair,) = bands.pair_predictions(points(tmp_path / "warned"))
+    (pair,) = pairs.pair_predictions(points(tmp_path / "warned"))
     figure = drawn(bands.draw_prediction(pair, TPOT))
-    assert figure.notes[-1].endswith("×: the cell carries a warning")
+    assert figure.notes[-1].endswith("×: the load carries a warning")
     assert [text for text, *_ in texts_of(figure)] == ["×"]
 
 
 def test_what_is_far_from_its_prediction_is_on_a_logarithmic_axis(tmp_path: Path) -> None:
     run(tmp_path, "s", [cell(c, tpot=0.02) for c in (1, 4)], source="simulated")
     run(tmp_path, "m", [cell(1, tpot=0.06), cell(4, tpot=5.1)])
-    (pair,) = bands.pair_predictions(points(tmp_path))
+    (pair,) = pairs.pair_predictions(points(tmp_path))
     figure = drawn(bands.draw_prediction(pair, TPOT))
     assert figure.notes[1].startswith("measured / simulated: 3.00 to 255 over 2 loads")
     assert _axes(figure) == {"log"}
@@ -640,7 +641,7 @@ def test_the_roofline_is_drawn_where_the_catalogue_knows_it(tmp_path: Path) -> N
     # tokens, at 4.8 TB/s.
     expected_s = (2 * (8.03e9 - 128256 * 4096) + 25 * 1088 * 131072) / 4.8e12
     assert every[0].roofline.tpot_s == pytest.approx(expected_s, rel=0.02)
-    (pair,) = bands.pair_predictions(every)
+    (pair,) = pairs.pair_predictions(every)
     figure = drawn(bands.draw_prediction(pair, TPOT))
     assert any(
         row.get("what") == "roofline" for rows in figure.spec["datasets"].values() for row in rows
@@ -654,10 +655,10 @@ def test_each_setting_is_laid_under_what_was_measured_with_it(tmp_path: Path) ->
         ("m8", "measured", "8k"), ("m4", "measured", "4k"), ("m", "measured", None),
     ):  # fmt: skip
         run(tmp_path, name, [cell(8)], source=source, settings={"label": label})
-    pairs = bands.pair_predictions(points(tmp_path))
+    found = pairs.pair_predictions(points(tmp_path))
     laid = [
         ([point.run for point in simulated], [point.run for point in others])
-        for simulated, others in pairs
+        for simulated, others in found
     ]
     assert sorted(laid) == [(["p"], ["m", "m4", "m8"]), (["p2"], ["m"]), (["p8"], ["m", "m8"])]
 

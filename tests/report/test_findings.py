@@ -128,12 +128,12 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     "a leader's cells carry a warning": (
         "leader", [made(*(cell(load, tpot=tpot, **more) for load in (1.0, 4.0)), engine=name)
                    for name, tpot, more in (("vLLM", 0.01, {"verdict": WARNED}), ("SGLang", 0.02, {}))],
-        ["TPOT", "some of these cells carry a warning.$"],
+        ["TPOT", "some of these loads carry a warning.$"],
     ),
     "a peak's cells carry a warning": (
         "peak", [made(*(cell(load, total=load * 10 / tpot, **more) for load in (1.0, 4.0)), engine=name)
                  for name, tpot, more in (("vLLM", 0.01, {"verdict": WARNED}), ("SGLang", 0.02, {}))],
-        ["1 of these 2 cells carries a warning.$"],
+        ["1 of these 2 loads carries a warning.$"],
     ),
     "a peak says output and total": (
         "peak", [made(cell(4, output=500, total=1000), cell(16, output=900, total=1800)),
@@ -234,7 +234,7 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     "a switch's cells carry a warning": (
         "switch", [made(cell(8, ttft=1.0)), made(cell(8, ttft=0.1), **PREFIX), made(cell(64, verdict=WARNED)),
                    made(cell(64, ttft=0.01), **PREFIX)],
-        ["some of these cells carry a warning.$"],
+        ["some of these loads carry a warning.$"],
     ),
     **{
         f"runs of other settings are no repeats: {names[0]}": (
@@ -307,9 +307,9 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
         f"the best meet what was asked of them: {met}": (
             kind, priced(*met), [words.replace("SLO", "tpot_p99 < 50.0 ms")] if words else [],
         ) for met, kind, words in (
-            ((True, True), "price", "of the 4 of 4 cells that meet SLO): vLLM on 8×H200 at concurrency 16"),
-            ((True, False), "price", "of the 3 of 4 cells that meet SLO): SGLang on 8×H200 at concurrency 16"),
-            ((False, False), "price", "of the 2 of 4 cells that meet SLO): only SGLang on 8×H200, at"),
+            ((True, True), "price", "of the 4 of 4 loads that meet SLO): vLLM on 8×H200 at concurrency 16"),
+            ((True, False), "price", "of the 3 of 4 loads that meet SLO): SGLang on 8×H200 at concurrency 16"),
+            ((False, False), "price", "of the 2 of 4 loads that meet SLO): only SGLang on 8×H200, at"),
         )
     },
     **{
@@ -319,7 +319,7 @@ FOUND: dict[str, tuple[str, list[Made], list[str]]] = {
     },
     "none that meets its bounds is cheapest": (
         "price", [made(bounded(4, 400, False), **SLO), made(bounded(4, 300, False), engine="SGLang", **SLO)],
-        ["of the 0 of 2 cells that meet", "): none.$"],
+        ["of the 0 of 2 loads that meet", "): none.$"],
     ),
     "one run of one cell says nothing": ("", [made(cell(4))], []),
 }  # fmt: skip
@@ -431,7 +431,7 @@ def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
     assert "TPOT a factor of 2 (1.91–2.09) lower at 8; some" in by_load
     assert "TTFT 41% (" in text  # of the pair of cells that kept up
     assert "TPOT" in text or "output throughput" in text
-    assert text.endswith("some of these cells carry a warning.")
+    assert text.endswith("some of these loads carry a warning.")
     heavy = [point for point in found if point.load == 8]
     assert [effect(heavy[0], heavy[1], measure) is None for measure in (TTFT, E2E, OUTPUT)] == [
         True,
@@ -446,10 +446,10 @@ def test_queues_that_grew_are_not_divided(tmp_path: Path) -> None:
     (table,) = ratios(only)
     assert table.rows[0][3].endswith("†")
     assert "lower TTFT" not in table.heads
-    assert any("†: a cell carries a warning" in note for note in table.notes)
+    assert any("†: a load carries a warning" in note for note in table.notes)
     assert any("are left out" in note for note in table.notes)
     (figure,) = ratio_figures(gpu_ratios(only))
-    assert "×: the cell carries a warning" in figure.notes[-1]
+    assert "×: the load carries a warning" in figure.notes[-1]
     assert "are left out" in figure.notes[-1]
 
 
@@ -473,7 +473,7 @@ def test_predictions_are_called_so(tmp_path: Path) -> None:
     assert every
     assert all(each.predicted and each.whole.startswith("Predicted: ") for each in every)
     # ln 1.3 of both, two thirds of which are one error: e^√(2/3·0.262²)
-    assert "over 2 pairs of cells, each certain to a factor of 1.2)" in said(tmp_path, "ratio")[0]
+    assert "over 2 pairs of loads, each certain to a factor of 1.2)" in said(tmp_path, "ratio")[0]
     (table,) = ratios(points(tmp_path))
     assert "for predictions the model's own, 80%" in table.notes[0]
     (figure,) = ratio_figures(gpu_ratios(points(tmp_path)))
@@ -566,7 +566,7 @@ def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
         heads = {each.whole.rsplit(": ", 2)[0] for each in found if each.kind == kind}
         assert {head for head in heads if any(head.startswith(name) for name in names)} == heads
         assert {name for name in names if any(head.startswith(name) for head in heads)} == names
-    assert all(text.endswith("; some of these cells carry a warning.") for text in stops)
+    assert all(text.endswith("; some of these loads carry a warning.") for text in stops)
     assert not any("carry" in text or "carries" in text for text in lights)  # of the lightest load
     run(
         tmp_path / "warned",
@@ -576,7 +576,7 @@ def test_a_bottleneck_says_whose_it_is(tmp_path: Path) -> None:
         deployment=told,
     )
     (text,) = said(tmp_path / "warned", "light")
-    assert text.endswith("; this cell carries a warning.")
+    assert text.endswith("; this load carries a warning.")
 
 
 def test_other_findings_say_of_which_model_they_are(tmp_path: Path) -> None:
@@ -680,7 +680,7 @@ def test_the_tables_of_a_published_comparison_come_out(tmp_path: Path) -> None:
     ]
     text = next(each.text for each in report.sentences if each.kind == "ratio")
     assert re.search(
-        r"output throughput [\d.]+× better on average \([\d.]+× to [\d.]+× over 24 pairs of cells\)",
+        r"output throughput [\d.]+× better on average \([\d.]+× to [\d.]+× over 24 pairs of loads\)",
         text,
     )
 

@@ -167,7 +167,7 @@ def test_intervals_of_an_open_loop_are_by_the_tables_clock() -> None:
 
 
 def test_what_the_cap_held_back_was_not_sent_late_by_the_client() -> None:
-    assert "(worst cell)" in shown(document("rate"))
+    assert "(worst load)" in shown(document("rate"))
     capped = document("rate")
     capped["cells"][0]["verdict"]["findings"][0]["kind"] = "cap_held_back"
     assert "held back by --max-concurrency, not by the client" in " ".join(shown(capped).split())
@@ -233,16 +233,16 @@ def test_a_load_that_the_server_does_not_keep_up_with_has_no_steady_state() -> N
         text = shown(two_rates(finding))
         assert text.splitlines()[5].split()[3] == "90.00"
         assert "2,372" in text.splitlines()[6]
-        assert "out tok/s over the steady window, at 1024 over the whole cell" in " ".join(
+        assert "out tok/s over the steady window, at 1024 over the whole load" in " ".join(
             text.split()
         )
     doc = two_rates("overload")
     doc["cells"] = doc["cells"][1:]
-    assert "out tok/s over the whole cell" in " ".join(shown(doc).split())
+    assert "out tok/s over the whole load" in " ".join(shown(doc).split())
     assert "at 1024" not in " ".join(shown(doc).split())
     text = shown(two_rates("short_outputs"))
     assert "756.0" in text.splitlines()[6]
-    assert "whole cell" not in text
+    assert "whole load" not in text
 
 
 def test_the_interval_that_is_told_is_of_the_largest_trusted_load() -> None:

@@ -261,7 +261,7 @@ def test_measured_cells_stand_beside_their_predictions(
     assert loadstone("study", "run", path, "--out", tmp_path, "--simulate").code == 0
     told = loadstone("study", "report", path, "--out", tmp_path, "-o", "-")
     assert told.code == 0, told.err
-    assert "### Measured and predicted, by cell" in told.out
+    assert "### Measured and predicted, by load" in told.out
     cells = [
         line.split("|")
         for line in told.out.splitlines()

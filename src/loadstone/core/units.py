@@ -117,11 +117,15 @@ def show_met(met: bool | None, probability: float | None) -> str:
     """Write whether a bound is met: `met`, `met (98%)`, `MISSED`, and `unsure (45%)` where the
     probability that it is met says otherwise than the number; `-` where nothing was bounded.
     """
+    word = judge_met(met, probability)
+    return word if probability is None or met is None else f"{word} ({show_share(probability)})"
+
+
+def judge_met(met: bool | None, probability: float | None) -> str:
+    """Judge a bound in one word: `met`, `MISSED`, `unsure` where the probability that it is met
+    says otherwise than the number; `-` where nothing was bounded."""
     if met is None:
         return "-"
-    word = "met" if met else "MISSED"
-    if probability is None:
-        return word
-    if (probability >= 0.5) != met:
-        word = "unsure"
-    return f"{word} ({show_share(probability)})"
+    if probability is not None and (probability >= 0.5) != met:
+        return "unsure"
+    return "met" if met else "MISSED"

@@ -73,17 +73,11 @@
     const ink = style.getPropertyValue("--ink").trim();
     const grid = style.getPropertyValue("--grid").trim();
     const line = style.getPropertyValue("--line").trim();
-    const hero = chart.closest(".first");
-    const room = printing ? (hero ? 420 : PAPER) : Math.max(220, Math.min(chart.clientWidth || 460, hero ? 900 : 760));
+    const room = printing ? PAPER : Math.max(220, Math.min(chart.clientWidth || 460, 760));
     let widen = 1;  // what is written beside bars needs room
     chosen(spec);
     each(spec, ({ encoding }) => { if (encoding) [encoding.x, encoding.y].forEach(tick); });
     if (room < 420) legend(spec);
-    if (hero && !printing && spec.height && window.innerWidth > 960) {
-      const height = Math.max(spec.height, Math.min(420, window.innerHeight - 430));
-      Object.values(spec.datasets || {}).flat().forEach((row) => { if (row.top) row.top *= height / spec.height; });
-      spec.height = height;
-    }
     (spec.params || []).forEach((each) => { if (each.name === "shown") each.value = shown; });
     delete spec.title;
     spec.background = "transparent";
@@ -179,6 +173,32 @@
     part.querySelectorAll(".chart").forEach((chart) => { near.unobserve(chart); near.observe(chart); });
   }));
 
+  // A tab for each workload; without scripts they stand below one another.
+  const panels = [...document.querySelectorAll(".tab[data-name]")];
+  if (panels.length) {
+    const bar = document.createElement("div");
+    bar.className = "tabs";
+    bar.setAttribute("role", "tablist");
+    bar.setAttribute("aria-label", "Workloads");
+    const show = (chosen) => panels.forEach((panel, at) => {
+      panel.hidden = panel !== chosen;
+      bar.children[at].setAttribute("aria-selected", String(panel === chosen));
+    });
+    panels.forEach((panel) => {
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", textContent: panel.dataset.name, id: panel.id + "-name" });
+      button.setAttribute("role", "tab");
+      button.setAttribute("aria-controls", panel.id);
+      button.addEventListener("click", () => show(panel));
+      bar.append(button);
+      panel.querySelector("h3").className = "paper";
+      panel.setAttribute("role", "tabpanel");
+      panel.setAttribute("aria-labelledby", button.id);
+    });
+    panels[0].before(bar);
+    show(panels[0]);
+  }
+
   // What is linked to opens; each part of the page is closed until it is asked for.
   const reveal = () => {
     const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
@@ -202,8 +222,8 @@
   });
   window.addEventListener("beforeprint", () => {
     printing = true;
-    document.querySelectorAll("details.part").forEach((part) => { part.open = true; });
-    charts.filter((chart) => chart.closest(".grid, .first") && !chart.closest("details.run:not([open])")
+    document.querySelectorAll("details.part, details.notes").forEach((part) => { part.open = true; });
+    charts.filter((chart) => chart.closest(".grid, .first") && !chart.closest("details:not([open])")
       && !chart.closest("figure").matches(".part .grid figure:nth-child(n + 3)")).forEach(draw);
   });
   window.addEventListener("afterprint", () => { printing = false; again(); });
@@ -266,6 +286,7 @@
     const unit = (text.match(/(µs|ms|min|s|h)\b/) || [])[0];
     return Number(found[0]) * (SIZES[unit] || 1);
   };
+  const MAIN = [/^load/, /^output tok\/s/, /^TTFT/, /^TPOT/, /^E2E/, /^SLO/, /^deployment/, /^in$/, /^\$\/M output/, /^run/, /^out$/, /^prompts/, /^req\/s/, /^right/, /^J\/token/, /^total/];
   const ASKED = { "Throughput": /tok\/s|req|MBU|MFU/, "Latency": /TTFT|TPOT|ITL|E2E|light/, "Cost, energy, SLO": /\$|SLO|J\/|tok\/s/ };
   document.querySelectorAll(".sortable").forEach((place) => {
     const heads = [...place.querySelectorAll("th")], rows = [...place.querySelectorAll("tbody tr")];
@@ -290,20 +311,29 @@
     words.setAttribute("aria-label", "Filter rows");
     const asked = document.createElement("select");
     asked.setAttribute("aria-label", "Columns");
-    ["All columns", ...Object.keys(ASKED)].forEach((name) => asked.append(new Option(name)));
+    ["Main columns", "All columns", ...Object.keys(ASKED)].forEach((name) => asked.append(new Option(name)));
     const count = document.createElement("span");
     count.className = "soft";
     count.setAttribute("role", "status");
     const apply = () => {
       const wanted = words.value.toLowerCase().split(/\s+/);
       rows.forEach((row) => { row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word)); });
-      const kept = heads.map((head, at) => at <= first || !ASKED[asked.value] || ASKED[asked.value].test(head.textContent));
+      const kept = heads.map((head, at) => asked.value === "Main columns" ? main.has(head)
+        : at <= first || !ASKED[asked.value] || ASKED[asked.value].test(head.textContent));
+      more.textContent = asked.value === "Main columns" ? "More columns" : "Fewer columns";
       [place.querySelector("thead tr"), ...rows].forEach((row) => [...row.cells].forEach((cell, at) => { cell.hidden = !kept[at]; }));
       count.textContent = rows.filter((row) => !row.hidden).length + " of " + rows.length + " rows";
     };
+    // Of what names a row, what is the same in all is none of the main columns.
+    const differs = (head) => !/^(run|deployment|in|out)$/.test(head.textContent) || new Set(rows.map((row) => row.cells[head.cellIndex].textContent)).size > 1;
+    const main = new Set(MAIN.map((wanted) => heads.find((head) => wanted.test(head.textContent))).filter((head) => head && differs(head)).slice(0, 8));
+    const more = document.createElement("button");
+    more.type = "button";
+    more.addEventListener("click", () => { asked.value = asked.value === "Main columns" ? "All columns" : "Main columns"; apply(); });
     words.addEventListener("input", apply);
     asked.addEventListener("change", apply);
-    tools.append(words, asked, count);
+    if (rows.length > 4) tools.append(words, count);
+    if (main.size < heads.length) tools.append(more, asked);
     place.before(tools);
     apply();
   });

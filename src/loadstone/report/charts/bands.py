@@ -1,21 +1,23 @@
-"""Spread over the load, predictions under measurements, and runs by date."""
+"""Median and p99 over the load, predictions under measurements, and runs by date."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import altair as alt
 
 from loadstone.analyse.trend import ChangePoint, TrendSeries
-from loadstone.core.groups import by_key
-from loadstone.core.units import show_number
-from loadstone.report.charts.captions import CROSSED, unit_of
-from loadstone.report.charts.layers import bounds, cross_out, quantiles, warning
+from loadstone.core.units import show_number, show_seconds
+from loadstone.report.charts.captions import CROSSED, count_requests, unit_of
+from loadstone.report.charts.layers import axis_scale, bounds, cross_out, warning
 from loadstone.report.charts.theme import (
     BLUE,
     GREY,
     INK,
+    PALETTE,
     VERMILION,
+    WIDTH,
     Figure,
     Row,
     colour_by,
@@ -28,104 +30,127 @@ from loadstone.report.charts.theme import (
 )
 from loadstone.report.data.frames import Frame, Measure, load_title
 from loadstone.report.data.points import CellPoint
-from loadstone.report.data.series import lengths_label
-from loadstone.report.data.wording import join, requests_a
+from loadstone.report.data.series import ChartSeries, lengths_label
+from loadstone.report.data.wording import join, requests_a, spell
 
+_PART_HUES = {"p50": BLUE, "mean": BLUE, "p99": VERMILION}
+"""Of the lines of one series."""
 WIDE = 30
 """Times that the p99 must be above the median for a logarithmic axis."""
 FAR = 10
 """Times that the largest value laid over another must be above the smallest for one."""
 
 
-def spread(frame: Frame, measure: Measure, *, key: str) -> Figure | None:
-    """Draw p50, p90 and p99 of one series over its loads, with the bounds of the p99."""
-    unit, scale = unit_of(measure, frame.points)
-    rows = [row for point in frame.points for row in _spread_row(frame, measure, point, scale)]
-    if len(rows) < 2:
+def tails(frame: Frame, measures: Sequence[Measure], *, key: str) -> Figure | None:
+    """Draw the median and the p99 of each series over its loads, a panel for each measure, with
+    the bounds that the SLO has for it; None where there are not two loads."""
+    panels: list[list[alt.Chart]] = []
+    spoken = []
+    for measure in measures:
+        unit, scale = unit_of(measure, frame.points)
+        rows = [row for pair in frame.pairs for row in _tail_rows(frame, measure, pair, scale)]
+        if len({row["x"] for row in rows}) < 2:
+            continue
+        last = measure is measures[-1]
+        panels.append(_tail_panel(frame, measure, rows, (unit, scale), last))
+        texts = (f"{row['line']} {show_number(row['y'], 4)} {unit} at {row['x']:g}" for row in rows)
+        spoken.append(f"{measure.name}: {', '.join(list(texts)[:24])}")
+    if not panels:
         return None
-    rows.sort(key=lambda row: row["x"])
-    base = alt.Chart(data(rows)).encode(x=load_axis(frame.x_title, [row["x"] for row in rows]))
-    y_title = f"{measure.name} ({unit})"
-    values = [row[name] for row in rows for name in ("p50", "p99")]
-    y_scale = alt.Scale(type="log", nice=False) if wide(values, WIDE) else alt.Scale()
-    shown = [(f"{name}:Q", f"{name} ({unit})", ",.4~r") for name in ("p50", "p90", "p99")]
-    chart = [
-        base.mark_area(opacity=0.22, color=GREY).encode(
-            y=alt.Y("p90:Q", title=y_title, scale=y_scale), y2=alt.Y2("p99:Q")
-        ),
-        base.mark_area(opacity=0.45, color=GREY).encode(
-            y=alt.Y("p50:Q", title=y_title), y2=alt.Y2("p90:Q")
-        ),
-        base.mark_line(color=INK, point=alt.OverlayMarkDef(color=INK, size=60)).encode(
-            y=alt.Y("p50:Q", title=y_title),
-            tooltip=tooltips(("x:Q", frame.x_title), *shown, ("n:Q", "requests")),
-        ),
-    ]
-    if any("low" in row and "high" in row for row in rows):
-        bounded = base.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        bars = bounded.mark_rule(color=INK, strokeWidth=1.2)
-        chart.append(bars.encode(y=alt.Y("low:Q", title=y_title), y2=alt.Y2("high:Q")))
-    bounded_above = any("high" in row for row in rows)
-    bar_text = (
-        "bars: 95% bounds of the p99" if bounded_above else "too few requests to bound the p99"
+    names = " and ".join(measure.name for measure in measures)
+    if len(panels) == 1:
+        chart: Any = panels[0]
+    else:
+        drawn = [alt.layer(*panel).properties(width=WIDTH, height=150) for panel in panels]
+        chart = alt.vconcat(*drawn, spacing=12).resolve_scale(color="independent")
+    counts = (count_requests(measures[0], point) for point in frame.points)
+    stats = [measure.stat(point) for measure in measures for point in frame.points]
+    explained = join(
+        "solid: p99; dashed: median; bars: 95% bounds",
+        "too few requests to bound the p99"
+        if all(stat is None or stat.p99_high is None for stat in stats)
+        else "",
+        requests_a("load", counts),
+        by="; ",
     )
-    sizes = requests_a("load", (row["n"] for row in rows))
     return figure(
         key,
-        f"{measure.name}: median, p90, p99",
-        [frame.words, join("line: median; dark: to p90; light: to p99", bar_text, sizes, by="; ")],
+        f"{names}: median and p99",
+        [frame.words, explained],
         chart,
         section="run",
-        summary=f"{measure.name} percentiles, {frame.words}: "
-        + "; ".join(
-            f"at {row['x']:g}:"
-            f" {', '.join(show_number(row[name], 4) for name in ('p50', 'p90', 'p99'))} {unit}"
-            for row in rows
-        ),
+        summary=f"{names} by {frame.axis_word}, {frame.words}. {'; '.join(spoken)}",
     )
 
 
-def _spread_row(frame: Frame, measure: Measure, point: CellPoint, scale: float) -> Iterator[Row]:
-    """Yield the row of a point whose percentiles are known."""
+def _tail_rows(
+    frame: Frame, measure: Measure, pair: tuple[CellPoint, ChartSeries], scale: float
+) -> Iterator[Row]:
+    """Yield a row for the median of a point, and one for its p99, where they are known."""
+    point, series = pair
     stat, x = measure.stat(point), frame.x(point)
-    percentiles = quantiles(stat, scale)
-    if stat is not None and x is not None and percentiles:
-        ends = {"low": stat.p99_low, "high": stat.p99_high}
-        bars = {name: bound * scale for name, bound in ends.items() if bound is not None}
-        yield {"x": x, "n": stat.n} | percentiles | bars
+    if stat is None or x is None:
+        return
+    several = len(frame.xs) > 1
+    middle = "mean" if stat.which == "mean" else "p50"
+    ends = {
+        middle: (stat.value, stat.low, stat.high),
+        "p99": (stat.p99, stat.p99_low, stat.p99_high),
+    }
+    for part, (value, low, high) in ends.items():
+        if value is None:
+            continue
+        row = {"x": x, "y": value * scale, "part": part, "n": stat.n}
+        row["line"] = f"{series.label} {part}" if several else part
+        row["who"] = point.look.name
+        row["hue"] = PALETTE[point.look.hue % len(PALETTE)] if several else _PART_HUES[part]
+        if low is not None and high is not None:
+            row |= {"low": low * scale, "high": high * scale}
+        yield row
 
 
-def pair_predictions(
-    points: Sequence[CellPoint],
-) -> Iterator[tuple[list[CellPoint], list[CellPoint]]]:
-    """Yield (simulated, measured or imported) points of the same deployment under the same work,
-    where both are there.
-
-    Of several settings each is laid under what was measured with it, and where nobody said with
-    which.
-    """
-    groups = by_key((_predictable(point), point) for point in points)
-    for group in groups.values():
-        simulated = by_key(
-            (point.setup.settings, point) for point in group if point.setup.source == "simulated"
-        )
-        for settings, predicted in simulated.items():
-            observed = [
-                point
-                for point in group
-                if point.setup.source != "simulated"
-                and (not settings or point.setup.settings in ("", settings))
-            ]
-            if observed:
-                yield predicted, observed
-
-
-def _predictable(point: CellPoint) -> tuple[object, ...]:
-    """Make a key that is equal for what a prediction is of."""
-    setup, demand = point.setup, point.demand
-    deployed = setup.architecture or setup.model, setup.engine, setup.gpu, setup.gpus
-    work = point.kind, demand.prefix, demand.near_input, demand.near_output
-    return *deployed, setup.parallel, *work
+def _tail_panel(
+    frame: Frame, measure: Measure, rows: list[Row], unit_scale: tuple[str, float], last: bool
+) -> list[alt.Chart]:
+    """Draw lines of medians and p99, and a rule at each bound. `last`: with the axis' title and the
+    legend."""
+    unit, scale = unit_scale
+    limits = {
+        (spell(f"{bound.metric} < {show_seconds(bound.limit_s)}"), bound.limit_s * scale)
+        for point in frame.points
+        for bound in point.cells[0].slo
+        if bound.metric.partition("_")[0] == measure.key
+    }
+    bound_rows: list[Row] = [{"y": limit, "text": f"SLO: {text}"} for text, limit in sorted(limits)]
+    x = load_axis(frame.x_title if last else "", sorted({row["x"] for row in rows}))
+    y_scale = axis_scale([*rows, *bound_rows], "y", bars=True)
+    y = alt.Y("y:Q", title=f"{measure.name} ({unit})", scale=y_scale)
+    hues = {row["line"]: row["hue"] for row in rows}
+    colour = colour_by("line", list(hues), list(hues.values()), least=1 if last else 99, columns=2)
+    dashes = alt.StrokeDash("part:N", legend=None)
+    dashes = dashes.scale(domain=["p50", "mean", "p99"], range=[[6, 3], [6, 3], [1, 0]])
+    shown = tooltips(
+        ("line:N", ""),
+        ("x:Q", frame.x_title),
+        ("y:Q", f"{measure.name} ({unit})", ",.4~r"),
+        ("n:Q", "requests"),
+    )
+    base = alt.Chart(data(rows)).encode(x=x, color=colour)
+    bars = base.transform_filter("isValid(datum.low)").mark_rule(strokeOpacity=0.55)
+    layers = [
+        base.mark_line().encode(y=y, strokeDash=dashes),
+        base.mark_point(size=60).encode(y=y, tooltip=shown),
+    ]
+    if any("low" in row for row in rows):
+        layers.append(bars.encode(y=alt.Y("low:Q", scale=y_scale), y2=alt.Y2("high:Q")))
+    if bound_rows:
+        limit = alt.Chart(data(bound_rows)).encode(y=y)
+        text = limit.mark_text(align="left", baseline="bottom", dx=4, dy=-2, color=INK)
+        layers += [
+            limit.mark_rule(color=INK, strokeWidth=1.5),
+            text.encode(x=alt.value(0), text="text:N"),
+        ]
+    return layers
 
 
 def draw_prediction(

@@ -71,7 +71,7 @@ def side_by_side(
             join(
                 requests_a("bar", (point.ok for point in every)),
                 "intervals are in the table",
-                "pale: the cell carries a warning" if any("warned" in row for row in rows) else "",
+                "pale: the load carries a warning" if any("warned" in row for row in rows) else "",
                 by="; ",
             ),
         ],

@@ -15,7 +15,7 @@ from loadstone.report.data.wording import join, requests_a
 BESIDE = "labelled where there is room"
 WHOSE = ("label:N", "series")
 """What a tooltip of every point tells first."""
-CROSSED = "×: the cell carries a warning"
+CROSSED = "×: the load carries a warning"
 
 
 def unit_of(measure: Measure, points: Sequence[CellPoint]) -> tuple[str, float]:
@@ -36,7 +36,7 @@ def name_statistic(points: Sequence[CellPoint], measure: Measure) -> str:
 def definition(points: Sequence[CellPoint], measure: Measure) -> str:
     loop = "closed loop" if points[0].kind == "concurrency" else "open loop"
     since = " or ".join(sorted({point.since for point in points}))
-    return measure.definition.format(since=f"{since} ({loop})", window=points[0].window)
+    return measure.definition.format(since=f"{since} ({loop})", window=points[0].measured_over)
 
 
 def count_requests(measure: Measure, point: CellPoint) -> int | None:
@@ -64,7 +64,7 @@ def _explain_bars(points: Sequence[CellPoint], measure: Measure) -> str:
     stats = [(point, measure.stat(point)) for point in points]
     kinds = [(point, stat.level) for point, stat in stats if stat is not None]
     if not kinds:
-        return "no interval: one number per cell"
+        return "no interval: one number per load"
     levels = sorted({level for _, level in kinds if level is not None})
     bare = [point for point, level in kinds if level is None]
     if not bare:

@@ -9,9 +9,12 @@ from loadstone.core.groups import by_key
 from loadstone.core.units import show_number
 from loadstone.report.charts.bands import WIDE
 from loadstone.report.charts.theme import (
+    BLUE,
     DASHES,
+    GREEN,
     GREY,
-    INK,
+    PALETTE,
+    VERMILION,
     WIDTH,
     Figure,
     Row,
@@ -25,7 +28,7 @@ from loadstone.report.charts.theme import (
 from loadstone.report.data.samples import TIME_BINS, Heat, RunSample
 from loadstone.report.data.wording import join, requests_a
 
-_SHADES = (INK, INK, GREY, GREY)
+_SHADES = (BLUE, VERMILION, GREEN, GREY)
 _STROKES = ([1, 0], [3, 3], [1, 0], [3, 3])
 """Of the tracks of a panel, what the client saw first."""
 
@@ -52,8 +55,8 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
         .encode(
             x=alt.X("x:Q", title=f"{metric} ({unit})").scale(type=kind, nice=False),
             y=alt.Y("y:Q", title="requests below (%)").scale(domain=[0, 100]),
-            color=colour_by("load", names, (INK, GREY), least=2),
-            strokeDash=alt.StrokeDash("load:N").scale(domain=names, range=_pairs(len(names))),
+            color=colour_by("load", names, least=2),
+            strokeDash=alt.StrokeDash("load:N").scale(domain=names, range=_dashes(len(names))),
             tooltip=tooltips(
                 ("load:N",), ("x:Q", f"{metric} ({unit})", ",.4~r"), ("y:Q", "% below", ".4~g")
             ),
@@ -78,9 +81,9 @@ def cumulative(sample: RunSample, metric: str, name: str, since: str, *, key: st
     )
 
 
-def _pairs(count: int) -> list[list[float]]:
-    """Return a dash for each two lines, of which one is INK and one GREY."""
-    return [list(DASHES[number // 2 % len(DASHES)]) for number in range(count)]
+def _dashes(count: int) -> list[list[float]]:
+    """Return a dash for each line: another one where colours come again."""
+    return [list(DASHES[number // len(PALETTE) % len(DASHES)]) for number in range(count)]
 
 
 def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
@@ -128,7 +131,7 @@ def timeline(sample: RunSample, name: str, *, key: str) -> Figure | None:
             alt.layer(*layers, lines).properties(width=WIDTH, height=120 if len(tracks) > 1 else 90)
         )
     chart = alt.vconcat(*charts, spacing=14).resolve_scale(color="independent")
-    dotted = "dotted: a new cell begins" if len(spans) > 1 else ""
+    dotted = "dotted: a new load begins" if len(spans) > 1 else ""
     return figure(
         key,
         "The run over time",

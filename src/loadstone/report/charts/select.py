@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from loadstone.core.groups import by_key
-from loadstone.report.charts.bands import draw_prediction, pair_predictions
+from loadstone.report.charts.bands import draw_prediction, tails
 from loadstone.report.charts.bars import ratio_figures, side_by_side
 from loadstone.report.charts.lines import against, front, trade_off
 from loadstone.report.charts.theme import SHAPES, Figure
@@ -32,12 +32,14 @@ from loadstone.report.data.frames import (
     frames,
     pace,
 )
-from loadstone.report.data.pairs import gpu_ratios, switches
+from loadstone.report.data.pairs import gpu_ratios, pair_predictions, switches
 from loadstone.report.data.points import CellPoint
-from loadstone.report.data.series import ChartSeries, assign_hues
+from loadstone.report.data.series import ChartSeries, assign_hues, workload_label
 from loadstone.report.data.wording import join
 
 MAX_FIGURES = 80
+MAX_TABS = 6
+"""Workloads whose first pictures stand above all others."""
 MAX_LINES = 24
 """Series in one picture; a frame with more, or with more variants than there are looks for, is cut
 to those with the most points, of these the fastest."""
@@ -51,11 +53,13 @@ are drawn."""
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """`hero`: the picture of the answer, if there is any to draw; `left_out`: how many of each
-    section are not drawn, being of the fewest cells.
+    """`hero`: the picture of the answer, if there is any to draw; `tabs`: the first pictures of
+    each workload, by its name, that of the answer first; `left_out`: how many of each section are
+    not drawn, being of the fewest cells.
     """
 
     hero: Figure | None
+    tabs: list[tuple[str, list[Figure]]]
     figures: list[Figure]
     left_out: dict[str, int]
 
@@ -80,24 +84,51 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
     """
     points = assign_hues(points)
     wanted = list(_all(points))
-    lead, hero = _hero(points, wanted, main)
+    tabs: list[tuple[str, list[Figure]]] = []
+    leads: list[_Wanted | None] = []
+    for number, frame in enumerate(_leading(points, main), 1):
+        lead, figure = _hero(points, wanted, frame)
+        latencies = tails(frame, (TTFT, TPOT), key=f"latencies-{number}")
+        figures = [picture for picture in (figure, latencies) if picture is not None]
+        if figures:
+            tabs.append((_name_tab(frame), figures))
+            leads.append(lead)
+    hero = next((figure for _, (figure, *_) in tabs), None)
     chosen = _most_telling(wanted)
     made: list[Figure] = []
     keys: dict[str, int] = defaultdict(int)
     for picture in wanted:
-        figure = picture.make() if id(picture) in chosen and picture is not lead else None
+        figure = picture.make() if id(picture) in chosen and picture not in leads else None
         if figure is not None:
             keys[figure.key] += 1
             figure.key += f"-{keys[figure.key]}" if keys[figure.key] > 1 else ""
             made.append(figure)
+    if hero is None and made:
+        hero = made.pop(0)
+        tabs.append(("", [hero]))
     if hero is not None:
         hero.section = "hero"
-    elif made:
-        hero = made.pop(0)
     left_out = Counter(
-        picture.section for picture in wanted if id(picture) not in chosen and picture is not lead
+        picture.section for picture in wanted if id(picture) not in chosen and picture not in leads
     )
-    return Drawn(hero, made, dict(left_out))
+    return Drawn(hero, tabs, made, dict(left_out))
+
+
+def _leading(points: Sequence[CellPoint], main: Frame | None) -> list[Frame]:
+    """Return the frames of the first pictures: that of the answer, then those of the most trusted
+    requests."""
+    if main is None:
+        return []
+    places = {(point.number, point.cell) for point in main.points}
+    every = [frame for frame in frames(points, "load", single=True) if frame.mode == main.mode]
+    every.sort(key=lambda frame: -sum(point.ok or 0 for point in frame.points if point.trusted))
+    every.sort(key=lambda frame: (frame.points[0].number, frame.points[0].cell) not in places)
+    return [_cut(frame) for frame in every[:MAX_TABS]]
+
+
+def _name_tab(frame: Frame) -> str:
+    point = frame.points[0]
+    return join(point.setup.model, workload_label(point), f"by {frame.axis_word}")
 
 
 def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
@@ -115,12 +146,10 @@ def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
 
 
 def _hero(
-    points: Sequence[CellPoint], wanted: Sequence[_Wanted], main: Frame | None
+    points: Sequence[CellPoint], wanted: Sequence[_Wanted], main: Frame
 ) -> tuple[_Wanted | None, Figure | None]:
     """Draw the picture of the answer's cells, which stands in no section; for setups with one load
     each, a front."""
-    if main is None:
-        return None, None
     places = {(point.number, point.cell) for point in main.points}
     for kind in HEROES:
         for picture in wanted:

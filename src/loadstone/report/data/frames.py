@@ -152,7 +152,7 @@ GOODPUT = Measure(
     "goodput",
     "Goodput",
     "requests/s",
-    "requests that meet every bound of the SLO, per second of the whole cell",
+    "requests that meet every bound of the SLO, per second of the whole load",
     lambda p: p.goodput_per_s,
     better="higher",
 )
@@ -260,8 +260,8 @@ def frames(
     one series has two x.
 
     by setup: one model, whatever runs it. by model: one engine and hardware, whatever model it
-    runs. `single`: also where several series have one x each: no line can be drawn of them, but
-    they can be compared.
+    runs. `single`: also where each series has one x: no line can be drawn of them, but they can be
+    compared.
     """
     shown = [
         point
@@ -276,7 +276,7 @@ def frames(
             continue
         frame = _frame(group, axis)
         spread = frame.xs
-        if any(len(xs) > 1 for xs in spread.values()) or (single and len(spread) > 1):
+        if single or any(len(xs) > 1 for xs in spread.values()):
             result.append(frame)
     return result
 

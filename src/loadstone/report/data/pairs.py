@@ -23,7 +23,7 @@ from loadstone.report.data.wording import join
 NEAR = 0.1
 """Lengths that differ by less are the same: a shared prefix is seldom cut to the token."""
 UNSETTLED = (
-    "TTFT and E2E of cells whose queue grew are left out: they grow with the length of the cell"
+    "TTFT and E2E of loads whose queue grew are left out: they grow with the time that a load lasts"
 )
 
 _SPLIT = re.compile(r"(tp|pp|dp|ep|fleet of )(\d+)")
@@ -108,6 +108,39 @@ def _is_near(a: CellPoint, b: CellPoint, exactly: bool) -> bool:
         elif abs(length - other_length) > NEAR * max(length, other_length):
             return False
     return True
+
+
+def pair_predictions(
+    points: Sequence[CellPoint],
+) -> Iterator[tuple[list[CellPoint], list[CellPoint]]]:
+    """Yield (simulated, measured or imported) points of the same deployment under the same work,
+    where both are there.
+
+    Of several settings each is laid under what was measured with it, and where nobody said with
+    which.
+    """
+    groups = by_key((_predictable(point), point) for point in points)
+    for group in groups.values():
+        simulated = by_key(
+            (point.setup.settings, point) for point in group if point.setup.source == "simulated"
+        )
+        for settings, predicted in simulated.items():
+            observed = [
+                point
+                for point in group
+                if point.setup.source != "simulated"
+                and (not settings or point.setup.settings in ("", settings))
+            ]
+            if observed:
+                yield predicted, observed
+
+
+def _predictable(point: CellPoint) -> tuple[object, ...]:
+    """Make a key that is equal for what a prediction is of."""
+    setup, demand = point.setup, point.demand
+    deployed = setup.architecture or setup.model, setup.engine, setup.gpu, setup.gpus
+    work = point.kind, demand.prefix, demand.near_input, demand.near_output
+    return *deployed, setup.parallel, *work
 
 
 class Ratio(msgspec.Struct, frozen=True):

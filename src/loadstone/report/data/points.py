@@ -27,7 +27,7 @@ from loadstone.core.summary import (
     SessionNumbers,
     Window,
 )
-from loadstone.core.units import show_met, show_seconds, show_share
+from loadstone.core.units import judge_met, show_met, show_seconds, show_share
 from loadstone.report.data.statistic import (
     Estimate,
     energy,
@@ -215,6 +215,16 @@ class CellPoint(msgspec.Struct, kw_only=True, frozen=True):
     def slo_met(self) -> bool | None:
         """Tell if every request and percentile met its own bound, in each repeat."""
         return reduce_known(min, (cell.slo_met for cell in self.cells))
+
+    @property
+    def measured_over(self) -> str:
+        """Name the window of its throughput as people read it; files have `cell` for a load."""
+        return self.window.replace("cell", "load")
+
+    @property
+    def holds(self) -> bool:
+        """Tell if the bounds are met, and more likely so than not."""
+        return judge_met(self.slo_met, self.p_met) == "met"
 
     @property
     def slo_words(self) -> str:

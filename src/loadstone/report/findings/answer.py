@@ -3,6 +3,7 @@ much, how sure, and where the lead changes hands; of one setup alone what it car
 limits it.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
@@ -40,6 +41,9 @@ from loadstone.report.findings.sentence import (
     work,
 )
 
+_INTERVAL = re.compile(r"\([\d.]+–[\d.]+\)")
+TOY = 64
+"""Tokens of prompt and answer together below which a workload leads no report."""
 MOST = 5
 """Sentences of an answer."""
 
@@ -57,17 +61,18 @@ class Headline(msgspec.Struct, frozen=True):
 
 
 def answer(points: Sequence[CellPoint]) -> Headline | None:
-    """Answer for the workload with the most setups, then cells; measured ones first; None without
-    cells."""
+    """Answer for the workload with the most trusted requests, then setups; measured ones first;
+    None without cells."""
     measured = [point for point in points if point.setup.source != "simulated"]
-    groups = frames(measured or points, "load", single=True) or frames(measured or points, "load")
-    groups += [frame for frame in frames(measured or points, "output", single=True) if not groups]
+    groups = frames(measured or points, "load", single=True)
     if not groups:
         return None
     frame = max(
         groups,
         key=lambda group: (
             group.mode == "online",
+            not _is_toy(group.points[0]),
+            _count_trusted(group.points),
             len(set(_names(group.points))),
             len(group.points),
         ),
@@ -83,6 +88,16 @@ def answer(points: Sequence[CellPoint]) -> Headline | None:
     )
 
 
+def _is_toy(point: CellPoint) -> bool:
+    """Tell if prompts and answers are so short that they try a connection alone."""
+    return (point.demand.input_tokens or TOY) + (point.demand.output_tokens or TOY) < TOY
+
+
+def _count_trusted(points: Sequence[CellPoint]) -> int:
+    """Count the requests of trusted loads, where they are told."""
+    return sum(point.ok or 0 for point in points if point.trusted)
+
+
 def _names(points: Sequence[CellPoint]) -> list[str]:
     return [series.setup for series in series_of(points)]
 
@@ -96,7 +111,7 @@ def _sentences(frame: Frame) -> Iterator[str]:
     within = " within the SLO" if meets else ""
     if meets and not met:
         bounds = next(point.demand.slo for point in points if point.demand.slo)
-        yield f"No cell meets its SLO ({bounds})."
+        yield f"No load meets its SLO ({bounds})."
     throughput = (
         PER_GPU
         if len({point.setup.gpus for point in points}) > 1
@@ -132,6 +147,8 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")
             parts = [f"at {load_label(first)}: {', '.join(shown) or 'nothing was timed'}"]
+            if first.slo_met is not None:
+                parts[0] += f"; SLO: {first.slo_words}"
         whole = f"{join(run, '; '.join(parts), by=': ')}{warn(points)}"
         for text in parts if alone and not run else [whole]:
             yield f"{text[0].upper() if alone else text[0]}{text[1:]}."
@@ -205,6 +222,8 @@ def explain_intervals(sentences: Sequence[Sentence], points: Sequence[CellPoint]
             else ""
         ),
     ]
+    if not any(_INTERVAL.search(sentence.text) for sentence in sentences):
+        return ""
     return (
         f"In brackets is the interval of the effect {'; '.join(kind for kind in kinds if kind)};"
         " each with how much repeats of one configuration differ (TTFT 8.8%, all else 3.4%)."

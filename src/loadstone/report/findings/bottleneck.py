@@ -137,7 +137,7 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
     judged = [point for point in points if point.slo_met is not None]
     if not judged:
         return ""
-    holds = list(itertools.takewhile(lambda point: point.slo_met, judged))
+    holds = list(itertools.takewhile(lambda point: point.holds, judged))
     fails = judged[len(holds)] if len(holds) < len(judged) else None
     where = (
         f"meets {judged[0].demand.slo} up to {load_label(holds[-1])}{_doubt(holds[-1])}"
@@ -146,6 +146,8 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
     )
     if fails is None:
         return f"{where}, the highest load"
+    if fails.slo_words.startswith("unsure"):
+        return f"{where}, {fails.slo_words.replace(' ', f' at {fails.load:g} ')}"
     share = (
         f" ({show_share(fails.attainment, 1)} of requests do)"
         if fails.attainment is not None

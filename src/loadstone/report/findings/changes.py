@@ -264,14 +264,14 @@ def _compare_all(ratios: Sequence[Ratio]) -> str | None:
         if len(set(map(_sweep, ratios))) == 1:
             return None
         worse = f"worse in {len(effects) - better} (down to {low:.3g}×)"
-        return f"{measure.noun} better in {better} pairs of cells (up to {high:.3g}×), {worse}"
+        return f"{measure.noun} better in {better} pairs of loads (up to {high:.3g}×), {worse}"
     mean = math.exp(sum(map(math.log, times)) / len(times))
     side = "better"
     if mean <= 1:
         side = "worse"
         if mean < 1:
             mean, low, high = 1 / mean, 1 / high, 1 / low
-    pairs = f"{low:.3g}× to {high:.3g}× over {len(ratios)} pairs of cells"
+    pairs = f"{low:.3g}× to {high:.3g}× over {len(ratios)} pairs of loads"
     if ratios[0].over.setup.source == ratios[0].under.setup.source == "simulated":
         certainty = median(change.high / change.ratio for change in effects)
         pairs += f", each certain to a factor of {certainty:.2g}"

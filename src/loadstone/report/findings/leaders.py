@@ -254,7 +254,7 @@ def _doubt_prices(frame: Frame, ranked: Sequence[CellPoint]) -> str:
     clauses: list[str] = []
     if ranked and not is_surely_met(ranked[0]):
         first = ranked[0]
-        sure = [point for point in frame.points if point.slo_met and is_surely_met(point)]
+        sure = [point for point in frame.points if point.holds and is_surely_met(point)]
         likely = _rank_prices(frame, sure)[:1]
         clauses.append(
             f"{setup(first)} at {load_label(first)} meets its bounds with probability "
@@ -269,7 +269,7 @@ def _doubt_prices(frame: Frame, ranked: Sequence[CellPoint]) -> str:
     unlikely = [
         point
         for point in frame.points
-        if point.slo_met is False and (point.p_met or 0.0) >= 1 - SURE
+        if point.slo_met is not None and not point.holds and (point.p_met or 0.0) >= 1 - SURE
     ]
     clauses += [
         f"{setup(point)} at {load_label(point)} ({_dollars(point.dollars.output)}) would be"

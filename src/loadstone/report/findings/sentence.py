@@ -124,14 +124,12 @@ def within_slo(points: Sequence[CellPoint]) -> tuple[list[CellPoint], str]:
         (point.setup.study, alike(point)) for point in points if point.slo_met is False
     }  # by one repeat, or more
     met = [
-        point
-        for point in points
-        if point.slo_met and (point.setup.study, alike(point)) not in missed
+        point for point in points if point.holds and (point.setup.study, alike(point)) not in missed
     ]
     asked_for = " or ".join(dict.fromkeys(point.demand.slo for point in points if point.demand.slo))
     unsure = sum(not is_surely_met(point) for point in met)
     maybe = f", {unsure} of them with a probability below {SURE:.0%}" if unsure else ""
-    return met, f"of the {len(met)} of {len(points)} cells that meet {asked_for}{maybe}"
+    return met, f"of the {len(met)} of {len(points)} loads that meet {asked_for}{maybe}"
 
 
 def is_surely_met(point: CellPoint) -> bool:
@@ -144,12 +142,12 @@ def doubt(points: Sequence[CellPoint]) -> str:
     """Say that some of the cells that a sentence rests on are not trusted."""
     doubtful = sum(not point.trusted for point in points)
     if doubtful == len(points) == 1:
-        return f"; this cell carries a warning{_name_unmeasured(points)}"
+        return f"; this load carries a warning{_name_unmeasured(points)}"
     if doubtful == len(points) == 2:
-        return f"; both of these cells carry a warning{_name_unmeasured(points)}"
+        return f"; both of these loads carry a warning{_name_unmeasured(points)}"
     verb = "carries" if doubtful == 1 else "carry"
     return (
-        f"; {doubtful} of these {len(points)} cells {verb} a warning{_name_unmeasured(points)}"
+        f"; {doubtful} of these {len(points)} loads {verb} a warning{_name_unmeasured(points)}"
         if doubtful
         else ""
     )
@@ -172,5 +170,5 @@ def warn(points: Iterable[CellPoint]) -> str:
     return (
         ""
         if all(point.trusted for point in points)
-        else f"; some of these cells carry a warning{_name_unmeasured(points)}"
+        else f"; some of these loads carry a warning{_name_unmeasured(points)}"
     )

@@ -141,13 +141,13 @@ def _value(stat: Estimate | None) -> str:
     return show_number(value_of(stat))
 
 
-def _middle(stat: Estimate | None) -> str:
+def show_middle(stat: Estimate | None) -> str:
     if stat is None:
         return "-"
     return show_seconds(stat.value) + (" ⌀" if stat.which == "mean" else "")
 
 
-def _p99(stat: Estimate | None) -> str:
+def show_tail(stat: Estimate | None) -> str:
     if stat is None or stat.p99 is None:
         return "-"
     return (UNBOUNDED if stat.unbounded else "") + show_seconds(stat.p99)
@@ -267,14 +267,18 @@ COLUMNS: tuple[CellColumn, ...] = (
     CellColumn("GPUs' W", "power_w", show_number, "u", {"gpu_power_w": "power_w"}),
     CellColumn("right %", "graded.accuracy", show_percent),
     CellColumn("95% right", "graded", show_percents, "u"),
-    CellColumn("TTFT", "ttft", _middle, sheet=_latency("ttft"), run=_median_of("ttft")),
+    CellColumn("TTFT", "ttft", show_middle, sheet=_latency("ttft"), run=_median_of("ttft")),
     CellColumn(INTERVAL, "ttft", _times, "u"),
-    CellColumn("p99", "ttft", _p99, "u", run=_p99_of("ttft")),
+    CellColumn("p99", "ttft", show_tail, "u", run=_p99_of("ttft")),
     CellColumn(
-        "TPOT", "tpot", _middle, sheet=_latency("tpot"), run=_median_of("tpot", "numbers.tpot_s")
+        "TPOT",
+        "tpot",
+        show_middle,
+        sheet=_latency("tpot"),
+        run=_median_of("tpot", "numbers.tpot_s"),
     ),
     CellColumn(INTERVAL, "tpot", _times, "u"),
-    CellColumn("p99", "tpot", _p99, "u", run=_p99_of("tpot", "numbers.tpot_s")),
+    CellColumn("p99", "tpot", show_tail, "u", run=_p99_of("tpot", "numbers.tpot_s")),
     CellColumn(
         "roofline",
         "roofline_share",
@@ -284,7 +288,7 @@ COLUMNS: tuple[CellColumn, ...] = (
     ),
     CellColumn("MBU", "roofline.mbu", show_share, sheet={"mbu": "roofline.mbu"}),
     CellColumn("MFU", "roofline.mfu", show_share, sheet={"mfu": "roofline.mfu"}),
-    CellColumn("ITL", "itl", _middle, sheet=_latency("itl")),
+    CellColumn("ITL", "itl", show_middle, sheet=_latency("itl")),
     CellColumn(
         "p99",
         "itl.p99",
@@ -292,8 +296,8 @@ COLUMNS: tuple[CellColumn, ...] = (
         "u",
         run=("itl_p99", Column("ITL p99", _itl_p99)),
     ),
-    CellColumn("E2E", "e2e", _middle, sheet=_latency("e2e"), run=_median_of("e2e")),
-    CellColumn("p99", "e2e", _p99, "u", run=_p99_of("e2e")),
+    CellColumn("E2E", "e2e", show_middle, sheet=_latency("e2e"), run=_median_of("e2e")),
+    CellColumn("p99", "e2e", show_tail, "u", run=_p99_of("e2e")),
     CellColumn(
         "sessions/h",
         "sessions.per_hour",

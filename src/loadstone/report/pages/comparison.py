@@ -24,6 +24,8 @@ from loadstone.report.table import Footnote, Shown, Table
 _HEADS = ("A", "B", "B/A", "95%", "p", "p adjusted", "detectable")
 _MAIN = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_s", "failed_share")
 """Metrics that are always shown."""
+_MAX_REPEATS = 200
+"""Runs a side that anybody would measure to show a difference."""
 _MAX_NOTES = 3
 """Findings that are shown before one asks for all."""
 _WORDS = {
@@ -61,7 +63,9 @@ def render(comparison: Comparison, explain: bool = True) -> list[Shown]:
     bounds = [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
     only = [f"only {line}" for line in unmatched_lines(comparison)]
     if not explain:
-        parts += [_main_table(comparison), *answer_lines(comparison), *only, *notes[:_MAX_NOTES]]
+        table = _main_table(comparison)
+        parts += [table] if table.rows else []
+        parts += [*answer_lines(comparison), *only, *notes[:_MAX_NOTES]]
         more = len(notes) - _MAX_NOTES
         if more > 0:
             parts.append(f"{more} more {'finding' if more == 1 else 'findings'} with --explain")
@@ -97,7 +101,7 @@ def show_name(metric: str) -> str:
 
 def _main_table(comparison: Comparison) -> Table:
     """Make one table of all loads: the main metrics, and all others in which a side is better."""
-    rows = []
+    rows: list[list[str]] = []
     for cell in comparison.cells:
         load = f"{cell.load.kind} {cell.load.value:g}"
         for row in cell.metrics:
@@ -130,7 +134,7 @@ def answer_lines(comparison: Comparison) -> Iterator[str]:
 
 def metric_tables(comparison: Comparison) -> list[Table]:
     """Make a table for each load: a row for each metric that one side has at least."""
-    return [
+    tables = [
         Table(
             key="cell",
             title=name_cell(cell),
@@ -146,6 +150,7 @@ def metric_tables(comparison: Comparison) -> list[Table]:
         )
         for cell in comparison.cells
     ]
+    return [table for table in tables if table.rows]
 
 
 def explain_heads(comparison: Comparison) -> str:
@@ -186,7 +191,7 @@ def explain_bound(bound: BoundResult) -> str:
     if bound.not_shown:
         result += f"; exceeded at {', '.join(bound.not_shown)}, but that may be chance"
     if bound.repeats_needed:
-        result += f" ({bound.repeats_needed} runs a side would show it)"
+        result += f" ({_show_repeats(bound.repeats_needed)})"
     return result
 
 
@@ -202,7 +207,7 @@ def explain_conclusions(comparison: Comparison) -> list[str]:
             " this metric alone) finds a difference"
         ),
         "not_all_measured": (
-            "not all of the better side was measured: its cell has an error finding, and what"
+            "not all of the better side was measured: its load has an error finding, and what"
             " failed or is lost is not in the number"
         ),
         "within_model": (
@@ -256,11 +261,17 @@ def show_conclusion(row: MetricRow) -> str:
     if row.better:
         return f"{row.better.upper()} is better"
     words, repeats = _WORDS.get(row.conclusion or "", ""), row.repeats_needed
-    if repeats and row.conclusion == "runs_differ":
+    if repeats and repeats <= _MAX_REPEATS and row.conclusion == "runs_differ":
         words += f"; repeat {repeats} times to know"
-    elif repeats and row.conclusion in ("not_shown", "may_be_chance", "too_little"):
-        words += f"; {repeats} runs a side would show it"
+    elif repeats and row.conclusion in ("runs_differ", "not_shown", "may_be_chance", "too_little"):
+        words += f"; {_show_repeats(repeats)}"
     return words
+
+
+def _show_repeats(runs: int) -> str:
+    if runs > _MAX_REPEATS:
+        return "too small for repeats to show it"
+    return f"{runs} runs a side would show it"
 
 
 def _value(metric: str, value: float | None) -> str:

@@ -20,7 +20,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_seconds
 from loadstone.core.version import __version__
-from loadstone.report.charts.bands import spread
+from loadstone.report.charts.bands import tails
 from loadstone.report.charts.inside import cumulative, gaps, timeline
 from loadstone.report.charts.select import Drawn, draw_pictures
 from loadstone.report.charts.theme import Figure
@@ -40,7 +40,8 @@ from loadstone.report.findings import (
     observations,
 )
 from loadstone.report.pages import tables
-from loadstone.report.pages.study import StudyPart, map_cells, table_cells
+from loadstone.report.pages.first import FirstScreen, first_screen
+from loadstone.report.pages.study import StudyPart, compare_settings, map_cells, table_cells
 from loadstone.report.table import Table
 
 SECTIONS = {
@@ -84,13 +85,16 @@ class RunPart(msgspec.Struct, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """`passed_over`: what could not be read, a line each. `trusted`: (trusted cells, cells).
+    """`about`: workload and date. `passed_over`: what could not be read, a line each. `trusted`:
+    (trusted cells, cells).
 
     `stated`: cells with nothing but figures of another tool's. `prices`: dollars per GPU and hour,
     by GPU. `unpriced`: of which runs no price is known, and why.
     """
 
     title: str
+    about: str
+    first: FirstScreen | None
     runs: int
     trusted: tuple[int, int]
     stated: int
@@ -99,6 +103,7 @@ class Report(msgspec.Struct, kw_only=True):
     answer: Headline | None
     sentences: list[Sentence]
     scores: Table
+    predictions: Table
     tables: list[Table]
     pictures: Drawn
     parts: list[RunPart]
@@ -112,15 +117,22 @@ class Report(msgspec.Struct, kw_only=True):
 
     @property
     def first_tables(self) -> list[Table]:
-        """Before those of measurements: who is best at what, and a study's cells."""
-        of_study = self.study.table if self.study is not None else None
-        return [table for table in (self.scores, of_study) if table is not None and table.rows]
+        """Before those of measurements: a study against its baseline, what was predicted, who is
+        best at what, and a study's loads."""
+        of_study = [self.study.against, self.study.table] if self.study is not None else []
+        shown = [*of_study[:1], self.predictions, self.scores, *of_study[1:]]
+        return [table for table in shown if table is not None and table.rows]
+
+    @property
+    def results(self) -> Table:
+        """All loads, which a page always shows."""
+        return next(table for table in self.tables if table.key == "cells")
 
     @property
     def figures(self) -> list[Figure]:
-        """All that are of several runs, that of the answer first."""
+        """All that are of several runs, those of the answer first."""
         return [
-            *([self.pictures.hero] if self.pictures.hero is not None else []),
+            *(figure for _, tab in self.pictures.tabs for figure in tab),
             *self.pictures.figures,
         ]
 
@@ -143,10 +155,10 @@ class Report(msgspec.Struct, kw_only=True):
             runs = sum(len(cell.runs) for cell in self.study.cells)
             planned = sum(cell.planned for cell in self.study.cells)
             if planned == cells:
-                return f"{runs} of {cells} cells"
-            return f"{cells} cells, {runs} of {planned} runs"
+                return f"{runs} of {cells} loads"
+            return f"{cells} loads, {runs} of {planned} runs"
         cells = self.trusted[1]
-        return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} cell{'s' * (cells != 1)}"
+        return f"{self.runs} run{'s' * (self.runs != 1)}, {cells} load{'s' * (cells != 1)}"
 
     @property
     def tone(self) -> str:
@@ -174,26 +186,28 @@ class Report(msgspec.Struct, kw_only=True):
         if not cells:
             return "Nothing was measured."
         if cells == 1:
-            conclusion = "can be trusted"
+            if warned:
+                return "This measurement carries a warning."
             if self.stated:
-                conclusion = "is as reported by another tool, without contradictions"
-            return f"The only cell {'carries a warning' if warned else conclusion}."
+                return "The numbers are as reported by another tool, without contradictions."
+            predicted = all(point.setup.source == "simulated" for point in self.points)
+            return f"No problems found in this {'prediction' if predicted else 'measurement'}."
         if warned:
             verb = "carry" if warned > 1 else "carries"
             rest = ""
             if self.stated:
                 be = "is" if self.stated == 1 else "are"
                 rest = f"; {self.stated} {be} as reported by another tool"
-            return f"{warned} of {cells} cells {verb} a warning{rest}."
+            return f"{warned} of {cells} loads {verb} a warning{rest}."
         every = "Both" if cells == 2 else f"All {cells}"
         if not measured:
-            return f"{every} cells are as reported by another tool, without contradictions."
+            return f"{every} loads are as reported by another tool, without contradictions."
         if self.stated:
             return (
-                f"{measured} of {cells} cells can be trusted; the others are as reported by another"
-                " tool."
+                f"No problems found in {measured} of {cells} loads; the others are as reported by"
+                " another tool."
             )
-        return f"{every} cells can be trusted."
+        return f"No problems found in these {cells} loads."
 
     @property
     def unnamed(self) -> str:
@@ -207,9 +221,9 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def remarks(self) -> list[str]:
         """Sentences that have to be known to read the findings."""
-        remarks = []
+        remarks: list[str] = []
         if self.sentences:
-            remarks.append(explain_intervals(self.sentences, self.points))
+            remarks += filter(None, [explain_intervals(self.sentences, self.points)])
         if find_silent(self.points):
             remarks.append(_SILENCE)
         if self.prices:
@@ -293,6 +307,7 @@ def build(
         points = name_setups(points, cell_of)
         cells = merge_cells(points, cell_of)
         study.table = table_cells(study, runs, points)
+        study.against, study.conclusion = compare_settings(study, cells, cell_of)
         twins = [cell.simulated for cell in study.cells]
     answered = answer(cells)
     frame = answered.frame if answered is not None else None
@@ -304,12 +319,15 @@ def build(
             _part(number, run, points_of_run.get(number, []), drawn, inside)
             for number, run in numbered
         ]
-        pictures = draw_pictures(cells, frame) if drawn else Drawn(None, [], {})
+        pictures = draw_pictures(cells, frame) if drawn else Drawn(None, [], [], {})
     unpriced = None
     if prices:
         unpriced = without_price([(f"run {number}", run.facts) for number, run in numbered], prices)
-    judged = [point.trusted for point in points if runs[point.number - 1].folder not in twins]
+    judged = [point.trusted for point in cells if runs[point.number - 1].folder not in twins]
     return Report(
+        about=_about(points, runs),
+        first=first_screen(frame.points if frame is not None else ()),
+        predictions=tables.predictions(cells if study is None else ()),
         title=join(study.name if study is not None else "", _title(points, len(runs)), by=": "),
         runs=len(runs),
         trusted=(sum(judged), len(judged)),
@@ -334,6 +352,23 @@ def build(
     )
 
 
+def _about(points: Sequence[CellPoint], runs: Sequence[StoredRun]) -> str:
+    """Name the workload, or how many there are, and the days on which they were measured."""
+    workloads = list(dict.fromkeys(map(workload_label, points)))
+    days = sorted({run.info.created[:10] for run in runs if _has_date(run)})
+    return join(
+        workloads[0] if len(workloads) == 1 else f"{len(workloads)} workloads" if workloads else "",
+        " to ".join(dict.fromkeys([*days[:1], *days[-1:]])),
+        by=" · ",
+    )
+
+
+def _has_date(run: StoredRun) -> bool:
+    """Tell whether a run's date is its own: an imported file may not tell it, and the date is then
+    that of the import."""
+    return run.info.source != "imported" or _any_cell(run, "created")
+
+
 def _title(points: Sequence[CellPoint], runs: int) -> str:
     def name_few(names: Iterable[str], noun: str) -> str:
         distinct = list(dict.fromkeys(filter(None, names)))
@@ -341,9 +376,9 @@ def _title(points: Sequence[CellPoint], runs: int) -> str:
 
     setups = [point.setup for point in points]
     named = join(
-        name_few((setup.engine for setup in setups), "engines"),
         name_few((setup.model for setup in setups), "models"),
         name_few((setup.hardware for setup in setups), "machines"),
+        name_few((setup.engine for setup in setups), "engines"),
         by=" · ",
     )
     return named or f"{runs} run{'s' * (runs != 1)}"
@@ -367,7 +402,7 @@ def _part(
         lines = tuple(ChartSeries(name, "") for _ in points)
         frame = Frame("load", tuple(points), lines, join(name, words, by=" · "))
         figures += [
-            spread(frame, measure, key=f"{key}-spread-{measure.key}")
+            tails(frame, (measure,), key=f"{key}-spread-{measure.key}")
             for measure in (TTFT, TPOT, E2E)
         ]
     if not run.has_records:
@@ -384,7 +419,7 @@ def _part(
     return RunPart(
         number=number,
         title=join(f"Run {number}: {name}", words, by=" · "),
-        table=tables.cells(points, key=f"{key}-cells", title="Cells", run=False),
+        table=tables.cells(points, key=f"{key}-cells", title="Loads", run=False),
         figures=[figure for figure in figures if figure is not None],
         facts=_environment(run),
         repeat=_repeat(run),
@@ -423,12 +458,10 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
     cache, start_up_s = settings.prefix_cache, settings.provenance.start_up_s
     context = target.max_model_tokens if target else None
     client = {name: getattr(info.host, name) for name in ("cpu", "cores", "system", "python")}
-    # An imported file may not tell when it was measured; the run's date is then that of the import.
-    started = info.source != "imported" or _any_cell(run, "created")
     values: dict[str, object] = {
         "run": info.run_id,
         "status": info.status + (f": {info.error}" if info.error else ""),
-        "started" if started else "imported": info.created,
+        "started" if _has_date(run) else "imported": info.created,
         "files": ", ".join(settings.imported.files if settings.imported is not None else ()),
         "deployment": facts.label,
         "declared by the user": facts.stated,

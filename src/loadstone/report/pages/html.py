@@ -138,12 +138,20 @@ def _templates() -> jinja2.Environment:
     )
     made.filters["anchor"] = lambda text: re.sub("[^0-9A-Za-z]", "-", text)
     made.filters["spell"] = spell
+    made.filters["tone"] = _tone
     made.filters["md"] = escape
     made.filters["md_table"] = lambda table: "\n".join(to_markdown(table))
     made.filters["number"] = lambda value: show_number(value, 4)
     made.filters["seconds"] = show_seconds
     made.filters["script_json"] = lambda spec: Markup(_json(_pack(spec)))  # noqa: S704
     return made
+
+
+def _tone(text: str) -> str:
+    """Give the style of a cell of a table that says what is good, or bad."""
+    if text.endswith(" better") or text.partition(" (")[0] == "met":
+        return "good"
+    return "bad" if text.endswith(" worse") or text.startswith("MISSED") else ""
 
 
 def _pack(spec: dict[str, Any]) -> dict[str, Any]:

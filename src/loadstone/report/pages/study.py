@@ -1,16 +1,21 @@
 """Show the study that a report's runs belong to."""
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
 
 from loadstone.analyse.stored_run import StoredRun
-from loadstone.core.units import show_number, show_seconds
+from loadstone.core.groups import by_key
+from loadstone.core.units import show_load, show_number, show_seconds
+from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure
+from loadstone.report.data.pairs import effect
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.statistic import Estimate
-from loadstone.report.data.wording import clean
+from loadstone.report.data.wording import clean, join
+from loadstone.report.pages.tables import show_error
 from loadstone.report.table import Table, drop_empty_columns
 
 _MEASURES: tuple[
@@ -43,6 +48,7 @@ class StudyPart(msgspec.Struct, kw_only=True):
     differences  sentences on what differs between runs though the study does not vary it
     file         its text, without secrets
     table        its cells, see table_cells()
+    against      its settings against the first, see compare_settings(); `conclusion`: in a sentence
     shared       (name, value) of what all its runs were made with; `apart`: by deployment, what is
                  not alike
     """
@@ -55,6 +61,8 @@ class StudyPart(msgspec.Struct, kw_only=True):
     shared: list[tuple[str, str]]
     apart: list[tuple[str, list[tuple[str, str]]]]
     table: Table | None = None
+    against: Table | None = None
+    conclusion: str = ""
 
 
 def map_cells(study: StudyPart, runs: Sequence[StoredRun]) -> dict[int, tuple[str, int]]:
@@ -100,9 +108,8 @@ def table_cells(
             if stat is None or not middle:
                 row.append("-")
                 continue
-            error = stat.value / middle - 1
-            row.append(f"{100 * error:+.1f}%".replace("-", "−"))
-            errors.setdefault(name, []).append(abs(error))
+            row.append(show_error(stat.value, middle))
+            errors.setdefault(name, []).append(abs(stat.value / middle - 1))
             if stat.low is not None and stat.high is not None:
                 inside.append(stat.low <= middle <= stat.high)
         rows.append(row)
@@ -123,7 +130,7 @@ def table_cells(
             " predicted."
         )
         notes.append(f"Predictions are off by, in the median: {medians}.{within if inside else ''}")
-    title = "Measured and predicted, by cell" if errors else "Repeats, by cell"
+    title = "Measured and predicted, by load" if errors else "Repeats, by load"
     return drop_empty_columns(
         Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes)
     )
@@ -134,3 +141,105 @@ def _points(
 ) -> list[CellPoint]:
     found = (points.get(numbers.get(folder, 0)) for folder in folders)
     return [point for point in found if point is not None]
+
+
+_Pairs = Sequence[tuple[CellPoint, CellPoint]]
+_COMPARED = (("throughput", OUTPUT), ("TTFT", TTFT), ("TPOT", TPOT))
+
+
+def compare_settings(
+    study: StudyPart, points: Sequence[CellPoint], cell_of: Mapping[int, tuple[str, int]]
+) -> tuple[Table | None, str]:
+    """Set each setting of the study against its first, the baseline, and conclude in a sentence;
+    None where it has but one. `points`: repeats merged; `cell_of` as of map_cells()."""
+    measured = [point for point in points if point.setup.source != "simulated"] or points
+    cells = [(study.cells[cell_of[point.number][1]], point) for point in measured]
+    settings = list(dict.fromkeys(clean(cell.name, 80) for cell in study.cells))
+    by_place = {(point.setup.study, cell.workload, cell.load): point for cell, point in cells}
+    by_work = by_key((cell.workload, (cell.load, point)) for cell, point in cells)
+    works = sorted(by_work, key=lambda work: -sum(point.ok or 0 for _, point in by_work[work]))
+    baseline, *others = settings
+    rows: list[list[str]] = []
+    for work in works:
+        loads = list(dict.fromkeys(load for load, _ in by_work[work]))
+        for name in others:
+            places = (
+                (by_place.get((name, work, load)), by_place.get((baseline, work, load)))
+                for load in loads
+            )
+            pairs = [(point, base) for point, base in places if point and base]
+            if pairs:
+                texts = [_compare(pairs, measure) for _, measure in _COMPARED]
+                rows.append([name, work, *texts, _compare_slo(pairs)])
+    if not rows:
+        return None, ""
+    notes = [
+        f"Against {baseline}, the baseline: the geometric mean over the loads that both have. Not"
+        " proven: at half of the loads or more the difference is within its interval."
+    ]
+    heads = ["setting", "workload", *(name for name, _ in _COMPARED), "SLO"]
+    table = Table(
+        key="against",
+        title=f"Against {baseline}",
+        heads=heads,
+        align="wnrrrr",
+        rows=rows,
+        notes=notes,
+    )
+    return table, _conclude([row for row in rows if row[1] == works[0]], baseline)
+
+
+def _compare(pairs: _Pairs, measure: Measure) -> str:
+    """Write `12% better`, `3.3× worse`, or `−12% (not proven)`."""
+    values = [(measure.of(point), measure.of(base)) for point, base in pairs]
+    ratios = [value / base for value, base in values if value and base]
+    if not ratios:
+        return "-"
+    ratio = statistics.geometric_mean(ratios)
+    effects = [effect(point, base, measure) for point, base in pairs]
+    clear = [found for found in effects if found is not None and found.clear]
+    proven = 2 * len(clear) > len(pairs) and len({found.ratio > 1 for found in clear}) == 1
+    change = show_error(ratio, 1.0) if abs(ratio - 1) < 0.1 else f"{100 * (ratio - 1):+.0f}%"
+    if not proven or (clear[0].ratio > 1) != (ratio > 1):
+        return f"{change.replace('-', '−')} (not proven)"
+    word = "better" if (ratio > 1) == (measure.better == "higher") else "worse"
+    if 0.5 < ratio < 2:
+        return f"{change[1:]} {word}"
+    return f"{show_number(max(ratio, 1 / ratio), 2)}× {word}"
+
+
+def _compare_slo(pairs: _Pairs) -> str:
+    """Write up to which load each side holds its bounds."""
+    if all(point.slo_met is None for point, _ in pairs):
+        return "-"
+    held, base_held = (
+        [point.load for point in takewhile(lambda point: point.holds, side)]
+        for side in zip(*sorted(pairs, key=lambda pair: pair[0].load), strict=True)
+    )
+    if len(held) == len(base_held):
+        return f"{_name_held(held)}, as the baseline"
+    word = "better" if len(held) > len(base_held) else "worse"
+    return f"{_name_held(held)}, the baseline {_name_held(base_held)}: {word}"
+
+
+def _name_held(loads: Sequence[float]) -> str:
+    return f"up to {show_load(loads[-1])}" if loads else "at no load"
+
+
+def _conclude(rows: Sequence[Sequence[str]], baseline: str) -> str:
+    """Say in a sentence what is proven of each setting."""
+    parts = []
+    for name, _, *texts, slo in rows:
+        proven = [
+            f"{text} in {measure}"
+            for (measure, _), text in zip(_COMPARED, texts, strict=True)
+            if text.endswith((" better", " worse"))
+        ]
+        held = f"holds the SLO {slo.rpartition(': ')[0]}" if ": " in slo else ""
+        if proven or held:
+            told = join(f"is {join(*proven)}" if proven else "", held, by=" and ")
+            parts.append(f"{name} {told}")
+    if not parts:
+        return f"No setting is proven to differ from {baseline}, the baseline."
+    rest = "; of no other is a difference proven" if len(parts) < len(rows) else ""
+    return f"Against {baseline}, the baseline, {'; '.join(parts)}{rest}."

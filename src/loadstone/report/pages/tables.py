@@ -30,12 +30,13 @@ from loadstone.report.data.pairs import (
     heaviest,
     interval_words,
     lightest,
+    pair_predictions,
 )
 from loadstone.report.data.points import LONG_RUN, CellPoint
 from loadstone.report.data.series import list_common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED
 from loadstone.report.data.wording import clean, join
-from loadstone.report.findings.sentence import within_slo
+from loadstone.report.findings.sentence import value, within_slo
 from loadstone.report.pages.columns import INTERVAL, PAGE, UNBOUNDED_NOTE
 from loadstone.report.table import Column, Table, drop_empty_columns, tabulate
 
@@ -107,9 +108,9 @@ def trust(cells: tuple[int, int], stated: bool) -> str:
     """`cells`: (trusted, all). `stated`: they are as another tool stated them."""
     trusted, every = cells
     if not every:
-        return "no cells"
+        return "no loads"
     if trusted < every:
-        return f"{trusted} of {every} cells"
+        return f"{trusted} of {every} loads"
     return "as reported" if stated else "yes"
 
 
@@ -145,7 +146,7 @@ def verdicts(runs: Sequence[StoredRun]) -> Table:
         places.items(), key=lambda entry: (entry[0][0] != "error", -len(entry[1]))
     ):
         count = len(texts) - 1
-        rest = f"; and in {count} more cell{'s' * (count > 1)}" if count else ""
+        rest = f"; and in {count} more load{'s' * (count > 1)}" if count else ""
         rows.append([severity, kind.replace("_", " "), texts[0] + rest, remedy])
     return Table(
         key="verdicts",
@@ -177,7 +178,7 @@ def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
         return []
     notes = [
         "Definitions, token counts or failed requests make the difference. Here the definitions"
-        " under the table of all cells hold, for all tools alike."
+        " under the table of all loads hold, for all tools alike."
     ]
     if len(rows) > MAX_ROWS:
         notes.append(
@@ -211,7 +212,7 @@ def _stated_row(run_number: int, cell: CellSummary, number: StatedNumber) -> lis
 
 
 def cells(
-    points: Sequence[CellPoint], *, key: str = "cells", title: str = "All cells", run: bool = True
+    points: Sequence[CellPoint], *, key: str = "cells", title: str = "All loads", run: bool = True
 ) -> Table:
     """Make a table with the columns of published tables: load, prompts, throughput, latencies,
     prices, bounds.
@@ -233,9 +234,9 @@ def cells(
     shared = " · ".join(list_common(points)) if run and points else ""
     notes = [*([f"All rows: {shared}."] if shared else []), *_notes(points), *_front(points)]
     if len(points) > MAX_ROWS:
-        notes.append(f"{len(points) - MAX_ROWS} more cells are not shown; --format csv has all")
+        notes.append(f"{len(points) - MAX_ROWS} more loads are not shown; --format csv has all")
     heads = [level if head == INTERVAL else head for head in table.heads]
-    return drop_empty_columns(replace(table, heads=heads, notes=notes, sortable=run))
+    return drop_empty_columns(replace(table, heads=heads, notes=notes, sortable=key == "cells"))
 
 
 def _describe_load(point: CellPoint, deployment: str) -> str:
@@ -268,7 +269,7 @@ def scores(points: Sequence[CellPoint]) -> Table:
     ]
     if any(point.failed for point in points):
         notes.append(
-            "Cells with an error are left out: not all of what was asked for was measured there."
+            "Loads with an error are left out: not all of what was asked for was measured there."
         )
     table = tabulate(
         [
@@ -303,8 +304,53 @@ def _best_of(
 def _capacity(points: Sequence[CellPoint]) -> str:
     """Write the largest load of a GPU within the SLO."""
     met, _ = within_slo([point for point in points if point.kind != "burst"])
-    loads = [point.load / (point.setup.gpus or 1) for point in met if point.slo_met]
+    loads = [point.load / (point.setup.gpus or 1) for point in met if point.holds]
     return f"{max(loads):,.4g}" if loads else "-"
+
+
+_Predicted = tuple[str, tuple[CellPoint, CellPoint]]
+"""A deployment's name; what was measured, and predicted."""
+
+
+def predictions(points: Sequence[CellPoint]) -> Table:
+    """Set what was measured beside what was predicted for it, at each load that has both."""
+    pairs = [
+        (measured, predicted)
+        for simulated, observed in pair_predictions(points)
+        for measured in observed
+        for predicted in simulated
+        if predicted.load == measured.load
+    ]
+    names = _deployments([measured for measured, _ in pairs])
+    columns: list[Column[_Predicted]] = [
+        Column("deployment", lambda row: row[0], "w"),
+        Column("load", lambda row: load_label(row[1][0]), "n"),
+    ]
+    for measure in (OUTPUT, TTFT, TPOT, E2E):
+        columns += [
+            Column(measure.name, partial(_show_pair, 0, measure)),
+            Column("predicted", partial(_show_pair, 1, measure), "u"),
+            Column("off by", partial(_off_by, measure)),
+        ]
+    title = "Prediction beside measurement"
+    notes = ["Off by: the prediction over the measurement, less 1."]
+    rows = list(zip(names, pairs, strict=True))
+    return drop_empty_columns(tabulate(columns, rows, key="predicted", title=title, notes=notes))
+
+
+def _show_pair(side: int, measure: Measure, row: _Predicted) -> str:
+    point = row[1][side]
+    return "-" if measure.of(point) is None else value(point, measure)
+
+
+def _off_by(measure: Measure, row: _Predicted) -> str:
+    measured, predicted = (measure.of(point) for point in row[1])
+    return show_error(predicted, measured) if predicted is not None and measured else "-"
+
+
+def show_error(predicted: float, measured: float) -> str:
+    """Write by how much a prediction is off: `−3.2%`."""
+    return f"{100 * (predicted / measured - 1):+.1f}%".replace("-", "−")
 
 
 def _deployments(points: Sequence[CellPoint]) -> list[str]:
@@ -362,7 +408,7 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
         lambda point: bool(point.roofline.tpot_s),
         (
             "Roofline: the TPOT that the hardware allows, at the data sheet's bandwidth and FLOP/s"
-            " with as many requests decoding, over the TPOT of the cell."
+            " with as many requests decoding, over the TPOT of the load."
         ),
     ),
     (
@@ -386,7 +432,7 @@ _EXPLAINED: tuple[tuple[Callable[[CellPoint], bool], str], ...] = (
         lambda point: point.power_w is not None,
         (
             "J/token: energy of all GPUs that were read, over the output tokens (total: and input"
-            " tokens), in the window of the throughput; W: their mean power over the cell, its"
+            " tokens), in the window of the throughput; W: their mean power over the load, its"
             " warm-up included."
         ),
     ),
@@ -429,10 +475,10 @@ def _notes(points: Sequence[CellPoint]) -> Iterator[str]:
     yield from (text for applies, text in _EXPLAINED if any(map(applies, points)))
     level = _name_level(points)
     if level != "95%":
-        measured = "95%; for simulated cells, " if level == INTERVAL else ""
+        measured = "95%; for simulated loads, " if level == INTERVAL else ""
         yield f"Intervals: {measured}80%, of the prediction."
     if any(not point.trusted for point in points):
-        yield f"{WARNED}: the cell carries a warning; Verdicts says which."
+        yield f"{WARNED}: the load carries a warning, see Warnings."
     marked = (stat for point in points for stat in (point.ttft, point.tpot, point.e2e) if stat)
     if any(stat.unbounded and stat.p99 is not None for stat in marked):
         yield f"{UNBOUNDED_NOTE}."
@@ -445,7 +491,7 @@ def _notes(points: Sequence[CellPoint]) -> Iterator[str]:
     if any(point.attainment is not None for point in points):
         yield (
             "Attained: share of the requests sent that meet all bounds; goodput: these requests,"
-            " per second of the whole cell."
+            " per second of the whole load."
         )
 
 
@@ -466,7 +512,7 @@ def _origins(points: Sequence[CellPoint]) -> str:
 
 def _windows(points: Sequence[CellPoint]) -> str:
     """Say over which windows throughputs are."""
-    windows = sorted({point.window for point in points} - {LONG_RUN})
+    windows = sorted({point.measured_over for point in points} - {LONG_RUN})
     text = f" over the {windows[0]}" if windows else ""
     if len(windows) > 1:
         text += f" (for bursts, and for loads that the server did not keep up with: {windows[1]})"
@@ -512,7 +558,7 @@ def _ratio_table(better: str, worse: str, compared: Sequence[Ratio]) -> Table:
         )
     ]
     if any(map(_is_warned, rows)):
-        notes.append(f"{WARNED}: a cell carries a warning")
+        notes.append(f"{WARNED}: a load carries a warning")
     if has_unsettled(compared):
         notes.append(f"{UNSETTLED}.")
     return drop_empty_columns(

@@ -120,7 +120,7 @@ def _footnotes(cells: Sequence[CellSummary], simulated: bool) -> Iterator[Footno
         yield Footnote(_intervals(cells))
     elif not cells[0].measured_by:
         yield Footnote(_client_health(cells))
-    signs = ["± 95% of the steady window"] if any(map(show_margin, cells)) else []
+    signs = ["out tok/s ± 95%: of the steady window"] if any(map(show_margin, cells)) else []
     signs += [UNBOUNDED_NOTE] if _has_unbounded(cells) else []
     signs += ["--explain says what each number means"]
     yield Footnote(" · ".join(signs))
@@ -158,9 +158,13 @@ def _answer(cells: Sequence[CellSummary]) -> list[str]:
         (cell for cell in cells if cell.slo_met is not None), key=lambda cell: cell.load.value
     )
     if judged:
-        held = list(itertools.takewhile(lambda cell: cell.slo_met, judged))
+        held = list(itertools.takewhile(lambda cell: _show_slo(cell).startswith("met"), judged))
         parts.append(f"the SLO holds {_up_to(held[-1]) if held else 'at no load'}")
     return ["; ".join(parts)]
+
+
+def _show_slo(cell: CellSummary) -> str:
+    return show_met(cell.slo_met, cell.slo_probability)
 
 
 def _up_to(cell: CellSummary) -> str:
@@ -185,7 +189,7 @@ def render_ranking(places: Sequence[Ranked]) -> list[Shown]:
         Column("E2E p50", lambda row: show_seconds(row[1].e2e_s)),
     ]
     if any(row.slo_met is not None for row in simulated):
-        columns.append(Column("bounds", lambda row: "met" if row[1].slo_met else "missed"))
+        columns.append(Column("bounds", lambda row: show_met(row[1].slo_met, None)))
     unsimulated = [
         f"not simulated: {excerpt(row.why or '', 400)}" for row in places if row.load is None
     ]
@@ -251,7 +255,7 @@ def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Tab
         # characters.
         if not any(show_failed(row.requests) for row in rows):
             names.remove("failed")
-    slo = [Column[CellRow]("SLO", lambda row: show_met(row.cell.slo_met, row.cell.slo_probability))]
+    slo = [Column[CellRow]("SLO", lambda row: _show_slo(row.cell))]
     if all(row.cell.slo_met is None for row in rows):
         slo = []
     columns: list[Column[CellRow]] = [
@@ -485,9 +489,9 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
     whole = [
         load for cell, load in zip(cells, _loads(cells)[1], strict=True) if cell.steady is None
     ]
-    window = "steady window" if len(whole) < len(cells) else "whole cell"
+    window = "steady window" if len(whole) < len(cells) else "whole load"
     if 0 < len(whole) < len(cells):
-        window += f", at {', '.join(whole)} over the whole cell"
+        window += f", at {', '.join(whole)} over the whole load"
     margins = " ± 95%" if any(map(show_margin, cells)) else ""
     lines = [
         (
@@ -628,7 +632,7 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
     )
     return (
         f"{cells[0].client.clock} clock: receive lag p99 {receive}, sends late p99 {send} (worst"
-        f" cell{held})"
+        f" load{held})"
     )
 
 

@@ -1,0 +1,141 @@
+"""Builds the first screen of a report: the numbers of the load that stands for it, what they say of
+memory and cost, and what to do next."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from loadstone.core.units import show_number, show_seconds, show_share
+from loadstone.report.data.frames import load_label
+from loadstone.report.data.points import CellPoint
+from loadstone.report.data.statistic import Estimate
+from loadstone.report.data.wording import clean, join, spell
+from loadstone.report.findings.sentence import setup
+from loadstone.report.pages.columns import show_middle, show_tail
+
+
+class Tile(msgspec.Struct, frozen=True):
+    """One number of the load. `tone`: good or bad where the SLO bounds it, else empty."""
+
+    name: str
+    value: str
+    note: str
+    tone: str = ""
+
+
+class FirstScreen(msgspec.Struct, frozen=True):
+    """`place`: which load the tiles are of. `facts`: (question, answer)."""
+
+    place: str
+    tiles: list[Tile]
+    facts: list[tuple[str, str]]
+
+
+def first_screen(points: Sequence[CellPoint]) -> FirstScreen | None:
+    """Describe the load that stands for these; None where there is none."""
+    if not points:
+        return None
+    point = choose(points)
+    series = sorted(
+        (other for other in points if other.setup == point.setup), key=lambda other: other.load
+    )
+    several = len(series) < len(points)
+    place = join(load_label(point), setup(point) if several else "", by=", ")
+    return FirstScreen(place, list(_tiles(point)), list(_facts(point, series)))
+
+
+def choose(points: Sequence[CellPoint]) -> CellPoint:
+    """Choose the load of the most throughput: of those that hold the SLO, where it is given; the
+    lightest where none does. Trusted loads stand before others."""
+    complete = [point for point in points if not point.failed] or points
+    held = [point for point in complete if point.holds]
+    if not held and any(point.slo_met is not None for point in complete):
+        return min(complete, key=lambda point: point.load)
+    return max(
+        held or complete, key=lambda point: (point.trusted, point.output_tokens_per_s or 0.0)
+    )
+
+
+def _tiles(point: CellPoint) -> Iterator[Tile]:
+    tone = {"met": "good", "MISSED": "bad"}.get(point.slo_words.partition(" ")[0], "")
+    rate = show_number(point.output_tokens_per_s, 4)
+    yield Tile("Output tok/s", rate, point.measured_over)
+    for name, stat in (("TTFT", point.ttft), ("TPOT", point.tpot), ("E2E", point.e2e)):
+        yield _time_tile(name, stat, point)
+    if point.goodput_per_s is not None:
+        share = f"{show_share(point.attainment, 1)} of requests within the SLO"
+        yield Tile("Goodput req/s", show_number(point.goodput_per_s), share, tone)
+    else:
+        yield Tile("Requests/s", show_number(point.requests_per_s), "no SLO was given")
+
+
+def _time_tile(name: str, stat: Estimate | None, point: CellPoint) -> Tile:
+    bounds = [bound for bound in point.cells[0].slo if bound.metric.startswith(name.lower())]
+    limits = ", ".join(
+        f"{spell(bound.metric).removeprefix(f'{name} ')} < {show_seconds(bound.limit_s)}"
+        for bound in bounds
+    )
+    tone = ("good" if all(bound.met for bound in bounds) else "bad") if bounds else ""
+    value = f"{show_middle(stat)} / {show_tail(stat)}"
+    return Tile(f"{name} p50 / p99", value, f"SLO: {limits}" if limits else "", tone)
+
+
+def _facts(point: CellPoint, series: Sequence[CellPoint]) -> Iterator[tuple[str, str]]:
+    memory = _describe_memory(series)
+    if memory:
+        yield "Does it fit?", memory
+    cost = _describe_cost(point)
+    if cost:
+        yield "What does it cost?", cost
+    yield "What next?", _advise(series)
+
+
+def _describe_memory(series: Sequence[CellPoint]) -> str:
+    """Say how full the KV cache was at the heaviest load whose server tells, and of preemptions."""
+    servers = [point.cells[0].server for point in series]
+    usages = [server.kv_usage.max for server in servers if server and server.kv_usage]
+    preempted = sum(server.preemptions or 0 for server in servers if server)
+    if not usages or max(usages) is None:
+        return ""
+    text = f"Use of the KV cache at its peak: {show_share(max(usages))}"
+    return f"{text}; {preempted:,.0f} requests were preempted." if preempted else f"{text}."
+
+
+def _describe_cost(point: CellPoint) -> str:
+    dollars, gpus, rate = point.dollars.output, point.setup.gpus, point.output_tokens_per_s
+    energy = point.joules.output
+    parts = []
+    if dollars is not None:
+        parts.append(f"${show_number(dollars.value)} per million output tokens")
+    elif gpus and rate:
+        hours = show_number(gpus / rate / 3600 * 1e6)
+        parts.append(f"{hours} GPU hours per million output tokens (with --price: what they cost)")
+    if energy is not None:
+        parts.append(f"{show_number(energy.value)} J per output token")
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _advise(series: Sequence[CellPoint]) -> str:
+    """Say what to measure next: what a warning asks for, else where the SLO's limit is."""
+    findings = [
+        finding
+        for point in series
+        for cell in point.cells
+        for finding in cell.verdict.findings
+        if finding.severity != "info"
+    ]
+    if findings:
+        worst = min(findings, key=lambda finding: finding.severity != "error")
+        return clean(worst.remedy.partition(". ")[0].rstrip("."), 200) + "."
+    if all(point.slo_met is None for point in series):
+        return "Give bounds (--slo) to see up to which load they hold."
+    if series[-1].holds:
+        return f"Measure heavier loads: the SLO still holds at {load_label(series[-1])}."
+    for lighter, heavier in pairwise(series):
+        if lighter.holds and not heavier.holds:
+            return (
+                f"Measure loads between {lighter.load:g} and {heavier.load:g}: the SLO's limit is"
+                " there."
+            )
+    return f"Measure lighter loads, or change the setup: {load_label(series[0])} is too much."
