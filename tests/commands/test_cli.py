@@ -445,6 +445,33 @@ def test_a_model_that_is_named_after_the_key_takes_it_into_no_file(
 
 
 @pytest.mark.process
+def test_parts_of_keys_go_into_no_file_and_what_stays_is_told(
+    loadstone: Loadstone, tmp_path: Path
+) -> None:
+    def named(ask: Ask, send: Send) -> None:
+        if ask.body:
+            answer(ask, send)
+        else:
+            models = [{"id": "model-geheim-12"}, {"id": "other-geheim-34"}, {"id": "geheim-56"}]
+            send(whole("200 OK", json.dumps({"data": models}).encode()))
+
+    extra = {"upstream": {"auth": {"value": "geheim-34"}}}
+    with ScriptedServer(named, meets=True) as server:
+        outcome = loadstone(
+            "bench", server.url, *QUICK, "--concurrency", "1", "--requests", "2", "--out", tmp_path / "runs",
+            "--model", "model-geheim-12", "-H", "Cookie: sid=geheim-12; lang=de", "-H", "X-Auth: user;geheim-56;x",
+            "--extra-body", json.dumps(extra), "--label", "with-geheim-12", "--json",
+        )  # fmt: skip
+    assert outcome.code == 0, outcome
+    assert "--label holds a part of a key" in outcome.err
+    for path in (tmp_path / "runs").rglob("*"):
+        text = b"" if path.is_dir() else path.read_bytes()
+        assert b"geheim-34" not in text
+        assert b"geheim-56" not in text
+        assert b"model-geheim-12" not in text
+
+
+@pytest.mark.process
 def test_a_header_that_names_the_model_is_no_key(loadstone: Loadstone) -> None:
     with ScriptedServer() as server:
         outcome = loadstone(

@@ -3,6 +3,8 @@
 import base64
 import time
 
+import pytest
+
 from loadstone.core.secrets import blank, blank_bytes, keys_in
 
 KEY = "sk-geheim/1234567890"
@@ -103,3 +105,44 @@ def test_pages_are_searched_quickly() -> None:
     assert blank_bytes(page + b"%", [KEY]) == page + b"%"
     assert blank_bytes(b"s " * 500_000 + b"%", ["ssssssss-s"]) == b"s " * 500_000 + b"%"
     assert time.perf_counter() - begun < 5
+
+
+@pytest.mark.parametrize(
+    ("value", "secrets"),
+    [
+        ("session=abcdefgh1234; theme=dark", ["abcdefgh1234"]),
+        ('ApiKey key="geheim-1234"', ["geheim-1234"]),
+        ("Signature keyId=abcd12345,signature=QUJDREVGR0hJSg==", ["abcd12345", "QUJDREVGR0hJSg=="]),
+        ("alice:geheim-1234", ["geheim-1234"]),
+        ("user;geheim-1234;x", ["geheim-1234"]),
+        ("AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/2015/s3, Signature=5d672d79c1", ["AKIDEXAMPLE", "5d672d79c1"]),
+        ("Bearer eyJhbGciOi.eyJzdWIiOi.c2lnbmF0dXJl", ["eyJhbGciOi", "c2lnbmF0dXJl"]),
+        ("sid=ab%2Fcd%2Fefgh", ["ab/cd/efgh", "ab%2Fcd%2Fefgh"]),
+    ],
+)  # fmt: skip
+def test_every_part_of_a_composite_value_is_a_key(value: str, secrets: list[str]) -> None:
+    keys = keys_in([("X", value)])
+    for secret in secrets:
+        assert blank(f"{secret} is not valid", keys) == "… is not valid"
+    for name in ("signature", "keyId", "session", "Credential"):
+        assert blank(f"{name} is bad", keys) == f"{name} is bad"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"auth": {"value": "geheim-1234"}},
+        {"auth": {"a": [{"b": "user:geheim-1234"}]}},
+        {"headers": ["Authorization: Bearer geheim-1234"]},
+        {"upstream": '{"api_key": "geheim-1234"}'},
+        {"headers": [{"name": "X-Api-Key", "value": "geheim-1234"}]},
+        {"headers": [["Cookie", "sid=geheim-1234"]]},
+    ],
+)
+def test_keys_stand_in_a_body_in_many_forms(body: object) -> None:
+    assert "geheim-1234" in keys_in([], body)
+
+
+def test_a_schema_of_keys_has_none() -> None:
+    schema = {"properties": {"api_key": {"type": "string", "description": "whatever-it-is"}}}
+    assert keys_in([], schema) == []

@@ -2,14 +2,25 @@
 No I/O."""
 
 import base64
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from urllib.parse import unquote
 
 _SHORTEST = 8
 """Words that are shorter are no keys."""
-_NAMED = re.compile(r"key|token$|secret|passw|credential|auth", re.IGNORECASE)
+_NAMED = re.compile(r"key|token$|secret|passw|credential|auth|cookie|bearer", re.IGNORECASE)
 """Fields of a body whose text is a key."""
+_SCHEMES = re.compile(
+    r"(?:apikey|aws4-hmac-sha256|basic|bearer|digest|dpop|gnap|hoba|hmac-sha256|mutual|negotiate|ntlm"
+    r"|oauth|signature|token|vapid)\Z",
+    re.IGNORECASE,
+)
+"""The first word of a header that says how the others are to be read."""
+_PARTS = re.compile(r"[\s,;:&|\"'<>@(){}\[\]]+|(?<=\w)=(?=[^=])")
+_FIELD_NAMES = re.compile(r"(?<![^\s,;&?\"'{])\"?[A-Za-z][\w.-]*\"?=(?=[^=])")
+"""What stands before a value within a composite one: `keyId=`, `session=`."""
 _BLANK = "…"
 _BETWEEN = rb"(?:\s|\\[nrt]|%20){0,4}"
 """The bytes that may stand between two characters of a key that is spaced or broken into lines."""
@@ -18,13 +29,29 @@ _WHITESPACE = b" \t\r\n\v\f"
 
 def keys_in(headers: Iterable[tuple[str, str]], body: object = None) -> list[str]:
     """The words of the user's headers, and of the fields of `body`, however deep, that are named as
-    keys are; longest first. Of a name and password in base64 (Basic) also what they are decoded.
+    keys are, and the parts of these words: `user`, `KEY` and `user:KEY`; longest first. Of a name
+    and password in base64 (Basic) also what they are decoded.
     """
     texts = [*(value for _, value in headers), *_named(body)]
-    words = [word for text in texts for word in [*text.split(), *_basic(text)]]
+    words = [word for text in texts for word in [*_words(text), *_basic(text)]]
     return sorted(
         {word for word in words if len(word) >= _SHORTEST}, key=lambda word: (-len(word), word)
     )
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a value, and their parts, without what says how they are to be read."""
+    words = text.split()
+    if words[1:] and _SCHEMES.match(words[0]):
+        words = words[1:]
+    for word in words:
+        yield word
+        values = _FIELD_NAMES.sub(" ", word)
+        for part in _PARTS.split(values):
+            yield part
+            yield unquote(part)
+            if values != word or part.startswith("eyJ"):  # of a signature, of a JSON web token
+                yield from re.split("[/.]", part)
 
 
 def names_key(name: str) -> bool:
@@ -61,16 +88,36 @@ def _basic(value: str) -> list[str]:
 
 
 def _named(value: object, name: str = "") -> Iterator[str]:
-    """Texts of the fields in a decoded value that are named as keys are; those of a list have its
-    name."""
+    """Texts of the fields in a decoded value that are named as keys are, with all that is in them
+    unless it is a schema; those of a list have its name. Text may be JSON, or a header.
+    """
+    is_key = bool(_NAMED.search(name))
     if isinstance(value, Mapping):
+        called = next((value[key] for key in ("name", "header") if key in value), "")
+        pair = isinstance(called, str) and _NAMED.search(called) and "value" in value
+        if pair:
+            yield from _named(value["value"], str(called))
+        inherited = name if is_key and "type" not in value else ""
         for inner_name, inner in value.items():
-            yield from _named(inner, inner_name)
-    elif isinstance(value, list):
+            own = _NAMED.search(str(inner_name)) or not inherited
+            yield from _named(inner, str(inner_name) if own else inherited)
+    elif isinstance(value, list | tuple):
+        if len(value) == 2 and isinstance(value[0], str) and _NAMED.search(value[0]):
+            yield from _named(value[1], value[0])
         for inner in value:
             yield from _named(inner, name)
-    elif isinstance(value, str) and _NAMED.search(name):
-        yield value
+    elif isinstance(value, str):
+        if is_key:
+            yield value
+        elif value.lstrip()[:1] in ("{", "["):
+            try:
+                yield from _named(json.loads(value), name)
+            except (ValueError, RecursionError):
+                return
+        else:
+            called, separator, rest = value.partition(":")
+            if separator and re.fullmatch(r"\s*[\w-]+\s*", called) and _NAMED.search(called):
+                yield rest
 
 
 def blank(text: str, keys: Sequence[str]) -> str:

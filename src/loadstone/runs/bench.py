@@ -18,6 +18,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import split_pool
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
+from loadstone.core.secrets import blank
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
 from loadstone.core.summary import Summary
@@ -224,6 +225,7 @@ def _describe(ready: Prepared, gpus: Gpus | None, made_with: Provenance) -> RunI
         salt=ready.salt,
     )
     info.selftest = msgspec.to_builtins(load_selftest())
+    info.command = [blank(word, ready.server.keys) for word in info.command]
     return info
 
 

@@ -157,13 +157,13 @@ def probe(
         exact=plan.exact_output,
         text_only=plan.has_sessions and (plan.graph.live or plan.chat),
     )
-    with Server(urls[0], headers, client.proxy) as server:
+    with Server(urls[0], headers, client.proxy, extra_body=client.extra_body) as server:
         target, vocabulary, request = attach.attach(server, needs)
         addresses, cuts = [(server.parts, server.base_path)], server.cuts
         missed = server.missed
     target.urls, engines = [target.url], [target.engine]
     for url in urls[1:]:
-        with Server(url, headers, client.proxy) as server:
+        with Server(url, headers, client.proxy, extra_body=client.extra_body) as server:
             engines.append(attach.check_same(server, target, request))
             target.urls.append(server.url)
             addresses.append((server.parts, server.base_path))
@@ -185,6 +185,12 @@ def probe(
     )
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.model = blank(target.model, keys)
+    told = {"--label": options.output.label or "", "the URL": " ".join(urls)}
+    stays = [
+        f"{name} holds a part of a key, and is written down as it is"
+        for name, text in told.items()
+        if any(key.lower() in text.lower() for key in keys)
+    ]
     notes = [
         f"{page}: the connection was cut {times}×; the probe was sent again"
         for page, times in cuts.items()
@@ -196,7 +202,7 @@ def probe(
         headers,
         addresses,
         keys,
-        [blank(note, keys) for note in notes + missed],
+        stays + [blank(note, keys) for note in notes + missed],
     )
 
 

@@ -80,6 +80,7 @@ class Server:
         headers: Sequence[tuple[str, str]],
         proxy: str | None = None,
         patience: Patience | None = None,
+        extra_body: object = None,
     ) -> None:
         self.parts = check_url(url)
         self.query = f"?{self.parts.query}" if self.parts.query else ""
@@ -91,7 +92,7 @@ class Server:
         self.cuts: Counter[str] = Counter()
         self.missed: list[str] = []
         self._proxy = proxy
-        self._keys = keys_in(headers)
+        self._keys = keys_in(headers, extra_body)
         self._patience = patience = patience or PATIENCE
         self._spare_s = patience.spare_pages_s
         timeout = httpx.Timeout(patience.answer_s, connect=patience.connect_s)
