@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
 from loadstone.analyse.stored_run import StoredRun, read_run
-from loadstone.analyse.trend import find_changes, least_runs
+from loadstone.analyse.trend import ChangedMetric, TrendSeries, find_changes, least_runs
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.summary import Latency
+from loadstone.report.charts.bands import trend_figure
+from loadstone.report.data.wording import show_change
 from loadstone.report.pages.trend import render, write_page
 from test_summary import CLOSED, make_run
 
@@ -89,7 +94,58 @@ def test_a_step_is_found_where_it_is_and_told_with_its_release(
     write_page(found, tmp_path / "trend.html")
     page = (tmp_path / "trend.html").read_text()
     assert page.count("<figure") == 6  # TPOT, TTFT and tokens/s of two loads
+    assert "<h1>TPOT 5% slower since 15 Jan, and 1 more change</h1>" in page
+    drawn = map(json.loads, re.findall(r'application/json">(.*?)</script>', page))
+    lines = {spec["title"]["text"][0]: _changes_drawn(spec) for spec in drawn}
+    assert lines == {
+        "TPOT p50, concurrency 1": [(14.5, "5% slower")],
+        "TTFT p50, concurrency 1": [],
+        "output tok/s, concurrency 1": [],
+        "TPOT p50, 2 req/s": [(14.5, "5% slower")],
+        "TTFT p50, 2 req/s": [],
+        "output tok/s, 2 req/s": [],
+    }
     assert "from 0.26 to 0.27" in page
+
+
+def _changes_drawn(spec: dict[str, Any]) -> list[tuple[float, str]]:
+    rows = [row for rows in spec["datasets"].values() if isinstance(rows, list) for row in rows]
+    return [(row["at"], row["label"]) for row in rows if "at" in row]
+
+
+def test_the_axis_of_a_trend_has_dates_and_releases(run: StoredRun) -> None:
+    values = list(0.02 * noise(24, 1))
+    plain, released = (
+        find_changes(make_series(run, values, releases)).series[0]
+        for releases in (None, ["0.26"] * 14 + ["0.27"] * 10)
+    )
+
+    def axis(series: TrendSeries) -> tuple[list[int], str]:
+        spec = trend_figure(series, "tpot_p50", [], "k").spec
+        found = next(
+            layer["encoding"]["x"]["axis"]
+            for layer in spec["layer"]
+            if "axis" in layer["encoding"]["x"]
+        )
+        return found["values"], found["labelExpr"]
+
+    places, labels = axis(released)
+    assert places == [1, 15]
+    assert '"1":["1 Jan","0.26"]' in labels
+    assert '"15":["15 Jan","0.27"]' in labels
+    assert axis(plain)[0] == [1, 6, 11, 16, 21]
+
+
+@pytest.mark.parametrize(
+    ("metric", "ratio", "words"),
+    [
+        ("tpot_p50", 1.12, "12% slower"),
+        ("ttft_p99", 0.9, "10% faster"),
+        ("output_tokens_per_s", 0.92, "8% lower"),
+    ],
+)
+def test_a_change_is_said_in_words(metric: str, ratio: float, words: str) -> None:
+    assert show_change(ChangedMetric(metric, 1.0, ratio, ratio, 0.001, True)) == words
 
 
 def test_two_steps_are_two_changes_and_the_better_one_is_no_alarm(run: StoredRun) -> None:

@@ -6,6 +6,7 @@ from statistics import median
 from typing import Any
 
 import altair as alt
+from msgspec import json
 
 from loadstone.analyse.trend import ChangePoint, TrendSeries
 from loadstone.core.units import show_number, show_seconds
@@ -31,12 +32,22 @@ from loadstone.report.charts.theme import (
 from loadstone.report.data.frames import Frame, Measure, load_title
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.series import ChartSeries, lengths_label
-from loadstone.report.data.wording import join, requests_a, spell
+from loadstone.report.data.wording import (
+    clean,
+    join,
+    requests_a,
+    show_change,
+    show_day,
+    show_name,
+    spell,
+)
 
 _PART_HUES = {"p50": BLUE, "mean": BLUE, "p99": VERMILION}
 """Of the lines of one series."""
 WIDE = 30
 """Times that the p99 must be above the median for a logarithmic axis."""
+_MAX_TICKS = 5
+"""Dates below a picture of runs."""
 FAR = 10
 """Times that the largest value laid over another must be above the smallest for one."""
 
@@ -260,11 +271,17 @@ def _light_rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> 
 def trend_figure(
     series: TrendSeries, metric: str, changes: Sequence[ChangePoint], key: str
 ) -> Figure:
-    """Draw one metric of a series: a point for each run, a line at the median between steps."""
+    """Draw one metric of a series: a point for each run, a line at the median between its changes,
+    and a dashed line where it changed."""
     values = [point.values[metric] or 0.0 for point in series.points]
     unit, scale = ("tok/s", 1.0) if metric.endswith("per_s") else seconds_unit(max(values))
     names = [point.run for point in series.points]
-    places = [names.index(change.run) for change in changes]
+    steps = [
+        {"at": names.index(change.run) + 0.5, "label": show_change(changed)}
+        for change in changes
+        for changed in change.metrics
+        if changed.metric == metric
+    ]
     rows = [
         {
             "n": number,
@@ -275,12 +292,14 @@ def trend_figure(
         }
         for number, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
     ]
+    ends = [0, *(round(step["at"] - 0.5) for step in steps), len(values)]
     levels = [
         {"from": begin + 0.6, "to": end + 0.4, "level": median(values[begin:end]) * scale}
-        for begin, end in pairwise([0, *places, len(values)])
+        for begin, end in pairwise(ends)
     ]
-    x = alt.X("n:Q", title="runs, by date").axis(tickMinStep=1, grid=False).scale(nice=False)
-    y = alt.Y("value:Q", title=f"{metric.replace('_', ' ')}, {unit}").scale(zero=False)
+    x = alt.X("n:Q", title="runs, by date and release").axis(**_date_axis(series))
+    x = x.scale(domain=[0.5, len(values) + 0.5], nice=False)
+    y = alt.Y("value:Q", title=f"{show_name(metric)}, {unit}").scale(zero=False)
     tooltip = tooltips(("run:N",), ("date:N",), ("release:N",), ("value:Q", unit, ".4~g"))
     points = alt.Chart(data(rows)).mark_point(color=BLUE).encode(x=x, y=y, tooltip=tooltip)
     lines = (
@@ -288,9 +307,38 @@ def trend_figure(
         .mark_rule(color=INK)
         .encode(x="from:Q", x2=alt.X2("to:Q"), y="level:Q")
     )
-    steps = alt.Chart(data([{"at": place + 0.5} for place in places]))
-    rules = steps.mark_rule(color=VERMILION, strokeDash=[5, 4]).encode(x="at:Q")
-    title, layers = f"{metric}, {series.load.label}", [points, lines, *([rules] if places else [])]
-    notes = [series.setup, "line: the median between steps; dashed: a step; a point: a run"]
-    summary = f"{metric} of {len(values)} runs with {len(places)} steps"
+    layers = [points, lines]
+    if steps:
+        base = alt.Chart(data(steps)).encode(x="at:Q")
+        layers += [
+            base.mark_rule(color=VERMILION, strokeDash=[5, 4]),
+            base.mark_text(dy=-8, fontSize=12).encode(y=alt.value(0), text="label:N"),
+        ]
+    title = f"{show_name(metric)}, {series.load.label}"
+    notes = [series.setup, "line: the median between changes; dashed: a change; a point: a run"]
+    summary = f"{metric} of {len(values)} runs with {len(steps)} changes"
     return figure(key, title, notes, layers, section="trend", summary=summary)
+
+
+def _date_axis(series: TrendSeries) -> dict[str, Any]:
+    """Return an axis of runs with a date and a release at a few of them: where releases begin, if
+    there are some."""
+    releases = [point.release for point in series.points]
+    places = [
+        number
+        for number, release in enumerate(releases)
+        if number == 0 or release != releases[number - 1]
+    ]
+    if not 1 < len(places) <= _MAX_TICKS:
+        step = -(-len(releases) // _MAX_TICKS)
+        places = list(range(0, len(releases), step))
+    labels = {
+        number + 1: [show_day(series.points[number].created), clean(releases[number] or "", 10)]
+        for number in places
+    }
+    return {
+        "values": list(labels),
+        "labelExpr": f"({json.encode(labels).decode()})[datum.value]",
+        "labelOverlap": True,
+        "grid": False,
+    }

@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterable
+from datetime import date
 
+from loadstone.analyse.trend import ChangedMetric
 from loadstone.core.text import excerpt
 
 
@@ -33,6 +35,26 @@ def spell(text: str, *, long: bool = False) -> str:
     return re.sub(
         r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda it: f"{names.get(it[1], it[1].upper())} ", text
     )
+
+
+def show_day(created: str) -> str:
+    """Write `28 Nov`, of a time in ISO 8601; what is none of them as it is."""
+    try:
+        day = date.fromisoformat(created[:10])
+    except ValueError:
+        return clean(created, 10)
+    return f"{day.day} {day:%b}"
+
+
+def show_name(metric: str) -> str:
+    """Write a metric as people do: `TTFT p50` for `ttft_p50`, `output tok/s`."""
+    return spell(metric).replace("_tokens_per_s", " tok/s").replace("_", " ")
+
+
+def show_change(metric: ChangedMetric) -> str:
+    """Write `12% slower`, or of throughput `8% lower`."""
+    words = ("lower", "higher") if metric.metric.endswith("per_s") else ("faster", "slower")
+    return f"{abs(metric.ratio - 1):.0%} {words[metric.ratio > 1]}"
 
 
 def clean(text: str, limit: int = 80) -> str:

@@ -18,7 +18,7 @@ from loadstone.analyse.compare.result import (
 from loadstone.analyse.grading.accuracy import show_drift
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds, show_share
-from loadstone.report.data.wording import spell
+from loadstone.report.data.wording import show_name
 from loadstone.report.table import Footnote, Shown, Table
 
 _HEADS = ("A", "B", "B/A", "95%", "p", "p adjusted", "detectable")
@@ -92,11 +92,6 @@ def conclude(comparison: Comparison) -> str:
             ]
             texts.append(f"{side.upper()} is better in {', '.join(names)}")
     return f"{'; '.join(texts)}." if texts else "No difference is shown between A and B."
-
-
-def show_name(metric: str) -> str:
-    """Write a metric as people do: `TTFT p50` for `ttft_p50`, `output tok/s`."""
-    return spell(metric).replace("_tokens_per_s", " tok/s").replace("_", " ")
 
 
 def _main_table(comparison: Comparison) -> Table:

@@ -1,13 +1,14 @@
 """Shows trends: each step in a sentence, each series in a row, and a page with a picture of
 each."""
 
+import math
 from pathlib import Path
 
 from loadstone.analyse.trend import ChangedMetric, ChangePoint, Trend
 from loadstone.core.errors import InputError
 from loadstone.core.files import explain_os_error
 from loadstone.core.units import show_number, show_seconds
-from loadstone.report.data.wording import clean
+from loadstone.report.data.wording import clean, show_change, show_day, show_name, spell
 from loadstone.report.table import Shown, Table
 
 _MOST_SERIES = 12
@@ -47,6 +48,21 @@ def _show(metric: ChangedMetric) -> str:
     verdict = "worse" if metric.worse else "better"
     share = f"{100 * (metric.ratio - 1):+.1f}%, {verdict}".replace("-", "−")
     return f"{metric.metric} {show(metric.before)} → {show(metric.after)} ({share})"
+
+
+def name_change(trend: Trend) -> str:
+    """Say in a title what changed: of what became worse the largest, else the newest."""
+    if not trend.changes:
+        return _head(trend)
+    found = [(change, metric) for change in trend.changes for metric in change.metrics]
+    worse = [pair for pair in found if pair[1].worse]
+    change, metric = found[-1]
+    if worse:
+        change, metric = max(worse, key=lambda pair: abs(math.log(pair[1].ratio)))
+    further = len(trend.changes) - 1
+    also = f", and {further} more change{'s' * (further > 1)}" if further else ""
+    name = show_name(metric.metric).removesuffix(" p50")
+    return f"{name} {show_change(metric)} since {show_day(change.created)}{also}"
 
 
 def table_series(trend: Trend) -> Table:
@@ -92,12 +108,13 @@ def write_page(trend: Trend, path: Path) -> None:
     ]
     content = render(
         "trend.html",
+        title=name_change(trend),
         head=_head(trend),
-        sentences=list(map(_sentence, trend.changes)),
+        sentences=[spell(_sentence(change)) for change in trend.changes],
         figures=figures,
         series=table_series(trend),
         note=_note(trend),
         hidden=len(shown[_MOST_SERIES:]),
     )
     with explain_os_error(f"-o {path}: cannot be written", "name another file"):
-        path.write_text(frame_page("Trend", content), encoding="utf-8")
+        path.write_text(frame_page(name_change(trend), content), encoding="utf-8")
