@@ -312,7 +312,7 @@ def test_a_card_has_its_cost_its_certainty_and_its_headroom(tmp_path: Path) -> N
     ("document", "assumed"),
     [
         (
-            DOCUMENT,
+            changed(finalists=[point(PLAN)]),
             {
                 "Traffic": "40 requests/s, 1,024 tokens in, 128 out on average",
                 "SLO": "TPOT p99 &lt; 30.0 ms; with a probability of 80% or more",

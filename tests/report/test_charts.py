@@ -888,7 +888,7 @@ def test_what_alone_differs_has_the_colours(
 
 
 def test_plans_of_one_gpu_and_engine_have_curves_of_their_own() -> None:
-    one = PlanCurve("plan 1", "words", [1.0, 8.0, 9.0], [0.5, 0.9, 1.4], 8.2, 0.64, 1.0)
+    one = PlanCurve("plan 1", "words", [1.0, 8.0, 9.0], [0.5, 0.9, 1.4], 8.2, 1.0)
     spec = load_figure([one, one._replace(name="plan 2")], 5.0, "requests/s").spec
     drawn = [row for rows in spec["datasets"].values() for row in rows if "plan" in row]
     assert {row["name"] for row in drawn} == {"plan 1", "plan 2"}

@@ -3,7 +3,6 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -21,6 +20,7 @@ from loadstone.recommend.tell.document import (
     DeploymentPlan,
     FinalistPoint,
     GpuChoice,
+    LatencySpan,
     Recommendation,
 )
 from loadstone.recommend.tell.text import (
@@ -62,7 +62,7 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         title=_title(best, document.holds, document.confidence),
         answer=spell(f"{claim(document)}.", long=True),
         assumptions=_list_assumptions(document),
-        cards=[_make_card(number, plan, document) for number, plan in numbered],
+        cards=[_make_card(number, plan) for number, plan in numbered],
         confidence=document.confidence,
         reason=reason,
         further=further,
@@ -92,54 +92,33 @@ def write_page(document: Recommendation, path: Path, command: Sequence[str] = ()
         )
 
 
-def _list_assumptions(document: Recommendation) -> list[tuple[str, str]]:
+def _list_assumptions(document: Recommendation) -> dict[str, str]:
     """List what the plans stand on, each with its name."""
     traffic = f"{show_traffic(document)}, {show_lengths(document)} on average"
     if document.traffic.trace:
         traffic += f", from {document.traffic.trace}"
     bounds = f"{spell(show_bounds(document))}; with a probability of"
     prices = ", ".join(f"{gpu} ${price:,.2f}" for gpu, price in sorted(_prices(document).items()))
-    return [
-        ("Traffic", traffic),
-        ("SLO", f"{bounds} {show_share(document.confidence)} or more"),
-        ("Per GPU and hour", prices or "no price is given: plans are ranked by their GPUs"),
-        ("Hours per month", f"{HOURS_PER_MONTH:g}, all replicas running"),
-    ]
+    return {
+        "Traffic": traffic,
+        "SLO": f"{bounds} {show_share(document.confidence)} or more",
+        "Per GPU and hour": prices or "no price is given: plans are ranked by their GPUs",
+        "Hours per month": f"{HOURS_PER_MONTH:g}, all replicas running",
+    }
 
 
 def _prices(document: Recommendation) -> dict[str, float]:
-    """Return dollars per hour of each GPU, from plans that stand on one kind alone."""
-    costs = [
-        (plan.deployment, plan.gpus, plan.usd_per_month.value)
-        for plan in document.plans
-        if plan.usd_per_month is not None
-    ]
-    costs += [
-        (point.deployment, point.gpus, point.usd_per_month)
-        for point in document.finalists
-        if point.usd_per_month is not None
-    ]
+    """Return dollars per hour of each GPU, of finalists that stand on one kind alone."""
     prices = {}
-    for text, gpus, cost in costs:
-        kinds = _gpus(parse_deployment(text))
-        if len(kinds) == 1:
-            prices[kinds[0]] = cost / gpus / HOURS_PER_MONTH
+    for point in document.finalists:
+        kinds = _gpus(parse_deployment(point.deployment))
+        if len(kinds) == 1 and point.usd_per_month is not None:
+            prices[kinds[0]] = point.usd_per_month / point.gpus / HOURS_PER_MONTH
     return prices
 
 
-class _Card(NamedTuple):
-    """A plan at a glance. `cost` and its interval, in words; `facts`: each with its name."""
-
-    title: str
-    words: str
-    cost: str
-    range: str
-    p_slo: float
-    sure: str
-    facts: list[tuple[str, str]]
-
-
-def _make_card(number: int, plan: DeploymentPlan, document: Recommendation) -> _Card:
+def _make_card(number: int, plan: DeploymentPlan) -> dict[str, object]:
+    """Show a plan at a glance; `facts`: each with its name."""
     cost, reach = show_gpus(plan.gpus), ""
     if plan.usd_per_month is not None and plan.usd_per_mtok is not None:
         month = plan.usd_per_month
@@ -147,20 +126,24 @@ def _make_card(number: int, plan: DeploymentPlan, document: Recommendation) -> _
         if month.low < month.high:
             reach = f"${month.low:,.0f} to ${month.high:,.0f} for 80% of the model's errors, "
         reach += f"${plan.usd_per_mtok.value:.2f} per million tokens out"
-    return _Card(
-        title=f"Plan {number}",
-        words=_words(plan),
-        cost=cost,
-        range=reach,
-        p_slo=plan.p_slo,
-        sure=f"{show_share(plan.p_slo)} sure",
-        facts=[
-            ("Headroom", f"{plan.headroom:+,.0%}"),
-            ("TTFT p50, p99", f"{show_seconds(plan.ttft_s.p50)}, {show_seconds(plan.ttft_s.p99)}"),
-            ("TPOT p50, p99", f"{show_seconds(plan.tpot_s.p50)}, {show_seconds(plan.tpot_s.p99)}"),
-            ("Limit", spell(plan.binds.partition(". ")[0])),
-        ],
-    )
+
+    def show(latency: LatencySpan) -> str:
+        return f"{show_seconds(latency.p50)}, {show_seconds(latency.p99)}"
+
+    return {
+        "title": f"Plan {number}",
+        "words": _words(plan),
+        "cost": cost,
+        "range": reach,
+        "p_slo": plan.p_slo,
+        "sure": f"{show_share(plan.p_slo)} sure",
+        "facts": {
+            "Headroom": f"{plan.headroom:+,.0%}",
+            "TTFT p50, p99": show(plan.ttft_s),
+            "TPOT p50, p99": show(plan.tpot_s),
+            "Limit": spell(plan.binds.partition(". ")[0]),
+        },
+    }
 
 
 def _draw_plans(document: Recommendation) -> list[Figure]:
@@ -178,7 +161,6 @@ def _draw_plans(document: Recommendation) -> list[Figure]:
                 loads=[load * plan.replicas for load in point.loads],
                 worst=point.worst,
                 capacity=traffic.value * max(1 + plan.headroom, 0.01),
-                headroom=plan.headroom,
                 share=traffic.value / plan.replicas,
             )
         )

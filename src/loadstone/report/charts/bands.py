@@ -276,12 +276,13 @@ def trend_figure(
     values = [point.values[metric] or 0.0 for point in series.points]
     unit, scale = ("tok/s", 1.0) if metric.endswith("per_s") else seconds_unit(max(values))
     names = [point.run for point in series.points]
-    steps = [
-        {"at": names.index(change.run) + 0.5, "label": show_change(changed)}
+    changed_at = [
+        (names.index(change.run), show_change(changed))
         for change in changes
         for changed in change.metrics
         if changed.metric == metric
     ]
+    steps = [{"at": place + 0.5, "label": words} for place, words in changed_at]
     rows = [
         {
             "n": number,
@@ -292,7 +293,7 @@ def trend_figure(
         }
         for number, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
     ]
-    ends = [0, *(round(step["at"] - 0.5) for step in steps), len(values)]
+    ends = [0, *(place for place, _ in changed_at), len(values)]
     levels = [
         {"from": begin + 0.6, "to": end + 0.4, "level": median(values[begin:end]) * scale}
         for begin, end in pairwise(ends)

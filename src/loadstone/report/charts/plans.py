@@ -26,15 +26,14 @@ _FLAG = 0.15
 
 class PlanCurve(NamedTuple):
     """A plan under more and more load of all its replicas: `worst` is the largest of bounded
-    latency over bound there. `capacity`: the load at which a bound breaks, which is so much above
-    the asked one; `share`: of that, a replica's."""
+    latency over bound there. `capacity`: the load at which a bound breaks; `share`: a replica's of
+    the asked load."""
 
     name: str
     words: str
     loads: Sequence[float]
     worst: Sequence[float]
     capacity: float
-    headroom: float
     share: float
 
     def at(self, load: float) -> float:
@@ -72,7 +71,7 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
             "load": curve.capacity,
             "worst": curve.at(curve.capacity),
             "height": 1 + _FLAG * rank,
-            "label": f"{curve.name}: {curve.headroom:+,.0%}",
+            "label": f"{curve.name}: {curve.capacity / asked - 1:+,.0%}",
         }
         for rank, curve in enumerate(sorted(curves, key=lambda curve: curve.capacity), 1)
     ]
