@@ -32,7 +32,7 @@ def test_cells_that_never_began_are_named() -> None:
     )
     assert (finding.kind, finding.severity) == ("cells_not_begun", "warning")
     assert finding.evidence == (
-        "2 of 3 planned cells never began (concurrency 4, 2.5 req/s): the run was cut off"
+        "2 of 3 planned loads never began (concurrency 4, 2.5 req/s): the run was cut off"
     )
     assert not list(run_findings(info_of(LOADS), PLAN, [True, True, True]))
 
@@ -110,7 +110,7 @@ def test_a_run_that_was_cut_off_tells_of_its_other_cells_everywhere(tmp_path: Pa
     assert said["kind"] == "cells_not_begun"
     assert said["evidence"].endswith("(concurrency 4): cut off")
     assert not trusted(document)
-    assert "cells_not_begun: 1 of 2 planned cells" in shown(document, 400)
+    assert "cells_not_begun: 1 of 2 planned loads" in shown(document, 400)
     runs, _ = read_runs([folder])
     report = build(runs, inside=False)
     assert ["warning", "cells not begun"] in [row[:2] for row in report.verdicts.rows]
@@ -122,7 +122,7 @@ def test_a_run_of_which_nothing_began_still_says_what_was_planned(tmp_path: Path
     folder = make_run(tmp_path / "r", LOADS[:1], never, status="interrupted", error="cut off")
     said = shown(summarise(folder), 400)
     assert "nothing was sent" in said
-    assert "1 of 1 planned cells never began (concurrency 1)" in said
+    assert "1 of 1 planned loads never began (concurrency 1)" in said
 
 
 def of_prompts(

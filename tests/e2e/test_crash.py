@@ -164,7 +164,7 @@ def test_cells_that_never_began_are_told_and_stay_planned(
     assert len(document["cells"]) == 1
     (finding,) = document["findings"]
     assert finding["kind"] == "cells_not_begun"
-    assert "2 of 3 planned cells never began (concurrency 5, concurrency 7)" in finding["evidence"]
+    assert "2 of 3 planned loads never began (concurrency 5, concurrency 7)" in finding["evidence"]
     assert run_folder.read_plan(folder).plan_id == planned.plan_id
     assert "cells_not_begun" in loadstone("show", folder).out
 

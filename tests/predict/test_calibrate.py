@@ -486,7 +486,7 @@ def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_
     said = loadstone("calibrate", run.folder, run.folder / ".." / run.folder.name, *where)
     assert said.code == 0
     assert "80% interval" in said.out
-    assert said.out.startswith("2 measured cells of"), "one run, told once or twice, is as much"
+    assert said.out.startswith("2 measured loads of"), "one run, told once or twice, is as much"
     kept = tmp_path / "profiles" / "mine.json"
     assert f"use it with --profile {kept}" in said.out  # by its name it would not be found there
     assert "check that" not in said.out

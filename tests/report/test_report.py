@@ -30,6 +30,7 @@ from loadstone.report.pages.csv_sheet import sheet
 from loadstone.report.pages.document import Report, build
 from loadstone.report.pages.html import _pack, asset, page
 from loadstone.report.pages.markdown import markdown
+from loadstone.report.pages.study import StudyCell, StudyPart
 from loadstone.report.table import Table, drop_empty_columns, escape
 from loadstone.report.write import report
 from report_folders import Json, cell, length, points, record, run, stat
@@ -1210,3 +1211,46 @@ def test_eight_columns_are_shown_and_a_tab_for_each_workload(tmp_path: Path) -> 
         assert browser.run(tabs) == [True, False]
         browser.until("document.querySelectorAll('#tab-2 .chart.drawn').length === 2")
         assert browser.complaints == []
+
+
+def test_a_study_begins_with_its_settings_against_the_first(tmp_path: Path) -> None:
+    outputs = {"vLLM": 1000.0, "SGLang": 2500.0, "MAX": 1010.0}
+    cells = []
+    for name, output in outputs.items():
+        for load in (1, 4):
+            held = load == 1 or name == "SGLang"
+            one = cell(load, output=output, tpot=0.02, slo=[bounded("ttft_p99", 0.5, met=held)])
+            one["metrics"]["steady"] = {
+                "output_tokens_per_s": output,
+                "ci95": {"output_tokens_per_s": [0.99 * output, 1.01 * output]},
+            }
+            folder = run(tmp_path, f"{name}-{load}", [one], engine=name, slo={"ttft_p99": 0.5})
+            cells.append(
+                StudyCell(
+                    name=name, workload="chat", load=f"concurrency {load}", planned=1, runs=[folder]
+                )
+            )
+    part = StudyPart(
+        name="s", missing=[], differences=[], cells=cells, file="", shared=[], apart=[]
+    )
+    report = built(tmp_path, study=part)
+    assert part.against is not None
+    rows = {row[0]: row[2:] for row in part.against.rows}
+    assert rows["SGLang"][0] == "2.5× better"
+    assert rows["SGLang"][3] == "up to 4, the baseline up to 1: better"
+    assert rows["MAX"] == [
+        "+1.0% (not proven)",
+        *["+0.0% (not proven)"] * 2,
+        "up to 1, as the baseline",
+    ]
+    assert part.conclusion.startswith(
+        "Against vLLM, the baseline, SGLang is 2.5× better in throughput"
+    )
+    assert "of no other is a difference proven" in part.conclusion
+    source = page(report)
+    assert (
+        source.index(part.conclusion)
+        < source.index("2.5× better</td>")
+        < source.index("<h2>All loads")
+    )
+    assert 'class="r good">2.5× better' in source

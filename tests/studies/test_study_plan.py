@@ -182,8 +182,8 @@ LAYOUT_ALONE = (
         (STUDY.replace("{concurrency: [4", "{rate: 2, concurrency: [4"), ":13:1: --rate and --concurrency: one"),
         (ALL_EXCLUDED, ":9:3: nothing is left"),
         (STUDY.replace("[4, 16, 64, 256]", "[]"), ":13:1: this leaves nothing to measure"),
-        (STUDY.replace("repeats: 3", "repeats: 1000000000"), " cells, more than 20,000; make several studies"),
-        (STUDY.replace("[4, 16, 64, 256]", f"{list(range(1, 20_000))}"), " cells, more than 20,000; make"),
+        (STUDY.replace("repeats: 3", "repeats: 1000000000"), " loads, more than 20,000; make several studies"),
+        (STUDY.replace("[4, 16, 64, 256]", f"{list(range(1, 20_000))}"), " loads, more than 20,000; make"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_says_where(tmp_path: Path, text: str, problem: str) -> None:

@@ -87,7 +87,7 @@ def test_what_is_missing_comes_first_with_its_cause(measured: Path, loadstone: L
     text = report(loadstone, measured)
     assert text.index("## Missing") < text.index("## Verdicts")
     (line,) = re.findall(r"^- broken.*$", text, re.M)
-    assert line.startswith("- broken lacks 2 of its 2 cells in repeat 1 and 2: ")
+    assert line.startswith("- broken lacks 2 of its 2 loads in repeat 1 and 2: ")
     assert "exit code 1" in line
 
 
@@ -148,7 +148,7 @@ def test_a_stranger_has_the_file_and_the_commands_and_no_secret(
         assert "a-key-that" not in form
         assert "abc" not in form.partition("Repeat this")[2].partition("deployments:")[0]
         assert "API_KEY: …" in form
-    assert page.read_text().index('id="missing"') < page.read_text().index('id="verdicts"')
+    assert page.read_text().index('id="missing"') < page.read_text().index('id="findings"')
 
 
 @pytest.mark.process
@@ -183,7 +183,7 @@ def test_runs_without_provenance_or_with_anothers_are_reported(
 def test_a_cell_whose_folder_was_spoilt_is_missing(folder: Path, loadstone: Loadstone) -> None:
     (runs(folder)[0] / "run.json").write_text("{")
     why = "cut off while it was measured, or its run folder cannot be read"
-    lacks = "llama.cpp lacks 1 of its 2 cells (short at concurrency 1) in repeat 1"
+    lacks = "llama.cpp lacks 1 of its 2 loads (short at concurrency 1) in repeat 1"
     assert f"\n- {lacks}: {why}\n" in report(loadstone, folder)
 
 
@@ -200,15 +200,15 @@ def test_cells_of_a_file_that_was_changed_are_passed_over(
 ) -> None:
     (folder / "study.yaml").write_text(STUDY.replace("[1, 2]", "[1, 3]"))
     text = report(loadstone, folder)
-    assert "2 cells that are not, or no longer, of this file" in text
-    assert "lacks 1 of its 2 cells (short at concurrency 3) in repeat 1 and 2: not run yet" in text
+    assert "2 loads that are not, or no longer, of this file" in text
+    assert "lacks 1 of its 2 loads (short at concurrency 3) in repeat 1 and 2: not run yet" in text
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("spoil", "told"),
     [
-        ("other", "its 4 cells are of another study, or of this file before it was changed; "),
+        ("other", "its 4 loads are of another study, or of this file before it was changed; "),
         ("nothing", "nothing of this study is done yet; run the study first"),
         ("summary", "summary.json"),
         ("journal", "journal.jsonl"),

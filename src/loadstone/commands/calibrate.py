@@ -29,7 +29,7 @@ def calibrate(
         typer.Option(help="folder to keep them in [default: ~/.config/loadstone/profiles]"),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="learn from cells that are not trusted, too")
+        bool, typer.Option("--force", help="learn from loads that are not trusted, too")
     ] = False,
     json: Annotated[bool, json_flag("the result")] = False,
 ) -> None:
@@ -44,7 +44,7 @@ def calibrate(
         print_json(result)
         return
     print(
-        f"{result.points} measured cell{'s' if result.points > 1 else ''} of {result.deployment},"
+        f"{result.points} measured load{'s' if result.points > 1 else ''} of {result.deployment},"
         f" from {result.base}"
     )
     keys: tuple[Literal["tpot", "ttft"], ...] = ("tpot", "ttft")

@@ -30,7 +30,7 @@ def compare(
     allow_errors: Annotated[
         bool,
         typer.Option(
-            "--allow-errors", help="let B pass --fail-on with cells that have an error finding"
+            "--allow-errors", help="let B pass --fail-on with loads that have an error finding"
         ),
     ] = False,
     price: Price = None,

@@ -131,7 +131,7 @@ Profile: Any = _SIMULATED["profile"]
 Out: Any = _SIMULATED["out"]
 Json = Annotated[bool, option(RUN, "print the summary as JSON on stdout", "--json")]
 Strict = Annotated[
-    bool, option(RUN, "exit 1 unless every cell is trusted and every bound is met", "--strict")
+    bool, option(RUN, "exit 1 unless every load is trusted and every bound is met", "--strict")
 ]
 _EXPLAIN = "also say what each number means, and all that was found"
 Explain = Annotated[bool, option(RUN, _EXPLAIN, "--explain")]

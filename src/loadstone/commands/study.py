@@ -32,7 +32,7 @@ On = Annotated[
     typer.Option("--on", help="where it runs: a name under `machines` [default: the first]"),
 ]
 Simulated = Annotated[
-    bool, typer.Option("--simulate", help="simulate every cell; nothing is started")
+    bool, typer.Option("--simulate", help="simulate every load; nothing is started")
 ]
 _STUDIES = Path("studies")
 _PORT = 8000

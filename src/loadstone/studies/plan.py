@@ -117,7 +117,7 @@ def _check_size(read: StudyFile) -> None:
     cells = study.repeats * setups * len(study.workloads) * loads
     if cells > _MAX_CELLS:
         raise read.error(
-            "$.study", f"{cells:,} cells, more than {_MAX_CELLS:,}; make several studies of it"
+            "$.study", f"{cells:,} loads, more than {_MAX_CELLS:,}; make several studies of it"
         )
 
 

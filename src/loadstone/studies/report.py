@@ -70,7 +70,7 @@ def study_runs(
     if not any(runs.values()):
         cause = f" ({missing[0]})" if (folder / "journal.jsonl").exists() else ""
         why = (
-            f"its {foreign} cells are of another study, or of this file before it was changed"
+            f"its {foreign} loads are of another study, or of this file before it was changed"
             if foreign
             else ""
         )
@@ -95,7 +95,7 @@ def study_runs(
         apart=apart,
     )
     folders = (*filter(None, runs.values()), *(cell.simulated for cell in cells if cell.simulated))
-    left_out = f"{folder / CELLS}: {foreign} cells that are not, or no longer, of this file"
+    left_out = f"{folder / CELLS}: {foreign} loads that are not, or no longer, of this file"
     return StudyRuns(folders, part, (left_out,) if foreign else ())
 
 
@@ -181,7 +181,7 @@ def _missing(
         alike = _OF_A_LAUNCH.sub("", cause)  # a port and a folder of its own
         shown.setdefault(alike, cause)
         which = f" ({lacking[0].workload} at {lacking[0].load})" if len(lacking) == 1 else ""
-        lacks = f"{len(lacking)} of its {len(launch.cells)} cells{which}"
+        lacks = f"{len(lacking)} of its {len(launch.cells)} loads{which}"
         repeats.setdefault((names[launch.id], lacks, alike), []).append(str(launch.repeat))
     often = len({launch.repeat for launch in launches}) > 1
     return [

@@ -246,7 +246,7 @@ def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
     )
     if found.unpredicted:
         yield (
-            f"{found.unpredicted:,} of {found.cells:,} cells are in no sum of hours: nothing"
+            f"{found.unpredicted:,} of {found.cells:,} loads are in no sum of hours: nothing"
             " predicts them."
         )
     if found.seconds > limits.total:
@@ -263,7 +263,7 @@ def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
                 if len(cells) == len(deployment.cells)
                 else f", {cells[0].workload}, {cells[0].load}"
             )
-            further = f" and {len(cells) - 1} more cells" if which and len(cells) > 1 else ""
+            further = f" and {len(cells) - 1} more loads" if which and len(cells) > 1 else ""
             yield f"{deployment.deployment}{which}{further}: {problem}"
         waiting = [
             (cell.users, cell.at_once, cell)
@@ -276,7 +276,7 @@ def remarks(read: StudyFile, found: StudyEstimate) -> Iterator[str]:
         if waiting:
             users, at_once, cell = max(waiting, key=lambda one: one[0])
             which = f"{cell.workload}, {cell.load}" + (
-                f" and {len(waiting) - 1} more cells" if waiting[1:] else ""
+                f" and {len(waiting) - 1} more loads" if waiting[1:] else ""
             )
             served = f"{at_once:.0f} of {users:.0f} requests are served at once"
             yield f"{deployment.deployment}: {served} in {which}; others wait"

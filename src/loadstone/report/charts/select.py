@@ -53,15 +53,18 @@ are drawn."""
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """`hero`: the picture of the answer, if there is any to draw; `tabs`: the first pictures of
-    each workload, by its name, that of the answer first; `left_out`: how many of each section are
-    not drawn, being of the fewest cells.
+    """`tabs`: the first pictures of each workload, by its name, those of the answer first;
+    `left_out`: how many of each section are not drawn, being of the fewest cells.
     """
 
-    hero: Figure | None
     tabs: list[tuple[str, list[Figure]]]
     figures: list[Figure]
     left_out: dict[str, int]
+
+    @property
+    def hero(self) -> Figure | None:
+        """The picture of the answer, if there is any to draw."""
+        return self.tabs[0][1][0] if self.tabs else None
 
 
 class _Wanted(NamedTuple):
@@ -93,7 +96,6 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
         if figures:
             tabs.append((_name_tab(frame), figures))
             leads.append(lead)
-    hero = next((figure for _, (figure, *_) in tabs), None)
     chosen = _most_telling(wanted)
     made: list[Figure] = []
     keys: dict[str, int] = defaultdict(int)
@@ -103,15 +105,14 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
             keys[figure.key] += 1
             figure.key += f"-{keys[figure.key]}" if keys[figure.key] > 1 else ""
             made.append(figure)
-    if hero is None and made:
-        hero = made.pop(0)
-        tabs.append(("", [hero]))
-    if hero is not None:
-        hero.section = "hero"
+    if not tabs and made:
+        tabs.append(("", [made.pop(0)]))
+    if tabs:
+        tabs[0][1][0].section = "hero"
     left_out = Counter(
         picture.section for picture in wanted if id(picture) not in chosen and picture not in leads
     )
-    return Drawn(hero, tabs, made, dict(left_out))
+    return Drawn(tabs, made, dict(left_out))
 
 
 def _leading(points: Sequence[CellPoint], main: Frame | None) -> list[Frame]:

@@ -182,31 +182,26 @@ class Report(msgspec.Struct, kw_only=True):
     @property
     def _on_cells(self) -> str:
         trusted, cells = self.trusted
-        warned, measured = cells - trusted, cells - self.stated
+        warned = cells - trusted
         if not cells:
             return "Nothing was measured."
+        if self.stated == cells and not warned:
+            return "The numbers are as reported by another tool, without contradictions."
         if cells == 1:
-            if warned:
-                return "This measurement carries a warning."
-            if self.stated:
-                return "The numbers are as reported by another tool, without contradictions."
             predicted = all(point.setup.source == "simulated" for point in self.points)
-            return f"No problems found in this {'prediction' if predicted else 'measurement'}."
-        if warned:
-            verb = "carry" if warned > 1 else "carries"
-            rest = ""
-            if self.stated:
-                be = "is" if self.stated == 1 else "are"
-                rest = f"; {self.stated} {be} as reported by another tool"
-            return f"{warned} of {cells} loads {verb} a warning{rest}."
-        every = "Both" if cells == 2 else f"All {cells}"
-        if not measured:
-            return f"{every} loads are as reported by another tool, without contradictions."
-        if self.stated:
+            noun = "prediction" if predicted else "measurement"
             return (
-                f"No problems found in {measured} of {cells} loads; the others are as reported by"
-                " another tool."
+                f"This {noun} carries a warning."
+                if warned
+                else f"No problems found in this {noun}."
             )
+        if warned:
+            be = "is" if self.stated == 1 else "are"
+            rest = f"; {self.stated} {be} as reported by another tool" if self.stated else ""
+            return f"{warned} of {cells} loads carr{'y' if warned > 1 else 'ies'} a warning{rest}."
+        if self.stated:
+            sound = f"{cells - self.stated} of {cells} loads"
+            return f"No problems found in {sound}; the others are as reported by another tool."
         return f"No problems found in these {cells} loads."
 
     @property
@@ -319,7 +314,7 @@ def build(
             _part(number, run, points_of_run.get(number, []), drawn, inside)
             for number, run in numbered
         ]
-        pictures = draw_pictures(cells, frame) if drawn else Drawn(None, [], [], {})
+        pictures = draw_pictures(cells, frame) if drawn else Drawn([], [], {})
     unpriced = None
     if prices:
         unpriced = without_price([(f"run {number}", run.facts) for number, run in numbered], prices)

@@ -185,6 +185,7 @@ def compare_settings(
         align="wnrrrr",
         rows=rows,
         notes=notes,
+        words=True,
     )
     return table, _conclude([row for row in rows if row[1] == works[0]], baseline)
 
