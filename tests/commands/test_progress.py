@@ -137,7 +137,10 @@ def test_failures_of_the_warm_up_are_told_to_be_among_them(loadstone: Loadstone)
         )
     assert outcome.cell["requests"]["error"] == 2
     lines = [re.sub(r"in [0-9.]+ s", "in … s", line) for line in outcome.err.splitlines()]
-    assert lines[-1] == "concurrency 1: 3 requests in … s, 3 failed, warm-up included"
+    assert (
+        lines[-1]
+        == "concurrency 1: 3 requests, 1 of them warm-up, in … s, 3 failed, warm-up included"
+    )
     assert "1 cell, 3 requests (1 of them warm-up) · " in lines[0]
 
 

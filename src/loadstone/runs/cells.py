@@ -80,7 +80,7 @@ class CellLoop:
                 self.before_cell()
                 self.sample()
                 self._tell("cell", cell)
-                begun_s, tokens = time.monotonic(), pool.progress.tokens
+                begun_s, tokens = time.monotonic(), pool.progress.tokens if self.sweeps else 0
                 measured = self._measure_cell(cell)
                 if measured is None:
                     continue
@@ -88,10 +88,11 @@ class CellLoop:
                 self.sample()
                 self._tell("cell_end", cell)
                 run_folder.write_info(folder, info)
-                rate = (pool.progress.tokens - tokens) / (time.monotonic() - begun_s)
-                if self.sweeps and rate < _GROWTH * previous:
-                    break
-                previous = rate
+                if self.sweeps:
+                    rate = (pool.progress.tokens - tokens) / (time.monotonic() - begun_s)
+                    if rate < _GROWTH * previous:
+                        break
+                    previous = rate
             # Closing the pool lets workers write their last rows: not to be cut short by
             # impatience.
             signals.on_first = lambda: None

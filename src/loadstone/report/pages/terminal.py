@@ -90,16 +90,24 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
     found += of_run
     first: list[Shown] = [heading(summary), *_answer(cells), *tables]
     if not explain:
-        notes = [*_group(findings), *of_run]
-        more = len(notes) - _MAX_NOTES
-        if more > 0:
-            notes[_MAX_NOTES:] = [f"{more} more with --explain"]
+        # What changed the work itself is always said.
+        changes, groups = [*of_run, *_say_text_alone(cells)], _group(findings)
+        shown = max(1, _MAX_NOTES - len(changes))
+        more = [f"{len(groups) - shown} more with --explain"] if len(groups) > shown else []
+        notes = [*changes, *groups[:shown], *more]
         return [*first, *notes, *_footnotes(cells, summary.source == "simulated")]
     lines = [
         *_definitions(cells, summary.source == "simulated"),
         *_first_token(summary.first_token),
     ]
     return [*first, *lines, *found]
+
+
+def _say_text_alone(cells: Sequence[CellSummary]) -> list[str]:
+    """Say that prompts of a model that sees were text alone."""
+    found = (finding for cell in cells for finding in cell.verdict.findings)
+    texts = dict.fromkeys(finding.evidence for finding in found if finding.kind == "text_alone")
+    return [f"{text[0].upper()}{text[1:]}" for text in texts]
 
 
 def _group(findings: Sequence[Finding]) -> list[str]:
@@ -516,8 +524,7 @@ def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
         for cell, finding in found
         if finding.kind == "rate_by_chance"
     ]
-    texts = dict.fromkeys(finding.evidence for _, finding in found if finding.kind == "text_alone")
-    lines += [f"{text[0].upper()}{text[1:]}" for text in texts]
+    lines += _say_text_alone(cells)
     lines += [f"{_name_load(cell)}: {'; '.join(_bounds(cell))}" for cell in cells if _bounds(cell)]
     return [line for line in lines if line]
 
