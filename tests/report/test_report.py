@@ -284,6 +284,9 @@ def test_what_cannot_be_reported_is_said_in_one_line(loadstone: Loadstone, tmp_p
         in loadstone("report", tmp_path / "nowhere").line()
     )
     assert "cannot be written" in loadstone("report", folder, "-o", "/proc/nowhere/r.html").line()
+    for place in (".", "/", "..", "./", str(folder)):
+        assert "is a folder" in loadstone("report", folder, "-o", place).line()
+        assert "is a folder" in loadstone("export", folder, "-o", place).line()
     assert (
         "no picture" in loadstone("report", folder, "--format", "png", "-o", tmp_path / "p").line()
     )

@@ -20,12 +20,13 @@ from engines.launch import _HOMES
 STAND_IN = """
 import os, time, types
 class Engine:
-    def __init__(self, model_path, dies_at=0, seconds=0.0, full=False, **arguments):
+    def __init__(self, model_path, dies_at=0, seconds=0.0, full=False, more=0, broken=None, **arguments):
         print("noise on stdout", arguments, flush=True)
         if full:
             raise RuntimeError("CUDA out of memory")
         open(os.environ["PID_FILE"], "w").write(str(os.getpid()))
         self.calls, self.dies_at, self.seconds = 0, dies_at, seconds
+        self.more, self.broken = more, broken
         config = types.SimpleNamespace(vocab_size=4096)
         self.tokenizer_manager = types.SimpleNamespace(model_config=config)
     def generate(self, input_ids, sampling_params):
@@ -33,10 +34,13 @@ class Engine:
         if self.calls == self.dies_at:
             os._exit(3)
         time.sleep(self.seconds)
-        return [
+        answers = [
             {"meta_info": {"prompt_tokens": len(ids), "completion_tokens": each["max_new_tokens"]}}
             for ids, each in zip(input_ids, sampling_params)
         ]
+        if self.broken is not None:
+            answers[0]["meta_info"]["completion_tokens"] = float(self.broken)
+        return answers[: self.more] if self.more < 0 else answers + answers[:1] * self.more
 """
 Offline = Callable[..., Outcome]
 BATCHES = ["--warmup", "0", "--batch", "2,4", "--input", "8", "--output", "3"]
@@ -87,6 +91,23 @@ def test_an_engine_that_dies_keeps_the_cells_before(
     summary = json.loads(path.read_text())
     assert summary["cells"][0]["requests"]["ok"] == 2
     assert "exit code 3" in json.loads((path.parent / "run.json").read_text())["error"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ("more=1", "3 came for 2 prompts"),
+        ("more=-1", "1 came for 2 prompts"),
+        ("broken=nan", "they cannot be read"),
+        ("broken=-3", "they cannot be read"),
+    ],
+)
+def test_answers_that_cannot_be_are_one_line(
+    offline: Offline, engine: list[str], argument: str, said: str
+) -> None:
+    failed = offline(*engine, *BATCHES, "-a", argument)
+    assert (failed.code, said in failed.line()) == (2, True)
 
 
 @pytest.mark.process

@@ -20,6 +20,12 @@ from loadstone.core.errors import InputError
 _T = TypeVar("_T")
 
 
+def check_file(path: Path, flag: str = "-o") -> None:
+    """Raises InputError where a file that is to be written is a folder."""
+    if not path.name or path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file in it with {flag}")
+
+
 class TemporaryFolder:
     """Makes a folder that is removed at the end of a `with` block, or with the program.
 

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, get_args
 
 from loadstone.analyse.compare.price import check_prices, parse_prices
 from loadstone.core.errors import InputError
-from loadstone.core.files import explain_os_error
+from loadstone.core.files import check_file, explain_os_error
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import INSIDE_RUNS, Report, build
 from loadstone.report.pages.study import StudyPart
@@ -43,6 +43,8 @@ def report(
     kind = kind or _kind(out)
     pictures = kind in ("png", "svg")
     on_stdout = out == Path("-")
+    if out is not None and not on_stdout and not pictures:
+        check_file(out)
     if on_stdout and pictures:
         raise InputError(f"-o -: {kind} makes several files; name a folder for them")
     runs, unreadable = read_runs(folders)

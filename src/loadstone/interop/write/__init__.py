@@ -6,7 +6,7 @@ from pathlib import Path
 from loadstone.analyse import imported_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
-from loadstone.core.files import explain_os_error
+from loadstone.core.files import check_file, explain_os_error
 from loadstone.interop.write import bench_json, llmd, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
@@ -42,6 +42,8 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
     needs.
     """
     _check_format(form)
+    if out is not None:
+        check_file(out)
     info = run_folder.read_info(folder)
     if form not in _OF_SUMS and imported_run.is_summary_only(folder, info):
         raise InputError(

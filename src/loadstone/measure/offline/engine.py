@@ -1,6 +1,7 @@
 """Runs an engine's own interface in Python, loaded by its interpreter in a process that cannot
 outlive this one."""
 
+import math
 import os
 import shutil
 import socket
@@ -52,6 +53,22 @@ class OfflineBatch(msgspec.Struct, frozen=True):
 
 
 Message = TypeVar("Message", LoadedEngine, OfflineBatch)
+
+
+def _find_problem(batch: OfflineBatch, asked: int) -> str | None:
+    """Say what cannot be of a batch's answers; None where all can."""
+    if len(batch.answers) != asked:
+        return f"{len(batch.answers)} came for {asked} prompts"
+    times = [batch.start_s, batch.end_s]
+    for answer in batch.answers:
+        if min(answer.input_tokens, answer.output_tokens) < 0:
+            return "a count of tokens is below 0"
+        times += [time_s for time_s in (answer.first_s, answer.last_s) if time_s is not None]
+    if not all(map(math.isfinite, times)):
+        return "a time is no number"
+    if batch.end_s < batch.start_s:
+        return "the batch ends before it begins"
+    return None
 
 
 def find_interpreter(keywords: Keywords, given: str | None) -> str:
@@ -146,7 +163,11 @@ class OfflineEngine:
             b'{"prompts":[%b],"lengths":%b}'
             % (b",".join(prompts), msgspec.json.encode(list(lengths)))
         )
-        return self._receive(OfflineBatch)
+        batch = self._receive(OfflineBatch)
+        problem = _find_problem(batch, len(lengths))
+        if problem is not None:
+            raise self._refuse(problem)
+        return batch
 
     def stop(self) -> None:
         """End the engine with all of its processes. Its log stays only where it failed."""
@@ -182,7 +203,16 @@ class OfflineEngine:
                 self._check(deadline_s)
         line, _, rest = bytes(self._read).partition(b"\n")
         self._read = bytearray(rest)
-        return msgspec.json.decode(line, type=kind)
+        try:
+            return msgspec.json.decode(line, type=kind)
+        except msgspec.DecodeError as error:
+            raise self._refuse(f"they cannot be read ({error})") from None
+
+    def _refuse(self, problem: str) -> LaunchError:
+        self._folder.keep()
+        return LaunchError(
+            f"answers of {self._name} are not as its interface has them", problem, self.log
+        )
 
     def _check(self, deadline_s: float | None = None) -> None:
         code = self._process.exit_code()
