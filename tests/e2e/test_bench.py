@@ -411,9 +411,10 @@ def test_log_and_document_as_separate_streams_of_a_process(
 
 
 def test_without_a_load_it_is_doubled_until_throughput_stops_growing(loadstone: Loadstone) -> None:
-    """A server of two slots gives no more under four requests than under two."""
+    """A server of two slots gives no more under eight requests than under four."""
     slots = "llama-3.1-8b@1xh100/max_num_seqs=2"
     done = loadstone("bench", "--sim", slots, "--input", "16", "--output", "16", "--json")
     assert done.code == 0, done.err
     loads = [cell["load"]["value"] for cell in done.document["cells"]]
-    assert loads == [1, 2, 4]
+    assert loads == [1, 2, 4, 8]
+    assert done.document["findings"] == []

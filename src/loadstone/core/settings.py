@@ -203,6 +203,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     check            how answers are graded; `least`: the share that should be right
     engine_arguments what an engine was loaded with for batches; `loaded`: the model, as a path or
     an id
+    sweep_ended      loads above the one at which throughput stopped growing were left out
     find_max         of the run that a search's answer is about: the answer
     """
 
@@ -227,6 +228,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpus: list[dict[str, Any]] = []
     provenance: Provenance = Provenance()
     worker_clocks: list[WorkerClock] = []
+    sweep_ended: bool = False
     engine_arguments: Any = None
     loaded: str | None = None
     # simulated

@@ -54,6 +54,7 @@ class CellLoop:
     on_event: Listener
     stopping: Stopping = Stopping()  # noqa: RUF009 - immutable
     sweeps: bool = False
+    _tokens_before: int = 0
     before_cell: Callable[[], None] = lambda: None
     sample: Callable[[], None] = lambda: None
     engine_ended: Callable[[], str | None] = lambda: None
@@ -80,7 +81,6 @@ class CellLoop:
                 self.before_cell()
                 self.sample()
                 self._tell("cell", cell)
-                begun_s, tokens = time.monotonic(), pool.progress.tokens if self.sweeps else 0
                 measured = self._measure_cell(cell)
                 if measured is None:
                     continue
@@ -89,8 +89,10 @@ class CellLoop:
                 self._tell("cell_end", cell)
                 run_folder.write_info(folder, info)
                 if self.sweeps:
-                    rate = (pool.progress.tokens - tokens) / (time.monotonic() - begun_s)
+                    tokens = pool.progress.tokens - self._tokens_before
+                    rate = tokens / max(1e-9, (measured.end_s or 0.0) - (measured.start_s or 0.0))
                     if rate < _GROWTH * previous:
+                        info.settings.sweep_ended = True
                         break
                     previous = rate
             # Closing the pool lets workers write their last rows: not to be cut short by
@@ -144,6 +146,8 @@ class CellLoop:
     ) -> StepDone | None:
         """Run one step of a cell; None where a signal or a failure cut it short."""
         pool, signals, cut = self.pool, self.run.signals, False
+        if self.sweeps:
+            self._tokens_before = pool.progress.tokens
         done = None
         if ending is not None:
             ending.begin()
