@@ -1190,7 +1190,7 @@ def test_a_prediction_stands_beside_what_was_measured(tmp_path: Path) -> None:
     (row,) = table.rows
     place = table.heads.index("TPOT")
     assert row[place : place + 3] == ["25.0 ms", "30.0 ms", "+20.0%"]
-    assert "Prediction beside measurement" in made(tmp_path)
+    assert "<h2>Measured and predicted, by load</h2>" in made(tmp_path)
 
 
 def test_brackets_are_explained_where_there_are_any(tmp_path: Path) -> None:

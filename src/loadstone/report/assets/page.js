@@ -124,6 +124,17 @@
     return spec;
   };
 
+  // Loads beside points were placed for the full width: where a chart is narrower, one over another or over a point goes.
+  const thin = (chart) => {
+    const kept = [...chart.querySelectorAll(".mark-symbol path")].map((mark) => mark.getBoundingClientRect());
+    chart.querySelectorAll(".mark-text text").forEach((text) => {
+      if (!/^\d[\d.,]*$/.test(text.textContent)) return;
+      const box = text.getBoundingClientRect();
+      const covered = kept.some((other) => box.left < other.right && other.left < box.right && box.top < other.bottom && other.top < box.bottom);
+      if (covered) text.remove(); else kept.push(box);
+    });
+  };
+
   const draw = async (chart) => {
     chart.dataset.state = "drawing";
     try {
@@ -136,6 +147,7 @@
       chart.view = result.view;
       if ((result.vgSpec.signals || []).some((each) => each.name === "shown")) result.view.addEventListener("click", pick);
       chart.classList.add("drawn");
+      thin(chart);
     } catch (error) {
       chart.textContent = "This chart could not be drawn: " + error.message;
     }

@@ -41,7 +41,13 @@ from loadstone.report.findings import (
 )
 from loadstone.report.pages import tables
 from loadstone.report.pages.first import FirstScreen, first_screen
-from loadstone.report.pages.study import StudyPart, compare_settings, map_cells, table_cells
+from loadstone.report.pages.study import (
+    StudyPart,
+    compare_settings,
+    map_cells,
+    predictions,
+    table_cells,
+)
 from loadstone.report.table import Table
 
 SECTIONS = {
@@ -318,11 +324,12 @@ def build(
     unpriced = None
     if prices:
         unpriced = without_price([(f"run {number}", run.facts) for number, run in numbered], prices)
+    title = "All loads" if study is None else f"Loads of all {len(runs)} runs"
     judged = [point.trusted for point in cells if runs[point.number - 1].folder not in twins]
     return Report(
         about=_about(points, runs),
         first=first_screen(frame.points if frame is not None else ()),
-        predictions=tables.predictions(cells if study is None else ()),
+        predictions=predictions(cells if study is None else ()),
         title=join(study.name if study is not None else "", _title(points, len(runs)), by=": "),
         runs=len(runs),
         trusted=(sum(judged), len(judged)),
@@ -334,7 +341,7 @@ def build(
         scores=tables.scores(frame.points if frame is not None else ()),
         tables=[
             *tables.ratios(cells),
-            tables.cells(points, run=len(runs) > 1),
+            tables.cells(points, title=title, run=len(runs) > 1),
             *tables.stated_otherwise(runs),
         ],
         pictures=pictures,

@@ -10,12 +10,13 @@ import msgspec
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
 from loadstone.core.units import show_load, show_number, show_seconds
-from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure
-from loadstone.report.data.pairs import effect
+from loadstone.report.data.frames import OUTPUT, TPOT, TTFT, Measure, load_label
+from loadstone.report.data.pairs import effect, pair_predictions
 from loadstone.report.data.points import CellPoint
+from loadstone.report.data.series import workload_label
 from loadstone.report.data.statistic import Estimate
 from loadstone.report.data.wording import clean, join
-from loadstone.report.pages.tables import show_error
+from loadstone.report.findings.sentence import setup
 from loadstone.report.table import Table, drop_empty_columns
 
 _MEASURES: tuple[
@@ -85,17 +86,46 @@ def table_cells(
     if all(cell.planned == 1 and cell.simulated is None and not cell.found for cell in study.cells):
         return None
     numbers = {run.folder: number for number, run in enumerate(runs, 1)}
-    by_number = {
-        point.number: point for point in points
-    }  # a cell of a study is the only one of its run
-    rows = []
-    errors: dict[str, list[float]] = {}
-    inside: list[bool] = []
+    # A cell of a study is the only one of its run.
+    by_number = {point.number: point for point in points}
+    rows: list[_Row] = []
     for cell in study.cells:
         measured = _points(cell.runs, numbers, by_number)
         predicted = _points([cell.simulated] if cell.simulated else [], numbers, by_number)
         load = f"{cell.load}: {cell.found}" if cell.found else cell.load
-        row = [clean(cell.name, 120), cell.workload, load, f"{len(measured)} of {cell.planned}"]
+        names = [clean(cell.name, 120), cell.workload, load, f"{len(measured)} of {cell.planned}"]
+        rows.append((names, measured, predicted))
+    return _beside(rows)
+
+
+def predictions(points: Sequence[CellPoint]) -> Table:
+    """Set what was measured beside what was predicted for it, at each load that has both."""
+    return _beside(
+        [
+            (
+                [setup(measured), workload_label(measured), load_label(measured), "-"],
+                [measured],
+                [point],
+            )
+            for simulated, observed in pair_predictions(points)
+            for measured in observed
+            for point in simulated
+            if point.load == measured.load
+        ]
+    )
+
+
+_Row = tuple[list[str], list[CellPoint], list[CellPoint]]
+"""Deployment, workload, load and repeats in words; what was measured, and predicted."""
+
+
+def _beside(loads: Sequence[_Row]) -> Table:
+    """Make a row for each load: medians over its repeats, and what was predicted."""
+    rows = []
+    errors: dict[str, list[float]] = {}
+    inside: list[bool] = []
+    for names, measured, predicted in loads:
+        row = list(names)
         for name, value, show in _MEASURES:
             values = [stat.value for point in measured if (stat := value(point)) is not None]
             middle = statistics.median(values) if values else None
@@ -108,7 +138,7 @@ def table_cells(
             if stat is None or not middle:
                 row.append("-")
                 continue
-            row.append(show_error(stat.value, middle))
+            row.append(_show_error(stat.value, middle))
             errors.setdefault(name, []).append(abs(stat.value / middle - 1))
             if stat.low is not None and stat.high is not None:
                 inside.append(stat.low <= middle <= stat.high)
@@ -134,6 +164,11 @@ def table_cells(
     return drop_empty_columns(
         Table(key="by-cell", title=title, heads=heads, align=align, rows=rows, notes=notes)
     )
+
+
+def _show_error(predicted: float, measured: float) -> str:
+    """Write by how much a prediction is off: `−3.2%`."""
+    return f"{100 * (predicted / measured - 1):+.1f}%".replace("-", "−")
 
 
 def _points(
@@ -200,7 +235,7 @@ def _compare(pairs: _Pairs, measure: Measure) -> str:
     effects = [effect(point, base, measure) for point, base in pairs]
     clear = [found for found in effects if found is not None and found.clear]
     proven = 2 * len(clear) > len(pairs) and len({found.ratio > 1 for found in clear}) == 1
-    change = show_error(ratio, 1.0) if abs(ratio - 1) < 0.1 else f"{100 * (ratio - 1):+.0f}%"
+    change = _show_error(ratio, 1.0) if abs(ratio - 1) < 0.1 else f"{100 * (ratio - 1):+.0f}%"
     if not proven or (clear[0].ratio > 1) != (ratio > 1):
         return f"{change.replace('-', '−')} (not proven)"
     word = "better" if (ratio > 1) == (measure.better == "higher") else "worse"

@@ -30,13 +30,12 @@ from loadstone.report.data.pairs import (
     heaviest,
     interval_words,
     lightest,
-    pair_predictions,
 )
 from loadstone.report.data.points import LONG_RUN, CellPoint
 from loadstone.report.data.series import list_common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED
 from loadstone.report.data.wording import clean, join
-from loadstone.report.findings.sentence import value, within_slo
+from loadstone.report.findings.sentence import within_slo
 from loadstone.report.pages.columns import INTERVAL, PAGE, UNBOUNDED_NOTE
 from loadstone.report.table import Column, Table, drop_empty_columns, tabulate
 
@@ -306,51 +305,6 @@ def _capacity(points: Sequence[CellPoint]) -> str:
     met, _ = within_slo([point for point in points if point.kind != "burst"])
     loads = [point.load / (point.setup.gpus or 1) for point in met if point.holds]
     return f"{max(loads):,.4g}" if loads else "-"
-
-
-_Predicted = tuple[str, tuple[CellPoint, CellPoint]]
-"""A deployment's name; what was measured, and predicted."""
-
-
-def predictions(points: Sequence[CellPoint]) -> Table:
-    """Set what was measured beside what was predicted for it, at each load that has both."""
-    pairs = [
-        (measured, predicted)
-        for simulated, observed in pair_predictions(points)
-        for measured in observed
-        for predicted in simulated
-        if predicted.load == measured.load
-    ]
-    names = _deployments([measured for measured, _ in pairs])
-    columns: list[Column[_Predicted]] = [
-        Column("deployment", lambda row: row[0], "w"),
-        Column("load", lambda row: load_label(row[1][0]), "n"),
-    ]
-    for measure in (OUTPUT, TTFT, TPOT, E2E):
-        columns += [
-            Column(measure.name, partial(_show_pair, 0, measure)),
-            Column("predicted", partial(_show_pair, 1, measure), "u"),
-            Column("off by", partial(_off_by, measure)),
-        ]
-    title = "Prediction beside measurement"
-    notes = ["Off by: the prediction over the measurement, less 1."]
-    rows = list(zip(names, pairs, strict=True))
-    return drop_empty_columns(tabulate(columns, rows, key="predicted", title=title, notes=notes))
-
-
-def _show_pair(side: int, measure: Measure, row: _Predicted) -> str:
-    point = row[1][side]
-    return "-" if measure.of(point) is None else value(point, measure)
-
-
-def _off_by(measure: Measure, row: _Predicted) -> str:
-    measured, predicted = (measure.of(point) for point in row[1])
-    return show_error(predicted, measured) if predicted is not None and measured else "-"
-
-
-def show_error(predicted: float, measured: float) -> str:
-    """Write by how much a prediction is off: `−3.2%`."""
-    return f"{100 * (predicted / measured - 1):+.1f}%".replace("-", "−")
 
 
 def _deployments(points: Sequence[CellPoint]) -> list[str]:
