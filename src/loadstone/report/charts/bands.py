@@ -300,7 +300,9 @@ def trend_figure(
     ]
     x = alt.X("n:Q", title="runs, by date and release").axis(**_date_axis(series))
     x = x.scale(domain=[0.5, len(values) + 0.5], nice=False)
-    y = alt.Y("value:Q", title=f"{show_name(metric)}, {unit}").scale(zero=False)
+    y = alt.Y(
+        "value:Q", title=show_name(metric) if unit == "tok/s" else f"{show_name(metric)}, {unit}"
+    ).scale(zero=False)
     tooltip = tooltips(("run:N",), ("date:N",), ("release:N",), ("value:Q", unit, ".4~g"))
     points = alt.Chart(data(rows)).mark_point(color=BLUE).encode(x=x, y=y, tooltip=tooltip)
     lines = (

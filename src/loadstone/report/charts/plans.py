@@ -9,10 +9,10 @@ import numpy as np
 from loadstone.report.charts.theme import (
     GREY,
     INK,
-    PALETTE,
     SHAPES,
     Figure,
     Row,
+    colour_by,
     data,
     figure,
     tooltips,
@@ -46,10 +46,8 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
     """Draw how near the tightest bound comes as the load of each plan grows, each with its name on
     a flag at its capacity: how far that is from the asked load is its headroom."""
     names = [curve.name for curve in curves]
-    hues = [PALETTE[number % len(PALETTE)] for number in range(len(names))]
-    shapes = [SHAPES[number % len(SHAPES)] for number in range(len(names))]
-    colour = alt.Color("name:N", legend=None).scale(domain=names, range=hues)
-    shape = alt.Shape("name:N", legend=None).scale(domain=names, range=shapes)
+    colour = colour_by("name", names, least=len(names) + 1)
+    shape = alt.Shape("name:N", legend=None).scale(domain=names, range=list(SHAPES[: len(names)]))
     rows: list[Row] = [
         {"name": curve.name, "plan": curve.words, "load": load, "worst": worst}
         for curve in curves

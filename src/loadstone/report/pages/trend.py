@@ -51,14 +51,11 @@ def _show(metric: ChangedMetric) -> str:
 
 
 def name_change(trend: Trend) -> str:
-    """Say in a title what changed: of what became worse the largest, else the newest."""
+    """Say in a title the largest change, of what became worse if there is something."""
     if not trend.changes:
         return _head(trend)
     found = [(change, metric) for change in trend.changes for metric in change.metrics]
-    worse = [pair for pair in found if pair[1].worse]
-    change, metric = found[-1]
-    if worse:
-        change, metric = max(worse, key=lambda pair: abs(math.log(pair[1].ratio)))
+    change, metric = max(found, key=lambda pair: (pair[1].worse, abs(math.log(pair[1].ratio))))
     further = len(trend.changes) - 1
     also = f", and {further} more change{'s' * (further > 1)}" if further else ""
     name = show_name(metric.metric).removesuffix(" p50")
