@@ -199,6 +199,9 @@ def test_hostile_answers_are_graded_in_little_time() -> None:
         ("The answer is not B. It is D", "D"), ("(A) is too small, so (C)", "C"), ("(C) fits; (A) is wrong", "C"),
         ("I don't think the answer is A. The answer is B", "B"), ("Die Antwort ist C, nicht B", "C"),
         ("(D) is the right one, unlike (B)", "D"),
+        ("It must be D. A and B are wrong.", "D"), ("C – since B fails", "C"), ("C, because A is larger", "C"),
+        ("C because B is not", "C"), ("A, B and D are wrong; so C", "C"), ("The answer should be D rather than A", "D"),
+        ("I'd say D, but B is near", "D"), ("Neither A nor B. It's C", "C"), ("A is wrong, (B) is right", "B"),
     ],
 )  # fmt: skip
 def test_a_letter_that_is_stated_goes_before_those_discussed(text: str, letter: str) -> None:

@@ -18,7 +18,19 @@ from loadstone.workload.dataset import Dataset
 from loadstone.workload.lengths import Length, Sessions
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
-from verdict_cells import COUNT, LOAD, TARGET, WORKLOAD, Case, check, found, plan_of, rows, spoilt
+from verdict_cells import (
+    COUNT,
+    LOAD,
+    PLAN,
+    TARGET,
+    WORKLOAD,
+    Case,
+    check,
+    found,
+    plan_of,
+    rows,
+    spoilt,
+)
 
 PIECES = {"token_source": "pieces"}
 SILENT = {"arrival_s": [], "read": [], "tokens": []}
@@ -464,3 +476,18 @@ def test_arrivals_without_end_say_nothing_of_a_rhythm() -> None:
     events = EventReader()
     events.add(batch)
     assert events.figures().pattern.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("counted", "texts", "cut"),
+    [(514, 1, True), (None, 1, False), (4000, 1, False), (1700, 1, False), (1700, 4, True)],
+)
+def test_prompts_that_a_server_cut_are_found(counted: int | None, texts: int, cut: bool) -> None:
+    plan = replace(
+        PLAN, prompts=["x" * (17_000 + n) for n in range(texts)], prompt=np.arange(len(PLAN), dtype=np.int32) % texts,
+        input_tokens=np.full(len(PLAN), -1, np.int32),
+    )  # fmt: skip
+    told = found(rows(input_tokens=counted), plan).get(INPUT)
+    assert (told is not None) == cut
+    if told is not None:
+        assert told.values["tokens"] == counted

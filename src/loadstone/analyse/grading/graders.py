@@ -34,12 +34,13 @@ answer."""
 _STRICT = re.compile(r"#### (-?[0-9.,]+)")
 _FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
 _LETTER = r"\(?([A-J](?![\w'])|[a-j](?![\w']| [a-z]))"
-_NOUN = r"(?:answer|option|choice|statement|antwort|réponse|respuesta|risposta)"
+_NOUN = r"(?:answer|option|choice|letter|statement|antwort|réponse|respuesta|risposta)"
 _STATED = re.compile(r"(?i:answer is:?|answer:)\s*(?i:option )?" + _LETTER)
 _STATEMENTS = (
     _STATED,
     re.compile(
-        rf"(?i:{_NOUN}(?:\s+(?:is|ist|est|es|è|would be|must be)|\s*[:=>\-–—])+"
+        rf"(?i:{_NOUN}(?:\s+(?:is|ist|est|es|è|(?:w|sh)ould be|must be|(?:seem|appear)s to be)"
+        r"|\s*[:=>\-–—])+"
         r"|答案(?:是|为|选)?[:：]?)\s*"
         rf"(?i:(?:the )?(?:option|choice|letter) )?{_LETTER}"
     ),
@@ -47,14 +48,23 @@ _STATEMENTS = (
         r"(?i:(?:correct|right|best|true|final)\s+(?:one|\w+)\s+(?:is|would be|must be)[:\s]\s*)"
         rf"(?i:option )?{_LETTER}"
     ),
-    re.compile(r"(?i:(?:choose|pick|select|go with|chose)\s+)(?i:(?:option|choice) )?" + _LETTER),
+    re.compile(
+        r"(?i:\b(?:it|this|that)(?:['’]s|\s+(?:is|(?:must|has to|should|would|can only) be))\s+)"
+        rf"(?i:option )?{_LETTER}"
+    ),
+    re.compile(
+        r"(?i:(?:choose|pick|select|say|go with|chose)\s+)(?i:(?:option|choice) )?" + _LETTER
+    ),
     re.compile(
         rf"(?i:(?:option|choice)\s+)?{_LETTER}\)?\s+"
         r"(?i:is\s+(?:the\s+)?(?:only\s+)?(?:correct|right|best|true|answer))"
     ),
 )
 """Ways to say which letter is the answer."""
-_BEGINS = re.compile(r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])[).:](?=\s|\Z))")
+_BEGINS = re.compile(
+    r"\s*(?:\(([A-Ja-j])\)|([A-Ja-j])[).:](?=\s|\Z)"
+    r"|([A-J])(?=\s*(?:[–—-]\s|,(?!\s*\(?[A-J]\b)|\s(?:because|since|as|is)\b)))"
+)
 _BRACKETED = re.compile(r"\([A-Ja-j]\)")
 _LABELS = re.compile(r"^\s*\(?([A-Ja-j])[).:]\s", re.MULTILINE)
 _DENIED = re.compile(
@@ -63,7 +73,8 @@ _DENIED = re.compile(
 )
 """What stands before a value that an answer says it is not."""
 _REFUTED = re.compile(
-    r"\)?\s+(?i:(?:is|are|was|would be|seems)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|too)\b"
+    r"\)?(?:\s*(?:,|/|and|or|nor){1,2}\s*\(?[A-J]\)?){0,9}\s+"
+    r"(?i:(?:is|are|was|would be|seems)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|too)\b"
     r"|isn['’]t|fails?\b)"
 )
 _ALONE = re.compile(r"(?<![A-Za-z0-9'])(?:[AI](?! [a-z])|[B-HJ])(?![A-Za-z0-9'])")
@@ -80,8 +91,9 @@ _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
 _PUNCTUATION = " \t.,:;()[]*\"'`"
-_MAX_CHARACTERS = 1 << 20
-"""Of an answer that are looked at: no question needs more."""
+_MAX_CHARACTERS, _END_CHARACTERS = 1 << 20, 1 << 16
+"""Of an answer that are looked at, and of its beginning and end where a letter is looked for: no
+question needs more."""
 
 
 class Grade(msgspec.Struct, frozen=True):
@@ -253,7 +265,8 @@ def _grade_letter(question: Question, text: str) -> Grade:
     """Strict: the first line is the letter, or it is stated; flexible: it stands in a box, is
     stated in any way, begins the answer, or is the last one in brackets, or alone."""
     boxed = _MARKDOWN.sub("", find_boxed(text) or "").strip(_PUNCTUATION).upper()
-    text = _MARKDOWN.sub("", _fold(text))
+    ends = text[:_END_CHARACTERS] + text[_END_CHARACTERS:][-_END_CHARACTERS:]
+    text = _MARKDOWN.sub("", _fold(ends))
     first = text.strip().split("\n", 1)[0].strip(_PUNCTUATION).upper()
     stated = first if len(first) == 1 and first in LETTERS else ""
     stated = next(reversed(_STATED.findall(text)), stated).upper()
@@ -274,7 +287,7 @@ def _find_letter(text: str) -> str:
     begun = _BEGINS.match(text)
     listed = {letter.upper() for letter in _LABELS.findall(text)}
     if begun is not None and len(listed) < 2 and not _REFUTED.match(text, begun.end()):
-        return (begun[1] or begun[2]).upper()
+        return (begun[1] or begun[2] or begun[3]).upper()
     alone = _find_last(_BRACKETED, text) or _find_last(_ALONE, text)
     return alone[0].strip("()").upper() if alone is not None else ""
 

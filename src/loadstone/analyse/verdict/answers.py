@@ -141,6 +141,25 @@ def input_length(cell: JudgedCell) -> Findings:
         )
 
 
+def prompts_cut(cell: JudgedCell) -> Findings:
+    """Find texts of a file of which the server counts so few tokens that it must have cut them."""
+    rows, counted = cell.plan_rows(cell.measured), cell.measured.input_tokens
+    sizes = np.array([*map(len, cell.plan.prompts), 0])[cell.plan.prompt[rows]]
+    per_token = sizes / np.maximum(counted, 1.0)
+    most = counted == np.nanmax(counted, initial=0.0)
+    several = len(np.unique(cell.plan.prompt[rows][most])) >= thresholds.EQUAL_COUNTS
+    limit = np.where(most & several, 0.5, 1.0) * thresholds.CHARACTERS_A_TOKEN
+    cut = (per_token > limit) & (sizes > thresholds.LONG_CHARACTERS)
+    if cut.sum() > thresholds.LENGTH_SHARE * len(cut):
+        yield finding(
+            "input_length.cut",
+            other=cut.sum(),
+            prompts=len(cut),
+            characters=np.median(per_token[cut]),
+            tokens=np.median(counted[cut]),
+        )
+
+
 def _finish_reasons(cell: JudgedCell) -> Findings:
     """List several reasons to finish. Where lengths were demanded exactly, the length should be the
     only one."""

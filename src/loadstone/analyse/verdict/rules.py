@@ -32,6 +32,7 @@ _RULES = (
     client.connections,
     client.client_limits,
     answers.input_length,
+    answers.prompts_cut,
     answers.prefix_cache_helped,
     answers.answer_ends,
     answers.repeats,

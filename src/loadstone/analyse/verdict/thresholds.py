@@ -258,6 +258,10 @@ CHURN_FLOOR_S = 0.005
 LENGTH_SHARE = 0.01
 """Share of requests whose input or output is not as long as asked, from which the workload is
 another one."""
+CHARACTERS_A_TOKEN, LONG_CHARACTERS, EQUAL_COUNTS = 16.0, 2000, 4
+"""Characters that no tokenizer puts into a token on average over so long a text: 3 to 5 are
+usual, 8 of code with long indents. Half of it tells where so many texts have the same, largest,
+count."""
 EMPTY_SHARE = 0.01
 """Share of answers without any output, though complete: as for lengths."""
 EMPTY_REQUESTED_TOKENS = 8
