@@ -20,10 +20,10 @@ from loadstone.core.errors import InputError
 _T = TypeVar("_T")
 
 
-def check_file(path: Path, flag: str = "-o") -> None:
+def check_file(path: Path) -> None:
     """Raises InputError where a file that is to be written is a folder."""
     if not path.name or path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file in it with {flag}")
+        raise InputError(f"{path}: is a folder; name a file in it with -o")
 
 
 class TemporaryFolder:

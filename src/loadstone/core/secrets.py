@@ -13,8 +13,8 @@ _SHORTEST = 8
 _NAMED = re.compile(r"key|token$|secret|passw|credential|auth|cookie|bearer", re.IGNORECASE)
 """Fields of a body whose text is a key."""
 _SCHEMES = re.compile(
-    r"(?:apikey|aws4-hmac-sha256|basic|bearer|digest|dpop|gnap|hoba|hmac-sha256|mutual|negotiate|ntlm"
-    r"|oauth|signature|token|vapid)\Z",
+    r"(?:apikey|aws4-hmac-sha256|basic|bearer|digest|dpop|gnap|hoba|hmac-sha256|mutual|negotiate"
+    r"|ntlm|oauth|signature|token|vapid)\Z",
     re.IGNORECASE,
 )
 """The first word of a header that says how the others are to be read."""
@@ -99,8 +99,8 @@ def _named(value: object, name: str = "") -> Iterator[str]:
             yield from _named(value["value"], str(called))
         inherited = name if is_key and "type" not in value else ""
         for inner_name, inner in value.items():
-            own = _NAMED.search(str(inner_name)) or not inherited
-            yield from _named(inner, str(inner_name) if own else inherited)
+            is_named = _NAMED.search(str(inner_name))
+            yield from _named(inner, str(inner_name) if is_named else inherited or str(inner_name))
     elif isinstance(value, list | tuple):
         if len(value) == 2 and isinstance(value[0], str) and _NAMED.search(value[0]):
             yield from _named(value[1], value[0])

@@ -33,22 +33,21 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _check(flag: str, row: Flag, given: dict[str, str], worker: Worker, version: Version) -> None:
     engine = f"{worker.engine} {worker.engine_version}"
-    rest = f", or {row.instead}" if row.instead else ""
     if worker.engine_version and row.since and version < _parse(row.since):
         raise InputError(
             f"{flag}: {engine} does not have it; {row.since} and later have"
-            f" (version={row.since}){rest}"
+            f" (version={row.since}){row.instead and f', or {row.instead}'}"
         )
     if worker.engine_version and row.until and version >= _parse(row.until):
         raise InputError(
             f"{flag}: {engine} no longer has it, removed in {row.until};"
             f" {row.instead or 'leave it out, or name an older version'}"
         )
-    for other, values in row.excludes.items():
-        if given.get(other) in values:
+    for excluded, values in row.excludes.items():
+        if given.get(excluded) in values:
             raise InputError(
-                f"{flag}: {worker.engine} does not take it beside --{other} {given[other]};"
-                f" leave out {other.replace('-', '_')}, or start the engine yourself, and give"
+                f"{flag}: {worker.engine} does not take it beside --{excluded} {given[excluded]};"
+                f" leave out {excluded.replace('-', '_')}, or start the engine yourself, and give"
                 " `bench` its URL"
             )
 

@@ -185,10 +185,10 @@ def probe(
     )
     target.engine_version = target.engine_version and blank(target.engine_version, keys)
     target.model = blank(target.model, keys)
-    told = {"--label": options.output.label or "", "the URL": " ".join(urls)}
+    places = {"--label": options.output.label or "", "the URL": " ".join(urls)}
     stays = [
         f"{name} holds a part of a key, and is written down as it is"
-        for name, text in told.items()
+        for name, text in places.items()
         if any(key.lower() in text.lower() for key in keys)
     ]
     notes = [

@@ -146,9 +146,9 @@ def prompts_cut(cell: JudgedCell) -> Findings:
     rows, counted = cell.plan_rows(cell.measured), cell.measured.input_tokens
     sizes = np.array([*map(len, cell.plan.prompts), 0])[cell.plan.prompt[rows]]
     per_token = sizes / np.maximum(counted, 1.0)
-    most = counted == np.nanmax(counted, initial=0.0)
-    several = len(np.unique(cell.plan.prompt[rows][most])) >= thresholds.EQUAL_COUNTS
-    limit = np.where(most & several, 0.5, 1.0) * thresholds.CHARACTERS_A_TOKEN
+    largest = counted == np.nanmax(counted, initial=0.0)
+    several = len(np.unique(cell.plan.prompt[rows][largest])) >= thresholds.EQUAL_COUNTS
+    limit = np.where(largest & several, 0.5, 1.0) * thresholds.CHARACTERS_A_TOKEN
     cut = (per_token > limit) & (sizes > thresholds.LONG_CHARACTERS)
     if cut.sum() > thresholds.LENGTH_SHARE * len(cut):
         yield finding(

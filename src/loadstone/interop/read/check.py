@@ -161,48 +161,40 @@ def _check_sum(cell: ResultCell) -> None:
     """Check that mean E2E = mean TTFT + mean TPOT·(n − 1), where all answers have n tokens.
 
     Where lengths differ, TPOT and n − 1 may go together, which moves the sum by at most
-    σ(TPOT)·σ(n) (Cauchy–Schwarz): such cells are passed over, for σ(n) is not told.
+    σ(TPOT)·σ(n) (Cauchy–Schwarz): of such cells, for σ(n) is not told, only a sum of another order
+    of size is.
     """
     length, (_, n) = cell.workload.get("output"), cell.mean_lengths
     ttft, tpot, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "e2e_s"))
     if ttft is None or tpot is None or e2e is None or n is None or n < 2:
         return
-    if n != round(n) if not length else length.get("kind") != "fixed":
-        return
     total = ttft + tpot * (n - 1)
-    if abs(total - e2e) > SUM_SHARE * e2e:
+    unlike = n != round(n) if not length else length.get("kind") != "fixed"
+    far = _are_far(total, e2e)
+    if far or (not unlike and abs(total - e2e) > SUM_SHARE * e2e):
         cell.say(
-            "times_do_not_add_up",
+            "unit_doubted" if far else "times_do_not_add_up",
             f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} ="
             f" {show_seconds(total)}, but the mean E2E is {show_seconds(e2e)}",
         )
 
 
 def _check_units(cell: ResultCell) -> None:
-    """Find a latency in another unit than it is said to be in: where lengths differ, too, the sum
-    of its parts is near E2E; by Little's law no more requests are under way than there are places,
-    and not a small part of these.
+    """Find a latency in another unit than it is said to be in: ITL is near TPOT; and by Little's
+    law no more requests are under way than there are places, and not a small part of these.
     """
     _, n = cell.mean_lengths
     ttft, tpot, itl, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"))
     if tpot and itl and _are_far(tpot, itl):
         evidence = f"mean TPOT {show_seconds(tpot)} and ITL {show_seconds(itl)} are worlds apart"
         cell.say("unit_doubted", evidence)
-    if not ttft or not tpot or n is None or n < 2:
-        return
-    total = ttft + tpot * (n - 1)
-    seen = {found.kind for found in cell.findings}
-    if e2e and _are_far(total, e2e) and "times_do_not_add_up" not in seen:
-        cell.say(
-            "unit_doubted",
-            f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.1f} ="
-            f" {show_seconds(total)}, but the mean E2E is {show_seconds(e2e)}",
-        )
     done, load = cell.completed, cell.load
-    if e2e or not done or not cell.duration_s or load is None or not load.is_closed:
+    if e2e or not (ttft and tpot and n and done and cell.duration_s):
         return
-    under_way = total * done / cell.duration_s
-    if done >= 2 * load.value and _are_far(under_way, load.value):
+    under_way = (ttft + tpot * (n - 1)) * done / cell.duration_s
+    if load is None or not load.is_closed or done < 2 * load.value:
+        return
+    if _are_far(under_way, load.value):
         cell.say(
             "unit_doubted",
             f"by TTFT and TPOT {under_way:.3g} requests were under way on average, not"
@@ -215,30 +207,21 @@ def _are_far(a: float, b: float) -> bool:
 
 
 def _check_clock(cell: ResultCell) -> None:
-    """Find starts of requests that are no moments of this run: all the same, or in another unit
-    than how long the requests took, so that far more or fewer were under way than the load has
-    places, or that they last far longer or shorter than the run did.
+    """Find starts of requests that are no moments of this run: all the same, so close that more
+    were under way than the load has places, or over another time than the run took.
     """
-    sent = [record for record in cell.records if record.phase == "measure" and record.end_s]
+    measured = [record for record in cell.records if record.phase == "measure" and record.end_s]
     load = cell.load
-    if cell.relative or load is None or len(sent) < 2:
+    if cell.relative or load is None or len(measured) < 2:
         return
-    starts = [record.sent_s or 0.0 for record in sent]
-    ends = [record.end_s or 0.0 for record in sent]
+    starts = [record.sent_s or 0.0 for record in measured]
+    ends = [record.end_s or 0.0 for record in measured]
     span_s = max(ends) - min(starts)
-    if min(starts) == max(starts) and not load.is_burst and len(sent) > load.value:
-        cell.say("clock_doubted", f"all {len(sent)} requests were sent at the same time")
-        return
-    if span_s <= 0:
-        return
-    under_way = (sum(ends) - sum(starts)) / span_s
     cap = load.value if load.is_closed else load.max_concurrency
-    places = load.is_closed and len(sent) >= 2 * OTHER_UNIT and load.unit != "sessions"
-    if (cap and under_way > cap * (1 + UNDER_WAY_SHARE)) or (
-        places and under_way * OTHER_UNIT < load.value
-    ):
-        evidence = f"by their times {under_way:.3g} requests were under way on average"
-        cell.say("clock_doubted", f"{evidence}, of {cap:g} places")
+    if min(starts) == max(starts) and not load.is_burst and len(starts) > load.value:
+        cell.say("clock_doubted", f"all {len(starts)} requests were sent at the same time")
+    elif cap and sum(ends) - sum(starts) > cap * (1 + UNDER_WAY_SHARE) * span_s:
+        cell.say("clock_doubted", f"by their times more than {cap:g} requests were under way")
     elif cell.duration_s and _are_far(span_s, cell.duration_s):
         evidence = f"its requests last {show_seconds(span_s)} from the first to the last"
         cell.say("clock_doubted", f"{evidence}, the run {show_seconds(cell.duration_s)}")

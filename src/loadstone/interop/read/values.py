@@ -327,11 +327,11 @@ def find_own_verdict(document: Any, depth: int = 3) -> str | None:
     for key, value in document.items():
         name = str(key)[:80]
         words = set(re.split(r"[^a-z]+", name.lower()))
-        said = str(value)[:20].strip().lower() if isinstance(value, str | bool) else ""
+        answer = str(value)[:20].strip().lower() if isinstance(value, str | bool) else ""
         invalid = (
-            ("valid" in words and said in ("false", "no"))
-            or ("invalid" in words and said in ("true", "yes"))
-            or (said == "invalid" and bool(words & _VERDICTS))
+            ("valid" in words and answer in ("false", "no"))
+            or ("invalid" in words and answer in ("true", "yes"))
+            or (answer == "invalid" and bool(words & _VERDICTS))
         )
         if invalid:
             reasons = [

@@ -55,10 +55,10 @@ class OfflineBatch(msgspec.Struct, frozen=True):
 Message = TypeVar("Message", LoadedEngine, OfflineBatch)
 
 
-def _find_problem(batch: OfflineBatch, asked: int) -> str | None:
+def _find_problem(batch: OfflineBatch, expected: int) -> str | None:
     """Say what cannot be of a batch's answers; None where all can."""
-    if len(batch.answers) != asked:
-        return f"{len(batch.answers)} came for {asked} prompts"
+    if len(batch.answers) != expected:
+        return f"{len(batch.answers)} came for {expected} prompts"
     times = [batch.start_s, batch.end_s]
     for answer in batch.answers:
         if min(answer.input_tokens, answer.output_tokens) < 0:

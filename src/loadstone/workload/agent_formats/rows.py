@@ -41,7 +41,6 @@ class _Edge(Struct):
     request_id: str | int
     trigger: Literal["dispatch", "completion"] = "completion"
     delay_ms: Seconds = 0.0
-    relation: str = ""
 
 
 class _Row(Struct):
