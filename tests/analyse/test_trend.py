@@ -94,7 +94,7 @@ def test_a_step_is_found_where_it_is_and_told_with_its_release(
     write_page(found, tmp_path / "trend.html")
     page = (tmp_path / "trend.html").read_text()
     assert page.count("<figure") == 6  # TPOT, TTFT and tokens/s of two loads
-    assert "<h1>TPOT 5% slower since 15 Jan, and 1 more change</h1>" in page
+    assert "<h1>TPOT 5% slower since 15 Jan, and 1 more</h1>" in page
     drawn = map(json.loads, re.findall(r'application/json">(.*?)</script>', page))
     lines = {spec["title"]["text"][0]: _changes_drawn(spec) for spec in drawn}
     assert lines == {

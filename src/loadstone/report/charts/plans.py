@@ -93,9 +93,7 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
     line = alt.Chart(data(wanted)).encode(x=x)
     left = asked**2 < low * high  # where there is more room at its right
     flag = alt.Chart(data(flags)).encode(x=x)
-    rings = alt.Chart(data(shares)).mark_point(
-        filled=False, size=200, strokeWidth=2, shape="circle", color=INK
-    )
+    rings = alt.Chart(data(shares)).mark_point(size=200, filled=False, color=INK)
     layers = [
         bound.encode(y="bound:Q"),
         line.mark_rule(color=GREY).encode(y="foot:Q", y2="height:Q"),
@@ -104,12 +102,12 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
         ),
         base.mark_line(),
         base.mark_point(filled=True, size=45).encode(shape=shape),
-        rings.encode(x=x, y=y, tooltip=[*tooltip, *tooltips(("replica:Q", "a replica", ".3g"))]),
-        flag.mark_rule(strokeWidth=1.5).encode(y=y, y2="height:Q", color=colour),
+        rings.encode(x=x, y=y, tooltip=tooltip),
+        flag.mark_rule().encode(y=y, y2="height:Q", color=colour),
         flag.mark_point(filled=True, size=90).encode(y="height:Q", color=colour, shape=shape),
         flag.mark_text(align="right", dx=-9, fontSize=12).encode(y="height:Q", text="label:N"),
     ]
-    said = ", ".join(f"{flag['label']}, {flag['load']:.3g} {load_unit}" for flag in flags)
+    said = ", ".join(str(row["label"]) for row in flags)
     return figure(
         "plans-load",
         "What each plan carries, and its headroom over what is asked",
@@ -119,7 +117,7 @@ def load_figure(curves: Sequence[PlanCurve], asked: float, load_unit: str) -> Fi
         ],
         layers,
         section="plans",
-        summary=f"{len(curves)} plans under more and more load, which carry {said}",
+        summary=f"{len(curves)} plans under more and more load, and the headroom of each: {said}",
     )
 
 

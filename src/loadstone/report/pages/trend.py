@@ -57,7 +57,7 @@ def name_change(trend: Trend) -> str:
     found = [(change, metric) for change in trend.changes for metric in change.metrics]
     change, metric = max(found, key=lambda pair: (pair[1].worse, abs(math.log(pair[1].ratio))))
     further = len(trend.changes) - 1
-    also = f", and {further} more change{'s' * (further > 1)}" if further else ""
+    also = f", and {further} more" if further else ""
     name = show_name(metric.metric).removesuffix(" p50")
     return f"{name} {show_change(metric)} since {show_day(change.created)}{also}"
 
