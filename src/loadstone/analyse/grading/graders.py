@@ -84,9 +84,11 @@ _MARKED = re.compile(r"####\s*(?=[-$]?\d)([-$0-9])")
 _CALLED = re.compile(
     r"(?i:answer(?:\s+is|\s*[:=])+|\\boxed\{)\s*(?:\*\*|\$|\\\()*\s*(?=[-$]?\d)([-$0-9])"
 )
-_SPACED = re.compile(r"-?[$]?\d{1,3}(?:[ '’_\u00a0\u2009\u202f]\d{3})+(?:\.\d+)?(?![\d])")
-"""A number with other separators of thousands than commas."""
-_SEPARATORS = re.compile(r"(?<=\d)[ '’_\u00a0\u2009\u202f](?=\d{3})")
+_SPACES = re.compile(r"(?<=\d)[ '’_\u00a0\u2009\u202f](?=\d{3})")
+"""Separators of thousands other than commas."""
+_ANY_NUMBER = re.compile(
+    r"-?[$]?\d{1,3}(?:[ '’_\u00a0\u2009\u202f]\d{3})+(?:\.\d+)?(?!\d)|" + _FLEXIBLE.pattern
+)
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
@@ -179,26 +181,24 @@ def _grade_number(question: Question, text: str) -> Grade:
     strict, right = extract_strict(text), _number_of(question.answer)
     found = [list(pattern.finditer(text)) for pattern in (_MARKED, _CALLED)]
     stated = next((match for matches in found for match in reversed(matches)), None)
-    if stated is not None:
-        candidates = _numbers_at(text, stated.start(1))
-    else:
-        last = _find_last(_FLEXIBLE, text)
-        spaced = list(_SPACED.finditer(text))[-1:]
-        if last is not None and spaced and spaced[0].end() < last.start():
-            spaced = []
-        candidates = {_number_of(match[0]) for match in [last, *spaced] if match is not None}
+    number = (
+        _find_last(_ANY_NUMBER, text)
+        if stated is None
+        else _ANY_NUMBER.match(text, stated.start(1))
+    )
+    # "12 300" may be one number, or two: then the last one, or the one that is stated.
+    spaced = "" if number is None else number[0]
+    candidates = {
+        _number_of(spaced),
+        _number_of(_SPACES.split(spaced)[-1 if stated is None else 0]),
+    }
     loose = right in candidates
-    return Grade(same_number(strict, question.answer) and loose, loose, bool(candidates))
-
-
-def _numbers_at(text: str, place: int) -> set[Fraction | str]:
-    matches = (pattern.match(text, place) for pattern in (_FLEXIBLE, _SPACED))
-    return {_number_of(match[0]) for match in matches if match is not None}
+    return Grade(same_number(strict, question.answer) and loose, loose, number is not None)
 
 
 def _number_of(text: str) -> Fraction | str:
     """Return a number's value, without separators of thousands; its text where it is none."""
-    plain = _SEPARATORS.sub("", _plain_number(text))
+    plain = _SPACES.sub("", _plain_number(text))
     return Fraction(plain) if _VALUE.fullmatch(plain) else plain
 
 
