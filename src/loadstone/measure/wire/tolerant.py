@@ -25,7 +25,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NULLISH = (b"null", b'""', b"[]", b"{}", b"false", b"0")
 
-_NO_ERRORS = ("0", "none", "null", "ok", "success", "no error")
+_NO_ERRORS = ("", "0", "false", "none", "null", "ok", "success", "no error")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
@@ -41,10 +41,7 @@ def is_error(field: msgspec.Raw) -> bool:
     error = load_object(bytes(field))
     if error is None:
         return True
-    return any(
-        part not in (None, "", 0, False) and str(part).lower() not in _NO_ERRORS
-        for part in error.values()
-    )
+    return any(str(part).lower() not in _NO_ERRORS for part in error.values())
 
 
 def count(value: object) -> int | None:
