@@ -1254,6 +1254,6 @@ def test_a_study_begins_with_its_settings_against_the_first(tmp_path: Path) -> N
     assert (
         source.index(part.conclusion)
         < source.index("2.5× better</td>")
-        < source.index("<h2>All loads")
+        < source.index("<h2>Loads of all")
     )
     assert 'class="r good">2.5× better' in source
