@@ -176,7 +176,7 @@ def test_a_run_is_found_and_opened_by_keyboard_alone(browser: Browser, url: str)
     ] == []
     browser.press("Enter")
     browser.until(
-        "location.pathname.startsWith('/runs/') && document.querySelector('#hero') !== null"
+        "location.pathname.startsWith('/runs/') && document.querySelector('#hero') !== null", 60
     )
 
 
@@ -270,7 +270,7 @@ def test_a_benchmark_is_watched_to_its_report(
         assert re.match(r"Output tokens per second: output tokens/s now \S+, highest \S+", label)
         assert "requests ended" in browser.run("document.getElementById('said').textContent")
         assert browser.run("document.querySelectorAll('#cells tbody th[scope=row]').length") == 2
-        browser.until("document.querySelector('#hero') !== null", 60)
+        browser.until("document.querySelector('#hero') !== null", 60, 60)
     finally:
         measuring.wait(60)
         shutil.rmtree(next(iter(set(runs.iterdir()) - before)))
@@ -288,7 +288,7 @@ def test_the_token_opens_the_page_and_leaves_the_address(browser: Browser, runs:
         (cookie,) = [one for one in browser.cookies() if one["name"].startswith("loadstone-")]
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
         browser.run("document.querySelector('.name a').click()")
-        browser.until("document.querySelector('#hero') !== null")
+        browser.until("document.querySelector('#hero') !== null", 60)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
         assert process.returncode == 0

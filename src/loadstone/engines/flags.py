@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
-from loadstone.engines.table import EngineTable, Flag, engine_tables
+from loadstone.engines.table import EngineTable, ReleaseFlag, engine_tables
 
 Version = tuple[int, ...]
 
@@ -31,7 +31,9 @@ def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name.replace("_", "-"), value or following
 
 
-def _check(flag: str, row: Flag, given: dict[str, str], worker: Worker, version: Version) -> None:
+def _check(
+    flag: str, row: ReleaseFlag, given: dict[str, str], worker: Worker, version: Version
+) -> None:
     engine = f"{worker.engine} {worker.engine_version}"
     if worker.engine_version and row.since and version < _parse(row.since):
         raise InputError(

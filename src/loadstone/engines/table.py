@@ -70,7 +70,7 @@ class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keywords: dict[str, str] = {}
 
 
-class Flag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReleaseFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Says which releases have a flag of the command line.
 
     since     the first that is known to have it; until: the first that no longer has it
@@ -100,7 +100,7 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offline: Offline | None = None
     shorthand: Engine | None = None
     failure: tuple[Failure, ...] = ()
-    flags: dict[str, Flag] = {}
+    flags: dict[str, ReleaseFlag] = {}
 
 
 @cache
