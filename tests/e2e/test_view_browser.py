@@ -270,7 +270,7 @@ def test_a_benchmark_is_watched_to_its_report(
         assert re.match(r"Output tokens per second: output tokens/s now \S+, highest \S+", label)
         assert "requests ended" in browser.run("document.getElementById('said').textContent")
         assert browser.run("document.querySelectorAll('#cells tbody th[scope=row]').length") == 2
-        browser.until("document.querySelector('#hero') !== null", 60, 60)
+        browser.until("document.querySelector('#hero') !== null", 60)
     finally:
         measuring.wait(60)
         shutil.rmtree(next(iter(set(runs.iterdir()) - before)))
