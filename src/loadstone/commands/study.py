@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -169,7 +170,9 @@ def run(
     if json:
         print_json(msgspec.to_builtins(status))
     else:
-        print_text(*render_results(status, file, time.monotonic() - begun_s))
+        flags = ["--simulate"] * simulate + (["--out", str(out)] if out != _STUDIES else [])
+        words = shlex.join([str(file), *flags])
+        print_text(*render_results(status, words, time.monotonic() - begun_s))
         print(folder)
     sys.exit(1 if left else 0)
 

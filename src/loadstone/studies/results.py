@@ -15,10 +15,10 @@ from loadstone.studies.status import StudyStatus
 _HEADS = ("out tok/s", "TTFT p50", "TPOT p50", "SLO", "trusted")
 
 
-def render_results(status: StudyStatus, file: Path, seconds: float) -> list[Shown]:
+def render_results(status: StudyStatus, words: str, seconds: float) -> list[Shown]:
     """Show a row for each load that was measured, how many of all were, and what to do next.
 
-    seconds: what this call took
+    words: the study's file and flags, as commands take them; seconds: what this call took
     """
     cells = [(launch, cell) for launch in status.launches for cell in launch.cells]
     kinds = {cell.load.partition(" ")[0] for _, cell in cells}
@@ -44,8 +44,8 @@ def render_results(status: StudyStatus, file: Path, seconds: float) -> list[Show
     parts: list[Shown] = [table] if rows else []
     parts.append(f"{done} of {len(cells)} loads are done; this took {show_seconds(seconds)}")
     parts += [f"failed: {launch.deployment}: {launch.why}" for launch in failed[:3]]
-    again = f"next: loadstone study run {file}"
-    parts.append(again if done < len(cells) else f"next: loadstone study report {file}")
+    again = f"next: loadstone study run {words}"
+    parts.append(again if done < len(cells) else f"next: loadstone study report {words}")
     return parts
 
 
