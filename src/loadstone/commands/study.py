@@ -170,11 +170,16 @@ def run(
     if json:
         print_json(msgspec.to_builtins(status))
     else:
-        flags = ["--simulate"] * simulate + (["--out", str(out)] if out != _STUDIES else [])
-        words = shlex.join([str(file), *flags])
+        words = _words(file, out, simulate)
         print_text(*render_results(status, words, time.monotonic() - begun_s))
         print(folder)
     sys.exit(1 if left else 0)
+
+
+def _words(file: Path, out: Path, simulate: bool) -> str:
+    """Write a study's file and flags as its commands take them."""
+    flags = ["--simulate"] * simulate + (["--out", str(out)] if out != _STUDIES else [])
+    return shlex.join([str(file), *flags])
 
 
 def _print_commands(
