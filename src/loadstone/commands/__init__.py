@@ -11,10 +11,8 @@ import errno
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Sequence
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, TextIO, cast
@@ -116,6 +114,9 @@ class ListingGroup(TyperGroup):
 @cache
 def examples() -> dict[str, list[str]]:
     """Read the examples of each command."""
+    import tomllib
+    from importlib.resources import files
+
     return tomllib.loads(files(__package__).joinpath("examples.toml").read_text("utf-8"))
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
+from loadstone.engines.sharding.limits import Version
 from loadstone.engines.table import EngineTable, ReleaseFlag, engine_tables
-
-Version = tuple[int, ...]
 
 
 def check_flags(worker: Worker, version: Version, commands: Iterable[Sequence[str]]) -> None:

@@ -94,6 +94,16 @@ Shown = str | Table
 """What people are shown is made of these: lines of plain text, and tables."""
 
 
+MAX_NOTES = 3
+"""Notes below an answer, before one asks for all."""
+
+
+def first_notes(notes: Sequence[str], limit: int = MAX_NOTES) -> list[str]:
+    """Return the first notes, and how many more there are."""
+    more = len(notes) - limit
+    return [*notes[:limit], *([f"{more} more with --explain"] if more > 0 else [])]
+
+
 def tabulate(
     columns: Sequence[Column[_Subject]], subjects: Iterable[_Subject], **options: Any
 ) -> Table:
@@ -328,8 +338,10 @@ def _print(console: Console, table: Table) -> None:
     for number, row in enumerate(table.rows, 1):
         texts = [Text(printable(text)) for text in row]
         if table.style is not None:
-            whole = table.turned and number == len(table.rows)
-            for text in texts[1:] if whole else texts[-1:] if not table.turned else ():
+            judged = texts[-1:]
+            if table.turned:
+                judged = texts[1:] if number == len(table.rows) else []
+            for text in judged:
                 text.stylize(table.style(text.plain))
         drawn.add_row(*texts)
     if table.caption:

@@ -9,6 +9,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.summary import CellSummary
 from loadstone.core.units import show_met, show_number, show_seconds
 from loadstone.report.pages.columns import show_p50
+from loadstone.report.pages.terminal import pick_clock
 from loadstone.report.table import Shown, Table, drop_empty_columns, show_verdict
 from loadstone.studies.status import StudyStatus
 
@@ -59,7 +60,7 @@ def _read_cells(folder: Path) -> list[CellSummary]:
 
 def _figures(cell: CellSummary) -> list[str]:
     window = cell.steady or cell.metrics
-    ttft = cell.metrics.ttft_s if cell.load.is_closed else cell.metrics.ttft_intended_s
+    ttft, _ = pick_clock(cell.metrics, [cell])
     return [
         show_number(window.output_tokens_per_s, 4),
         show_p50(ttft),

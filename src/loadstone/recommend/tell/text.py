@@ -8,10 +8,8 @@ from loadstone.recommend.judge.by_hour import ByHour
 from loadstone.recommend.judge.host_memory import HostMemory
 from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
 from loadstone.report.data.wording import spell
-from loadstone.report.table import Footnote, Shown, Table
+from loadstone.report.table import MAX_NOTES, Footnote, Shown, Table
 
-_MAX_NOTES = 3
-"""Remarks that are shown before one asks for all."""
 _MAX_REJECTED = 8
 """Kinds of deployments that are not advised and are shown."""
 
@@ -47,7 +45,7 @@ def _first_notes(document: Recommendation) -> list[str]:
     first = document.plans[0]
     why = [f"Plan 1 is {first.why}."] if first.why else []
     warned = [f"Plan 1: {warning}." for warning in first.warnings]
-    return [*why, f"Plan 1: {first.binds}. {first.helps}.", *warned, *document.notes][:_MAX_NOTES]
+    return [*why, f"Plan 1: {first.binds}. {first.helps}.", *warned, *document.notes][:MAX_NOTES]
 
 
 def _list_rejected(document: Recommendation) -> list[Shown]:

@@ -7,7 +7,7 @@ import altair as alt
 
 from loadstone.analyse.compare.result import MetricRow
 from loadstone.core.groups import by_key
-from loadstone.core.units import show_number
+from loadstone.core.units import show_gpus, show_number
 from loadstone.report.charts.captions import CROSSED, unit_of
 from loadstone.report.charts.layers import bounds, cross_out, warning
 from loadstone.report.charts.theme import (
@@ -193,7 +193,7 @@ def _common_words(points: Sequence[CellPoint]) -> Iterator[str]:
         if part != last.hardware:
             yield part
         elif last.gpus:
-            yield f"{last.gpus} GPU{'s' * (last.gpus != 1)} each"
+            yield f"{show_gpus(last.gpus)} each"
 
 
 def _speak(rows: Sequence[Row]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import date
 
 from loadstone.analyse.trend import ChangedMetric
+from loadstone.core.summary import Finding
 from loadstone.core.text import excerpt
 
 
@@ -55,6 +56,11 @@ def show_change(metric: ChangedMetric) -> str:
     """Write `12% slower`, or of throughput `8% lower`."""
     words = ("lower", "higher") if metric.metric.endswith("per_s") else ("faster", "slower")
     return f"{abs(metric.ratio - 1):.0%} {words[metric.ratio > 1]}"
+
+
+def show_finding(finding: Finding) -> str:
+    """Write a finding in one line: its kind, what shows it, and what to do."""
+    return f"{finding.kind}: {finding.evidence}. {finding.remedy}"
 
 
 def clean(text: str, limit: int = 80) -> str:

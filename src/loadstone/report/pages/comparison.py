@@ -18,16 +18,14 @@ from loadstone.analyse.compare.result import (
 from loadstone.analyse.grading.accuracy import show_drift
 from loadstone.core.text import excerpt
 from loadstone.core.units import show_number, show_seconds, show_share
-from loadstone.report.data.wording import show_name
-from loadstone.report.table import Footnote, Shown, Table
+from loadstone.report.data.wording import show_finding, show_name
+from loadstone.report.table import Footnote, Shown, Table, first_notes
 
 _HEADS = ("A", "B", "B/A", "95%", "p", "p adjusted", "detectable")
 _MAIN = ("ttft_p50", "ttft_p99", "tpot_p50", "output_tokens_per_s", "failed_share")
 """Metrics that are always shown."""
 _MAX_REPEATS = 200
 """Runs a side that anybody would measure to show a difference."""
-_MAX_NOTES = 3
-"""Findings that are shown before one asks for all."""
 _WORDS = {
     "same": "the same",
     "within_model": "within the model's uncertainty",
@@ -57,18 +55,13 @@ def render(comparison: Comparison, explain: bool = True) -> list[Shown]:
     )
     parts.append("Setup:" if comparison.setup else f"Setup: the same{reservation}")
     parts += [f"  {line}" for line in setup_lines(comparison.setup)]
-    notes = [
-        f"{finding.kind}: {finding.evidence}. {finding.remedy}" for finding in comparison.findings
-    ]
+    notes = [show_finding(finding) for finding in comparison.findings]
     bounds = [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
     only = [f"only {line}" for line in unmatched_lines(comparison)]
     if not explain:
         table = _main_table(comparison)
         parts += [table] if table.rows else []
-        parts += [*answer_lines(comparison), *only, *notes[:_MAX_NOTES]]
-        more = len(notes) - _MAX_NOTES
-        if more > 0:
-            parts.append(f"{more} more {'finding' if more == 1 else 'findings'} with --explain")
+        parts += [*answer_lines(comparison), *only, *first_notes(notes)]
         return [*parts, *bounds, Footnote("95% intervals; --explain has every metric and test")]
     parts += [part for table in metric_tables(comparison) for part in (table.title, table)]
     parts += [*answer_lines(comparison), *only]

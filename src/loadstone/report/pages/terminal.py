@@ -25,9 +25,16 @@ from loadstone.core.summary import (
     TaskAccuracy,
 )
 from loadstone.core.text import excerpt
-from loadstone.core.units import show_load, show_met, show_number, show_seconds, show_share
+from loadstone.core.units import (
+    show_gpus,
+    show_load,
+    show_met,
+    show_number,
+    show_seconds,
+    show_share,
+)
 from loadstone.report.data.points import share_of
-from loadstone.report.data.wording import join
+from loadstone.report.data.wording import join, show_finding
 from loadstone.report.pages.columns import (
     RUN,
     UNBOUNDED,
@@ -40,7 +47,16 @@ from loadstone.report.pages.columns import (
     show_percent,
     show_percents,
 )
-from loadstone.report.table import Column, Footnote, Shown, Table, show_verdict, tabulate
+from loadstone.report.table import (
+    MAX_NOTES,
+    Column,
+    Footnote,
+    Shown,
+    Table,
+    first_notes,
+    show_verdict,
+    tabulate,
+)
 
 _LOAD_HEADS = {"concurrency": "conc", "rate": "req/s", "burst": "burst"}
 _LOAD_NAMES = {"concurrency": "concurrency {}", "rate": "{} req/s", "burst": "burst of {}"}
@@ -50,8 +66,6 @@ _STATED_LABELS = {("output_tokens_per_s", None): "out tok/s", ("itl_s", "p99"): 
     for statistic in ("p50", "p99")
 }
 """Of what an imported file states what the table has too."""
-_MAX_NOTES = 3
-"""Findings that are shown before one asks for all."""
 _LATE_KINDS = ("sends_late", "client_read_late", "client_saturated")
 """Findings of a client that was too slow."""
 _SPARE = ("roofline", "ITL p99", "E2E p99", "E2E p50", "failed")
@@ -66,7 +80,7 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
     explain: also show parts of loads, all findings, and what each number means.
     """
     cells = summary.cells
-    of_run = [_finding(finding) for finding in summary.findings]
+    of_run = [show_finding(finding) for finding in summary.findings]
     if not cells:
         return ["nothing was sent", *of_run]
     findings = _list_doubts(cells)
@@ -86,15 +100,13 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
         tables.append(_sessions(head, rows))
     if cells[0].dialect is not None:
         tables.append(_dialect(cells))
-    found = [f"({number}) {_finding(finding)}" for number, finding in enumerate(findings, 1)]
+    found = [f"({number}) {show_finding(finding)}" for number, finding in enumerate(findings, 1)]
     found += of_run
     first: list[Shown] = [heading(summary), *_answer(cells), *tables]
     if not explain:
         # What changed the work itself is always said.
         changes, groups = [*of_run, *_say_text_alone(cells)], _group(findings)
-        shown = max(1, _MAX_NOTES - len(changes))
-        more = [f"{len(groups) - shown} more with --explain"] if len(groups) > shown else []
-        notes = [*changes, *groups[:shown], *more]
+        notes = [*changes, *first_notes(groups, max(1, MAX_NOTES - len(changes)))]
         return [*first, *notes, *_footnotes(cells, summary.source == "simulated")]
     lines = [
         *_definitions(cells, summary.source == "simulated"),
@@ -117,7 +129,7 @@ def _group(findings: Sequence[Finding]) -> list[str]:
         for number, finding in enumerate(findings, 1)
     )
     return [
-        f"({','.join(map(str, numbers))}) {_finding(findings[numbers[-1] - 1])}"
+        f"({','.join(map(str, numbers))}) {show_finding(findings[numbers[-1] - 1])}"
         for _, numbers in sorted(kinds.items(), key=lambda item: item[0][0])
     ]
 
@@ -136,10 +148,7 @@ def _footnotes(cells: Sequence[CellSummary], simulated: bool) -> Iterator[Footno
 
 def _client_health(cells: Sequence[CellSummary]) -> str:
     """Say how late the client was at the most."""
-    receive, send = (
-        _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells)
-        for name in ("receive", "send")
-    )
+    receive, send = _worst_lags(cells)
     late = any(cell.verdict.has(kind) for cell in cells for kind in _LATE_KINDS)
     health = "late, see the findings" if late else "good"
     return f"client: {health} (p99 of reading {receive} late, of sending {send} late)"
@@ -150,7 +159,7 @@ def _has_unbounded(cells: Sequence[CellSummary]) -> bool:
     return any(
         show_p99(values, cell).startswith(UNBOUNDED)
         for cell in cells
-        for values in (*_pick_clock(cell.metrics, cells), cell.metrics.tpot_s)
+        for values in (*pick_clock(cell.metrics, cells), cell.metrics.tpot_s)
     )
 
 
@@ -251,7 +260,7 @@ def _row(
     cells: Sequence[CellSummary],
 ) -> CellRow:
     """Make the row of a cell, or of a part of it, by the clock of a table of these cells."""
-    return CellRow(load, cell, requests, numbers, *_pick_clock(numbers, cells))
+    return CellRow(load, cell, requests, numbers, *pick_clock(numbers, cells))
 
 
 def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Table:
@@ -444,7 +453,7 @@ def _is_intended(cells: Sequence[CellSummary]) -> bool:
     )
 
 
-def _pick_clock(
+def pick_clock(
     values: Metrics | Part, cells: Sequence[CellSummary]
 ) -> tuple[Latency | None, Latency | None]:
     """Return TTFT and E2E by the clock of a table of these cells."""
@@ -481,16 +490,12 @@ def _energy(cells: Sequence[CellSummary]) -> str:
     if all(value is None for value in power):
         return ""
     gpus = max(cell.gpu.gpus if cell.gpu else 0 for cell in cells)
-    text = f"{gpus} GPU{'s' * (gpus > 1)} drew {', '.join(map(show_number, power))} W"
+    text = f"{show_gpus(gpus)} drew {', '.join(map(show_number, power))} W"
     for name in ("output", "total"):
         energy = [getattr(window, f"j_per_{name}_token") for window in windows]
         if any(value is not None for value in energy):
             text += f" · {', '.join(map(show_number, energy))} J per {name} token"
     return text
-
-
-def _finding(finding: Finding) -> str:
-    return f"{finding.kind}: {finding.evidence}. {finding.remedy}"
 
 
 def _definitions(cells: Sequence[CellSummary], simulated: bool) -> list[str]:
@@ -633,10 +638,7 @@ def _measured_by(cells: Sequence[CellSummary]) -> str:
         return f"measured by {cells[0].measured_by}"
     capped = any(cell.verdict.has("cap_held_back") for cell in cells)
     held = "; held back by --max-concurrency, not by the client" if capped else ""
-    receive, send = (
-        _worst(getattr(cell.client, f"{name}_lag_p99_s") for cell in cells)
-        for name in ("receive", "send")
-    )
+    receive, send = _worst_lags(cells)
     return (
         f"{cells[0].client.clock} clock: receive lag p99 {receive}, sends late p99 {send} (worst"
         f" load{held})"
@@ -662,6 +664,15 @@ def stated_lines(cells: Sequence[CellSummary]) -> Iterator[str]:
                 f"{', '.join(texts)}{definition}" for definition, texts in by_definition.items()
             )
             yield f"{_name_load(cell)}: the file itself reports {numbers}"
+
+
+def _worst_lags(cells: Sequence[CellSummary]) -> tuple[str, str]:
+    """Return how late the client read and sent (p99), each in the load where it was latest."""
+    clients = [cell.client for cell in cells]
+    return (
+        _worst(client.receive_lag_p99_s for client in clients),
+        _worst(client.send_lag_p99_s for client in clients),
+    )
 
 
 def _worst(lags_s: Iterable[float | None]) -> str:
@@ -698,7 +709,7 @@ def _intervals(cells: Sequence[CellSummary]) -> str:
     trusted."""
     trusted = [cell for cell in cells if cell.verdict.trusted]
     cell = max(trusted or cells, key=lambda cell: cell.load.value)
-    ttft, e2e = _pick_clock(cell.metrics, cells)
+    ttft, e2e = pick_clock(cell.metrics, cells)
     shown = [
         f"{name} {show_seconds(values.low)} to {show_seconds(values.high)}"
         for name, values in (
