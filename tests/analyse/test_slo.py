@@ -72,6 +72,18 @@ def test_all_bounds_hold_in_the_draws_in_which_each_does(other: str, both: float
     assert probability_of(bounds, CLOSED, metrics, factors) == pytest.approx(both)
 
 
+def test_two_bounds_are_as_sure_together_as_the_requests_allow() -> None:
+    """Forty requests within both limits are forty tries of which none missed either."""
+    values = Latency.of(distribution(np.linspace(0.01, 0.012, 40)))
+    metrics = Metrics(tpot_s=values, ttft_s=values)
+    slo = [Bound("tpot_p99", 0.1), Bound("ttft_p99", 0.1)]
+    bounds = bounds_of(slo, CLOSED, Requests(sent=40, ok=40), metrics)
+    most = pytest.approx(1 - 0.99**40)
+    assert [(bound.p_met, bound.p_most) for bound in bounds] == [(most, most)] * 2
+    assert all(bound.is_short_of_requests for bound in bounds)
+    assert probability_of(bounds, CLOSED, metrics) == most
+
+
 def test_a_bound_on_every_request_is_one_on_the_slowest() -> None:
     values = np.linspace(0.01, 0.03, 200)
     (result,) = bounds_of([Bound("tpot", 0.03)], CLOSED, *measured(values))

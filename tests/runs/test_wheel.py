@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from test_readme import follow
+
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
 """The build's own environment is pinned too."""
@@ -96,6 +98,10 @@ def test_the_base_is_small_and_lacks_only_extras(programs: Path, tmp_path: Path)
         name: f"pip install 'loadstone[{name}]'"
         for name in ("gpu", "images", "ray", "sql", "ssh", "tokenizers")
     }
+
+
+def test_the_tutorial_needs_the_wheel_alone(programs: Path, tmp_path: Path) -> None:
+    follow(tmp_path, str(programs / "loadstone"))
 
 
 def test_the_first_answers_need_no_extra(programs: Path, tmp_path: Path) -> None:

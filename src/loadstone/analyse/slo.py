@@ -116,6 +116,7 @@ def bounds_of(
         value = values.value("max" if of_all else percentile) if values is not None else None
         whole = not (of_all and failed)
         factors = factors_of(name)
+        odds = None if factors is None else _judge(values, percentile, limit_s, factors)
         bounds.append(
             SloBound(
                 bound=f"{name}<{_limit(limit_s)}",
@@ -124,11 +125,8 @@ def bounds_of(
                 measured_s=value,
                 value=value,
                 met=value is not None and value <= limit_s and whole,
-                p_met=(
-                    None
-                    if factors is None
-                    else float(_p_met(values, percentile, limit_s, factors).mean() * whole)
-                ),
+                p_met=None if odds is None else float(odds.met.mean() * whole),
+                p_most=None if odds is None or odds.most == 1 else odds.most,
             )
         )
     return bounds
@@ -145,18 +143,22 @@ def probability_of(
     after another; None where it is not known.
 
     In a draw, bounds on one measure stand and fall together; those on several are missed by chance,
-    each by its own.
+    each by its own. All together are not surer than the sample allows of the least sure: a request
+    that is within all limits is so of each.
     """
     least: dict[str, Floats] = {}
+    most = 1.0
     for bound in bounds:
         factors = factors_of(bound.metric)
         if factors is None or bound.p_met is None:
             return None
         base, _, percentile = bound.metric.partition("_")
         values = _find_values(bound.metric, load, metrics, task_s)
-        met = _p_met(values, percentile, bound.limit_s, factors) * (bound.p_met > 0)
+        odds = _judge(values, percentile, bound.limit_s, factors)
+        met = odds.tail * (bound.p_met > 0)
         least[base] = np.minimum(met, least[base]) if base in least else met
-    return float(np.mean(math.prod(least.values()))) if least else None
+        most = min(most, odds.most)
+    return float(np.mean(np.minimum(most, math.prod(least.values())))) if least else None
 
 
 def _find_values(name: str, load: Load, metrics: Metrics, task_s: Latency | None) -> Latency | None:
@@ -174,26 +176,37 @@ def _limit(limit_s: float) -> str:
     return f"{limit_s * 1e3:.10g}ms" if limit_s < 1 else f"{limit_s:.10g}s"
 
 
-def _p_met(
+class _Odds(NamedTuple):
+    """How likely a bound is met: by the value's interval, for each factor of a prediction's error
+    (`tail`), and by the size of the sample at most (`most`)."""
+
+    tail: Floats
+    most: float = 1.0
+
+    @property
+    def met(self) -> Floats:
+        return np.minimum(self.tail, self.most)
+
+
+def _judge(
     values: Latency | None, percentile: str, limit_s: float, factors: Sequence[float]
-) -> Floats:
-    """Compute by factor the probability that a bound is met: log-normal around the value, each side
-    as wide as the value's interval.
-    """
+) -> _Odds:
+    """Judge a bound by factor: log-normal around the value, each side as wide as the value's
+    interval."""
     value = values.value(percentile or "max") if values is not None else None
     if values is None or value is None:
-        return np.zeros(len(factors))
+        return _Odds(np.zeros(len(factors)))
     if value <= 0:
-        return np.ones(len(factors))
+        return _Odds(np.ones(len(factors)))
     lower, upper = _errors(values, percentile, value)
-    is_measured = tuple(factors) == _MEASURED
-    limited = _limit_of_sample(values, percentile, limit_s) if is_measured else 1.0
     met = []
-    for factor in factors:
-        far = math.log(limit_s / (value * factor))
+    for far in np.log(limit_s / (value * np.asarray(factors))):
         error = upper if far >= 0 else lower
         met.append(NormalDist().cdf(far / error) if error > 0 else float(far >= 0))
-    return np.minimum(met, limited)
+    # A simulated server has no slow state that its sample may have missed.
+    is_measured = tuple(factors) == _MEASURED
+    most = _limit_of_sample(values, percentile, limit_s) if is_measured else 1.0
+    return _Odds(np.asarray(met), most)
 
 
 def _limit_of_sample(values: Latency, percentile: str, limit_s: float) -> float:

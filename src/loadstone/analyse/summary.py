@@ -431,8 +431,7 @@ def _add_slo(summary: CellSummary, cell: _Cell) -> None:
     load, metrics = cell.load, summary.metrics
     task_s = summary.sessions.task_s if summary.sessions is not None else None
     summary.slo = bounds_of(cell.bounds, load, summary.requests, metrics, factors, task_s)
-    if simulated:
-        summary.p_slo = probability_of(summary.slo, load, metrics, factors, task_s)
+    summary.p_slo = probability_of(summary.slo, load, metrics, factors, task_s)
 
 
 def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]]) -> None:

@@ -570,6 +570,7 @@ class SloBound(_Figures, kw_only=True, frozen=True):
     p_met            probability that a cell of as many requests in the long run, or on the real
                      machine, meets the bound; None where a prediction does not say how far it may
                      be off. A bound that failed requests miss has 0.
+    p_most           the most that so many requests can say of a percentile, whatever its tail
     """
 
     bound: str
@@ -579,6 +580,12 @@ class SloBound(_Figures, kw_only=True, frozen=True):
     value: float | None = _null()
     met: bool
     p_met: float | None = _null()
+    p_most: float | None = None
+
+    @property
+    def is_short_of_requests(self) -> bool:
+        """Tell whether it was met, and the number of requests alone makes that unsure."""
+        return self.met and self.p_met == self.p_most and (self.p_most or 1.0) < 0.5
 
 
 class Roofline(_Figures, kw_only=True, frozen=True):
@@ -685,7 +692,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     graded             of answers that were graded
     stated             what an imported file states otherwise than its requests give it
     slo_per_request_s  bounds on each request: `ttft`, `tpot`, `e2e` to seconds
-    p_slo              of a prediction: the probability that all bounds are met at once, over its
+    p_slo              the probability that all bounds are met at once; of a prediction over its
                        joint errors
     dialect            the numbers by another tool's definitions, where these were asked for
     stopped            by which rule it ended, where one was set (--stop-when, --max-errors,

@@ -229,7 +229,10 @@ def footer(document: Recommendation) -> str:
     """Say how much was looked at, and how long it took."""
     ranking_s, simulating_s = document.seconds["ranking"], document.seconds["simulating"]
     ranked, finalists = f"{document.deployments_ranked:,} deployments", len(document.finalists)
-    return f"{ranked} ranked in {ranking_s:.1f} s, {finalists} simulated in {simulating_s:.1f} s"
+    by = "" if document.plans[0].usd_per_month else " by GPUs, since no --price is given"
+    return (
+        f"{ranked} ranked in {ranking_s:.1f} s{by}, {finalists} simulated in {simulating_s:.1f} s"
+    )
 
 
 def answer(document: Recommendation) -> str:

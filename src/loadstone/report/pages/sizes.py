@@ -105,7 +105,7 @@ def _assumptions(rows: Sequence[Row]) -> list[str]:
 
 def _parallel(row: Row) -> str:
     named = (("tp", row.tp), ("pp", row.pp), ("dp", row.dp), ("ep", row.ep))
-    return " ".join(f"{name}{ranks}" for name, ranks in named if ranks > 1) or "-"
+    return " ".join(f"{name}{ranks}" for name, ranks in named if ranks > 1) or "tp1"
 
 
 def _fits(row: Row, reasons: list[str]) -> str:

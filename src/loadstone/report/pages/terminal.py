@@ -142,6 +142,8 @@ def _footnotes(cells: Sequence[CellSummary], simulated: bool) -> Iterator[Footno
         yield Footnote(_client_health(cells))
     signs = ["out tok/s ± 95%: of the steady window"] if any(map(show_margin, cells)) else []
     signs += [UNBOUNDED_NOTE] if _has_unbounded(cells) else []
+    if any(bound.is_short_of_requests for cell in cells for bound in cell.slo):
+        signs += ["SLO unsure: too few requests to be surer, however fast they were"]
     signs += ["--explain says what each number means"]
     yield Footnote(" · ".join(signs))
 
@@ -698,6 +700,8 @@ def _bounds(cell: CellSummary) -> list[str]:
 def _bound(bound: SloBound) -> str:
     value = ("" if "_" in bound.metric else "slowest ") + show_seconds(bound.measured_s)
     sure = "" if bound.p_met is None else f", probability {show_share(bound.p_met)}"
+    if bound.is_short_of_requests:
+        sure += " (too few requests to be surer)"
     return (
         f"{bound.metric} < {show_seconds(bound.limit_s)} {'met' if bound.met else 'MISSED'}"
         f" ({value}){sure}"
