@@ -221,6 +221,13 @@ def test_warm_up_requests_count_nowhere_but_in_the_steady_window() -> None:
     assert (found.input_tokens, found.output_tokens, found.cached_input_tokens) == (10, 1, 4)
 
 
+@pytest.fixture
+def any_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hand-sized cells have a steady window."""
+    monkeypatch.setattr("loadstone.analyse.metrics.ROUNDS", 0.0)
+
+
+@pytest.mark.usefixtures("any_rounds")
 def test_steady_window_runs_from_the_first_to_the_last_measured_send() -> None:
     found = metrics(
         [
@@ -252,6 +259,7 @@ def test_steady_window_runs_from_the_first_to_the_last_measured_send() -> None:
     )
 
 
+@pytest.mark.usefixtures("any_rounds")
 def test_a_steady_window_holds_as_many_prompts_as_answers() -> None:
     """Four places out of step, five generations: a place begins its last request in the window, and
     ends it later."""
@@ -331,11 +339,13 @@ def test_intervals_follow_from_who_was_under_way_and_when_answers_came() -> None
     assert 0 < high - low < found.steady.requests_per_s
 
 
+@pytest.mark.usefixtures("any_rounds")
 def test_steady_window_includes_both_its_ends() -> None:
     found = metrics([record(1.0, [1.0, 3.0, 3.5]), record(3.0, [4.0])])
     assert found.steady.output_tokens_per_s == 1.0
 
 
+@pytest.mark.usefixtures("any_rounds")
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
 def test_steady_window_does_not_depend_on_the_order_of_records(order: list[int]) -> None:
     records = [
@@ -346,6 +356,22 @@ def test_steady_window_does_not_depend_on_the_order_of_records(order: list[int])
     # Window 1.0 to 3.0: five events of request 0 (0.5 … 4.0), four of request 1 (1.5 …), two of
     # request 2 (2.5 …).
     assert found.steady.output_tokens_per_s == 11 / 2
+
+
+@pytest.mark.parametrize(("tail_s", "steady"), [(2.0, True), (2.2, False)])
+def test_a_steady_window_is_five_times_what_follows_the_last_send(
+    tail_s: float, steady: bool
+) -> None:
+    """What one place of a loop answers evenly, and one long answer that begins last."""
+    records = [record(float(at), [at + 1.0]) for at in range(10)]
+    found = metrics([*records, record(10.0, [10.0 + tail_s])])
+    assert (found.steady is not None) == steady
+
+
+def test_a_steady_window_leaves_out_graded_answers() -> None:
+    records = [record(float(at), [at + 1.0]) for at in range(10)]
+    graded = record(1.0, [2.0, 3.0, 4.0], [50, 90, 99], phase="check", output_tokens=99)
+    assert metrics([*records, graded]).steady == metrics(records).steady
 
 
 def test_no_steady_window_without_length() -> None:
@@ -407,6 +433,7 @@ def test_without_slos_there_is_neither_goodput_nor_attainment() -> None:
     assert found.attainment is None
 
 
+@pytest.mark.usefixtures("any_rounds")
 def test_what_was_never_reported_is_missing() -> None:
     found = metrics([record(0.0, [1.0]), record(2.0, [3.0])])
     assert found.input_tokens is None

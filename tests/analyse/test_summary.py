@@ -96,7 +96,10 @@ def test_bounds_of_requests_are_in_the_summary_in_seconds(tmp_path: Path) -> Non
     assert "slo_per_request_s" not in cell
 
 
-def test_the_document_has_the_keys_that_scripts_rely_on(tmp_path: Path) -> None:
+def test_the_document_has_the_keys_that_scripts_rely_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadstone.analyse.metrics.ROUNDS", 1.0)
     document = summary(tmp_path / "r", CLOSED, slo={"ttft": 0.5, "tpot_p99": 0.5})
     assert set(document) == {
         "schema", "run_id", "run_dir", "source", "status", "target", "plan_id", "seed", "cells", "findings",
@@ -279,6 +282,7 @@ def test_a_run_is_trusted_if_every_cell_is_and_every_bound_met(tmp_path: Path) -
     assert [f["kind"] for cell in clean["cells"] for f in cell["verdict"]["findings"]] == [
         "sends_late",
         "few_samples",
+        "few_rounds",
     ] * 2
     on_time = {f"{c}-{i}": {"intended_s": i + 0.25} for c in (0, 1) for i in range(5)}
     loads = [CLOSED, Load("concurrency", 2)]

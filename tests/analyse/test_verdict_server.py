@@ -280,6 +280,14 @@ def test_an_engine_that_began_anew_by_its_start_time() -> None:
     )
 
 
+def test_a_start_that_moves_while_counters_go_on_is_no_new_beginning() -> None:
+    """As where it is computed from the time of day, on a host whose clock is being set."""
+    moves = said("process_start_time_seconds", [1e9, 1e9, 1e9 + 1.5, 1e9 + 3])
+    assert figures(moves, said("done_total", [5, 6, 7, 8]))["restarts"] == 0
+    assert figures(moves, said("done_total", [0, 0, 0, 0]))["restarts"] == 2
+    assert figures(moves, said("done_total", [5, 6, 1, 2]))["restarts"] == 2
+
+
 def test_an_engine_that_began_anew_by_its_counters() -> None:
     names = [f"x{i}_total" for i in range(4)]
     anew = [said(name, [5, 9, 1, 2, 3]) for name in names]

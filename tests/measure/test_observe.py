@@ -100,6 +100,14 @@ def test_histograms_are_kept_as_sums_and_counts() -> None:
     ]
 
 
+def test_a_gauge_with_the_name_of_a_counter_is_none() -> None:
+    page = (
+        "# TYPE requests_active_total gauge\nrequests_active_total 4\n"
+        "# TYPE requests_done_total counter\nrequests_done_total 9\n"
+    )
+    assert [sample.name for sample in read_metrics(page)] == ["requests_done_total"]
+
+
 def test_a_line_that_is_none_costs_no_other() -> None:
     page = 'vllm:num_requests_running{a="b} 1\nvllm:num_requests_waiting x\nvllm:kv_cache_usage_perc 0.5\n\x00\x1b[31m\n'
     assert [(s.name, s.value) for s in read_metrics(page)] == [("vllm:kv_cache_usage_perc", 0.5)]

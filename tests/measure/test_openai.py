@@ -585,6 +585,7 @@ def test_an_empty_event_is_no_error() -> None:
         (event(error={"message": "with choices"}, choices=[]), "with choices"),
         (event(error="plain words"), "plain words"),
         (event(error={"code": 5}), '{"code": 5}'),
+        (event(error={"code": 0, "message": "no memory"}), "no memory"),
         (event(error={"error": {"message": "twice"}}), "twice"),
         (event(error=["a", 1]), '["a", 1]'),
         (
@@ -614,6 +615,18 @@ def test_an_error_after_a_200_is_heard_in_every_form(sent: bytes, said: str) -> 
 def test_an_error_field_that_says_nothing_is_no_error(nothing: Any) -> None:
     assert heard(text("a", error=nothing, message=nothing)).error is None
     assert heard(event(error=nothing, message=nothing, choices=[1])).error is None
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"code": 0},
+        {"code": 0.0, "message": "Success."},
+        {"code": 0, "data": {}, "request_id": "ab12"},
+    ],
+)
+def test_an_error_of_code_0_without_a_reason_is_none(nothing: Any) -> None:
+    assert heard(text("a", error=nothing), event(error=nothing)).error is None
 
 
 def test_a_message_beside_choices_is_no_error() -> None:

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 Span = tuple[float, float]  # seconds
 
+ROUNDS = 5.0
+"""The least length of a steady window, in times from the last send to the last output. A shorter
+one leaves out more than a tenth of what the cell takes: slots that fall empty one by one, or the
+longest answers, which begin late.
+"""
+
 
 class RequestBounds(NamedTuple):
     """Upper bounds on each request's latencies, in seconds; None: no bound."""
@@ -174,7 +180,7 @@ def measure_cell(
     metrics.output_events = events
     for name in LATENCIES:
         setattr(metrics, name, Latency.of(samples.get(name)))
-    if window is not None:
+    if window is not None and _has_rounds(window, done):
         metrics.steady = _steady(arrived, window, dependence, metrics, len(done))
     metrics.sustained = sustained_of(load, measured, pace)
     if any(bound is not None for bound in slo):
@@ -199,10 +205,11 @@ def _scan(
         whole = arrays.events(batch)
         part = arrays.rows(batch, whole)
         counted = part["measured"] & arrays.is_completed(part)
+        graded = arrays.is_graded(batch)
         for requests, piece in arrays.split_pieces(whole):
             gained = arrays.count_gained(piece)
             if window is not None:
-                arrived += window_curve(piece.arrival, gained, window)
+                arrived += _own_curve(piece, gained, graded[requests], window)
             chosen = counted[requests]
             events += int(piece.lengths[chosen].sum())
             if streams:
@@ -222,9 +229,18 @@ def _count_arrivals(batches: Iterable[pa.RecordBatch], window: Span) -> Floats:
     """Count the tokens that arrived in each stretch of the window."""
     arrived = np.zeros(CURVE)
     for batch in batches:
-        for _, piece in arrays.split_pieces(arrays.events(batch)):
-            arrived += window_curve(piece.arrival, arrays.count_gained(piece), window)
+        graded = arrays.is_graded(batch)
+        for requests, piece in arrays.split_pieces(arrays.events(batch)):
+            arrived += _own_curve(piece, arrays.count_gained(piece), graded[requests], window)
     return arrived
+
+
+def _own_curve(piece: arrays.Events, gained: Array, graded: Bools, window: Span) -> Floats:
+    """Count the tokens of a piece in each stretch of the window, but those of graded answers, which
+    no other number of the load has."""
+    if graded.any():
+        gained = np.where(np.repeat(graded, piece.lengths), 0, gained)
+    return window_curve(piece.arrival, gained, window)
 
 
 def _total(measured: Array, done: int, duration_s: float | None) -> Metrics:
@@ -267,6 +283,12 @@ def _find_window(sent_s: Floats) -> Span | None:
     send."""
     sent = arrays.drop_missing(sent_s)
     return (float(sent.min()), float(sent.max())) if len(sent) and np.ptp(sent) > 0 else None
+
+
+def _has_rounds(window: Span, done: Array) -> bool:
+    """Tell if the window is long beside what follows it; `done`: the requests that completed."""
+    after_s = float(np.nanmax(done["last"], initial=window[1])) - window[1]
+    return window[1] - window[0] >= ROUNDS * after_s
 
 
 def _steady(

@@ -359,9 +359,14 @@ def _common_falls(families: Families) -> list[float]:
 
 def _count_restarts(families: Families) -> int:
     """Count how often a process began anew, by its start time where it reports it, else by counters
-    that fell together.
+    that fell together. Where some had counted and none fell, the start was computed by a clock that
+    was set.
     """
-    return _count_starts(families, 1) if families.get(START_TIME) else len(_common_falls(families))
+    falls = len(_common_falls(families))
+    counted = any((values[:-1] > 0).any() for _, values in _counters(families))
+    if not families.get(START_TIME) or (counted and not falls):
+        return falls
+    return _count_starts(families, 1)
 
 
 def _count_starts(families: Families, sign: int) -> int:

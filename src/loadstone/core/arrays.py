@@ -306,6 +306,12 @@ def origin_s(rows: Array, load: Load) -> Floats:
     return sent if load.is_closed else np.where(np.isnan(rows["intended"]), sent, rows["intended"])
 
 
+def is_graded(batch: pa.RecordBatch) -> Bools:
+    """Mark the records whose answers are graded."""
+    graded = pc.fill_null(pc.equal(batch.column("phase"), "check"), False)
+    return np.asarray(graded.to_numpy(zero_copy_only=False))
+
+
 def is_completed(rows: Array) -> Bools:
     """Mark the ROWs that are ok or short."""
     return np.isin(rows["status"], _COMPLETED)

@@ -25,6 +25,7 @@ _RULES = (
     answers.other_model,
     answers.answer_form,
     steady.few_samples,
+    steady.few_rounds,
     load.fleet_imbalance,
     client.events_together,
     client.first_event_early,

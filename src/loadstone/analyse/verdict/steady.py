@@ -44,6 +44,20 @@ def few_samples(cell: JudgedCell) -> Findings:
         yield finding(name, requests=values.n, at_least_s=low, needed=needed)
 
 
+def few_rounds(cell: JudgedCell) -> Findings:
+    """Tell where the sends took too short a time, beside the answers, for a steady window."""
+    metrics, sent_s = cell.numbers.metrics, arrays.drop_missing(cell.measured.sent_s)
+    last_s = arrays.drop_missing(cell.completed.last_s)
+    if metrics.steady is not None or cell.load.is_burst or not len(last_s) or len(sent_s) < 2:
+        return
+    yield finding(
+        "few_rounds",
+        span_s=np.ptp(sent_s),
+        after_s=last_s.max() - sent_s.max(),
+        tokens_per_s=metrics.output_tokens_per_s,
+    )
+
+
 class Change(NamedTuple):
     """Medians of the first and the last blocks of a cell, in seconds where values are; `share`: of
     the requests, those before a sudden change."""

@@ -120,10 +120,9 @@ def _parse_lines(
 def _is_recorded(name: str, types: dict[str, str]) -> bool:
     if name.endswith(_PASSED_OVER) or name.startswith(_PASSED_OVER_FAMILIES):
         return False
-    if (
-        types.get(name) in ("counter", "gauge")
-        or types.get(name.removesuffix("_total")) == "counter"
-    ):
+    if types.get(name) == "gauge":
+        return not name.endswith("_total")  # which is the mark of a counter, and these may fall
+    if "counter" in (types.get(name), types.get(name.removesuffix("_total"))):
         return True
     base, _, last = name.rpartition("_")
     return last in ("sum", "count") and types.get(base) in ("histogram", "summary")

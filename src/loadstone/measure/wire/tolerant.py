@@ -25,7 +25,9 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NULLISH = (b"null", b'""', b"[]", b"{}", b"false", b"0")
 
-_NO_ERRORS = ("", "0", "false", "none", "null", "ok", "success", "no error")
+_NO_ERRORS = ("", "0", "0.0", "[]", "{}", "false", "none", "null", "ok", "success", "no error")
+_CODES = ("code", "status", "status_code")
+_REASONS = ("message", "msg", "detail", "error", "reason")
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 
@@ -35,13 +37,22 @@ def is_present(field: msgspec.Raw) -> bool:
 
 
 def is_error(field: msgspec.Raw) -> bool:
-    """Return True if a field of errors tells of one: `{"code": 0, "message": ""}` does not."""
+    """Return True if a field of errors tells of one: `{"code": 0, "message": ""}` does not; with a
+    code of 0 only a reason does."""
     if not is_present(field):
         return False
     error = load_object(bytes(field))
     if error is None:
         return True
-    return any(str(part).lower() not in _NO_ERRORS for part in error.values())
+    codes = [error[name] for name in _CODES if name in error]
+    if codes and not any(map(_tells, codes)):
+        return any(_tells(error.get(name)) for name in _REASONS)
+    return any(map(_tells, error.values()))
+
+
+def _tells(part: object) -> bool:
+    """Tell if a part of an error says that there is one."""
+    return str(part).lower().strip(" .!") not in _NO_ERRORS
 
 
 def count(value: object) -> int | None:
