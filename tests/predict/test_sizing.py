@@ -860,3 +860,52 @@ def test_a_precision_is_that_of_the_published_checkpoint() -> None:
     )
     assert size(parse_worker("qwen3-235b-a22b:fp8@8xh200/ep2")).fits
     assert size(parse_worker("qwen3-235b-a22b@8xh200")).fits
+
+
+@pytest.mark.parametrize(
+    ("arguments", "full_gib", "windows_gib"),
+    [
+        # Of Gemma 3 27B 10 of 62 layers keep all tokens, 8,192 bytes each; a window has 1,024.
+        ("ctx_size=131072,parallel=1", 10.0, 52 * 8192 * 1536 / (1 << 30)),
+        ("ctx_size=131072,parallel=4", 10.0, 4 * 52 * 8192 * 1536 / (1 << 30)),
+        ("ctx_size=131072", 10.0, 52 * 8192 * 4608 / (1 << 30)),
+        ("ctx_size=131072,parallel=1,swa_full=true", 62.0, 0.0),
+    ],
+)
+def test_llama_cpp_keeps_windows_in_a_small_pool(
+    arguments: str, full_gib: float, windows_gib: float
+) -> None:
+    worker = parse_worker(f"google/gemma-3-27b-it:int4@1xh200/engine=llama.cpp,{arguments}")
+    memory = memory_of(worker)
+    assert memory.cache.block_bytes * memory.blocks / (1 << 30) == pytest.approx(full_gib)
+    assert memory.budget.state_bytes / (1 << 30) == pytest.approx(windows_gib)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "context", "requests"),
+    [
+        ("8xb200/tp8,ep8,max_num_batched_tokens=8192", 1 << 20, 20.43),
+        ("8xb200/tp1,dp8,ep8,max_num_batched_tokens=8192", 1 << 20, 156.9),
+    ],
+)
+def test_compressed_caches_are_packed_as_the_log_says(
+    deployment: str, context: int, requests: float
+) -> None:
+    """The logs of vLLM 0.25 with DeepSeek-V4-Flash: "Maximum concurrency for 1,048,576 tokens"."""
+    stated = f"deepseek-v4-flash@{deployment},kv_cache_dtype=fp8,gpu_memory_utilization=0.95"
+    row = size(parse_worker(f"{stated},version=0.25.0,max_num_seqs=256"), context)
+    assert row.kv_capacity_tokens / context == pytest.approx(requests, rel=0.02)
+
+
+def test_a_short_request_takes_its_states_of_a_whole_batch() -> None:
+    """A log of vLLM 0.22 on two GH200: a request of 30,000 tokens needs 6.66 GiB of each."""
+    worker = parse_worker(
+        "deepseek-v4-flash@2xgh200/tp2,ep2,kv_cache_dtype=fp8,version=0.22.0"
+        ",max_num_batched_tokens=16384,max_model_len=30000"
+    )
+    cache = memory_of(worker).cache
+    # 118 blocks of tokens; 259 of windows, twice; 4,099 and 2,065 of states.
+    assert cache.request_blocks(30_000) == 118 + 2 * 259 + 4099 + 2065
+    assert cache.request_blocks(30_000) * cache.block_bytes / (1 << 30) == pytest.approx(
+        6.66, rel=0.015
+    )

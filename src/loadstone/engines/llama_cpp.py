@@ -2,14 +2,16 @@
 start.
 
 KV = ctx_size tokens, in cells of one token; a slot has ctx_size / parallel of them, and a request
-takes a slot Where nothing is said: 4 slots, the model's own context, 2048 tokens a step
+takes a slot. Where nothing is said: 4 slots, the model's own context, 2048 tokens a step
 (tools/server/README.md: --parallel, --ctx-size, --batch-size). The cache is f16 whatever the
 weights are (--cache-type-k): write kv=fp16 where a model's own type is another.
 """
 
+from loadstone.catalogue.architecture.precision import KV_BYTES
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
+from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import BatchLimits, Budget
 from loadstone.engines.sharding.rank import Rank
 
@@ -21,7 +23,8 @@ tokens."""
 UNKNOWN_CONTEXT_TOKENS = 4096
 """Where neither the model nor the user names one."""
 
-_FLOAT_BYTES = 4
+_FLOAT_BYTES, _WINDOW_BYTES = 4, 2
+_CELLS = 256
 
 
 class LlamaCpp(EngineRules):
@@ -60,14 +63,44 @@ class LlamaCpp(EngineRules):
         batch_tokens = self.worker.count("batch_size") or BATCH_TOKENS
         return BatchLimits(block_tokens=1, max_batched_tokens=batch_tokens, max_seqs=self.slots)
 
+    def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
+        """Return the cells of the layers that keep all tokens; those of windows are a pool of fixed
+        size beside them, but where windows are all that there is."""
+        full = [layer for layer in rank.cache if layer.window_tokens is None]
+        return pooled(full if self._window_bytes(rank) else rank.cache, limits.block_tokens)
+
+    def _window_bytes(self, rank: Rank) -> float:
+        """Return the bytes of the pool of windows; 0 without one.
+
+        Source: llama-kv-cache-iswa.cpp: of each slot a window and a piece (of the slots together
+        where `parallel` is left out, which shares one pool), in steps of 256 cells, no more than
+        the context, in 16 bits whatever the cache is kept in.
+        """
+        windows = [layer for layer in rank.cache if layer.window_tokens is not None]
+        has_full = any(layer.token_bytes and layer.window_tokens is None for layer in rank.cache)
+        if not windows or not has_full or self.worker.switch("swa_full"):
+            return 0.0
+        shares = self.worker.count("parallel") is None
+        pools = 1 if shares else self.slots
+        piece = self.worker.count("ubatch_size") or MICRO_BATCH_TOKENS
+        widening = max(1.0, _WINDOW_BYTES / KV_BYTES[self.kv_dtype])
+        total = 0.0
+        for layer in windows:
+            cells = (layer.window_tokens or 0) * (self.slots if shares else 1) + piece
+            cells = min(-(-cells // _CELLS) * _CELLS, self.cache_tokens // pools)
+            total += layer.count * layer.token_bytes * widening * cells
+        return pools * total
+
     def budget(self, rank: Rank, limits: BatchLimits) -> Budget:
         """Return logits of every slot and the widest of a piece's intermediate results, in 32 bits;
-        a state of every slot. What the cache leaves is outside: it is never asked for.
+        a state of every slot, and windows. What the cache leaves is outside: it is never asked for.
         """
         total, model = self.worker.gpu.usable_bytes, self.worker.model
-        piece = min(MICRO_BATCH_TOKENS, limits.max_batched_tokens)
+        piece = self.worker.count("ubatch_size") or MICRO_BATCH_TOKENS
+        piece = min(piece, limits.max_batched_tokens)
         activation = float(_FLOAT_BYTES * model.vocab * max(limits.max_seqs, piece))
         states = limits.max_seqs * sum(layer.count * layer.state_bytes for layer in rank.cache)
+        states += self._window_bytes(rank)
         room = total - rank.weights_bytes - activation - states
         wanted = self.cache_tokens * self.cache(rank, limits).block_bytes
         outside = max(0.0, room - wanted)

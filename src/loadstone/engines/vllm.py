@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 
 from loadstone.catalogue.architecture.model import (
+    CompressedAttention,
     FullAttention,
     LatentAttention,
     Layers,
@@ -25,6 +26,7 @@ from loadstone.engines.sharding.limits import (
     BatchLimits,
     Budget,
 )
+from loadstone.engines.sharding.packed_cache import packed
 from loadstone.engines.sharding.rank import LOGIT_BYTES, SORTED_LOGIT_BYTES, Rank, activation_bytes
 
 RUNTIME_BYTES = 0.46 * GIB
@@ -43,6 +45,8 @@ CUDAGRAPH_MODES = {
     "full_and_piecewise": True,
 }
 """vLLM's CUDAGraphMode, and whether steps with prompts run as graphs in it."""
+_BLOCK_TOKENS, _COMPRESSED_BLOCK_TOKENS = 16, 256
+"""Of a block where `block_size` does not say; the kernels of DeepSeek-V4's attention take 256."""
 _GRAPH_TOKENS = 512
 """Its V1 core captures piecewise graphs up to so many tokens, or twice max_num_seqs (its
 _set_cudagraph_sizes)."""
@@ -172,7 +176,7 @@ class Vllm(EngineRules):
         if not self.chunks_prompts(context):
             tokens = max(2048, context)
         return BatchLimits(
-            block_tokens=worker.count("block_size") or 16,
+            block_tokens=worker.count("block_size") or self._usual_block_tokens,
             max_batched_tokens=worker.count("max_num_batched_tokens") or tokens,
             max_seqs=worker.count("max_num_seqs") or seqs,
         )
@@ -206,10 +210,10 @@ class Vllm(EngineRules):
         late = self.version >= (0, 30)
         steps = self.worker.pp + 1 if late else self.worker.pp
         states = 1 if self.worker.switch("prefix_caching") is False else 2
-        in_flight = steps * limits.max_batched_tokens
-        return grouped(
-            rank.cache, limits.block_tokens, in_flight, states, held_blocks=1 if late else 0
-        )
+        in_flight, held = steps * limits.max_batched_tokens, 1 if late else 0
+        if any(attention.ratio for attention, _ in rank.compressed):
+            return packed(rank.compressed, limits.block_tokens, self.kv_dtype, in_flight, held)
+        return grouped(rank.cache, limits.block_tokens, in_flight, states, held)
 
     def whole_prompts(self, context_limit: int) -> int:
         """Return where V0 took longer prompts in pieces, the memory no longer depends on their
@@ -217,6 +221,12 @@ class Vllm(EngineRules):
         if not self.is_v0:
             return 0
         return _CHUNKED_BEYOND_TOKENS if self.chunks_prompts(context_limit) else context_limit
+
+    @property
+    def _usual_block_tokens(self) -> int:
+        kinds = self.worker.model.kinds
+        compresses = any(isinstance(run.attention, CompressedAttention) for run in kinds)
+        return _COMPRESSED_BLOCK_TOKENS if compresses else _BLOCK_TOKENS
 
     @property
     def kv_dtype(self) -> str:

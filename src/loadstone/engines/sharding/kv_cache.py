@@ -37,12 +37,15 @@ class Cache(msgspec.Struct, frozen=True):
 
     in_flight_tokens  scheduled but not settled; a window's blocks are freed only behind them
     held_blocks       blocks the engine never gives out (vLLM's null block)
+    each_in_flight    whether a whole batch counts as in flight for each request, and not for one of
+                      them
     """
 
     groups: tuple[Group, ...]
     block_bytes: float
     in_flight_tokens: int = 0
     held_blocks: int = 0
+    each_in_flight: bool = False
 
     @property
     def block_tokens(self) -> int:
@@ -77,6 +80,8 @@ class Cache(msgspec.Struct, frozen=True):
         """Return the blocks that it takes once its prompt is computed: a window's group holds the
         window's blocks and one more."""
         total = self.request_blocks(context_tokens)
+        if self.each_in_flight:
+            return total
         for group in self.groups:
             if group.kind == "window":
                 computing = min(group.window_tokens - 1 + self.in_flight_tokens, context_tokens)

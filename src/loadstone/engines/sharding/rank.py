@@ -61,6 +61,7 @@ class Rank(msgspec.Struct, frozen=True):
     mxfp4_bytes    of them, experts in MXFP4
     cache          what its layers keep of sequences
     head           whether it holds the output head, and so samples
+    compressed     attention that compresses, and its layers: engines cut its cache in other ways
     """
 
     stage: int
@@ -68,6 +69,7 @@ class Rank(msgspec.Struct, frozen=True):
     mxfp4_bytes: float
     cache: tuple[CacheLayer, ...]
     head: bool
+    compressed: tuple[tuple[CompressedAttention, int], ...] = ()
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -122,7 +124,12 @@ def ranks_of(
         cache = cache_layers(runs, shape.tp, kv_dtype, state_dtype)
         if not windows:
             cache = tuple(msgspec.structs.replace(layer, window_tokens=None) for layer in cache)
-        stages.append(Rank(stage, weights, mxfp4, cache, last))
+        compressed = tuple(
+            (run.attention, count)
+            for run, count in runs
+            if isinstance(run.attention, CompressedAttention)
+        )
+        stages.append(Rank(stage, weights, mxfp4, cache, last, compressed))
     return tuple(stages)
 
 
