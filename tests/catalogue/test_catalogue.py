@@ -264,6 +264,8 @@ def test_no_name_means_two_things() -> None:
         ("deepseek-v3@16xh200", (16, 2, 8, 2, 1, 1, False)),
         ("deepseek-v3@16xh200/tp16", (16, 2, 16, 1, 1, 1, False)),
         ("deepseek-v3@16xh200/tp8", (16, 2, 8, 2, 1, 1, False)),
+        ("llama-3.1-8b@16xh100/tp1", (16, 2, 1, 1, 16, 1, False)),
+        ("llama-3.1-8b@16xh100/tp4", (16, 2, 4, 1, 4, 1, False)),
         ("deepseek-v3@16xh200/tp8,dp2", (16, 2, 8, 1, 2, 1, False)),
         ("deepseek-v3:fp8@8xh200/tp8,dp1,ep8", (8, 1, 8, 1, 1, 8, False)),
         ("deepseek-v3@8xh200/tp1,dp8,ep8", (8, 1, 1, 1, 8, 8, True)),

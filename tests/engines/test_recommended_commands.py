@@ -64,6 +64,8 @@ def test_what_the_engine_will_not_start_is_said_with_its_command(deployment: str
         ("glm-4.6", "zai-org/GLM-4.6"),
         ("gemma-3-27b", "google/gemma-3-27b-it"),
         ("nvidia/DeepSeek-R1-0528-FP4", "nvidia/DeepSeek-R1-0528-FP4"),
+        ("qwen3-32b-fp8", "Qwen/Qwen3-32B-FP8"),
+        ("meta-llama-3.1-8b", "meta-llama/Meta-Llama-3.1-8B"),
         ("llama-3.1-70b-fp8", "neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8"),
     ],
 )

@@ -14,6 +14,7 @@ from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.predict.simulator.uncertainty import (
     PredictionError,
     bound_factors,
+    cell_uncertainties,
     estimate_error,
 )
 from loadstone.workload.options import SimulateOptions, options_of
@@ -72,3 +73,24 @@ def test_the_error_of_a_run_is_that_of_coefficients_and_what_remains() -> None:
     error = estimate_error(run_cell(plan, 0, FLEET), FLEET)
     assert (np.sqrt(np.diag(error.covariance)) > 0.05).all()
     assert np.linalg.eigvalsh(error.covariance).min() >= 0
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_what_no_measurement_covers_is_wide_within_reason(engine: str) -> None:
+    """Twice as wide in ln: what a fit has left of a small term does not drown all others."""
+    deployment = parse_deployment(f"llama-3.1-8b@1xmi300x/tp1,engine={engine}")
+    fleet = fleet_of(deployment)
+    given = {
+        "deployment": "",
+        "input": "1024",
+        "output": "128",
+        "requests": [64],
+        "concurrency": [32],
+    }
+    plan = Planner(options_of(given, SimulateOptions)).plan()
+    run = run_cell(plan, 0, fleet, grace_s=math.inf)
+    spreads = np.sqrt(np.diag(estimate_error(run, fleet).covariance))
+    (found,) = cell_uncertainties(plan, fleet, 24)
+    for name, spread in zip(("ttft_s", "tpot_s"), spreads, strict=True):
+        low, high = found.intervals[name]
+        assert math.exp(-4 * spread) < low < 1 < high < math.exp(4 * spread)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -214,3 +216,19 @@ def test_a_measurement_of_few_requests_is_worth_less() -> None:
     assert few.requests < 120
     assert many.requests > 4000
     assert many.regret_after < 0.5 * few.regret_after
+
+
+def test_by_throughput_the_least_known_is_not_the_first_for_that() -> None:
+    """One gives a tenth more; the other may be many times slower or faster, as likely."""
+    wide = np.exp(np.linspace(-3, 3, 17))
+    known, unknown = (
+        replace(
+            finalist(name, [1000.0] * 17, replicas=8),
+            curve=SimpleNamespace(output_tokens_per_s=lambda _, rate=rate: rate),
+            factors=np.column_stack([factors] * 2),
+        )
+        for name, rate, factors in ((ONE, 110.0, np.ones(17)), (f"{ONE},kv=fp8", 100.0, wide))
+    )
+    batch = {"rate": None, "concurrency": 64, "objective": "throughput", "slo": "e2e_p99<60s"}
+    ranked = choices(unknown, known, **batch)
+    assert [choice.finalist for choice in ranked] == [known, unknown]

@@ -146,6 +146,15 @@ def test_by_throughput_the_answer_says_how_many_tokens_there_are() -> None:
 
 
 @pytest.mark.parametrize(
+    ("p_slo", "asked", "words"), [(0.986, 0.99, "98.6%"), (0.79, 0.8, "79%"), (0.796, 0.8, "79.6%")]
+)
+def test_what_is_below_the_asked_probability_never_looks_like_it(p_slo, asked, words) -> None:
+    document = changed(with_plan(p_slo=p_slo), holds=False, confidence=asked)
+    assert answer(document).startswith(f"Nothing holds with {asked * 100:g}%; ")
+    assert answer(document).endswith(f"with a probability of {words}.")
+
+
+@pytest.mark.parametrize(
     ("hours", "words"),
     [
         (

@@ -18,6 +18,7 @@ from loadstone.recommend.judge.choices import PlanChoice, rank_choices
 from loadstone.recommend.judge.confirm import Confirmation, ConfirmedPlan
 from loadstone.recommend.judge.errors import draw_errors
 from loadstone.recommend.recommend import recommend
+from loadstone.recommend.search.candidates import search
 from loadstone.recommend.search.finalists import rank_candidates, simulate_finalists
 from loadstone.recommend.tell.document import Recommendation
 from loadstone.studies.file import load_entries, read_study
@@ -355,6 +356,23 @@ def test_llama_cpp_is_planned_without_the_command_that_names_its_weights() -> No
     ).plans[0]
     assert plan.launch == []
     assert any("--model" in each for each in plan.warnings)
+
+
+def test_answers_of_one_token_cost_what_one_token_costs() -> None:
+    document = plans(output="1", slo="ttft_p99<1s")
+    first = document.plans[0]
+    assert document.traffic.output_tokens == 1
+    tokens = document.traffic.value * 730 * 3600
+    assert first.usd_per_mtok.value == pytest.approx(first.usd_per_month.value / tokens * 1e6)
+
+
+@pytest.mark.parametrize("output", ["1", "8"])
+def test_many_short_answers_at_once_take_what_carries_them(output: str) -> None:
+    """They wait for one another's prompts: 100 a replica, of 1,024 tokens each."""
+    asked = {"rate": None, "concurrency": 400, "output": output, "slo": "ttft_p90<3s"}
+    found = search(small_planning(**asked))
+    assert 2 <= found.candidates[0].gpus <= 6
+    assert plans(**asked).plans[0].gpus <= 6
 
 
 # --- by throughput --------------------------------------------------------------------------------

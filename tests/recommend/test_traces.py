@@ -152,3 +152,13 @@ def test_shared_prefixes_count_as_cached_where_candidates_are_chosen() -> None:
         least.append(search(planning(**few, prefix=prefix, price=())).candidates[0].gpus)
     assert least[1] * 3 <= least[0]
     assert traffic_of(options(**few, prefix="7k")).cached_tokens == 7 * 1024
+
+
+@pytest.mark.parametrize("gap_s", [60, 3600])
+def test_a_trace_that_asks_for_next_to_nothing_is_planned(gap_s: float, tmp_path: Path) -> None:
+    path = tmp_path / "sparse.csv"
+    lines = [f"{number * gap_s},{400 + 40 * (number % 7)},{60 + number}" for number in range(30)]
+    path.write_text("timestamp_s,input_tokens,output_tokens\n" + "\n".join(lines) + "\n")
+    document = plans(trace=str(path), input=None, output=None, rate=None, slo="ttft_p99<2s")
+    assert document.holds
+    assert document.plans[0].gpus == 1

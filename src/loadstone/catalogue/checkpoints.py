@@ -82,10 +82,11 @@ def _find_id(model: Model, name: str) -> str:
     entry's own."""
     text = name.strip().lower()
     ids = [model.name, *(alias for alias in model.aliases if "/" in alias)]
+    lasts = [checkpoint_id.rpartition("/")[2].lower() for checkpoint_id in ids]
     stems = [_stem(checkpoint_id) for checkpoint_id in ids]
-    for wanted, names in ((text, stems), (text, [TUNED.sub("", stem) for stem in stems])):
-        if wanted in names:
-            return ids[names.index(wanted)]
+    for names in (lasts, stems, [TUNED.sub("", stem) for stem in stems]):
+        if text in names:
+            return ids[names.index(text)]
     if TUNED.search(text) or text not in {alias.lower() for alias in model.aliases}:
         problem = f"{name!r} has the shape of {model.name}, and no checkpoint is known by that name"
         raise InputError(f"{problem}; write the id of one, such as {' or '.join(ids[:3])}")

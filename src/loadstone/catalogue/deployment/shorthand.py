@@ -135,10 +135,10 @@ def parse_deployment(text: str, gpu: Gpu | None = None, model: Model | None = No
 
     `N×` defaults to 1; GPU may be a node of the catalogue, and N then counts nodes. Without
     parallelism: tensor parallel within a node, pipeline parallel between nodes. `dp` alone: tp
-    takes the rest; `tp` alone: pp takes the nodes if that fits, dp the rest. Whether the model can
-    be cut that way is not looked at here. Of pools (pools.py) each worker is a deployment by these
-    rules. Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep that
-    fits no rank count.
+    takes the rest; `tp` alone: pp takes the nodes if each is filled, else dp the rest. Whether the
+    model can be cut that way is not looked at here. Of pools (pools.py) each worker is a deployment
+    by these rules. Raises InputError: syntax, unknown names (with the nearest), tp·pp·dp ≠ GPUs, ep
+    that fits no rank count.
     """
     if has_pools(text):
         return _parse_pools(text, gpu, model)
@@ -449,7 +449,8 @@ def _split_replicas(counts: dict[str, int], gpus: int) -> dict[str, int]:
 def _parallelism(counts: dict[str, int], gpus: int, nodes: int) -> tuple[int, int, int]:
     tp, pp, dp = counts.get("tp"), counts.get("pp"), counts.get("dp")
     if pp is None and dp is None:
-        pp = nodes if gpus % ((tp or 1) * nodes) == 0 else 1
+        # A replica that leaves room on its node has no use for stages on others.
+        pp = nodes if tp in (None, gpus // nodes) and gpus % ((tp or 1) * nodes) == 0 else 1
     pp = pp or (max(1, gpus // (tp * dp)) if tp and dp else 1)
     tp = tp or max(1, gpus // (pp * (dp or 1)))
     return tp, pp, dp or max(1, gpus // (tp * pp))

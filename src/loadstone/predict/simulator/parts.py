@@ -72,9 +72,8 @@ def thin(plan: Plan, share: float) -> Plan:
 
 
 def _multiply(plan: Plan, crowds: int) -> Plan:
-    """Return the requests of several crowds. The n-th comes n/crowds of a mean gap later."""
-    count = len(plan)
-    gap_s = float(plan.intended_s[-1] - plan.intended_s[0]) / max(1, count - 1)
+    """Return the requests of several crowds. The n-th comes n/crowds of the mean gap later."""
+    count, gap_s = len(plan), 1 / plan.cells[0].value
     later_s = np.repeat(np.arange(crowds) * gap_s / crowds, count)
     rows = np.tile(np.arange(count), crowds)
     times_s = plan.intended_s[rows] + later_s

@@ -119,17 +119,18 @@ def cell_uncertainties(
 
 class Margins(NamedTuple):
     """Holds the spreads beside those of the coefficients: the spread that remains of each quantity,
-    in ln; and how many times as wide all of it is under a load."""
+    in ln; how many times as wide all of it is under a load; and what draws of the profile count."""
 
     remains: Mapping[Quantity, float]
     wider: float = 1.0
+    drawn: float = 1.0
 
 
 def margins_of(plan: Plan, cell: int, fleet: Fleet) -> Margins:
     """Return the margins of a cell under a fleet whose steps are those of a StepModel."""
     profile = cast(StepModel, fleet.model).profile
     loads = find_uncovered_load(plan, cell, fleet)
-    return Margins(remaining(profile), profile.wider_for(loads))
+    return Margins(remaining(profile), profile.wider_for(loads), profile.wider)
 
 
 def find_uncovered_load(plan: Plan, cell: int, fleet: Fleet) -> list[Uncovered]:
@@ -170,15 +171,30 @@ def intervals(
         ]
         ratios[_RATE] = np.log(shares or [1.0])
     found: dict[str, Interval] = {}
+    limits = _limit_draws(runs[0], fleet, margins)
     for name, by_draw in ratios.items():
         bounded_rate = keeps_up and name == _RATE
         remains = _remaining_spread(name, best, ratios, margins.remains)
         if bounded_rate and not by_draw.any():
             remains = 0.0
-        logs = margins.wider * (by_draw[:, None] + remains * _NORMAL_POINTS[None, :])
+        limit = limits[_QUANTITY_OF.get(name, "tpot")]
+        moved_by = np.clip(margins.drawn * by_draw, -limit, limit)
+        logs = margins.wider * (moved_by[:, None] + remains * _NORMAL_POINTS[None, :])
         low, high = (float(end) for end in np.exp(np.quantile(logs, (LOW, HIGH))))
         found[name] = min(1.0, low), 1.0 if bounded_rate else max(1.0, high)
     return found
+
+
+def _limit_draws(run: CellRun, fleet: Fleet, margins: Margins) -> dict[Quantity, float]:
+    """Return how far figures of draws may be off in ln, by quantity. Of a profile that is wider
+    than its fit, as far as two standard deviations of bounds and plans: a small term that may be
+    many times as large would drown all others."""
+    if margins.drawn == 1:
+        return dict.fromkeys(QUANTITIES, math.inf)
+    slopes = fleet_slopes(fleet, *_observe_batch(run, fleet))
+    covariance = np.array(cast(StepModel, fleet.model).profile.covariance)
+    spreads = np.sqrt(np.diag(slopes @ covariance @ slopes.T))
+    return dict(zip(QUANTITIES, (2 * spreads).tolist(), strict=True))
 
 
 def _remaining_spread(

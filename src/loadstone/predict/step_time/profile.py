@@ -110,9 +110,10 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max(1.0, widening(load) / self.wider)
 
     def draws(self, n: int, seed: int) -> list[Floats]:
-        """Draw `n` vectors of coefficients from the log-normal that the fit left."""
+        """Draw `n` vectors of coefficients from the log-normal that the fit left, as narrow as it
+        left it: what a figure does there counts `wider` times, in ln."""
         rng = np.random.default_rng(seed)
-        spread, axes = np.linalg.eigh(np.array(self.covariance))
+        spread, axes = np.linalg.eigh(np.array(self.covariance) / self.wider**2)
         steps = rng.standard_normal((n, len(spread))) * np.sqrt(np.maximum(spread, 0.0))
         return list(np.exp(np.array(self.logarithms) + steps @ axes.T))
 

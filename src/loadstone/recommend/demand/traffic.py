@@ -89,7 +89,7 @@ class Traffic:
 
     @property
     def lengths(self) -> Lengths:
-        return Lengths(self.input_tokens, self.output_tokens, self.cached_tokens)
+        return Lengths(self.input_tokens, max(2.0, self.output_tokens), self.cached_tokens)
 
     @property
     def has_times(self) -> bool:
@@ -225,7 +225,7 @@ def traffic_of(
         kind="concurrency" if options.load.concurrency is not None else "rate",
         demand=demand,
         input_tokens=float(whole_prompts(plan, 0).mean()),
-        output_tokens=float(max(2.0, plan.output_tokens.mean())),
+        output_tokens=float(plan.output_tokens.mean()),
         bounds=bounds,
         hours=hours.scale(demand) if hours is not None else None,
         cached_tokens=float(_count_cached(plan).mean()),

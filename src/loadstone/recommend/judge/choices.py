@@ -26,17 +26,24 @@ _QUANTILES = (0.05, 0.5, 0.8, 0.9, 0.95, 0.99)
 
 class PlanChoice(NamedTuple):
     """A finalist with so many replicas. p_slo: the share of draws in which all bounds hold;
-    regrets: by draw, in the unit of cost."""
+    regrets: by draw, in the unit of cost; tokens_per_s: median of all draws, where plans are ranked
+    by it."""
 
     finalist: UncertainFinalist
     replicas: int
     p_slo: float
     cost: float
     regrets: Floats
+    tokens_per_s: float | None = None
 
     @property
     def regret(self) -> float:
         return float(self.regrets.mean())
+
+    @property
+    def rank(self) -> float:
+        """Return what plans are sorted by, the least first."""
+        return self.regret if self.tokens_per_s is None else -self.tokens_per_s
 
     @property
     def gpus(self) -> int:
@@ -59,12 +66,12 @@ class PlanChoice(NamedTuple):
 
 def rank_choices(finalists: Sequence[UncertainFinalist], planning: Planning) -> list[PlanChoice]:
     """Return the plans of each finalist that are worth a thought: those that hold with
-    --confidence, the least regret first, then the others. Raises InputError where the reserve
-    leaves no GPU for the traffic."""
+    --confidence, the least regret or the most tokens first, then the others. Raises InputError
+    where the reserve leaves no GPU for the traffic."""
     rank = _rank_by_throughput if planning.by_throughput else _rank_by_cost
     confidence = planning.choice.confidence
     return sorted(
-        rank(finalists, planning), key=lambda choice: (choice.p_slo < confidence, choice.regret)
+        rank(finalists, planning), key=lambda choice: (choice.p_slo < confidence, choice.rank)
     )
 
 
@@ -104,8 +111,10 @@ def _rank_by_cost(finalists: Sequence[UncertainFinalist], planning: Planning) ->
 def _rank_by_throughput(
     finalists: Sequence[UncertainFinalist], planning: Planning
 ) -> list[PlanChoice]:
-    """Return each finalist with as many replicas as there can be. Regrets are output tokens/s less
-    than the best plan's in the draw; bounds that break there count as none at all."""
+    """Return each finalist with as many replicas as there can be, ranked by the median of its
+    tokens/s: the mean of what is divided by an uncertain time is the larger the less is known.
+    Regrets are output tokens/s less than the best plan's in the draw; bounds that break there count
+    as none at all, and times beyond their 90 % interval as its ends."""
     choices = []
     for finalist in finalists:
         replicas = finalist.candidate.max_replicas(planning)
@@ -114,9 +123,14 @@ def _rank_by_throughput(
             continue
         holds = finalist.replicas_needed(planning) <= replicas
         rate = serving * finalist.curve.output_tokens_per_s(planning.traffic.demand / serving)
-        rates = rate / finalist.factors[:, 1] * holds
+        slower = finalist.factors[:, 1]
+        rates = rate / np.clip(slower, *np.quantile(slower, (0.05, 0.95))) * holds
         cost = replicas * finalist.candidate.replica_cost
-        choices.append(PlanChoice(finalist, replicas, float(holds.mean()), cost, rates))
+        choices.append(
+            PlanChoice(
+                finalist, replicas, float(holds.mean()), cost, rates, float(np.median(rates))
+            )
+        )
     if not choices:
         raise InputError("--gpus-max, --budget: give not one replica beyond --reserve; give more")
     best = np.max([choice.regrets for choice in choices], axis=0)

@@ -72,8 +72,8 @@ class Confirmation:
         wanted, or one of them had to get so many replicas that this one now has less regret."""
         if len(held) < wanted:
             return True
-        last = sorted(choice.regret for choice in held)[wanted - 1]
-        return head.p_slo >= self.planning.choice.confidence and head.regret < last
+        last = sorted(choice.rank for choice in held)[wanted - 1]
+        return head.p_slo >= self.planning.choice.confidence and head.rank < last
 
     def _with_replicas(self, head: PlanChoice) -> list[PlanChoice]:
         """Return the choices of the same finalist, the fewest replicas first."""

@@ -33,6 +33,10 @@ _HOPELESS = 4.0
 """Layouts so many times as dear as the cheapest are looked at under their engine's own limits
 alone."""
 _NO_ROOM = "does not fit"
+_EVEN = 0.8
+"""Of a bound on a wait in a closed loop, whose queue is nearly always as long, its mean."""
+_LONGEST_WAIT_S = 60.0
+"""Of one that nothing bounds."""
 
 
 class Candidate(NamedTuple):
@@ -82,6 +86,10 @@ class Candidate(NamedTuple):
     def decoding_batch(self) -> int:
         """Requests that one step decodes."""
         return max(1, round(self.level.decoding / self.policy.pipeline))
+
+    def level_load(self, traffic: Traffic) -> float:
+        """Return what of the load is in a replica at the level, without those that queue longer."""
+        return self.worker.dp * traffic.load_at(self.level)
 
     def max_replicas(self, planning: Planning) -> int:
         """Count the replicas that --gpus-max and --budget give."""
@@ -146,6 +154,7 @@ def search(planning: Planning) -> Search:
             looked_at += 1
             try:
                 candidate = make_candidate(worker, planning, models)
+                check_room(candidate, planning.traffic)
             except InputError as reason:
                 refuse(worker, Refused(worker.name, str(reason)))
                 continue
@@ -167,6 +176,15 @@ def sort_candidates(candidates: list[Candidate]) -> list[Candidate]:
     return sorted(
         candidates, key=lambda candidate: (candidate.cost, -candidate.load * candidate.replicas)
     )
+
+
+def check_room(candidate: Candidate, traffic: Traffic) -> None:
+    """Raise InputError where a request does not fit into the KV cache."""
+    kv_tokens = candidate.policy.longest_tokens
+    if traffic.longest_tokens > kv_tokens:
+        raise InputError(
+            f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}"
+        )
 
 
 def _find_problem(base: Worker, traffic: Traffic) -> str | None:
@@ -234,7 +252,8 @@ def predict_rate(candidate: Candidate, planning: Planning) -> float:
     """Compute by closed form the requests/s of a closed loop on as many replicas as there can
     be."""
     replicas, level = candidate.max_replicas(planning), candidate.level
-    share = min(1.0, planning.traffic.demand / max(1, replicas) / candidate.load)
+    carried = min(candidate.load, candidate.level_load(planning.traffic))
+    share = min(1.0, planning.traffic.demand / max(1, replicas) / carried)
     if candidate.fleet is not None:
         return share * replicas * candidate.fleet.replicas * level.rate_per_s
     decoding = max(min(1.0, level.decoding), level.decoding * share)
@@ -301,6 +320,9 @@ def _carried_load(
             if best is None:
                 return 0.0, level
             carried, good = best
+            if level.busy >= 1:
+                carried = max(carried, dp * _queue_up(good, good.busy, traffic))
+                best = carried, good
             if not carried < load < math.inf:
                 return best
             reserve = _slack(good, traffic)
@@ -308,7 +330,24 @@ def _carried_load(
             return carried * (load / carried) ** share, good
         if best is None or load > best[0]:
             best = load, level
+    if best is not None:
+        best = max(best[0], dp * _queue_up(best[1], 1.0, traffic)), best[1]
     return best or (0.0, level)
+
+
+def _queue_up(level: SteadyState, share: float, traffic: Traffic) -> float:
+    """Return the requests of a closed loop that keeps an engine full, which waits as long as the
+    bounds let it. `share`: of what fills the engine, that which the level has."""
+    if traffic.is_open or traffic.sessions is not None:
+        return 0.0
+    rests_s = {"ttft": 0.0, "answer": 0.0, "e2e": (traffic.output_tokens - 1) * level.tpot_s}
+    waits_s = [
+        _EVEN * bound.bound_s - rests_s[bound.metric]
+        for bound in traffic.bounds
+        if bound.metric in rests_s
+    ]
+    wait_s = min(waits_s, default=_LONGEST_WAIT_S)
+    return (level.decoding + level.rate_per_s * wait_s) / share
 
 
 def _slack(level: SteadyState, traffic: Traffic) -> float:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import TASK, latency_field
 from loadstone.core.vectors import Floats
@@ -22,7 +21,7 @@ from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.demand.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.demand.traffic import QuantileBound, Traffic
-from loadstone.recommend.search.candidates import Candidate
+from loadstone.recommend.search.candidates import Candidate, check_room
 
 _STEP = 1.3
 _MAX_STEPS = 8
@@ -154,7 +153,7 @@ def search_capacity(candidate: Candidate, planning: Planning, replicas: int) -> 
         return points[load].holds(traffic.bounds)
 
     low, high = 0.0, math.inf
-    load = candidate.load
+    load = candidate.load if traffic.is_open else min(candidate.load, 4 * traffic.demand)
     for _ in range(_MAX_STEPS):
         if holds(load):
             low = load
@@ -162,10 +161,15 @@ def search_capacity(candidate: Candidate, planning: Planning, replicas: int) -> 
         else:
             high = load
             load /= _STEP ** (1 + len(points) // 3)
+            if not traffic.is_open and traffic.sessions is None:
+                load = min(load, candidate.level_load(traffic))
         if low and high < math.inf:
             break
         if not traffic.is_open and load < 1:
             break
+    share = traffic.demand / replicas
+    if not low and share < high and holds(share):  # of traffic that asks for next to nothing
+        low = share
     if low and high < math.inf:
         for _ in range(_HALVINGS):
             middle = math.sqrt(low * high)
@@ -221,11 +225,7 @@ def parts_to_simulate(
     """Return the requests that tell of `load` on each of `size` replicas, as few and as many
     `requests` as that. Raises InputError where one does not fit."""
     traffic, level = planning.traffic, candidate.level
-    kv_tokens = candidate.policy.longest_tokens
-    if traffic.longest_tokens > kv_tokens:
-        raise InputError(
-            f"a request of {traffic.longest_tokens} tokens, and the KV cache holds {kv_tokens}"
-        )
+    check_room(candidate, traffic)
     if traffic.sessions is not None:
         return [traffic.sessions.draw(load, level, planning.effort, is_open=traffic.is_open)]
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.

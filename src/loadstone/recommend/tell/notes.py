@@ -17,6 +17,7 @@ from loadstone.recommend.judge.judgement import Judgement
 from loadstone.recommend.judge.split import Split
 from loadstone.recommend.search.measured import MeasuredRun
 from loadstone.recommend.tell.document import DeploymentPlan
+from loadstone.recommend.tell.text import show_stated
 
 
 def write_notes(
@@ -50,8 +51,8 @@ def _explain_order(shown: Sequence[ConfirmedPlan], planning: Planning) -> Iterat
             cheaper = f"${saved * HOURS_PER_MONTH:,.0f} a month"
         surer = first.figures.p_slo - plan.figures.p_slo
         if plan.figures.p_slo < options.confidence:
-            sure = show_share(round(plan.figures.p_slo, 3))
-            why = f"holds with {sure}, below --confidence {options.confidence:.0%}"
+            sure = show_stated(round(plan.figures.p_slo, 3), options.confidence)
+            why = f"holds with {sure}, below --confidence {options.confidence * 100:g}%"
         elif planning.by_throughput:
             why = "gives fewer tokens/s"
         else:

@@ -32,6 +32,7 @@ from loadstone.recommend.tell.text import (
     say_nearest,
     show_bounds,
     show_lengths,
+    show_stated,
     show_traffic,
     why_measure,
 )
@@ -171,7 +172,7 @@ def _title(plan: DeploymentPlan, holds: bool, confidence: float) -> str:
     """Say in words what to deploy, what it costs and how sure it is to hold."""
     cost = "" if plan.usd_per_month is None else f": ${plan.usd_per_month.value:,.0f} a month"
     begins = "" if holds else f"{say_nearest(confidence)} "
-    return f"{begins}{_words(plan)}{cost}, {show_share(plan.p_slo)} sure"
+    return f"{begins}{_words(plan)}{cost}, {show_stated(plan.p_slo, confidence)} sure"
 
 
 def _words(plan: DeploymentPlan | GpuChoice | FinalistPoint) -> str:

@@ -12,7 +12,7 @@ from loadstone.analyse.verdict.finding import finding
 from loadstone.catalogue import parse_worker
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
-from loadstone.core.units import show_gpus, show_share
+from loadstone.core.units import show_gpus
 from loadstone.engines.deployment_launch import launch_deployment
 from loadstone.predict.step_time.exchange import guesses_network
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
@@ -47,6 +47,7 @@ from loadstone.recommend.tell.reasons import (
     name_tightest,
 )
 from loadstone.recommend.tell.share import bench_command, write_study
+from loadstone.recommend.tell.text import show_stated
 
 _MAX_REJECTED = 40
 
@@ -282,12 +283,12 @@ def _compare_to_plans(
         cost, show = choice.usd_per_month, "${:,.0f} a month".format
     p_slo = round(choice.p_slo, 3)  # as that of a plan
     replicas = f"{choice.replicas} replica{'s' * (choice.replicas > 1)}"
-    fact = f"{replicas}, {show(cost)}, {show_share(p_slo)} sure"
+    fact = f"{replicas}, {show(cost)}, {show_stated(p_slo, planning.choice.confidence)} sure"
     for number, plan in enumerate(plans, 1):
         if costs[number - 1] <= cost + 0.5 and round(plan.p_slo, 2) >= round(p_slo, 2):
             return f"{fact}; plan {number} costs no more and is as sure"
     if p_slo < planning.choice.confidence:
-        return f"{fact}; that is below the {show_share(planning.choice.confidence)} asked for"
+        return f"{fact}; that is below the {planning.choice.confidence * 100:g}% asked for"
     if cost > costs[0]:
         return f"{fact}; plan 1 is sure enough for {show(costs[0])}"
     if planning.by_throughput:

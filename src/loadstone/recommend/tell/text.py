@@ -243,7 +243,7 @@ def answer(document: Recommendation) -> str:
 
 
 def say_nearest(confidence: float) -> str:
-    return f"Nothing holds with {show_share(confidence)}; the nearest is"
+    return f"Nothing holds with {confidence * 100:g}%; the nearest is"
 
 
 def claim(document: Recommendation) -> str:
@@ -256,8 +256,14 @@ def claim(document: Recommendation) -> str:
     return (
         f"{show_gpus(best.gpus)} hold{'s' * (best.gpus == 1)} {show_bounds(document)}"
         f" at {show_traffic(document)}{busiest} ({show_lengths(document)})"
-        f" with a probability of {show_share(best.p_slo)}{gives}"
+        f" with a probability of {show_stated(best.p_slo, document.confidence)}{gives}"
     )
+
+
+def show_stated(p_slo: float, confidence: float) -> str:
+    """Write the probability of a plan; one below the asked one never looks like it."""
+    short = p_slo < confidence and show_share(p_slo) == show_share(confidence)
+    return show_share(p_slo, int(short))
 
 
 def show_bounds(document: Recommendation) -> str:
