@@ -1,6 +1,7 @@
 """Findings about answers and prompts: failures, lengths, ends, token counts, caches, models."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,6 +122,29 @@ def compared(prompts: int | None, texts: int | None) -> dict[str, Finding]:
     return found(rows(), info=CellInfo(load=LOAD, prompts_compared=prompts, texts_compared=texts))
 
 
+def billed(
+    events: Sequence[int], characters: float | None = 4.0, spread: float = 2.0
+) -> dict[str, Finding]:
+    """Answers of 96 tokens in so many events with so many characters each, and a standard deviation
+    of them; None: four for each token."""
+    sizes = []
+    for came in events:
+        mean = 96 * 4 / came if characters is None else characters
+        sizes.append((96, came, round(came * mean), round(came * (mean**2 + spread**2))))
+    records = rows(arrival_s=[9.0, 9.1], read=[0, 1], tokens=[2, 4], output_tokens=4)
+    info = CellInfo(load=LOAD, text_sizes=sizes)
+    kinds = ("tokens_not_streamed", "several_tokens_an_event")
+    return {k: each for k, each in found(records, long(64), info=info).items() if k in kinds}
+
+
+SHARES = [96 - 3 * number for number in range(24)]
+"""Events of answers of 96 tokens, of which a share is not sent."""
+
+
+def alike(ttft_s: float = 0.1, **told: int) -> dict[str, Finding]:
+    return found(rows(ttft=ttft_s), info=CellInfo(load=LOAD, **told))
+
+
 def same_rhythm(count: int = 200, jitter_s: float = 0.0, **more: Any) -> dict[str, Finding]:
     """So many answers with the same gaps; or all of them so evenly."""
     rng, records = np.random.default_rng(0), rows()
@@ -239,6 +263,21 @@ UNSEEN, SEVERAL, FEWER, PROMPTS = (
 )  # fmt: skip
 CACHE, UNLISTED, HIDDEN = "prefix_cache_helped", "output_unlisted", "tokens_hidden"
 CASES: list[Case] = [
+    # Characters follow the events, and not the count.
+    ("=tokens_not_streamed.hidden", "warning", {"event_spread": 0.0}, lambda: billed(SHARES)),
+    ("=several_tokens_an_event", "info", {}, lambda: billed([48, 60, 72] * 8, None)),
+    ("=several_tokens_an_event", "info", {}, lambda: billed(SHARES[:19])),  # too few to tell
+    # Events of one length are no mix of one token and of two; those of two lengths are.
+    ("=tokens_not_streamed.bill", "warning", {"ratio": 96 / 69}, lambda: billed([69] * 24, 6.0, 0.0)),
+    ("=several_tokens_an_event", "info", {}, lambda: billed([69] * 24, 8.3, 2.9)),
+    ("=several_tokens_an_event", "info", {}, lambda: billed([48] * 24, 12.0, 0.0)),
+    # Texts that begin alike, or with nothing.
+    ("=first_events_alike", "info", {"alike": 19, "answers": 20}, lambda: alike(openings=20, openings_alike=19)),
+    ("=first_events_alike.sooner", "warning", {"ttft_s": 0.09}, lambda: alike(0.09, openings=20, openings_alike=20)),
+    ("=first_events_alike", "info", {"alike": 4}, lambda: alike(openings=40, openings_alike=8, openings_blank=4)),
+    ("=", None, {}, lambda: alike(openings=40, openings_alike=30, openings_blank=3)),
+    ("=", None, {}, lambda: alike(openings=19, openings_alike=19)),
+    ("=first_event_void", "info", {}, lambda: alike(openings=20, openings_alike=20, void_firsts=20)),
     # Requests that failed; those that an interruption cancelled did not.
     ("interrupted", "warning", {"why": "it did not end (x)"}, lambda: found(rows(), interrupted="it did not end (x)")),
     ("=interrupted", "warning", {}, stopped),

@@ -690,6 +690,39 @@ def test_a_first_event_that_was_no_token_is_left_out(
     assert {len(each["arrival_s"]) - len(each["tokens"]) for each in rows} == {0}
 
 
+SLOW = [0.005, 0.1, 0.2, 0.3, 0.31, 0.32, 0.33]
+HANDED_OVER = [0.04, 0.14, 0.15, 0.16, 0.17, 0.18]
+
+
+@pytest.mark.parametrize(
+    ("arrival", "tokens", "openings", "void"),
+    [
+        (TIMES, 4, [7] * 13 + [0] * 7, 1),  # in a part of the answers
+        (SLOW, 4, [7] * 20, 3),  # dots, until the first token
+        # First tokens that differ, a pause for the KV cache's way, and a last event that is not
+        # counted.
+        (HANDED_OVER, 5, list(range(1, 21)), 0),
+        (HANDED_OVER, 5, [7, 8, 9, 10] * 5, 0),
+    ],
+)
+def test_first_events_that_say_the_same_are_told_from_tokens(
+    tmp_path: Path, arrival: list[float], tokens: int, openings: list[int], void: int
+) -> None:
+    writer = run_folder.JournalWriter(tmp_path, 0)
+    made = [
+        row(f"0-{i}", arrival=arrival if opening else arrival[1:], output_tokens=tokens, **FINAL)
+        | {"earlier_events": 0, "voids": 0, "opening": opening or i + 100}
+        for i, opening in enumerate(openings)
+    ]
+    writer.write(pa.RecordBatch.from_pylist(made, schema=run_folder.journal_schema()))
+    writer.close()
+    voids = Counter[int]()
+    run_folder.assemble(tmp_path, voids)
+    rows = [one for part in run_folder.read_records(tmp_path) for one in part.to_pylist()]
+    assert voids[0] == (np.count_nonzero(openings) if void else 0)
+    assert {each["arrival_s"][0] for each in rows} == {arrival[void]}
+
+
 def test_a_first_event_that_the_client_saw_to_be_none_is_left_out(tmp_path: Path) -> None:
     parts = [
         row(status=None, arrival=[0.1], tokens=[1]),

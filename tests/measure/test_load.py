@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from loadstone.core.plan import Load, Plan
 from loadstone.measure.client.load import Due, StepLoad
 from loadstone.measure.client.protocol import Step
+from loadstone.measure.client.stream import Stream
+from loadstone.measure.wires.openai import OpenAIAnswer
 from loadstone.workload.lengths import Length
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
@@ -148,12 +151,39 @@ def test_the_text_of_the_first_measured_answers_is_kept_to_compare() -> None:
     ] * 32 + [False] * 8
 
 
+def answered(texts: list[str], tokens: int) -> Stream:
+    request = make_plan(WORKLOAD, [Load("concurrency", 1)], requests=[1], warmup=0).request(0, 0)
+    stream = Stream(request, b"", 0, OpenAIAnswer(keep_text=True))
+    events = [{"choices": [{"index": 0, "text": text}]} for text in texts]
+    usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": tokens}}
+    for event in (*events, usage):
+        stream.answer.feed(b"data: %b\n\n" % json.dumps(event).encode())
+    stream.answer.finish()
+    return stream
+
+
+def test_lengths_of_texts_are_those_of_events_that_are_tokens() -> None:
+    load, _ = step_of(Load("concurrency", 1), [])
+    load.note_text(answered([" ", "abc", " de", "f"], 9), b"a")
+    load.note_text(answered([" ", " ", *"abcdefgh"], 8), b"b")  # two signs of life
+    assert load.result.text_sizes == [(9, 4, 8, 1 + 9 + 9 + 1), (8, 8, 8, 8)]
+
+
+def test_openings_are_counted_with_white_space_apart() -> None:
+    load, _ = step_of(Load("concurrency", 1), [])
+    for texts in (["a", "b"], ["a", "c"], [" ", "d"], ["\n", "e"]):
+        load.note_answer(answered(texts, 2), [])
+    load.note_answer(answered([" ", "a", "f"], 2), [])  # whose first event was none
+    assert sorted(load.result.openings.values()) == [2, 3]
+    assert load.result.openings[""] == 2
+
+
 def test_answers_to_the_same_request_are_compared_once_and_a_yes_never() -> None:
     load, _ = step_of(Load("concurrency", 1), [])
-    for body, text, tokens in (
-        (b"a", "one text", 8), (b"b", "one text", 8), (b"b", "one text", 9), (b"c", "\ud800", 8),
-        (b"d", "yes", 7), (b"e", "", 8),
+    for body, texts, tokens in (
+        (b"a", ["one", " text"], 8), (b"b", ["one", " text"], 8), (b"b", ["one", " text"], 9), (b"c", ["\ud800"], 8),
+        (b"d", ["yes"], 7), (b"e", [], 8),
     ):  # fmt: skip
-        load.note_text(text, body, tokens)
+        load.note_text(answered(texts, tokens), body)
     assert len(load.result.texts) == 3
     assert len(set(load.result.texts.values())) == 2

@@ -288,6 +288,25 @@ def test_a_number_too_long_for_any_decoder_is_an_error_of_the_stream() -> None:
     assert (answer.events, answer.input_tokens) == (0, None)
 
 
+def test_white_space_that_is_not_counted_before_the_text_is_a_sign_of_life() -> None:
+    rest = [*(delta(content=text) for text in "abc"), event(choices=[], usage=usage(3))]
+    assert heard(delta(content=" "), *rest).voids == 1
+    assert heard(*[delta(content=" ")] * 4, *rest).voids == 4
+    assert heard(delta(content="\n"), *rest[:-1], event(choices=[], usage=usage(4))).voids == 0
+    assert heard(delta(content="-"), *rest).voids == 0  # it may be the last that is not counted
+    hidden = usage(3) | {"completion_tokens_details": {"reasoning_tokens": 1}}
+    assert heard(delta(content=" "), *rest[:-1], event(choices=[], usage=hidden)).voids == 0
+    answer = heard(delta(content=" "), *rest)
+    assert answer.opening == "a"
+
+
+def test_a_place_in_a_queue_is_no_output() -> None:
+    waits = [delta(place_in_queue=f"{place} of 9") for place in (3, 2, 1)]
+    rest = [*(delta(content=text) for text in "ab"), event(choices=[], usage=usage(2))]
+    answer = heard(*waits, *rest)
+    assert (answer.events, answer.voids, answer.unlisted) == (5, 3, [])
+
+
 def test_a_first_count_that_the_next_output_does_not_pass_was_no_token() -> None:
     role, rest = (
         delta(role="assistant", content="", usage=usage(1)),

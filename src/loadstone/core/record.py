@@ -156,6 +156,14 @@ class CellInfo(msgspec.Struct, kw_only=True):
     text."""
     texts_compared: int | None = None
     """Different texts among these answers."""
+    text_sizes: list[tuple[int, int, int, int]] = []
+    """Of some of these answers, that are text alone: tokens, events, characters, and the sum of the
+    squares of the events' characters."""
+    openings: int = 0
+    """Answers whose first event's text was compared; `openings_alike`: of these those with the most
+    common one, `openings_blank`: with white space alone."""
+    openings_alike: int = 0
+    openings_blank: int = 0
     void_firsts: int = 0
     """Answers whose first event was no token, and is left out of the records."""
     unlisted: dict[str, int] = {}

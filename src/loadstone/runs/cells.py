@@ -136,6 +136,12 @@ class CellLoop:
             models=dict(step.models),
             unlisted=dict(step.unlisted),
             hidden_tokens=step.hidden_tokens,
+            text_sizes=step.text_sizes,
+            openings=sum(step.openings.values()),
+            openings_alike=max(
+                (count for name, count in step.openings.items() if name != "others"), default=0
+            ),
+            openings_blank=step.openings.get("", 0),
             prompts_compared=len(step.texts),
             texts_compared=len(set(step.texts.values())),
             stopped=ending.conclude() if ending is not None else None,

@@ -13,6 +13,7 @@ from loadstone.core.arrays import (
     drop_missing,
 )
 from loadstone.core.record import Target
+from loadstone.core.summary import Finding
 from loadstone.core.vectors import Bools, Floats
 from loadstone.workload.schedule import promised_tokens
 
@@ -256,9 +257,27 @@ def token_counts(cell: JudgedCell) -> Findings:
     if ratio >= thresholds.UNSEEN_TOKENS and np.median(done.events[reported]) > 1:
         yield finding("tokens_not_streamed", tokens_per_event=ratio)
     elif ratio > thresholds.COALESCED_TOKENS and tokens - events > requests:
-        yield finding("several_tokens_an_event", tokens_per_event=ratio)
+        yield _judge_bill(cell) or finding("several_tokens_an_event", tokens_per_event=ratio)
     elif events > thresholds.COALESCED_TOKENS * tokens and events - tokens > requests:
         yield finding("fewer_tokens_than_events", tokens=tokens, events=events)
+
+
+def _judge_bill(cell: JudgedCell) -> Finding | None:
+    """Find more tokens than events that the texts do not have: their length follows the events and
+    not the count; or events are too much alike for such a mean of whole tokens."""
+    sizes = np.array(cell.info.text_sizes, np.float64).reshape(-1, 4)
+    if len(sizes) < thresholds.SAME_REQUESTS:
+        return None
+    tokens, events, characters, squares = sizes.T
+    per_token, per_event = (float(np.log(characters / counts).std()) for counts in (tokens, events))
+    if per_token >= max(thresholds.BILL_SPREAD, thresholds.BILL_TIMES * per_event):
+        return finding("tokens_not_streamed.hidden", spread=per_token, event_spread=per_event)
+    ratio = tokens.sum() / events.sum()
+    part = ratio % 1
+    spread = squares.sum() / events.sum() / (characters.sum() / events.sum()) ** 2 - 1
+    if spread < thresholds.BILL_WHOLE * part * (1 - part) / ratio**2:
+        return finding("tokens_not_streamed.bill", ratio=ratio)
+    return None
 
 
 def odd_output(cell: JudgedCell) -> Findings:
@@ -271,6 +290,7 @@ def odd_output(cell: JudgedCell) -> Findings:
     info, done = cell.info, cell.completed
     if info.void_firsts:
         yield finding("first_event_void", void=info.void_firsts, answers=len(cell.requests))
+    yield from _openings_alike(cell)
     if info.unlisted:
         first = list(info.unlisted.items())[:4]
         uncounted = 2 * (done.events > done.output_tokens).sum() > len(done)
@@ -281,6 +301,27 @@ def odd_output(cell: JudgedCell) -> Findings:
     if info.hidden_tokens:
         name = "tokens_hidden" if info.hidden_tokens > 0 else "tokens_hidden.beside"
         yield finding(name, tokens=abs(info.hidden_tokens))
+
+
+def _openings_alike(cell: JudgedCell) -> Findings:
+    """Find answers that begin with the same event, or with white space: what a gateway writes
+    itself looks so. An engine takes longer for a prompt than for a token.
+    """
+    info, ttft, tpot = cell.info, cell.ttft, cell.tpot
+    alike = max(info.openings_alike, info.openings_blank)
+    if info.openings < thresholds.SAME_REQUESTS or info.void_firsts >= alike or ttft is None:
+        return
+    blank = info.openings_blank >= thresholds.BLANK_SHARE * info.openings
+    if not blank and info.openings_alike < thresholds.ALIKE_SHARE * info.openings:
+        return
+    sooner = tpot is not None and ttft.p50 < tpot.p50
+    yield finding(
+        "first_events_alike.sooner" if sooner else "first_events_alike",
+        alike=info.openings_blank if blank else info.openings_alike,
+        answers=info.openings,
+        ttft_s=ttft.p50,
+        tpot_s=tpot.p50 if sooner and tpot is not None else None,
+    )
 
 
 # --- caches and repeats ---------------------------------------------------------------------------

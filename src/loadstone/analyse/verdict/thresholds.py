@@ -282,6 +282,12 @@ SAME_TEXTS_SHARE = 0.1
 """Share of different prompts that got the text of another: few answers of an engine agree in eight
 tokens."""
 
+# --- first_events_alike ---------------------------------------------------------------------------
+
+ALIKE_SHARE, BLANK_SHARE = 0.9, 0.1
+"""Share of the answers that begin with the same event, or with white space, from which it may be
+somebody else's than the model's."""
+
 # --- no_usage, tokens_not_streamed, several_tokens_an_event, fewer_tokens_than_events -------------
 
 NO_USAGE_SHARE = 0.01
@@ -292,6 +298,16 @@ miscounted."""
 UNSEEN_TOKENS = 64
 """Tokens per output event from which most of them were never streamed: no engine's stream interval
 is so long."""
+
+BILL_SPREAD, BILL_TIMES = 0.05, 3.0
+"""Standard deviation over answers of log characters per token, at least, and times that of log
+characters per event, from which the count has tokens that the text has not. Where events are
+batches of what is counted, it is no larger.
+"""
+BILL_WHOLE = 0.5
+"""Share of the least variance of the events' lengths, from which events cannot hold so many whole
+tokens each: a mean of n + f tokens an event has one of f·(1 − f) at least, whatever their
+lengths add."""
 
 # --- transfers_differ -----------------------------------------------------------------------------
 

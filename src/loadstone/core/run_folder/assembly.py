@@ -24,6 +24,8 @@ INTERRUPTED = "interrupted: the run ended before this request did"
 DAMAGED = "a part of this request was lost with a damaged journal"
 
 _NEARLY_ALL, _MOST = 0.9, 0.75
+_COMPARED = 4
+"""The fewest answers whose first texts tell whether they are alike."""
 _LONGER = 2.0
 """Times the mean gap between later events that the second must come after the first: see
 _drop_voids()."""
@@ -183,9 +185,10 @@ def _join(row: dict[str, Any]) -> dict[str, Any]:
 
 def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     """Drop first events that were no token: those that the client knows of, and those that the
-    counts tell. These are of a cell in which nearly every answer had one event more than tokens,
-    and in most the second came after a longer time than those after it: the counts alone would fit
-    a last event that is none as well.
+    counts tell. Answers of a cell had more events than tokens, their first event says the same in
+    most of them, and what follows the first few comes after a longer time than later ones: the
+    counts alone would fit a last event that is none as well. Where nobody knows what the first
+    says, nearly every answer has as many.
     """
 
     arrivals = _list_column(table, "arrival_s")
@@ -193,20 +196,32 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     events = arrivals.value_lengths().to_numpy()
     firsts = np.cumsum(events) - events
     cell, total = table["cell"].to_numpy(), pc.fill_null(table["output_tokens"], 0).to_numpy()
+    opening = pc.fill_null(table["opening"], 0).to_numpy()
     void = np.minimum(pc.fill_null(table["voids"], 0).to_numpy(), events)
     ended = (
         np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & (void == 0)
     )
     ended &= np.array(pc.is_in(table["token_source"], pa.array(["final usage", "running usage"])))
-    one_more = ended & (events == total + 1)
-    rows = np.flatnonzero(ended & (events > 2))
-    second_s = times[firsts[rows] + 1]
-    later_s = (times[firsts[rows] + events[rows] - 1] - second_s) / (events[rows] - 2)
-    fits = one_more[rows] & (second_s - times[firsts[rows]] > _LONGER * later_s)
+    spare = np.where(ended, events - total, 0)
+    rows = np.flatnonzero(ended & (total > 1) & (events > 2))
+    begun, beyond = firsts[rows], np.clip(spare[rows], 1, events[rows] - 2)
+    own_s = times[begun + beyond]
+    later_s = (times[begun + events[rows] - 1] - own_s) / (events[rows] - beyond - 1)
+    fits = (spare[rows] > 0) & (own_s - times[begun] > _LONGER * beyond * later_s)
     for number in np.unique(cell[rows]):
         in_cell = cell[rows] == number
-        if one_more[rows[in_cell]].mean() >= _NEARLY_ALL and fits[in_cell].mean() >= _MOST:
-            void[one_more & (cell == number)] = 1
+        signs = in_cell & (spare[rows] > 0)
+        texts, counts = np.unique(opening[rows[signs]], return_counts=True)
+        alike = len(texts) > 0 and counts.max() >= _MOST * counts.sum()
+        common = int(texts[counts.argmax()]) if alike else -1
+        if common <= 0 or counts.sum() < _COMPARED:
+            # What they say is not known, or of too few to compare: then nearly all have it.
+            alike = (signs.sum() >= _NEARLY_ALL * in_cell.sum()) & (
+                common == 0 or counts.sum() < _COMPARED
+            )
+        if alike and fits[signs].mean() >= _MOST:
+            chosen = rows[signs & (fits | (spare[rows] == 1))]
+            void[chosen] = spare[chosen]
     if not void.any():
         return table
     voids.update(cell[void > 0].tolist())

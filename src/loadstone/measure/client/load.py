@@ -14,7 +14,7 @@ from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.secrets import blank
 from loadstone.core.sessions import OpenSessions
 from loadstone.measure.client.protocol import Step, StepDone
-from loadstone.measure.client.stream import Stream
+from loadstone.measure.client.stream import Stream, digest_of
 from loadstone.measure.wire.request import RequestBody
 from loadstone.workload.arrivals import level
 from loadstone.workload.prompts import PromptWriter
@@ -283,6 +283,11 @@ class StepLoad:
         few are one."""
         result = self.result
         result.hidden_tokens += stream.hidden_tokens()
+        opening = stream.answer.opening
+        if opening is not None:
+            name = str(digest_of(opening)) if opening.strip() else ""
+            kept = name if name in result.openings or len(result.openings) < _NAMES else "others"
+            result.openings[kept] = result.openings.get(kept, 0) + 1
         model = [stream.answer.model] if stream.answer.model is not None else []
         for counts, names in ((result.models, model), (result.unlisted, stream.answer.unlisted)):
             for name in (blank(name, keys) for name in names):
@@ -296,10 +301,17 @@ class StepLoad:
         self._comparing -= 1
         return True
 
-    def note_text(self, text: str, body: bytes, tokens: int) -> None:
-        """Keep that a request of this body was answered so."""
-        if text and tokens >= _COMPARED_TOKENS:
-            self.result.texts[_digest(body)] = _digest(text.encode(errors="surrogatepass"))
+    def note_text(self, stream: Stream, body: bytes) -> None:
+        """Keep that a request of this body was answered so, and how long the text of its events
+        is."""
+        answer, tokens = stream.answer, stream.output_tokens()
+        lengths = answer.text_lengths()
+        if not answer.text or tokens < _COMPARED_TOKENS:
+            return
+        self.result.texts[_digest(body)] = _digest(answer.text.encode(errors="surrogatepass"))
+        if not answer.thought and len(lengths) == answer.events - answer.voids:
+            squares = sum(length * length for length in lengths)
+            self.result.text_sizes.append((tokens, len(lengths), sum(lengths), squares))
 
     def finish(self) -> StepDone:
         """Return what came of the step, of which all was sent and has ended."""

@@ -158,8 +158,12 @@ class StepDone(msgspec.Struct, tag="done"):
     hidden_tokens: int = 0
     """Output tokens that the server counts and did not send; below 0: that it sent and counts
     beside them."""
+    openings: dict[str, int] = {}
+    """Answers by a digest of what their first event says; "": white space."""
     texts: dict[str, str] = {}
     """The first answers: digest of the request to that of the text."""
+    text_sizes: list[tuple[int, int, int, int]] = []
+    """Of these, see CellInfo."""
 
     clocks_apart_ns: int = 0
     """The most by which a worker's clock may be off its owner's so far, its drift included; 0: it
@@ -174,7 +178,9 @@ class StepDone(msgspec.Struct, tag="done"):
         self.hidden_tokens += other.hidden_tokens
         self.models = dict(Counter(self.models) + Counter(other.models))
         self.unlisted = dict(Counter(self.unlisted) + Counter(other.unlisted))
+        self.openings = dict(Counter(self.openings) + Counter(other.openings))
         self.texts.update(other.texts)
+        self.text_sizes = self.text_sizes + other.text_sizes
 
 
 class EndedRequests(msgspec.Struct, tag="ended"):

@@ -300,7 +300,7 @@ class Sender:
             self.progress.failed += 1
             self.progress.last_error = stream.error
         elif body is not None and self._step is not None:
-            self._step.note_text(stream.answer.text, body, stream.output_tokens())
+            self._step.note_text(stream, body)
         if stream.request.phase == "check":
             self._keep_answer(stream)
         self._fragments.add(stream)

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -164,6 +165,7 @@ class _Fragment(RequestRecord, kw_only=True, gc=False):
 
     earlier_events: int
     voids: int
+    opening: int
 
 
 class Fragments:
@@ -230,6 +232,7 @@ class Fragments:
                 accepted_histogram=drafts.histogram,
                 earlier_events=stream.journaled,
                 voids=answer.voids,
+                opening=digest_of(answer.opening),
             )
         )
         stream.journaled += len(stream.arrival_s)
@@ -255,6 +258,11 @@ class Fragments:
             )
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def digest_of(text: str | None) -> int:
+    """Return a number for a text that is the same in all workers; 0: for none."""
+    return 0 if text is None else (crc32(text.encode(errors="surrogatepass")) >> 1) or 1
 
 
 def _make_list_column(values: Sequence[array[Any]], kind: pa.ListType) -> pa.ListArray:

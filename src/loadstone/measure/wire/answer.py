@@ -82,6 +82,7 @@ class Answer:
     model            whose answer it is, as it first says (OpenAI's dialect)
     choices          how many answers have ended, at least 1: with `n` a request has several side by
                      side, and events and counts are of all of them together
+    opening          what its first output event says; None: not known
     thought          reasoning came apart from the text (OpenAI's dialect)
     calls            with `keep_text`: the tools called, each with its `name` and `arguments` as
                      text (OpenAI's)
@@ -143,6 +144,10 @@ class Answer:
         return False
 
     @property
+    def opening(self) -> str | None:
+        return None
+
+    @property
     def calls(self) -> list[dict[str, str]]:
         return []
 
@@ -151,6 +156,11 @@ class Answer:
         if len(self._texts) > 1:
             self._texts = ["".join(self._texts)]
         return self._texts[0] if self._texts else ""
+
+    def text_lengths(self) -> list[int]:
+        """Return the characters of each event's text, as far as it is kept, until `text` is
+        read."""
+        return [len(text) for text in self._texts[self.voids :]]
 
     def feed(self, piece: bytes) -> int:
         """Return how many output events `piece` completes. Never raises: what cannot be read is

@@ -16,11 +16,32 @@ class FirstEvent:
     doubted  by what alone it is output: "" by its count, or an unknown field; None: no doubt
     count    the running count at it
     fields   unknown fields and their last text; None: it differed, they are output
+    opening  what the first output event says
+    blanks   output events that say nothing but white space, until one says more: `is_past`, `text`
     """
 
     doubted: str | None = None
     count: int = 0
     fields: dict[str, str | None] = field(default_factory=dict)
+    opening: str | None = None
+    text: str | None = None
+    blanks: int = 0
+    is_past: bool = False
+
+    def note_text(self, text: str) -> None:
+        """Take the text of an output event; "" where it has none under a known name."""
+        if self.is_past:
+            return
+        self.text = text
+        self.is_past = bool(text.strip())
+        self.blanks += not self.is_past
+        if self.opening is None:
+            self.opening = text
+
+    def count_signs(self, spare: int) -> int:
+        """Count the first events that were signs of life, of an answer that has ended with so many
+        more events than tokens: they are blank."""
+        return min(self.blanks, max(0, spare)) if self.is_past else 0
 
     def follow(self, events: int, alone: str | None, running: int) -> bool:
         """Take an event about to be counted after so many; return True if the one before was none:

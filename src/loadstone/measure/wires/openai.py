@@ -180,7 +180,17 @@ class OpenAIAnswer(Answer):
         if self._first.doubted:  # an unknown field that nothing followed
             self.voids += 1
             self._first.doubted = None
+        if self.streams and self.output_tokens and not self.reasoning_tokens and not self._counts:
+            signs = self._first.count_signs(self.events - self.output_tokens)
+            if signs > self.voids:
+                self.voids = signs
+                self._first.fields.clear()
         return late
+
+    @property
+    def opening(self) -> str | None:
+        first = self._first
+        return first.text if self.voids else first.opening
 
     # --- plain events, many at a time -------------------------------------------------------------
 
@@ -269,6 +279,7 @@ class OpenAIAnswer(Answer):
             self.running = False
         if output is not None:
             self._add_event(output, previous)
+            self._first.note_text(_say(choices[0]) if choices and output.evidence is None else "")
             if self.keeps_text and choices and not choices[0].index:
                 self._keep_choice(choices[0])
         if chunk.timings is not None:
@@ -398,6 +409,14 @@ def _plain_choice(chunk: Chunk) -> Choice | None:
     if chunk.timings is not None or chunk.error is not NO_RAW or chunk.message is not NO_RAW:
         return None
     return choices[0]
+
+
+def _say(choice: Choice) -> str:
+    """Return what a choice says under a name that is known; that of a tool call is not looked
+    at."""
+    delta = choice.delta or Delta()
+    said = choice.text or delta.content or delta.reasoning_content or delta.reasoning
+    return said or delta.refusal or "{}"
 
 
 def join_calls(pieces: Iterable[bytes]) -> list[dict[str, str]]:
