@@ -154,7 +154,7 @@ def graded(
 
 
 def test_a_load_whose_answers_were_all_cut_is_not_graded() -> None:
-    cut = [answer(n, right=False, tokens=64, cut=True) for n in range(30)]
+    cut = [answer(n, right=False, tokens=64, cut=True, text="Okay, so") for n in range(30)]
     told = Accuracy(
         name="q", share=0.1, asked=30, failed=0, questions=30, accuracy=0.0, low=0.0, high=0.1,
         strict=0.0, temperature=0.0, undecided="30 of 30",
@@ -165,7 +165,7 @@ def test_a_load_whose_answers_were_all_cut_is_not_graded() -> None:
         "info",
         {"answers": 30, "limit": 64, "more": 256},
     )
-    assert "answers_wrong" not in found
+    assert set(found) == {"answers_undecided"}  # beginnings that are the same are no answers
 
 
 def test_one_answer_to_many_questions_is_a_cache_s() -> None:

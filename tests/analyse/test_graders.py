@@ -219,6 +219,12 @@ def test_a_letter_that_is_stated_goes_before_those_discussed(text: str, letter: 
         ("573", "#### 57", False), ("573", "It isn't 573 but 574", False), ("574", "It isn't 573 but 574", True),
         ("7", "#### 257 (250 and 7)", False), ("18", "$18", True), ("2", "#### 18.2", False), ("-5", "-5", True),
         ("300", "rooms 12 300", True), ("9", "#### 8, no: #### 9", True),
+        ("1234", "1'234.0", True), ("1234567", "The answer is 1 234 567 in 2 steps", True), ("-5", "It is −5", True),
+        ("5", "10-5", True), ("0.5", "1/2", True), ("123", "1,2,3", False), ("257", "#### 250 + 7 = 257", True),
+        ("257", "#### **257** for 3 people", True), ("257", "The answer is 9. #### 257 (9 checks)", True),
+        ("573", "573 cannot be right", False), ("573", "Answer: 573. No wait, that is wrong.", False),
+        ("573", "573? No.", False), ("573", "I doubt that it is 573", False), ("573", "not, I think, 573", False),
+        ("573", "I do not doubt that it is 573", True), ("573", "It is not 12 but 573", True),
     ],
 )  # fmt: skip
 def test_numbers_are_compared_by_value(key: str, text: str, right: bool) -> None:
@@ -233,6 +239,9 @@ def test_numbers_are_compared_by_value(key: str, text: str, right: bool) -> None
         ("3/2", "\\boxed{1½}", True), ("3/2", "\\boxed{1 1/2}", True), ("11/2", "\\boxed{1 1/2}", False),
         ("-3/2", "\\boxed{-1\\tfrac12}", True), ("1/2", "\\boxed{½}", True), ("3/2", "It is 1 1/2.", True),
         ("11/2", "It is 11/2", True), ("1,000", "\\boxed{1000.0}", True), ("5", "It is not 5", False),
+        ("1000", "\\boxed{1'000}", True), ("1000", "1 000", True), ("5", "\\boxed{5} is wrong", False),
+        ("5", "It is not $\\boxed{5}$", False), ("5", "It is $5$, not $6$.", True), ("6", "It is $5$, not $6$.", False),
+        ("1/2", "It is \\(\\frac12\\), rather than \\(2\\).", True), ("5", "The answer is 5. It took 3 steps.", True),
     ],
 )  # fmt: skip
 def test_mixed_numbers(key: str, text: str, right: bool) -> None:
@@ -265,7 +274,15 @@ def test_thinking_is_no_answer_in_any_spelling(begin: str, end: str) -> None:
     [
         ("text", "Paris", "It is certainly not Paris", False), ("text", "573", "not 573. It is 573", True),
         ("needle", ["573"], "It is 15734", False), ("needle", ["573"], "certainly not 573", False),
-        ("needle", ["573"], "It is 573.", True),
+        ("needle", ["573"], "It is 573.", True), ("text", "cat", "concatenate", False), ("text", "42", "1420", False),
+        ("text", "cat", "cat-like", False), ("text", "cat", "not a dog but a cat", True),
+        ("text", "cat", "cat is wrong", False), ("text", "cat", "It is a cat. A dog, unlike a cat, barks", True),
+        ("text", "cat", "A cat? It is certainly not a cat", False), ("text", "cat", "A cat, but that is false", False),
+        ("text", "Paris", "Paris is not far from Rome", True), ("text", "Paris", "Not only Paris", True),
+        ("text", "Paris", "anything but Paris", False), ("text", "1420", "1,420", True), ("text", "1,420", "1420.0", True),
+        ("text", "420", "1'420", False), ("needle", ["1234567"], "1 234 567", True),
+        ("needle", ["42", "57"], "42, but 57 is wrong", False), ("needle", ["42"], "42 is not the number", False),
+        ("letter", "B", "(B) cannot be right", False), ("letter", "B", "anything but B", False),
     ],
 )  # fmt: skip
 def test_what_is_denied_or_part_of_another_is_not_right(

@@ -144,14 +144,14 @@ def find_in_answers(
     ended = [answer for answer in answers if answer.ended]
     if graded.crossed:
         yield finding("answers_wrong.crossed", crossed=graded.crossed, answers=graded.asked)
+    cut = [answer.tokens for answer in ended if answer.cut]
+    if cut and len(cut) == len(answers):
+        limit = max(cut)
+        yield finding("answers_undecided.cut", answers=len(cut), limit=limit, more=4 * limit)
+        return
     yield from _find_same(ended, graded.temperature or 0.0, pairs)
     if graded.undecided is not None:
-        cut = [answer.tokens for answer in ended if answer.cut]
-        if cut and len(cut) == len(answers):
-            limit = max(cut)
-            yield finding("answers_undecided.cut", answers=len(cut), limit=limit, more=4 * limit)
-        else:
-            yield finding("answers_undecided", why=graded.undecided, answers=graded.asked)
+        yield finding("answers_undecided", why=graded.undecided, answers=graded.asked)
         return
     if isinstance(least, int | float) and graded.high < least:
         worst = min(graded.tasks, key=lambda task: task.accuracy or 0, default=None)

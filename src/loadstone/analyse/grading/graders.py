@@ -9,7 +9,7 @@ no answer.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -68,27 +68,59 @@ _BEGINS = re.compile(
 _BRACKETED = re.compile(r"\([A-Ja-j]\)")
 _LABELS = re.compile(r"^\s*\(?([A-Ja-j])[).:]\s", re.MULTILINE)
 _DENIED = re.compile(
-    r"(?i:\b(?:not|never|neither|nor|cannot|rather than|instead of|unlike)|n['’]t)\b"
-    r"(?:\s+[^\W\d]+){0,3}\s*[(\"'$]*\Z"
+    r"(?:\b(?:(?P<beside>rather than|instead of|unlike)"
+    r"|(?:not(?!\s+(?:only|just|merely|least|doubt|deny))|never|neither|nor|cannot|no longer"
+    r"|anything but|nicht|keine?|n['’]est pas|no es|non è|(?:I|we) (?:\w+ly )?doubt)\b"
+    r"|\w+n['’]t\b(?!\s+(?:doubt|deny)))|不是)"
+    r"(?:,[^,.;:\n]{1,30},)?(?:\s+(?:think|believe|say|agree|true|the case)(?:\s+that)?\b)?"
+    r"(?:\s+(?!(?:but|so|and|hence|then|therefore|thus|because|since|as|if|than)\b)[^\W\d]+){0,3}"
+    r"\s*[(\"'“‘$*]*(?:\\boxed\{)?\Z",
+    re.IGNORECASE,
 )
-"""What stands before a value that an answer says it is not."""
+"""What stands before a value that an answer says it is not; `beside`: in passing."""
+_WRONG = r"(?:wrong|incorrect|false|impossible|untrue|invalid|mistaken|too|ruled out|excluded)\b"
 _REFUTED = re.compile(
+    r"[)}\"'”’*$]{0,4}(?:(?:\s*(?:,|/|and|or|nor){1,2}\s*\(?[A-J]\)?){0,9}\s+"
+    r"(?:(?:is|are|was|were|(?:would|must|has to) be|seems?|looks?)\s+(?:\w+ly\s+)?"
+    rf"(?:(?:the|an?)\s+)?{_WRONG}|fails?\b"
+    r"|(?:(?:is|are|was|were|can|could|does|do|will|would|may)\s+(?:\w+ly\s+)?not|cannot"
+    r"|\w+n['’]t)(?:\s+(?:\w+ly\s+)?(?:be\s+)?(?:the|right|correct|true|it|so|what|fit|work|hold"
+    r"|match|possible|valid|an?\s+(?:\w+\s+)?(?:answer|solution))\b|\s*(?:[.,;!]|\Z)))"
+    r"|\s*\?\s*(?:no|nope|not|wrong|it (?:is not|isn['’]t))\b"
+    r"|[.,;:!—–-]{0,2}\s+(?:(?:but|no|wait|hmm|actually|however)[\s,.:—–-]{1,3}){0,3}"
+    rf"(?:that|this|it|which)(?:['’]s| is| was| would be)\s+(?:\w+ly\s+)?(?:{_WRONG}"
+    r"|not\s+(?:\w+ly\s+)?(?:right|correct|true|so|it|the)\b))",
+    re.IGNORECASE,
+)
+"""What stands behind such a value."""
+_REFUTED_LETTER = re.compile(
     r"\)?(?:\s*(?:,|/|and|or|nor){1,2}\s*\(?[A-J]\)?){0,9}\s+"
-    r"(?i:(?:is|are|was|would be|seems)\s+(?:\w+ly\s+)?(?:not|wrong|incorrect|false|too)\b"
-    r"|isn['’]t|fails?\b)"
+    r"(?i:(?:is|are|was|would be|seems)\s+(?:\w+ly\s+)?not\b|isn['’]t)"
 )
 _ALONE = re.compile(r"(?<![A-Za-z0-9'])(?:[AI](?! [a-z])|[B-HJ])(?![A-Za-z0-9'])")
 """A letter, but of "A cat" and "I think" none."""
 _MARKDOWN = re.compile(r"[*_`$\"{}]|\\(?:boxed|text|mathrm)")
-_MARKED = re.compile(r"####\s*(?=[-$]?\d)([-$0-9])")
-_CALLED = re.compile(
-    r"(?i:answer(?:\s+is|\s*[:=])+|\\boxed\{)\s*(?:\*\*|\$|\\\()*\s*(?=[-$]?\d)([-$0-9])"
+_STATES_NUMBER = (
+    re.compile(r"####[\s*$]*(?=-?\$?\.?\d)"),
+    re.compile(
+        r"(?i:answer(?:\s+(?:is|are|was|would be|comes to)|\s*\**[:=])+|\\boxed\{)"
+        r"\s*(?:\*\*|\$|\\\()*\s*(?=-?\$?\.?\d)"
+    ),
 )
-_SPACES = re.compile(r"(?<=\d)[ '’_\u00a0\u2009\u202f](?=\d{3})")
+"""What stands before a number that is the answer: a mark goes before words."""
+_EQUATION = re.compile(r"[-$\d.,]+(?:\s*[-+*/×·÷]\s*[$\d.,]+)+\s*=\s*(?=-?\$?\.?\d)")
+_MARKS_OF_THOUSANDS = "'’_\u00a0\u2009\u202f"
+_SPACES = re.compile(rf"(?<=\d)[ {_MARKS_OF_THOUSANDS}](?=\d{{3}}(?!\d))")
 """Separators of thousands other than commas."""
+_SPELLING = re.compile(rf"(?<=\d)[ ,{_MARKS_OF_THOUSANDS}](?=\d{{3}}(?!\d))|(?<=\d)\.0+(?!\.?\d)")
+"""What can be left out of a whole number."""
 _ANY_NUMBER = re.compile(
-    r"-?[$]?\d{1,3}(?:[ '’_\u00a0\u2009\u202f]\d{3})+(?:\.\d+)?(?!\d)|" + _FLEXIBLE.pattern
+    r"(?:(?<![\w.)\]])-)?\$?(?=\.?[0-9])"
+    rf"(?:[0-9]{{1,3}}(?:[ {_MARKS_OF_THOUSANDS}][0-9]{{3}}){{1,9}}(?!\d)"
+    r"|[0-9]{1,3}(?:,[0-9]{2,3}){0,9},[0-9]{3}(?!\d)|[0-9]+)?"
+    r"(?:\.[0-9]+|/[1-9][0-9]*(?![/\d]))?"
 )
+_MINUS = re.compile(r"(?<![\d)] )(?<![\w)])(?:[−–]|(?i:minus|negative)\s+)(?=\$?\.?\d)")
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
@@ -137,16 +169,17 @@ def _split_thinking(text: str) -> tuple[str, bool, bool]:
     return answer if inside else answer + text[place:], inside, marked
 
 
-def _is_denied(text: str, place: int) -> bool:
-    """Tell whether what stands at this place is said not to be so."""
-    return _DENIED.search(text, max(0, place - 60), place) is not None
+def _is_denied(text: str, begin: int, end: int) -> bool:
+    """Tell whether the letter or number at this place is said not to be the answer."""
+    behind = (_REFUTED, _REFUTED_LETTER)
+    before = _DENIED.search(text, max(0, begin - 80), begin)
+    return before is not None or any(pattern.match(text, end) for pattern in behind)
 
 
-def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+def _find_last(matches: Iterable[re.Match[str]], text: str) -> re.Match[str] | None:
     """Find the last of these values that the answer does not say to be wrong."""
-    matches = [match for match in pattern.finditer(text) if match[0].strip("-$.,")]
-    for match in reversed(matches):
-        if not _is_denied(text, match.start()) and not _REFUTED.match(text, match.end()):
+    for match in reversed(list(matches)):
+        if not _is_denied(text, *match.span()):
             return match
     return None
 
@@ -177,23 +210,29 @@ def _plain_number(text: str) -> str:
 
 def _grade_number(question: Question, text: str) -> Grade:
     """Strict: the first number behind `#### `, as text; flexible: the last one there, or else that
-    is stated, or else the last that is not denied, by value."""
+    is stated, or else the last, by value, of those that are not denied."""
     strict, right = extract_strict(text), _number_of(question.answer)
-    found = [list(pattern.finditer(text)) for pattern in (_MARKED, _CALLED)]
-    stated = next((match for matches in found for match in reversed(matches)), None)
-    number = (
-        _find_last(_ANY_NUMBER, text)
-        if stated is None
-        else _ANY_NUMBER.match(text, stated.start(1))
-    )
+    text = _MINUS.sub("-", text)
+    stated = (_find_last(_stated_numbers(pattern, text), text) for pattern in _STATES_NUMBER)
+    number = next(filter(None, stated), None)
+    is_stated = number is not None
+    number = number or _find_last(_ANY_NUMBER.finditer(text), text)
     # "12 300" may be one number, or two: then the last one, or the one that is stated.
     spaced = "" if number is None else number[0]
-    candidates = {
-        _number_of(spaced),
-        _number_of(_SPACES.split(spaced)[-1 if stated is None else 0]),
-    }
+    candidates = {_number_of(spaced), _number_of(_SPACES.split(spaced)[0 if is_stated else -1])}
     loose = right in candidates
     return Grade(same_number(strict, question.answer) and loose, loose, number is not None)
+
+
+def _stated_numbers(
+    mark: re.Pattern[str], text: str, number: re.Pattern[str] = _ANY_NUMBER
+) -> Iterator[re.Match[str]]:
+    """Yield the numbers behind these marks, or behind an equation that stands there."""
+    for begun in mark.finditer(text):
+        equation = _EQUATION.match(text, begun.end())
+        found = number.match(text, (equation or begun).end())
+        if found is not None:
+            yield found
 
 
 def _number_of(text: str) -> Fraction | str:
@@ -208,7 +247,10 @@ _LATEX = (
         re.compile(r"(?<=.)\\(?:text|mathrm|mbox)\{[^{}]*\}(?:\^\{?\d\}?)?\.?\Z|\.\Z|\A[A-Za-z]="),
         "",
     ),
-    (re.compile(r"(?<=\d)(?:\{,\}|\\?,)(?=\d{3}(?!\d))|\\(?:text|mathrm|mbox|mathbf)(?=\{)"), ""),
+    (
+        re.compile(r"(?<=\d)(?:\{,\}|\\?,|'|’)(?=\d{3}(?!\d))|\\(?:text|mathrm|mbox|mathbf)(?=\{)"),
+        "",
+    ),
     (re.compile(r"\\[dtc]?frac(?:\{([^{}]*)\}|(\d))(?:\{([^{}]*)\}|(\d))"), r"{\1\2}/{\3\4}"),
     (re.compile(r"\{(-?\w+)\}"), r"\1"),
 )
@@ -221,7 +263,10 @@ _WHOLE_BEFORE = re.compile(
     r"|(?<=\d)\s+(?:and\s+)?(?=\d+\s*[/⁄]\s*\d)"
 )
 """The place between the two parts of a mixed number."""
-_LAST_VALUE = re.compile(r"-?\d+\s+(?:and\s+)?\d+/\d+|-?\d+/\d+|-?[$0-9.,]{2,}|-?[0-9]+")
+_LAST_VALUE = re.compile(
+    r"(?<!\\)\$(?P<formula>(?:\\.|[^$\\])+)\$|-?\d+\s+(?:and\s+)?\d+/\d+|" + _ANY_NUMBER.pattern
+)
+_FORMULA_MARK = re.compile(r"\\[()\[\]]")
 
 
 def _value_of(text: str) -> Fraction | str:
@@ -245,15 +290,23 @@ def _spell_fractions(text: str) -> str:
 
 
 def _grade_maths(question: Question, text: str) -> Grade:
-    """Strict: the last box has the answer; flexible: without a box, the last that stands between
-    dollars, or the last number.
+    """Strict: the last box has the answer; flexible: without a box, the last formula between
+    dollars, or the number that is stated or the last, of those that are not denied.
     """
+    text = _MINUS.sub("-", text)
     boxed, right = find_boxed(text), _value_of(question.answer)
-    found = [boxed] if boxed else re.findall(r"\$([^$]+)\$", text)[-1:]
-    if not boxed:
-        spelled = _spell_fractions(text)
-        last = _find_last(_LAST_VALUE, spelled)
-        found += [] if last is None else [last[0].rstrip(".,")]
+    if boxed:
+        begin = text.rindex("\\boxed{")
+        found = [boxed] * (not _is_denied(text, begin, begin + 7 + len(boxed)))
+    else:
+        text = _spell_fractions(_FORMULA_MARK.sub("$", text))
+        values = list(_LAST_VALUE.finditer(text))
+        chosen = (
+            _find_last((value for value in values if value["formula"]), text),
+            _find_last(_stated_numbers(_STATES_NUMBER[1], text, _LAST_VALUE), text)
+            or _find_last((value for value in values if not value["formula"]), text),
+        )
+        found = [value["formula"] or value[0] for value in chosen if value is not None]
     loose = right in map(_value_of, found)
     return Grade(bool(boxed) and loose, loose, bool(found))
 
@@ -280,15 +333,18 @@ def _find_letter(text: str) -> str:
         (match.start(1), match[1].upper())
         for pattern in _STATEMENTS
         for match in pattern.finditer(text)
-        if not _is_denied(text, match.start()) and not _REFUTED.match(text, match.end(1))
+        if not _is_denied(text, match.start(), match.end(1))
     ]
     if statements:
         return max(statements)[1]
     begun = _BEGINS.match(text)
     listed = {letter.upper() for letter in _LABELS.findall(text)}
-    if begun is not None and len(listed) < 2 and not _REFUTED.match(text, begun.end()):
+    if begun is not None and len(listed) < 2 and not _is_denied(text, *begun.span()):
         return (begun[1] or begun[2] or begun[3]).upper()
-    alone = _find_last(_BRACKETED, text) or _find_last(_ALONE, text)
+    brackets, letters = (
+        _find_last(pattern.finditer(text), text) for pattern in (_BRACKETED, _ALONE)
+    )
+    alone = brackets or letters
     return alone[0].strip("()").upper() if alone is not None else ""
 
 
@@ -309,12 +365,27 @@ def _grade_text(question: Question, text: str) -> Grade:
 
 
 def _stands_in(text: str, answer: str) -> bool:
-    """Tell whether a text has an answer that is no part of a longer word or number."""
-    wanted = _fold(answer).strip().casefold()
-    begin = rf"(?<!{_OF_A_WORD})" + r"(?<!\.)(?<!\d,)(?<![\s(=]-)" * wanted[:1].isdecimal()
-    end = rf"(?!{_OF_A_WORD})" + r"(?!\.\d|,\d{3})" * wanted[-1:].isdecimal()
-    found = re.finditer(begin + re.escape(wanted) + end, f" {text}")
-    return any(not _is_denied(f" {text}", match.start()) for match in found)
+    """Tell whether a text says an answer that is no part of a longer word or number. What is said
+    of it last counts, but in passing."""
+    text, wanted = f" {text}", _fold(answer).strip().casefold()
+    plain = _SPELLING.sub("", wanted)
+    return _stands_so(text, wanted) or (
+        plain.isdecimal() and _stands_so(_SPELLING.sub("", text), plain)
+    )
+
+
+def _stands_so(text: str, wanted: str) -> bool:
+    begin = rf"(?<!{_OF_A_WORD})(?<!{_OF_A_WORD}[-‐])"
+    begin += rf"(?<!\.)(?<!\d[,{_MARKS_OF_THOUSANDS}])(?<![\s(=]-)" * wanted[:1].isdecimal()
+    end = (
+        rf"(?!{_OF_A_WORD}|[-‐]{_OF_A_WORD})"
+        + rf"(?!\.\d|[,{_MARKS_OF_THOUSANDS}]\d{{3}})" * wanted[-1:].isdecimal()
+    )
+    for match in reversed(list(re.finditer(begin + re.escape(wanted) + end, text))):
+        denied = _DENIED.search(text, max(0, match.start() - 80), match.start())
+        if denied is None or not denied["beside"]:
+            return denied is None and not _REFUTED.match(text, match.end())
+    return False
 
 
 def _grade_needle(question: Question, text: str) -> Grade:
