@@ -141,7 +141,7 @@ def test_failures_of_the_warm_up_are_told_to_be_among_them(loadstone: Loadstone)
         lines[-1]
         == "concurrency 1: 3 requests, 1 of them warm-up, in … s, 3 failed, warm-up included"
     )
-    assert "1 cell, 3 requests (1 of them warm-up) · " in lines[0]
+    assert "1 load, 3 requests (1 of them warm-up) · " in lines[0]
 
 
 @pytest.mark.process
@@ -185,11 +185,11 @@ def test_a_plan_is_announced_by_the_name_that_it_keeps(
     loadstone: Loadstone, timing: TimingServer
 ) -> None:
     told = loadstone("bench", timing.url, *QUICK, "--concurrency", "1", "--requests", "2", "--json")
-    assert f" · plan {told.document['plan_id'][:6]} seed 0 · 1 cell, 2 requests · " in told.err
+    assert f" · plan {told.document['plan_id'][:6]} seed 0 · 1 load, 2 requests · " in told.err
     by_time = loadstone(
         "bench", timing.url, *QUICK, "--concurrency", "1", "--duration", "200ms", "--json"
     )
-    assert " · seed 0 · 1 cell · " in by_time.err
+    assert " · seed 0 · 1 load · " in by_time.err
     assert " plan " not in by_time.err
 
 

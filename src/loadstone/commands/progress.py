@@ -209,7 +209,7 @@ def _announce(event: Event) -> str:
     # What runs by time is another plan when it has ended: that of what was sent.
     cyclic = any(plan.cyclic(cell) for cell in range(len(plan.cells)))
     planned = f"seed {plan.seed}" if cyclic else f"plan {plan.plan_id[:6]} seed {plan.seed}"
-    cells = f"{len(plan.cells)} cell{'s' if len(plan.cells) > 1 else ''}"
+    cells = f"{len(plan.cells)} load{'s' if len(plan.cells) > 1 else ''}"
     warm = sum(plan.warmup_count(cell) for cell in range(len(plan.cells)))
     requests = (
         "" if cyclic else f", {len(plan)} requests" + (f" ({warm} of them warm-up)" if warm else "")

@@ -55,7 +55,7 @@ def _plan(file: Path) -> tuple[StudyFile, tuple[PlannedLaunch, ...]]:
 
 @study.command()
 def show(file: File, price: Price = None, json: Json = False) -> None:
-    """Show what a study takes: launches, cells, requests, hours, dollars; and what will not fit.
+    """Show what a study takes: launches, loads, requests, hours, dollars; and what will not fit.
     Starts nothing."""
     from loadstone.analyse.compare.price import check_prices, parse_prices
     from loadstone.studies.show import estimate, remarks
@@ -81,7 +81,7 @@ def _print_estimate(found: StudyEstimate) -> None:
         for estimate in found.deployments
     ]
     rows.append(("all", found.cells, found))
-    heads = ["deployment", "launches", "cells", "requests", "hours", "GPU hours"]
+    heads = ["deployment", "launches", "loads", "requests", "hours", "GPU hours"]
     lines = [
         [
             deployment,
@@ -119,7 +119,7 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Run a study; run it again to go on where it was cut off. Cells that are done are not measured
+    """Run a study; run it again to go on where it was cut off. Loads that are done are not measured
     again."""
     from loadstone.commands.progress import working
     from loadstone.core.units import show_seconds

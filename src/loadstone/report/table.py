@@ -56,7 +56,7 @@ class Table(msgspec.Struct, kw_only=True):
     left_out  those that it did leave out
     caption   what is the same in all rows, said above the table
     turned    rows are columns here, so that the style is the last row's
-    sortable  a page lets one sort and filter the rows
+    places    numbers of the rows' workloads: a page lets one sort and filter the rows by them
     """
 
     heads: list[str]
@@ -67,7 +67,7 @@ class Table(msgspec.Struct, kw_only=True):
     notes: list[str] = msgspec.field(default_factory=list)
     style: Callable[[str], str] | None = None
     words: bool = False
-    sortable: bool = False
+    places: Sequence[int] = ()
     spare: Sequence[str] = ()
     left_out: Sequence[str] = ()
     caption: str = ""

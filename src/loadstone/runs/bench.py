@@ -190,7 +190,7 @@ class Session:
                 with Server(url, server.headers, client.proxy) as connection:
                     done.append(attach.flush(connection))
             settings.prefix_cache = (
-                f"emptied before each cell, POST {done[0]}"
+                f"emptied before each load, POST {done[0]}"
                 if None not in done
                 else "not emptied: the server offers no way"
             )

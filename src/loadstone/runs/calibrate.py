@@ -205,7 +205,7 @@ def cases_of_runs(
             cases.append(case)
         if len(cases) == count:
             raise InputError(
-                f"{folder}: no cell with a TPOT; answers of two tokens or more, over a stream, are"
+                f"{folder}: no load with a TPOT; answers of two tokens or more, over a stream, are"
                 " needed"
             )
     return cases
@@ -222,7 +222,7 @@ def _case(
     cached = (metrics.cached_input_tokens or 0) / max(1, metrics.input_tokens or 0)
     if cached > _MAX_CACHED:
         raise InputError(
-            f"{folder}: {cached:.0%} of a cell's prompt tokens were in the prefix cache, which is"
+            f"{folder}: {cached:.0%} of a load's prompt tokens were in the prefix cache, which is"
             " not simulated here; calibrate on a run whose prompts share no prefix"
         )
     names = ["sent_s", "input_tokens", "output_tokens", "phase", "status"]

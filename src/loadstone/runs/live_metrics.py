@@ -31,7 +31,7 @@ class _LiveRun(Collector):
     def collect(self) -> Iterator[Metric]:
         seen, requests = self._seen, "loadstone_requests"
         yield GaugeMetricFamily(
-            "loadstone_load", "Rate or concurrency of the cell that is measured", self._load
+            "loadstone_load", "Rate or concurrency of the load that is measured", self._load
         )
         yield GaugeMetricFamily(f"{requests}_active", "Requests under way", seen.active)
         yield CounterMetricFamily(

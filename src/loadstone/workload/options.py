@@ -319,7 +319,7 @@ class WorkloadOptions(Flags):
     )
     time_scale: Sequence[float] = flag(
         WORKLOAD,
-        "multiply a trace's times by this; 0.1: ten times as fast; a list: a cell each"
+        "multiply a trace's times by this; 0.1: ten times as fast; a list: a load each"
         " [default: 1]",
         (),
         values.scales,
@@ -381,7 +381,7 @@ class LoadOptions(Flags):
     )
     rate: Sequence[float] = flag(
         LOAD,
-        "open loop: requests/s; a list: a cell each; inf: all of --requests at once",
+        "open loop: requests/s; a list: a load each; inf: all of --requests at once",
         (),
         values.numbers,
     )
@@ -406,15 +406,15 @@ class LoadOptions(Flags):
     )
     requests: Sequence[int] = flag(
         LOAD,
-        "measured requests per cell; a list with --rate inf [default: 8 to 16 × concurrency; a"
+        "measured requests per load; a list with --rate inf [default: 8 to 16 × concurrency; a"
         " minute of arrivals]",
         (),
         values.counts,
     )
-    requests_per_rate: float | None = flag(LOAD, "measured requests per cell: this × the rate")
+    requests_per_rate: float | None = flag(LOAD, "measured requests per load: this × the rate")
     duration_s: float | None = flag(
         LOAD,
-        "measure each cell for this long instead, e.g. 60s",
+        "measure each load for this long instead, e.g. 60s",
         read=values.seconds,
         limits=ABOVE_0,
     )
@@ -442,25 +442,25 @@ class EarlyEndOptions(Flags):
 
     stop_when: str | None = flag(
         LOAD,
-        "end a cell once all of these are known so well, with 95% confidence:"
+        "end a load once all of these are known so well, with 95% confidence:"
         " tpot_p50±2%,ttft_p99±10%; or whether bounds hold, ttft_p99<500ms; without --requests or"
         " --duration it goes on until then, or for --max-duration",
     )
     max_errors: float | None = flag(
         LOAD,
-        "end a cell once more than this share of its requests fails, e.g. 5%",
+        "end a load once more than this share of its requests fails, e.g. 5%",
         read=values.share,
         limits=Limits("must be from 0 to below 1", 0, maximum=0.999),
     )
     min_duration_s: float | None = flag(
         LOAD,
-        "shortest time of a cell before --stop-when ends it",
+        "shortest time of a load before --stop-when ends it",
         read=values.seconds,
         limits=ABOVE_0,
     )
     max_duration_s: float | None = flag(
         LOAD,
-        "longest time of a cell [default: 10m with --stop-when alone]",
+        "longest time of a load [default: 10m with --stop-when alone]",
         read=values.seconds,
         limits=ABOVE_0,
     )
@@ -521,7 +521,7 @@ class ClientOptions(Flags):
     )
     flush_cache: bool | None = flag(
         WORKLOAD,
-        "empty the engine's prefix cache before each cell [default: if --salt makes no new"
+        "empty the engine's prefix cache before each load [default: if --salt makes no new"
         " prompts]",
     )
     workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
@@ -703,7 +703,7 @@ class OfflineOptions(Flags):
         argument="deployment",
     )
     batch: Sequence[int] = flag(
-        BATCH, "requests given at once; a list: a cell each", "32", values.counts
+        BATCH, "requests given at once; a list: a load each", "32", values.counts
     )
     input: str = flag(BATCH, "prompt tokens: 512, 8k, uniform:512:1024", "512", values.text)
     output: str = flag(
@@ -866,7 +866,7 @@ def _refused(name: str, kind: type[Flags]) -> InputError:
     """Say in one line that `name` is no option of this kind, and what there is instead."""
     if name in ("json", "strict", "explain", "report"):
         return InputError(
-            f"{name}: of the command alone; here the result comes back, with a verdict in each cell"
+            f"{name}: of the command alone; here the result comes back, with a verdict in each load"
         )
     if issubclass(kind, SimulateOptions):
         of_bench = flags_of(Options)

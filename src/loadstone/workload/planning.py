@@ -173,7 +173,7 @@ def until_precise(options: Options) -> Options:
     if end.stop_when is None:
         if end.min_duration_s is not None:
             raise InputError(
-                "--min-duration: says how soon --stop-when may end a cell, and goes with it"
+                "--min-duration: says how soon --stop-when may end a load, and goes with it"
             )
         return options
     if math.inf in load.rate:
@@ -208,9 +208,7 @@ def _read_given_plan(options: RunOptions, path: Path) -> Plan:
     if not plan.cells or not all(
         len(plan.rows(cell)) and load.value > 0 for cell, load in enumerate(plan.cells)
     ):
-        raise InputError(
-            f"--plan {path}: a cell without requests or load; give a plan that was measured"
-        )
+        raise InputError(f"--plan {path}: a load without requests; give a plan that was measured")
     return plan
 
 
@@ -432,13 +430,13 @@ def _check_ends(asked: LoadOptions) -> None:
     """Raise InputError where a cell's end is given in two ways."""
     if len(asked.requests) > 1:
         raise InputError(
-            "--requests: a list goes with --rate inf alone; give one number for every cell"
+            "--requests: a list goes with --rate inf alone; give one number for every load"
         )
     if asked.requests_per_rate is not None and (asked.requests or asked.duration_s is not None):
         flag = "--requests" if asked.requests else "--duration"
-        raise InputError(f"{flag} and --requests-per-rate: each says when a cell ends; give one")
+        raise InputError(f"{flag} and --requests-per-rate: each says when a load ends; give one")
     if asked.requests and asked.duration_s is not None:
-        raise InputError("--requests and --duration: a cell ends by count or by time; give one")
+        raise InputError("--requests and --duration: a load ends by count or by time; give one")
 
 
 def _bursts(asked: LoadOptions, unit: Unit) -> list[Load]:

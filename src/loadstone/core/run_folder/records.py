@@ -141,7 +141,7 @@ def check_cells(folder: Path, cells: int) -> None:
                     folder, f"records whose {name} cannot be ({bounds['min']} to {bounds['max']})"
                 )
         if pc.any(pc.greater_equal(table["cell"], cells)).as_py():
-            raise _refuse_records(folder, "records of a cell that the run does not have")
+            raise _refuse_records(folder, "records of a load that the run does not have")
 
 
 def read_columns(folder: Path, columns: Sequence[str], cell: int) -> pa.Table:
@@ -206,7 +206,7 @@ def _row_groups(
                 check_room(error)
                 raise _refuse_records(folder, f"damaged ({error})") from error
             if table["cell"].null_count or pc.any(pc.less(table["cell"], 0)).as_py():
-                raise _refuse_records(folder, "records of no cell")
+                raise _refuse_records(folder, "records of no load")
             if mixed:
                 table = table.filter(pc.equal(table["cell"], cell))
             for name in set(wanted) - set(table.column_names):

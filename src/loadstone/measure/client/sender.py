@@ -172,7 +172,7 @@ class Sender:
     def _end_grace(self, load: StepLoad) -> None:
         if load is self._step:
             self._feed.end()
-            self._cancel_all("not ended within the grace period after the cell's end")
+            self._cancel_all("not ended within the grace period after the load's end")
             self._settle()
 
     def _launch(self, stream: Stream, now_ns: int, *, fresh: bool = False) -> None:

@@ -132,7 +132,7 @@ class CellRun:
         if max(will_be / 2, len(self.end_s) + count) > MAX_REQUESTS:
             estimate = f"about {will_be:.1e}" if will_be else f"more than {MAX_REQUESTS:,}"
             raise InputError(
-                f"--duration: {estimate} requests in one cell, and {MAX_REQUESTS:,} can be"
+                f"--duration: {estimate} requests in one load, and {MAX_REQUESTS:,} can be"
                 " simulated; shorten it"
             )
         self.journal.grow(count)

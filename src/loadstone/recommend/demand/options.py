@@ -173,7 +173,7 @@ class ChoiceOptions(Flags):
         texts,
         name="with_",
     )
-    force: bool = flag(SEARCH, "learn from cells of --with that are not trusted, too", False)
+    force: bool = flag(SEARCH, "learn from loads of --with that are not trusted, too", False)
     confidence: float = flag(
         SEARCH,
         "probability from which a plan counts as one that holds the bounds",

@@ -44,7 +44,7 @@
     }));
   };
 
-  const each = (part, change) => { change(part); [...(part.layer || []), part.spec].forEach((one) => one && each(one, change)); };
+  const each = (part, change) => { change(part); [...(part.layer || part.vconcat || []), part.spec].forEach((one) => one && each(one, change)); };
   // Vega's own ticks of logarithms stand at whole multiples of powers of ten, which may be one or none.
   const STEPS = [[1], [1, 3], [1, 2, 5], [1, 2, 3, 5, 7], [1, 1.5, 2, 3, 4, 5, 6, 8], [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9]];
   const tick = (channel) => {
@@ -290,7 +290,38 @@
     place.prepend(button);
   });
 
-  // Tables of cells: a click on a head sorts, words filter, and columns can be chosen by question.
+  // A select of these names; `chosen` takes the number of the one that is picked.
+  const choice = (label, names, chosen) => {
+    const place = document.createElement("label"), select = document.createElement("select");
+    names.forEach((name) => select.append(new Option(name)));
+    select.addEventListener("change", () => chosen(select.selectedIndex));
+    place.append(label + " ", select);
+    return place;
+  };
+  // Of several charts of throughput, by what it is divided, one is seen.
+  const leads = [...document.querySelectorAll(".tab")].map((tab) => [...tab.querySelectorAll("figure:not([id^=latencies])")]);
+  const titles = [...new Set(leads.flat().map((figure) => figure.querySelector("b").textContent))];
+  const lead = (at) => leads.forEach((figures) => {
+    const wanted = figures.find((figure) => figure.querySelector("b").textContent === titles[at]) || figures[0];
+    figures.forEach((figure) => { figure.hidden = figure !== wanted; });
+  });
+  if (leads.some((figures) => figures.length > 1)) {
+    tools.prepend(choice("Throughput", titles.map((title) => title.replace(/ against.*/, "")), lead));
+    lead(0);
+  }
+
+  // On a phone a row is a card, in which each value stands under the head of its column.
+  const turn = (table) => {
+    const heads = [...table.querySelectorAll("th")].map((head) => [...head.childNodes].map((part) => part.textContent));
+    [...table.tBodies[0].rows].forEach((row) => [...row.cells].forEach((cell, at) => {
+      cell.dataset.head = heads[at][0];
+      [...cell.children].forEach((small, number) => { small.dataset.head = heads[at][number + 1]; });
+    }));
+    table.parentElement.classList.add("turned");
+  };
+  document.querySelectorAll(".few:not(.words) > table").forEach(turn);
+
+  // Tables of loads: a click on a head sorts, and words filter.
   const SIZES = { "µs": 1e-6, ms: 1e-3, s: 1, min: 60, h: 3600 };
   const weight = (text) => {
     const found = text.replace(/,(?=\d)/g, "").match(/-?\d+(\.\d+)?/);
@@ -298,11 +329,10 @@
     const unit = (text.match(/(µs|ms|min|s|h)\b/) || [])[0];
     return Number(found[0]) * (SIZES[unit] || 1);
   };
-  const MAIN = [/^load/, /^output tok\/s/, /^TTFT/, /^TPOT/, /^E2E/, /^SLO/, /^deployment/, /^in$/, /^\$\/M output/, /^run/, /^out$/, /^prompts/, /^req\/s/, /^right/, /^J\/token/, /^total/];
-  const ASKED = { "Throughput": /tok\/s|req|MBU|MFU/, "Latency": /TTFT|TPOT|ITL|E2E|light/, "Cost, energy, SLO": /\$|SLO|J\/|tok\/s/ };
+  const BELOW = /^p99|^attained|^task|^could/;  // what main columns have below their value
+  const MAIN = [/^load/, /^output tok\/s/, /^TTFT/, /^TPOT/, /^SLO/, /^deployment/, /^\$\/M output/, /^right/, /^sessions/, /^cached/, /^E2E/, /^in$/, /^run/, /^out$/, /^prompts/, /^req\/s/, /^J\/token/, /^total/];
   document.querySelectorAll(".sortable").forEach((place) => {
     const heads = [...place.querySelectorAll("th")], rows = [...place.querySelectorAll("tbody tr")];
-    const first = heads.findIndex((head) => head.textContent.startsWith("load"));
     heads.forEach((head, at) => {
       head.tabIndex = 0;
       const sort = () => {
@@ -321,19 +351,19 @@
     const words = document.createElement("input");
     Object.assign(words, { type: "search", placeholder: "Filter rows: h200 vllm …" });
     words.setAttribute("aria-label", "Filter rows");
-    const asked = document.createElement("select");
-    asked.setAttribute("aria-label", "Columns");
-    ["Main columns", "All columns", ...Object.keys(ASKED)].forEach((name) => asked.append(new Option(name)));
     const count = document.createElement("span");
     count.className = "soft";
     count.setAttribute("role", "status");
     const apply = () => {
       const wanted = words.value.toLowerCase().split(/\s+/);
-      rows.forEach((row) => { row.hidden = !wanted.every((word) => row.textContent.toLowerCase().includes(word)); });
-      const kept = heads.map((head, at) => asked.value === "Main columns" ? main.has(head)
-        : at <= first || !ASKED[asked.value] || ASKED[asked.value].test(head.textContent));
-      more.textContent = asked.value === "Main columns" ? "More columns" : "Fewer columns";
-      [place.querySelector("thead tr"), ...rows].forEach((row) => [...row.cells].forEach((cell, at) => { cell.hidden = !kept[at]; }));
+      rows.forEach((row) => {
+        row.hidden = (workload && workload !== Number(row.dataset.place)) || !wanted.every((word) => row.textContent.toLowerCase().includes(word));
+      });
+      more.textContent = few ? "More columns" : "Fewer columns";
+      [place.querySelector("thead tr"), ...rows].forEach((row) => [...row.cells].forEach((cell, at) => {
+        cell.hidden = few && !main.has(heads[at]);
+        [...cell.children].forEach((small, number) => { small.hidden = few && !BELOW.test(heads[at].children[number].textContent); });
+      }));
       count.textContent = rows.filter((row) => !row.hidden).length + " of " + rows.length + " rows";
     };
     // Of what names a row, what is the same in all is none of the main columns.
@@ -341,11 +371,16 @@
     const main = new Set(MAIN.map((wanted) => heads.find((head) => wanted.test(head.textContent))).filter((head) => head && differs(head)).slice(0, 8));
     const more = document.createElement("button");
     more.type = "button";
-    more.addEventListener("click", () => { asked.value = asked.value === "Main columns" ? "All columns" : "Main columns"; apply(); });
+    let few = true, workload = 0;
+    more.addEventListener("click", () => { few = !few; apply(); });
     words.addEventListener("input", apply);
-    asked.addEventListener("change", apply);
+    if (panels.length) tools.append(choice("Workload", ["all", ...panels.map((panel) => panel.dataset.name)], (at) => {
+      workload = at;
+      if (at) document.getElementById(panels[at - 1].id + "-name").click();
+      apply();
+    }));
     if (rows.length > 4) tools.append(words, count);
-    if (main.size < heads.length) tools.append(more, asked);
+    if (main.size < heads.length) tools.append(more);
     place.before(tools);
     apply();
   });

@@ -1,7 +1,7 @@
 """Median and p99 over the load, predictions under measurements, and runs by date."""
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import Any
 
@@ -11,12 +11,19 @@ from msgspec import json
 from loadstone.analyse.trend import ChangePoint, TrendSeries
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.charts.captions import CROSSED, count_requests, unit_of
-from loadstone.report.charts.layers import axis_scale, bounds, cross_out, warning
+from loadstone.report.charts.layers import (
+    Encoder,
+    axis_scale,
+    bounds,
+    cross_out,
+    encode_lines,
+    row_facts,
+    warning,
+)
 from loadstone.report.charts.theme import (
     BLUE,
     GREY,
     INK,
-    PALETTE,
     VERMILION,
     WIDTH,
     Figure,
@@ -42,6 +49,7 @@ from loadstone.report.data.wording import (
     spell,
 )
 
+_PARTS = {"p50": "median", "mean": "mean", "p99": "p99"}
 _PART_HUES = {"p50": BLUE, "mean": BLUE, "p99": VERMILION}
 """Of the lines of one series."""
 WIDE = 30
@@ -55,54 +63,62 @@ FAR = 10
 def tails(frame: Frame, measures: Sequence[Measure], *, key: str) -> Figure | None:
     """Draw the median and the p99 of each series over its loads, a panel for each measure, with
     the bounds that the SLO has for it; None where there are not two loads."""
-    panels: list[list[alt.Chart]] = []
-    spoken = []
+    panels: dict[Measure, list[Row]] = {}
     for measure in measures:
-        unit, scale = unit_of(measure, frame.points)
+        scale = unit_of(measure, frame.points)[1]
         rows = [row for pair in frame.pairs for row in _tail_rows(frame, measure, pair, scale)]
-        if len({row["x"] for row in rows}) < 2:
-            continue
-        last = measure is measures[-1]
-        panels.append(_tail_panel(frame, measure, rows, (unit, scale), last))
-        texts = (f"{row['line']} {show_number(row['y'], 4)} {unit} at {row['x']:g}" for row in rows)
-        spoken.append(f"{measure.name}: {', '.join(list(texts)[:24])}")
+        if len({row["x"] for row in rows}) > 1:
+            panels[measure] = rows
     if not panels:
         return None
-    names = " and ".join(measure.name for measure in measures)
-    if len(panels) == 1:
-        chart: Any = panels[0]
-    else:
-        drawn = [alt.layer(*panel).properties(width=WIDTH, height=150) for panel in panels]
-        chart = alt.vconcat(*drawn, spacing=12).resolve_scale(color="independent")
+    every = list(chain(*panels.values()))
+    encode = encode_lines(every, frame.variants, beside=False)
+    drawn = [
+        _tail_panel(frame, measure, rows, encode, measure is list(panels)[-1])
+        for measure, rows in panels.items()
+    ]
+    chart: Any = drawn[0]
+    if len(drawn) > 1:
+        sized = [alt.layer(*panel).properties(width=WIDTH, height=115) for panel in drawn]
+        chart = alt.vconcat(*sized, spacing=12)
+    parts = [words for part, words in _PARTS.items() if any(row["part"] == part for row in every)]
+    if len(parts) > 1:
+        parts = [f"{words} (thick)" if words == "p99" else words for words in parts]
     counts = (count_requests(measures[0], point) for point in frame.points)
     stats = [measure.stat(point) for measure in measures for point in frame.points]
     explained = join(
-        "solid: p99; dashed: median; bars: 95% bounds",
+        "bars: 95% bounds" if any("low" in row for row in every) else "",
         "too few requests to bound the p99"
         if all(stat is None or stat.p99_high is None for stat in stats)
         else "",
         requests_a("load", counts),
         by="; ",
     )
+    spoken = [
+        f"{row['label']} {row['part']} {show_number(row['y'], 4)} at {row['x']:g}"
+        for row in every[:48]
+    ]
+    names = " and ".join(measure.name for measure in panels)
     return figure(
         key,
-        f"{names}: median and p99",
+        f"{names}: {' and '.join(parts)}",
         [frame.words, explained],
         chart,
         section="run",
-        summary=f"{names} by {frame.axis_word}, {frame.words}. {'; '.join(spoken)}",
+        summary=f"{names} by {frame.axis_word}, {frame.words}. {', '.join(spoken)}",
     )
 
 
 def _tail_rows(
     frame: Frame, measure: Measure, pair: tuple[CellPoint, ChartSeries], scale: float
 ) -> Iterator[Row]:
-    """Yield a row for the median of a point, and one for its p99, where they are known."""
+    """Yield a row for the median of a point, and one for its p99, where they are known. Alone, a
+    series has a colour for each, and bars."""
     point, series = pair
     stat, x = measure.stat(point), frame.x(point)
     if stat is None or x is None:
         return
-    several = len(frame.xs) > 1
+    alone = len(frame.xs) == 1
     middle = "mean" if stat.which == "mean" else "p50"
     ends = {
         middle: (stat.value, stat.low, stat.high),
@@ -111,21 +127,19 @@ def _tail_rows(
     for part, (value, low, high) in ends.items():
         if value is None:
             continue
-        row = {"x": x, "y": value * scale, "part": part, "n": stat.n}
-        row["line"] = f"{series.label} {part}" if several else part
-        row["who"] = point.look.name
-        row["hue"] = PALETTE[point.look.hue % len(PALETTE)] if several else _PART_HUES[part]
-        if low is not None and high is not None:
-            row |= {"low": low * scale, "high": high * scale}
+        row = {"x": x, "y": value * scale, "part": part, "n": stat.n} | row_facts(point, series)
+        if alone:
+            row |= {"label": part, "hue": _PART_HUES[part]}
+            if low is not None and high is not None:
+                row |= {"low": low * scale, "high": high * scale}
         yield row
 
 
 def _tail_panel(
-    frame: Frame, measure: Measure, rows: list[Row], unit_scale: tuple[str, float], last: bool
+    frame: Frame, measure: Measure, rows: list[Row], encode: Encoder, last: bool
 ) -> list[alt.Chart]:
-    """Draw lines of medians and p99, and a rule at each bound. `last`: with the axis' title and the
-    legend."""
-    unit, scale = unit_scale
+    """Draw lines of medians and p99, and a rule at each bound. `last`: with the axis' title."""
+    unit, scale = unit_of(measure, frame.points)
     limits = {
         (spell(f"{bound.metric} < {show_seconds(bound.limit_s)}"), bound.limit_s * scale)
         for point in frame.points
@@ -136,24 +150,23 @@ def _tail_panel(
     x = load_axis(frame.x_title if last else "", sorted({row["x"] for row in rows}))
     y_scale = axis_scale([*rows, *bound_rows], "y", bars=True)
     y = alt.Y("y:Q", title=f"{measure.name} ({unit})", scale=y_scale)
-    hues = {row["line"]: row["hue"] for row in rows}
-    colour = colour_by("line", list(hues), list(hues.values()), least=1 if last else 99, columns=2)
-    dashes = alt.StrokeDash("part:N", legend=None)
-    dashes = dashes.scale(domain=["p50", "mean", "p99"], range=[[6, 3], [6, 3], [1, 0]])
+    widths = alt.StrokeWidth("part:O", legend=None).scale(domain=list(_PARTS), range=[1, 1, 2.6])
     shown = tooltips(
-        ("line:N", ""),
+        ("label:N", ""),
+        ("part:N", ""),
         ("x:Q", frame.x_title),
         ("y:Q", f"{measure.name} ({unit})", ",.4~r"),
         ("n:Q", "requests"),
     )
-    base = alt.Chart(data(rows)).encode(x=x, color=colour)
-    bars = base.transform_filter("isValid(datum.low)").mark_rule(strokeOpacity=0.55)
+    base = alt.Chart(data(rows)).encode(x=x)
     layers = [
-        base.mark_line().encode(y=y, strokeDash=dashes),
-        base.mark_point(size=60).encode(y=y, tooltip=shown),
+        base.mark_line().encode(y=y, strokeWidth=widths, **encode("line")),
+        base.mark_point(size=60).encode(y=y, tooltip=shown, **encode("point")),
     ]
     if any("low" in row for row in rows):
-        layers.append(bars.encode(y=alt.Y("low:Q", scale=y_scale), y2=alt.Y2("high:Q")))
+        bars = base.transform_filter("isValid(datum.low)").mark_rule(strokeOpacity=0.55)
+        low = alt.Y("low:Q", scale=y_scale)
+        layers.append(bars.encode(y=low, y2=alt.Y2("high:Q"), **encode("rule")))
     if bound_rows:
         limit = alt.Chart(data(bound_rows)).encode(y=y)
         text = limit.mark_text(align="left", baseline="bottom", dx=4, dy=-2, color=INK)

@@ -216,19 +216,21 @@ def ring(rows: Sequence[Row], x: alt.X, y: alt.Y) -> list[alt.Chart]:
 # --- encodings ------------------------------------------------------------------------------------
 
 
-def encode_lines(
-    rows: Sequence[Row], variants: Sequence[str]
-) -> Callable[[Literal["line", "point", "rule"]], dict[str, Any]]:
+Encoder = Callable[[Literal["line", "point", "rule"]], dict[str, Any]]
+
+
+def encode_lines(rows: Sequence[Row], variants: Sequence[str], *, beside: bool = True) -> Encoder:
     """Return encodings of a mark: the colour of whose it is in the whole report; dashes and shapes
     by the rest where several share a colour, else shapes by colour. All are of one field, so that
     the legend is one. That of dashes, in another order, is none of it: they would tear its shapes.
 
-    `variants`: of the whole report, see Frame.
+    `variants`: of the whole report, see Frame. `beside`: names that fit beside lines stand there.
     """
     shapes = _shapes(rows, variants)
     hues = {row["label"]: row["hue"] for row in rows}
     names = list(shapes)
-    legend = alt.Legend(title=None) if len(names) > 1 and not directly(rows) else None
+    named = len(names) < 2 or (beside and directly(rows))
+    legend = None if named else alt.Legend(title=None)
 
     def channel(kind: Any, looks: Sequence[str]) -> Any:
         return kind("label:N", scale=alt.Scale(domain=names, range=list(looks)), legend=legend)

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice, zip_longest
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from loadstone.report.data.frames import (
     TTFT,
     Frame,
     Measure,
+    comparable,
     frames,
     pace,
 )
@@ -53,13 +54,19 @@ are drawn."""
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """`tabs`: the first pictures of each workload, by its name, those of the answer first;
-    `left_out`: how many of each section are not drawn, being of the fewest cells.
+    """`tabs`: the first pictures of each workload, by its name, those of the answer first, and
+    `places`: its number, by what its points have in common; `left_out`: how many of each section
+    are not drawn, being of the fewest cells.
     """
 
     tabs: list[tuple[str, list[Figure]]]
     figures: list[Figure]
     left_out: dict[str, int]
+    places: dict[tuple[Any, ...], int]
+
+    def place(self, point: CellPoint) -> int:
+        """Return the number of a point's tab, from 1; one more than there are where it has none."""
+        return self.places.get(comparable(point, "load"), len(self.tabs) + 1)
 
     @property
     def hero(self) -> Figure | None:
@@ -88,14 +95,16 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
     points = assign_hues(points)
     wanted = list(_all(points))
     tabs: list[tuple[str, list[Figure]]] = []
-    leads: list[_Wanted | None] = []
+    leads: list[_Wanted] = []
+    places = {}
     for number, frame in enumerate(_leading(points, main), 1):
-        lead, figure = _hero(points, wanted, frame)
+        heroes = list(_heroes(points, wanted, frame))
         latencies = tails(frame, (TTFT, TPOT), key=f"latencies-{number}")
-        figures = [picture for picture in (figure, latencies) if picture is not None]
+        figures = [figure for _, figure in heroes] + ([latencies] if latencies else [])
         if figures:
             tabs.append((_name_tab(frame), figures))
-            leads.append(lead)
+            places[comparable(frame.points[0], "load")] = len(tabs)
+            leads += [lead for lead, _ in heroes if lead is not None]
     chosen = _most_telling(wanted)
     made: list[Figure] = []
     keys: dict[str, int] = defaultdict(int)
@@ -112,7 +121,7 @@ def draw_pictures(points: Sequence[CellPoint], main: Frame | None = None) -> Dra
     left_out = Counter(
         picture.section for picture in wanted if id(picture) not in chosen and picture not in leads
     )
-    return Drawn(tabs, made, dict(left_out))
+    return Drawn(tabs, made, dict(left_out), places)
 
 
 def _leading(points: Sequence[CellPoint], main: Frame | None) -> list[Frame]:
@@ -146,28 +155,33 @@ def _most_telling(wanted: Sequence[_Wanted]) -> set[int]:
     }
 
 
-def _hero(
+def _heroes(
     points: Sequence[CellPoint], wanted: Sequence[_Wanted], main: Frame
-) -> tuple[_Wanted | None, Figure | None]:
-    """Draw the picture of the answer's cells, which stands in no section; for setups with one load
-    each, a front."""
+) -> Iterator[tuple[_Wanted | None, Figure]]:
+    """Draw the picture of the answer's cells, which stands in no section; beside a price what a GPU
+    gives, for setups with one load each a front."""
     places = {(point.number, point.cell) for point in main.points}
+    drawn = ""
     for kind in HEROES:
         for picture in wanted:
             if (
-                picture.kind.startswith(kind)
+                (not drawn or (drawn, kind) == HEROES[1:3])
+                and picture.kind.startswith(kind)
                 and {(point.number, point.cell) for point in picture.points} <= places
             ):
                 figure = picture.make()
                 if figure is not None:
-                    return picture, figure
+                    drawn = kind
+                    yield picture, figure
+    if drawn:
+        return
     answered = [point for point in points if (point.number, point.cell) in places]
     for frame in frames(answered, main.axis, single=True):
         priced = any(point.dollars.output for point in frame.points)
-        return None, front(
-            _cut(frame), DOLLARS if priced else _per_gpu(frame), section="hero", key="hero"
-        )
-    return None, None
+        measure = DOLLARS if priced else _per_gpu(frame)
+        figure = front(_cut(frame), measure, section="hero", key="hero")
+        if figure is not None:
+            yield None, figure
 
 
 def _all(points: Sequence[CellPoint]) -> Iterator[_Wanted]:

@@ -269,7 +269,7 @@ def frames(
         if axis != "output"
         or (point.demand.near_output is not None and (point.demand.offline or point.kind != "rate"))
     ]
-    groups = by_key((_comparable(point, axis, by), point) for point in shown)
+    groups = by_key((comparable(point, axis, by), point) for point in shown)
     result = []
     for group in groups.values():
         if by == "model" and len({point.setup.model for point in group}) < 2:
@@ -281,7 +281,9 @@ def frames(
     return result
 
 
-def _comparable(point: CellPoint, axis: Axis, by: Literal["setup", "model"]) -> tuple[Any, ...]:
+def comparable(
+    point: CellPoint, axis: Axis, by: Literal["setup", "model"] = "setup"
+) -> tuple[Any, ...]:
     """Make a key that is equal for points of one picture."""
     setup, demand = point.setup, point.demand
     machine = (setup.model,) if by == "setup" else (setup.engine, setup.hardware)

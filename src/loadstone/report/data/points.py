@@ -458,7 +458,7 @@ def _points_of_run(
 def _name_window(longer: Window, window: Window, metrics: Metrics) -> str:
     if longer is not window:
         return LONG_RUN
-    return "whole cell" if window is metrics else "steady window"
+    return "whole load" if window is metrics else "steady window"
 
 
 FACTS: dict[str, Callable[[CellPoint], Any]] = {

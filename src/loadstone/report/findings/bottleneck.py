@@ -139,21 +139,22 @@ def _describe_slo(points: Sequence[CellPoint]) -> str:
         return ""
     holds = list(itertools.takewhile(lambda point: point.holds, judged))
     fails = judged[len(holds)] if len(holds) < len(judged) else None
-    where = (
-        f"meets {judged[0].demand.slo} up to {load_label(holds[-1])}{_doubt(holds[-1])}"
-        if holds
-        else f"meets {judged[0].demand.slo} nowhere"
-    )
+    slo = judged[0].demand.slo
+    where = f"meets {slo} up to {load_label(holds[-1])}{_doubt(holds[-1])}" if holds else ""
     if fails is None:
         return f"{where}, the highest load"
+    if holds:
+        place, unsure, fails_words, do = f"at {fails.load:g}", "unsure", "not", "do"
+    else:
+        place = f"{slo} at {load_label(fails)}, the lightest load"
+        unsure, fails_words, do = "unsure to meet", "misses", "meet it"
     if fails.slo_words.startswith("unsure"):
-        return f"{where}, {fails.slo_words.replace(' ', f' at {fails.load:g} ')}"
-    share = (
-        f" ({show_share(fails.attainment, 1)} of requests do)"
-        if fails.attainment is not None
-        else ""
-    )
-    return f"{where}, not at {fails.load:g}{share}"
+        text = f"{unsure} {place} ({show_share(fails.p_met)})"
+    else:
+        text = f"{fails_words} {place}"
+        if fails.attainment is not None:
+            text += f" ({show_share(fails.attainment, 1)} of requests {do})"
+    return join(where, text)
 
 
 def _doubt(point: CellPoint) -> str:

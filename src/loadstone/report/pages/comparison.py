@@ -59,7 +59,7 @@ def render(comparison: Comparison, explain: bool = True) -> list[Shown]:
     bounds = [f"{bound.bound}: {explain_bound(bound)}" for bound in comparison.fail_on or ()]
     only = [f"only {line}" for line in unmatched_lines(comparison)]
     if not explain:
-        table = _main_table(comparison)
+        table = main_table(comparison)
         parts += [table] if table.rows else []
         parts += [*answer_lines(comparison), *only, *first_notes(notes)]
         return [*parts, *bounds, Footnote("95% intervals; --explain has every metric and test")]
@@ -87,7 +87,7 @@ def conclude(comparison: Comparison) -> str:
     return f"{'; '.join(texts)}." if texts else "No difference is shown between A and B."
 
 
-def _main_table(comparison: Comparison) -> Table:
+def main_table(comparison: Comparison) -> Table:
     """Make one table of all loads: the main metrics, and all others in which a side is better."""
     rows: list[list[str]] = []
     for cell in comparison.cells:
@@ -97,7 +97,15 @@ def _main_table(comparison: Comparison) -> Table:
                 rows.append([load, *show_metric(row)[:5], show_conclusion(row)])
                 load = ""
     heads = ["load", "metric", *_HEADS[:4], "conclusion"]
-    return Table(heads=heads, align="nnrrrrw", rows=rows, style=_style, spare=("95%",), words=True)
+    return Table(
+        title="B over A",
+        heads=heads,
+        align="nnrrrrw",
+        rows=rows,
+        style=_style,
+        spare=("95%",),
+        words=True,
+    )
 
 
 def answer_lines(comparison: Comparison) -> Iterator[str]:

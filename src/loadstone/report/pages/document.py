@@ -320,7 +320,7 @@ def build(
             _part(number, run, points_of_run.get(number, []), drawn, inside)
             for number, run in numbered
         ]
-        pictures = draw_pictures(cells, frame) if drawn else Drawn([], [], {})
+        pictures = draw_pictures(cells, frame) if drawn else Drawn([], [], {}, {})
     unpriced = None
     if prices:
         unpriced = without_price([(f"run {number}", run.facts) for number, run in numbered], prices)
@@ -341,7 +341,7 @@ def build(
         scores=tables.scores(frame.points if frame is not None else ()),
         tables=[
             *tables.ratios(cells),
-            tables.cells(points, title=title, run=len(runs) > 1),
+            tables.cells(points, title=title, run=len(runs) > 1, place=pictures.place),
             *tables.stated_otherwise(runs),
         ],
         pictures=pictures,

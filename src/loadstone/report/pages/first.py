@@ -41,7 +41,7 @@ def first_screen(points: Sequence[CellPoint]) -> FirstScreen | None:
         (other for other in points if other.setup == point.setup), key=lambda other: other.load
     )
     several = len(series) < len(points)
-    place = join(load_label(point), setup(point) if several else "", by=", ")
+    place = join(load_label(point), setup(point) if several else "")
     return FirstScreen(place, list(_tiles(point)), list(_facts(point, series)))
 
 
@@ -64,7 +64,7 @@ def _tiles(point: CellPoint) -> Iterator[Tile]:
     for name, stat in (("TTFT", point.ttft), ("TPOT", point.tpot), ("E2E", point.e2e)):
         yield _time_tile(name, stat, point)
     if point.goodput_per_s is not None:
-        share = f"{show_share(point.attainment, 1)} of requests within the SLO"
+        share = f"{show_share(point.attainment, 1)} within the SLO"
         yield Tile("Goodput req/s", show_number(point.goodput_per_s), share, tone)
     else:
         yield Tile("Requests/s", show_number(point.requests_per_s), "no SLO was given")
@@ -82,12 +82,11 @@ def _time_tile(name: str, stat: Estimate | None, point: CellPoint) -> Tile:
 
 
 def _facts(point: CellPoint, series: Sequence[CellPoint]) -> Iterator[tuple[str, str]]:
-    memory = _describe_memory(series)
-    if memory:
-        yield "Does it fit?", memory
-    cost = _describe_cost(point)
-    if cost:
-        yield "What does it cost?", cost
+    yield "Does it fit?", _describe_memory(series) or "It ran; how full its memory was is not told."
+    yield (
+        "What does it cost?",
+        _describe_cost(point) or "Not told: its GPUs are not (--set gpus=8).",
+    )
     yield "What next?", _advise(series)
 
 
@@ -128,6 +127,11 @@ def _advise(series: Sequence[CellPoint]) -> str:
     if findings:
         worst = min(findings, key=lambda finding: finding.severity != "error")
         return clean(worst.remedy.partition(". ")[0].rstrip("."), 200) + "."
+    short = [
+        point for point in series if any(bound.is_short_of_requests for bound in point.cells[0].slo)
+    ]
+    if short:
+        return f"Send more requests: so few cannot show that {load_label(short[0])} meets the SLO."
     if all(point.slo_met is None for point in series):
         return "Give bounds (--slo) to see up to which load they hold."
     if series[-1].holds:

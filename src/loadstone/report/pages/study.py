@@ -264,18 +264,19 @@ def _name_held(loads: Sequence[float]) -> str:
 
 def _conclude(rows: Sequence[Sequence[str]], baseline: str) -> str:
     """Say in a sentence what is proven of each setting."""
-    parts = []
+    names: dict[str, list[str]] = {}
     for name, _, *texts, slo in rows:
         proven = [
             f"{text} in {measure}"
             for (measure, _), text in zip(_COMPARED, texts, strict=True)
             if text.endswith((" better", " worse"))
         ]
-        held = f"holds the SLO {slo.rpartition(': ')[0]}" if ": " in slo else ""
+        held = f"SLO held {slo.rpartition(': ')[0]}" if ": " in slo else ""
         if proven or held:
-            told = join(f"is {join(*proven)}" if proven else "", held, by=" and ")
-            parts.append(f"{name} {told}")
-    if not parts:
+            names.setdefault(join(*proven, held), []).append(name)
+    if not names:
         return f"No setting is proven to differ from {baseline}, the baseline."
-    rest = "; of no other is a difference proven" if len(parts) < len(rows) else ""
+    parts = [f"{join(*alike, by=' and ')}: {told}" for told, alike in names.items()]
+    others = sum(map(len, names.values())) < len(rows)
+    rest = "; of no other is a difference proven" if others else ""
     return f"Against {baseline}, the baseline, {'; '.join(parts)}{rest}."

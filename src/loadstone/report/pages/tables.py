@@ -211,14 +211,19 @@ def _stated_row(run_number: int, cell: CellSummary, number: StatedNumber) -> lis
 
 
 def cells(
-    points: Sequence[CellPoint], *, key: str = "cells", title: str = "All loads", run: bool = True
+    points: Sequence[CellPoint],
+    *,
+    key: str = "cells",
+    title: str = "All loads",
+    run: bool = True,
+    place: Callable[[CellPoint], int] = lambda _: 0,
 ) -> Table:
     """Make a table with the columns of published tables: load, prompts, throughput, latencies,
     prices, bounds.
 
-    What is looked for first stands before the edge of a screen.
+    What is looked for first stands before the edge of a screen. `place`: of a point's workload.
     """
-    shown = points[:MAX_ROWS]
+    shown = sorted(points, key=place)[:MAX_ROWS]
     names = dict(zip(map(id, shown), _deployments(shown), strict=True))
     load_side = "l" if any(point.demand.how for point in shown) else "n"
     naming = [
@@ -235,7 +240,8 @@ def cells(
     if len(points) > MAX_ROWS:
         notes.append(f"{len(points) - MAX_ROWS} more loads are not shown; --format csv has all")
     heads = [level if head == INTERVAL else head for head in table.heads]
-    return drop_empty_columns(replace(table, heads=heads, notes=notes, sortable=key == "cells"))
+    places = list(map(place, shown)) if key == "cells" else []
+    return drop_empty_columns(replace(table, heads=heads, notes=notes, places=places))
 
 
 def _describe_load(point: CellPoint, deployment: str) -> str:

@@ -157,9 +157,10 @@ def comparison(a: RunRow, b: RunRow) -> str:
     from loadstone.analyse.compare import compare
     from loadstone.report.charts.bars import change_figure
     from loadstone.report.pages.comparison import (
+        conclude,
         explain_heads,
+        main_table,
         metric_tables,
-        name_cell,
         plain,
         unmatched_lines,
     )
@@ -173,26 +174,30 @@ def comparison(a: RunRow, b: RunRow) -> str:
         # The name of one may begin with that of the other.
         for folder, side in sorted([(str(a.folder), "A"), (str(b.folder), "B")], reverse=True):
             why = why.replace(folder, side)
-        return html.render("comparison.html", a=a.name, b=b.name, swap=swap, why=clean(why, 400))
+        return html.render(
+            "comparison.html", a=a.name, b=b.name, swap=swap, conclusion="", why=clean(why, 400)
+        )
     notes = [f"{finding.evidence}. {finding.remedy}" for finding in compared.findings]
     notes += [f"Only {line}." for line in unmatched_lines(compared)]
     differences = [
         [clean(difference.what), plain(difference.a, 200), plain(difference.b, 200)]
         for difference in compared.setup
     ]
-    figure = change_figure([(name_cell(cell), cell.metrics) for cell in compared.cells])
+    figure = change_figure([(cell.load.label, cell.metrics) for cell in compared.cells])
     return html.render(
         "comparison.html",
         a=a.name,
         b=b.name,
         swap=swap,
         why=None,
+        conclusion=conclude(compared),
+        main=main_table(compared),
         figures=[figure] if figure is not None else [],
         notes=[clean(note, 400) for note in notes],
         setup=Table(
             key="setup",
             title="What differs in the setup",
-            heads=["", "A", "B"],
+            heads=["fact", "A", "B"],
             align="lll",
             rows=differences,
         ),
