@@ -31,6 +31,7 @@ from loadstone.analyse.compare.result import (
     Unmatched,
 )
 from loadstone.analyse.compare.sides import RequestTimes, RunCell, open_run, shared_requests
+from loadstone.analyse.stored_run import leave_out_copies, read_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
@@ -573,6 +574,44 @@ def test_repeats_of_a_simulation_do_not_make_the_model_better(tmp_path: Path) ->
     assert math.log(found["model_high"] / found["ratio"]) == pytest.approx(off)
     assert math.log(found["ratio"] / found["model_low"]) == pytest.approx(off)
     assert found["conclusion"] == "within_model"
+
+
+@pytest.mark.parametrize("source", ["simulated", "measured"])
+def test_a_copy_is_no_repeat(tmp_path: Path, source: str) -> None:
+    """By its requests' times, whatever its papers call it."""
+    first, other = (
+        make(tmp_path / name, seed=seed, source=source) for seed, name in enumerate("ab")
+    )
+    copied = tmp_path / "c"
+    shutil.copytree(first, copied)
+    papers = json.loads((copied / "run.json").read_text())
+    if papers["source"] == "measured":
+        papers["run_id"] = "another"
+    (copied / "run.json").write_text(json.dumps(papers))
+    with pytest.raises(InputError, match=f"{copied}: a copy of {first}, and no repeat"):
+        compare([first, copied], [other])
+    runs, copies = leave_out_copies([read_run(folder) for folder in (first, other, copied)])
+    assert [run.folder for run in runs] == [first, other]
+    assert len(copies) == 1
+
+
+def test_fields_and_headers_that_differ_are_part_of_the_setup(tmp_path: Path) -> None:
+    given = {"extra_body_fields": ["top_k"], "headers": ["X-Key"]}
+    digests = [{"sent": {"top_k": digest}} for digest in ("1a2b", "1a2b", "3c4d")] + [{}]
+    runs = [
+        make(tmp_path / str(number), source="measured", settings=given | sent)
+        for number, sent in enumerate(digests)
+    ]
+    row = {
+        "what": "extra fields and headers",
+        "a": {"top_k": "digest 1a2b"},
+        "b": {"top_k": "digest 3c4d"},
+    }
+    plain = make(tmp_path / "plain", source="measured")
+    for other, expected in ((runs[1], []), (runs[2], [row]), (runs[3], [])):
+        assert compare([runs[0]], [other]).document()["setup"] == expected
+    shown = {row["what"]: row["a"] for row in compare([runs[3]], [plain]).document()["setup"]}
+    assert shown["extra fields and headers"] == {"top_k": "given", "X-Key": "given"}
 
 
 def test_a_copy_is_another_folder(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from loadstone.core.secrets import blank_words
 from loadstone.core.settings import read_settings
 from loadstone.engines.launch import Container, Launch, RankCommand
 from loadstone.runs import provenance
-from loadstone.runs.bench import bench
-from loadstone.workload.options import Options, options_of
+from loadstone.runs.bench import bench, digest_sent
+from loadstone.workload.options import ClientOptions, Options, options_of
 
 
 def launch_of(
@@ -43,6 +43,18 @@ def launch_of(
 )
 def test_command_lines_have_no_secrets(words: list[str], shown: list[str] | None) -> None:
     assert blank_words(words) == (words if shown is None else shown)
+
+
+def test_fields_and_headers_are_digested_without_keys() -> None:
+    def sent(body: dict[str, object], **headers: str) -> dict[str, str]:
+        return digest_sent(ClientOptions(extra_body=body, headers=list(headers.items())))
+
+    first = sent(
+        {"top_k": 40, "o": {"api_key": "open-sesame"}}, Route="blue", Authorization="x" * 9
+    )
+    assert sorted(first) == ["Route", "o", "top_k"]
+    assert first == sent({"o": {"api_key": "other-sesame"}, "top_k": 40}, Route="blue")
+    assert first.items() ^ sent({"top_k": 41, "o": {}}, Route="red").items() >= first.items()
 
 
 def test_the_environment_has_what_engines_read_and_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:

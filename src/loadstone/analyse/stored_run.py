@@ -1,5 +1,7 @@
 """Reads a run for comparisons and reports: its folder's papers, its numbers, its facts."""
 
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,6 +27,31 @@ class StoredRun(msgspec.Struct, kw_only=True):
     @property
     def has_records(self) -> bool:
         return (self.folder / "records.parquet").exists()
+
+
+def fingerprint(run: StoredRun) -> str:
+    """Digest what a copy of a run has, too: when each request was sent and ended; without records
+    its numbers. Those of a simulation come again with its seed."""
+    digest = hashlib.sha256(run.info.run_id.encode() if run.info.source == "simulated" else b"")
+    for number in range(len(run.info.cells)) if run.has_records else ():
+        times = run_folder.read_columns(run.folder, ("sent_s", "end_s"), number)
+        for column in times.columns:
+            digest.update(column.to_numpy().tobytes())
+    if not run.has_records:
+        cells = [(cell.load, cell.metrics) for cell in run.summary.cells]
+        digest.update(msgspec.json.encode((run.facts, cells)))
+    return digest.hexdigest()
+
+
+def leave_out_copies(runs: Sequence[StoredRun]) -> tuple[list[StoredRun], list[str]]:
+    """Keep the first of runs that are copies of one another; and say of each other that it is."""
+    kept: dict[str, StoredRun] = {}
+    copies = []
+    for run in runs:
+        first = kept.setdefault(fingerprint(run), run)
+        if first is not run:
+            copies.append(f"{run.folder}: a copy of {first.folder}, and no repeat")
+    return list(kept.values()), copies
 
 
 def read_run(folder: Path) -> StoredRun:

@@ -92,6 +92,7 @@ def trend(
 ) -> None:
     """Find when a setup became faster or slower, over releases and dates. Shows each change with
     its runs."""
+    from loadstone.analyse.stored_run import leave_out_copies
     from loadstone.analyse.trend import find_changes
     from loadstone.interop.read.folders import run_folders
     from loadstone.report.data.runs import read_runs
@@ -99,8 +100,9 @@ def trend(
 
     with run_folders(runs) as (folders, passed_over):
         read, unreadable = read_runs(folders)
+        read, copies = leave_out_copies(read)
     found = find_changes(read, false_alarms=false_alarms)
-    for left_out in (*passed_over, *unreadable):
+    for left_out in (*passed_over, *unreadable, *copies):
         print(f"loadstone: passed over: {left_out}", file=sys.stderr)
     if out is not None:
         write_page(found, out)

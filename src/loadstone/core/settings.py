@@ -196,6 +196,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     expected_e2e_s   about how long a request of each cell takes, where that decided how many there
                      are
     headers          names alone, and so `extra_body_fields`; their values may be secrets
+    sent             of these that are not named as keys are: digests of their values
     policy           the simulated scheduler's; `schedulers`: how many there are
     intervals        by cell and metric, factors by which a prediction may be off; `slo_factors`: by
                      bound
@@ -222,6 +223,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     route: str | None = None
     extra_body_fields: list[str] | None = None
     headers: list[str] | None = None
+    sent: dict[str, str] | None = None
     timeouts: dict[str, float] | None = None
     gpu_metrics: list[str] = []
     worker_metrics: list[str] = []

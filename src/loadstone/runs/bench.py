@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import ipaddress
 import shutil
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import split_pool
 from loadstone.core.provenance import Provenance
 from loadstone.core.record import RunInfo
-from loadstone.core.secrets import blank
+from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
 from loadstone.core.summary import Summary
@@ -34,7 +35,7 @@ from loadstone.runs.grading import AnswerGrader
 from loadstone.runs.launched import why_ended
 from loadstone.runs.live_metrics import serving
 from loadstone.runs.preflight import Prepared
-from loadstone.workload.options import Options
+from loadstone.workload.options import ClientOptions, Options
 
 _EVENT_BYTES = 20
 
@@ -246,6 +247,7 @@ def _settings(ready: Prepared) -> RunSettings:
         route=worker_jobs.route_of(client, ready.plan),
         extra_body_fields=sorted(client.extra_body),
         headers=sorted(name for name, _ in client.headers),
+        sent=digest_sent(client),
         timeouts=msgspec.to_builtins(client.timeouts),
         expected_e2e_s=ready.expected_s,
         gpu_metrics=[exporter(url, client.proxy) for url in client.gpu_metrics],
@@ -253,6 +255,17 @@ def _settings(ready: Prepared) -> RunSettings:
             worker_page(url, ready.server.headers, client.proxy) for url in client.worker_metrics
         ],
     )
+
+
+def digest_sent(client: ClientOptions) -> dict[str, str]:
+    """Digest the values of the user's own fields and headers, without keys; so short a digest tells
+    values apart, and gives none away."""
+    keys, digests = keys_in((), client.extra_body), {}
+    for name, value in (*client.extra_body.items(), *client.headers):
+        if not names_key(name):
+            content = blank_bytes(msgspec.json.encode(value, order="deterministic"), keys)
+            digests[name] = hashlib.sha256(content).hexdigest()[:8]
+    return digests
 
 
 def _check_settings(ready: Prepared) -> dict[str, Any] | None:

@@ -42,6 +42,7 @@ from loadstone.analyse.compare.sides import (
     runs_in,
 )
 from loadstone.analyse.grading.paired import ComparedAnswers, adjust
+from loadstone.analyse.stored_run import leave_out_copies
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.core.errors import InputError
 from loadstone.core.groups import by_key
@@ -131,7 +132,7 @@ def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
     nothing else.
 
     Raises InputError where one cannot be read or holds nothing, or a run is named twice, however it
-    is spelled.
+    is spelled, or copied.
     """
     on_a, on_b = ([(path, runs_in(path)) for path in paths] for paths in (a, b))
     folders = [[folder for _, held in side for folder in held] for side in (on_a, on_b)]
@@ -145,10 +146,15 @@ def open_sides(a: Sequence[Path], b: Sequence[Path], prices: Prices) -> Sides:
                 f"{len(side)} runs on a side: at most {repeats.MAX_RUNS}; compare fewer"
             )
     refuse_twice(folders)
-    return (
+    sides = (
         [run for path, held in on_a for run in _open_repeats(path, held, prices)],
         [run for path, held in on_b for run in _open_repeats(path, held, prices)],
     )
+    for runs in sides:
+        _, copies = leave_out_copies(runs)
+        if copies:
+            raise InputError(f"{copies[0]}; name each run once")
+    return sides
 
 
 def _open_repeats(path: Path, folders: Sequence[Path], prices: Prices) -> list[ComparedRun]:

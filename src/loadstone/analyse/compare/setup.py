@@ -11,6 +11,7 @@ from loadstone.analyse.run_facts import RunFacts
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
 from loadstone.core.provenance import Provenance
+from loadstone.core.settings import RunSettings
 
 _DESCRIBED = (
     "settings",
@@ -118,6 +119,7 @@ def differences(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Diff
         if name != _CONFIG or [None] not in sides:  # a name tells apart what the catalogue has
             rows += _row(name, sides, only_differing=name in (_HARDWARE, _CONFIG))
     rows += _made_with(a, b)
+    rows += _sent(a, b)
     rows += _workload(a, b)
     return rows + _plan(a, b, rows)
 
@@ -130,6 +132,22 @@ def _made_with(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[D
         ]
         if all(None not in values for values in sides):
             yield from _row(name, sides, only_differing=True)
+
+
+def _sent(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> list[Difference]:
+    """Compare the fields and headers that users gave: the values by digests, where both sides have
+    these, else the names."""
+    if any(run.info.source != "measured" for run in (*a, *b)):
+        return []
+    known = all(run.info.settings.sent is not None for run in (*a, *b))
+
+    def given(settings: RunSettings) -> dict[str, str]:
+        names = [*(settings.extra_body_fields or ()), *(settings.headers or ())]
+        digests = settings.sent or {} if known else {}
+        return {name: f"digest {digests[name]}" if name in digests else "given" for name in names}
+
+    sides = [_distinct([given(run.info.settings) for run in runs]) for runs in (a, b)]
+    return _row("extra fields and headers", sides, only_differing=True)
 
 
 def _workload(a: Sequence[ComparedRun], b: Sequence[ComparedRun]) -> Iterator[Difference]:
