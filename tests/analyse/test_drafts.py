@@ -130,6 +130,18 @@ def test_random_words_and_forced_acceptance_are_findings() -> None:
     assert list(found(rows(), drafts=forced)) == ["drafts_forced"]
 
 
+@pytest.mark.parametrize(("accepted", "kind"), [(1200, "drafts_beyond_end"), (600, None)])
+def test_counters_that_hold_drafts_behind_the_end_are_doubted(
+    accepted: float, kind: str | None
+) -> None:
+    """400 answers of 4 tokens, in 1,000 steps by the counters, with the accepted ones of each."""
+    figures = DraftFigures(source="counters", steps=1000, accepted=accepted, accepted_length=2.2)
+    findings = found(rows(), drafts=figures)
+    assert list(findings) == [kind or "drafts_on_random_text"]
+    if kind is not None:
+        assert findings[kind].values["at_most"] == 1.6
+
+
 def test_tokens_are_those_that_usage_credits_or_events_brought() -> None:
     schema = pa.schema(
         [field for field in records_schema() if field.name in {*arrays.COLUMNS, *arrays.CHANNELS}]

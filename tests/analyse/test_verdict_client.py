@@ -111,6 +111,18 @@ def running(tokens: list[int], source: str = "running usage") -> dict[str, Findi
     return found(rows(tokens=tokens, output_tokens=32, token_source=source), natural())
 
 
+def flushed(*events: int) -> dict[str, Finding]:
+    """Answers whose reads, 0.1 s apart, bring so many events of a token each."""
+    read = np.repeat(np.arange(len(events)), events)
+    records = rows(
+        read=read.tolist(), tokens=list(range(1, len(read) + 1)), output_tokens=len(read)
+    )
+    for each in records:
+        each["arrival_s"] = (each["sent_s"] + 0.1 * (read + 1)).tolist()
+        each["end_s"] = each["arrival_s"][-1]
+    return found(records, natural())
+
+
 def whole(gap_s: float = 0.0, read: Any = (0, 0, 0, 0), **changed: Any) -> dict[str, Finding]:
     """Answers whose tokens arrive at once, or so far apart."""
     arrival_s = [5.0 + gap_s * number for number in range(4)]
@@ -171,7 +183,9 @@ def in_one_piece(**changed: Any) -> dict[str, Finding]:
     return kinds
 
 
-def early_first(first_s: float, second_s: float, early: int = COUNT) -> dict[str, Finding]:
+def early_first(
+    first_s: float, second_s: float, early: int = COUNT, **told: int
+) -> dict[str, Finding]:
     made = rows(output_tokens=10, tokens=list(range(1, 11)), read=list(range(10)))
     for i, each in enumerate(made):
         first, second = (first_s, second_s) if i < early else (second_s, second_s + 0.1)
@@ -179,7 +193,7 @@ def early_first(first_s: float, second_s: float, early: int = COUNT) -> dict[str
         times = own + each["sent_s"] + [first, *(second + 0.1 * k for k in range(9))]
         each["arrival_s"] = [float(t) for t in times]
         each["end_s"] = each["arrival_s"][-1]
-    return found(made, natural(10))
+    return found(made, natural(10), info=CellInfo(load=LOAD, **told))
 
 
 LATE, TOGETHER, UNDER, OVER = (
@@ -238,8 +252,14 @@ CASES: list[Case] = [
     (UNDER, None, {}, lambda: began(1, 1, share=0.6)),  # one token has no TPOT
     (UNDER, "warning", {}, lambda: began(7, 16, silent=240)),
     # Several tokens in the first event are known by a running count alone.
-    (UNDER, "warning", {}, lambda: running([8, 16, 24, 32])),
-    (UNDER, None, {}, lambda: running([8, 16, 24, 32], "final usage")),
+    # Tokens in blocks, by running counts, by a final one, and by reads; none where the first has more.
+    (f"{UNDER}.blocks", "info", {"tokens": 8}, lambda: running([8, 16, 24, 32])),
+    (f"{UNDER}.blocks", "info", {"tokens": 8}, lambda: running([8, 16, 24, 32], "final usage")),
+    (f"{UNDER}.blocks", "info", {"tokens": 4, "times": 15 / 12}, lambda: flushed(4, 4, 4, 4)),
+    (f"{UNDER}.blocks", "info", {"tokens": 3}, lambda: flushed(3, 4, 2, 4)),
+    (UNDER, "warning", {"tokens": 4}, lambda: flushed(4, 2, 2, 2, 2)),
+    (UNDER, "warning", {}, lambda: flushed(4, 4)),
+    (UNDER, "warning", {}, lambda: running([20, 24, 28, 32])),
     (UNDER, None, {}, lambda: running([1, 11, 21, 32])),
     # First events that waited for others, as nginx holds 16 KiB of a TLS stream, and Nagle's
     # algorithm two or three.
@@ -308,6 +328,10 @@ CASES: list[Case] = [
     ("first_event_early", None, {}, lambda: early_first(0.005, 0.28)),  # no more than three steps
     ("first_event_early", None, {}, lambda: early_first(0.6, 1.0)),  # the first took longer
     ("first_event_early", None, {}, lambda: early_first(0.005, 1.0, early=COUNT // 2)),
+    # First events that differ are the model's own, whose prompt then goes to other workers.
+    ("first_event_early", None, {}, lambda: early_first(0.005, 1.0, openings=400, openings_alike=90)),
+    ("first_event_early", "warning", {}, lambda: early_first(0.005, 1.0, openings=400, openings_alike=110)),
+    ("first_event_early", "warning", {}, lambda: early_first(0.005, 1.0, openings=400, openings_blank=110)),
 ]  # fmt: skip
 
 

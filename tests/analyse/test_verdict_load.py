@@ -2,7 +2,7 @@
 
 import heapq
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -701,6 +701,99 @@ CHOSEN: list[Case] = [
 @pytest.mark.parametrize("case", CHOSEN)
 def test_answers_of_two_kinds(case: Case) -> None:
     check(case)
+
+
+def stepping(steps_s: Sequence[float], stall: int = 0) -> dict[str, Finding]:
+    """Answers of a closed loop with 24 tokens, each in steps of its own; the prompt of another holds
+    it up at the first `stall` of them."""
+    rng = np.random.default_rng(0)
+    records = closed(8, len(steps_s), warm=0)
+    for number, (each, step_s) in enumerate(zip(records, steps_s, strict=True)):
+        gaps = step_s * rng.uniform(0.9, 1.1, 23)
+        gaps[: stall * (number % 2)] *= 20
+        at = each["sent_s"] + 0.1 + np.concatenate([[0.0], np.cumsum(gaps)])
+        each.update(
+            arrival_s=at.tolist(), read=list(range(24)), tokens=list(range(1, 25)), output_tokens=24
+        )
+        each["end_s"] = each["arrival_s"][-1]
+    plan = plan_of(Load("concurrency", 8), len(steps_s), 0)
+    plan.output_tokens[:] = 24
+    return found(records, plan)
+
+
+def test_steps_tell_replicas_that_begin_as_soon() -> None:
+    rng = np.random.default_rng(1)
+    slow = rng.random(80) < 0.45
+    kinds = stepping(np.where(slow, 0.02, 0.008).tolist())
+    assert kinds["kinds_mixed"].severity == "warning"
+    assert kinds["kinds_mixed"].values["fast"] == int((~slow).sum())
+    assert "kinds_mixed" not in stepping(np.where(slow, 0.012, 0.008).tolist())
+    # All steps are alike: others' prompts came between.
+    assert not {"kinds_mixed", "paces_apart"} & set(stepping([0.008] * 80, stall=5))
+
+
+@pytest.mark.parametrize(("spread", "told"), [(0.3, False), (0.7, True)])
+def test_an_engine_has_one_step_for_all_that_it_serves(spread: float, told: bool) -> None:
+    steps = 0.008 * np.random.default_rng(2).lognormal(0, spread, 80)
+    assert ("paces_apart" in stepping(steps.tolist())) == told
+    # As far apart, one after the other: the state of the machine.
+    assert "paces_apart" not in stepping(np.sort(steps).tolist())
+
+
+def slow_end(factor: float, share: float = 0.2, evenly: bool = True) -> dict[str, Finding]:
+    """An open loop whose last requests have longer steps; or come twice as often."""
+    records = rows()
+    slow = round((1 - share) * len(records))
+    for each in records[slow:]:
+        first = each["arrival_s"][0]
+        each["arrival_s"] = [first + factor * (at - first) for at in each["arrival_s"]]
+    for number, each in enumerate(records):
+        early_s = 0.0 if evenly else max(0, number - slow) * 0.005
+        for name in ("intended_s", "sent_s", "end_s"):
+            each[name] -= early_s
+        each["arrival_s"] = [at - early_s for at in each["arrival_s"]]
+    return found(records)
+
+
+@pytest.mark.parametrize(
+    ("factor", "share", "evenly", "told"),
+    [
+        (2.0, 0.2, True, True),
+        (2.0, 0.1, True, True),
+        (1.4, 0.2, True, False),
+        (2.0, 0.05, True, False),
+        (2.0, 0.2, False, False),
+    ],
+)
+def test_an_open_loop_that_is_slower_at_its_end(
+    factor: float, share: float, evenly: bool, told: bool
+) -> None:
+    finding = slow_end(factor, share, evenly).get("not_stationary")
+    assert (finding is not None) == told
+    if finding is not None:
+        assert finding.values["at_share"] == pytest.approx(1 - share)
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0, False), (1.6, True)])
+def test_drift_is_looked_for_turn_by_turn(factor: float, told: bool) -> None:
+    """Later turns take longer, as their prompts are longer; sessions take turns, and then all are
+    slower."""
+    plan = make_plan(
+        WORKLOAD,
+        [Load("concurrency", 8)],
+        requests=[400],
+        warmup=0,
+        sessions=Sessions(Length("fixed", 4)),
+    )
+    records = closed(8, 400, warm=0)
+    for number, each in enumerate(records):
+        each["turn"] = number // 8 % 4
+        stretch = (1 + each["turn"]) * (factor if number > 250 else 1.0)
+        each["arrival_s"] = [
+            each["sent_s"] + stretch * (at - each["sent_s"]) for at in each["arrival_s"]
+        ]
+        each["end_s"] = each["arrival_s"][-1]
+    assert ("not_stationary" in found(records, plan)) == told
 
 
 def test_small_drift_is_let_pass() -> None:

@@ -5,12 +5,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import structs
 
-from loadstone.analyse.verdict.run import kept_findings, run_findings
+from loadstone.analyse.verdict.run import kept_findings, run_findings, session_findings
 from loadstone.core.plan import Load
 from loadstone.core.record import CellInfo
-from loadstone.core.summary import Finding
+from loadstone.core.summary import Finding, SessionNumbers
 from loadstone.report.data.runs import read_runs
 from loadstone.report.pages.document import build
 from summary_documents import summarise, trusted
@@ -21,6 +22,19 @@ from verdict_cells import PLAN, TARGET, info_of
 
 def of_workload(workload: dict[str, Any]) -> list[Finding]:
     return list(run_findings(info_of(), dataclasses.replace(PLAN, workload=workload), []))
+
+
+@pytest.mark.parametrize(
+    ("finished", "failed", "severity"),
+    [(20, 0, None), (18, 0, "info"), (17, 0, "warning"), (10, 0, "warning"), (19, 1, "warning")],
+)
+def test_sessions_that_did_not_end_bias_the_time_of_a_task(
+    finished: int, failed: int, severity: str | None
+) -> None:
+    numbers = SessionNumbers(sessions=20, finished=finished, failed=failed)
+    assert [each.severity for each in session_findings(PLAN, numbers)] == [severity] * bool(
+        severity
+    )
 
 
 LOADS = [Load("concurrency", 1), Load("concurrency", 4), Load("rate", 2.5)]

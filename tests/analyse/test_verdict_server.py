@@ -11,7 +11,7 @@ import pytest
 from loadstone.analyse.server_figures import server_figures
 from loadstone.core import run_folder
 from loadstone.core.plan import Load
-from loadstone.core.summary import Finding, Level, ServerFigures
+from loadstone.core.summary import Finding, Level, ServerFigures, TtftParts
 from loadstone.measure.engines.observe import read_metrics
 from loadstone.workload import agents
 from loadstone.workload.lengths import Length, Sessions
@@ -412,6 +412,19 @@ CASES: list[Case] = [
     ("=", None, {}, lambda: cached(None)),
     ("=", None, {}, lambda: cached(0)),
     ("=", None, {}, lambda: cached(20_000, usage=0)),  # others may use the server too
+    # Another client's prompts of 60,000 tokens, which may have had them all.
+    ("=", None, {}, lambda: cached(20_000, 100_000)),
+    ("prefix_cache_helped.counters", "warning", {"share": 0.5}, lambda: cached(60_400 + 20_000, 100_000)),
+    # 400 answers of 4 tokens, of which the engines count as many, more, or fewer; 0.1 s to the first.
+    ("=", None, {}, lambda: with_server(output_tokens=1450, ttft_s=0.12)),
+    ("=", None, {}, lambda: with_server(output_tokens=9999, ttft_s=0.01)),
+    ("=counters_differ", "warning", {"made": 1400, "billed": 1600}, lambda: with_server(output_tokens=1400)),
+    ("=counters_differ.ttft", "warning", {"counted_s": 0.14, "ttft_s": 0.1}, lambda: with_server(ttft_s=0.14)),
+    (
+        "=counters_differ.ttft", "warning", {"counted_s": 0.15},
+        lambda: with_server(ttft_parts=TtftParts(queue_s=0.05, prefill_s=0.1)),
+    ),
+    ("=", None, {}, lambda: handed_over(ttft_parts=TtftParts(queue_s=0.05, prefill_s=0.1))),
 ]  # fmt: skip
 
 

@@ -379,7 +379,7 @@ def test_an_interval_knows_that_another_run_settles_otherwise() -> None:
                     high is None or true * 0.99 <= high
                 )
     assert min(each[32] for each in held.values()) >= 85, held
-    assert held["mean"][0] < 30
+    assert held["mean"][0] < 40
     assert held["p90"][0] < 90
 
 

@@ -104,6 +104,7 @@ _GAINED = (
     "preemptions",
     "prefix_hits",
     "prefix_queries",
+    "output_tokens",
     "draft_steps",
     "draft_tokens",
     "draft_accepted",
@@ -156,6 +157,7 @@ def server_figures(
         waiting=_read_level(servers, GAUGES["waiting"], moments_s),
         kv_usage=_read_level(servers, GAUGES["kv_usage"], moments_s, mean=True),
         **{name: _sum_gains(servers, COUNTERS[name]) for name in _GAINED},
+        ttft_s=_read_mean_s(servers, "ttft_s"),
         write_late_s=late_s / writes if late_s is not None and writes else None,
         draft_accepted_by_position=_sum_by_position(
             servers, COUNTERS["draft_accepted_by_position"]
@@ -182,18 +184,19 @@ def _sum_transferred(servers: list[Families]) -> float | None:
 def _read_ttft_parts(servers: list[Families], answered: int | None) -> TtftParts | None:
     """Read what of TTFT the engines count; None where they count nothing. Of pools a request is
     counted in both, a cache once by each rank that has a part of it."""
-
-    def mean_s(name: str, requests: int | None = None) -> float | None:
-        total_s = _sum_gains(servers, COUNTERS[name])
-        count = requests or _sum_gains(servers, tuple(map(count_of, COUNTERS[name])))
-        return total_s / count if total_s is not None and count else None
-
     parts = TtftParts(
-        queue_s=mean_s("queue_s", answered),
-        prefill_s=mean_s("prefill_s", answered),
-        transfer_s=mean_s("transfer_s"),
+        queue_s=_read_mean_s(servers, "queue_s", answered),
+        prefill_s=_read_mean_s(servers, "prefill_s", answered),
+        transfer_s=_read_mean_s(servers, "transfer_s"),
     )
     return None if parts == TtftParts() else parts
+
+
+def _read_mean_s(servers: list[Families], name: str, requests: int | None = None) -> float | None:
+    """Read the mean of a histogram; `requests`: over so many, where its own count is of others."""
+    total_s = _sum_gains(servers, COUNTERS[name])
+    count = requests or _sum_gains(servers, tuple(map(count_of, COUNTERS[name])))
+    return total_s / count if total_s is not None and count else None
 
 
 def _collect_series(samples: pa.Table) -> dict[int, Families]:

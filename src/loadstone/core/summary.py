@@ -454,6 +454,7 @@ class ServerFigures(_Figures, kw_only=True, frozen=True):
     draft_…         steps that verified drafts, tokens drafted, of these accepted, all and by place
                     in the draft
     accepted_length tokens that such a step gives, as gauges have it
+    output_tokens   that were made; ttft_s: mean, as the engines count both
     write_late_s    how long after its due time a token was written, mean, where the server knows
                     its due times
     transfers       KV caches that prefill workers handed to decode workers, and `transfers_failed`
@@ -470,6 +471,8 @@ class ServerFigures(_Figures, kw_only=True, frozen=True):
     preemptions: float | None = None
     prefix_hits: float | None = None
     prefix_queries: float | None = None
+    output_tokens: float | None = None
+    ttft_s: float | None = None
     write_late_s: float | None = None
     draft_steps: float | None = None
     draft_tokens: float | None = None

@@ -12,6 +12,8 @@ draft_accepted_by_position  the same by the place in the draft, which a label te
 transfers          counter, KV caches handed from prefill to decode workers; transferred_tokens:
                    prompt tokens that decode workers had from them; transfers_failed: those that
                    failed
+output_tokens      counter, tokens that were made; ttft_s: sum of a histogram, seconds before the
+                   first of a request
 queue_s, prefill_s, transfer_s  sums of histograms, seconds before a request is scheduled, of its
                                 prompt's steps, of a
                    KV cache's transfer; their counts are named alike

@@ -359,7 +359,10 @@ def _cached_by_counters(cell: JudgedCell) -> float:
         return 0.0
     if not server.prefix_hits or not server.prefix_queries:
         return 0.0
-    return (server.prefix_hits - float(shared.sum())) / server.prefix_queries
+    # Another client's prompts may have had all that is looked for beyond these requests' own.
+    ours = float(np.nansum(cell.requests.input_tokens)) or server.prefix_queries
+    theirs = max(0.0, server.prefix_queries - ours)
+    return (server.prefix_hits - theirs - float(shared.sum())) / min(ours, server.prefix_queries)
 
 
 def _shared_tokens(cell: JudgedCell, requests: RequestTable) -> Floats:

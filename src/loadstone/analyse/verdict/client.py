@@ -162,7 +162,10 @@ def _spoilt_by_late_reads(cell: JudgedCell, tpot: Distribution, followers: int) 
     """
     done, itl = cell.completed, cell.itl
     late = (done.together > 0) & (done.receive_lag_s >= tpot.p50)
-    excess = done.first_read_events - 1
+    # What came together in most answers that were read in time was sent so.
+    timely = done.first_read_events[done.receive_lag_s < tpot.p50]
+    usual = float(np.median(timely)) if 2 * len(timely) > len(done) else 1.0
+    excess = done.first_read_events - max(1.0, usual)
     rest = done.events - done.first_read_events
     pace_s = np.full(len(done), tpot.p50)
     np.divide(done.last_s - done.first_s, rest, out=pace_s, where=rest > 0)
@@ -199,7 +202,9 @@ def _first_reads(cell: JudgedCell, tpot: Distribution) -> Findings:
 
     Of n₁ tokens in the first read nobody saw the time that they took one after the other: of TPOT,
     (tT − t1)/(T − 1), only (T − 1)/(T − n₁) times as much is the pace of those that followed. An
-    event whose tokens are known from a final count alone is taken for one token.
+    event whose tokens are known from a final count alone is taken for one token, but where events
+    have many. Where later reads have as many, tokens come in blocks, and a block is what a user
+    sees first.
 
     Of n₁ of n events, at the pace of those after them, (tn − t1)/(n − n₁), the first had been there
     for n₁ − 1 times that, which is in TTFT. An event of several tokens is the engine's own way, and
@@ -210,16 +215,25 @@ def _first_reads(cell: JudgedCell, tpot: Distribution) -> Findings:
     if not len(several) or _weighted_median(several.receive_lag_s, several.together) >= tpot.p50:
         return
     running = np.isin(several.token_source, ["running usage"])
-    first = np.where(running, several.first_read_tokens, several.first_read_events)
     total, times = several.output_tokens, np.full(len(several), np.inf)
+    per_event = np.rint(total / several.events)
+    guessed = np.where(per_event >= thresholds.BLOCK_TOKENS, per_event, 1.0)
+    first = np.where(running, several.first_read_tokens, several.first_read_events * guessed).clip(
+        max=total
+    )
     np.divide(total - 1, total - first, out=times, where=total > first)
     median = np.median(times)
+    reads = several.events - several.together
+    regular = (reads > 2) & (first * (reads - 1) <= thresholds.BLOCK_TIMES * (total - first))
+    in_blocks = bool(2 * regular.sum() > len(several))
     if median >= thresholds.UNDERSTATED:
         yield finding(
-            "tpot_understated",
+            "tpot_understated.blocks" if in_blocks else "tpot_understated",
             tokens=np.median(first),
             times=median if np.isfinite(median) else None,
         )
+    if in_blocks:
+        return
     several = several.pick(several.events > several.first_read_events)
     first = several.first_read_events
     held_s = (first - 1) * (several.last_s - several.first_s) / (several.events - first)
@@ -245,7 +259,7 @@ def first_event_early(cell: JudgedCell) -> Findings:
     """Find answers whose second event came long after the first, by the pace of those that follow
     it and by the time that the first itself took: an engine needs longer for a prompt than for a
     token. Where an engine lets answers wait there for the prompts of others, the later ones have
-    waited before their first.
+    waited before their first. First events that say something else in each answer are the model's.
     """
     done = cell.completed
     several = done.pick(done.events >= thresholds.EARLY_EVENTS)
@@ -255,7 +269,9 @@ def first_event_early(cell: JudgedCell) -> Findings:
     pace_s = (several.last_s - several.second_s) / (several.events - 2)
     usual_s = thresholds.EARLY_GAPS * np.maximum(pace_s, thresholds.BUNCHED_S)
     early = gap_s > np.maximum(usual_s, took_s)
-    if early.mean() >= thresholds.EARLY_SHARE:
+    info = cell.info
+    alike = max(info.openings_alike, info.openings_blank) >= thresholds.EARLY_ALIKE * info.openings
+    if early.mean() >= thresholds.EARLY_SHARE and (alike or info.void_firsts):
         yield finding(
             "first_event_early",
             early=early.sum(),

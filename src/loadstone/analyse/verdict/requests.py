@@ -46,6 +46,11 @@ SCALARS = ("request_id", "phase", *_TEXTS, *_NUMBERS)
 
 _PATTERN_EVENTS = 3
 """The fewest gaps whose pattern tells one request from another."""
+_STEP_EVENTS, _STEP_REQUESTS = 16, 400
+"""The fewest events whose gaps tell an engine's step, and the requests of a batch that are looked
+at."""
+_STEP_SHARE = 0.75
+"""Share of the gaps, the shortest, that tell it: others' prompts are computed in the longest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +62,7 @@ class EventFigures:
     together  of those, events that came with the one before in the same read
     first_read_events, first_read_tokens  of those, events that the first read brought, and output
                                           tokens after it
+    step_s    mean of its gaps but the longest: a step of the engine that computes no prompt
     pattern   equal for requests whose gaps are equal to the microsecond; 0: too few gaps to tell
     """
 
@@ -67,15 +73,18 @@ class EventFigures:
     together: Ints64
     first_read_events: Ints64
     first_read_tokens: Ints64
+    step_s: Floats
     pattern: NDArray[np.uint64]
 
     @classmethod
     def empty(cls, count: int) -> EventFigures:
         """Make the figures of so many requests without events."""
-        first_s, second_s, last_s = np.full((3, count), np.nan)
+        first_s, second_s, last_s, step_s = np.full((4, count), np.nan)
         events, together, read_events, read_tokens = np.zeros((4, count), np.int64)
         pattern = np.zeros(count, np.uint64)
-        return cls(first_s, second_s, last_s, events, together, read_events, read_tokens, pattern)
+        return cls(
+            first_s, second_s, last_s, events, together, read_events, read_tokens, step_s, pattern
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +196,8 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     arrival = arrays.mask_times(arrival)
     figures.events[:] = lengths
     answered = lengths > 0
-    ends = np.cumsum(lengths)[answered]
+    ends_of = np.cumsum(lengths)
+    ends = ends_of[answered]
     firsts = ends - lengths[answered]
     figures.first_s[answered] = arrival[firsts]
     figures.last_s[answered] = arrival[ends - 1]
@@ -200,6 +210,10 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     with np.errstate(invalid="ignore"):  # records that others made may have arrivals without end
         gap_us = np.diff(arrival, prepend=0.0) * 1e6
     gap_us[firsts] = 0.0
+    for row in np.flatnonzero(lengths >= _STEP_EVENTS)[:_STEP_REQUESTS]:
+        end = int(ends_of[row])
+        gaps = np.sort(gap_us[end - int(lengths[row]) + 1 : end])
+        figures.step_s[row] = gaps[: round(_STEP_SHARE * len(gaps))].mean() / 1e6
     # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
     position = np.arange(len(arrival)) - np.repeat(firsts, lengths[answered])
     weight = (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

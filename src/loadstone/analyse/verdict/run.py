@@ -115,7 +115,10 @@ def kept_findings(info: RunInfo, plan: Plan, cell: int, records: int) -> Finding
 
 def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Findings:
     """Find what there is to know about a cell's sessions of agents."""
-    if numbers is None or not plan.graph.recorded:
+    if numbers is None:
+        return
+    yield from _unfinished(numbers)
+    if not plan.graph.recorded:
         return
     overflowed = _read_file(plan.workload).overflowed
     if overflowed.get("sessions"):
@@ -124,16 +127,21 @@ def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Findings:
             sessions=overflowed["sessions"],
             calls=overflowed.get("calls", 0),
         )
+    if not plan.graph.live:
+        yield finding("recorded_answers")
+
+
+def _unfinished(numbers: SessionNumbers) -> Findings:
     unfinished = numbers.sessions - numbers.finished
+    many = unfinished > thresholds.UNFINISHED_SHARE * numbers.sessions
+    case = ".failed" if numbers.failed else ".many" if many else ""
     if unfinished > 0:
         yield finding(
-            "sessions_unfinished.failed" if numbers.failed else "sessions_unfinished",
+            f"sessions_unfinished{case}",
             unfinished=unfinished,
             sessions=numbers.sessions,
             failed=numbers.failed or None,
         )
-    if not plan.graph.live:
-        yield finding("recorded_answers")
 
 
 def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Findings:

@@ -1,5 +1,7 @@
 """Rules on what servers and GPUs reported of themselves."""
 
+import numpy as np
+
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell
@@ -23,6 +25,25 @@ def engine(cell: JudgedCell) -> Findings:
     if server.preemptions:
         usage = server.kv_usage.max if server.kv_usage is not None else None
         yield finding("preemptions", preemptions=server.preemptions, kv_usage_share=usage)
+
+
+def counters(cell: JudgedCell) -> Findings:
+    """Find what the engines count otherwise than the answers tell: fewer output tokens, a later
+    first token. More tokens may be another client's."""
+    server, ttft = cell.server, cell.ttft
+    if server is None:
+        return
+    billed, made = float(np.nansum(cell.completed.output_tokens)), server.output_tokens
+    if made is not None and made < thresholds.COUNTED_SHARE * billed:
+        yield finding("counters_differ", made=made, billed=billed)
+        return
+    parts = server.ttft_parts
+    parts_s = (
+        0.0 if parts is None or cell.has_pools else (parts.queue_s or 0) + (parts.prefill_s or 0)
+    )
+    counted_s = max(server.ttft_s or 0.0, parts_s)
+    if ttft is not None and counted_s > thresholds.COUNTED_TIMES * ttft.mean + thresholds.COUNTED_S:
+        yield finding("counters_differ.ttft", counted_s=counted_s, ttft_s=ttft.mean)
 
 
 def transfers(cell: JudgedCell) -> Findings:
@@ -50,6 +71,18 @@ def drafts(cell: JudgedCell) -> Findings:
     if figures is None:
         return
     length = figures.accepted_length or None
+    came = float(np.nansum(cell.requests.output_tokens))
+    if figures.source == "counters" and figures.steps and came:
+        made = figures.steps + (figures.accepted or 0.0)
+        if made > came / thresholds.COUNTED_SHARE and figures.steps < came:
+            yield finding(
+                "drafts_beyond_end",
+                accepted_length=length,
+                counted=made,
+                came=came,
+                at_most=came / figures.steps,
+            )
+            return
     if figures.forced:
         yield finding("drafts_forced", accepted_length=length, switch=figures.forced)
     elif not cell.plan.prompts:

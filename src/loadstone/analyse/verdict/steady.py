@@ -12,7 +12,7 @@ some of them, in the first requests against all others.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,12 +106,14 @@ def step(values: Floats, least: int = _LEAST_REQUESTS) -> Change | None:
     return None
 
 
-def start(values: Floats, sign: int = 1) -> Change | None:
+def start(
+    values: Floats, sign: int = 1, shares: Sequence[float] = thresholds.STARTS
+) -> Change | None:
     """Find first requests that are slower (with `sign` −1 faster) than all later ones, three
     quarters of them than nine tenths of those: the mean of the first, the median of the others. A
     cause that lasts slows down more than a tenth of all, or not so many of the first.
     """
-    for share in thresholds.STARTS:
+    for share in shares:
         first, rest = np.split(sign * values, [round(share * len(values))])
         if len(first) < thresholds.BLOCK_REQUESTS:
             break
@@ -207,13 +209,15 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
     moment of it, though the lengths that were requested did not.
     """
     e2e, load, plan = cell.e2e, cell.load, cell.plan
-    if e2e is None or load.is_burst or load.profile or load.process == "trace" or plan.has_sessions:
+    if e2e is None or load.is_burst or load.profile or load.process == "trace":
         return None
     done = _in_order(cell.completed)
     rows = cell.plan_rows(done)
+    turns = done.turn if plan.has_sessions else np.zeros(len(done))
     least = _LEAST_CLOSED if load.is_closed else _LEAST_REQUESTS
-    for lengths in (plan.input_tokens[rows], plan.output_tokens[rows]):
-        change = trend(lengths.astype(np.float64), least) or step(lengths.astype(np.float64), least)
+    for tokens in (plan.input_tokens[rows], plan.output_tokens[rows]):
+        lengths = _level_turns(tokens.astype(np.float64), turns)
+        change = trend(lengths, least) or step(lengths, least)
         ratio = thresholds.LENGTHS_RATIO
         if change and not 1 / ratio < (change.last + 1) / (change.first + 1) < ratio:
             return None
@@ -240,8 +244,11 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
             at_share=change.share,
         )
 
+    if plan.has_sessions and plan.graph.recorded:
+        latencies.pop("TTFT", None)  # prompts are anything
     for latency, (samples, times) in latencies.items():
-        values = arrays.drop_missing(samples)
+        levelled = _level_turns(samples, turns)
+        values = arrays.drop_missing(levelled)
         steadily = trend(values, least)
         if steadily is not None and matters(steadily, times):
             return describe("not_stationary", latency, steadily)
@@ -249,7 +256,38 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
             if matters(change, times * share):
                 name = "not_stationary.start" if slow_start else "not_stationary.at_once"
                 return describe(name, latency, change)
+        late = None if load.is_closed or latency == "TTFT" else _slow_end(levelled, done.due_s)
+        if late is not None and matters(late, times * (1 - (late.share or 0.0))):
+            return describe("not_stationary.at_once", latency, late)
     return None
+
+
+def _level_turns(values: Floats, turns: Floats) -> Floats:
+    """Bring the values of each turn to one median: later turns have longer prompts. Those of turns
+    that few requests have are missing."""
+    levelled, median = np.full(len(values), np.nan), float(np.nanmedian(values))
+    for turn in np.unique(turns):
+        of_turn = values[turns == turn]
+        if np.count_nonzero(~np.isnan(of_turn)) >= thresholds.BLOCK_REQUESTS:
+            levelled[turns == turn] = of_turn * (median / max(1e-9, float(np.nanmedian(of_turn))))
+    return levelled
+
+
+def _slow_end(values: Floats, due_s: Floats) -> Change | None:
+    """Find last requests of an open loop that are slower than all before, though they come no more
+    often; `values` of them in the order they were due."""
+    timed = ~np.isnan(values)
+    values, due_s = values[timed], due_s[timed]
+    quarter = len(values) // 4
+    change = start(values[::-1], shares=thresholds.STARTS[:2])
+    if change is None or change.share is None or len(values) < _LEAST_REQUESTS:
+        return None
+    span_s, last_s = due_s[-1] - due_s[0], due_s[-1] - due_s[-1 - quarter]
+    if quarter * span_s > thresholds.DENSER * len(values) * last_s:
+        return None
+    if change.first < thresholds.SLOW_END * change.last:
+        return None
+    return Change(change.last, change.first, 1 - change.share)
 
 
 def intervals(cell: JudgedCell) -> Findings:
@@ -262,7 +300,7 @@ def intervals(cell: JudgedCell) -> Findings:
     done = cell.completed
     dependence = Dependence.of(done.sent_s, done.last_s, places=cell.load.slots)
     unknown = [name for name, values in latencies.items() if values.ci95["mean"] == [None, None]]
-    if unknown and dependence.most_blocks and dependence.places:
+    if unknown and dependence.most_blocks:
         yield finding("interval_unknown", requests=len(done), latencies=unknown)
 
 
@@ -311,8 +349,8 @@ def phases_locked(cell: JudgedCell) -> Findings:
 
 def kinds_mixed(cell: JudgedCell) -> Findings:
     """Find answers of two kinds in turn: nothing lies between their paces, the faster ones also
-    begin sooner, and neither prompts nor lengths tell them apart. An engine serves those that are
-    under way together at one pace.
+    begin sooner or take much shorter steps, and neither prompts nor lengths tell them apart. An
+    engine serves those that are under way together at one pace.
     """
     done = _in_order(cell.completed)
     done = done.pick((done.output_tokens >= thresholds.KINDS_TOKENS) & (done.last_s > done.first_s))
@@ -333,9 +371,16 @@ def kinds_mixed(cell: JudgedCell) -> Findings:
             return
     by_chance = 2 * fast.sum() * (~fast).sum()
     in_turn = np.count_nonzero(np.diff(fast)) * len(fast) >= thresholds.KINDS_IN_TURN * by_chance
-    if in_turn and np.quantile(ttft_s[fast], 0.75) < np.quantile(ttft_s[~fast], 0.25):
+    sooner = np.quantile(ttft_s[fast], 0.75) < np.quantile(ttft_s[~fast], 0.25)
+    fast_s, slow_s = (arrays.drop_missing(done.step_s[kind]) for kind in (fast, ~fast))
+    shorter = len(fast_s) * len(slow_s) > 0 and np.quantile(slow_s, 0.1) >= (
+        thresholds.KINDS_STEPS * np.quantile(fast_s, 0.9)
+    )
+    if in_turn and (sooner or shorter):
         yield finding(
-            "kinds_mixed.others" if gaps.max() >= thresholds.KINDS_OTHERS else "kinds_mixed",
+            "kinds_mixed.others"
+            if sooner and gaps.max() >= thresholds.KINDS_OTHERS
+            else "kinds_mixed",
             fast=fast.sum(),
             answers=len(fast),
             fast_ttft_s=np.median(ttft_s[fast]),
@@ -343,6 +388,21 @@ def kinds_mixed(cell: JudgedCell) -> Findings:
             slow_ttft_s=np.median(ttft_s[~fast]),
             slow_pace_s=np.median(pace_s[~fast]),
         )
+
+
+def paces_apart(cell: JudgedCell) -> Findings:
+    """Find answers that are under way together at paces of their own, each at another: something
+    replays them, or many machines answer. An engine's steps are those of all that it serves.
+    """
+    done = _in_order(cell.completed)
+    done = done.pick(done.step_s > thresholds.BUNCHED_S)
+    if not cell.streams or len(done) < _LEAST_CLOSED or len(cell.replicas) > 1:
+        return
+    together = done.sent_s[1:] < done.last_s[:-1]
+    apart = np.abs(np.diff(np.log(done.step_s)))[together]
+    if 2 * len(apart) >= len(done) and apart.mean() >= thresholds.PACES_APART:
+        low_s, high_s = np.quantile(done.step_s, [0.1, 0.9])
+        yield finding("paces_apart", times=math.exp(apart.mean()), low_s=low_s, high_s=high_s)
 
 
 def _in_order(requests: RequestTable) -> RequestTable:

@@ -35,6 +35,15 @@ do then, and a single one may only be misnamed."""
 START_MOVED_S = 1.0
 """A change of the start time of an engine that is more than rounding."""
 
+# --- counters_differ, drafts_beyond_end -----------------------------------------------------------
+
+COUNTED_SHARE = 0.9
+"""Output tokens that engines count over those that answers state, below which the answers state
+what was not made; and tokens that came over those of the engines' steps."""
+COUNTED_TIMES, COUNTED_S = 1.25, 0.005
+"""Mean time to the first token as engines count it, over TTFT, and beyond it: theirs ends before
+the network, and of a few requests more."""
+
 # --- server_writes_late ---------------------------------------------------------------------------
 
 SERVER_LATE_S = 1e-3
@@ -51,6 +60,11 @@ P99_REQUESTS = 368
 WIDE_REQUESTS = 50
 """Requests from which a 95 % interval of a mean or a throughput that is wider than the value says
 that the cell has no one value; of fewer it says that they are few."""
+
+# --- sessions_unfinished --------------------------------------------------------------------------
+
+UNFINISHED_SHARE = 0.1
+"""Share of the sessions that did not end, from which time per task is that of the shorter ones."""
 
 # --- ends_late ------------------------------------------------------------------------------------
 
@@ -115,6 +129,11 @@ TAU = 0.75
 |τ| ≥ 0.75 has a probability of 0.001 (Kendall 1938), and blocks of two kinds do not reach it."""
 STARTS = (0.2, 0.1, 0.05, 0.025)
 """Shares of the requests that may be a warm-up."""
+SLOW_END, DENSER = 1.5, 1.1
+"""Pace of an open loop's last requests over that of the others, from which they are slower, unless
+more come in the last quarter than before. So queues below saturation are taken for it in no more
+than 1 % of cells (simulated processor sharing, 60 to 400 requests).
+"""
 ENDS = 3
 """Blocks that stand for the beginning of a cell, or its end."""
 TIED = 0.01
@@ -149,8 +168,17 @@ KINDS_OTHERS = 3.0
 """The slowest of the faster kind to the fastest of the slower one, in time per token, from which
 they are two; and from which no engine serves both: a part was answered by something else, and not
 measured."""
+KINDS_STEPS = 1.8
+"""Steps of the slower kind (p10) over those of the faster one (p90), from which they are two,
+however soon they begin."""
 KINDS_IN_TURN = 0.5
 """Changes from one kind to the other, over those of random order: stretches of time have few."""
+
+# --- paces_apart ----------------------------------------------------------------------------------
+
+PACES_APART = 0.5
+"""Mean difference of log steps between requests that are under way together, from which each has a
+pace of its own. Of lognormal paces of one request each it is 1.13 standard deviations."""
 
 # --- beyond_hardware ------------------------------------------------------------------------------
 
@@ -195,6 +223,11 @@ engine's steps."""
 UNDERSTATED = 1.1
 """The factor by which TPOT is too small, median of the answers, for the tokens that came with the
 first."""
+BLOCK_TOKENS, BLOCK_TIMES = 4.0, 1.5
+"""Tokens per event, by the final count, from which the first event is taken to have as many; and
+those of the first read over those of a later one, up to which tokens come in blocks: an engine's or
+a gateway's own way to send, where a read is what it makes.
+"""
 OVERSTATED = 0.1
 """Share of TTFT, median of the answers, during which the first event waited for those that it came
 with."""
@@ -235,6 +268,10 @@ EARLY_GAPS = 3.0
 EARLY_SHARE = 0.75
 """Share of the answers: where prompts of others are computed between the first two tokens it is
 half of them."""
+
+EARLY_ALIKE = 0.25
+"""Share of the answers that begin with the same text, below which a model wrote it: a gateway has
+few texts."""
 
 # --- requests_resent, connections_not_kept --------------------------------------------------------
 

@@ -47,7 +47,7 @@ STRETCH_AFTER = 0.05
 later, from which both were in one slow stretch: who shares engine steps goes with the next as well,
 and with nobody a generation later."""
 LEAST_STRETCHES = 4.0
-"""A closed loop that is worth fewer independent blocks says nothing about how far stretches move
+"""A cell that is worth fewer independent blocks says nothing about how far stretches move
 its mean."""
 TINY = 1e-9
 """A share of a value: a smaller difference counts as none."""
@@ -272,14 +272,14 @@ class Dependence:
         return replace(dependence, e2e_independent=dependence.independent(took_s))
 
     def independent(self, values: Floats) -> float:
-        """Return the number of independent blocks that values of a closed loop's requests are
-        worth, where slow or fast stretches outlast a block, be it in E2E alone; infinite where none
+        """Return the number of independent blocks that values of these requests are worth, where
+        slow or fast stretches outlast a block, be it in E2E alone; infinite where none
         is seen. Blocks with a correlation φ are worth (1 − φ)/(1 + φ) as many. φ is the correlation
         of requests a block apart, over that of neighbours, which is below 1 by the noise of each;
         with the bias of so few blocks added (Kendall 1954).
         """
         blocks, in_order = self.most_blocks, values[self.order]
-        if not self.places or blocks < LEAST_BLOCKS or np.isnan(in_order).any():
+        if blocks < LEAST_BLOCKS or np.isnan(in_order).any():
             return self.e2e_independent
         means, apart = _places(in_order, self.places)
         rest = in_order - (np.resize(means, len(in_order)) if apart else in_order.mean())
