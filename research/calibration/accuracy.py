@@ -34,14 +34,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fit import Fit, family, solve, values_of, weights_of
-from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh
+from loadstone.calibrate.cases import Case, CaseTable, case_of, refresh, slopes
 from loadstone.calibrate.points import read_points
 from loadstone.calibrate.update import update
 from loadstone.core.errors import InputError
 from loadstone.core.statistics.distribution import Z80
 from loadstone.engines import OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of
-from loadstone.predict.step_time.profile import Quantity, profile_of, save_packed
+from loadstone.predict.step_time.profile import Quantity, profile_of, save_packed, spreads
 from profiles import (
     MANY,
     fit_all,
@@ -56,6 +56,7 @@ from profiles import (
 )
 
 QUANTITIES: tuple[Quantity, ...] = ("tpot", "ttft", "throughput")
+LATENCIES: tuple[Quantity, Quantity] = ("ttft", "tpot")
 Floats = NDArray[np.float64]
 
 
@@ -289,8 +290,8 @@ def two_given(cases: list[Case]) -> None:
     for case in cases:
         if case.point.sweep and case.point.tpot_s and case.point.mode == "serving":
             sweeps[case.point.sweep].append(case)
-    before: list[float] = []
-    after: list[float] = []
+    off: dict[tuple[str, str], list[float]] = defaultdict(list)
+    inside: dict[str, list[bool]] = defaultdict(list)
     sizes = 0
     for members in sweeps.values():
         members.sort(key=lambda case: (case.users, case.point.row))
@@ -306,20 +307,35 @@ def two_given(cases: list[Case]) -> None:
         profile = profile_of(given[0].worker)
         found = update(profile, given, "two", "", without=family(given[0]))
         table = CaseTable(rest)
-        for values, kept in (
-            (profile.values(without=family(given[0])), before),
-            (found.profile.values(), after),
+        for when, values in (
+            ("before", profile.values(without=family(given[0]))),
+            ("after", found.profile.values()),
         ):
-            refresh(table, np.tile(values, (len(rest), 1)))
-            kept += [
-                abs(table.tpot_s[at] / (case.point.tpot_s or np.nan) - 1)
-                for at, case in enumerate(rest)
-            ]
-    print(
-        f"{sizes} sweeps, {len(after)} rows predicted: TPOT off by {np.median(before):.1%} before "
-        f"(p90 {np.quantile(before, 0.9):.0%}), {np.median(after):.1%} after two points "
-        f"(p90 {np.quantile(after, 0.9):.0%})"
-    )
+            coefficients = np.tile(values, (len(rest), 1))
+            refresh(table, coefficients)
+            for name, by, gap in zip(
+                LATENCIES, slopes(table, coefficients), _gaps(table), strict=True
+            ):
+                known = np.isfinite(gap)
+                off[when, name] += np.abs(np.expm1(-gap[known])).tolist()
+                if when == "after":
+                    width = Z80 * spreads(found.profile, by[known], name)
+                    inside[name] += (np.abs(gap[known]) <= width).tolist()
+    print(f"{sizes} sweeps")
+    for (when, quantity), errors in off.items():
+        print(
+            f"{quantity} {when}: {len(errors)} rows, off by {np.median(errors):.1%}"
+            f" (p90 {np.quantile(errors, 0.9):.0%})"
+            + (f", {np.mean(inside[quantity]):.0%} inside 80 %" if when == "after" else "")
+        )
+
+
+def _gaps(table: CaseTable) -> tuple[Floats, Floats]:
+    """ln(measured/predicted) of TTFT and of TPOT, as last simulated; NaN where not measured."""
+    points = [case.point for case in table.cases]
+    ttft = np.array([point.ttft_s or np.nan for point in points])
+    tpot = np.array([point.tpot_s or np.nan for point in points])
+    return np.log(ttft / table.ttft_s), np.log(tpot / table.tpot_s)
 
 
 def main() -> None:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
+from loadstone.calibrate.cases import case_of, predict_latencies
+from loadstone.calibrate.points import Point
+from loadstone.calibrate.update import update
 from loadstone.catalogue import parse_deployment
 from loadstone.core.statistics.distribution import Z80
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import fleet_of
 from loadstone.predict.simulator.uncertainty import (
+    Margins,
     PredictionError,
     bound_factors,
     cell_uncertainties,
     estimate_error,
+    intervals,
+    median_figures,
 )
+from loadstone.predict.step_time import StepModel
+from loadstone.predict.step_time.coefficients import HOST, NAMES
+from loadstone.predict.step_time.profile import profile_of, rows_of
 from loadstone.workload.options import SimulateOptions, options_of
 from loadstone.workload.planning import Planner
 
+FLOORS = {"product_s", "layer_s"}
 FLEET = fleet_of(parse_deployment("llama-3.1-8b@1xh100/tp1,engine=vllm"))
 
 
@@ -94,3 +106,38 @@ def test_what_no_measurement_covers_is_wide_within_reason(engine: str) -> None:
     for name, spread in zip(("ttft_s", "tpot_s"), spreads, strict=True):
         low, high = found.intervals[name]
         assert math.exp(-4 * spread) < low < 1 < high < math.exp(4 * spread)
+
+
+def test_intervals_lie_around_the_prediction() -> None:
+    """Of times that are each known to a factor, the sum is drawn above the best more than below it:
+    the prediction stays in the middle of the draws."""
+    given = {"deployment": "", "input": "256", "output": "64", "requests": [40], "concurrency": [4]}
+    plan = Planner(options_of(given, SimulateOptions)).plan()
+    profile = msgspec.structs.replace(
+        FLEET.model.profile,
+        covariance=rows_of(np.diag([1.0 if name in HOST | FLOORS else 0.0 for name in NAMES])),
+    )
+    fleet = dataclasses.replace(FLEET, model=StepModel(FLEET.model.deployment, profile))
+    drawn = fleet.draws(64, 0)
+    low, high = intervals(plan, 0, fleet, drawn, Margins({"tpot": 0.01, "ttft": 0.01}))["tpot_s"]
+    best, *figures = (
+        median_figures(run_cell(plan, 0, deployed, grace_s=0.0)) for deployed in (fleet, *drawn)
+    )
+    logs = np.log([figure["tpot_s"] / best["tpot_s"] for figure in figures])
+    assert np.median(logs) > 0.02
+    ends = np.quantile(logs, (0.1, 0.9)) - np.median(logs)
+    assert np.log([low, high]) == pytest.approx(ends, abs=0.06)
+
+
+def test_what_a_calibration_cannot_see_stays_in_its_intervals() -> None:
+    """Two loads that the model meets exactly do not show what it lacks in others."""
+    cases = [case_of(Point(row=1, deployment="llama-3.1-8b@1xh100/engine=vllm", input_tokens=256,
+                           output_tokens=32, load="concurrency", load_value=users, requests=4 * users,
+                           ttft_s=0.03, tpot_s=0.007)) for users in (1, 8)]  # fmt: skip
+    for _ in range(2):
+        ttft_s, tpot_s = zip(*(predict_latencies(case) for case in cases), strict=True)
+        for case, ttft, tpot in zip(cases, ttft_s, tpot_s, strict=True):
+            case.point = msgspec.structs.replace(case.point, ttft_s=ttft, tpot_s=tpot)
+    profile = update(profile_of(cases[0].worker), cases, "exact", "2026-11-28").profile
+    assert profile.residual["ttft"] == 0.18
+    assert profile.residual["tpot"] == 0.03

@@ -177,8 +177,10 @@ def intervals(
         remains = _remaining_spread(name, best, ratios, margins.remains)
         if bounded_rate and not by_draw.any():
             remains = 0.0
+        # A sum of times that are each drawn log-normal is in the middle above the best.
+        centred = by_draw if bounded_rate else by_draw - np.median(by_draw)
         limit = limits[_QUANTITY_OF.get(name, "tpot")]
-        moved_by = np.clip(margins.drawn * by_draw, -limit, limit)
+        moved_by = np.clip(margins.drawn * centred, -limit, limit)
         logs = margins.wider * (moved_by[:, None] + remains * _NORMAL_POINTS[None, :])
         low, high = (float(end) for end in np.exp(np.quantile(logs, (LOW, HIGH))))
         found[name] = min(1.0, low), 1.0 if bounded_rate else max(1.0, high)
