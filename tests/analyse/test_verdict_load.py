@@ -10,8 +10,10 @@ import pytest
 from msgspec import structs
 from numpy.typing import NDArray
 
+from loadstone.analyse.verdict.finding import finding as make_finding
 from loadstone.analyse.verdict.steady import Change, step, trend
 from loadstone.core.plan import Load
+from loadstone.core.record import CellInfo
 from loadstone.core.summary import Finding, ReplicaPart, Requests
 from loadstone.workload.arrivals import profile_arrivals
 from loadstone.workload.lengths import Length, Sessions
@@ -738,6 +740,35 @@ def test_an_engine_has_one_step_for_all_that_it_serves(spread: float, told: bool
     assert ("paces_apart" in stepping(steps.tolist())) == told
     # As far apart, one after the other: the state of the machine.
     assert "paces_apart" not in stepping(np.sort(steps).tolist())
+
+
+@pytest.mark.parametrize(
+    ("begin", "ttft_s", "alike", "told"),
+    [
+        (2.0, 0.02, 20, "first_events_alike.pace"),
+        (0.5, 0.02, 20, "first_events_alike.pace"),
+        (1.2, 0.02, 20, "first_events_alike"),
+        (2.0, 0.1, 20, "first_events_alike"),  # others' prompts may be computed at first
+        (2.0, 0.02, 9, ""),
+    ],
+)
+def test_a_gateway_s_words_have_a_pace_of_their_own(
+    begin: float, ttft_s: float, alike: int, told: str
+) -> None:
+    records = rows()
+    gaps = 0.01 * np.repeat([begin, 1.0], [16, 48])
+    for each in records:
+        at = each["sent_s"] + ttft_s + np.concatenate([[0.0], np.cumsum(gaps)])
+        count = len(at)
+        each.update(arrival_s=at.tolist(), read=list(range(count)), output_tokens=count)
+        each.update(tokens=list(range(1, count + 1)), end_s=float(at[-1]))
+    plan = plan_of(LOAD)
+    plan.output_tokens[:] = len(gaps) + 1
+    info = CellInfo(load=LOAD, openings=20, openings_alike=alike)
+    finding = found(records, plan, info=info).get("first_events_alike")
+    assert (finding is not None) == bool(told)
+    if finding is not None:
+        assert finding == make_finding(told, **finding.values)
 
 
 def slow_end(factor: float, share: float = 0.2, evenly: bool = True) -> dict[str, Finding]:

@@ -38,6 +38,6 @@ def test_the_page_has_the_lists_of_the_findings() -> None:
 
 def test_a_kind_has_all_of_its_severities_in_the_page() -> None:
     assert severities()["stopped"] == "info, warning, error"
-    assert "- **`stopped`** (info, warning, error): A rule ended the cell. " in listed(
+    assert "- **`stopped`** (info, warning, error): A rule ended the load. " in listed(
         "records_missing", "few_samples"
     )

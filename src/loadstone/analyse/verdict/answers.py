@@ -305,7 +305,7 @@ def odd_output(cell: JudgedCell) -> Findings:
 
 def _openings_alike(cell: JudgedCell) -> Findings:
     """Find answers that begin with the same event, or with white space: what a gateway writes
-    itself looks so. An engine takes longer for a prompt than for a token.
+    itself looks so. An engine takes longer for a prompt than for a token, and has one pace.
     """
     info, ttft, tpot = cell.info, cell.ttft, cell.tpot
     alike = max(info.openings_alike, info.openings_blank)
@@ -314,13 +314,19 @@ def _openings_alike(cell: JudgedCell) -> Findings:
     blank = info.openings_blank >= thresholds.BLANK_SHARE * info.openings
     if not blank and info.openings_alike < thresholds.ALIKE_SHARE * info.openings:
         return
-    sooner = tpot is not None and ttft.p50 < tpot.p50
+    ratios = drop_missing(cell.completed.begin_ratio)
+    times = float(np.median(ratios)) if len(ratios) else 1.0
+    token_s = 0.0 if tpot is None else tpot.p50
+    case = ".sooner" if ttft.p50 < token_s else ""
+    if not case and ttft.p50 < thresholds.SOON_TOKENS * token_s:
+        case = ".pace" if max(times, 1 / max(times, 1e-9)) >= thresholds.PACE_CHANGE else ""
     yield finding(
-        "first_events_alike.sooner" if sooner else "first_events_alike",
+        f"first_events_alike{case}",
         alike=info.openings_blank if blank else info.openings_alike,
         answers=info.openings,
         ttft_s=ttft.p50,
-        tpot_s=tpot.p50 if sooner and tpot is not None else None,
+        tpot_s=token_s if case == ".sooner" else None,
+        times=times if case == ".pace" else None,
     )
 
 

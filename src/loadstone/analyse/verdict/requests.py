@@ -63,6 +63,7 @@ class EventFigures:
     first_read_events, first_read_tokens  of those, events that the first read brought, and output
                                           tokens after it
     step_s    mean of its gaps but the longest: a step of the engine that computes no prompt
+    begin_ratio  median of its first gaps over that of its second half
     pattern   equal for requests whose gaps are equal to the microsecond; 0: too few gaps to tell
     """
 
@@ -74,17 +75,18 @@ class EventFigures:
     first_read_events: Ints64
     first_read_tokens: Ints64
     step_s: Floats
+    begin_ratio: Floats
     pattern: NDArray[np.uint64]
 
     @classmethod
     def empty(cls, count: int) -> EventFigures:
         """Make the figures of so many requests without events."""
-        first_s, second_s, last_s, step_s = np.full((4, count), np.nan)
+        first_s, second_s, last_s, step_s, begin_ratio = np.full((5, count), np.nan)
         events, together, read_events, read_tokens = np.zeros((4, count), np.int64)
         pattern = np.zeros(count, np.uint64)
-        return cls(
-            first_s, second_s, last_s, events, together, read_events, read_tokens, step_s, pattern
-        )
+        times = (first_s, second_s, last_s)
+        counts = (events, together, read_events, read_tokens)
+        return cls(*times, *counts, step_s, begin_ratio, pattern)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,8 +214,10 @@ def _event_figures(batch: pa.RecordBatch, live: bool) -> EventFigures:
     gap_us[firsts] = 0.0
     for row in np.flatnonzero(lengths >= _STEP_EVENTS)[:_STEP_REQUESTS]:
         end = int(ends_of[row])
-        gaps = np.sort(gap_us[end - int(lengths[row]) + 1 : end])
-        figures.step_s[row] = gaps[: round(_STEP_SHARE * len(gaps))].mean() / 1e6
+        gaps = gap_us[end - int(lengths[row]) + 1 : end]
+        later_us = float(np.median(gaps[len(gaps) // 2 :]))
+        figures.begin_ratio[row] = np.median(gaps[: _STEP_EVENTS // 2]) / max(1.0, later_us)
+        figures.step_s[row] = np.sort(gaps)[: round(_STEP_SHARE * len(gaps))].mean() / 1e6
     # Sums of gaps times a number for each position, modulo 2⁶⁴: different gaps give different sums.
     position = np.arange(len(arrival)) - np.repeat(firsts, lengths[answered])
     weight = (position.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)

@@ -133,8 +133,8 @@ def session_findings(plan: Plan, numbers: SessionNumbers | None) -> Findings:
 
 def _unfinished(numbers: SessionNumbers) -> Findings:
     unfinished = numbers.sessions - numbers.finished
-    many = unfinished > thresholds.UNFINISHED_SHARE * numbers.sessions
-    case = ".failed" if numbers.failed else ".many" if many else ""
+    biased = unfinished > thresholds.UNFINISHED_SHARE * numbers.sessions
+    case = ".failed" if numbers.failed else ".many" if biased else ""
     if unfinished > 0:
         yield finding(
             f"sessions_unfinished{case}",

@@ -325,6 +325,10 @@ ALIKE_SHARE, BLANK_SHARE = 0.9, 0.1
 """Share of the answers that begin with the same event, or with white space, from which it may be
 somebody else's than the model's."""
 
+SOON_TOKENS, PACE_CHANGE = 3.0, 1.4
+"""TTFT in tokens, below which no prompt may have been computed; then the first gaps over the later
+ones, or the inverse, from which two write the answer."""
+
 # --- no_usage, tokens_not_streamed, several_tokens_an_event, fewer_tokens_than_events -------------
 
 NO_USAGE_SHARE = 0.01

@@ -415,8 +415,8 @@ def _say(choice: Choice) -> str:
     """Return what a choice says under a name that is known; that of a tool call is not looked
     at."""
     delta = choice.delta or Delta()
-    said = choice.text or delta.content or delta.reasoning_content or delta.reasoning
-    return said or delta.refusal or "{}"
+    text = choice.text or delta.content or delta.reasoning_content or delta.reasoning
+    return text or delta.refusal or "{}"
 
 
 def join_calls(pieces: Iterable[bytes]) -> list[dict[str, str]]:
