@@ -96,7 +96,7 @@ def test_it_says_whether_splitting_pays(more: dict[str, object]) -> None:
     assert sum("splitting pays" in note for note in document.notes) == 1
     for plan in document.plans:
         assert ("prefill=" in plan.deployment) == any(
-            "sglang_router" in line for line in plan.launch
+            "--pd-disaggregation" in line for line in plan.launch
         )
     assert plans(**ASKED | {"engine": "sglang", "gpus_max": 16, "pools": False}).split is None
 

@@ -281,12 +281,15 @@ def test_a_plan_that_breaks_on_the_whole_trace_is_not_said_to_hold(tmp_path: Pat
     ("likely", "replicas"), [((0.9, 0.9, 0.9), 1), ((0.7, 0.897, 0.9), 2), ((0.9, 0.8, 0.9), 3)]
 )
 def test_replicas_that_do_not_help_are_spared(likely, replicas: int) -> None:
-    """Of plans with one replica to three, as likely as that."""
+    """Of plans with one replica to three, as likely as that; a miss costs fifty of them."""
     finalist = object()
-    choices = [PlanChoice(finalist, count, 0.9, float(count), np.zeros(1)) for count in (1, 2, 3)]  # type: ignore[arg-type]
+    choices = [
+        PlanChoice(finalist, count, 0.9, float(count), np.zeros(1), losses=np.full(10, 50.0))  # type: ignore[arg-type]
+        for count in (1, 2, 3)
+    ]
 
     def simulate(choice, *_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(p_slo=likely[choice.replicas - 1])
+        return SimpleNamespace(p_slo=likely[choice.replicas - 1], route="least-busy")
 
     first = ConfirmedPlan(choices[2], simulate(choices[2]))  # type: ignore[arg-type]
     spared = Confirmation(choices, planning(), simulate).spare_replicas(first)  # type: ignore[arg-type]
@@ -309,7 +312,8 @@ def test_a_plan_that_had_to_grow_is_weighed_against_the_next(
     def simulate(each: PlanChoice, *_: object, **__: object) -> SimpleNamespace:
         counted.append(each.finalist.name)
         holds = each.replicas > 2 or each.finalist.name == "b"
-        return SimpleNamespace(p_slo=0.9 if holds else 0.5, output_tokens_per_s=1.0)
+        p_slo = 0.9 if holds else 0.5
+        return SimpleNamespace(p_slo=p_slo, output_tokens_per_s=1.0, route="least-busy")
 
     finalists: dict[str, SimpleNamespace] = {}
     choices = [choice("a", 1, 1.0), choice("b", 2, second), choice("a", 3, 3.0)]

@@ -113,11 +113,13 @@ def test_sessions_are_drawn_whole(load: dict[str, Any]) -> None:
         5 if traffic.demand == 5 else 0.5, LEVEL, FULL, is_open=traffic.is_open
     )
     measured = plan.turn[plan.phase == 1]
+    if not traffic.is_open:  # the last in their slots keep the load up, and tell nothing
+        measured = measured[: np.flatnonzero(measured == 0)[-5]]
     assert len(measured) % 3 == 0
     assert measured.tolist() == [0, 1, 2] * (len(measured) // 3)
     run = run_steady(plan, fleet_of(parse_deployment("llama-3.1-8b@1xh100")))
     spans, busy = task_times(run)
-    assert len(spans) == len(measured) // 3 - (5 if not traffic.is_open else 0)
+    assert len(spans) == len(measured) // 3
     assert np.all(spans - busy == pytest.approx(4.0, abs=0.1))  # two pauses
 
 
@@ -159,6 +161,7 @@ def test_a_gpu_carries_the_sessions_that_its_cache_keeps_and_host_memory_carries
 
 def test_host_memory_does_not_pay_where_all_fits_and_is_weighed_where_it_is_given() -> None:
     asked = {"input": "1024", "output": "64", "turns": "3", "think_time": "2s", "concurrency": 100}
+    asked |= {"slo": "ttft_p90<2s,task_p90<600s"}
     found = plans(**asked, argument=[*ASKED["argument"], "kv_host=256gb"])
     host = found.host_memory
     assert host is not None

@@ -3,6 +3,7 @@ pools."""
 
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -12,9 +13,15 @@ from loadstone.core.errors import InputError
 from loadstone.engines import launch_of, rules_of
 from loadstone.engines.handover import handover_of
 from loadstone.engines.launch import ANYWHERE, HERE, Launch, Site, launch_command
+from loadstone.engines.rules import Route
 
 _ALL = "0.0.0.0"  # noqa: S104 - workers and router reach each other there, over nodes
 _PORT = 8000
+_POLICIES = {"least-busy": "power_of_two", "prefix": "cache_aware", "round-robin": "round_robin"}
+"""By where requests go: what both routers call it."""
+_SESSION = (("X-Session-ID", "consistent_hash"), ("X-SMG-Routing-Key", "consistent_hashing"))
+"""Of vLLM's router and of SGLang's: the header that names a session, and the policy that hashes it.
+"""
 _FIRST_PORT = 101
 """From the router's port to that of a node's first worker."""
 _TRAY_GPUS = {"Grace Blackwell": 4, "Grace Blackwell Ultra": 4}
@@ -58,6 +65,22 @@ class DeploymentLaunch(msgspec.Struct, frozen=True):
             "notes": list(self.notes),
             "files": self.files,
         }
+
+    def front_lines(self, replicas: int, route: Route) -> list[str]:
+        """Return what starts a router before so many replicas, each on machines of its own. SGLang
+        has its own; vLLM's goes before all that speak OpenAI's API."""
+        first = self.launches[-1]
+        port = urlsplit(first.url).port or _PORT
+        sglang = first.engine == "sglang"
+        program = "python3 -m sglang_router.launch_router" if sglang else "vllm-router"
+        header, hashed = _SESSION[sglang]
+        policy = _POLICIES.get(route, hashed)
+        told = f"; calls of a session bring the same {header}" if route == "hashed" else ""
+        urls = " ".join(f"http://replica{number}:{port}" for number in range(replicas))
+        return [
+            f"# router before {replicas} replicas{told}",
+            f"{program} --policy {policy} --host {_ALL} --port {_PORT} --worker-urls {urls}",
+        ]
 
     def shell_lines(self) -> list[str]:
         """Return a line for each rank, ready to paste; of pools each under a comment that says

@@ -35,6 +35,7 @@ def run_cell(
     model, policy = fleet.model, fleet.policy
     requests = CellRequests(plan, cell, model.request_s, model.request_token_s)
     run = CellRun(requests, start_s, model.stream_s)
+    run.route = fleet.route
     contents = None
     if policy.prefix_cache and shares(plan, cell):
         computing = policy if fleet.prefill is None else fleet.prefill.fleet.policy
@@ -92,7 +93,7 @@ def _run_step(
     end_s, cached_tokens = run.end_s, run.cached_tokens
     only = units[0] if len(units) == 1 else None
     unit = units[0]
-    turn, how = 0, run.replicas[0].scheduler.policy.route
+    turn, how = 0, run.route or run.replicas[0].scheduler.policy.route
     now_s = run.start_s
     timer_s = client.timer_s
     look_s = now_s if look is not None else NEVER

@@ -38,6 +38,7 @@ class Fleet:
     in_step  those of a worker share a model's experts: every step of all takes as long as the
              slowest of them needs
     workers  among which the replicas are dealt out
+    route    of the router before them; None: as the engine's own
     prefill  where prompts are computed by workers of their own: these, the others decode
     """
 
@@ -47,6 +48,7 @@ class Fleet:
     in_step: bool = False
     workers: int = 1
     prefill: PrefillPool | None = None
+    route: Route | None = None
 
     @property
     def pools(self) -> list[Fleet]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from loadstone.core.errors import InputError
+from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler
 from loadstone.predict.simulator.client import CellRequests
 from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
@@ -102,6 +103,7 @@ class CellRun:
     end_s    end of the step that wrote the last token; the client has it `stream_s` later
     stop_s   when all that was still under way was cancelled; NEVER where nothing was
     over_s   when the last answer was at the client
+    route    of the router before the replicas; None: the engine's own
     prefill_replicas, pool_times   where prefill and decode are apart; `replicas` are then those
                                    that decode
     paused   of those that were preempted and did not go on before `stop_s`, the tokens written by
@@ -118,6 +120,7 @@ class CellRun:
         self.replicas: list[Replica] = []
         self.prefill_replicas: list[Replica] = []
         self.pool_times: PoolTimes | None = None
+        self.route: Route | None = None
         self.end_s: list[float] = [math.nan] * requests.count
         self.cached_tokens: list[int] = [0] * requests.count
 

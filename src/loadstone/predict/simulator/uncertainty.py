@@ -64,6 +64,9 @@ _DRAWS = 256
 _DEVIATIONS = (-1.5, 0.6, 1.2, 2.0, 3.0)
 """How slow engines are that are simulated, in standard deviations of ln TPOT; between these it is
 interpolated."""
+_FAR, _FAR_OFF = {"tpot": 1.0, "itl_": 1.0}, 4.0
+"""Times a bound, by metric, at which it is not looked at what still slower engines do: TTFT has an
+error of its own."""
 _BROKEN = 1e6
 """A factor that breaks any bound, of a draw that does not keep up."""
 _RATE = "output_tokens_per_s"
@@ -356,10 +359,11 @@ def _observe_batch(run: CellRun, fleet: Fleet) -> tuple[float, Lengths]:
         np.searchsorted(first, middle_s, "right"),
         np.searchsorted(last, middle_s, "right"),
     )
+    measured = slice(requests.warm, None)
     lengths = Lengths(
-        float(np.mean(requests.input_tokens)),
-        max(2.0, float(np.mean(requests.output_tokens))),
-        float(np.mean(run.cached_tokens)),
+        float(np.mean(requests.input_tokens[measured])),
+        max(2.0, float(np.mean(requests.output_tokens[measured]))),
+        float(np.mean(run.cached_tokens[measured])),
     )
     return max(1.0, float((begun - over).mean()) / fleet.replicas), lengths
 
@@ -373,7 +377,8 @@ def bound_factors(
     """Return what the figure of each bound is multiplied by, in one draw of the error after
     another.
 
-    `part`: the load, a plan of one cell; `run`: its simulation.
+    `part`: the load, a plan of one cell; `run`: its simulation; `slo`: the bounds, where seconds
+    go with them only as slow engines are simulated as decide whether they hold.
     """
     load = part.cells[0]
     best = bounded_figures(run, part, slo)
@@ -381,12 +386,16 @@ def bound_factors(
     slower = np.log(factors[:, 1])
     spread = math.sqrt(max(0.0, float(error.covariance[1, 1])))
     paces, logs = [0.0], {name: [0.0] for name in best}
-    # A closed loop, and requests that come at once, wait for a slow engine: their times are all as
-    # much longer.
-    deviations = _DEVIATIONS if load.is_open and spread > 0 and not load.is_burst else ()
+    # A closed loop without pauses, and requests that come at once, wait for a slow engine: their
+    # times are all as much longer.
+    apart = load.is_open or bool(part.think_s.any())
+    deviations = _DEVIATIONS if apart and spread > 0 and not load.is_burst else ()
     keeps_up = simulated_pace(run, load).keeps_up is not False if load.is_open else True
-    broken_from = math.inf
+    broken_from, limits = math.inf, slo if isinstance(slo, Mapping) else {}
+    met = bool(limits) and all(value <= limits[name] for name, value in best.items())
     for deviation in deviations:
+        if met and deviation < 0:
+            continue
         pace = float(error.mean[1]) + deviation * spread
         sooner = hasten(part, math.exp(pace))
         moved = run_cell(sooner, 0, fleet, grace_s=math.inf)
@@ -397,6 +406,12 @@ def bound_factors(
         paces.append(pace)
         for name, value in best.items():
             logs[name].append(math.log(max(figures.get(name, value), 1e-9) / max(value, 1e-9)))
+        if pace > 0 and any(
+            figure * math.exp(pace) > _FAR.get(name[:4], _FAR_OFF) * limits.get(name, math.inf)
+            for name, figure in figures.items()
+        ):
+            broken_from = pace
+            break
     order = np.argsort(paces)
     ends = np.array(paces)[order]
     found = {}

@@ -111,6 +111,11 @@ class SearchOptions(Flags):
     pools: bool = flag(
         SEARCH, "prefill and decode in pools of their own too: whether splitting pays", False
     )
+    route: Literal["least-busy", "prefix", "hashed", "round-robin"] | None = flag(
+        SEARCH,
+        "router before the replicas: least-busy; prefix, to the one that has most of the prompt;"
+        " hashed, a session stays; round-robin [default: the best]",
+    )
     quality: Literal["as-published", "any"] = flag(
         SEARCH,
         "precisions to choose among: as-published, those of checkpoints that somebody publishes;"

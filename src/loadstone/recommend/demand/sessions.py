@@ -17,9 +17,11 @@ from loadstone.recommend.demand.effort import Effort
 from loadstone.workload.options import LoadOptions
 from loadstone.workload.planning import Planner
 
-_MAX_CALLS = 12_000
+MAX_CALLS = 12_000
 """Of a simulation, where that leaves a few sessions more than are alive."""
 _MIN_BESIDE = 8
+_GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it fill the time between 0 and 1 evenly, whatever their number."""
 
 
 class SessionFigures(NamedTuple):
@@ -58,13 +60,14 @@ class SessionTraffic:
 
     def draw(self, load: float, level: SteadyState, effort: Effort, *, is_open: bool) -> Plan:
         """Draw sessions, whole ones: `load` that begin a second, or are alive. Those before the
-        measured ones are as many as are alive; in a closed loop as many more come last, beside
-        which the load falls."""
-        alive = load * float(self.tasks_s(level).mean()) if is_open else round(load)
-        alive = max(1, math.ceil(alive))
-        room = int(_MAX_CALLS / self.calls) - alive * (1 if is_open else 2)
+        measured ones are as many as are alive; in a closed loop a quarter more, and as many come
+        last, beside which the load falls."""
+        task_s = float(self.tasks_s(level).mean())
+        alive = max(1, math.ceil(load * task_s if is_open else round(load)))
+        beside = 0 if is_open else alive + alive // 4
+        room = int(MAX_CALLS / self.calls) - alive - beside
         wanted = max(effort.sessions, alive, round(effort.calls / self.calls))
-        sessions = max(_MIN_BESIDE, min(room, wanted)) + (0 if is_open else alive)
+        sessions = max(_MIN_BESIDE, min(room, wanted)) + beside
         planner = copy.copy(self.planner)
         planner.options = dataclasses.replace(
             planner.options,
@@ -76,7 +79,28 @@ class SessionTraffic:
             ),
         )
         plan = planner.plan(self.max_tokens)
-        return plan.take(np.arange(np.flatnonzero(plan.turn <= 0)[-1]))  # the last one is not whole
+        # The last one is not whole.
+        plan = plan.take(np.arange(np.flatnonzero(plan.turn <= 0)[-1]))
+        return plan if is_open else put_out_of_step(plan, alive, task_s / self.calls)
+
+
+def put_out_of_step(plan: Plan, alive: int, cycle_s: float) -> Plan:
+    """Return the sessions of a closed loop as if they had begun at any time: each of the first has
+    a first pause of its own, of up to `cycle_s`. Those and a quarter more are not measured; the
+    last are as short as leaves the load as it is until the one before them ends."""
+    begins, phase = np.flatnonzero(plan.turn <= 0), plan.phase.copy()
+    phase[: begins[alive + alive // 4]] = 0
+    lengths = np.diff(np.append(begins, len(plan)))
+    # One call alone has no pause: where others have some, it comes twice.
+    alone = (lengths[:alive] == 1) & (lengths.max() > 1) & (not plan.graph.recorded)
+    left = np.ceil(lengths[-alive:] * (alive - np.arange(alive)) / alive)
+    kept = plan.turn < np.repeat(np.append(lengths[:-alive], left), lengths)
+    rows = np.sort(np.concatenate([np.flatnonzero(kept), begins[:alive][alone]]))
+    turn, think_s = plan.turn[rows], plan.think_s[rows]
+    turn[1:][np.diff(rows) == 0] = 1
+    second = np.flatnonzero((turn == 1) & (rows < begins[alive]))
+    think_s[second] = np.mod((np.arange(len(second)) + 1) * _GOLDEN, 1.0) * cycle_s
+    return plan.take(rows, phase=phase[rows], turn=turn, think_s=think_s)
 
 
 def find_lines(plan: Plan) -> Floats:

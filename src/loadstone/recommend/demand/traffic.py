@@ -97,6 +97,11 @@ class Traffic:
         bunches."""
         return self.is_open and _has_times(self.plan)
 
+    @cached_property
+    def shares(self) -> bool:
+        """True where requests ask for the same tokens, which the replica has that has had them."""
+        return shares(self.plan, 0)
+
     @property
     def is_open(self) -> bool:
         return self.kind == "rate"

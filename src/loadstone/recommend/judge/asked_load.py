@@ -5,6 +5,7 @@ The probability is that of `simulate --slo`: the same draws of the model's error
 """
 
 import math
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -14,9 +15,11 @@ from loadstone.analyse.slo import Bound, bounds_of, probability_of
 from loadstone.core.plan import Plan
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Requests
+from loadstone.engines.rules import Route
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
-from loadstone.predict.simulator.latencies import request_rows, simulated_pace, task_times
+from loadstone.predict.simulator.latencies import answered_rows, simulated_pace, task_times
+from loadstone.predict.simulator.parts import hasten
 from loadstone.predict.simulator.uncertainty import (
     PredictionError,
     bound_factors,
@@ -27,8 +30,14 @@ from loadstone.predict.simulator.uncertainty import (
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.demand.sessions import NO_SESSIONS, SessionFigures, run_steady
 from loadstone.recommend.judge.choices import PlanChoice
-from loadstone.recommend.search.curve import fleet_beside, fleet_size, parts_to_simulate
+from loadstone.recommend.search.curve import (
+    fleet_beside,
+    list_routes,
+    parts_to_simulate,
+    whole_size,
+)
 
+_ALL, _ALIKE = 1 << 40, 0.03
 TTFT, TPOT = 0, 1
 """Places of both in the vectors of errors."""
 
@@ -41,7 +50,7 @@ class AskedLoad(NamedTuple):
     weakest   the bound that breaks most often in draws of the errors, and in which share of them
     cause     what the uncertainty of its time mostly is, and its share of the variance
     requests  that were simulated; `whole`: none of the traffic is left out but other replicas'
-              share
+              share; `side_by_side`: how many of these there were, behind a router of this `route`
     """
 
     p_slo: float
@@ -56,6 +65,8 @@ class AskedLoad(NamedTuple):
     requests: int
     whole: bool
     sessions: SessionFigures = NO_SESSIONS
+    side_by_side: int = 1
+    route: Route = "least-busy"
 
 
 def quantity_of(bound: str) -> int:
@@ -66,28 +77,34 @@ def quantity_of(bound: str) -> int:
 def simulate_asked(choice: PlanChoice, planning: Planning) -> AskedLoad:
     """Simulate the asked load on a plan's replicas but for those that may fail; of several windows
     of a trace the worst counts."""
-    finalist, traffic = choice.finalist, planning.traffic
-    load, size, fleet = _serve(choice, planning)
-    whole = True
+    finalist, traffic, effort = choice.finalist, planning.traffic, planning.effort
+    load, size = _share(choice, planning)
+    whole, requests = True, effort.asked_requests
     if traffic.has_times:
         share = load * size / traffic.plan.cells[0].value
-        whole = share * len(traffic.plan) <= planning.effort.whole_requests
-    requests = planning.effort.asked_requests
+        whole = share * len(traffic.plan) <= effort.whole_requests
+        if whole:
+            requests = (_ALL, _ALL)
     parts = parts_to_simulate(finalist.candidate, planning, load, size, requests)
-    if traffic.has_times and whole:
-        parts = traffic.parts(load * size, len(traffic.plan), 1.0)
+    fleet = _choose_fleet(choice, parts[0], size, planning)
     error = finalist.error if finalist.learned else None
     judged = [_judge_part(fleet, part, planning, size, error) for part in parts]
     worst = min(judged, key=lambda asked: (asked.met, asked.p_slo))
-    return worst._replace(whole=whole, requests=sum(len(part) for part in parts))
+    return worst._replace(
+        whole=whole,
+        requests=sum(len(part) for part in parts),
+        side_by_side=size,
+        route=fleet.route or "least-busy",
+    )
 
 
 def check_whole(choice: PlanChoice, planning: Planning) -> tuple[bool, int]:
     """Simulate the whole trace by the best prediction; returns whether all bounds hold, and its
     requests."""
     traffic = planning.traffic
-    load, size, fleet = _serve(choice, planning)
-    (part,) = traffic.parts(load * size, len(traffic.plan), 1.0)
+    load, size = _share(choice, planning)
+    (part,) = parts_to_simulate(choice.finalist.candidate, planning, load, size, (_ALL, _ALL))
+    fleet = _choose_fleet(choice, part, size, planning)
     run = run_cell(part, 0, fleet, grace_s=math.inf)
     figures = bounded_figures(run, part, [bound.name for bound in traffic.bounds])
     factors = np.exp(choice.finalist.error.mean)
@@ -98,13 +115,36 @@ def check_whole(choice: PlanChoice, planning: Planning) -> tuple[bool, int]:
     return bool(holds) and simulated_pace(run, part.cells[0]).keeps_up is not False, len(part)
 
 
-def _serve(choice: PlanChoice, planning: Planning) -> tuple[float, int, Fleet]:
-    """Return the load of each replica but for those that may fail, how many of them are simulated
-    side by side, and these."""
-    candidate, traffic = choice.finalist.candidate, planning.traffic
+def _share(choice: PlanChoice, planning: Planning) -> tuple[float, int]:
+    """Return the load of each replica but for those that may fail, and how many of them are
+    simulated side by side."""
     replicas = choice.replicas - planning.choice.reserve
-    size = fleet_size(candidate, replicas, traffic)
-    return traffic.demand / replicas, size, fleet_beside(candidate, traffic, size)
+    size = whole_size(choice.finalist.candidate, replicas, planning)
+    return planning.traffic.demand / replicas, size
+
+
+def _choose_fleet(choice: PlanChoice, part: Plan, size: int, planning: Planning) -> Fleet:
+    """Return so many replicas behind the plan's router, or the best: behind which the bounds are
+    nearest to holding where engines are as slow as the asked probability has to allow. Of those
+    that hardly differ it is the simplest."""
+    candidate, traffic, error = choice.finalist.candidate, planning.traffic, choice.finalist.error
+    routes = [choice.route] if choice.route else list_routes(candidate, size, planning)
+    fleets = [fleet_beside(candidate, traffic, size, route) for route in routes]
+    if len(fleets) == 1:
+        return fleets[0]
+    spreads = np.sqrt(np.diag(error.covariance))
+    factors = np.exp(NormalDist().inv_cdf(planning.choice.confidence) * spreads)
+    sooner = hasten(part, float(factors[TPOT]))
+    limits = {
+        bound.name: bound.bound_s / float(factors[quantity_of(bound.name)])
+        for bound in traffic.bounds
+    }
+
+    def miss(fleet: Fleet) -> float:
+        figures = bounded_figures(run_steady(sooner, fleet), sooner, limits)
+        return round(math.log(max(figures[name] / limits[name] for name in limits)) / _ALIKE)
+
+    return min(fleets, key=miss)
 
 
 def _judge_part(
@@ -121,10 +161,10 @@ def _judge_part(
         causes = {"what the measurement leaves open": learned.covariance}
         error = learned
     bounds = [Bound(bound.name, bound.bound_s) for bound in traffic.bounds]
-    factors = bound_factors(part, run, fleet, [bound.name for bound in bounds], error)
-    rows = request_rows(run)
-    rows = rows[~np.isnan(rows["end"])]
-    metrics = latencies_of(rows[rows["measured"]], load)
+    limits = {bound.name: bound.bound_s for bound in traffic.bounds}
+    factors = bound_factors(part, run, fleet, limits, error)
+    rows = answered_rows(run)
+    metrics = latencies_of(rows, load)
     task_s = None if traffic.sessions is None else Latency.of(distribution(task_times(run)[0]))
     requests = Requests(sent=len(rows), ok=len(rows))
     judged = bounds_of(bounds, load, requests, metrics, factors.get, task_s)
@@ -138,7 +178,7 @@ def _judge_part(
     span_s = float(rows["end"].max()) - first_s
     ttft_s = metrics.ttft_s if load.is_closed else metrics.ttft_intended_s
     factor = np.exp(error.mean)
-    sessions = traffic.session_figures(run, load.value)
+    sessions = traffic.session_figures(run, load.value / size)
     tokens_per_s = sessions.requests_per_s * traffic.output_tokens
     return AskedLoad(
         p_slo=(probability_of(judged, load, metrics, factors.get, task_s) or 0.0) * keeps_up,

@@ -17,17 +17,21 @@ import numpy as np
 
 from loadstone.core.errors import InputError
 from loadstone.core.vectors import Floats
+from loadstone.engines.rules import Route
 from loadstone.recommend.demand.options import HOURS_PER_MONTH
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.errors import UncertainFinalist
 
+_MAX_STEPS = 25
+"""Numbers of replicas that are looked at from hardly any likelihood to the asked one."""
 _QUANTILES = (0.05, 0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 class PlanChoice(NamedTuple):
     """A finalist with so many replicas. p_slo: the share of draws in which all bounds hold;
     regrets: by draw, in the unit of cost; tokens_per_s: median of all draws, where plans are ranked
-    by it."""
+    by it; losses: by draw, the neediest first, what a miss costs there; route: of the router before
+    the replicas, once that is chosen."""
 
     finalist: UncertainFinalist
     replicas: int
@@ -35,6 +39,8 @@ class PlanChoice(NamedTuple):
     cost: float
     regrets: Floats
     tokens_per_s: float | None = None
+    losses: Floats = np.zeros(1)
+    route: Route | None = None
 
     @property
     def regret(self) -> float:
@@ -44,6 +50,13 @@ class PlanChoice(NamedTuple):
     def rank(self) -> float:
         """Return what plans are sorted by, the least first."""
         return self.regret if self.tokens_per_s is None else -self.tokens_per_s
+
+    def expected_misses(self, p_slo: float) -> float:
+        """Return what misses cost on average where bounds hold with that probability: those of the
+        neediest draws."""
+        draws = len(self.losses)
+        shares = np.clip((1 - p_slo) * draws - np.arange(draws), 0, 1)
+        return float((shares * self.losses).sum() / draws)
 
     @property
     def gpus(self) -> int:
@@ -97,9 +110,19 @@ def _rank_by_cost(finalists: Sequence[UncertainFinalist], planning: Planning) ->
             holds = needed[row] <= replicas
             # One that never holds is given up for the best there is.
             mended = np.where(reachable[row], cost_to_hold[row], np.maximum(least, cost))
-            regrets = np.where(holds, cost, mended + options.miss_cost * least) - least
-            p_slo = float(holds.mean())
-            choices.append(PlanChoice(finalist, replicas, p_slo, float(cost), regrets))
+            losses = np.maximum(mended - cost, price[row]) + options.miss_cost * least
+            regrets = cost + np.where(holds, 0.0, losses) - least
+            neediest = losses[np.argsort(-needed[row], kind="stable")]
+            choices.append(
+                PlanChoice(
+                    finalist,
+                    replicas,
+                    float(holds.mean()),
+                    float(cost),
+                    regrets,
+                    losses=neediest,
+                )
+            )
     if not choices:
         raise InputError(
             f"--reserve {options.reserve}: leaves none of --gpus-max {gpus_max} for the traffic;"
@@ -142,6 +165,8 @@ def _counts_to_try(needed: Floats, given: int, planned: int, confidence: float) 
     enough = np.quantile(np.clip(needed, 1, given), (*_QUANTILES, confidence), method="higher")
     sure = math.ceil(enough[-1])
     counts = {planned, sure + 1, sure + 2, *(math.ceil(count) for count in enough)}
+    steps = np.linspace(math.ceil(enough[0]), 1.5 * sure + 2, _MAX_STEPS)
+    counts |= {int(count) for count in steps}
     for low, high in pairwise(sorted(counts)):  # and between those that are far apart
         doublings = math.ceil(math.log2(high / low))
         counts |= {low * 2**times for times in range(1, max(1, doublings))}

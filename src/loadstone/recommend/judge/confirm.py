@@ -1,10 +1,13 @@
 """The plans that are shown: each is simulated under the load that was asked for. Those that do not
 hold there give way to more replicas, or to the next."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from loadstone.engines.rules import Route
 from loadstone.recommend.demand.planning import Planning
 from loadstone.recommend.judge.asked_load import AskedLoad, check_whole, simulate_asked
 from loadstone.recommend.judge.by_hour import ByHour
@@ -20,12 +23,32 @@ _MAX_OF_GPU = 3
 
 class ConfirmedPlan(NamedTuple):
     """A plan under the asked load. on_whole: requests of the whole trace, where that was simulated
-    besides; by_hour: how its replicas follow a trace."""
+    besides; by_hour: how its replicas follow a trace; fewer: the plan with a replica less, of many
+    some."""
 
     choice: PlanChoice
     figures: AskedLoad
     on_whole: int = 0
     by_hour: ByHour | None = None
+    fewer: ConfirmedPlan | None = None
+
+    @property
+    def misses(self) -> float:
+        """Return what misses cost on average, as likely as they are under the asked load."""
+        return self.choice.expected_misses(self.figures.p_slo)
+
+    @property
+    def cost(self) -> float:
+        """Return what it costs with its misses."""
+        return self.choice.cost + self.misses
+
+    @property
+    def regret(self) -> float:
+        """Return its regret with these misses; by throughput that of its choice."""
+        choice = self.choice
+        if choice.tokens_per_s is not None:
+            return choice.regret
+        return choice.regret + self.misses - choice.expected_misses(choice.p_slo)
 
 
 @dataclass(frozen=True)
@@ -37,6 +60,7 @@ class Confirmation:
     planning: Planning
     simulate: Callable[[PlanChoice, Planning], AskedLoad] = simulate_asked
     check: Callable[[PlanChoice, Planning], tuple[bool, int]] = check_whole
+    tried: dict[tuple[int, int], ConfirmedPlan] = field(default_factory=dict)
 
     def confirm(self) -> list[ConfirmedPlan]:
         """Return --plans of all plans, and the best of each kind of GPU: first those that hold with
@@ -53,7 +77,12 @@ class Confirmation:
                 self.planning.show(f"simulating the asked load on {head.shorthand}")
                 confirmed.append(self._grow(head))
         plans = sorted(confirmed, key=self._order)
-        plans[0] = self.spare_replicas(plans[0])
+        if not self.planning.by_throughput:
+            plans[0] = self.spare_replicas(plans[0])
+            for number, plan in enumerate(plans[1:wanted], 1):
+                if plan.choice.cost - plan.choice.finalist.candidate.replica_cost < plans[0].cost:
+                    plans[number] = self.spare_replicas(plan)
+            plans.sort(key=self._order)
         return self._check_first(plans)
 
     def holds(self, plan: ConfirmedPlan) -> bool:
@@ -63,7 +92,7 @@ class Confirmation:
         if not self.holds(plan):
             return True, -plan.figures.p_slo
         if not self.planning.by_throughput:
-            return False, plan.choice.regret
+            return False, plan.cost
         serving = plan.choice.replicas - self.planning.choice.reserve
         return False, -plan.figures.output_tokens_per_s * serving
 
@@ -80,30 +109,47 @@ class Confirmation:
         same = [choice for choice in self.choices if choice.finalist is head.finalist]
         return sorted(same, key=lambda choice: choice.replicas)
 
-    def _try(self, choice: PlanChoice) -> ConfirmedPlan:
-        return ConfirmedPlan(choice, self.simulate(choice, self.planning))
+    def _try(self, choice: PlanChoice, route: Route | None = None) -> ConfirmedPlan:
+        """Simulate a plan, once, behind the router of its like; None: behind the best."""
+        key = id(choice.finalist), choice.replicas
+        if key not in self.tried:
+            figures = self.simulate(choice._replace(route=route), self.planning)
+            choice = choice._replace(route=figures.route)
+            self.tried[key] = ConfirmedPlan(choice, figures)
+        return self.tried[key]
 
     def _grow(self, head: PlanChoice) -> ConfirmedPlan:
         """Simulate a plan under the asked load, with more replicas as long as it does not hold
-        there."""
-        plan = self._try(head)
-        larger = [choice for choice in self._with_replicas(head) if choice.replicas > head.replicas]
-        for choice in larger[:_MAX_ADDED]:
-            if self.holds(plan):
+        there: as many more in proportion as were needed before to be as much surer."""
+        plan, same = self._try(head), self._with_replicas(head)
+
+        def needed(p_slo: float) -> int:
+            return next((each.replicas for each in same if each.p_slo >= p_slo), same[-1].replicas)
+
+        for _ in range(_MAX_ADDED):
+            larger = [choice for choice in same if choice.replicas > plan.choice.replicas]
+            if self.holds(plan) or not larger:
                 break
-            plan = self._try(choice)
+            more = needed(self.planning.choice.confidence) / needed(plan.figures.p_slo)
+            wanted = plan.choice.replicas * more
+            enough = next((each for each in larger if each.replicas >= wanted), larger[-1])
+            plan = self._try(enough, plan.choice.route)
         return plan
 
     def spare_replicas(self, plan: ConfirmedPlan) -> ConfirmedPlan:
-        """Return the plan with fewer replicas, as long as these hold as likely under the asked
-        load: beyond some number more do not help."""
-        limit = plan.figures.p_slo - _AS_SURE
+        """Return the plan with fewer replicas, as long as these hold and the misses that they add
+        cost less than they save; where none holds, as long as they are as likely to."""
         for choice in reversed(self._with_replicas(plan.choice)):
-            if choice.replicas < plan.choice.replicas:
-                smaller = self._try(choice)
-                if smaller.figures.p_slo < limit or self.holds(smaller) < self.holds(plan):
-                    break
-                plan = smaller
+            if choice.replicas >= plan.choice.replicas:
+                continue
+            fewer = self._try(choice, plan.choice.route)
+            if self.holds(plan):
+                spares = self.holds(fewer) and fewer.cost <= plan.cost
+            else:
+                spares = fewer.figures.p_slo >= plan.figures.p_slo - _AS_SURE
+            if not spares:
+                return plan._replace(fewer=fewer)
+            plan = fewer
         return plan
 
     def _check_first(self, plans: list[ConfirmedPlan]) -> list[ConfirmedPlan]:

@@ -1,6 +1,7 @@
 """A deployment under more and more load, by simulation: from an idle engine past its capacity."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -9,6 +10,7 @@ import numpy as np
 from loadstone.core.plan import Load, Plan
 from loadstone.core.summary import TASK, latency_field
 from loadstone.core.vectors import Floats
+from loadstone.engines.rules import Route
 from loadstone.predict.simulator.fleet import Fleet, fleet_with
 from loadstone.predict.simulator.latencies import (
     answered_rows,
@@ -19,8 +21,14 @@ from loadstone.predict.simulator.latencies import (
 from loadstone.predict.simulator.pool_figures import describe_pools
 from loadstone.predict.simulator.run import CellRun
 from loadstone.recommend.demand.planning import Planning
-from loadstone.recommend.demand.sessions import NO_SESSIONS, SessionFigures, run_steady
+from loadstone.recommend.demand.sessions import (
+    MAX_CALLS,
+    NO_SESSIONS,
+    SessionFigures,
+    run_steady,
+)
 from loadstone.recommend.demand.traffic import QuantileBound, Traffic
+from loadstone.recommend.demand.warm_up import begin_busy, warm_caches
 from loadstone.recommend.search.candidates import Candidate, check_room
 
 _STEP = 1.3
@@ -34,6 +42,8 @@ _WAVES = 6
 """Requests of a simulation, for each that is under way at once."""
 _MAX_FLEET = 4
 """Replicas that are simulated together; of more, each has its share of the requests."""
+_OF_PROMPTS: tuple[Route, ...] = ("least-busy", "prefix")
+_OF_SESSIONS: tuple[Route, ...] = ("prefix", "hashed")
 _STARTS = 0.25
 """The first part of the sends, which is left out: an engine that was idle. Of a trace nothing is
 left out."""
@@ -189,7 +199,8 @@ def simulate_load(
     simulate_curve does."""
     traffic = planning.traffic
     size = fleet_size(candidate, replicas, traffic)
-    fleet = fleet_beside(candidate, traffic, size)
+    route = list_routes(candidate, size, planning)[-1]
+    fleet = fleet_beside(candidate, traffic, size, route)
     parts = parts_to_simulate(candidate, planning, load, size, planning.effort.curve_requests)
     loads = [
         _summarise(run_steady(part, fleet), part.cells[0], load, size, traffic) for part in parts
@@ -204,9 +215,42 @@ def fleet_size(candidate: Candidate, replicas: int, traffic: Traffic) -> int:
     return 1 if alone else min(replicas, _MAX_FLEET)
 
 
-def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
-    """Make `size` replicas. Requests of a trace share blocks of hundreds of tokens: smaller ones
-    than a part of these tell no more, and take long."""
+def whole_size(candidate: Candidate, replicas: int, planning: Planning) -> int:
+    """Count the replicas of a plan that are simulated together: all that the requests of a
+    simulation can keep busy for long. In a closed loop that shares nothing the least busy takes
+    what its neighbour would: each keeps its share, so one tells of all."""
+    traffic, effort = planning.traffic, planning.effort
+    alike = not (traffic.is_open or traffic.shares or planning.search.route)
+    if candidate.fleet is not None or alike:
+        return 1
+    load, budget = traffic.demand / replicas, effort.asked_requests[1]
+    each = _WAVES * _count_under_way(candidate, traffic, load)
+    if traffic.sessions is not None:
+        alive = load * float(traffic.sessions.tasks_s(candidate.level).mean())
+        each, budget = 3.5 * traffic.calls * (alive if traffic.is_open else load), MAX_CALLS
+    elif traffic.has_times:
+        each, budget = load / traffic.plan.cells[0].value * len(traffic.plan), effort.whole_requests
+    return min(replicas, max(_MAX_FLEET, int(budget / each)))
+
+
+def list_routes(candidate: Candidate, replicas: int, planning: Planning) -> Sequence[Route]:
+    """List the routers before so many replicas, the simplest first: where requests share something
+    those that find it. A session whose calls go to the least busy loses its cache with each."""
+    traffic = planning.traffic
+    if replicas == 1 or candidate.fleet is not None:
+        return ("least-busy",)
+    if planning.search.route is not None:
+        return (planning.search.route,)
+    if not traffic.shares or not candidate.policy.prefix_cache:
+        return ("least-busy",)
+    return _OF_SESSIONS if traffic.sessions is not None else _OF_PROMPTS
+
+
+def fleet_beside(
+    candidate: Candidate, traffic: Traffic, size: int, route: Route = "least-busy"
+) -> Fleet:
+    """Make `size` replicas behind a router. Requests of a trace share blocks of hundreds of tokens:
+    smaller ones than a part of these tell no more, and take long."""
     if candidate.fleet is not None:
         return candidate.fleet
     policy, blocks = candidate.policy, traffic.plan.blocks
@@ -216,7 +260,8 @@ def fleet_beside(candidate: Candidate, traffic: Traffic, size: int) -> Fleet:
             policy, block_tokens=tokens, kv_blocks=max(1, policy.kv_tokens // tokens)
         )
     fleet = fleet_with(candidate.worker, policy, candidate.model)
-    return replace(fleet, replicas=fleet.replicas * size)
+    workers = size if fleet.in_step else 1
+    return replace(fleet, replicas=fleet.replicas * size, workers=workers, route=route)
 
 
 def parts_to_simulate(
@@ -227,16 +272,25 @@ def parts_to_simulate(
     traffic, level = planning.traffic, candidate.level
     check_room(candidate, traffic)
     if traffic.sessions is not None:
+        load *= size
         return [traffic.sessions.draw(load, level, planning.effort, is_open=traffic.is_open)]
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
-    under_way = load
-    if traffic.is_open:
-        under_way = usual * (level.base_s + traffic.output_tokens * level.tpot_s)
-    wanted = int(min(requests[1], max(requests[0], _WAVES * size * under_way)))
+    under_way = size * _count_under_way(candidate, traffic, usual)
+    wanted = int(min(requests[1], max(requests[0], _WAVES * under_way)))
     if traffic.has_times:
         wanted = max(1, int(wanted * traffic.plan.cells[0].value / (usual * size)))
-    return traffic.parts(load * size, wanted, _weigh_prompts(candidate, traffic))
+    parts = traffic.parts(load * size, wanted, _weigh_prompts(candidate, traffic))
+    if not traffic.has_times:
+        parts = [begin_busy(part, under_way) for part in parts]
+    prompt_s = candidate.model.step_s(0, 0.0, [(int(traffic.input_tokens), 0)])
+    return [warm_caches(part, size * candidate.worker.dp, prompt_s) for part in parts]
+
+
+def _count_under_way(candidate: Candidate, traffic: Traffic, load: float) -> float:
+    level = candidate.level
+    request_s = level.base_s + traffic.output_tokens * level.tpot_s
+    return load * request_s if traffic.is_open else load
 
 
 def _weigh_prompts(candidate: Candidate, traffic: Traffic) -> float:

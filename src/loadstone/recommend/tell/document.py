@@ -50,6 +50,15 @@ class TrafficText(msgspec.Struct, frozen=True):
         return names[self.kind != "rate"]
 
 
+class OneFewer(msgspec.Struct, frozen=True):
+    """The plan with a replica less, of many some: how likely that holds, and why it is not the
+    plan."""
+
+    replicas: int
+    p_slo: float
+    why: str
+
+
 class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """So many replicas of a deployment.
 
@@ -66,8 +75,10 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     usd_per_month_whole_nodes  where GPUs are rented by the node; None where that is the same
     checked         of a trace: how much of it was simulated for these figures
     source          measured: a run of this deployment moved the prediction
-    launch          commands, one a rank, of one replica; `files`: what must lie beside them, by
-                    name
+    route           of the router before several replicas: least-busy, prefix, hashed, round-robin
+    one_fewer       where that was tried
+    launch          commands, one a rank, of one replica, and of the router before several; `files`:
+                    what must lie beside them, by name
     warnings        what is to be known before it is started
     further         what narrower numbers than anybody publishes would save
     output_tokens_per_s  of all replicas under the traffic
@@ -92,6 +103,8 @@ class DeploymentPlan(msgspec.Struct, frozen=True, kw_only=True):
     regret: float
     source: Literal["simulated", "measured"]
     launch: list[str]
+    route: str | None = None
+    one_fewer: OneFewer | None = None
     by_hour: ByHour | None = None
     files: dict[str, str] = {}
     warnings: list[str] = []

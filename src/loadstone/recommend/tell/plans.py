@@ -23,7 +23,7 @@ from loadstone.recommend.judge.choices import PlanChoice
 from loadstone.recommend.judge.confirm import ConfirmedPlan
 from loadstone.recommend.judge.judgement import Judgement
 from loadstone.recommend.judge.measurement import START_MINUTES
-from loadstone.recommend.search.candidates import Candidate, Refused, Search
+from loadstone.recommend.search.candidates import Refused, Search
 from loadstone.recommend.search.finalists import Finalists
 from loadstone.recommend.search.measured import MeasuredRun
 from loadstone.recommend.search.precisions import published_precisions
@@ -34,6 +34,7 @@ from loadstone.recommend.tell.document import (
     GpuChoice,
     LatencySpan,
     MeasureNext,
+    OneFewer,
     Recommendation,
     Rejected,
     TrafficText,
@@ -122,7 +123,7 @@ def describe_plan(
     if planning.by_throughput:  # what is paid is given, and what it gives is not sure
         tokens_costs = choice.cost * np.exp(np.array([-Z80, Z80]) * spread[TPOT])
         costs = np.full(2, choice.cost)
-    launch, files, warnings = _describe_start(finalist.candidate)
+    launch, files, warnings = _describe_start(confirmed)
 
     mtok = [per_million(dollars, rate) or 0.0 for dollars in (choice.cost, *tokens_costs.tolist())]
     has_sessions = traffic.sessions is not None
@@ -141,12 +142,14 @@ def describe_plan(
         tpot_s=_latency(figures.tpot_s, float(spread[TPOT])),
         binds=name_tightest(finalist, figures, planning),
         helps=name_best_change(finalist.candidate, found),
-        regret=choice.regret * _unit_of_regret(planning),
+        regret=confirmed.regret * _unit_of_regret(planning),
         output_tokens_per_s=rate,
         source=(
             "measured" if finalist.name in {run.deployment for run in measured} else "simulated"
         ),
         launch=launch,
+        route=figures.route if replicas > 1 else None,
+        one_fewer=_describe_fewer(confirmed, planning),
         files=files,
         warnings=warnings,
         further=describe_further(finalist.candidate, replicas, planning),
@@ -163,14 +166,34 @@ def describe_plan(
     )
 
 
-def _describe_start(candidate: Candidate) -> tuple[list[str], dict[str, str], list[str]]:
-    """Return the commands of a replica, one a rank, the files that must lie beside them, and what
-    is to be known before."""
+def _describe_fewer(confirmed: ConfirmedPlan, planning: Planning) -> OneFewer | None:
+    """Say how likely fewer replicas hold, and what those that they lack cost and save."""
+    if confirmed.fewer is None:
+        return None
+    choice, fewer, asked = confirmed.choice, confirmed.fewer.choice, planning.choice.confidence
+    p_slo, more = round(confirmed.fewer.figures.p_slo, 3), choice.replicas - fewer.replicas
+    why = f"{fewer.replicas} would hold with {show_stated(p_slo, asked)}"
+    if confirmed.fewer.figures.p_slo < asked:
+        return OneFewer(fewer.replicas, p_slo, f"{why}, below the {asked * 100:g}% asked for")
+    added = choice.cost - fewer.cost, confirmed.fewer.misses - confirmed.misses
+    costs, saves = (show_gpus(round(value, 1)) for value in added)
+    if planning.prices:
+        costs, saves = (f"${value * HOURS_PER_MONTH:,.0f} a month" for value in added)
+    why = f"{why}; {more} more cost {costs} and save {saves} of expected misses"
+    return OneFewer(fewer.replicas, p_slo, why)
+
+
+def _describe_start(confirmed: ConfirmedPlan) -> tuple[list[str], dict[str, str], list[str]]:
+    """Return the commands of a replica, one a rank, and of the router before several; the files
+    that must lie beside them, and what is to be known before."""
+    candidate, replicas = confirmed.choice.finalist.candidate, confirmed.choice.replicas
     commands: list[str] = []
     files: dict[str, str] = {}
     try:
         launch = launch_deployment(candidate.deployment)
         commands, files, warnings = launch.shell_lines(), dict(launch.files), list(launch.notes)
+        if replicas > 1:
+            commands += launch.front_lines(replicas, confirmed.figures.route)
     except InputError as error:  # llama.cpp, whose file of weights nobody named
         warnings = [f"`loadstone launch` starts it, which says: {error}"]
     precision = (candidate.worker.weights_dtype, candidate.worker.kv_dtype)

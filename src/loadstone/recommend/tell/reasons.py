@@ -20,7 +20,6 @@ from loadstone.recommend.judge.asked_load import AskedLoad, quantity_of
 from loadstone.recommend.judge.confirm import ConfirmedPlan
 from loadstone.recommend.judge.errors import UncertainFinalist
 from loadstone.recommend.search.candidates import Candidate, Search, make_candidate
-from loadstone.recommend.search.curve import fleet_size
 from loadstone.recommend.search.precisions import further_precisions
 
 _WORTH = 1.03
@@ -74,7 +73,7 @@ def describe_check(confirmed: ConfirmedPlan, planning: Planning) -> str | None:
     if not traffic.has_times:
         return None
     replicas = confirmed.choice.replicas
-    size = fleet_size(confirmed.choice.finalist.candidate, replicas, traffic)
+    size = figures.side_by_side
     traced = "trace" if traffic.plan.cells[0].process == "trace" else "drawn traffic"
     if traffic.hours is not None:
         traced = "busiest window"

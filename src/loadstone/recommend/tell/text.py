@@ -10,6 +10,11 @@ from loadstone.recommend.tell.document import DeploymentPlan, Recommendation
 from loadstone.report.data.wording import spell
 from loadstone.report.table import MAX_NOTES, Footnote, Shown, Table
 
+ROUTED = {
+    "prefix": " behind a router by prefix",
+    "hashed": " behind a router by session",
+    "round-robin": " behind a router in turn",
+}
 _MAX_REJECTED = 8
 """Kinds of deployments that are not advised and are shown."""
 
@@ -45,7 +50,9 @@ def _first_notes(document: Recommendation) -> list[str]:
     first = document.plans[0]
     why = [f"Plan 1 is {first.why}."] if first.why else []
     warned = [f"Plan 1: {warning}." for warning in first.warnings]
-    return [*why, f"Plan 1: {first.binds}. {first.helps}.", *warned, *document.notes][:MAX_NOTES]
+    fewer = [f"Plan 1: {first.one_fewer.why}."] if first.one_fewer else []
+    binds = f"Plan 1: {first.binds}. {first.helps}."
+    return [*why, *fewer, binds, *warned, *document.notes][:MAX_NOTES]
 
 
 def _list_rejected(document: Recommendation) -> list[Shown]:
@@ -96,6 +103,7 @@ def remarks(document: Recommendation, *, gpus: bool = True) -> list[str]:
     lines = [f"Plan {number}: {plan.binds}. {plan.helps}." for number, plan in numbered]
     if first.why:
         lines.append(f"Plan 1 is {first.why}.")
+    lines += [f"Plan {at}: {plan.one_fewer.why}." for at, plan in numbered if plan.one_fewer]
     if first.further:
         lines.append(f"Plan 1: {first.further}.")
     if first.usd_per_month_one_down is not None:
@@ -239,7 +247,8 @@ def answer(document: Recommendation) -> str:
     """Say what to deploy, in shorthand, and what it holds."""
     best = document.plans[0]
     begins = "Deploy" if document.holds else say_nearest(document.confidence)
-    return f"{begins} {best.replicas} × {best.deployment}: {claim(document)}."
+    routed = ROUTED.get(best.route or "", "")
+    return f"{begins} {best.replicas} × {best.deployment}{routed}: {claim(document)}."
 
 
 def say_nearest(confidence: float) -> str:
