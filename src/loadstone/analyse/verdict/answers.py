@@ -318,7 +318,7 @@ def _openings_alike(cell: JudgedCell) -> Findings:
     times = float(np.median(ratios)) if len(ratios) else 1.0
     token_s = 0.0 if tpot is None else tpot.p50
     case = ".sooner" if ttft.p50 < token_s else ""
-    if not case and ttft.p50 < thresholds.SOON_TOKENS * token_s:
+    if not case and (blank or ttft.p50 < thresholds.SOON_TOKENS * token_s):
         case = ".pace" if max(times, 1 / max(times, 1e-9)) >= thresholds.PACE_CHANGE else ""
     yield finding(
         f"first_events_alike{case}",

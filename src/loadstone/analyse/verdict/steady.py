@@ -244,8 +244,6 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
             at_share=change.share,
         )
 
-    if plan.has_sessions and plan.graph.recorded:
-        latencies.pop("TTFT", None)  # prompts are anything
     for latency, (samples, times) in latencies.items():
         levelled = _level_turns(samples, turns)
         values = arrays.drop_missing(levelled)
