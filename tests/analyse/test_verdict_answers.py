@@ -141,8 +141,12 @@ SHARES = [96 - 3 * number for number in range(24)]
 """Events of answers of 96 tokens, of which a share is not sent."""
 
 
-def alike(ttft_s: float = 0.1, **told: int) -> dict[str, Finding]:
-    return found(rows(ttft=ttft_s), info=CellInfo(load=LOAD, **told))
+def alike(ttft_s: float = 0.1, texts: int = 20, **told: int) -> dict[str, Finding]:
+    """Of 20 texts that were compared, so many are different."""
+    info = CellInfo(load=LOAD, prompts_compared=20, texts_compared=texts, **told)
+    findings = found(rows(ttft=ttft_s), info=info)
+    findings.pop("answers_repeated", None)
+    return findings
 
 
 def same_rhythm(count: int = 200, jitter_s: float = 0.0, **more: Any) -> dict[str, Finding]:
@@ -277,6 +281,8 @@ CASES: list[Case] = [
     ("=first_events_alike", "info", {"alike": 4}, lambda: alike(openings=40, openings_alike=8, openings_blank=4)),
     ("=", None, {}, lambda: alike(openings=40, openings_alike=30, openings_blank=3)),
     ("=", None, {}, lambda: alike(openings=19, openings_alike=19)),
+    ("=", None, {}, lambda: alike(texts=18, openings=20, openings_alike=20)),  # so are the whole texts
+    ("=", None, {}, lambda: found(rows(), info=CellInfo(load=LOAD, openings=20, openings_alike=20))),
     ("=first_event_void", "info", {}, lambda: alike(openings=20, openings_alike=20, void_firsts=20)),
     # Requests that failed; those that an interruption cancelled did not.
     ("interrupted", "warning", {"why": "it did not end (x)"}, lambda: found(rows(), interrupted="it did not end (x)")),

@@ -764,7 +764,8 @@ def test_a_gateway_s_words_have_a_pace_of_their_own(
         each.update(tokens=list(range(1, count + 1)), end_s=float(at[-1]))
     plan = plan_of(LOAD)
     plan.output_tokens[:] = len(gaps) + 1
-    info = CellInfo(load=LOAD, openings=20, openings_alike=alike)
+    compared = {"prompts_compared": 20, "texts_compared": 20}
+    info = CellInfo(load=LOAD, openings=20, openings_alike=alike, **compared)
     finding = found(records, plan, info=info).get("first_events_alike")
     assert (finding is not None) == bool(told)
     if finding is not None:
@@ -824,6 +825,28 @@ def test_drift_is_looked_for_turn_by_turn(factor: float, told: bool) -> None:
             each["sent_s"] + stretch * (at - each["sent_s"]) for at in each["arrival_s"]
         ]
         each["end_s"] = each["arrival_s"][-1]
+    assert ("not_stationary" in found(records, plan)) == told
+
+
+@pytest.mark.parametrize(
+    ("sessions", "growth", "told"), [(40, 0.02, True), (40, 0.0, False), (29, 0.02, False)]
+)
+def test_sessions_of_an_open_loop_are_looked_at_while_they_begin(
+    sessions: int, growth: float, told: bool
+) -> None:
+    """One begins each second, with turns 10 s apart: waits grow until the last begins, then fall."""
+    plan = make_plan(
+        WORKLOAD,
+        [Load("rate", 1.0)],
+        requests=[3 * sessions],
+        warmup=0,
+        sessions=Sessions(Length("fixed", 3)),
+    )
+    records = []
+    for index in range(3 * sessions):
+        at = index // 3 + 10.0 * (index % 3)
+        waits = growth * (at if at < sessions else max(0.0, 2 * sessions - at))
+        records.append(row(index, at, ttft=0.1 + waits, turn=index % 3))
     assert ("not_stationary" in found(records, plan)) == told
 
 

@@ -167,7 +167,8 @@ def measure_cell(
     pace = pace_of(load, rows, streams=streams) if load.is_open and rows["measured"].any() else None
     measured = _select(rows, rows["measured"])
     done = _select(measured, arrays.is_completed(measured))
-    dependence = Dependence.of(done["sent"], done["last"], span_s, load.slots)
+    live = not np.isnan(done["lag"]).all()  # which simulations and other tools do not have
+    dependence = Dependence.of(done["sent"], done["last"], span_s, load.slots, live=live)
     duration_s = arrays.span_s(np.fmin(measured["intended"], measured["sent"]), measured["end"])
     samples = _latencies(done, dependence, streams) | {
         "itl_s": itl,

@@ -304,12 +304,20 @@ def odd_output(cell: JudgedCell) -> Findings:
 
 
 def _openings_alike(cell: JudgedCell) -> Findings:
-    """Find answers that begin with the same event, or with white space: what a gateway writes
-    itself looks so. An engine takes longer for a prompt than for a token, and has one pace.
+    """Find answers that begin with the same event, or with white space, and go on otherwise: what a
+    gateway writes itself looks so. An engine takes longer for a prompt than for a token, and has
+    one pace.
     """
     info, ttft, tpot = cell.info, cell.ttft, cell.tpot
     alike = max(info.openings_alike, info.openings_blank)
-    if info.openings < thresholds.SAME_REQUESTS or info.void_firsts >= alike or ttft is None:
+    prompts, texts = info.prompts_compared or 0, info.texts_compared or 0
+    repeated = prompts - texts >= thresholds.SAME_TEXTS_SHARE * prompts
+    if (
+        repeated
+        or info.openings < thresholds.SAME_REQUESTS
+        or info.void_firsts >= alike
+        or ttft is None
+    ):
         return
     blank = info.openings_blank >= thresholds.BLANK_SHARE * info.openings
     if not blank and info.openings_alike < thresholds.ALIKE_SHARE * info.openings:

@@ -212,6 +212,11 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
     if e2e is None or load.is_burst or load.profile or load.process == "trace":
         return None
     done = _in_order(cell.completed)
+    if plan.has_sessions and load.is_open:
+        begun_s = done.due_s[done.turn <= 0]
+        if len(begun_s) < _LEAST_CLOSED:
+            return None
+        done = done.pick(done.due_s <= begun_s.max())  # behind it fewer and fewer sessions go on
     rows = cell.plan_rows(done)
     turns = done.turn if plan.has_sessions else np.zeros(len(done))
     least = _LEAST_CLOSED if load.is_closed else _LEAST_REQUESTS
@@ -263,11 +268,14 @@ def _not_stationary(cell: JudgedCell) -> Finding | None:
 def _level_turns(values: Floats, turns: Floats) -> Floats:
     """Bring the values of each turn to one median: later turns have longer prompts. Those of turns
     that few requests have are missing."""
-    levelled, median = np.full(len(values), np.nan), float(np.nanmedian(values))
+    levelled = np.full(len(values), np.nan)
+    present = arrays.drop_missing(values)
     for turn in np.unique(turns):
         of_turn = values[turns == turn]
-        if np.count_nonzero(~np.isnan(of_turn)) >= thresholds.BLOCK_REQUESTS:
-            levelled[turns == turn] = of_turn * (median / max(1e-9, float(np.nanmedian(of_turn))))
+        timed = arrays.drop_missing(of_turn)
+        if len(timed) >= thresholds.BLOCK_REQUESTS:
+            ratio = np.median(present) / max(1e-9, float(np.median(timed)))
+            levelled[turns == turn] = of_turn * ratio
     return levelled
 
 

@@ -243,6 +243,7 @@ class Dependence:
                   square: so a
                 throughput varies
     e2e_independent  how many independent blocks E2E is worth, see independent()
+    live         slow stretches of the machine are looked for, as in closed loops
     """
 
     order: NDArray[np.intp]
@@ -250,15 +251,23 @@ class Dependence:
     places: int = 0
     e2e_variance: float = 0.0
     e2e_independent: float = math.inf
+    live: bool = False
 
     @classmethod
     def of(
-        cls, sent_s: Floats, end_s: Floats, span_s: float | None = None, places: int = 0
+        cls,
+        sent_s: Floats,
+        end_s: Floats,
+        span_s: float | None = None,
+        places: int = 0,
+        *,
+        live: bool = False,
     ) -> Dependence:
         """Measure the dependence of requests that ended well, by when each was sent and had its
         last output.
 
-        `span_s`: how long they took together, where their times have no common clock.
+        `span_s`: how long they took together, where their times have no common clock. `live`: on a
+        machine that may have other work.
         """
         order = np.argsort(sent_s, kind="stable")
         took_s = end_s - sent_s
@@ -268,7 +277,8 @@ class Dependence:
         under_way = float(np.nansum(took_s)) / span_s if span_s > 0 else math.inf
         variance = variance_between_places(took_s[order], places)
         share = variance and variance / float(took_s.mean()) ** 2
-        dependence = cls(order, block_count(len(order), under_way), places, share)
+        count = block_count(len(order), under_way)
+        dependence = cls(order, count, places, share, live=live)
         return replace(dependence, e2e_independent=dependence.independent(took_s))
 
     def independent(self, values: Floats) -> float:
@@ -279,7 +289,8 @@ class Dependence:
         with the bias of so few blocks added (Kendall 1954).
         """
         blocks, in_order = self.most_blocks, values[self.order]
-        if blocks < LEAST_BLOCKS or np.isnan(in_order).any():
+        looked_for = self.places or self.live
+        if not looked_for or blocks < LEAST_BLOCKS or np.isnan(in_order).any():
             return self.e2e_independent
         means, apart = _places(in_order, self.places)
         rest = in_order - (np.resize(means, len(in_order)) if apart else in_order.mean())
