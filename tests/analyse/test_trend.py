@@ -159,6 +159,34 @@ def test_two_steps_are_two_changes_and_the_better_one_is_no_alarm(run: StoredRun
     ]
 
 
+def test_a_drift_is_no_step(run: StoredRun, tmp_path: Path) -> None:
+    """However many runs there are; and a drift that a step cuts is told on both sides of it."""
+    slope = 1.01 ** np.arange(20)
+    for seed in range(8):
+        (drift,) = (
+            change
+            for change in find_changes(
+                make_series(run, list(0.02 * noise(20, seed) * slope))
+            ).changes
+            if change.series == 0
+        )
+        assert (drift.kind, drift.run, drift.runs, drift.worse) == ("drift", "run-0", (0, 20), True)
+        assert [metric.metric for metric in drift.metrics] == ["tpot_p50", "tpot_p99"]
+        assert drift.metrics[0].per_run == pytest.approx(1.01, abs=0.002)
+        assert drift.metrics[0].ratio == pytest.approx(1.01**19, abs=0.04)
+    found = find_changes(make_series(run, list(0.02 * noise(20, 1) * slope)))
+    assert re.search(r"drifts, in no step: tpot_p50 .*% a run\); over 20 runs", str(render(found)))
+    write_page(found, tmp_path / "trend.html")
+    page = (tmp_path / "trend.html").read_text()
+    assert re.search(r"<h1>TPOT [01]\.\d% slower a run since 1 Jan, and 1 more</h1>", page)
+    both = list(0.02 * noise(30, 4) * 1.02 ** np.arange(30) * np.repeat([1, 1.4], 15))
+    kinds = [each.kind for each in find_changes(make_series(run, both)).changes if each.series == 0]
+    assert kinds == ["drift", "step", "drift"]
+    steps = list(0.02 * noise(26, 5) * np.repeat([1, 1.03], 13))
+    (step,) = (each for each in find_changes(make_series(run, steps)).changes if each.series == 0)
+    assert (step.kind, step.metrics[0].per_run) == ("step", None)
+
+
 def test_false_alarms_are_rare_even_among_outliers(run: StoredRun) -> None:
     """Of series that only vary, with heavy tails, none has a change; at 5 % few have: the rate is
     what is stated."""

@@ -6,13 +6,15 @@ variance (of logarithms) that one step at one place explains, over all places wi
 either side, and over all metrics, which are relabelled together; its p value is the share of orders
 of the runs that give as much. So the rate of false alarms holds for values of any law, outliers
 included. Holm's procedure holds it over all series together. What lies before and after a step is
-then searched again, at the same level.
+then searched again, at the same level. Where a line through the logarithms says more than the steps
+(Schwarz's criterion), the runs drift.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Iterator, Sequence
-from statistics import median
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -60,7 +62,8 @@ class TrendSeries(msgspec.Struct):
 
 
 class ChangedMetric(msgspec.Struct, frozen=True):
-    """Medians before and after; `p` over all metrics and places of the series."""
+    """Medians before and after; `p` over all metrics and places of the series. Of a drift the first
+    and last value of its line; `per_run`: the ratio from a run to the next."""
 
     metric: str
     before: float
@@ -68,11 +71,13 @@ class ChangedMetric(msgspec.Struct, frozen=True):
     ratio: float
     p: float
     worse: bool
+    per_run: float | None = None
 
 
 class ChangePoint(msgspec.Struct, frozen=True):
     """A step in series number `series`, counted from 0: `run` is the first one after it. `runs`:
-    how many before and after, up to the next step on either side.
+    how many before and after, up to the next step on either side. A drift begins with `run`;
+    `runs`: how many before it, and in it.
     """
 
     series: int
@@ -84,6 +89,7 @@ class ChangePoint(msgspec.Struct, frozen=True):
     runs: tuple[int, int]
     p: float
     metrics: list[ChangedMetric]
+    kind: Literal["step", "drift"] = "step"
 
     @property
     def worse(self) -> bool:
@@ -130,7 +136,9 @@ def find_changes(runs: Sequence[StoredRun], *, false_alarms: float = FALSE_ALARM
         level = false_alarms / (len(family) - rank)
         if first[number] > level:
             break
-        changes += _describe(made[number], number, list(test.search(logs[number], level)), level)
+        stretches = test.search(logs[number], level, 0, len(logs[number]))
+        found = _changes(made[number], logs[number], stretches)
+        changes += _describe(made[number], number, found, level)
     changes.sort(key=lambda change: (change.created, change.series))
     return Trend(false_alarms=false_alarms, series=made, changes=changes)
 
@@ -191,19 +199,49 @@ def _setup_key(run: StoredRun) -> str:
 # --- the test -------------------------------------------------------------------------------------
 
 
+class _Stretch(NamedTuple):
+    """Runs between two steps, and the p values of each metric: of the step that begins them, and of
+    their drift."""
+
+    begin: int
+    end: int
+    step_p: Floats | None = None
+    drift_p: Floats | None = None
+
+    def fit(self, logs: Floats) -> Floats:
+        """Return the median of each metric for all of these runs, or a line through them."""
+        runs = logs[self.begin : self.end]
+        if self.drift_p is None:
+            return np.broadcast_to(np.median(runs, axis=0), runs.shape)
+        at = np.arange(len(runs)) - (len(runs) - 1) / 2
+        return np.asarray(runs.mean(axis=0) + np.outer(at, at @ runs / (at @ at)))
+
+
+def _cost(logs: Floats, stretches: Sequence[_Stretch]) -> float:
+    """Compute Schwarz's criterion: less is better. What differs by less than counts is no error."""
+    first, last = stretches[0].begin, stretches[-1].end
+    errors = logs[first:last] - np.concatenate([stretch.fit(logs) for stretch in stretches])
+    variance = np.maximum((errors**2).mean(axis=0), math.log1p(RESOLUTION) ** 2)
+    parameters = 2 * len(stretches) - 1 + sum(each.drift_p is not None for each in stretches)
+    return float(np.sum((last - first) * np.log(variance) + parameters * math.log(last - first)))
+
+
 class _Test(NamedTuple):
     """Tests series, by so many random orders of their runs."""
 
     orders: int
 
-    def search(self, logs: Floats, level: float, begin: int = 0) -> Iterator[tuple[int, Floats]]:
-        """Yield (place, p of each metric) of all steps, in order. `begin`: the number of the first
-        of these runs."""
-        place, p = self.find(logs)
-        if p.min() <= level:
-            yield from self.search(logs[:place], level, begin)
-            yield begin + place, p
-            yield from self.search(logs[place:], level, begin + place)
+    def search(self, logs: Floats, level: float, begin: int, end: int) -> list[_Stretch]:
+        """Cut these runs into stretches that stay as they are, or drift."""
+        place, p = self.find(logs[begin:end])
+        if p.min() > level:
+            return [_Stretch(begin, end)]
+        earlier = self.search(logs, level, begin, begin + place)
+        first, *later = self.search(logs, level, begin + place, end)
+        stretches = [*earlier, first._replace(step_p=p), *later]
+        drift = [_Stretch(begin, end, drift_p=p)]
+        changed = logs[:, p <= level]
+        return drift if _cost(changed, drift) < _cost(changed, stretches) else stretches
 
     def find(self, logs: Floats) -> tuple[int, Floats]:
         """Return where a step explains most, and the p value of each metric there, over all metrics
@@ -240,40 +278,72 @@ def _explained(scaled: Floats) -> Floats:
     return np.asarray(sums**2 * runs / (places * (runs - places)))
 
 
+class _Found(NamedTuple):
+    """A step or a drift: the first run of it, the p value of each metric, the values of each at
+    either end, and those of its run before and after."""
+
+    kind: Literal["step", "drift"]
+    first: int
+    p: Floats
+    ends: tuple[Floats, Floats]
+    releases: tuple[str | None, str | None]
+    runs: tuple[int, int]
+
+
+def _changes(series: TrendSeries, logs: Floats, stretches: Sequence[_Stretch]) -> Iterator[_Found]:
+    points = series.points
+    for index, stretch in enumerate(stretches):
+        begin, end, step_p, drift_p = stretch
+        fitted = np.exp(stretch.fit(logs))
+        if step_p is not None:
+            earlier = stretches[index - 1]
+            ends = np.exp(earlier.fit(logs)[-1]), fitted[0]
+            releases = points[begin - 1].release, points[begin].release
+            runs = begin - earlier.begin, end - begin
+            yield _Found("step", begin, step_p, ends, releases, runs)
+        if drift_p is not None:
+            ends, releases = (
+                (fitted[0], fitted[-1]),
+                (points[begin].release, points[end - 1].release),
+            )
+            yield _Found("drift", begin, drift_p, ends, releases, (begin, end - begin))
+
+
 def _describe(
-    series: TrendSeries, number: int, steps: Sequence[tuple[int, Floats]], level: float
+    series: TrendSeries, number: int, found: Iterable[_Found], level: float
 ) -> Iterator[ChangePoint]:
-    """Describe the steps that are large enough to matter."""
-    places = [0, *(place for place, _ in steps), len(series.points)]
-    for index, (place, p) in enumerate(steps, 1):
-        sides = series.points[places[index - 1] : place], series.points[place : places[index + 1]]
+    """Describe what is large enough to matter."""
+    for change in found:
+        steps = change.runs[1] - 1 if change.kind == "drift" else None
         compared = [
-            _compare(name, sides, float(p_metric))
-            for name, p_metric in zip(series.metrics, p, strict=True)
-            if p_metric <= level
+            _compare(name, (float(before), float(after)), float(p), steps)
+            for name, before, after, p in zip(series.metrics, *change.ends, change.p, strict=True)
+            if p <= level
         ]
         changed = [metric for metric in compared if metric is not None]
         if changed:
-            first, last = sides[1][0], sides[0][-1]
+            first = series.points[change.first]
             yield ChangePoint(
                 number,
                 series.setup,
                 series.load,
                 first.run,
                 first.created,
-                (last.release, first.release),
-                (len(sides[0]), len(sides[1])),
-                float(p.min()),
+                change.releases,
+                change.runs,
+                float(change.p.min()),
                 changed,
+                change.kind,
             )
 
 
 def _compare(
-    name: str, sides: tuple[Sequence[TrendPoint], Sequence[TrendPoint]], p: float
+    name: str, ends: tuple[float, float], p: float, steps: int | None
 ) -> ChangedMetric | None:
-    first, last = (median(point.values[name] or 0.0 for point in side) for side in sides)
-    ratio = last / first
+    """Compare the values at both ends, so many runs apart where it is a drift."""
+    ratio = ends[1] / ends[0]
     if abs(math.log(ratio)) <= math.log1p(RESOLUTION):
         return None
     more_is_better = next(metric for metric in DEFAULT if metric.name == name).more_is_better
-    return ChangedMetric(name, first, last, ratio, p, (ratio > 1) != more_is_better)
+    per_run = ratio ** (1 / steps) if steps else None
+    return ChangedMetric(name, *ends, ratio, p, (ratio > 1) != more_is_better, per_run)

@@ -284,18 +284,31 @@ def _light_rows(points: Sequence[CellPoint], measure: Measure, scale: float) -> 
 def trend_figure(
     series: TrendSeries, metric: str, changes: Sequence[ChangePoint], key: str
 ) -> Figure:
-    """Draw one metric of a series: a point for each run, a line at the median between its changes,
-    and a dashed line where it changed."""
+    """Draw one metric of a series: a point for each run, a line at the median between its changes
+    or along a drift, and a dashed line where it changed."""
     values = [point.values[metric] or 0.0 for point in series.points]
     unit, scale = ("tok/s", 1.0) if metric.endswith("per_s") else seconds_unit(max(values))
     names = [point.run for point in series.points]
-    changed_at = [
-        (names.index(change.run), show_change(changed))
+    found = [
+        (names.index(change.run), change, changed)
         for change in changes
         for changed in change.metrics
         if changed.metric == metric
     ]
-    steps = [{"at": place + 0.5, "label": words} for place, words in changed_at]
+    drifts = {
+        begin: (begin + change.runs[1], changed)
+        for begin, change, changed in found
+        if change.kind == "drift"
+    }
+    steps = [
+        {"at": place + 0.5, "label": show_change(changed)}
+        for place, change, changed in found
+        if change.kind == "step"
+    ]
+    labels = [
+        {"at": (begin + end + 1) / 2, "label": show_change(changed)}
+        for begin, (end, changed) in drifts.items()
+    ]
     rows = [
         {
             "n": number,
@@ -306,11 +319,15 @@ def trend_figure(
         }
         for number, (run, value) in enumerate(zip(series.points, values, strict=True), 1)
     ]
-    ends = [0, *(place for place, _ in changed_at), len(values)]
-    levels = [
-        {"from": begin + 0.6, "to": end + 0.4, "level": median(values[begin:end]) * scale}
-        for begin, end in pairwise(ends)
-    ]
+    ends = {0, *(place for place, _, _ in found), *(end for end, _ in drifts.values()), len(values)}
+    levels = []
+    for begin, end in pairwise(sorted(ends)):
+        _, drift = drifts.get(begin, (end, None))
+        level = last = median(values[begin:end])
+        if drift is not None:
+            level, last = drift.before, drift.after
+        rule = {"from": begin + 0.6, "to": end + 0.4, "level": level * scale, "last": last * scale}
+        levels.append(rule)
     x = alt.X("n:Q", title="runs, by date and release").axis(**_date_axis(series))
     x = x.scale(domain=[0.5, len(values) + 0.5], nice=False)
     y = alt.Y(
@@ -321,18 +338,18 @@ def trend_figure(
     lines = (
         alt.Chart(data(levels))
         .mark_rule(color=INK)
-        .encode(x="from:Q", x2=alt.X2("to:Q"), y="level:Q")
+        .encode(x="from:Q", x2=alt.X2("to:Q"), y="level:Q", y2="last:Q")
     )
     layers = [points, lines]
     if steps:
-        base = alt.Chart(data(steps)).encode(x="at:Q")
-        layers += [
-            base.mark_rule(color=VERMILION, strokeDash=[5, 4]),
-            base.mark_text(dy=-8, fontSize=12).encode(y=alt.value(0), text="label:N"),
-        ]
+        dashed = alt.Chart(data(steps)).encode(x="at:Q")
+        layers.append(dashed.mark_rule(color=VERMILION, strokeDash=[5, 4]))
+    if found:
+        texts = alt.Chart(data([*steps, *labels])).encode(x="at:Q", text="label:N")
+        layers.append(texts.mark_text(dy=-8, fontSize=12).encode(y=alt.value(0)))
     title = f"{show_name(metric)}, {series.load.label}"
     notes = [series.setup, "line: the median between changes; dashed: a change; a point: a run"]
-    summary = f"{metric} of {len(values)} runs with {len(steps)} changes"
+    summary = f"{metric} of {len(values)} runs with {len(found)} changes"
     return figure(key, title, notes, layers, section="trend", summary=summary)
 
 

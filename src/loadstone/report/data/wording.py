@@ -53,9 +53,12 @@ def show_name(metric: str) -> str:
 
 
 def show_change(metric: ChangedMetric) -> str:
-    """Write `12% slower`, or of throughput `8% lower`."""
+    """Write `12% slower`, of throughput `8% lower`, of a drift `1.0% slower a run`."""
     words = ("lower", "higher") if metric.metric.endswith("per_s") else ("faster", "slower")
-    return f"{abs(metric.ratio - 1):.0%} {words[metric.ratio > 1]}"
+    word = words[metric.ratio > 1]
+    if metric.per_run is not None:
+        return f"{abs(metric.per_run - 1):.1%} {word} a run"
+    return f"{abs(metric.ratio - 1):.0%} {word}"
 
 
 def show_finding(finding: Finding) -> str:

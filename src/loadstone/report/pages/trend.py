@@ -36,6 +36,12 @@ def _sentence(change: ChangePoint) -> str:
     previous, release_of = change.releases
     release = f", from {previous or '?'} to {release_of or '?'}" if previous != release_of else ""
     parts = ", ".join(_show(metric) for metric in change.metrics)
+    if change.kind == "drift":
+        return (
+            f"From {clean(change.run)} ({change.created[:10]}{clean(release, 80)}) on,"
+            f" {clean(change.setup, 120)} at {change.load.label} drifts, in no step: {parts};"
+            f" over {change.runs[1]} runs, p = {change.p:.1g}."
+        )
     return (
         f"Since {clean(change.run)} ({change.created[:10]}{clean(release, 80)}),"
         f" {clean(change.setup, 120)} at {change.load.label}: {parts}; {change.runs[0]} runs before"
@@ -46,7 +52,8 @@ def _sentence(change: ChangePoint) -> str:
 def _show(metric: ChangedMetric) -> str:
     show = show_number if metric.metric.endswith("per_s") else show_seconds
     verdict = "worse" if metric.worse else "better"
-    share = f"{100 * (metric.ratio - 1):+.1f}%, {verdict}".replace("-", "−")
+    pace = "" if metric.per_run is None else f", {100 * (metric.per_run - 1):+.1f}% a run"
+    share = f"{100 * (metric.ratio - 1):+.1f}%, {verdict}{pace}".replace("-", "−")
     return f"{metric.metric} {show(metric.before)} → {show(metric.after)} ({share})"
 
 
