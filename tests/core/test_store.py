@@ -705,13 +705,14 @@ HANDED_OVER = [0.04, 0.14, 0.15, 0.16, 0.17, 0.18]
         (HANDED_OVER, 5, [7, 8, 9, 10] * 5, 0),
     ],
 )
+@pytest.mark.parametrize("end", [0, 3])
 def test_first_events_that_say_the_same_are_told_from_tokens(
-    tmp_path: Path, arrival: list[float], tokens: int, openings: list[int], void: int
+    tmp_path: Path, arrival: list[float], tokens: int, openings: list[int], void: int, end: int
 ) -> None:
     writer = run_folder.JournalWriter(tmp_path, 0)
     made = [
         row(f"0-{i}", arrival=arrival if opening else arrival[1:], output_tokens=tokens, **FINAL)
-        | {"earlier_events": 0, "voids": 0, "opening": opening or i + 100}
+        | {"earlier_events": 0, "voids": 0, "opening": opening or i + 100, "closing": end}
         for i, opening in enumerate(openings)
     ]
     writer.write(pa.RecordBatch.from_pylist(made, schema=run_folder.journal_schema()))
@@ -721,6 +722,20 @@ def test_first_events_that_say_the_same_are_told_from_tokens(
     rows = [one for part in run_folder.read_records(tmp_path) for one in part.to_pylist()]
     assert voids[0] == (np.count_nonzero(openings) if void else 0)
     assert {each["arrival_s"][0] for each in rows} == {arrival[void]}
+
+
+def test_places_in_a_queue_are_told_by_ends_that_differ(tmp_path: Path) -> None:
+    made = [
+        row(f"0-{i}", arrival=SLOW, output_tokens=4, **FINAL)
+        | {"earlier_events": 0, "voids": 0, "opening": 1 + i % 9, "closing": 1 + i}
+        for i in range(20)
+    ]
+    writer = run_folder.JournalWriter(tmp_path, 0)
+    writer.write(pa.RecordBatch.from_pylist(made, schema=run_folder.journal_schema()))
+    writer.close()
+    run_folder.assemble(tmp_path, Counter())
+    rows = [one for part in run_folder.read_records(tmp_path) for one in part.to_pylist()]
+    assert {each["arrival_s"][0] for each in rows} == {SLOW[3]}
 
 
 def test_a_first_event_that_the_client_saw_to_be_none_is_left_out(tmp_path: Path) -> None:

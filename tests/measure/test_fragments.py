@@ -60,7 +60,7 @@ def test_an_ended_stream_is_a_row_of_the_record_s_schema(fragments: Fragments) -
         "arrival_s": [1.0, 1.5], "channel": [],
         "read": [0, 1], "tokens": [], "token_source": "final usage", "end_s": 2.0, "input_tokens": 40,
         "output_tokens": 9, "finish_reason": "length", "status": "ok", "http_status": 200, "worker": 7, "replica": 0,
-        "reused_connection": True, "receive_lag_s": 0.001, "earlier_events": 0, "voids": 0, "opening": 0,
+        "reused_connection": True, "receive_lag_s": 0.001, "earlier_events": 0, "voids": 0, "opening": 0, "closing": 0,
     }  # fmt: skip
     assert row == {name: expected.get(name) for name in journal_schema().names}
     assert fragments.take() is None

@@ -297,7 +297,8 @@ def test_white_space_that_is_not_counted_before_the_text_is_a_sign_of_life() -> 
     hidden = usage(3) | {"completion_tokens_details": {"reasoning_tokens": 1}}
     assert heard(delta(content=" "), *rest[:-1], event(choices=[], usage=hidden)).voids == 0
     answer = heard(delta(content=" "), *rest)
-    assert answer.opening == "a"
+    assert answer.ends == ("a", None)
+    assert heard(*rest[:2], delta(content="z", finish="stop")).ends == ("a", "z")
 
 
 def test_a_place_in_a_queue_is_no_output() -> None:

@@ -19,6 +19,7 @@ from loadstone.core.run_folder.records import (
     records_schema,
     write_records,
 )
+from loadstone.core.vectors import Array
 
 INTERRUPTED = "interrupted: the run ended before this request did"
 DAMAGED = "a part of this request was lost with a damaged journal"
@@ -185,10 +186,10 @@ def _join(row: dict[str, Any]) -> dict[str, Any]:
 
 def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     """Drop first events that were no token: those that the client knows of, and those that the
-    counts tell. Answers of a cell had more events than tokens, their first event says the same in
-    most of them, and what follows the first few comes after a longer time than later ones: the
-    counts alone would fit a last event that is none as well. Where nobody knows what the first
-    says, nearly every answer has as many.
+    counts tell. Answers of a cell had more events than tokens, and what follows the first few comes
+    after a longer time than later ones. The counts alone would fit a last event that is none as
+    well: so the first event says the same in most of them, or the last does not. Where nobody knows
+    what the first says, nearly every answer has as many.
     """
 
     arrivals = _list_column(table, "arrival_s")
@@ -196,7 +197,7 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     events = arrivals.value_lengths().to_numpy()
     firsts = np.cumsum(events) - events
     cell, total = table["cell"].to_numpy(), pc.fill_null(table["output_tokens"], 0).to_numpy()
-    opening = pc.fill_null(table["opening"], 0).to_numpy()
+    opening, closing = (pc.fill_null(table[name], 0).to_numpy() for name in ("opening", "closing"))
     void = np.minimum(pc.fill_null(table["voids"], 0).to_numpy(), events)
     ended = (
         np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & (void == 0)
@@ -211,14 +212,11 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
     for number in np.unique(cell[rows]):
         in_cell = cell[rows] == number
         signs = in_cell & (spare[rows] > 0)
-        texts, counts = np.unique(opening[rows[signs]], return_counts=True)
-        alike = len(texts) > 0 and counts.max() >= _MOST * counts.sum()
-        common = int(texts[counts.argmax()]) if alike else -1
-        if common <= 0 or counts.sum() < _COMPARED:
-            # What they say is not known, or of too few to compare: then nearly all have it.
-            alike = (signs.sum() >= _NEARLY_ALL * in_cell.sum()) & (
-                common == 0 or counts.sum() < _COMPARED
-            )
+        begins, ends = _are_alike(opening[rows[signs]]), _are_alike(closing[rows[signs]])
+        # Where it is not known what the first says, nearly all answers have it.
+        alike = begins or ends is False
+        if begins is None:
+            alike = signs.sum() >= _NEARLY_ALL * in_cell.sum()
         if alike and fits[signs].mean() >= _MOST:
             chosen = rows[signs & (fits | (spare[rows] == 1))]
             void[chosen] = spare[chosen]
@@ -237,6 +235,14 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
         lists = pa.ListArray.from_arrays(pa.array(offsets), values)
         table = table.set_column(table.schema.get_field_index(name), name, lists)
     return table
+
+
+def _are_alike(digests: Array) -> bool | None:
+    """Tell if most of these texts are one; None where they are not known, or too few."""
+    counts = np.unique(digests[digests != 0], return_counts=True)[1]
+    if counts.sum() < _COMPARED or 2 * counts.sum() < len(digests):
+        return None
+    return bool(counts.max() >= _MOST * counts.sum())
 
 
 def _fill_tokens(table: pa.Table) -> pa.Table:

@@ -25,9 +25,9 @@ _COUNTS = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens",
 _MOST_TOKENS = 1 << 31
 EVENT_LISTS = ("arrival_s", "read", "tokens", "channel")
 """Columns with a value for each event."""
-JOURNAL_COLUMNS = ("earlier_events", "voids", "opening")
-"""Events that the request's earlier rows hold; its first events that turned out to be none; a
-digest of what the first says, 0 where that is not known."""
+JOURNAL_COLUMNS = ("earlier_events", "voids", "opening", "closing")
+"""Events that the request's earlier rows hold; its first events that turned out to be none; digests
+of what the first and the last say, 0 where that is not known."""
 _WORDS = {"phase": get_args(Phase), "status": get_args(Status)}
 """The values that these columns may have."""
 _TEXTS = ("request_id", "phase", "session_id", "token_source", "finish_reason", "status", "error")

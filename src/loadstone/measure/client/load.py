@@ -283,7 +283,7 @@ class StepLoad:
         few are one."""
         result = self.result
         result.hidden_tokens += stream.hidden_tokens()
-        opening = stream.answer.opening
+        opening, _ = stream.answer.ends
         if opening is not None:
             name = str(digest_of(opening)) if opening.strip() else ""
             kept = name if name in result.openings or len(result.openings) < _NAMES else "others"

@@ -166,6 +166,7 @@ class _Fragment(RequestRecord, kw_only=True, gc=False):
     earlier_events: int
     voids: int
     opening: int
+    closing: int
 
 
 class Fragments:
@@ -232,7 +233,8 @@ class Fragments:
                 accepted_histogram=drafts.histogram,
                 earlier_events=stream.journaled,
                 voids=answer.voids,
-                opening=digest_of(answer.opening),
+                opening=digest_of(answer.ends[0]),
+                closing=digest_of(answer.ends[1]),
             )
         )
         stream.journaled += len(stream.arrival_s)

@@ -82,7 +82,7 @@ class Answer:
     model            whose answer it is, as it first says (OpenAI's dialect)
     choices          how many answers have ended, at least 1: with `n` a request has several side by
                      side, and events and counts are of all of them together
-    opening          what its first output event says; None: not known
+    ends             what its first and its last output event say; None: not known
     thought          reasoning came apart from the text (OpenAI's dialect)
     calls            with `keep_text`: the tools called, each with its `name` and `arguments` as
                      text (OpenAI's)
@@ -144,8 +144,8 @@ class Answer:
         return False
 
     @property
-    def opening(self) -> str | None:
-        return None
+    def ends(self) -> tuple[str | None, str | None]:
+        return None, None
 
     @property
     def calls(self) -> list[dict[str, str]]:

@@ -17,6 +17,7 @@ class FirstEvent:
     count    the running count at it
     fields   unknown fields and their last text; None: it differed, they are output
     opening  what the first output event says
+    closing  what the last one says, where it says the end too
     blanks   output events that say nothing but white space, until one says more: `is_past`, `text`
     """
 
@@ -24,6 +25,7 @@ class FirstEvent:
     count: int = 0
     fields: dict[str, str | None] = field(default_factory=dict)
     opening: str | None = None
+    closing: str | None = None
     text: str | None = None
     blanks: int = 0
     is_past: bool = False

@@ -188,9 +188,9 @@ class OpenAIAnswer(Answer):
         return late
 
     @property
-    def opening(self) -> str | None:
+    def ends(self) -> tuple[str | None, str | None]:
         first = self._first
-        return first.text if self.voids else first.opening
+        return first.text if self.voids else first.opening, first.closing
 
     # --- plain events, many at a time -------------------------------------------------------------
 
@@ -279,7 +279,9 @@ class OpenAIAnswer(Answer):
             self.running = False
         if output is not None:
             self._add_event(output, previous)
-            self._first.note_text(_say(choices[0]) if choices and output.evidence is None else "")
+            text = _say(choices[0]) if choices and output.evidence is None else ""
+            self._first.note_text(text)
+            self._first.closing = text if is_finished else None
             if self.keeps_text and choices and not choices[0].index:
                 self._keep_choice(choices[0])
         if chunk.timings is not None:
