@@ -15,6 +15,7 @@ from loadstone.analyse.sessions import cacheable_shares
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import CHECK, Load, Plan
+from loadstone.core.record import Target
 from loadstone.core.sessions import OpenSessions
 from loadstone.workload import agents
 from loadstone.workload.options import Options
@@ -129,14 +130,17 @@ def test_graded_questions_stand_between_sessions(tmp_path: Path, rows: list[Json
 
 def test_what_could_be_cached_is_that_of_the_calls_that_were_made(tmp_path: Path) -> None:
     plan = plan_from(written(tmp_path, ROWS), requests=[8])
-    for count in (2, 4, 8):
-        shares = cacheable_shares(
-            plan, 0, pa.chunked_array([[f"0-{place}" for place in range(count)]])
+    for count, template in ((2, 0), (4, 0), (8, 0), (8, 16)):
+        ids = pa.chunked_array([[f"0-{place}" for place in range(count)]])
+        target = Target(
+            url="", endpoint="chat", model="m", prompt_kind="text", overhead_tokens=template
         )
-        shared, tokens = (
-            each[:count].sum() for each in (promised_tokens(plan, 0), plan.input_tokens)
+        shares = cacheable_shares(plan, 0, ids, target)
+        promised = promised_tokens(plan, 0)[:count]
+        shared = promised.sum() + template * (promised > 0).sum()
+        assert shares[-1] == pytest.approx(
+            shared / (plan.input_tokens[:count].sum() + template * count)
         )
-        assert shares[-1] == pytest.approx(shared / tokens)
 
 
 def test_messages_keep_in_a_plan_s_file(tmp_path: Path) -> None:

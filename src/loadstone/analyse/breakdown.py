@@ -45,9 +45,8 @@ def breakdown_of(
     replicas: list[ReplicaPart] = []
     pieces: list[PiecePart] = []
     if plan.has_sessions:
-        shares = cacheable_shares(
-            plan, cell, run_folder.read_columns(folder, ("request_id",), cell)["request_id"]
-        )
+        request_ids = run_folder.read_columns(folder, ("request_id",), cell)["request_id"]
+        shares = cacheable_shares(plan, cell, request_ids, info.target)
         for turn, part in by(_whole("turn")):
             tokens = part["input_tokens"]
             shared = round(shares[turn] * tokens) if turn in shares and tokens is not None else None

@@ -9,6 +9,7 @@ import numpy as np
 
 from loadstone.core.arrays import mask_times
 from loadstone.core.plan import Plan
+from loadstone.core.record import Target
 from loadstone.core.sessions import time_tasks
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, SessionNumbers
@@ -77,9 +78,12 @@ def _texts(*values: str) -> pa.Array:
     return pa.array(values)
 
 
-def cacheable_shares(plan: Plan, cell: int, request_ids: pa.ChunkedArray) -> dict[int, float]:
+def cacheable_shares(
+    plan: Plan, cell: int, request_ids: pa.ChunkedArray, target: Target | None
+) -> dict[int, float]:
     """Return the share of measured prompts, of these requests, that the plan shares with earlier
-    calls, by turn and of all under −1; nothing where the plan does not say.
+    calls, by turn and of all under −1; nothing where the plan does not say. What the target's
+    template adds to a prompt is shared with it.
     """
     if plan.graph.live or not plan.has_sessions:
         return {}
@@ -89,6 +93,9 @@ def cacheable_shares(plan: Plan, cell: int, request_ids: pa.ChunkedArray) -> dic
     sent[places[places < len(rows)]] = True
     measured = (plan.phase[rows.start : rows.stop] == 1) & sent
     turn = plan.turn[rows.start : rows.stop][measured]
-    shared, prompts = promised_tokens(plan, cell)[measured], whole_prompts(plan, cell)[measured]
+    template = target.overhead_tokens if target is not None else 0
+    shared = promised_tokens(plan, cell)[measured]
+    shared += template * (shared > 0)
+    prompts = whole_prompts(plan, cell)[measured] + template
     by_turn = np.bincount(turn, shared) / np.maximum(1, np.bincount(turn, prompts))
     return {-1: float(shared.sum() / max(1, prompts.sum()))} | dict(enumerate(by_turn.tolist()))

@@ -293,7 +293,8 @@ def _add_shared(metrics: Metrics, cell: _Cell) -> None:
     rows = plan.rows(cell.number)
     shared = promised_tokens(plan, cell.number)
     measured = (plan.phase[rows.start : rows.stop] == 1) & (shared >= 0)
-    shares = cacheable_shares(plan, cell.number, cell.scalars["request_id"])
+    ids, target = cell.scalars["request_id"], cell.run.info.target
+    shares = cacheable_shares(plan, cell.number, ids, target)
     if shares:
         metrics.shared_input_tokens = None if tokens is None else round(shares[-1] * tokens)
     elif shared[measured].any():
