@@ -68,6 +68,29 @@ def test_an_accepted_length_alone_is_speculation(tmp_path: Path) -> None:
         {"mean_tpot_ms": 0.008, "median_tpot_ms": 0.008},
         {"mean_ttft_ms": 0.05, "mean_tpot_ms": 0.008, "mean_e2el_ms": None},
         {"mean_itl_ms": 0.0198},
+        {"mean_tpot_ms": 1592.0},  # all of the time behind the first token
+        {"mean_tpot_ms": 1592.0, "total_output_tokens": 3401},
+        {"mean_tpot_ms": 1592.0, "mean_e2el_ms": None},
+        {
+            "mean_ttft_ms": 900.0,
+            "mean_tpot_ms": 0.04,
+            "total_output_tokens": 3401,
+            "mean_e2el_ms": 1550.0,
+        },
+        {
+            "mean_ttft_ms": 900.0,
+            "mean_tpot_ms": 0.008,
+            "mean_e2el_ms": None,
+            "max_concurrency": None,
+            "request_rate": 10,
+        },
+        {
+            "mean_ttft_ms": 50000.0,
+            "mean_e2el_ms": None,
+            "max_concurrency": None,
+            "request_rate": 10,
+        },
+        {"mean_ttft_ms": 1700.0},
     ],
 )
 def test_latencies_in_another_unit_are_doubted(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -85,9 +108,30 @@ def _with_starts(starts: list[float]) -> dict[str, Any]:
     return VLLM_OPEN | lists | counts | {"start_times": starts, "duration": len(starts) * 0.11}
 
 
+@pytest.mark.parametrize("begin", [0.0, 1.7e9])
 @pytest.mark.parametrize(
-    ("scale", "doubted"), [(1.0, False), (0.0, True), (1e-3, True), (1e3, True)]
+    "load", [{}, {"request_rate": 9.5, "max_concurrency": None}, {"request_rate": 120}]
 )
-def test_starts_in_another_unit_are_doubted(tmp_path: Path, scale: float, doubted: bool) -> None:
-    file = _with_starts([scale * 0.105 * number for number in range(80)])
-    assert ("clock_doubted" in kinds(run(tmp_path, save(tmp_path, "a.json", file)))) == doubted
+@pytest.mark.parametrize("scale", [1.0, 0.0, 1e-3, 1e3, 1e6])
+def test_starts_in_another_unit_are_doubted(
+    tmp_path: Path, scale: float, load: dict[str, Any], begin: float
+) -> None:
+    file = _with_starts([scale * (begin + 0.105 * number) for number in range(80)]) | load
+    found = kinds(run(tmp_path, save(tmp_path, "a.json", file))) & {"clock_doubted", "rate_differs"}
+    if scale != 1.0 or load.get("request_rate") != 120:
+        assert bool(found) == (scale != 1.0)
+    assert scale not in (0.0, 1e6) or "clock_doubted" in found
+
+
+def test_moments_at_no_date_are_doubted(tmp_path: Path) -> None:
+    """Where there are requests alone, nothing else tells their unit."""
+    for scale, doubted in ((1.0, False), (1e3, True), (1e6, True), (1e9, True)):
+        rows = [
+            {
+                "start_time": scale * (1.7e9 + number), "end_time": scale * (1.7e9 + number + 0.5), "request": "{}",
+                "info": {"input_tokens": 5, "output_token_times": [scale * (1.7e9 + number + 0.4)]}, "error": None,
+            }
+            for number in range(9)
+        ]  # fmt: skip
+        path = save(tmp_path, "per_request_lifecycle_metrics.json", rows)
+        assert ("clock_doubted" in kinds(run(tmp_path, path))) == doubted

@@ -21,6 +21,8 @@ from loadstone.workload.lengths import MAX_TOKENS
 NO_TOKENS = "no output, though the tool counts it as completed"
 NO_TIME = "impossible times in the file"
 MAX_S = 1e9
+MAX_MOMENT_S = 1e11
+"""The latest moment: seconds since 1970 or since a machine's start; milliseconds are above it."""
 _COMBINATION = re.compile(r"(?:SERVE|BENCH)--.*")
 """The folders of a sweep of vLLM's: all are of one machine, and often of one server."""
 _PLACE = re.compile(r", (line|benchmark|experiment) \d+$")
@@ -226,6 +228,8 @@ class ResultCell:
         def seconds(moment: float | None) -> float | None:
             return None if self.relative or moment is None else (moment - zero) / per_s
 
+        if not self.relative and zero / per_s > MAX_MOMENT_S:
+            self.say("clock_doubted", f"its requests begin at {zero / per_s:.3g} s, at no date")
         several = any(request.turn for request in requests)
         recounted = too_long = 0
         for request in requests:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 from loadstone.core.units import show_number, show_seconds
-from loadstone.interop.read.cell import NO_TOKENS, ResultCell
+from loadstone.interop.read.cell import NO_TIME, NO_TOKENS, ResultCell
 
 SUM_SHARE = 0.02
 """E2E and TTFT + TPOT·(n − 1) may differ by this share of E2E: clients end E2E with the stream,
@@ -38,6 +38,12 @@ ROUNDING = 1e-3
 OTHER_UNIT = 30.0
 """The ratio from which two times of one thing are in different units: a thousand is usual, and
 unlike lengths do not come to this."""
+OTHER_FILL = 4.0
+"""The ratio from which requests under way and places are another load's, or in another unit."""
+LEAST_TPOT_S = 2e-5
+"""The least seconds a token: the fastest machines that are sold take ten times as long."""
+LEAST_TOKENS = 4
+"""Tokens from which TPOT and all of an answer's time are not mistaken for one another."""
 
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 _ORDER = ("min", "p50", "p90", "p95", "p99", "max")
@@ -168,57 +174,70 @@ def _check_sum(cell: ResultCell) -> None:
     ttft, tpot, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "e2e_s"))
     if ttft is None or tpot is None or e2e is None or n is None or n < 2:
         return
-    total = ttft + tpot * (n - 1)
+    total, decode = ttft + tpot * (n - 1), e2e - ttft
     unlike = n != round(n) if not length else length.get("kind") != "fixed"
-    far = _are_far(total, e2e)
+    whole = n >= LEAST_TOKENS and abs(tpot - decode) <= SUM_SHARE * decode
+    far = whole or decode <= 0 or _are_far(tpot, decode / (n - 1)) or _are_far(total, e2e)
     if far or (not unlike and abs(total - e2e) > SUM_SHARE * e2e):
+        also = ": TPOT is all of the time behind the first token" if whole else ""
         cell.say(
             "unit_doubted" if far else "times_do_not_add_up",
             f"mean TTFT {show_seconds(ttft)} + TPOT {show_seconds(tpot)} × {n - 1:.0f} ="
-            f" {show_seconds(total)}, but the mean E2E is {show_seconds(e2e)}",
+            f" {show_seconds(total)}, but the mean E2E is {show_seconds(e2e)}{also}",
         )
 
 
 def _check_units(cell: ResultCell) -> None:
-    """Find a latency in another unit than it is said to be in: ITL is near TPOT; and by Little's
-    law no more requests are under way than there are places, and not a small part of these.
+    """Find a latency in another unit than it is said to be in: ITL is near TPOT, no engine writes a
+    token in no time, and no request takes longer than the run; and by Little's law no more requests
+    are under way than there are places, and not a small part of these.
     """
     _, n = cell.mean_lengths
     ttft, tpot, itl, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"))
     if tpot and itl and _are_far(tpot, itl):
         evidence = f"mean TPOT {show_seconds(tpot)} and ITL {show_seconds(itl)} are worlds apart"
         cell.say("unit_doubted", evidence)
+    elif tpot and tpot < LEAST_TPOT_S:
+        cell.say("unit_doubted", f"no engine writes a token every {show_seconds(tpot)}")
     done, load = cell.completed, cell.load
-    if e2e or not (ttft and tpot and n and done and cell.duration_s):
-        return
-    under_way = (ttft + tpot * (n - 1)) * done / cell.duration_s
-    if load is None or not load.is_closed or done < 2 * load.value:
-        return
-    if _are_far(under_way, load.value):
-        cell.say(
-            "unit_doubted",
-            f"by TTFT and TPOT {under_way:.3g} requests were under way on average, not"
-            f" {load.value:g}",
-        )
+    if ttft and tpot and n and not e2e:
+        e2e = ttft + tpot * (n - 1)
+        under_way = e2e * done / cell.duration_s if done and cell.duration_s else None
+        full = load is not None and load.is_closed and done and done >= 2 * load.value
+        if full and load and under_way and _are_far(under_way, load.value, OTHER_FILL):
+            cell.say(
+                "unit_doubted",
+                f"by TTFT and TPOT {under_way:.3g} requests were under way on average, not"
+                f" {load.value:g}",
+            )
+    longest = max(filter(None, (ttft, e2e)), default=0.0)
+    if cell.duration_s and longest > 2 * cell.duration_s:
+        evidence = f"its requests took {show_seconds(longest)} on average"
+        cell.say("unit_doubted", f"{evidence}, the run {show_seconds(cell.duration_s)}")
 
 
-def _are_far(a: float, b: float) -> bool:
-    return max(a, b) > OTHER_UNIT * min(a, b)
+def _are_far(a: float, b: float, times: float = OTHER_UNIT) -> bool:
+    return max(a, b) > times * min(a, b)
 
 
 def _check_clock(cell: ResultCell) -> None:
     """Find starts of requests that are no moments of this run: all the same, so close that more
     were under way than the load has places, or over another time than the run took.
     """
-    measured = [record for record in cell.records if record.phase == "measure" and record.end_s]
+    measured = [
+        record
+        for record in cell.records
+        if record.phase == "measure" and record.end_s is not None and record.error != NO_TIME
+    ]
     load = cell.load
-    if cell.relative or load is None or len(measured) < 2:
+    if cell.relative or len(measured) < 2:
         return
     starts = [record.sent_s or 0.0 for record in measured]
     ends = [record.end_s or 0.0 for record in measured]
     span_s = max(ends) - min(starts)
-    cap = load.value if load.is_closed else load.max_concurrency
-    if min(starts) == max(starts) and not load.is_burst and len(starts) > load.value:
+    cap = None if load is None else load.value if load.is_closed else load.max_concurrency
+    alone = load is None or load.is_burst or (load.is_closed and len(starts) <= load.value)
+    if min(starts) == max(starts) and not alone:
         cell.say("clock_doubted", f"all {len(starts)} requests were sent at the same time")
     elif cap and sum(ends) - sum(starts) > cap * (1 + UNDER_WAY_SHARE) * span_s:
         cell.say("clock_doubted", f"by their times more than {cap:g} requests were under way")
