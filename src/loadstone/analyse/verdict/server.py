@@ -5,6 +5,7 @@ import numpy as np
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding
 from loadstone.analyse.verdict.requests import JudgedCell
+from loadstone.core import arrays
 
 
 def engine(cell: JudgedCell) -> Findings:
@@ -30,7 +31,7 @@ def engine(cell: JudgedCell) -> Findings:
 def counters(cell: JudgedCell) -> Findings:
     """Find what the engines count otherwise than the answers tell: fewer output tokens, a later
     first token. More tokens may be another client's."""
-    server, ttft = cell.server, cell.ttft
+    server, requests = cell.server, cell.requests
     if server is None:
         return
     billed, made = float(np.nansum(cell.completed.output_tokens)), server.output_tokens
@@ -42,8 +43,12 @@ def counters(cell: JudgedCell) -> Findings:
         0.0 if parts is None or cell.has_pools else (parts.queue_s or 0) + (parts.prefill_s or 0)
     )
     counted_s = max(server.ttft_s or 0.0, parts_s)
-    if ttft is not None and counted_s > thresholds.COUNTED_TIMES * ttft.mean + thresholds.COUNTED_S:
-        yield finding("counters_differ.ttft", counted_s=counted_s, ttft_s=ttft.mean)
+    ttft_s = arrays.drop_missing(requests.first_s - requests.sent_s)  # the warm-up's too
+    if not cell.streams or not len(ttft_s):
+        return
+    mean_s = float(ttft_s.mean())
+    if counted_s > thresholds.COUNTED_TIMES * mean_s + thresholds.COUNTED_S:
+        yield finding("counters_differ.ttft", counted_s=counted_s, ttft_s=mean_s)
 
 
 def transfers(cell: JudgedCell) -> Findings:
