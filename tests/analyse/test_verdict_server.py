@@ -418,6 +418,7 @@ CASES: list[Case] = [
     # 400 answers of 4 tokens, of which the engines count as many, more, or fewer; 0.1 s to the first.
     ("=", None, {}, lambda: with_server(output_tokens=1450, ttft_s=0.12)),
     ("=", None, {}, lambda: with_server(output_tokens=9999, ttft_s=0.01)),
+    ("=", None, {}, lambda: with_server(output_tokens=0)),  # a page that stands still
     ("=counters_differ", "warning", {"made": 1400, "billed": 1600}, lambda: with_server(output_tokens=1400)),
     ("=counters_differ.ttft", "warning", {"counted_s": 0.14, "ttft_s": 0.1}, lambda: with_server(ttft_s=0.14)),
     (

@@ -442,6 +442,43 @@ plant(
     meets=True,
 )
 
+
+def made_counters(asked: int) -> dict[str, float]:
+    """Half of the tokens that the answers state."""
+    return {"vllm:generation_tokens_total": 4 * asked}
+
+
+def overcharged(ask: Ask, send: Send) -> None:
+    (answer if ask.measured else with_metrics(made_counters))(ask, send)
+
+
+plant(
+    "answers that state twice the tokens that the engine counts",
+    "counters_differ",
+    overcharged,
+    meets=True,
+)
+
+
+@planted("a gateway's own words before the model's", "first_events_alike")
+def greets(ask: Ask, send: Send) -> None:
+    said = [token(" Sure"), token(f" {ask.number}"), *tokens(ask.output_tokens - 2)]
+    say(send, [*said, usage(ask), DONE], 0.02)
+
+
+@planted("answers billed by another tokenizer", "tokens_not_streamed", f"{CLOSED} --output 96")
+def billed(ask: Ask, send: Send) -> None:
+    say(send, [*tokens(69), usage(ask), DONE])
+
+
+@planted(
+    "answers replayed at paces of their own", "paces_apart", f"{CLOSED} --output 32 --requests 48"
+)
+def replayed(ask: Ask, send: Send) -> None:
+    time.sleep(0.05)
+    say(send, events(ask), 0.002 * 1.35 ** (ask.number * 5 % 9))
+
+
 ATTEMPTS = 3
 """Runs, where a machine that others keep busy hides what was planted, or makes a real engine
 uneven."""

@@ -251,6 +251,7 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
             "prefix_hits",
             "prefix_queries",
             "transferred_tokens",
+            "output_tokens",
         },
         "sglang": {
             "running",
@@ -259,6 +260,7 @@ def test_recorded_pages_give_figures_in_common_words(tmp_path: Path) -> None:
             "prefix_hits",
             "prefix_queries",
             "accepted_length",
+            "output_tokens",
         },
         "lcppbin": {
             "running",

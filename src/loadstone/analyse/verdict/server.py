@@ -35,7 +35,7 @@ def counters(cell: JudgedCell) -> Findings:
     if server is None:
         return
     billed, made = float(np.nansum(cell.completed.output_tokens)), server.output_tokens
-    if made is not None and made < thresholds.COUNTED_SHARE * billed:
+    if made and made < thresholds.COUNTED_SHARE * billed:
         yield finding("counters_differ", made=made, billed=billed)
         return
     parts = server.ttft_parts

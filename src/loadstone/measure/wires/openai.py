@@ -246,6 +246,7 @@ class OpenAIAnswer(Answer):
         running = counts[0] if is_counted else self._last_running
         self.voids += self._first.follow(self.events, None, running)
         channels.newest = ANSWER if plain.is_tagged and not channels.closing else plain.channel
+        self._first.closing = None
         self.channels += bytes([channels.newest]) * events
         self.events += events
         if is_counted:
