@@ -304,7 +304,7 @@ def two_given(cases: list[Case]) -> None:
         ]
         if not rest:
             continue
-        profile = profile_of(given[0].worker)
+        profile = profile_of(given[0].worker, published=True)
         found = update(profile, given, "two", "", without=family(given[0]))
         table = CaseTable(rest)
         for when, values in (

@@ -51,7 +51,7 @@ def members(points: Iterator[Point]) -> tuple[list[Point], list[float]]:
             continue
         loads = uncovered_load(case.worker, *count_at_once(case))
         if loads or uncovered_classes(case.worker):
-            profile = profile_of(case.worker)
+            profile = profile_of(case.worker, published=True)
             kept.append(msgspec.structs.replace(point, row=len(kept) + 1))
             times.append(profile.wider * profile.wider_for(loads))
     return kept, times

@@ -121,7 +121,7 @@ def point_of(number: int, cell: dict[str, str]) -> Point:
 
 def p99s(scored: Scored) -> dict[str, float]:
     case = case_of(scored.point)
-    outcome, _ = simulate(case, profile_of(case.worker).values())
+    outcome, _ = simulate(case, profile_of(case.worker, published=True).values())
     return {
         name: float(np.quantile(getattr(outcome, f"{name}_s"), 0.99)) for name in ("ttft", "tpot")
     }

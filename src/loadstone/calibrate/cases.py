@@ -120,7 +120,9 @@ def case_of(point: Point, profile: str | None = None) -> Case:
     warm = 0 if not cached else users if closed else 1
     rng = np.random.default_rng([0, point.row])
     inputs, outputs = _lengths(point, worker, requests + warm, rng)
-    fleet, policy = fit_fleet(deployment, inputs + outputs, point.acceptance, profile)
+    fleet, policy = fit_fleet(
+        deployment, inputs + outputs, point.acceptance, profile, published=True
+    )
     longest = int((inputs + outputs).max())
     if longest > policy.longest_tokens:
         raise InputError(
@@ -154,12 +156,14 @@ def fit_fleet(
     lengths: Ints64,
     acceptance: float | None,
     profile: str | None = None,
+    *,
+    published: bool = False,
 ) -> tuple[Fleet | None, EnginePolicy]:
-    """Return the fleet of pools, by the `profile`, else None; and the policy, of a worker that
-    decodes. Raises InputError."""
+    """Return the fleet of pools, by the `profile` (`published`: as in profile_of()), else None; and
+    the policy, of a worker that decodes. Raises InputError."""
     if not deployment.is_split:
         return None, policy_of(deployment.worker, lengths=lengths, acceptance=acceptance)
-    fleet = fleet_of(deployment, acceptance=acceptance, profile=profile)
+    fleet = fleet_of(deployment, acceptance=acceptance, profile=profile, published=published)
     fleet = fleet_for(fleet, deployment, lengths, acceptance=acceptance)
     return fleet, fleet.policy
 

@@ -18,11 +18,9 @@ import numpy as np
 from loadstone.calibrate.cases import Case, CaseTable, refresh, slopes
 from loadstone.core.statistics.distribution import Z80
 from loadstone.core.vectors import Floats
-from loadstone.predict.step_time.coefficients import HOST, NAMES, SPREAD
+from loadstone.predict.step_time.coefficients import FRONTEND, HOST, NAMES, SPREAD
 from loadstone.predict.step_time.profile import FitProvenance, Profile, Quantity, rows_of, spreads
 
-FRONTEND = frozenset({"request_s", "request_token_s", "stream_s"})
-"""What a request takes before and after its steps."""
 OWN: Floats = np.array(
     [
         1.5 if name in FRONTEND else 0.5 if name in HOST else 0.6 * spread

@@ -109,7 +109,7 @@ def score(
             scored[number] = _skip(point, reason)
             continue
         try:
-            profiles.append(profile_of(case.worker, profile_name))
+            profiles.append(profile_of(case.worker, profile_name, published=True))
             cases[number] = case
         except OtherArchitecture as reason:
             scored[number] = _skip(point, reason)

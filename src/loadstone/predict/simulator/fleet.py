@@ -94,16 +94,23 @@ def fleet_of(
     *,
     acceptance: float | None = None,
     profile: str | None = None,
+    published: bool = False,
     offline: bool = False,
     route: Route | None = None,
 ) -> Fleet:
     """Make the engines of a deployment, and the times of their steps; by the user's `profile`,
-    None: the one that is shipped for it. `offline`: as their own interfaces answer batches, without
-    server and client. Of pools: those that decode, with those that prefill. Raises InputError where
-    these cannot hand caches over."""
+    None: the one that is shipped for it (`published`: see profile_of()). `offline`: as their own
+    interfaces answer batches, without server and client. Of pools: those that decode, with those
+    that prefill. Raises InputError where these cannot hand caches over."""
     rules = handover_of(deployment) if deployment.is_split else None
     made = [
-        worker_fleet(pool.worker, acceptance=acceptance, profile=profile, offline=offline)
+        worker_fleet(
+            pool.worker,
+            acceptance=acceptance,
+            profile=profile,
+            published=published,
+            offline=offline,
+        )
         for pool in deployment.pools
     ]
     if rules is None:
@@ -117,10 +124,11 @@ def worker_fleet(
     *,
     acceptance: float | None = None,
     profile: str | None = None,
+    published: bool = False,
     offline: bool = False,
 ) -> Fleet:
     """Return the engines of one worker, as fleet_of() has them."""
-    coefficients = profile_of(worker, profile)
+    coefficients = profile_of(worker, profile, published=published)
     accepted = coefficients.acceptance if acceptance is None else acceptance
     policy = policy_of(worker, acceptance=accepted)
     model = StepModel(

@@ -31,7 +31,11 @@ from loadstone.core.vectors import Floats
 from loadstone.engines import OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of, is_amd, kind_of, shapes_of
 from loadstone.predict.step_time.coefficients import (
+    CLIENT_S,
     EXPERT_LAYERS,
+    FRONTEND,
+    INDEX,
+    LEAST_FRONTEND_S,
     NAMES,
     PRIOR,
     PROCESSOR,
@@ -50,6 +54,9 @@ one of them."""
 MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model
 (docs/accuracy.md)."""
+_FRONTEND_SPREAD, _OTHER_FRONTEND_SPREAD = 0.5, 0.8
+"""Of what a request takes before and after its steps, in ln: of vLLM, on other hosts than the one
+that was measured; of other engines, of which none was [G]."""
 ELSEWHERE: dict[Quantity, float] = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
 """What remains, at least, on machines and with launches that a fit has not seen, in ln: with it
 four in five of benchmarks/public_points.csv lie inside, where nothing is suspect in them
@@ -149,11 +156,12 @@ def processor_profile() -> Profile:
     )
 
 
-def profile_of(worker: Worker, name: str | None = None) -> Profile:
+def profile_of(worker: Worker, name: str | None = None, *, published: bool = False) -> Profile:
     """Return the user's profile in that file or of that name, else the shipped one for this engine
     and GPU, else the nearest: the same engine on any GPU, any engine on the same kind of GPU, any
     on any. A GPU of the user's own has the coefficients of its kind, and the uncertainty of a GPU
-    that nobody has measured."""
+    that nobody has measured. `published`: as those who publish measure, with their clients; else
+    as Loadstone's own client does."""
     engine, era = worker.engine, rules_of(worker).era
     architecture = architecture_of(worker.gpu)
     if name:
@@ -191,7 +199,8 @@ def profile_of(worker: Worker, name: str | None = None) -> Profile:
             chosen = _adapt_to_kind(shipped[key], kind_of(worker.model))
             chosen = _adapt_to_family(chosen, family_of(worker.model))
             chosen = chosen if measured and not worker.gpu.given else _widen(chosen)
-            return _stretch(chosen, widening(uncovered_classes(worker)))
+            chosen = _stretch(chosen, widening(uncovered_classes(worker)))
+            return chosen if published or era in OLD_ERAS else _without_client(chosen)
     return prior_profile()
 
 
@@ -220,6 +229,20 @@ def leave_out(profile: Profile, family: str) -> Profile:
         return left
     wide = _widen(left)
     return _stretch(wide, 2.0) if is_amd(profile.architecture) and wide.wider == 1 else wide
+
+
+def _without_client(profile: Profile) -> Profile:
+    """Return the profile without what the clients of public measurements take."""
+    logarithms, covariance = np.array(profile.logarithms), np.array(profile.covariance)
+    spread = _FRONTEND_SPREAD if profile.engine == "vllm" else _OTHER_FRONTEND_SPREAD
+    for name, client_s, least_s in zip(FRONTEND, CLIENT_S, LEAST_FRONTEND_S, strict=True):
+        row = INDEX[name]
+        logarithms[row] = np.log(max(least_s, np.exp(logarithms[row]) - client_s))
+        covariance[row, :] = covariance[:, row] = 0.0
+        covariance[row, row] = (profile.wider * spread) ** 2
+    return msgspec.structs.replace(
+        profile, logarithms=tuple(logarithms.tolist()), covariance=rows_of(covariance)
+    )
 
 
 def _stretch(profile: Profile, times: float) -> Profile:
