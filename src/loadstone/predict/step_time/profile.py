@@ -54,9 +54,9 @@ one of them."""
 MEASURED_VENDORS = ("nvidia", "any")
 """On whose GPUs present releases of engines were measured with every kind of model
 (docs/accuracy.md)."""
-_FRONTEND_SPREAD, _OTHER_FRONTEND_SPREAD = 0.5, 0.8
-"""Of what a request takes before and after its steps, in ln: of vLLM, on other hosts than the one
-that was measured; of other engines, of which none was [G]."""
+_FRONTEND_SPREAD = 0.7
+"""Of what a request takes before and after its steps, in ln, for it was measured of one engine on
+one host [G]."""
 ELSEWHERE: dict[Quantity, float] = {"ttft": 0.63, "tpot": 0.30, "throughput": 0.20}
 """What remains, at least, on machines and with launches that a fit has not seen, in ln: with it
 four in five of benchmarks/public_points.csv lie inside, where nothing is suspect in them
@@ -234,12 +234,11 @@ def leave_out(profile: Profile, family: str) -> Profile:
 def _without_client(profile: Profile) -> Profile:
     """Return the profile without what the clients of public measurements take."""
     logarithms, covariance = np.array(profile.logarithms), np.array(profile.covariance)
-    spread = _FRONTEND_SPREAD if profile.engine == "vllm" else _OTHER_FRONTEND_SPREAD
     for name, client_s, least_s in zip(FRONTEND, CLIENT_S, LEAST_FRONTEND_S, strict=True):
         row = INDEX[name]
         logarithms[row] = np.log(max(least_s, np.exp(logarithms[row]) - client_s))
         covariance[row, :] = covariance[:, row] = 0.0
-        covariance[row, row] = (profile.wider * spread) ** 2
+        covariance[row, row] = (profile.wider * _FRONTEND_SPREAD) ** 2
     return msgspec.structs.replace(
         profile, logarithms=tuple(logarithms.tolist()), covariance=rows_of(covariance)
     )
