@@ -130,7 +130,7 @@ def test_superseded_methods_give_what_the_page_says(loadstone: Loadstone) -> Non
 
 def test_prices_are_compared_for_the_runs_that_are_quoted(loadstone: Loadstone) -> None:
     text = section("compare.md", "## Prices")
-    (quoted,) = re.findall(r"^ output_tokens_per_s +(\d,\d+) +(\d,\d+)", text, re.MULTILINE)
+    (quoted,) = re.findall(r"^ output tok/s +(\d,\d+) +(\d,\d+)", text, re.MULTILINE)
     (command,) = re.findall(r"`loadstone (simulate [^`]+)`", text)
     runs = cells_of(loadstone, f"loadstone {command}\nloadstone {command.replace('h100', 'h200')}")
     got = [run["steady"]["output_tokens_per_s"] for run in runs]

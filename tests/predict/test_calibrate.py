@@ -444,7 +444,7 @@ def test_two_points_bring_the_rest_of_a_sweep_near() -> None:
 def test_the_command_calibrates_on_runs_of_the_client(loadstone: Loadstone, tmp_path: Path) -> None:
     """Measured against a server of known times: the profile comes to know this one."""
     # Above the model's own time: what a busy test machine adds is less beside it.
-    with start(FixedLatency(ttft_s=0.04, itl_s=0.01)) as server:
+    with start(FixedLatency(ttft_s=0.025, itl_s=0.01)) as server:
         asked = (
             "--input",
             "200",
