@@ -220,7 +220,7 @@ def test_limits_are_varied_by_the_engines_own_names_and_those_given_are_kept(eng
             {"rate": 100_000},
             "--gpus-max 8: nothing carries this within so many; the nearest, llama-3.1-8b",
         ),
-        ({"slo": "ttft_p99<33ms"}, "comes nearest, and misses ttft_p99"),
+        ({"slo": "ttft_p99<15ms"}, "comes nearest, and misses ttft_p99"),
         ({"slo": "tpot_p99<0.1ms"}, "faster than the hardware allows"),
         ({"model": "llama-3.1-405b", "gpus_max": 1}, "do not fit"),
         ({"input": "300k"}, "beyond the model's context of 131,072"),
