@@ -1429,7 +1429,7 @@ def test_a_cell_by_time_that_takes_too_many_requests_is_refused_early() -> None:
     asked = plan(concurrency=[4], duration_s=1e9)
     begun = time.process_time()
     with pytest.raises(
-        InputError, match=r"--duration: about .*e\+\d+ requests in one cell.*shorten it"
+        InputError, match=r"--duration: about .*e\+\d+ requests in one load.*shorten it"
     ):
         run_cell(asked, 0, Fleet(POLICY, SLOPED))
     assert time.process_time() - begun < 5
