@@ -51,6 +51,7 @@ from loadstone.recommend.demand.traffic import Traffic, traffic_of
 from loadstone.recommend.demand.warm_up import warm_caches
 from loadstone.recommend.recommend import recommend
 from loadstone.recommend.search.candidates import make_candidate
+from loadstone.recommend.search.curve import parts_to_simulate
 from loadstone.workload.options import options_of
 
 _KINDS = (
@@ -145,13 +146,13 @@ def draw_evenly(error: PredictionError, draws: int, seed: int) -> Any:
     return np.exp((ndtri(shares[:, :2]) * np.sqrt(np.maximum(spread, 0.0)) * wide) @ axes.T)
 
 
-def make_requests(planning: Planning, plan: tuple[int, str, str]) -> Plan:
+def make_requests(planning: Planning, plan: tuple[int, str, Any]) -> Plan:
     """Return the whole traffic, as it is once engines are warm."""
     traffic, candidate = planning.traffic, make_candidate(parse_worker(plan[1]), planning)
     if traffic.sessions is not None:
-        more = Effort(sessions=100, calls=1_500)
-        level, is_open = candidate.level, traffic.is_open
-        return traffic.sessions.draw(traffic.demand, level, more, is_open=is_open)
+        more = replace(planning, effort=Effort(sessions=100, calls=3_000))
+        (part,) = parts_to_simulate(candidate, more, traffic.demand / plan[0], plan[0], (0, 0))
+        return part
     requests = traffic.plan if traffic.has_times else traffic.part(traffic.demand, _REQUESTS)
     if traffic.plan.cells[0].process != "trace" and len(requests) > _REQUESTS:
         requests = take_requests(requests, np.arange(_REQUESTS))
@@ -160,7 +161,7 @@ def make_requests(planning: Planning, plan: tuple[int, str, str]) -> Plan:
 
 
 def count_holds(
-    planning: Planning, plan: tuple[int, str, str], draws: int, seed: int, least: float = 0.0
+    planning: Planning, plan: tuple[int, str, Any], draws: int, seed: int, least: float = 0.0
 ) -> float:
     """Return the share of draws in which a plan, replicas, deployment and router, holds all bounds
     under the whole traffic; where that is known to be below `least`, at most which share it is."""

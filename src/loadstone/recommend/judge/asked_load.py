@@ -37,7 +37,7 @@ from loadstone.recommend.search.curve import (
     whole_size,
 )
 
-_ALL, _ALIKE = 1 << 40, 0.03
+_ALL, _ALIKE = 1 << 40, 0.2
 TTFT, TPOT = 0, 1
 """Places of both in the vectors of errors."""
 

@@ -3,6 +3,7 @@ hold there give way to more replicas, or to the next."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from loadstone.recommend.judge.choices import PlanChoice, best_of_each
 
 _MAX_ADDED = 3
 """Times that replicas are added to a plan that does not hold."""
+_DEAR = 1.5
+"""Times the cheapest plan that holds, beyond which a plan gets no more replicas."""
 _AS_SURE = 0.005
 """A probability that is lower by less is the same."""
 _MAX_OF_GPU = 3
@@ -133,6 +136,9 @@ class Confirmation:
             more = needed(self.planning.choice.confidence) / needed(plan.figures.p_slo)
             wanted = plan.choice.replicas * more
             enough = next((each for each in larger if each.replicas >= wanted), larger[-1])
+            held = [tried.choice.cost for tried in self.tried.values() if self.holds(tried)]
+            if enough.cost > _DEAR * min(held, default=math.inf):
+                break
             plan = self._try(enough, plan.choice.route)
         return plan
 

@@ -28,7 +28,7 @@ from loadstone.recommend.demand.sessions import (
     run_steady,
 )
 from loadstone.recommend.demand.traffic import QuantileBound, Traffic
-from loadstone.recommend.demand.warm_up import begin_busy, warm_caches
+from loadstone.recommend.demand.warm_up import FILLED, begin_busy, fill_caches, warm_caches
 from loadstone.recommend.search.candidates import Candidate, check_room
 
 _STEP = 1.3
@@ -43,7 +43,7 @@ _WAVES = 6
 _MAX_FLEET = 4
 """Replicas that are simulated together; of more, each has its share of the requests."""
 _OF_PROMPTS: tuple[Route, ...] = ("least-busy", "prefix")
-_OF_SESSIONS: tuple[Route, ...] = ("prefix", "hashed")
+_OF_SESSIONS: tuple[Route, ...] = ("hashed", "prefix")
 _STARTS = 0.25
 """The first part of the sends, which is left out: an engine that was idle. Of a trace nothing is
 left out."""
@@ -227,7 +227,7 @@ def whole_size(candidate: Candidate, replicas: int, planning: Planning) -> int:
     each = _WAVES * _count_under_way(candidate, traffic, load)
     if traffic.sessions is not None:
         alive = load * float(traffic.sessions.tasks_s(candidate.level).mean())
-        each, budget = 3.5 * traffic.calls * (alive if traffic.is_open else load), MAX_CALLS
+        each, budget = 4 * traffic.calls * (alive if traffic.is_open else load), MAX_CALLS
     elif traffic.has_times:
         each, budget = load / traffic.plan.cells[0].value * len(traffic.plan), effort.whole_requests
     return min(replicas, max(_MAX_FLEET, int(budget / each)))
@@ -273,7 +273,10 @@ def parts_to_simulate(
     check_room(candidate, traffic)
     if traffic.sessions is not None:
         load *= size
-        return [traffic.sessions.draw(load, level, planning.effort, is_open=traffic.is_open)]
+        part = traffic.sessions.draw(load, level, planning.effort, is_open=traffic.is_open)
+        tokens = candidate.policy.kv_tokens // FILLED
+        prompt_s = candidate.model.step_s(0, 0.0, [(tokens, 0)])
+        return [fill_caches(part, size * candidate.worker.dp, tokens, prompt_s)]
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
     under_way = size * _count_under_way(candidate, traffic, usual)
