@@ -127,7 +127,9 @@ def test_the_time_of_a_session_is_bounded_where_there_are_sessions(tmp_path: Pat
     ).document()["cells"]
     (bound,) = cell["slo"]
     assert bound["value"] == cell["sessions"]["task_s"]["p90"] > 4  # two pauses
-    assert (bound["met"], bound["p_met"], cell["p_slo"]) == (True, 1.0, 1.0)
+    assert bound["met"]
+    # Where users pause, an engine that is thirteen times slower is simulated: it breaks a minute.
+    assert bound["p_met"] == cell["p_slo"] == pytest.approx(1.0, abs=0.01)
     (cell,) = simulate(
         "llama-3.1-8b@1xh100", **talks, slo="task_p90<4s", out=tmp_path / "missed"
     ).document()["cells"]

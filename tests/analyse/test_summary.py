@@ -111,7 +111,7 @@ def test_the_document_has_the_keys_that_scripts_rely_on(
     )
     (cell,) = document["cells"]
     assert set(cell) == {
-        "load", "requests", "duration_s", "metrics", "client", "verdict", "slo", "slo_per_request_s", "light",
+        "load", "requests", "duration_s", "metrics", "client", "verdict", "slo", "p_slo", "slo_per_request_s", "light",
     }  # fmt: skip
     assert cell["light"] is None  # nobody said what it ran on
     assert cell["load"].items() >= {"kind": "concurrency", "value": 1.0}.items()

@@ -207,7 +207,7 @@ def test_a_plan_that_nobody_can_send_is_refused(tmp_path: Path, value: float) ->
         replace(plan, cells=(), **{name: getattr(plan, name)[:0] for name in Plan.COLUMNS}),
     ):
         run_folder.write_plan(path, odd)
-        with pytest.raises(InputError, match=r"--plan .*: a cell without requests or load"):
+        with pytest.raises(InputError, match=r"--plan .*: a load without requests"):
             plan_of(Options.read(plan=path))
 
 

@@ -114,7 +114,8 @@ def cell_uncertainties(
             part = beginning(plan, cell, _BOUNDED_REQUESTS)
             run = run_cell(part, 0, fleet, grace_s=math.inf)
             error = estimate_error(run, fleet, acceptance_known=acceptance_known)
-            factors = bound_factors(part, run, fleet, slo, error)
+            # By name alone: each bound has a probability of its own, however far others are broken.
+            factors = bound_factors(part, run, fleet, list(slo), error)
         margins = margins_of(plan, cell, fleet)
         found.append(CellUncertainty(intervals(plan, cell, fleet, drawn, margins), factors))
     return found
