@@ -15,7 +15,7 @@ import loadstone
 from loadstone.analyse.stored_run import read_run
 from loadstone.analyse.summary import summary_of
 from loadstone.core.errors import InputError
-from loadstone.core.run_folder import read_info, records_schema, write_info
+from loadstone.core.run_folder import read_info, records_schema, seal, server_schema, write_info
 from loadstone.interop.write import export_run
 
 
@@ -40,9 +40,9 @@ def constant(value: int | None, name: str = "cell") -> Callable[[pa.Table], pa.T
 @pytest.mark.parametrize(
     ("alter", "problem"),
     [
-        (constant(None), "records of no cell"),
-        (constant(-1), "records of no cell"),
-        (constant(2**31 - 1), "a cell that the run does not have"),
+        (constant(None), "records of no load"),
+        (constant(-1), "records of no load"),
+        (constant(2**31 - 1), "a load that the run does not have"),
         (constant(2**62, "output_tokens"), "records whose output_tokens cannot be"),
         (constant(-5, "input_tokens"), "records whose input_tokens cannot be"),
         (
@@ -92,7 +92,7 @@ def test_words_that_nobody_knows_are_refused(run: Path, tmp_path: Path, name: st
 
 def test_records_that_were_changed_are_not_trusted(run: Path, tmp_path: Path) -> None:
     """Halved where that is possible; and below 0, also where nobody kept how they were written."""
-    for name, shift_s, seal, kinds in (
+    for name, shift_s, sealed, kinds in (
         ("same", 0.0, True, set()),
         ("sooner", 0.001, True, {"records_altered"}),
         ("before", 1.0, True, {"records_altered", "times_impossible"}),
@@ -106,7 +106,7 @@ def test_records_that_were_changed_are_not_trusted(run: Path, tmp_path: Path) ->
             pq.write_table(
                 pa.Table.from_pylist(rows, schema=records_schema()), folder / "records.parquet"
             )
-        if not seal:
+        if not sealed:
             info = read_info(folder)
             info.marks = {}
             write_info(folder, info)
@@ -114,11 +114,71 @@ def test_records_that_were_changed_are_not_trusted(run: Path, tmp_path: Path) ->
         (cell,) = read_run(folder).summary.cells
         assert set(cell.verdict.kinds("error")) == kinds, name
         assert cell.verdict.trusted == (not kinds)
-        if seal and kinds:
+        if sealed and kinds:
             with pytest.raises(InputError, match="was changed after it was written"):
                 loadstone.query_runs("select count(*) from records", folder)
             loadstone.recover(folder)  # does not make them what they were
             assert not read_run(folder).summary.cells[0].verdict.trusted
+
+
+def strip_marks(folder: Path) -> None:
+    papers = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(papers | {"marks": {}}))
+
+
+def trust_all(folder: Path) -> None:
+    document = json.loads((folder / "summary.json").read_text())
+    document["cells"][0]["metrics"]["ttft_s"]["p50"] /= 2
+    document["cells"][0]["verdict"] = {"trusted": True, "findings": []}
+    (folder / "summary.json").write_text(json.dumps(document))
+
+
+def edit_settings(folder: Path) -> None:
+    papers = json.loads((folder / "run.json").read_text())
+    papers["settings"].pop("basis")
+    (folder / "run.json").write_text(json.dumps(papers))
+
+
+@pytest.mark.parametrize(
+    ("alter", "files"),
+    [
+        ((), None),
+        ((strip_marks,), "run.json"),
+        ((trust_all, strip_marks), "run.json"),
+        ((edit_settings,), "run.json"),
+        ((edit_settings, strip_marks), "run.json"),
+        ((lambda folder: (folder / "server.parquet").unlink(),), "server.parquet"),
+    ],
+)
+def test_a_verdict_whose_evidence_was_changed_is_judged_again(
+    run: Path, tmp_path: Path, alter: tuple[Callable[[Path], None], ...], files: str | None
+) -> None:
+    folder = copied(run, tmp_path / "altered")
+    info = read_info(folder)
+    if files == "server.parquet":
+        server = pa.Table.from_pylist([], schema=server_schema())
+        pq.write_table(server, folder / "server.parquet")
+    seal(folder, info)
+    (right,) = read_run(folder).summary.cells
+    for change in alter:
+        change(folder)
+    (cell,) = read_run(folder).summary.cells
+    (told,) = [each for each in cell.verdict.findings if each.kind == "evidence_altered"] or [None]
+    assert (told and told.values["files"]) == files
+    assert cell.verdict.trusted == (files is None)
+    assert cell.metrics.ttft_s == right.metrics.ttft_s
+
+
+@pytest.mark.parametrize(("phase", "kept"), [("measure", True), ("warmup", False)])
+def test_a_warm_up_is_the_planned_one(run: Path, tmp_path: Path, phase: str, kept: bool) -> None:
+    folder = copied(run, tmp_path / "altered")
+    strip_marks(folder)
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
+    chosen = next(row for row in rows if row["phase"] == ("warmup" if kept else "measure"))
+    chosen["phase"] = phase
+    pq.write_table(pa.Table.from_pylist(rows, schema=records_schema()), folder / "records.parquet")
+    with pytest.raises(InputError, match="of the warm-up, for which 2 are planned"):
+        read_run(folder)
 
 
 def test_a_summary_that_was_changed_is_made_again(run: Path, tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def rows_of(
             f"{runs}: no run folders here; measure something first, or name the folder with --runs"
         )
     for folder in folders:
-        altered = run_folder.find_changed(folder, _read(folder / "run.json", _Run).marks)
+        marks = _read(folder / "run.json", _Run).marks
+        altered = run_folder.find_changed(folder, marks) if marks else []
         if altered:
             raise InputError(
                 f"{folder / altered[0]}: was changed after it was written; move the run away"

@@ -24,7 +24,7 @@ from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.server_figures import gpu_figures, server_figures
 from loadstone.analyse.sessions import cacheable_shares, session_numbers
 from loadstone.analyse.slo import Bound, bounds_of, probability_of, request_bounds
-from loadstone.analyse.verdict.finding import Findings, judge
+from loadstone.analyse.verdict.finding import Findings, finding, judge
 from loadstone.analyse.verdict.requests import SCALARS, EventReader, JudgedCell, request_table
 from loadstone.analyse.verdict.rules import cell_findings
 from loadstone.analyse.verdict.run import (
@@ -124,11 +124,14 @@ def add_limits(summary: Summary, info: RunInfo) -> RunFacts:
 
 
 def late_findings(cell: CellSummary, info: RunInfo, changed: Sequence[str]) -> Findings:
-    """Find what a cell's whole summary tells, as far as it has no such findings: records that are
-    among the `changed` files, times and speeds that cannot be."""
+    """Find what a cell's whole summary tells, as far as it has no such findings: what is among the
+    `changed` files, times and speeds that cannot be."""
     if not cell.verdict.has("records_altered", "times_impossible"):
         altered = "records.parquet" in changed
         yield from record_findings(altered=altered, impossible=cell.is_impossible)
+    papers = [name for name in changed if name not in ("records.parquet", "summary.json")]
+    if papers and not cell.verdict.has("evidence_altered"):
+        yield finding("evidence_altered", files=", ".join(papers))
     if not cell.verdict.has("beyond_hardware"):
         yield from beyond_hardware(cell.roofline, info.source)
 
@@ -215,11 +218,17 @@ def _read_cell(run: _Run, number: int) -> _Cell:
     """Read what is known of each request. Raises InputError where a cell has more records than
     planned requests."""
     scalars = run_folder.read_columns(run.folder, SCALARS, number)
-    planned = len(run.plan.rows(number))
+    planned, warmups = len(run.plan.rows(number)), run.plan.warmup_count(number)
+    warm = scalars["phase"].to_pylist().count("warmup")
     if run.info.source != "imported" and scalars.num_rows > planned:
         raise InputError(
             f"{run.folder}: {scalars.num_rows:,} records of {planned:,} planned requests; copy or"
             " measure it again"
+        )
+    if run.info.source != "imported" and not scalars.num_rows - planned <= warm - warmups <= 0:
+        raise InputError(
+            f"{run.folder}: {warm:,} of {scalars.num_rows:,} records are of the warm-up, for which"
+            f" {warmups:,} are planned; copy or measure it again"
         )
     bounds = [Bound(name, limit_s) for name, limit_s in (run.info.slo or {}).items()]
     return _Cell(run, number, scalars, bounds, imported_run.of_cell(run.info, number))

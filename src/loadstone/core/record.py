@@ -221,8 +221,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     """
 
     marks: dict[str, str] = {}
-    """Digests of records.parquet and summary.json as they were written, by which changes of them
-    show."""
+    """Digests of the files as they were written, and of this one, by which changes show."""
 
     @property
     def streams(self) -> bool:

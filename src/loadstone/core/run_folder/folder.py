@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import os
 import re
 import secrets
@@ -97,7 +98,17 @@ def log(folder: Path, text: str) -> None:
         file.write(text + "\n")
 
 
+def digest_papers(content: bytes) -> str:
+    """Digest what run.json says, but its digests. Raises ValueError: it is no object of JSON."""
+    papers = msgspec.json.decode(content, type=dict[str, Any])
+    papers.pop("marks", None)
+    return hashlib.sha256(msgspec.json.encode(papers, order="sorted")).hexdigest()
+
+
 def write_info(folder: Path, info: RunInfo) -> None:
+    """Write run.json; that of a concluded run with a digest of itself. Raises InputError."""
+    if info.marks:
+        info.marks["run.json"] = digest_papers(msgspec.json.encode(info))
     write_json(folder / "run.json", info)
 
 

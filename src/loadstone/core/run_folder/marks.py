@@ -1,5 +1,5 @@
-"""Tells whether records.parquet and summary.json are as they were written: run.json keeps a digest
-of each."""
+"""Tells whether what a verdict relies on is as it was written: run.json keeps a digest of each
+file, and of itself."""
 
 import contextlib
 import hashlib
@@ -8,34 +8,39 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from loadstone.core.record import RunInfo
-from loadstone.core.run_folder.folder import write_info
+from loadstone.core.run_folder.folder import digest_papers, write_info
 
 _MARKED_BYTES = 1 << 20
+_MEASURED = ("records.parquet", "server.parquet", "answers.parquet")
 
 
 def seal(folder: Path, info: RunInfo) -> None:
-    """Write run.json with digests of these files; that of the records is kept from the first
-    time."""
+    """Write run.json with digests of these files; those of what was measured are kept from the
+    first time."""
     info.marks = _digest_files(folder) | {
-        name: mark for name, mark in info.marks.items() if name == "records.parquet"
+        name: mark for name, mark in info.marks.items() if name in _MEASURED
     }
     write_info(folder, info)
 
 
 def find_changed(folder: Path, marks: Mapping[str, str]) -> list[str]:
-    """List the files that are not as they were written; none without `marks`, those of run.json."""
-    return (
-        [name for name, mark in _digest_files(folder).items() if marks.get(name, mark) != mark]
-        if marks
-        else []
-    )
+    """List the files that are not as they were written, or gone, by `marks`, those of run.json. A
+    run that was concluded has some."""
+    if not marks:
+        concluded = (folder / "summary.json").exists() and (folder / "records.parquet").exists()
+        return ["run.json"] if concluded else []
+    found = _digest_files(folder)
+    return [name for name, mark in marks.items() if found.get(name) != mark]
 
 
 def _digest_files(folder: Path) -> dict[str, str]:
-    """Digest both files: of a large one the end, where Parquet has the place and the size of all
+    """Digest each file: of a large one the end, where Parquet has the place and the size of all
     columns."""
     marks = {}
-    for name in ("summary.json", "records.parquet"):
+    if (folder / "run.json").is_file():
+        with contextlib.suppress(OSError, ValueError):
+            marks["run.json"] = digest_papers((folder / "run.json").read_bytes())
+    for name in ("summary.json", "plan.parquet", *_MEASURED):
         if not (folder / name).is_file():
             continue
         with contextlib.suppress(OSError), (folder / name).open("rb") as file:

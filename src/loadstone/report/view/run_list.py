@@ -233,8 +233,9 @@ def _summary(folder: Path, info: RunInfo) -> tuple[Summary | None, str]:
     if not path.exists():
         return None, "it has no summary yet"
     _check_size(path, _SUMMARY_BYTES)
-    if path.name in run_folder.find_changed(folder, info.marks):
-        return None, "summary.json was changed after it was written"
+    changed = run_folder.find_changed(folder, info.marks) if info.marks else []
+    if changed:
+        return None, f"{changed[0]} was changed after it was written"
     try:
         return summaries.read(folder), ""
     except InputError as error:
