@@ -60,11 +60,11 @@ class SessionTraffic:
 
     def draw(self, load: float, level: SteadyState, effort: Effort, *, is_open: bool) -> Plan:
         """Draw sessions, whole ones: `load` that begin a second, or are alive. Those before the
-        measured ones are as many as are alive; in a closed loop half as many more, until a
+        measured ones are as many as are alive; in a closed loop a quarter more, until a
         router has dealt them out, and as many come last, beside which the load falls."""
         task_s = float(self.tasks_s(level).mean())
         alive = max(1, math.ceil(load * task_s if is_open else round(load)))
-        beside = 0 if is_open else alive + alive // 2
+        beside = 0 if is_open else alive + alive // 4
         room = int(MAX_CALLS / self.calls) - alive - beside
         wanted = max(effort.sessions, alive, round(effort.calls / self.calls))
         sessions = max(_MIN_BESIDE, min(room, wanted)) + beside
@@ -86,10 +86,10 @@ class SessionTraffic:
 
 def put_out_of_step(plan: Plan, alive: int, cycle_s: float) -> Plan:
     """Return the sessions of a closed loop as if they had begun at any time: each of the first has
-    a first pause of its own, of up to `cycle_s`. Those and half as many are not measured; the
+    a first pause of its own, of up to `cycle_s`. Those and a quarter more are not measured; the
     last are as short as leaves the load as it is until the one before them ends."""
     begins, phase = np.flatnonzero(plan.turn <= 0), plan.phase.copy()
-    phase[: begins[alive + alive // 2]] = 0
+    phase[: begins[alive + alive // 4]] = 0
     lengths = np.diff(np.append(begins, len(plan)))
     # One call alone has no pause: where others have some, it comes twice.
     alone = (lengths[:alive] == 1) & (lengths.max() > 1) & (not plan.graph.recorded)

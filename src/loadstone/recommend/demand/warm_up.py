@@ -12,10 +12,6 @@ _PACE, _REST = 4.0, 10.0
 measured: engines that are slower than predicted are idle by then, too."""
 _MOST = 12_000
 _SHARE = 0.25
-_FILLERS = 10
-FILLED = 8
-"""The tokens of one filler are this part of a cache, of which some more are sent: they fall evenly
-on no replicas."""
 
 
 def begin_busy(part: Plan, under_way: float) -> Plan:
@@ -50,30 +46,3 @@ def warm_caches(part: Plan, replicas: int, prompt_s: float) -> Plan:
         intended_s=intended_s,
         cell=np.zeros(len(rows), np.int32),
     )
-
-
-def fill_caches(part: Plan, replicas: int, tokens: int, prompt_s: float) -> Plan:
-    """Return sessions after others that are over, as many as fill the caches: of `tokens` each.
-    What a session left is there until others need the room; `prompt_s`: of so many tokens."""
-    if part.graph.recorded:
-        return part
-    count = 2 * _FILLERS * replicas  # calls; the second is what the first is kept for
-    rows = np.concatenate([np.zeros(count, np.int64), np.arange(len(part))])
-    start_s = np.repeat(np.arange(count // 2) * _PACE * prompt_s / replicas, 2)
-    intended_s = np.concatenate([start_s, part.intended_s + start_s[-1] + _REST * prompt_s])
-    changed = {
-        "turn": np.arange(count) % 2,
-        "input_tokens": np.where(np.arange(count) % 2, 1, tokens),
-        "output_tokens": 1,
-        "phase": 0,
-        "think_s": 0.0,
-        "prefix_tokens": 0,
-        "prefix_group": -1,
-        "intended_s": np.where(np.arange(count) % 2, np.nan, start_s),
-    }
-    columns = {name: getattr(part, name)[rows] for name in changed} | {"intended_s": intended_s}
-    for name, values in changed.items():
-        columns[name][:count] = values
-    if part.cells[0].is_closed:
-        columns["intended_s"][:] = np.nan
-    return part.take(rows, cell=np.zeros(len(rows), np.int32), **columns)

@@ -28,7 +28,7 @@ from loadstone.recommend.demand.sessions import (
     run_steady,
 )
 from loadstone.recommend.demand.traffic import QuantileBound, Traffic
-from loadstone.recommend.demand.warm_up import FILLED, begin_busy, fill_caches, warm_caches
+from loadstone.recommend.demand.warm_up import begin_busy, warm_caches
 from loadstone.recommend.search.candidates import Candidate, check_room
 
 _STEP = 1.3
@@ -273,10 +273,7 @@ def parts_to_simulate(
     check_room(candidate, traffic)
     if traffic.sessions is not None:
         load *= size
-        part = traffic.sessions.draw(load, level, planning.effort, is_open=traffic.is_open)
-        tokens = candidate.policy.kv_tokens // FILLED
-        prompt_s = candidate.model.step_s(0, 0.0, [(tokens, 0)])
-        return [fill_caches(part, size * candidate.worker.dp, tokens, prompt_s)]
+        return [traffic.sessions.draw(load, level, planning.effort, is_open=traffic.is_open)]
     # Of a trace the same windows for all loads: those that the candidate's own capacity asks for.
     usual = candidate.load if traffic.has_times else load
     under_way = size * _count_under_way(candidate, traffic, usual)
