@@ -487,7 +487,10 @@ def test_what_was_predicted_is_called_so_wherever_it_stands_beside_measurements(
     run(tmp_path, "a", [cell(4), cell(16)], source="imported")
     run(tmp_path, "b", [cell(4), cell(16)], source="simulated", deployment={"tp": 8})
     (frame,) = frames(points(tmp_path), "load")
-    assert {series.label for series in frame.series} == {"not stated · imported", "tp8 · simulated"}
+    assert {series.label for series in frame.series} == {
+        "parallel not stated · imported",
+        "tp8 · simulated",
+    }
 
 
 def test_bars_of_a_prefix_shared_or_not(tmp_path: Path) -> None:

@@ -90,8 +90,8 @@ def whose(frame: Frame, rows: Sequence[Row]) -> str:
     labels = {row["label"] for row in rows}
     if len(labels) > 1:
         return frame.words
-    series = labels.pop().replace("not stated", "")
-    return join(*dict.fromkeys([*frame.words.split(" · "), *series.split(" · ")]), by=" · ")
+    series = (word for word in labels.pop().split(" · ") if "not stated" not in word)
+    return join(*dict.fromkeys([*frame.words.split(" · "), *series]), by=" · ")
 
 
 def spoken(rows: Sequence[Row], unit: str) -> str:

@@ -86,7 +86,7 @@ def series_of(points: Sequence[CellPoint], *, without: Collection[str] = ()) -> 
     first, *rest = telling or facts[:1]
     keys = [
         (
-            _WORDS[first](point) or "not stated",
+            _WORDS[first](point) or f"{first} not stated",
             join(*(_WORDS[fact](point) for fact in rest), by=" · "),
         )
         for point in points

@@ -31,11 +31,11 @@ _LONG = {
 
 
 def spell(text: str, *, long: bool = False) -> str:
-    """Write `TPOT p99` for `tpot_p99`; `long`: `time per token (TPOT) p99`."""
+    """Write `TPOT p99` for `tpot_p99`; `long`: `time per token (TPOT) p99`; `tok/s` of rates."""
     names = _LONG if long else {}
     return re.sub(
         r"\b(ttft|tpot|itl|e2e)[_ ](?=p\d)", lambda it: f"{names.get(it[1], it[1].upper())} ", text
-    )
+    ).replace("_tokens_per_s", " tok/s")
 
 
 def show_day(created: str) -> str:
@@ -49,7 +49,7 @@ def show_day(created: str) -> str:
 
 def show_name(metric: str) -> str:
     """Write a metric as people do: `TTFT p50` for `ttft_p50`, `output tok/s`."""
-    return spell(metric).replace("_tokens_per_s", " tok/s").replace("_", " ")
+    return spell(metric).replace("_", " ")
 
 
 def show_change(metric: ChangedMetric) -> str:

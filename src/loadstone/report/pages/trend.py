@@ -77,8 +77,14 @@ def table_series(trend: Trend) -> Table:
         left_out = f"; {series.left_out} left out for errors" if series.left_out else ""
         result = (series.why_not_tested or f"{steps or 'no'} change{'s' * (steps > 1)}") + left_out
         rows.append([clean(series.setup, 120), series.load.label, str(len(series.points)), result])
-    heads = ["setup", "load", "runs", "result"]
-    return Table(key="series", title="Series", heads=heads, align="wwrw", rows=rows, words=True)
+    return Table(
+        key="series",
+        title="Series",
+        heads=["setup", "load", "runs", "result"],
+        align="wwrw",
+        rows=rows,
+        words=True,
+    )
 
 
 def _note(trend: Trend) -> str:
@@ -102,7 +108,7 @@ def write_page(trend: Trend, path: Path) -> None:
     }
     shown = sorted(
         (number for number, series in enumerate(trend.series) if series.points),
-        key=lambda number: (not changes_of[number], number),
+        key=lambda number: not changes_of[number],
     )
     figures = [
         trend_figure(trend.series[number], metric, changes_of[number], f"trend-{number}-{metric}")
