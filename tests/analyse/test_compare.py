@@ -190,7 +190,7 @@ def test_a_stored_summary_counts_for_all_where_this_version_made_it(tmp_path: Pa
     for version, wanted in ((__version__, 9.0), ("0.0.9", ours)):
         info = run_folder.read_info(folder)
         info.loadstone = version
-        run_folder.write_info(folder, info)
+        run_folder.seal(folder, info)
         for run in (read_run(folder), open_run(folder, {})):
             ttft = run.summary.cells[0].metrics.ttft_s
             assert ttft is not None
@@ -525,7 +525,7 @@ def test_empty_runs_and_missing_ones_are_told(tmp_path: Path) -> None:
     info.loadstone = __version__  # its summary.json counts
     run_folder.write_json(bare / "summary.json", summary_of(bare).document())
     info.cells = []
-    run_folder.write_info(bare, info)
+    run_folder.seal(bare, info)
     with pytest.raises(InputError, match="nothing was sent in this run"):
         compare([bare], [make(tmp_path / "d")])
     with pytest.raises(InputError, match="not a run folder"):
