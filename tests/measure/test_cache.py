@@ -60,7 +60,7 @@ def test_a_cache_is_emptied_before_each_cell_where_prompts_are_not_new(
         assert flushes(path, server.asks) == times
     said = json.loads((outcome.folder / "run.json").read_text())["settings"]["prefix_cache"]
     if times:
-        assert said == f"emptied before each cell, POST {path}"
+        assert said == f"emptied before each load, POST {path}"
     else:
         assert said == ("left as it was" if flags else "prompts are new")
 

@@ -109,6 +109,7 @@ def run(
         schema = run_folder.records_schema()
         rows = [{each: getattr(record, each) for each in schema.names} for record in records]
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / "records.parquet")
+    run_folder.seal(folder, info)
     return folder
 
 

@@ -205,6 +205,7 @@ def test_a_run_has_its_report_which_is_made_once(
     known = msgspec.json.decode(summary.read_bytes())
     known["cells"] = known["cells"][:1]
     summary.write_bytes(msgspec.json.encode(known))
+    run_folder.seal(runs / "one", run_folder.read_info(runs / "one"))
     assert get(app, "/runs/one").text != first.text
 
 
