@@ -171,14 +171,15 @@ def test_bad_input_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("deployment", "severity"), [(DEPLOYMENT, "warning"), (f"{DEPLOYMENT}/engine=sglang", "info")]
+    ("deployment", "users", "severity"),
+    [(DEPLOYMENT, 64, "warning"), (f"{DEPLOYMENT}/engine=sglang", 128, "info")],
 )
 def test_equal_lengths_that_lock_are_told(
-    simulate: Loadstone, deployment: str, severity: str
+    simulate: Loadstone, deployment: str, users: int, severity: str
 ) -> None:
-    """At 64 users the prompts of this model take much of a step's time, so that slots meet and stay
+    """At so many users the prompts of this model take much of a step's time, so that slots meet and stay
     together."""
-    load = ("--concurrency", "64", "--requests", "640", "--draws", "0")
+    load = ("--concurrency", users, "--requests", 10 * users, "--draws", "0")
     spread = ("--input", "uniform:512:1536", "--output", "uniform:64:192")
     kinds = []
     for lengths in (("--input", "1024", "--output", "128"), spread):
