@@ -481,6 +481,9 @@ def test_blocks_are_kept_after_use_and_the_oldest_go_first() -> None:
     cache.shrink(1)
     assert cache.match(ac, 2) == 1  # the last of a request goes before its first
     assert cache.evicted == 5
+    cache.shrink(-3)  # running requests hold more than there are
+    cache.shrink(-3)
+    assert (cache.idle_blocks, cache.evicted) == (0, 6)
 
 
 class EachBlock:

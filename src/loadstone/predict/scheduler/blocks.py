@@ -146,13 +146,11 @@ class PrefixCache:
         return freed
 
     def shrink(self, blocks: int) -> None:
-        """Keep at most so many idle blocks."""
-        idle = self._idle
-        while self.idle_blocks > blocks:
+        """Keep at most so many idle blocks; none where running requests hold more than there are."""
+        idle, kept_blocks = self._idle, max(0, blocks)
+        while self.idle_blocks > kept_blocks:
             piece = next(iter(idle))
-            gone = min(piece.end - piece.start, self.idle_blocks - max(0, blocks))
-            if not gone:
-                break
+            gone = min(piece.end - piece.start, self.idle_blocks - kept_blocks)
             piece.end -= gone
             self.idle_blocks -= gone
             self.evicted += gone
