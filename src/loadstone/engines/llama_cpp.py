@@ -128,6 +128,7 @@ class LlamaCpp(EngineRules):
             ("no-cache-prompt", self.worker.switch("prefix_caching") is False),
             # Over all GPUs it sees it otherwise deals layers, which is pp.
             ("split-mode", "tensor" if self.worker.tp > 1 else None),
+            ("swa-full", bool(self.worker.switch("swa_full"))),
             ("metrics", True),
             # The old name of --no-ui: old and new versions know it.
             ("no-webui", True),

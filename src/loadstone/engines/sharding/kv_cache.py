@@ -37,8 +37,8 @@ class Cache(msgspec.Struct, frozen=True):
 
     in_flight_tokens  scheduled but not settled; a window's blocks are freed only behind them
     held_blocks       blocks the engine never gives out (vLLM's null block)
-    each_in_flight    whether a whole batch counts as in flight for each request, and not for one of
-                      them
+    each_in_flight    whether its tokens are told as the log has them, with a whole batch in flight
+                      for each request
     """
 
     groups: tuple[Group, ...]
@@ -80,8 +80,6 @@ class Cache(msgspec.Struct, frozen=True):
         """Return the blocks that it takes once its prompt is computed: a window's group holds the
         window's blocks and one more."""
         total = self.request_blocks(context_tokens)
-        if self.each_in_flight:
-            return total
         for group in self.groups:
             if group.kind == "window":
                 computing = min(group.window_tokens - 1 + self.in_flight_tokens, context_tokens)
@@ -130,7 +128,7 @@ class Cache(msgspec.Struct, frozen=True):
     def held_tokens(self, blocks: int, context_tokens: int) -> int:
         """Return tokens the pool holds when all requests have `context_tokens`, their windows
         having slid on."""
-        if not any(group.kind == "window" for group in self.groups):
+        if self.each_in_flight or not any(group.kind == "window" for group in self.groups):
             return self.tokens(blocks, context_tokens)
         return int(self.requests(blocks, context_tokens) * context_tokens)
 

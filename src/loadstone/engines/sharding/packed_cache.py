@@ -39,8 +39,8 @@ def packed(
 ) -> Cache:
     """Return the cache of one rank's layers, so many of each kind of attention.
 
-    Of a batch in flight the states keep each token, more than a long context takes: what the log
-    promises is promised here, though requests whose prompts are computed hold a tenth of it.
+    Of a batch in flight the states keep each token: more than a long context takes, and many times
+    what a request holds whose prompt is computed. The log counts it for each request.
     """
     layers: dict[Group, Counter[int]] = defaultdict(Counter)
     for attention, count in kinds:

@@ -146,7 +146,7 @@ class PrefixCache:
         return freed
 
     def shrink(self, blocks: int) -> None:
-        """Keep at most so many idle blocks; none where running requests hold more than there are."""
+        """Keep at most so many idle blocks; none where those in use are more than there are."""
         idle, kept_blocks = self._idle, max(0, blocks)
         while self.idle_blocks > kept_blocks:
             piece = next(iter(idle))
