@@ -92,13 +92,16 @@ def show_percents(graded: TaskAccuracy | None) -> str:
     return "-" if graded is None else f"{100 * graded.low:.1f}–{100 * graded.high:.1f}"
 
 
+UNKNOWN_MARGIN = " ±?"
+
+
 def show_margin(cell: CellSummary) -> str:
     """Write the 95 % margin of a steady throughput, upwards: the lower end, which is not below 0,
     may not tell."""
     steady = cell.steady
     high = steady.ci95.get("output_tokens_per_s", (None, None))[1] if steady is not None else None
     if steady is None or high is None or not steady.output_tokens_per_s:
-        return " ±?" if cell.verdict.has("interval_unknown") else ""
+        return UNKNOWN_MARGIN if cell.verdict.has("interval_unknown") else ""
     percent = 100 * (high / steady.output_tokens_per_s - 1)
     return f" ±{percent:.0f}%" if percent >= 1 else " ±<1%"
 

@@ -39,6 +39,7 @@ from loadstone.report.pages.columns import (
     RUN,
     UNBOUNDED,
     UNBOUNDED_NOTE,
+    UNKNOWN_MARGIN,
     CellRow,
     show_failed,
     show_margin,
@@ -140,7 +141,9 @@ def _footnotes(cells: Sequence[CellSummary], simulated: bool) -> Iterator[Footno
         yield Footnote(_intervals(cells))
     elif not cells[0].measured_by:
         yield Footnote(_client_health(cells))
-    signs = ["out tok/s ± 95%: of the steady window"] if any(map(show_margin, cells)) else []
+    margins = {show_margin(cell) for cell in cells} - {""}
+    signs = ["out tok/s ± 95%: of the steady window"] if margins else []
+    signs += ["±? too short to tell"] if UNKNOWN_MARGIN in margins else []
     signs += [UNBOUNDED_NOTE] if _has_unbounded(cells) else []
     if any(bound.is_short_of_requests for cell in cells for bound in cell.slo):
         signs += ["SLO unsure: too few requests to be surer, however fast they were"]
