@@ -772,6 +772,38 @@ def test_a_gateway_s_words_have_a_pace_of_their_own(
         assert finding == make_finding(told, **finding.values)
 
 
+@pytest.mark.parametrize(
+    ("share", "wait_s", "uncounted", "others_wait_s", "told"),
+    [
+        (0.65, 0.24, 1, 0.01, True),
+        (1.0, 0.24, 1, 0.01, True),
+        (0.65, 0.24, 2, 0.01, True),
+        (0.65, 0.24, 0, 0.01, False),  # a prompt of others came between its first two tokens
+        (0.65, 0.01, 1, 0.01, False),  # the end of the text has an event
+        (0.65, 0.24, 1, 0.24, False),  # others' first gaps are as long
+        (0.02, 0.24, 1, 0.01, False),
+    ],
+)
+def test_first_events_that_no_count_has_are_no_tokens(
+    share: float, wait_s: float, uncounted: int, others_wait_s: float, told: bool
+) -> None:
+    records = rows()
+    for number, each in enumerate(records):
+        odd = number % 100 < 100 * share
+        gaps = np.concatenate([[wait_s if odd else others_wait_s], np.full(30, 0.01)])
+        at = each["sent_s"] + 0.02 + np.concatenate([[0.0], np.cumsum(gaps)])
+        count = len(at)
+        each.update(arrival_s=at.tolist(), read=list(range(count)), end_s=float(at[-1]))
+        each.update(tokens=list(range(1, count + 1)))
+        each.update(output_tokens=count - uncounted * odd)
+    plan = plan_of(LOAD)
+    plan.output_tokens[:] = 32
+    finding = found(records, plan, info=CellInfo(load=LOAD)).get("first_events_alike")
+    assert (finding is not None) == told
+    if finding is not None:
+        assert finding.severity == "warning"
+
+
 def slow_end(factor: float, share: float = 0.2, evenly: bool = True) -> dict[str, Finding]:
     """An open loop whose last requests have longer steps; or come twice as often."""
     records = rows()

@@ -291,6 +291,7 @@ def odd_output(cell: JudgedCell) -> Findings:
     if info.void_firsts:
         yield finding("first_event_void", void=info.void_firsts, answers=len(cell.requests))
     yield from _openings_alike(cell)
+    yield from _openings_uncounted(cell)
     if info.unlisted:
         first = list(info.unlisted.items())[:4]
         uncounted = 2 * (done.events > done.output_tokens).sum() > len(done)
@@ -336,6 +337,20 @@ def _openings_alike(cell: JudgedCell) -> Findings:
         tpot_s=token_s if case == ".sooner" else None,
         times=times if case == ".pace" else None,
     )
+
+
+def _openings_uncounted(cell: JudgedCell) -> Findings:
+    """Find answers with an event more than tokens whose second event comes long after the first:
+    the count has no token for what a gateway wrote. Other answers show no such wait."""
+    done = cell.completed
+    uncounted = done.events > done.output_tokens
+    waited = done.second_s - done.first_s > thresholds.WAIT_STEPS * done.step_s
+    answers = int(uncounted.sum())
+    if cell.choices != 1 or answers < thresholds.UNCOUNTED_SHARE * len(done) or answers < 3:
+        return
+    others = waited[~uncounted]
+    if waited[uncounted].mean() >= 0.9 and (not len(others) or others.mean() <= 0.5):
+        yield finding("first_events_alike.uncounted", alike=answers, answers=len(done))
 
 
 # --- caches and repeats ---------------------------------------------------------------------------

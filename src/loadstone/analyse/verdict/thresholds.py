@@ -325,6 +325,10 @@ ALIKE_SHARE, BLANK_SHARE = 0.9, 0.1
 """Share of the answers that begin with the same event, or with white space, from which it may be
 somebody else's than the model's."""
 
+UNCOUNTED_SHARE, WAIT_STEPS = 0.05, 3.0
+"""Share of answers with more events than tokens, and steps between their first two events, from
+which the first is no token."""
+
 SOON_TOKENS, PACE_CHANGE = 3.0, 1.4
 """TTFT in tokens, below which no prompt may have been computed; then the first gaps over the later
 ones, or the inverse, from which two write the answer."""
