@@ -29,6 +29,11 @@ SPECULATION: dict[str, Any] = {
         {"metadata": {"submission_valid": False, "submission_invalid_reasons": ["too_long"]}},
         {"is_valid": False, "reason": "too_long"},
         {"result": {"run": {"validity": "INVALID", "invalid_reasons": "too_long"}}},
+        {
+            "metadata": {
+                "checks": [{"valid": True}, {"name": "warm", "valid": False, "reason": "too_long"}]
+            }
+        },
     ],
 )
 def test_a_file_s_own_verdict_is_told(tmp_path: Path, part: dict[str, Any]) -> None:
@@ -36,6 +41,15 @@ def test_a_file_s_own_verdict_is_told(tmp_path: Path, part: dict[str, Any]) -> N
     (told,) = [finding for finding in found.findings if finding["kind"] == "invalid_by_tool"]
     assert "too_long" in told["evidence"]
     assert not document(found)["cells"][0]["verdict"]["trusted"]
+
+
+def test_a_row_s_own_verdict_is_told(tmp_path: Path) -> None:
+    text = "Users,Median TTFT,TPOT,tok/s,valid\n4,120,11,340,true\n16,180,14,1050,false\n64,600,25,2300,no\n"
+    (tmp_path / "a.csv").write_text(text)
+    mapped = ["concurrency=Users", "ttft_p50_ms=Median TTFT", "tpot_p50_ms=TPOT"]
+    found = run(tmp_path, tmp_path / "a.csv", mapped=mapped)
+    told = [finding for finding in found.findings if finding["kind"] == "invalid_by_tool"]
+    assert len(told) == 2
 
 
 def test_a_valid_file_is_not_doubted(tmp_path: Path) -> None:

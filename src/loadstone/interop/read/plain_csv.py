@@ -21,6 +21,7 @@ from loadstone.interop.read.values import (
     SECONDS,
     Value,
     amount,
+    find_own_verdict,
     make_burst,
     make_lengths,
     text,
@@ -133,6 +134,9 @@ def read_row(names: Mapping[str, str], row: Mapping[str, str], where: str) -> Re
         else:
             cell.latencies.setdefault(f"{metric}_s", {})[statistic] = time * SECONDS[unit]
     cell.say_odd(stated.odd)
+    own_verdict = find_own_verdict(filled)
+    if own_verdict is not None:
+        cell.say("invalid_by_tool", own_verdict)
     reason = columns.text("exclude")
     if reason:
         cell.say("excluded", f"the table itself excludes the row: {reason}")

@@ -319,9 +319,15 @@ def _parse_key(key: str) -> tuple[str, str, str | None] | None:
     return metric, _STATISTICS[statistic[0]], unit[0] if unit else None
 
 
-def find_own_verdict(document: Any, depth: int = 3) -> str | None:
+_MAX_CHECKS = 20
+"""Longer lists are of requests, whose verdicts are theirs."""
+
+
+def find_own_verdict(document: Any, depth: int = 4) -> str | None:
     """Find where a document itself says that it is not valid: `submission_valid: false`, with the
-    reasons beside it."""
+    reasons beside it; also one of a few checks in a list."""
+    if isinstance(document, list) and len(document) <= _MAX_CHECKS:
+        document = dict(enumerate(document))
     if not isinstance(document, dict) or not depth:
         return None
     for key, value in document.items():
