@@ -36,6 +36,7 @@ from loadstone.core.vectors import Floats
 from loadstone.engines import ENGINES, OLD_ERAS, rules_of
 from loadstone.predict.step_time.boards import architecture_of, is_amd
 from loadstone.predict.step_time.coefficients import (
+    FRONTEND,
     HOST,
     NAMES,
     PRIOR,
@@ -60,8 +61,6 @@ STEADY = 0.08
 the one before."""
 FLOORS = frozenset({"product_s", "layer_s", "expert_layer_s", "latent_layer_s", "collective_s"})
 """Times of small kernels, which releases join and overlap: free by era as the host's are."""
-FRONT = frozenset({"request_s", "request_token_s", "stream_s"})
-"""What a request takes before and after its steps, where engines do not become faster all alike."""
 OLD_HOST = 1.2
 """Standard deviation, in ln, of an old era's share in the host's times: some took ten times as long
 as today's."""
@@ -177,7 +176,8 @@ def share(key: tuple[str, ...]) -> Floats:
             host | [name in OLD_LAYERS for name in NAMES], OLD_HOST, OLD_KERNELS * SPREAD
         )
     if level in ("era", "progress"):
-        fixed = np.array([level == "progress" and name in FRONT for name in NAMES])
+        # Before and after their steps engines do not become faster all alike.
+        fixed = np.array([level == "progress" and name in FRONTEND for name in NAMES])
         return spread * np.where((host | floors) & ~fixed, 1.0, STEADY)
     if level in ("vendor", "build"):
         return np.where(alike, LEVELS["architecture"] * SHARED * SPREAD, spread)

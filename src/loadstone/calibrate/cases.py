@@ -37,6 +37,7 @@ from loadstone.predict.simulator.engine import StepTimes
 from loadstone.predict.simulator.fleet import Fleet, fleet_for, fleet_of, fleet_with
 from loadstone.predict.simulator.latencies import answered_rows, latencies_s, request_rows
 from loadstone.predict.step_time.coefficients import (
+    FRONTEND,
     INDEX,
     slopes_of,
 )
@@ -562,9 +563,7 @@ def mean_step_seconds(table: CaseTable, values: Floats, *, prompts: bool) -> Flo
 
 
 def host_seconds(table: CaseTable, values: Floats) -> Floats:
-    request, per_token, stream = values[
-        :, [INDEX[name] for name in ("request_s", "request_token_s", "stream_s")]
-    ].T
+    request, per_token, stream = values[:, [INDEX[name] for name in FRONTEND]].T
     return np.asarray(request + per_token * table.tokens + stream)
 
 

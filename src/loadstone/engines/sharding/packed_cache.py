@@ -17,8 +17,7 @@ _FP8_ALIGNMENT, _ALIGNMENT = 576, 512
 """Bytes of which a page is a multiple."""
 _WINDOW_TOKENS = 64
 _FINE_RATIO = 4
-_STATE_TOKENS = {_FINE_RATIO: 4}
-_COARSE_STATE_TOKENS = 8
+_FINE_STATE_TOKENS, _COARSE_STATE_TOKENS = 4, 8
 """Tokens of a block of the compressors' states."""
 _STATE_BYTES = 4
 
@@ -75,8 +74,9 @@ def _parts(attention: CompressedAttention, block_tokens: int, kv_dtype: str) -> 
     if not ratio:
         return
     full, stored = Group("full", block_tokens), block_tokens // ratio
-    overlap = 2 if ratio == _FINE_RATIO else 1
-    state_tokens = _STATE_TOKENS.get(ratio, _COARSE_STATE_TOKENS)
+    overlap, state_tokens = 1, _COARSE_STATE_TOKENS
+    if ratio == _FINE_RATIO:
+        overlap, state_tokens = 2, _FINE_STATE_TOKENS
     state = Group("window", state_tokens, overlap * ratio)
     state_bytes = 2 * overlap * _STATE_BYTES * state_tokens
     yield part(full, stored * token)

@@ -15,6 +15,7 @@ from loadstone.core.vectors import Floats
 from loadstone.engines import rules_of
 from loadstone.predict.step_time.coefficients import (
     COEFFICIENTS,
+    FRONTEND,
     INDEX,
     LIGHT,
     MOVE,
@@ -43,7 +44,6 @@ OFFLINE_SEQUENCE_S = 3e-6
 NVIDIA's batches of near 1,000 through TensorRT-LLM's own interface (docs/accuracy.md, Llama 8B in
 FP8; 22 µs in fits of servers)."""
 Chunks = Sequence[tuple[int, int]]
-_OF_SERVERS = ("request_s", "request_token_s", "stream_s")
 
 
 class StepModel:
@@ -116,7 +116,7 @@ class StepModel:
         self.window_tokens = self._window
         self.window_s: float = terms.window
         self.request_s, self.request_token_s, self.stream_s = (
-            float(self.values[INDEX[name]]) for name in ("request_s", "request_token_s", "stream_s")
+            float(self.values[INDEX[name]]) for name in FRONTEND
         )
         model = self.deployment.model
         drafts = sum(run.count for run in model.draft_layers) or 1
@@ -289,7 +289,7 @@ class StepModel:
 def _without_server(values: Floats) -> Floats:
     changed = values.copy()
     changed[INDEX["sequence_s"]] = min(changed[INDEX["sequence_s"]], OFFLINE_SEQUENCE_S)
-    changed[[INDEX[name] for name in _OF_SERVERS]] = 0.0
+    changed[[INDEX[name] for name in FRONTEND]] = 0.0
     return changed
 
 
