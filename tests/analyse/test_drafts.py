@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from loadstone.core import arrays
 from loadstone.core.drafts import acceptance_of
 from loadstone.core.run_folder import records_schema, server_schema
 from loadstone.core.summary import DraftFigures, Level, ServerFigures
-from verdict_cells import found, info_of, rows
+from verdict_cells import PLAN, found, info_of, rows
 
 
 def records(*told: dict[str, Any]) -> pa.Table:
@@ -121,6 +122,8 @@ def test_random_words_and_forced_acceptance_are_findings() -> None:
     (finding,) = found(rows(), drafts=figures).values()
     assert (finding.kind, finding.severity) == ("drafts_on_random_text", "warning")
     assert "1.90 tokens a step, 45% of guesses" in finding.evidence
+    text = replace(PLAN, workload={"kind": "text"})
+    assert not found(rows(), plan=text, drafts=figures)
     info = info_of()
     info.command = ["bench", "--launch", "x/synthetic_acceptance_length=3"]
     forced = drafts_of(

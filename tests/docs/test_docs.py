@@ -106,6 +106,7 @@ def files() -> dict[str, str]:
         + [f"{60 * at},512,128" for at in range(24 * 60) if at % 4 <= 2 * (8 * 60 <= at < 20 * 60)],
         "own.csv": ["timestamp_s,input_tokens,output_tokens"]
         + [f"{i / 10},{50 + i},{5}" for i in range(12)],
+        "prose.txt": [" ".join(f"Sentence {i} is unlike the others." for i in range(1500))],
         "prompts.jsonl": list(map(json.dumps, prompts)),
         "conversations.json": [json.dumps([talk] * 6)],
         "results.jsonl": [

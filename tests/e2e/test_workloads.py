@@ -546,3 +546,26 @@ def test_prompts_beyond_the_servers_context(loadstone: Loadstone, tmp_path: Path
     assert outcome.cell["requests"]["ok"] == 5
     workload = json.loads((outcome.folder / "run.json").read_bytes())["settings"]["workload"]
     assert (workload["prompts"], workload["too_long"]) == (3, 2)
+
+
+# --- real text ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_llama_server_counts_what_real_text_was_cut_to(
+    loadstone: Loadstone, tmp_path: Path, endpoint: str
+) -> None:
+    folder = tmp_path / "sources"
+    folder.mkdir()
+    for page in sorted((Path(__file__).resolve().parents[2] / "docs").glob("*.md"))[:12]:
+        (folder / page.name).write_text(page.read_text("utf-8"), "utf-8")
+    flags = words("--input 200 --output 4 --concurrency 4 --requests 60 --warmup 4 --json")
+    with llama_cpp.launch(slots=4, context_tokens=512, log_path=tmp_path / "log") as engine:
+        outcome = loadstone("bench", engine.url, "--text", folder, "--endpoint", endpoint, *flags)
+        line = loadstone(
+            "bench", engine.url, "--text", folder, *flags[:-3], "--requests", "9999"
+        ).line()
+    measured = [row for row in outcome.records if row["phase"] == "measure"]
+    assert [row["input_tokens"] for row in measured] == [200] * 60
+    assert not {"input_length", "prompts_repeated", "prefix_cache_helped"} & set(outcome.findings)
+    assert "used up after" in line

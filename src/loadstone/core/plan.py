@@ -349,8 +349,14 @@ class Plan:
 
     @cached_property
     def has_texts(self) -> bool:
-        """True if prompts of the load, not graded ones alone, are texts."""
-        return bool(((self.prompt >= 0) & (self.phase != CHECK)).any())
+        """True if prompts of the load, not graded ones alone, are texts of a length of their
+        own."""
+        return bool(((self.prompt >= 0) & (self.input_tokens < 0) & (self.phase != CHECK)).any())
+
+    @property
+    def is_real_text(self) -> bool:
+        """True if prompts are real text, cut to the lengths that are demanded."""
+        return self.workload.get("kind") == "text"
 
     def warmup_count(self, cell: int) -> int:
         rows = self.rows(cell)

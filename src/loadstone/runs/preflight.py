@@ -28,8 +28,8 @@ from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.http import check_proxy
-from loadstone.measure.engines.probe import Requirements, token_counter
-from loadstone.measure.engines.server import Server
+from loadstone.measure.engines.probe import Requirements, prompt_counter, token_counter
+from loadstone.measure.engines.server import PATIENCE, Server
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.measure.wire.wire import find_wire
 from loadstone.runs import execution, targets
@@ -155,7 +155,7 @@ def probe(
         extra=dict(client.extra_body),
         stream=client.stream,
         exact=plan.exact_output,
-        text_only=plan.has_sessions and (plan.graph.live or plan.chat),
+        text_only=plan.is_real_text or (plan.has_sessions and (plan.graph.live or plan.chat)),
     )
     with Server(urls[0], headers, client.proxy, extra_body=client.extra_body) as server:
         target, vocabulary, request = attach.attach(server, needs)
@@ -223,10 +223,18 @@ def plan_for(
     if workload.dataset is not None and workload.turns is None and limit is not None:
         with count_long_prompts(client, server) as beyond:
             return planner.plan(limit, beyond=beyond), []
-    if not planner.chooses_length or workload.dataset is not None:
+    expected_s: list[float] = []
+    if planner.chooses_length and workload.dataset is None:
+        expected_s = answer_times_s(draft, server, client.proxy)
+    elif workload.text is None:
         return draft, []
-    expected_s = answer_times_s(draft, server, client.proxy)
-    return planner.plan(e2e_s=expected_s), expected_s
+    if workload.text is None:
+        return planner.plan(e2e_s=expected_s), expected_s
+    patience = PATIENCE._replace(spare_page_s=60.0, spare_pages_s=math.inf)
+    with Server(server.target.url, server.headers, client.proxy, patience) as connection:
+        words = server.vocabulary.words
+        count = prompt_counter(connection, server.target, server.request, words, client.tokenizer)
+        return planner.plan(e2e_s=expected_s, count=count), expected_s
 
 
 def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -> list[float]:

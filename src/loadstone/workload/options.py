@@ -285,6 +285,12 @@ class WorkloadOptions(Flags):
         "file of prompts: ShareGPT, OpenAI messages or plain; JSONL, JSON or text",
         read=values.path,
     )
+    text: str | None = flag(
+        WORKLOAD,
+        "prompts of real text, cut to --input: a text, JSONL or Parquet file, or a folder; with"
+        " PATH:COLUMN where the column is not clear",
+        read=values.name_or_path,
+    )
     turns: str | None = flag(
         WORKLOAD,
         "conversations of this many turns, e.g. 4 or uniform:2:6; loads then count conversations",

@@ -11,7 +11,7 @@ import numpy as np
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load, Plan, Unit
-from loadstone.workload import agents, arrivals, dataset, option_values, trace
+from loadstone.workload import agents, arrivals, dataset, option_values, real_text, trace
 from loadstone.workload.checks import CheckSet, mix, read_checks
 from loadstone.workload.draw import Beyond, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions, parse_length, parse_think
@@ -85,6 +85,7 @@ class Planner:
         min_input_tokens: int = 1,
         beyond: Beyond | None = None,
         e2e_s: Sequence[float] = (),
+        count: real_text.Count | None = None,
     ) -> Plan:
         """Make the plan that the options ask for.
 
@@ -92,7 +93,7 @@ class Planner:
         are prompts of a file that are `beyond` it. `min_input_tokens`: the least that a prompt can
         have there; a trace's shorter ones are made as long. `e2e_s`: about how long a request of
         each cell takes, in seconds; it decides how many there are, if the planner chooses_length.
-        Raises InputError.
+        `count`: counts the tokens of a prompt; without it real text is not cut. Raises InputError.
         """
         if self._plan is not None:
             return self._plan
@@ -131,6 +132,8 @@ class Planner:
         # An answer of a given form ends when it is complete.
         plan.exact_output = plan.exact_output and given.structured is None
         workload.check(plan, limits, str(given.trace or given.dataset))
+        if isinstance(workload, real_text.RealText) and count is not None:
+            plan = real_text.cut(plan, workload.source, count)
         return plan if self._checks is None else mix(plan, self._checks, self._grading.check_share)
 
     def _add_for_checks(
@@ -271,14 +274,15 @@ def _parse_output(asked: WorkloadOptions, default: str | None = None) -> Length:
 
 _EXCLUDED = {
     "agents": (
-        ("input", "dataset", "trace", "prefix", "turns", "think-time", "range-ratio"),
+        ("input", "dataset", "trace", "text", "prefix", "turns", "think-time", "range-ratio"),
         "the file says what is asked, and when",
     ),
     "trace": (
-        ("input", "output", "dataset", "prefix", "turns", "range-ratio"),
+        ("input", "output", "dataset", "text", "prefix", "turns", "range-ratio"),
         "the trace says what is asked",
     ),
-    "dataset": (("input", "prefix"), "the dataset says what prompts hold"),
+    "dataset": (("input", "prefix", "text"), "the dataset says what prompts hold"),
+    "text": (("prefix", "turns"), "each prompt is text of its own"),
 }
 """By the flag of a file: those that it excludes, and why."""
 
@@ -299,13 +303,16 @@ def _read_workload(asked: WorkloadOptions, sessions: Sessions | None) -> Workloa
     if asked.dataset is not None:
         conversations = sessions is not None
         return dataset.read(asked.dataset, conversations=conversations, skip_bad=asked.skip_bad)
-    return Synthetic(
+    synthetic = Synthetic(
         parse_length(asked.input or _DEFAULT_INPUT, asked.range_ratio, "--input"),
         _parse_output(asked, _DEFAULT_OUTPUT),
         asked.prefix,
         asked.prefix_groups,
         system_prompt=sessions is not None,
     )
+    if asked.text is None:
+        return synthetic
+    return real_text.RealText(real_text.read(asked.text), synthetic)
 
 
 def _read_trace(asked: WorkloadOptions, path: Path) -> trace.Trace:

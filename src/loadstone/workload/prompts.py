@@ -18,6 +18,9 @@ from loadstone.core.vectors import Ints64
 CHARACTERS_PER_TOKEN = 4.0
 """Where a file's text decides how long a prompt is: OpenAI's rule of thumb for English."""
 
+MARK_TOKENS, MARK_END = 6, "\n\n"
+"""Words of the vocabulary in front of a prompt of real text, and what is between; they are a part
+of its length."""
 
 _KEPT_SESSIONS = 64
 """Sessions whose last prompt is kept, to write the next one from."""
@@ -227,13 +230,16 @@ class PromptWriter:
         """Write a file's prompt, with a mark in front that is new for every run, cell and phase.
 
         The mark is the same within a cell, so that prefixes which the file's prompts share stay
-        shared. A later turn follows its history and needs none, and a graded one is asked as its
-        file has it.
+        shared; real text of demanded length shares nothing, and each has its own. A later turn
+        follows its history and needs none, and a graded one is asked as its file has it.
         """
         prompt = request.prompt or ""
         messages = _messages(prompt) if request.chat and self._chat else None
         mark = ""
-        if self._salt is not None and not history and request.phase != "check":
+        if request.input_tokens > 0 and request.phase != "check":
+            words = self._pieces(f"{request.cell}-{request.index}", MARK_TOKENS)
+            mark = self._text(words).decode() + MARK_END
+        elif self._salt is not None and not history and request.phase != "check":
             key = f"{self._key}{request.cell}/{request.phase}"
             mark = f"[{hashlib.shake_128(key.encode()).hexdigest(4)}] "
         if not self._chat:

@@ -90,7 +90,7 @@ def drafts(cell: JudgedCell) -> Findings:
             return
     if figures.forced:
         yield finding("drafts_forced", accepted_length=length, switch=figures.forced)
-    elif not cell.plan.prompts:
+    elif not (cell.plan.prompts or cell.plan.is_real_text):
         yield finding("drafts_on_random_text", accepted_length=length, accepted_share=figures.rate)
 
 

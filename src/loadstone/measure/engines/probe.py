@@ -15,7 +15,7 @@ from loadstone.core.text import excerpt
 from loadstone.measure.engines.server import Server
 from loadstone.measure.wire.structured import has_shape
 from loadstone.measure.wire.wire import find_wire
-from loadstone.workload.prompts import Vocabulary
+from loadstone.workload.prompts import MARK_END, MARK_TOKENS, Vocabulary
 from loadstone.workload.request import USAGES, RequestSpec, Sampling, Structured
 from loadstone.workload.word_list import WORDS
 
@@ -228,6 +228,35 @@ def token_counter(
     if server.tokenize(target.model, "time") is None:
         return lambda text: None
     return partial(server.count_tokens, target.model)
+
+
+def prompt_counter(
+    server: Server, target: Target, spec: RequestSpec, words: Sequence[str], tokenizer: str | None
+) -> Callable[[str], int]:
+    """Return what counts the tokens of a whole prompt of real text, behind a mark of `words`.
+    Raises InputError where nothing counts tokens.
+
+    By the tokenizer, or the server's /tokenize; what the server's usage says beyond that of one
+    prompt is in all.
+    """
+    count = token_counter(server, target, tokenizer)
+    mark = " ".join(words[:MARK_TOKENS]) + MARK_END
+    sample = f'{mark}"A line, of 27 words"\n\tand (another): it\'s over.'
+    added = target.overhead_tokens
+    told, alone = _prompt_tokens(server, spec, sample), count(f" {sample}")
+    if alone is not None and told is not None:
+        added = told - alone
+
+    def whole(text: str) -> int:
+        tokens = count(f" {mark}{text}")
+        if tokens is None:
+            raise InputError(
+                "--text: the server counts no tokens of a text (/tokenize); give its tokenizer.json"
+                " with --tokenizer"
+            )
+        return tokens + added
+
+    return whole
 
 
 def _prompt_tokens(server: Server, spec: RequestSpec, prompt: str | Sequence[int]) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import median
 from typing import Any
 
 from msgspec.structs import replace
@@ -433,6 +434,14 @@ def _notes(points: Sequence[CellPoint]) -> Iterator[str]:
         f"TPOT = (tT − t1)/(T − 1). Throughput{_windows(points)}; total: input and output."
     )
     yield from (text for applies, text in _EXPLAINED if any(map(applies, points)))
+    by_text = by_key(
+        (point.demand.work or "random words", point.accepted_length)
+        for point in points
+        if point.accepted_length is not None
+    )
+    if len(by_text) > 1:
+        shown = (f"{show_number(median(lengths))} on {text}" for text, lengths in by_text.items())
+        yield f"Accepted by text, the median of its loads: {', '.join(shown)}."
     level = _name_level(points)
     if level != "95%":
         measured = "95%; for simulated loads, " if level == INTERVAL else ""

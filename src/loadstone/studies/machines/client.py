@@ -20,7 +20,7 @@ HERE = "localhost"
 """The name in a study file of the host that runs the study."""
 _POLL_S = 0.1
 _NO_PROGRAM = 127
-_FILES = ("dataset", "trace", "plan", "tokenizer", "structured")
+_FILES = ("dataset", "text", "trace", "plan", "tokenizer", "structured")
 """Options of `bench` that name files; structured's may have `SCHEME:` before."""
 
 
@@ -135,7 +135,7 @@ def copy_named_file(word: str, put: Callable[[Path, str], str]) -> str:
     returns its path."""
     name, _, value = word.removeprefix("--").partition("=")
     scheme, colon, file = value.rpartition(":") if name == "structured" else ("", "", value)
-    if name not in _FILES or not Path(file).exists():
+    if name not in _FILES or not Path(file).is_file():
         return word
     return f"--{name}={scheme}{colon}{put(Path(file), f'{name}-{Path(file).name}')}"
 
