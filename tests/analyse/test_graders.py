@@ -304,3 +304,46 @@ def test_a_call_beside_the_right_one_is_wrong() -> None:
     ):
         found = grade(Question("1", "tool", "t", answer, None, tools), "", calls, thought=False)
         assert found.flexible == right
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "right", "wrong"),
+    [
+        ("text", "It used to be Paris, now it is Lyon.", "Lyon", "Paris"),
+        ("text", "The capital was once Bonn; it is now Berlin.", "Berlin", "Bonn"),
+        ("text", "It used to be called Byzantium, but today it is Istanbul.", "Byzantium", "Paris"),
+        ("text", "It was 1969, which is now long ago.", "1969", "69"),
+        ("text", "Many would say 42. They are mistaken.", "mistaken", "42"),
+        ("text", "Some believe it is Paris, but it is Lyon.", "Lyon", "Paris"),
+        ("text", "Many would say Paris, and they are right.", "Paris", "Lyon"),
+        ("text", "Some might say Lyon. In fact it is Paris.", "Paris", "Lyon"),
+        ("text", "Paris. No, wait: Lyon.", "Lyon", "Paris"), ("text", "Paris. Wait, let me see. Yes.", "Paris", "let us"),
+        ("text", "Paris, I mean Lyon.", "Lyon", "Paris"), ("text", "Paris. I mean it.", "Paris", "Lyon"),
+        ("text", "Paris. No, really.", "Paris", "Lyon"), ("text", "Lyon, or rather Paris", "Paris", "Lyon"),
+        ("text", "Lyon. Actually, Paris.", "Paris", "Lyon"), ("text", "Paris. Sorry for the delay.", "Paris", "Lyon"),
+        ("text", "It would be wrong to say Lyon; it is Paris.", "Paris", "Lyon"),
+        ("text", "By no means Lyon: Paris", "Paris", "Lyon"), ("text", "None other than Paris", "Paris", "Lyon"),
+        ("text", "We can rule out Lyon. So Paris", "Paris", "Lyon"), ("text", "Lyon is a common mistake. Paris", "Paris", "Lyon"),
+        ("text", "1.5k", "1500", "5"), ("text", "1.2 million", "1200000", "2"), ("text", "1.234.567", "1234567", "567"),
+        ("text", "2.000", "2.000", "2000"), ("needle", "It is 15k.", ["15000"], ["15"]),
+        ("number", "1.5k", "1500", "1.5"), ("number", "It is $1.2 million.", "1200000", "2"),
+        ("number", "1.2M", "1200000", "1.2"), ("number", "8 million", "8", "8000"), ("number", "#### 3 billion", "3000000000", "1"),
+        ("number", "2 dozen", "24", "12"), ("number", "5 m", "5", "5000000"), ("number", "18 km", "18", "18000"),
+        ("number", "The answer is 1.234.567 euros", "1234567", "1.234"), ("number", "1.234,56", "1234.56", "56"),
+        ("number", "1.234", "1.234", "1234"), ("number", "0,5", "0.5", "5"), ("number", "€1.234.567,00", "1234567", "0"),
+        ("number", "2 1/2", "2.5", "0.5"), ("number", "2½", "2.5", "0.5"), ("number", "The answer is 2 3/4 cups", "2.75", "2"),
+        ("number", "21/2", "10.5", "2.5"), ("number", "-2½", "-2.5", "2.5"), ("maths", "1.2\\text{ million}", "1200000", "2"),
+        ("number", "48213 (harbor-17)", "48213", "17"), ("number", "It is 12 in room B-7", "12", "7"),
+        ("number", "48213 (row 17)", "48213", "7"), ("number", "The answer is 42. No wait, 43.", "43", "42"),
+        ("number", "The answer is 42. Let me check: 6 x 7 = 42.", "42", "6"),
+        ("letter", "Many would say A. They are mistaken. B", "B", "A"), ("letter", "A. No, wait: B", "B", "A"),
+    ],
+)  # fmt: skip
+def test_what_an_answer_takes_back_and_numbers_as_people_write_them(
+    kind: str, text: str, right: Any, wrong: Any
+) -> None:
+    graded = [
+        grade(Question("1", kind, kind, answer), text, [], thought=False).flexible
+        for answer in (right, wrong)
+    ]
+    assert graded == [True, False]

@@ -16,6 +16,20 @@ from typing import Any
 
 import msgspec
 
+from loadstone.analyse.grading.denials import denial_before, is_denied, is_refuted
+from loadstone.analyse.grading.numerals import (
+    MARKS_OF_THOUSANDS,
+    NUMBER,
+    SPACES,
+    SPELLING,
+    mark_parts,
+    number_of,
+    plain_number,
+    readings,
+    spell_fractions,
+    spell_out,
+    value_of,
+)
 from loadstone.workload.checks import LETTERS, Question, find_boxed, find_pattern
 
 INVALID = "[invalid]"
@@ -67,36 +81,6 @@ _BEGINS = re.compile(
 )
 _BRACKETED = re.compile(r"\([A-Ja-j]\)")
 _LABELS = re.compile(r"^\s*\(?([A-Ja-j])[).:]\s", re.MULTILINE)
-_DENIED = re.compile(
-    r"(?:\b(?:(?P<beside>rather than|instead of|unlike)"
-    r"|(?:not(?!\s+(?:only|just|merely|least|doubt|deny))|never|neither|nor|cannot|no longer"
-    r"|anything but|nicht|keine?|n['’]est pas|no es|non è|(?:I|we) (?:\w+ly )?doubt)\b"
-    r"|\w+n['’]t\b(?!\s+(?:doubt|deny)))|不是)"
-    r"(?:,[^,.;:\n]{1,30},)?(?:\s+(?:think|believe|say|agree|true|the case)(?:\s+that)?\b)?"
-    r"(?:\s+(?!(?:but|so|and|hence|then|therefore|thus|because|since|as|if|than)\b)[^\W\d]+){0,3}"
-    r"\s*[(\"'“‘$*]*(?:\\boxed\{)?\Z",
-    re.IGNORECASE,
-)
-"""What stands before a value that an answer says it is not; `beside`: in passing."""
-_WRONG = r"(?:wrong|incorrect|false|impossible|untrue|invalid|mistaken|too|ruled out|excluded)\b"
-_REFUTED = re.compile(
-    r"[)}\"'”’*$]{0,4}(?:(?:\s*(?:,|/|and|or|nor){1,2}\s*\(?[A-J]\)?){0,9}\s+"
-    r"(?:(?:is|are|was|were|(?:would|must|has to) be|seems?|looks?)\s+(?:\w+ly\s+)?"
-    rf"(?:(?:the|an?)\s+)?{_WRONG}|fails?\b"
-    r"|(?:(?:is|are|was|were|can|could|does|do|will|would|may)\s+(?:\w+ly\s+)?not|cannot"
-    r"|\w+n['’]t)(?:\s+(?:\w+ly\s+)?(?:be\s+)?(?:the|right|correct|true|it|so|what|fit|work|hold"
-    r"|match|possible|valid|an?\s+(?:\w+\s+)?(?:answer|solution))\b|\s*(?:[.,;!]|\Z)))"
-    r"|\s*\?\s*(?:no|nope|not|wrong|it (?:is not|isn['’]t))\b"
-    r"|[.,;:!—–-]{0,2}\s+(?:(?:but|no|wait|hmm|actually|however)[\s,.:—–-]{1,3}){0,3}"
-    rf"(?:that|this|it|which)(?:['’]s| is| was| would be)\s+(?:\w+ly\s+)?(?:{_WRONG}"
-    r"|not\s+(?:\w+ly\s+)?(?:right|correct|true|so|it|the)\b))",
-    re.IGNORECASE,
-)
-"""What stands behind such a value."""
-_REFUTED_LETTER = re.compile(
-    r"\)?(?:\s*(?:,|/|and|or|nor){1,2}\s*\(?[A-J]\)?){0,9}\s+"
-    r"(?i:(?:is|are|was|would be|seems)\s+(?:\w+ly\s+)?not\b|isn['’]t)"
-)
 _ALONE = re.compile(r"(?<![A-Za-z0-9'])(?:[AI](?! [a-z])|[B-HJ])(?![A-Za-z0-9'])")
 """A letter, but of "A cat" and "I think" none."""
 _MARKDOWN = re.compile(r"[*_`$\"{}]|\\(?:boxed|text|mathrm)")
@@ -109,22 +93,17 @@ _STATES_NUMBER = (
 )
 """What stands before a number that is the answer: a mark goes before words."""
 _EQUATION = re.compile(r"[-$\d.,]+(?:\s*[-+*/×·÷]\s*[$\d.,]+)+\s*=\s*(?=-?\$?\.?\d)")
-_MARKS_OF_THOUSANDS = "'’_\u00a0\u2009\u202f"
-_SPACES = re.compile(rf"(?<=\d)[ {_MARKS_OF_THOUSANDS}](?=\d{{3}}(?!\d))")
-"""Separators of thousands other than commas."""
-_SPELLING = re.compile(rf"(?<=\d)[ ,{_MARKS_OF_THOUSANDS}](?=\d{{3}}(?!\d))|(?<=\d)\.0+(?!\.?\d)")
-"""What can be left out of a whole number."""
-_ANY_NUMBER = re.compile(
-    r"(?:(?<![\w.)\]])-)?\$?(?=\.?[0-9])"
-    rf"(?:[0-9]{{1,3}}(?:[ {_MARKS_OF_THOUSANDS}][0-9]{{3}}){{1,9}}(?!\d)"
-    r"|[0-9]{1,3}(?:,[0-9]{2,3}){0,9},[0-9]{3}(?!\d)|[0-9]+)?"
-    r"(?:\.[0-9]+|/[1-9][0-9]*(?![/\d]))?"
-)
+_OF_A_NAME = re.compile(r"[A-Za-z][-‐]?\Z")
+"""What stands before a number that is part of a name: harbor-17."""
+_REMARK = re.compile(r"[*$]{0,4}\s?\([^()\n]{1,80}\)[\s.*]{0,9}\Z")
+"""What ends an answer and only adds to the number before it."""
 _MINUS = re.compile(r"(?<![\d)] )(?<![\w)])(?:[−–]|(?i:minus|negative)\s+)(?=\$?\.?\d)")
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\r?\n")
 _OF_A_WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
 """A letter or digit, but of scripts that set no space between words."""
 _PUNCTUATION = " \t.,:;()[]*\"'`"
+_MOST_DENIED = 1000
+"""Values that are looked at from the end of an answer, until one is not denied."""
 _MAX_CHARACTERS, _END_CHARACTERS = 1 << 20, 1 << 16
 """Of an answer that are looked at, and of its beginning and end where a letter is looked for: no
 question needs more."""
@@ -169,17 +148,10 @@ def _split_thinking(text: str) -> tuple[str, bool, bool]:
     return answer if inside else answer + text[place:], inside, marked
 
 
-def _is_denied(text: str, begin: int, end: int) -> bool:
-    """Tell whether the letter or number at this place is said not to be the answer."""
-    behind = (_REFUTED, _REFUTED_LETTER)
-    before = _DENIED.search(text, max(0, begin - 80), begin)
-    return before is not None or any(pattern.match(text, end) for pattern in behind)
-
-
 def _find_last(matches: Iterable[re.Match[str]], text: str) -> re.Match[str] | None:
     """Find the last of these values that the answer does not say to be wrong."""
-    for match in reversed(list(matches)):
-        if not _is_denied(text, *match.span()):
+    for match in reversed(list(matches)[-_MOST_DENIED:]):
+        if not is_denied(text, *match.span()):
             return match
     return None
 
@@ -201,31 +173,37 @@ def extract_flexible(text: str) -> str:
 def same_number(found: str, answer: str) -> bool:
     """Compare as text, without commas, dollars, one full stop at the end, and what comes before the
     answer's mark."""
-    return _plain_number(found) == _plain_number(answer)
-
-
-def _plain_number(text: str) -> str:
-    return text.rpartition("#### ")[2].replace(",", "").replace("$", "").removesuffix(".").lower()
+    return plain_number(found) == plain_number(answer)
 
 
 def _grade_number(question: Question, text: str) -> Grade:
     """Strict: the first number behind `#### `, as text; flexible: the last one there, or else that
     is stated, or else the last, by value, of those that are not denied."""
-    strict, right = extract_strict(text), _number_of(question.answer)
-    text = _MINUS.sub("-", text)
+    strict, right = extract_strict(text), number_of(question.answer)
+    text = spell_fractions(_MINUS.sub("-", text))
     stated = (_find_last(_stated_numbers(pattern, text), text) for pattern in _STATES_NUMBER)
     number = next(filter(None, stated), None)
     is_stated = number is not None
-    number = number or _find_last(_ANY_NUMBER.finditer(text), text)
+    numbers = list(NUMBER.finditer(text))
+    amounts = [found for found in numbers if not _is_of_a_name(text, found.start())]
+    number = number or _find_last(amounts, text) or _find_last(numbers, text)
+    found = [] if number is None else [number]
+    if not is_stated and number is not None:
+        beside = (one for one in amounts if _REMARK.match(text, one.end()))
+        found += [one for one in beside if not is_denied(text, *one.span())]
     # "12 300" may be one number, or two: then the last one, or the one that is stated.
-    spaced = "" if number is None else number[0]
-    candidates = {_number_of(spaced), _number_of(_SPACES.split(spaced)[0 if is_stated else -1])}
-    loose = right in candidates
+    spellings = [one[0] for one in found]
+    spellings += [SPACES.split(spelled)[0 if is_stated else -1] for spelled in spellings]
+    loose = any(right in readings(spelled) for spelled in spellings)
     return Grade(same_number(strict, question.answer) and loose, loose, number is not None)
 
 
+def _is_of_a_name(text: str, begin: int) -> bool:
+    return _OF_A_NAME.search(text, max(0, begin - 2), begin) is not None
+
+
 def _stated_numbers(
-    mark: re.Pattern[str], text: str, number: re.Pattern[str] = _ANY_NUMBER
+    mark: re.Pattern[str], text: str, number: re.Pattern[str] = NUMBER
 ) -> Iterator[re.Match[str]]:
     """Yield the numbers behind these marks, or behind an equation that stands there."""
     for begun in mark.finditer(text):
@@ -233,12 +211,6 @@ def _stated_numbers(
         found = number.match(text, (equation or begun).end())
         if found is not None:
             yield found
-
-
-def _number_of(text: str) -> Fraction | str:
-    """Return a number's value, without separators of thousands; its text where it is none."""
-    plain = _SPACES.sub("", _plain_number(text))
-    return Fraction(plain) if _VALUE.fullmatch(plain) else plain
 
 
 _LATEX = (
@@ -256,37 +228,17 @@ _LATEX = (
 )
 """What makes one value of several ways to write it: no spaces, marks, units, name, and no commas of
 thousands."""
-_VALUE = re.compile(r"-?(?:\d{1,100}(?:/0{0,99}[1-9]\d{0,99})?|\d{0,100}\.\d{1,100})")
-_MIXED = re.compile(r"(-?)(\d{1,100})\+(\d{1,100}/0{0,99}[1-9]\d{0,99})")
-_WHOLE_BEFORE = re.compile(
-    r"(?<=\d)\s*(?:\\[,;: ]\s*)?(?=\\[dtc]?frac\s*(?:\{\d+\}|\d)\s*(?:\{\d+\}|\d))"
-    r"|(?<=\d)\s+(?:and\s+)?(?=\d+\s*[/⁄]\s*\d)"
-)
-"""The place between the two parts of a mixed number."""
 _LAST_VALUE = re.compile(
-    r"(?<!\\)\$(?P<formula>(?:\\.|[^$\\])+)\$|-?\d+\s+(?:and\s+)?\d+/\d+|" + _ANY_NUMBER.pattern
+    r"(?<!\\)\$(?P<formula>(?:\\.|[^$\\])+)\$|-?\d+\s+(?:and\s+)?\d+/\d+|" + NUMBER.pattern
 )
 _FORMULA_MARK = re.compile(r"\\[()\[\]]")
 
 
 def _value_of(text: str) -> Fraction | str:
-    text = _WHOLE_BEFORE.sub("+", _spell_fractions(text))
+    text = mark_parts(text)
     for pattern, by in _LATEX:
         text = pattern.sub(by, text)
-    mixed = _MIXED.fullmatch(text)
-    if mixed is not None:
-        value = int(mixed[2]) + Fraction(mixed[3])
-        return -value if mixed[1] else value
-    return Fraction(text) if _VALUE.fullmatch(text) else text
-
-
-def _spell_fractions(text: str) -> str:
-    """Write ½ as 1/2, apart from a number before it."""
-    return re.sub(
-        "[¼-¾⅐-⅞]",
-        lambda found: " " + unicodedata.normalize("NFKC", found[0]).replace("\u2044", "/"),
-        text,
-    )
+    return value_of(text)
 
 
 def _grade_maths(question: Question, text: str) -> Grade:
@@ -297,9 +249,9 @@ def _grade_maths(question: Question, text: str) -> Grade:
     boxed, right = find_boxed(text), _value_of(question.answer)
     if boxed:
         begin = text.rindex("\\boxed{")
-        found = [boxed] * (not _is_denied(text, begin, begin + 7 + len(boxed)))
+        found = [boxed] * (not is_denied(text, begin, begin + 7 + len(boxed)))
     else:
-        text = _spell_fractions(_FORMULA_MARK.sub("$", text))
+        text = spell_fractions(_FORMULA_MARK.sub("$", text))
         values = list(_LAST_VALUE.finditer(text))
         chosen = (
             _find_last((value for value in values if value["formula"]), text),
@@ -307,7 +259,7 @@ def _grade_maths(question: Question, text: str) -> Grade:
             or _find_last((value for value in values if not value["formula"]), text),
         )
         found = [value["formula"] or value[0] for value in chosen if value is not None]
-    loose = right in map(_value_of, found)
+    loose = any(right in readings(said, _value_of) for said in found)
     return Grade(bool(boxed) and loose, loose, bool(found))
 
 
@@ -333,13 +285,13 @@ def _find_letter(text: str) -> str:
         (match.start(1), match[1].upper())
         for pattern in _STATEMENTS
         for match in pattern.finditer(text)
-        if not _is_denied(text, match.start(), match.end(1))
+        if not (is_denied(text, match.start(), match.end(1)) or is_denied(text, *match.span(1)))
     ]
     if statements:
         return max(statements)[1]
     begun = _BEGINS.match(text)
     listed = {letter.upper() for letter in _LABELS.findall(text)}
-    if begun is not None and len(listed) < 2 and not _is_denied(text, *begun.span()):
+    if begun is not None and len(listed) < 2 and not is_denied(text, *begun.span()):
         return (begun[1] or begun[2] or begun[3]).upper()
     brackets, letters = (
         _find_last(pattern.finditer(text), text) for pattern in (_BRACKETED, _ALONE)
@@ -358,9 +310,7 @@ def _grade_text(question: Question, text: str) -> Grade:
     of their own."""
     answers = question.answer if isinstance(question.answer, list) else [question.answer]
     strict = text.strip() in map(str.strip, answers)
-    loose = question.grade == "text" and any(
-        _stands_in(_fold(text).casefold(), answer) for answer in answers
-    )
+    loose = question.grade == "text" and any(_stands_in(_fold(text), answer) for answer in answers)
     return Grade(strict, strict or loose, True)
 
 
@@ -368,30 +318,30 @@ def _stands_in(text: str, answer: str) -> bool:
     """Tell whether a text says an answer that is no part of a longer word or number. What is said
     of it last counts, but in passing."""
     text, wanted = f" {text}", _fold(answer).strip().casefold()
-    plain = _SPELLING.sub("", wanted)
-    return _stands_so(text, wanted) or (
-        plain.isdecimal() and _stands_so(_SPELLING.sub("", text), plain)
+    plain = SPELLING.sub("", wanted)
+    return _stands_so(text.casefold(), wanted) or (
+        plain.isdecimal() and _stands_so(SPELLING.sub("", spell_out(text).casefold()), plain)
     )
 
 
 def _stands_so(text: str, wanted: str) -> bool:
     begin = rf"(?<!{_OF_A_WORD})(?<!{_OF_A_WORD}[-‐])"
-    begin += rf"(?<!\.)(?<!\d[,{_MARKS_OF_THOUSANDS}])(?<![\s(=]-)" * wanted[:1].isdecimal()
+    begin += rf"(?<!\.)(?<!\d[,{MARKS_OF_THOUSANDS}])(?<![\s(=]-)" * wanted[:1].isdecimal()
     end = (
         rf"(?!{_OF_A_WORD}|[-‐]{_OF_A_WORD})"
-        + rf"(?!\.\d|[,{_MARKS_OF_THOUSANDS}]\d{{3}})" * wanted[-1:].isdecimal()
+        + rf"(?!\.\d|[,{MARKS_OF_THOUSANDS}]\d{{3}})" * wanted[-1:].isdecimal()
     )
     for match in reversed(list(re.finditer(begin + re.escape(wanted) + end, text))):
-        denied = _DENIED.search(text, max(0, match.start() - 80), match.start())
+        denied = denial_before(text, match.start())
         if denied is None or not denied["beside"]:
-            return denied is None and not _REFUTED.match(text, match.end())
+            return denied is None and not is_refuted(text, *match.span())
     return False
 
 
 def _grade_needle(question: Question, text: str) -> Grade:
     """Right: every needle is named as words of its own, in whatever case."""
-    lowered = _fold(text).casefold()
-    right = all(_stands_in(lowered, needle) for needle in question.answer)
+    folded = _fold(text)
+    right = all(_stands_in(folded, needle) for needle in question.answer)
     return Grade(
         text.strip() == question.answer[0] if len(question.answer) == 1 else right, right, True
     )
