@@ -198,7 +198,7 @@ def export_run(
     run: str | PathLike[str], format: str = "csv", out: str | PathLike[str] | None = None
 ) -> Path:
     """Write a run for other tools; returns the file, `out` or RUN.FORMAT. `format`: csv, parquet,
-    vllm or sglang.
+    vllm, sglang, llm-d or otlp.
 
     Raises InputError, one line.
     """

@@ -48,25 +48,27 @@ def import_(
 def export(
     run: Annotated[Path, typer.Argument(help="a run folder")],
     form: Annotated[
-        str, typer.Option("--format", help="vllm, sglang, llm-d, csv or parquet")
+        str, typer.Option("--format", help="vllm, sglang, llm-d, csv, parquet or otlp (spans)")
     ] = "csv",
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output",
             "-o",
-            help="file to write [default: stdout; for Parquet, or with --json: RUN.FORMAT]",
+            help="file to write, or with otlp a collector's URL [default: stdout; for Parquet, or"
+            " with --json: RUN.FORMAT]",
         ),
     ] = None,
     json: Annotated[bool, json_flag("what was written")] = False,
 ) -> None:
     """Write a run for other tools. As JSON of vLLM, SGLang or llm-d, CSV (per load), Parquet (per
-    request)."""
+    request), spans of OpenTelemetry."""
     from loadstone.interop.write import export_run, file_name
 
     if out is None and (json or form == "parquet"):
-        out = Path(file_name(run, form))
-    body = export_run(run, form, out)
+        out = file_name(run, form)
+    url = out if out is not None and out.startswith(("http://", "https://")) else ""
+    body = export_run(run, form, Path(out) if out is not None and not url else None, url)
     if body is not None:
         sys.stdout.buffer.write(body)
     elif json:

@@ -198,7 +198,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     source: Source
     status: RunStatus = "running"
     created: str
-    """Wall-clock start, ISO 8601 UTC: the only wall time in a run."""
+    """Wall-clock start, ISO 8601 UTC."""
     command: list[str]
     loadstone: str
     host: Host
@@ -213,6 +213,8 @@ class RunInfo(msgspec.Struct, kw_only=True):
     clock: Clock | None = None
     origin_ns: int | None = None
     """CLOCK_MONOTONIC of the host at the records' time 0."""
+    origin_unix_ns: int | None = None
+    """Wall time then, since 1970."""
     selftest: Any = None
     """The result of this host's self-test when the run was made; see client_accuracy.Selftest."""
     error: str | None = None

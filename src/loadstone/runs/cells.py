@@ -64,6 +64,7 @@ class CellLoop:
         folder, info, plan, signals = self.run
         pool = self.pool
         info.origin_ns = pool.origin_ns
+        info.origin_unix_ns = time.time_ns() - time.monotonic_ns() + pool.origin_ns
         with pool:
             info.clock = "kernel" if pool.kernel_clock else "user"
             info.settings.worker_clocks = [

@@ -134,6 +134,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",
+            traced_as=info.run_id if client.traceparent else None,
             timeouts=client.timeouts,
             grace_s=options.load.grace_s,
             held_limit_bytes=int(min(65_536, max(2048, _HELD_BYTES / streams))),

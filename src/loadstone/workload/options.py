@@ -500,6 +500,11 @@ class ClientOptions(Flags):
     extra_body: Mapping[str, Any] = flag(
         TARGET, "JSON object merged into every request body", {}, values.json_object
     )
+    traceparent: bool = flag(
+        TARGET,
+        "send W3C's traceparent with every request; export --format otlp writes its spans",
+        False,
+    )
     timeout_connect_s: float = flag(
         TARGET, "longest time to connect", "10s", values.seconds, limits=ABOVE_0
     )

@@ -1,5 +1,5 @@
 """Writes runs for other tools: as vLLM's and SGLang's result files, as llm-d's benchmark report, as
-CSV with a row per cell, as Parquet per request."""
+CSV with a row per cell, as Parquet per request, as spans in OTLP."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from loadstone.analyse import imported_run
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
 from loadstone.core.files import check_file, explain_os_error
-from loadstone.interop.write import bench_json, llmd, tables
+from loadstone.interop.write import bench_json, llmd, otlp, tables
 
 __all__ = ["FORMATS", "export_run", "file_name"]
 
@@ -17,6 +17,7 @@ FORMATS = {
     "llm-d": "llm-d.json",
     "csv": "csv",
     "parquet": "parquet",
+    "otlp": "otlp.json",
 }
 """The formats, each with the name of its files."""
 _OF_SUMS = ("csv", "llm-d")
@@ -34,14 +35,16 @@ def _check_format(form: str) -> None:
         raise InputError(f"--format {form}: unknown; choose one of {', '.join(FORMATS)}")
 
 
-def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None:
+def export_run(folder: Path, form: str, out: Path | None = None, url: str = "") -> bytes | None:
     """Export the run in `folder` as `form`, of FORMATS: to `out`, else as bytes (not Parquet, which
-    needs a file).
+    needs a file). `url`: of a collector that takes spans.
 
     Raises InputError, one line, where there is no such form, or the run lacks the requests it
-    needs.
+    needs; TargetError where the collector does not take them.
     """
     _check_format(form)
+    if url and form != "otlp":
+        raise InputError(f"--output {url}: only --format otlp is sent to a URL; name a file")
     if out is not None:
         check_file(out)
     info = run_folder.read_info(folder)
@@ -55,8 +58,13 @@ def export_run(folder: Path, form: str, out: Path | None = None) -> bytes | None
             raise InputError("--format parquet: not text; name a file with -o")
         tables.write_parquet(folder, info, out)
         return None
+    if url:
+        otlp.send(folder, info, url)
+        return None
     if form == "llm-d":
         body = llmd.lines(folder)
+    elif form == "otlp":
+        body = otlp.document(folder, info)
     else:
         body = (
             tables.cells_csv(folder, info)

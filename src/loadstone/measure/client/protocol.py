@@ -65,6 +65,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     salt: str | None
     request_tag: str
     """Begins every X-Request-Id of the run."""
+    traced_as: str | None = None
+    """The run's id, by which a `traceparent` goes with every request; None: none does."""
     timeouts: Timeouts
     grace_s: float
     held_limit_bytes: int

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from loadstone.core.plan import Plan
+from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.record import Status, WatchedRequest
 from loadstone.core.secrets import blank
+from loadstone.core.trace_ids import traceparent
 from loadstone.measure.client.clock import Pacer, RunClock
 from loadstone.measure.client.connection import Connection
 from loadstone.measure.client.fleet import ServerFleet
@@ -156,7 +157,7 @@ class Sender:
         stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
         stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
             self._heads[stream.replica],
-            request.request_id.encode(),
+            self._name(request).encode(),
             len(due.body),
             due.body,
         )
@@ -164,6 +165,13 @@ class Sender:
             self._sessions[stream] = due.opened
         self._feed.follow_sent(request, now_ns, stream.replica if self._fleet.sticky else None)
         self._launch(stream, now_ns)
+
+    def _name(self, request: PlannedRequest) -> str:
+        """Return the id of a request, with its trace where one is told."""
+        run, name = self._job.traced_as, request.request_id
+        if run is None:
+            return name
+        return f"{name}\r\ntraceparent: {traceparent(run, name, request.session_id)}"
 
     def _time_is_up(self, load: StepLoad) -> None:
         if load is self._step:

@@ -16,6 +16,7 @@ from loadstone.workload.agent_formats.session import (
     NO_BLOCKS,
     RawCall,
     RawSession,
+    grow,
 )
 from loadstone.workload.files import BadLine, RequestFile, decode
 from loadstone.workload.prompts import text_tokens
@@ -23,6 +24,7 @@ from loadstone.workload.prompts import text_tokens
 _NO_CALLS = ("execute_tool", "embeddings", "invoke_agent")
 """Operations that ask no model for text."""
 _ANSWERS = ("gen_ai.output.messages", "gen_ai.output.text", "gen_ai.output", "gen_ai.completion")
+_PROMPT_COUNTS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _COUNTS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _UNKNOWN_OUTPUT = 1000
 """Tokens of a span's answer of which neither the length nor the text is known, nor a limit."""
@@ -45,7 +47,7 @@ def read_otel(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
         if not any(timed):
             raise BadLine(
                 "no calls",
-                "no span with gen_ai.input.messages",
+                "no span with gen_ai.input.messages, nor with gen_ai.usage.input_tokens",
                 "record what is question, or leave it out",
             )
         return [_session_of_spans(calls) for calls in timed if calls]
@@ -57,11 +59,12 @@ def read_otel(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSession]:
 def _call_of(span: dict[str, Any], dropped: Counter[str]) -> tuple[float, float, RawCall] | None:
     """Make a call of a span, with its times; None where it is none."""
     facts = span["attributes"]
-    question = _first_of(facts, ("gen_ai.input.messages", "gen_ai.prompt"))
-    if question is None or facts.get("gen_ai.operation.name") in _NO_CALLS:
+    if facts.get("gen_ai.operation.name") in _NO_CALLS:
         return None
+    question = _first_of(facts, ("gen_ai.input.messages", "gen_ai.prompt")) or []
     messages = [text_of(message, dropped) for message in _span_messages(question, "user")]
-    if not messages:
+    length = _first_of(facts, _PROMPT_COUNTS)
+    if not messages and length is None:
         return None
     counted = _first_of(facts, _COUNTS)
     answer = next((facts[name] for name in _ANSWERS if facts.get(name)), None)
@@ -74,7 +77,8 @@ def _call_of(span: dict[str, Any], dropped: Counter[str]) -> tuple[float, float,
     fields = fields_of({"tools": tools if isinstance(tools, list) else None})
     start, end = _seconds(span, "start"), _seconds(span, "end")
     tokens = max(1, _whole(counted, "output tokens"))
-    call = RawCall((), False, 0.0, 1, tokens, NO_BLOCKS, messages, fields)
+    size = 1 if length is None else max(1, _whole(length, "input tokens"))
+    call = RawCall((), False, 0.0, size, tokens, NO_BLOCKS, messages, fields)
     return start, max(start, end), call
 
 
@@ -102,7 +106,11 @@ def _session_of_spans(timed: list[tuple[float, float, RawCall]]) -> RawSession:
                 parents=tuple(parents.tolist()), sent=sent, delay_s=max(0.0, start - since)
             )
         )
-    return RawSession(calls, 0)
+    if all(call.messages for call in calls):
+        return RawSession(calls, 0)
+    # Of spans without texts, all that was said before stands in front.
+    said = [0, *(call.input_tokens + call.output_tokens for call in calls)]
+    return grow([call._replace(messages=()) for call in calls], said[:-1])
 
 
 def _spans(item: dict[str, Any]) -> Iterator[Any]:

@@ -13,6 +13,8 @@ MAX_SECONDS = 1e12
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Tokens = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Id = Annotated[int, Meta(ge=0)]
+GROWN_BLOCK = 16
+"""Tokens of a block of a prompt of which the length alone is known."""
 NO_BLOCKS = np.empty(0, np.uint64)
 
 
@@ -36,6 +38,21 @@ class RawSession(NamedTuple):
     calls: list[RawCall]
     block_tokens: int
     is_local: bool = False
+
+
+def grow(calls: Sequence[RawCall], shared_tokens: Sequence[int]) -> RawSession:
+    """Make a session of calls of which lengths alone are known, in whole blocks: each prompt begins
+    with so many tokens of the one before it."""
+    ids = np.empty(0, np.uint64)
+    fresh = 0
+    grown = []
+    for call, shared in zip(calls, shared_tokens, strict=True):
+        count = -(-call.input_tokens // GROWN_BLOCK)
+        kept = ids[: min(count, shared // GROWN_BLOCK)]
+        more = np.arange(fresh, fresh + count - len(kept), dtype=np.uint64)
+        ids, fresh = np.concatenate([kept, more]), fresh + len(more)
+        grown.append(call._replace(blocks=ids))
+    return RawSession(grown, GROWN_BLOCK, is_local=True)
 
 
 def make_blocks(ids: Sequence[int], tokens: int, block_tokens: int) -> NDArray[np.uint64]:
