@@ -201,7 +201,8 @@ def predict(cell: Cell, draws: int) -> None:
         "requests": [max(20, REQUESTS_PER_USER * users)], "warmup": 0,
     }  # fmt: skip
     deployment, acceptance = parse_deployment(deployment_of(row)), float(ACCEPTANCE)
-    fleet = fleet_of(deployment, acceptance=acceptance)
+    # Its clients are those of public measurements.
+    fleet = fleet_of(deployment, acceptance=acceptance, published=True)
     if row["gpu"] in FLOORS_WITHOUT and isinstance(fleet.model, StepModel) and not cell.wide:
         fleet = replace(fleet, model=fleet.model.eased(FLOORS_WITHOUT[row["gpu"]] / DECODE_FLOORS))
     plan = plan_of(Options.read(**options))

@@ -153,7 +153,7 @@ def test_replicas_have_one_each() -> None:
     ("deployment", "why"),
     [
         ("qwen2.5-72b@8xh200/draft=qwen2.5-7b", "the 28 attention heads of the draft Qwen/Qwen2.5-7B; tp 1, 2, 4"),
-        ("qwen2.5-72b@2xh200/draft=qwen2.5-0.5b", "a vocabulary of 151,936 tokens, Qwen/Qwen2.5-72B one of 152,064"),
+        ("qwen2.5-72b@2xh200/draft=qwen2.5-0.5b,version=0.24", "a vocabulary of 151,936 tokens, Qwen/Qwen2.5-72B one of 152,064"),
         ("deepseek-v3@8xh200/tp1,dp8,attention-dp,engine=sglang,draft=qwen3-8b", "no draft model with attention-dp"),
     ],
 )  # fmt: skip
@@ -164,8 +164,9 @@ def test_what_engines_refuse(deployment: str, why: str) -> None:
 
 
 def test_other_engines_take_another_vocabulary() -> None:
-    text = "qwen2.5-72b@2xh200/draft=qwen2.5-0.5b,num_speculative_tokens=4,engine=sglang"
-    assert size(parse_worker(text), 8192).fits
+    text = "qwen2.5-72b@2xh200/draft=qwen2.5-0.5b,num_speculative_tokens=4,engine="
+    for engine in ("sglang", "vllm", "vllm,version=0.25"):
+        assert size(parse_worker(text + engine), 8192).fits
 
 
 # --- in time --------------------------------------------------------------------------------------
@@ -232,6 +233,17 @@ def test_it_reads_the_prompts_too() -> None:
         named.graph_tokens = limit
         found = named.step_s(3, 3000, [(40, 100)])
         assert found == pytest.approx(spent + large.host(4, "step_s", "prefill_step_s"))
+
+
+def test_releases_before_0_26_launch_a_drafts_kernels_one_by_one() -> None:
+    """0.4 ms a layer, whatever its size."""
+    text = f"{NAMED},version="
+    before, since = (
+        StepModel(parse_worker(text + release), draft_tokens=5).decode_line(1)[0]
+        for release in ("0.25", "0.26")
+    )
+    layers = parse_worker("llama-3-8b@1xh200").model.layer_count
+    assert 0.2e-3 < (before - since) / (5 * layers) < 0.5e-3
 
 
 def test_without_graphs_every_pass_is_launched() -> None:

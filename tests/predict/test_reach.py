@@ -64,6 +64,63 @@ def test_widened_weights_are_read_faster_and_multiplied_slower_on_ampere() -> No
     } == {1.0}
 
 
+@pytest.mark.parametrize(
+    ("name", "engine", "share"),
+    [
+        ("l40s", "vllm", 1.0),
+        ("rtx-4090", "llama.cpp", 1.0),
+        ("a100", "sglang", 1.0),
+        ("h100-pcie", "vllm", 0.82),
+        ("b200", "vllm", 0.53),
+        ("rtx-4090", "tensorrt-llm", 1.0),
+    ],
+)
+def test_four_bits_that_are_widened_are_read_like_sixteen(
+    name: str, engine: str, share: float
+) -> None:
+    def reading(weights: str) -> tuple[int, float]:
+        ops = work_of(parse_worker(f"llama-3.1-8b:{weights}@1x{name}/engine={engine}")).operators
+        at = np.flatnonzero(ops.kind == GEMM)[0]
+        return int(ops.memory[at]), float(ops.efficiency_memory[at])
+
+    sixteen, four = reading("bf16"), reading("int4")
+    assert four == (sixteen[0], pytest.approx(share * sixteen[1]))
+
+
+def test_four_bits_of_other_kernels_have_the_rate_of_the_gpus_that_multiply_them() -> None:
+    for text in ("1xa100/engine=llama.cpp", "1xmi300x/engine=vllm", "1xh100/engine=tensorrt-llm"):
+        ops = work_of(parse_worker(f"llama-3.1-8b:int4@{text}")).operators
+        assert set(ops.memory[ops.kind == GEMM]) == {2}
+    ops = work_of(parse_worker("llama-3.1-8b:nvfp4@1xrtx-5090")).operators
+    assert set(ops.memory[ops.kind == GEMM]) == {2}
+
+
+@pytest.mark.parametrize("weights", ["bf16", "fp8", "int8", "int4", "nvfp4"])
+def test_a_card_with_more_of_everything_is_not_slower(weights: str) -> None:
+    """The chip decides, whose tables and coefficients the card has: neither memory nor products are
+    fewer."""
+
+    def step_s(name: str, engine: str, prompt: int) -> float:
+        text = f"llama-3.1-8b:{weights}@1x{name}/engine={engine}"
+        model = StepModel(parse_worker(text))
+        return model.step_s(32, 32 * 1024, [(prompt, 0)] if prompt else [])
+
+    for engine in ("vllm", "sglang"):
+        for small, large in (
+            ("rtx-5090", "rtx-pro-6000"),
+            ("h100-pcie", "h100"),
+            ("a100-40gb", "a100"),
+            ("a100-pcie", "a100"),
+            ("h200-nvl", "h200"),
+        ):
+            for prompt in (0, 2048):
+                assert step_s(large, engine, prompt) <= 1.001 * step_s(small, engine, prompt), (
+                    large,
+                    engine,
+                    prompt,
+                )
+
+
 def test_the_speed_of_light_is_the_data_sheets() -> None:
     light = idealise(work_of(parse_worker("llama-3.1-8b:int4@1xa100/engine=vllm")))
     assert np.all(light.operators.efficiency_compute == 1)
@@ -143,3 +200,32 @@ def test_ranks_without_nvlink_wait_for_one_another() -> None:
     assert ring_of(gpu("h100"), 8) == ring_of(gpu("mi210"), 4) == (0.0, 1.0)
     assert ring_of(gpu("l4"), 3) == ring_of(gpu("l4"), 4)
     assert ring_of(gpu("l4"), 16) == ring_of(gpu("l4"), 8)
+
+
+def test_geforce_cards_reach_one_another_through_the_host() -> None:
+    """Milliseconds that tensor parallelism leaves for all-reduces, as two users of RTX 3090
+    measured."""
+
+    def step_s(name: str, tp: int) -> float:
+        text = f"qwen3-32b:int4@{tp}x{name}/tp{tp},engine=vllm"
+        return StepModel(parse_worker(text)).step_s(1, 1024, [])
+
+    def spent_s(name: str, tp: int) -> float:
+        work = work_of(parse_worker(f"qwen3-32b:int4@{tp}x{name}/tp{tp},engine=vllm"))
+        found = work.operators.kind == COLLECTIVE
+        return float(work.operators.floor[found].mean())
+
+    assert [round(spent_s("rtx-3090", tp) * 1e6) for tp in (2, 4, 8)] == [33, 41, 57]
+    assert spent_s("rtx-4090", 4) == spent_s("rtx-5090", 4) > 4 * spent_s("l40s", 4)
+    assert step_s("rtx-3090", 2) < step_s("rtx-3090", 1) < 1.7 * step_s("rtx-3090", 2)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_an_fp8_cache_of_latent_attention_is_multiplied_as_it_is_on_blackwell(engine: str) -> None:
+    def context_s(name: str, kv: str) -> float:
+        text = f"deepseek-r1@8x{name}/dp8,ep8,attention-dp,kv={kv},engine={engine}"
+        return StepModel(parse_worker(text), prior_profile()).decode_line(8)[1]
+
+    # Tables of 128 heads: B200 takes 0.58 of the time of a 16-bit cache, H200 0.9.
+    assert context_s("b200", "fp8") / context_s("b200", "bf16") == pytest.approx(0.5, abs=0.08)
+    assert context_s("h200", "fp8") > 0.85 * context_s("h200", "bf16")

@@ -142,8 +142,10 @@ def test_published_rates_of_decode(where: str, users: int, context: int, publish
 @pytest.mark.parametrize(
     ("gpu", "layout", "share"),
     [
-        ("b200", "tp8", DECODE_FLOORS),
-        ("mi355x", "tp8", 1.0),
+        ("b200", "tp8,version=0.5.8", DECODE_FLOORS),
+        ("b200", "tp8", 1.0),
+        ("h200", "tp8,version=0.5.8", 1.0),
+        ("mi355x", "tp8,version=0.5.8", 1.0),
         ("gb200", "dp16,ep16,attention-dp", 1.0),
     ],
 )

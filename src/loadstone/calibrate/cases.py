@@ -41,6 +41,7 @@ from loadstone.predict.step_time.coefficients import (
     INDEX,
     slopes_of,
 )
+from loadstone.predict.step_time.exchange import is_wide
 from loadstone.predict.step_time.formulas import (
     MeanStep,
     both,
@@ -428,6 +429,7 @@ class CaseTable:
         rules = [rules_of(worker) for worker in workers]
         self.eager = np.array([rule.is_eager for rule in rules])
         self.graph_tokens = np.array([rule.graph_tokens for rule in rules], float)
+        self.is_wide = np.array([is_wide(worker) for worker in workers])
         self.in_step = np.array([worker.attention_dp and worker.dp > 1 for worker in workers])
 
 
@@ -558,7 +560,8 @@ def mean_step_seconds(table: CaseTable, values: Floats, *, prompts: bool) -> Flo
         step = MeanStep(batch, table.context, sequences=batch, tokens=batch, met=batch)
         launched = table.eager
     alone, met = kernel_seconds(work, values, step)
-    kernels = both(alone + met, np.where(launched, terms.launch, 0.0))
+    launch = np.where(launched, terms.launch, 0.0)
+    kernels = np.where(table.is_wide, alone + met + launch, both(alone + met, launch))
     return step_seconds(terms, kernels, step.sequences, prompts=prompts)
 
 

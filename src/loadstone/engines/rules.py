@@ -457,6 +457,12 @@ class EngineRules:
         return self.worker.switch("enforce_eager") is True
 
     @property
+    def launches_drafts(self) -> bool:
+        """Return whether a draft model's passes run without CUDA graphs where decode steps have
+        them."""
+        return False
+
+    @property
     def graph_tokens(self) -> int:
         """Return the most tokens of a step that has prompts in it and still runs as CUDA graphs; 0:
         none does."""

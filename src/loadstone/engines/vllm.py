@@ -7,6 +7,7 @@ KV = ⌈total · gpu_memory_utilization⌉ − weights − peak activation − r
 import json
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from loadstone.catalogue.architecture.model import (
     CompressedAttention,
@@ -75,6 +76,11 @@ _OFFLOADS = {
 _STRUCTURED_OUTPUTS_SINCE, _ATTENTION_FLAG_SINCE = (0, 11), (0, 13)
 """Before, --guided-decoding-backend, and the variable VLLM_ATTENTION_BACKEND (its pull request
 26315)."""
+_ANY_VOCABULARY_SINCE = (0, 25)
+"""From then on a draft may have another vocabulary (its pull request 38174)."""
+_DRAFT_GRAPHS_SINCE = (0, 26)
+"""From then on a draft model's passes run as CUDA graphs; before, they were captured and never
+replayed (its pull request 47460, July 2026)."""
 _MASTER_PORT, _RPC_PORT = 29501, 13345
 _SIDE, _SIDE_PORT, _SIDE_PORTS = "VLLM_NIXL_SIDE_CHANNEL", 5600, 100
 _TRANSFERS = {
@@ -279,12 +285,16 @@ class Vllm(EngineRules):
 
     def draft_refusal(self) -> str | None:
         model, draft = self.worker.model, self.worker.draft
-        if draft is None or draft.model.vocab == model.vocab:
+        if (
+            draft is None
+            or draft.model.vocab == model.vocab
+            or self.version >= _ANY_VOCABULARY_SINCE
+        ):
             return None
         return (
             f"the draft {draft.model.name} has a vocabulary of {draft.model.vocab:,} tokens,"
-            f" {model.name} one of {model.vocab:,}: vllm refuses that; a draft of the same family"
-            " and release would do"
+            f" {model.name} one of {model.vocab:,}: vllm refuses that before 0.25; a draft of the"
+            " same family and release would do"
         )
 
     # --- scheduling and steps ---------------------------------------------------------------------
@@ -315,6 +325,10 @@ class Vllm(EngineRules):
     @property
     def is_eager(self) -> bool:
         return super().is_eager or self.cudagraph_mode == "none" or self.era == "eager"
+
+    @property
+    def launches_drafts(self) -> bool:
+        return not self.is_v0 and self.version < _DRAFT_GRAPHS_SINCE
 
     @property
     def graph_tokens(self) -> int:
@@ -441,11 +455,13 @@ class Vllm(EngineRules):
         if tokens is None:
             return None
         draft = self.worker.draft
-        config = (
+        config: dict[str, Any] = (
             {"method": "mtp"}
             if draft is None
             else {"method": "draft_model", "model": name_draft(draft)}
         )
+        if draft is not None and draft.model.vocab != self.worker.model.vocab:
+            config |= {"use_heterogeneous_vocab": True}
         return json.dumps({**config, "num_speculative_tokens": tokens})
 
     def _spell_nodes(self, site: Site) -> list[Flags]:

@@ -29,7 +29,13 @@ from loadstone.core.errors import InputError
 from loadstone.core.files import read_json
 from loadstone.core.vectors import Floats
 from loadstone.engines import OLD_ERAS, rules_of
-from loadstone.predict.step_time.boards import architecture_of, is_amd, kind_of, shapes_of
+from loadstone.predict.step_time.boards import (
+    architecture_of,
+    is_amd,
+    kind_of,
+    measured_as,
+    shapes_of,
+)
 from loadstone.predict.step_time.coefficients import (
     CLIENT_S,
     EXPERT_LAYERS,
@@ -185,7 +191,7 @@ def profile_of(worker: Worker, name: str | None = None, *, published: bool = Fal
     )
     # AMD's libraries are one code: most like an unmeasured one's kernels are those of the measured
     # one.
-    nearest = "cdna 3" if not measured and is_amd(architecture) else architecture
+    nearest = "cdna 3" if not measured and is_amd(architecture) else measured_as(worker.gpu)
     keys = (
         (engine, era, nearest),
         (engine, "*", nearest),

@@ -20,6 +20,7 @@ from loadstone.predict.step_time.coefficients import (
     LIGHT,
     MOVE,
 )
+from loadstone.predict.step_time.exchange import is_wide
 from loadstone.predict.step_time.formulas import (
     Terms,
     attended_pairs,
@@ -82,8 +83,11 @@ class StepModel:
         self.draft_tokens = draft_tokens
         rules = rules_of(worker)
         self.eager, self.graph_tokens = rules.is_eager, rules.graph_tokens
-        self._padded = rules.padded_seqs
+        self._padded, self._launches_drafts = rules.padded_seqs, rules.launches_drafts
         self.offline = offline
+        # Before experts compute, the host waits for the GPU to tell how many tokens came (DeepEP's
+        # normal mode): it launches no kernel ahead.
+        self._is_wide = is_wide(worker)
         self.values = self.profile.values() if values is None else values
         if offline:
             self.values = _without_server(self.values)
@@ -124,9 +128,12 @@ class StepModel:
         drafter = self._drafter
         if drafter is not None:
             # Where steps with prompts alone run without graphs, its passes after the first still
-            # do.
-            launch = terms.launch + drafter._terms.launch * (self.draft_tokens if self.eager else 1)
-            self._terms = replace(terms, launch=launch)
+            # do; or none of them does.
+            launch = drafter._terms.launch * (self.draft_tokens if self.eager else 1)
+            self._draft_launch = drafter._terms.launch if self._launches_drafts else 0.0
+            self._terms = replace(
+                terms, launch=terms.launch + (0.0 if self._draft_launch else launch)
+            )
             theirs = self.draft_tokens * drafter._terms.window
             if self.window_s + theirs > 0:
                 read = self._window * self.window_s + drafter._window * theirs
@@ -190,7 +197,8 @@ class StepModel:
             attention += (self.draft_tokens - 1) * later_pass
         kernels = self._tokens_s(decodes, new_tokens, attention, len(chunks), met_tokens)
         if new_tokens + decodes * (1 + self.draft_tokens) > self.graph_tokens:
-            kernels = both(kernels, self._terms.launch)
+            launch = self._terms.launch
+            kernels = kernels + launch if self._is_wide else both(kernels, launch)
         return step_seconds(self._terms, kernels, sequences, prompts=True)
 
     def _attention_s(self, decodes: int, decode_context_tokens: float, chunks: Chunks) -> float:
@@ -223,7 +231,10 @@ class StepModel:
             first = drafter._tokens_s(
                 decodes, decodes * self.draft_tokens + new_tokens, 0.0, chunks
             )
-            drafting = first + (self.draft_tokens - 1) * drafter._tokens_s(decodes + chunks, 0, 0.0)
+            later = drafter._tokens_s(decodes + chunks, 0, 0.0)
+            if self._draft_launch:
+                first, later = both(first, self._draft_launch), both(later, self._draft_launch)
+            drafting = first + (self.draft_tokens - 1) * later
         elif self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
             draft_pass = self._draft * self._body_s(decodes, decodes) + self._interpolate(

@@ -42,6 +42,8 @@ from loadstone.predict.step_time.boards import (
     architecture_of,
     board_efficiency,
     floor_of,
+    four_bits_read,
+    multiplies_caches,
     ring_of,
     widened,
     widening_of,
@@ -239,9 +241,10 @@ quantising, zeros for what was skipped, and the sum over a token's experts go ov
 ranks (vLLM's `expert_map`, SGLang's `filter_expert`). On Blackwell they take FlashInfer's, which
 see a rank's own pairs alone."""
 ACTIVATION_BYTES = 2.0
-NETWORK_FLOORS = 3
-"""A collective between nodes has a floor so many times that of one within a node: a guess, for none
-of the points that are fitted on crosses nodes."""
+NETWORK_FLOORS = 9
+"""A collective between nodes has a floor so many times that of one within a node: for 4 KiB among
+two nodes of H100 NCCL's own estimate is 26 µs, and 75 were measured (NVIDIA/nccl issue 1453); here
+their geometric mean. None of the points that are fitted on crosses nodes."""
 LOGIT_BYTES = 12.0
 """A logit is written, gathered from the ranks, and read again in 32 bits for sampling."""
 
@@ -338,7 +341,19 @@ class _Counter:
         elif ranks > 1:
             # All-reduce, or all-gather and reduce-scatter of the tokens of all schedulers: the same
             # volume.
-            self._all_reduce(layers.count, ranks, float(group))
+            self._all_reduce(layers.count, ranks, float(group), self._gathered_share(layers, mlp))
+
+    def _gathered_share(self, layers: Layers, mlp: DenseMlp | Experts) -> float:
+        """Return the bytes of both ways of the tokens of all schedulers, of those of an all-reduce:
+        tokens for four-bit experts are quantised before they are gathered (TensorRT-LLM's
+        use_post_quant_allgather, FlashInfer's in SGLang and vLLM)."""
+        if self.group == 1 or not isinstance(mlp, Experts):
+            return 1.0
+        experts = [each for each in mlp.weights(self.model.hidden) if each.kind == "experts"]
+        form = self._format(layers, experts[0])
+        if form.bits != 4 or not self._is_native(form):
+            return 1.0
+        return (form.bytes + ACTIVATION_BYTES) / (2 * ACTIVATION_BYTES)
 
     def _count_attention(self, layers: Layers, attention: Attention) -> None:
         count = layers.count
@@ -476,6 +491,9 @@ class _Counter:
             decode = 2 * heads * (compressed + attention.kv_rank)
             prompt = 2 * heads * (attention.nope_dim + attention.rope_dim + attention.v_dim)
             self.sums["latent"] = 1.0
+            if self.sums["widening"] and multiplies_caches(self.gpu):
+                decode *= self.gpu.flops_per_s["bf16"] / self.gpu.flops_per_s["fp8"]
+                self.sums["widening"] = 0.0
             # Absorbed, the expansion is two small products per head, before and after.
             self._add_floors("products", count, 1)
             launches = self.rules.latent_launches or _LAUNCHES["latent"]
@@ -545,17 +563,18 @@ class _Counter:
             **self._efficiencies(form),
         )
 
-    def _all_reduce(self, count: float, ranks: int, group: float) -> None:
+    def _all_reduce(self, count: float, ranks: int, group: float, share: float = 1.0) -> None:
         """Add an all-reduce within each node; then one between nodes, where every GPU reduces its
-        own part of the tensor with its like on the others, over its own share of the network."""
+        own part of the tensor with its like on the others, over its own share of the network.
+        `share`: of its bytes."""
         within = min(ranks, self._per_node)
         if within > 1:
             ring = ring_of(self.gpu, within)
-            volume = 2 * (within - 1) / within
+            volume = share * 2 * (within - 1) / within
             self._add_collective(count, within, self._link(within), volume, group, ring)
         nodes = ranks / within
         if nodes > 1:
-            volume = 2 * (nodes - 1) / nodes / within
+            volume = share * 2 * (nodes - 1) / nodes / within
             link, floors = self._link(ranks), NETWORK_FLOORS - 1
             self._add_collective(count, nodes, link, volume, group)
             # The other floors, as messages without bytes.
@@ -616,28 +635,45 @@ class _Counter:
             return FORMATS[dtype] if matrix.kind == "experts" else FORMATS[self.model.dtype]
         return self.model.format_of(layers, matrix, dtype or None)
 
+    def _is_native(self, form: Format) -> bool:
+        """Tell whether the GPU multiplies a format, and no slower than 16 bits (INT8 on B300)."""
+        rate = self.gpu.flops_per_s.get(_unit(form), 0.0)
+        return rate >= self.gpu.peak_flops_per_s("bf16")
+
+    def _widened_memory(self, form: Format) -> float | None:
+        """Return the share of the rate of 16-bit weights at which four-bit ones are read that a
+        kernel widens; None of other formats, and where it is not known."""
+        widens = form.bits == 4 and not self._is_native(form)
+        return four_bits_read(self.gpu, self.rules) if widens else None
+
     def _precision(self, form: Format) -> dict[str, float]:
         """Return the columns peak, compute and memory of products in a format. Where the GPU cannot
-        multiply it, or slower than 16 bits (INT8 on B300), weights are widened and multiplied in 16
-        bits."""
-        name = "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
-        bf16_peak = self.gpu.peak_flops_per_s("bf16")
-        is_native = self.gpu.flops_per_s.get(name, 0.0) >= bf16_peak
+        multiply it, weights are widened and multiplied in 16 bits."""
+        own, widens = _efficiency_index(form), self._widened_memory(form) is not None
+        native = self._is_native(form)
         return {
-            "peak": self.gpu.flops_per_s[name] if is_native else bf16_peak,
-            "compute": _efficiency_index(form) if is_native else 0,
-            "memory": _efficiency_index(form),
+            "peak": self.gpu.flops_per_s[_unit(form)]
+            if native
+            else self.gpu.peak_flops_per_s("bf16"),
+            "compute": own if native else 0,
+            "memory": 0 if widens else own,
         }
 
     def _efficiencies(self, form: Format) -> dict[str, float]:
         """Return both efficiency columns of products in a format."""
         efficiency, precision = board_efficiency(self.gpu), self._precision(form)
         compute, memory = int(precision["compute"]), int(precision["memory"])
-        widened_share = 1.0 if compute == memory else widened(self.gpu, self.rules)
+        own = compute == _efficiency_index(form)
         return {
-            "efficiency_compute": widened_share * efficiency.compute[compute],
-            "efficiency_memory": efficiency.memory[memory],
+            "efficiency_compute": efficiency.compute[compute]
+            * (1.0 if own else widened(self.gpu, self.rules)),
+            "efficiency_memory": efficiency.memory[memory] * (self._widened_memory(form) or 1.0),
         }
+
+
+def _unit(form: Format) -> str:
+    """Return the type of the GPU's units that multiply a format."""
+    return "fp4" if form.dtype in ("nvfp4", "mxfp4") else form.dtype
 
 
 def _efficiency_index(form: Format) -> int:
