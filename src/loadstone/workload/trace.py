@@ -53,6 +53,7 @@ whole ones doubtful. Traces of whole services have a few to some tens.
 _MAX_TIME = (
     1e15  # no stamp in s or ms comes near it; one in µs or ns does, and would be read wrongly
 )
+_DIGITS = 6
 _DATE = re.compile(
     r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
 )
@@ -385,9 +386,11 @@ def _read(file: RequestFile, format: TraceFormat, rows: _Lines) -> Trace:
         if not lines:
             first = request.time
         last = request.time
-        fractions = fractions or last % 1 != 0
+        # The same whenever the trace began, though a late clock has fewer digits after its point.
+        since = round(last - first, _DIGITS)
+        fractions = fractions or since % 1 != 0
         block_tokens = block_tokens or request.block_tokens
-        time_s.append((request.time - first) / format.ticks_per_s)
+        time_s.append(since / format.ticks_per_s)
         lines.append(line)
         inputs.append(request.input_tokens)
         outputs.append(request.output_tokens)
