@@ -132,6 +132,15 @@ class Target(msgspec.Struct, kw_only=True):
     """Request fields tried on the server, and whether it took them."""
 
 
+class ProfiledWindow(msgspec.Struct, frozen=True):
+    """Says when the engines' profilers ran after a cell, under its load: seconds from the run's
+    origin. `stopped`: they said that they stopped. What was sent then is in no figure."""
+
+    start_s: float
+    end_s: float
+    stopped: bool = True
+
+
 class CellInfo(msgspec.Struct, kw_only=True):
     """Says when a cell ran, seconds from the run's origin; None while it has not."""
 
@@ -173,6 +182,9 @@ class CellInfo(msgspec.Struct, kw_only=True):
     leave out; below 0: those that it sent and counts beside its output, which they include."""
     stopped: Stop | None = None
     """The rule by which it ended, where one was set."""
+    profiled: ProfiledWindow | None = None
+    profiler: str | None = None
+    """What tells that the engine's profiler may have run while it was measured."""
 
 
 class JournalDamage(msgspec.Struct, kw_only=True):

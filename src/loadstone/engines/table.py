@@ -87,13 +87,15 @@ class ReleaseFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None
     without interface; `program`: what starts it, and how one gets it; `forced_drafts`: its switches
-    that accept as many guessed tokens as they are told to; `shorthand`: what engines.toml of the
+    that accept as many guessed tokens as they are told to; `profiles`: those by which it profiles
+    itself; `shorthand`: what engines.toml of the
     catalogue has of engines that come with Loadstone; `flags`: by name without dashes, `-` for `_`,
     and NAME=VALUE for one value alone."""
 
     program: str = ""
     install: str = ""
     forced_drafts: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
     server: tuple[KnownServer, ...] = ()
     gauges: dict[str, tuple[str, ...]] = {}
     counters: dict[str, tuple[str, ...]] = {}
@@ -143,6 +145,14 @@ def find_forced_drafts(text: str) -> str | None:
     tokens as it is told to; `-` or any other character may stand for `_`."""
     names = [name for table in engine_tables().values() for name in table.forced_drafts]
     found = re.search("|".join(names).replace("_", "."), text, re.IGNORECASE)
+    return None if found is None else found[0]
+
+
+def find_profiler(text: str) -> str | None:
+    """Return the switch in a text, as it stands there, by which an engine profiles itself as it
+    serves."""
+    names = [name for table in engine_tables().values() for name in table.profiles]
+    found = re.search("|".join(names), text)
     return None if found is None else found[0]
 
 

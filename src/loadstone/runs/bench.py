@@ -23,6 +23,7 @@ from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
 from loadstone.core.settings import RunSettings
 from loadstone.core.signals import Signals
 from loadstone.core.summary import Summary
+from loadstone.engines.table import find_profiler
 from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.observe import Observer, exporter, worker_page
@@ -35,6 +36,7 @@ from loadstone.runs.grading import AnswerGrader
 from loadstone.runs.launched import why_ended
 from loadstone.runs.live_metrics import serving
 from loadstone.runs.preflight import Prepared
+from loadstone.runs.profiler import Profiler
 from loadstone.workload.options import ClientOptions, Options
 
 _EVENT_BYTES = 20
@@ -158,9 +160,15 @@ class Session:
                 grader.save()
                 flush()
 
+            profiler = None
+            if options.client.profile_s is not None:
+                urls = server.target.urls
+                profiler = Profiler(self.run, jobs, urls, server.headers, options.client)
             CellLoop(
                 run=self.run,
                 pool=pool,
+                profiler=profiler,
+                profiler_switch=find_profiler(msgspec.json.encode(info).decode()),
                 on_event=self.on_event,
                 stopping=self.ready.stopping,
                 before_cell=before_cell,
@@ -170,7 +178,8 @@ class Session:
             ).measure()
             grader.save()
         failure = "; ".join(pool.failures) if pool.failures and not self.run.signals.count else None
-        for note in [*([failure] if failure else []), *observer.notes]:
+        profiling = [] if profiler is None else profiler.notes
+        for note in [*([failure] if failure else []), *observer.notes, *profiling]:
             self._note(note)
         return failure
 

@@ -18,6 +18,7 @@ from loadstone.core.settings import WorkerClock
 from loadstone.measure.client.pool import WorkerPool
 from loadstone.measure.client.protocol import NOTHING_YET, Progress, StepDone
 from loadstone.runs.execution import OpenRun
+from loadstone.runs.profiler import Profiler
 
 
 class Event(msgspec.Struct, kw_only=True):
@@ -44,6 +45,7 @@ class CellLoop:
     """Measures all cells of a run, until a signal or a worker's failure.
 
     before_cell   is called before each cell
+    profiler      profiles after each cell; `profiler_switch`: of the engine, that has it profile
     sweeps        leaves out the loads after one at which throughput has stopped growing
     sample        samples the servers' metrics at the beginning and end of each cell
     engine_ended  says why an engine that was started for the run is gone, if it is
@@ -53,6 +55,8 @@ class CellLoop:
     pool: WorkerPool
     on_event: Listener
     stopping: Stopping = Stopping()  # noqa: RUF009 - immutable
+    profiler: Profiler | None = None
+    profiler_switch: str | None = None
     sweeps: bool = False
     _tokens_before: int = 0
     before_cell: Callable[[], None] = lambda: None
@@ -88,6 +92,9 @@ class CellLoop:
                 info.cells[cell] = measured
                 self.sample()
                 self._tell("cell_end", cell)
+                if self.profiler is not None:
+                    measured.profiled = self.profiler.profile(cell)
+                    signals.on_first = lambda: pool.stop("interrupted")
                 run_folder.write_info(folder, info)
                 if self.sweeps:
                     tokens = pool.progress.tokens - self._tokens_before
@@ -146,7 +153,13 @@ class CellLoop:
             prompts_compared=len(step.texts),
             texts_compared=len(set(step.texts.values())),
             stopped=ending.conclude() if ending is not None else None,
+            profiler=self._profiler_seen(),
         )
+
+    def _profiler_seen(self) -> str | None:
+        if self.profiler is not None and self.profiler.running:
+            return "one that --profile started has not stopped"
+        return self.profiler_switch
 
     def _run_step(
         self, cell: int, first: int, last: int | None, ending: _Ending | None

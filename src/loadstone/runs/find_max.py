@@ -112,6 +112,8 @@ def find_max(
             _search(_probe_simulation(options, search), first, search.kind, math.inf), search
         )
     assert isinstance(options, Options)  # noqa: S101 - there is no third kind
+    if options.client.profile_s is not None:
+        raise InputError("--profile and --find-max: a search has many loads; profile what it finds")
     with contextlib.ExitStack() as stack:
         target = options.target
         draft = Planner(_probe_options(options, search.kind, search.start or 1.0, 1.0)).plan()

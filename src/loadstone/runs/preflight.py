@@ -32,7 +32,7 @@ from loadstone.measure.engines.probe import Requirements, prompt_counter, token_
 from loadstone.measure.engines.server import PATIENCE, Server
 from loadstone.measure.wire.request import RequestBody, make_body, make_path
 from loadstone.measure.wire.wire import find_wire
-from loadstone.runs import execution, targets
+from loadstone.runs import execution, profiler, targets
 from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.launched import check_start
 from loadstone.runs.targets import Servers, Tell, longest_tokens
@@ -112,6 +112,8 @@ def prepare(
     stopping = stopping or stopping_of(until_precise(options).early_end, options.client)
     headers = headers_of(options.client.headers)
     servers = targets.find_servers(options, draft, stack, tell)
+    if options.client.profile_s is not None:
+        profiler.check(servers.urls, headers, options.client)
     server = probe(options, draft, servers, headers)
     text = options.target.launch or options.target.deployment or ""
     if (

@@ -535,6 +535,13 @@ class ClientOptions(Flags):
         "empty the engine's prefix cache before each load [default: if --salt makes no new"
         " prompts]",
     )
+    profile_s: float | None = flag(
+        RUN,
+        "after each load, run the engine's profiler for this long under the same load, e.g. 20; no"
+        " figure includes it",
+        read=values.seconds,
+        limits=ABOVE_0,
+    )
     workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
     ray: str | None = flag(
         RUN,

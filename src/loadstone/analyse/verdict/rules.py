@@ -12,6 +12,7 @@ _RULES = (
     server.counters,
     server.transfers,
     server.drafts,
+    server.profiled,
     server.gpu,
     load.sends_late,
     load.rate,

@@ -94,6 +94,12 @@ def drafts(cell: JudgedCell) -> Findings:
         yield finding("drafts_on_random_text", accepted_length=length, accepted_share=figures.rate)
 
 
+def profiled(cell: JudgedCell) -> Findings:
+    """Tell where the engine's profiler may have run while the load was measured."""
+    if cell.info.profiler is not None:
+        yield finding("profiled", seen=cell.info.profiler)
+
+
 def gpu(cell: JudgedCell) -> Findings:
     """Tell what held the GPUs' clocks down, and if they were read too seldom to know their energy.
 

@@ -136,6 +136,10 @@ class Server:
         no server."""
         return self._ask("POST", path, body, self._patience.answer_s)
 
+    def options(self, path: str) -> httpx.Response:
+        """Ask which methods a path takes. Raises TargetError where there is no server."""
+        return self._ask("OPTIONS", path, None, self._patience.answer_s)
+
     def post_json(self, path: str, fields: dict[str, Any]) -> Any:
         """Return the JSON in an answer that is a 200, else None; also where the server gives none
         in time."""
