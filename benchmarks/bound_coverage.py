@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadstone.analyse.slo import SURE, Bound, bounds_of
+from loadstone.analyse.slo import SURE, bounds_of
+from loadstone.core.bounds import Bound
 from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Metrics, Requests

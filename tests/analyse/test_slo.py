@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from loadstone import simulate
-from loadstone.analyse.slo import Bound, bounds_of, probability_of
+from loadstone.analyse.slo import bounds_of, probability_of
+from loadstone.core.bounds import Bound
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Load
 from loadstone.core.statistics import distribution

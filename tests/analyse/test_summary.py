@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from loadstone.analyse.slo import parse_slo
 from loadstone.core import run_folder
+from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.host import Host
 from loadstone.core.plan import Load, Plan

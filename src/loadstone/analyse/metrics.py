@@ -78,13 +78,14 @@ def parts(
     label = np.where(all_rows["measured"], label, -1)
     tokens = float(np.nansum(all_rows["tokens"][all_rows["measured"]]))
     return {
-        int(key): _measure_part(all_rows[label == key], tokens, streams)
+        int(key): measure_part(all_rows[label == key], tokens, streams)
         for key in np.unique(label)
         if key >= 0
     }
 
 
-def _measure_part(rows: Array, all_tokens: float, streams: bool) -> Part:
+def measure_part(rows: Array, all_tokens: float, streams: bool) -> Part:
+    """Compute the numbers of some measured requests of a cell that had `all_tokens` in all."""
     done = rows[arrays.is_completed(rows)]
     output_tokens = int(np.nansum(rows["tokens"]))
     latencies = _latencies(done, Dependence.of(done["sent"], done["last"]), streams)
@@ -185,7 +186,7 @@ def measure_cell(
         metrics.steady = _steady(arrived, window, dependence, metrics, len(done))
     metrics.sustained = sustained_of(load, measured, pace)
     if any(bound is not None for bound in slo):
-        met = _meets_bounds(measured, load, slo)
+        met = meets_bounds(measured, load, slo)
         metrics.goodput_per_s = arrays.divide(int(met.sum()), duration_s)
         metrics.attainment = float(met.mean()) if len(met) else None
     return CellNumbers(_count_requests(measured), duration_s, metrics, samples, pace)
@@ -355,7 +356,7 @@ def sustained_of(load: Load, measured: Array, pace: Pace | None) -> Sustained | 
     return Sustained(**rates, ci95=bounds)
 
 
-def _meets_bounds(rows: Array, load: Load, slo: RequestBounds) -> Bools:
+def meets_bounds(rows: Array, load: Load, slo: RequestBounds) -> Bools:
     """Mark the requests that are ok or short and within every bound (≤). One token has no TPOT to
     miss."""
     origin_s = arrays.origin_s(rows, load)

@@ -1,14 +1,14 @@
 """Judges bounds on latencies: were they met, and how sure is that?"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from loadstone.analyse.metrics import RequestBounds
-from loadstone.core.errors import InputError
+from loadstone.core.bounds import Bound, split_bound
 from loadstone.core.plan import Load
 from loadstone.core.statistics.distribution import PERCENTILES, Z95
 from loadstone.core.summary import (
@@ -16,66 +16,23 @@ from loadstone.core.summary import (
     TASK,
     Latency,
     Metrics,
+    Part,
     Requests,
     SloBound,
     latency_field,
 )
-from loadstone.core.units import parse_seconds
 from loadstone.core.vectors import Floats
 
-_MAX_BARE_S = 10.0
-"""The least bound, in seconds, that needs a unit: without one it is more likely to be meant in
-milliseconds."""
 SURE = 0.9
 """Probability from which a bound counts as met for sure, and below one less which as missed for
 sure: the ends of an 80 % interval.
 """
 _MEASURED = (1.0,)
 """The factors of what was measured, which no prediction's error widens."""
+NO_CLASSES: Mapping[str, Part] = {}
 _GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of the largest of many values whose tail is exponential, as a multiple of its
 scale."""
-
-
-class Bound(NamedTuple):
-    """An upper bound: `ttft` of each request, or `ttft_p99` of all together; in seconds."""
-
-    name: str
-    limit_s: float
-
-
-def parse_slo(text: str) -> tuple[Bound, ...]:
-    """Parse bounds, in seconds, from `ttft<500ms,tpot_p99<30ms`: per request (`ttft`), or on a
-    percentile (`tpot_p99`).
-
-    A small number without a unit is seconds. Raises InputError.
-    """
-    bounds: dict[str, float] = {}
-    for part in text.split(","):
-        name, sign, limit = part.partition("<")
-        base, joint, percentile = name.strip().partition("_")
-        if not sign or base not in (*SLO_KEYS, TASK) or (joint and percentile not in PERCENTILES):
-            raise InputError(
-                f"--slo: {part.strip()!r} is not a bound; write e.g. ttft<500ms,tpot_p99<30ms "
-                f"({', '.join(SLO_KEYS)}; of sessions task; {', '.join(PERCENTILES)})"
-            )
-        if base == TASK and not joint:
-            raise InputError(
-                f"--slo: {part.strip()!r}: is on a percentile of sessions; write e.g. task_p90<120s"
-            )
-        if name.strip() in bounds:
-            raise InputError(f"--slo: {name.strip()} has two bounds; give one")
-        limit = limit.removeprefix("=").strip()
-        limit_s = parse_seconds(limit, "--slo")
-        bounds[name.strip()] = limit_s
-        if limit_s >= _MAX_BARE_S and limit[-1] in "0123456789.":
-            # Other tools' bounds are milliseconds without saying so.
-            raise InputError(
-                f"--slo: {part.strip()!r}: {limit} seconds? write {limit}ms or {limit}s"
-            )
-        if not limit_s > 0:
-            raise InputError(f"--slo: {part.strip()!r} can never be met; write a time above 0")
-    return tuple(Bound(name, limit_s) for name, limit_s in bounds.items())
 
 
 def request_bounds(slo: Sequence[Bound]) -> RequestBounds:
@@ -84,9 +41,9 @@ def request_bounds(slo: Sequence[Bound]) -> RequestBounds:
     worst.
     """
     limits: dict[str, float] = {}
-    per_request = [bound for bound in slo if bound.name in SLO_KEYS]
+    per_request = [bound for bound in slo if not split_bound(bound.name).percentile]
     for name, limit_s in per_request or slo:
-        base = name.partition("_")[0]
+        base = split_bound(name).base
         if base in SLO_KEYS:  # run.json may have another version's bounds
             limits[f"{base}_s"] = max(limit_s, limits.get(f"{base}_s", 0.0))
     return RequestBounds(**limits)
@@ -99,19 +56,22 @@ def bounds_of(
     metrics: Metrics,
     factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
     task_s: Latency | None = None,
+    classes: Mapping[str, Part] = NO_CLASSES,
 ) -> list[SloBound]:
     """Judge each bound of a cell: the value measured or predicted, and how likely the bound holds.
 
     `factors_of` a bound, by its name: equally likely factors by which a prediction may be off;
-    None: not known. `task_s`: of its sessions.
+    None: not known. `task_s`: of its sessions. `classes`: the numbers of each class of traffic.
 
     As for single requests (metrics.py), TTFT and E2E of an open loop count from the intended time.
     """
     bounds = []
-    failed = (requests.sent or 0) - requests.completed
     for name, limit_s in slo:
-        base, _, percentile = name.partition("_")
-        values = _find_values(name, load, metrics, task_s)
+        traffic_class, base, percentile = split_bound(name)
+        part = classes.get(traffic_class)
+        bounded = requests if part is None else part.requests
+        failed = (bounded.sent or 0) - bounded.completed
+        values = _find_values(name, load, part or metrics, task_s)
         of_all = not percentile and base in SLO_KEYS
         value = values.value("max" if of_all else percentile) if values is not None else None
         whole = not (of_all and failed)
@@ -138,6 +98,7 @@ def probability_of(
     metrics: Metrics,
     factors_of: Callable[[str], Sequence[float] | None] = lambda name: _MEASURED,
     task_s: Latency | None = None,
+    classes: Mapping[str, Part] = NO_CLASSES,
 ) -> float | None:
     """Compute the probability that all bounds are met at once, in one draw of a prediction's errors
     after another; None where it is not known.
@@ -152,22 +113,26 @@ def probability_of(
         factors = factors_of(bound.metric)
         if factors is None or bound.p_met is None:
             return None
-        base, _, percentile = bound.metric.partition("_")
-        values = _find_values(bound.metric, load, metrics, task_s)
+        traffic_class, base, percentile = split_bound(bound.metric)
+        numbers = classes.get(traffic_class, metrics)
+        values = _find_values(bound.metric, load, numbers, task_s)
         odds = _judge(values, percentile, bound.limit_s, factors)
         met = odds.tail * (bound.p_met > 0)
-        least[base] = np.minimum(met, least[base]) if base in least else met
+        measure = f"{traffic_class}:{base}"
+        least[measure] = np.minimum(met, least[measure]) if measure in least else met
         most = min(most, odds.most)
     return float(np.mean(np.minimum(most, math.prod(least.values())))) if least else None
 
 
-def _find_values(name: str, load: Load, metrics: Metrics, task_s: Latency | None) -> Latency | None:
-    base, _, percentile = name.partition("_")
+def _find_values(
+    name: str, load: Load, numbers: Metrics | Part, task_s: Latency | None
+) -> Latency | None:
+    _, base, percentile = split_bound(name)
     if base == TASK:
         return task_s
-    values: Latency | None = getattr(metrics, latency_field(base, load), None)
+    values: Latency | None = getattr(numbers, latency_field(base, load), None)
     if values is None and not percentile:
-        values = getattr(metrics, f"{base}_s", None)
+        values = getattr(numbers, f"{base}_s", None)
     return values
 
 

@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from loadstone.analyse import drafts, imported_run
 from loadstone.analyse.breakdown import breakdown_of
+from loadstone.analyse.classes import COLUMNS as CLASS_COLUMNS
+from loadstone.analyse.classes import classes_of
 from loadstone.analyse.client_accuracy import Selftest, quote
 from loadstone.analyse.grading.accuracy import grade_cells
 from loadstone.analyse.imported_run import ImportedCell
@@ -23,7 +25,8 @@ from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
 from loadstone.analyse.server_figures import gpu_figures, server_figures
 from loadstone.analyse.sessions import cacheable_shares, session_numbers
-from loadstone.analyse.slo import Bound, bounds_of, probability_of, request_bounds
+from loadstone.analyse.slo import bounds_of, probability_of, request_bounds
+from loadstone.analyse.verdict.classes import class_findings
 from loadstone.analyse.verdict.finding import Findings, finding, judge
 from loadstone.analyse.verdict.requests import SCALARS, EventReader, JudgedCell, request_table
 from loadstone.analyse.verdict.rules import cell_findings
@@ -41,6 +44,7 @@ from loadstone.core.arrays import (
     COLUMNS,
     mask_times,
 )
+from loadstone.core.bounds import Bound, split_bound
 from loadstone.core.errors import InputError
 from loadstone.core.gpu_metrics import Readings
 from loadstone.core.plan import Load, Plan
@@ -244,6 +248,7 @@ def _summarise_cell(run: _Run, number: int) -> CellSummary | None:
     summary = _put_together(cell, numbers)
     if run.info.source != "imported":
         summary.sessions = session_numbers(run.plan, number, cell.scalars, numbers.duration_s)
+    _add_class_goodput(summary)
     _add_server(summary, cell)
     if not run.simulated:
         _add_drafts(summary, cell)
@@ -284,7 +289,7 @@ def _measure(cell: _Cell, events: EventReader) -> CellNumbers:
     numbers = measure_cell(
         read,
         cell.load,
-        request_bounds(cell.bounds),
+        request_bounds([bound for bound in cell.bounds if ":" not in bound.name]),
         streams=run.info.streams,
         sent_s=cell.times("sent_s"),
         answers=not run.simulated or any(name.startswith("answer") for name, _ in cell.bounds),
@@ -319,11 +324,20 @@ def _put_together(cell: _Cell, numbers: CellNumbers) -> CellSummary:
     """Put together what the records tell of a cell, without findings yet."""
     run, part = cell.run, cell.run.info.cells[cell.number]
     parts = breakdown_of(run.folder, run.info, run.plan, cell.number, cell.load, run.info.streams)
+    classes = classes_of(
+        run_folder.read_records(run.folder, cell.number, CLASS_COLUMNS),
+        run.plan,
+        cell.number,
+        cell.load,
+        numbers.duration_s,
+        run.info.streams,
+    )
     return CellSummary(
         load=cell.load,
         requests=numbers.requests,
         duration_s=numbers.duration_s,
         metrics=numbers.metrics,
+        by_class=classes,
         **parts,
         client=Client(
             send_lag_p99_s=_p99(numbers.samples["send_lag_s"]),
@@ -335,6 +349,16 @@ def _put_together(cell: _Cell, numbers: CellNumbers) -> CellSummary:
         slo_per_request_s={name: limit_s for name, limit_s in cell.bounds if name in SLO_KEYS},
         stopped=part.stopped,
     )
+
+
+def _add_class_goodput(summary: CellSummary) -> None:
+    """Sum up the requests that meet the bounds of their class, over the classes that have any."""
+    bounded = [part for part in summary.by_class if part.attainment is not None]
+    if bounded and summary.metrics.attainment is None:
+        sent = sum(part.requests.sent or 0 for part in bounded)
+        met = sum((part.attainment or 0.0) * (part.requests.sent or 0) for part in bounded)
+        summary.metrics.attainment = met / sent if sent else None
+        summary.metrics.goodput_per_s = sum(part.goodput_per_s or 0.0 for part in bounded)
 
 
 def _p99(lags: Distribution | None) -> float | None:
@@ -440,8 +464,18 @@ def _add_slo(summary: CellSummary, cell: _Cell) -> None:
 
     load, metrics = cell.load, summary.metrics
     task_s = summary.sessions.task_s if summary.sessions is not None else None
-    summary.slo = bounds_of(cell.bounds, load, summary.requests, metrics, factors, task_s)
-    summary.p_slo = probability_of(summary.slo, load, metrics, factors, task_s)
+    classes = {part.name: part for part in summary.by_class}
+    requests = summary.requests
+    summary.slo = bounds_of(cell.bounds, load, requests, metrics, factors, task_s, classes)
+    summary.p_slo = probability_of(summary.slo, load, metrics, factors, task_s, classes)
+    for place, part in enumerate(summary.by_class):
+        bounds = [bound for bound in summary.slo if split_bound(bound.metric)[0] == part.name]
+        if bounds:
+            summary.by_class[place] = replace(
+                part,
+                slo_met=all(bound.met for bound in bounds),
+                p_slo=probability_of(bounds, load, metrics, factors, task_s, classes),
+            )
 
 
 def _add_intervals(summary: CellSummary, factors: Mapping[str, Sequence[float]]) -> None:
@@ -500,6 +534,7 @@ def _find(cell: _Cell, numbers: CellNumbers, events: EventReader, summary: CellS
     yield from cell_findings(judged)
     yield from kept_findings(info, plan, cell.number, cell.scalars.num_rows)
     yield from session_findings(plan, summary.sessions)
+    yield from class_findings(summary.by_class, cell.load)
     yield from prediction_findings(info)
 
 

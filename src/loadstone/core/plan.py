@@ -121,6 +121,28 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class TrafficClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One of the kinds of requests that a plan mixes.
+
+    slots     of a closed loop, that it alone fills; 0: its load is open
+    slo       bounds on its latencies, by metric (`ttft_p99`), in seconds
+    priority  larger is served first; None: requests say nothing
+    tenant    sent as the header of gateways that are fair between tenants
+    headers   sent with its requests, beside those of the run
+    key_env   name of the variable that holds its API key
+    model     name that its requests use, of a model or an adapter; None: that of the run
+    """
+
+    name: str
+    slots: int = 0
+    slo: dict[str, float] = {}
+    priority: int | None = None
+    tenant: str | None = None
+    headers: dict[str, str] = {}
+    key_env: str | None = None
+    model: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
     """One row of a plan. `index` counts within the cell, warm-up included, and with `cell` names
@@ -132,7 +154,8 @@ class PlannedRequest:
     with all that name them too. `messages`: the whole prompt, each as JSON; `prompt` has then the
     body's further fields, as a JSON object. `answers`: which of the messages, by place, the
     server's own answer to a turn of the session replaces. `copy`: of a session that a cell has
-    several times, which one it is: each has its own words.
+    several times, which one it is: each has its own words. `traffic_class`: place of its class in
+    the plan's.
     """
 
     cell: int
@@ -152,6 +175,7 @@ class PlannedRequest:
     messages: tuple[str, ...] = ()
     answers: tuple[tuple[int, int], ...] = ()
     copy: int = 0
+    traffic_class: int = 0
 
     @property
     def request_id(self) -> str:
@@ -262,7 +286,8 @@ class Plan:
     arrays. `blocks`: what synthetic prompts of a trace share, or the messages of sessions; None
     where there are none. `graph`: what the calls of sessions wait for. `exact_output`: output
     lengths are demanded, not a cap. `cyclic`: cells that run by time in a closed loop go round
-    their rows again with new indices.
+    their rows again with new indices. `traffic_class` u1: index into `classes`; None where requests
+    are of one kind.
     """
 
     seed: int
@@ -283,6 +308,8 @@ class Plan:
     prompts: list[str] = field(default_factory=list)
     chat: bool = False
     blocks: Blocks | None = None
+    classes: tuple[TrafficClass, ...] = ()
+    traffic_class: NDArray[np.uint8] | None = None
 
     COLUMNS = (
         "cell",
@@ -328,6 +355,8 @@ class Plan:
             if blocks is not None:
                 columns += [blocks.back, blocks.kept]
             digest.update(b"".join([column.tobytes() for column in columns]))
+        if self.traffic_class is not None:
+            digest.update(msgspec.json.encode(self.classes) + self.traffic_class.tobytes())
         return digest.hexdigest()[:12]
 
     @cached_property
@@ -408,9 +437,10 @@ class Plan:
         """Return a plan of these rows, in their order, with other columns where `changes` has
         them; a row below 0 is a new request outside of sessions."""
         columns = {name: getattr(self, name)[rows] for name in self.COLUMNS} | changes
-        recorded = self.graph.recorded
+        recorded, classes = self.graph.recorded, self.traffic_class
         return replace(
             self,
+            traffic_class=None if classes is None else classes[rows],
             blocks=None if self.blocks is None else self.blocks.take(rows),
             graph=self.graph.take(rows) if recorded else CallGraph.of_turns(columns["turn"]),
             **columns,
@@ -444,7 +474,18 @@ class Plan:
             messages=tuple([self.prompts[number] for number in ids]) if of_messages else (),
             answers=tuple(self.live_answers(row)),
             copy=self.copy(cell, index),
+            traffic_class=self.class_of(row),
         )
+
+    @property
+    def class_slots(self) -> list[int]:
+        """The slots of each class, where slots are a class's own; else empty."""
+        slots = [kind.slots for kind in self.classes]
+        return slots if any(slots) else []
+
+    def class_of(self, row: int) -> int:
+        """Return the place in `classes` of a row's class; 0 where there is one kind of requests."""
+        return 0 if self.traffic_class is None else int(self.traffic_class[row])
 
     def live_answers(self, row: int) -> Iterator[tuple[int, int]]:
         """Yield (place, turn): which messages of a row's prompt the server's own answer to a turn

@@ -417,6 +417,31 @@ class PiecePart(Part, kw_only=True, frozen=True):
     output_tokens_per_s: float
 
 
+class ClassPart(Part, kw_only=True, frozen=True):
+    """The requests of one class of traffic.
+
+    share           of all measured requests; `planned_share`: of the plan's
+    slots           of a closed loop; 0: it comes at a rate
+    rejected        of the requests that failed, those that the server turned away: 429, 503
+    attainment      requests that meet every bound of their class / all of the class
+    slo_met, p_slo  whether the class met its bounds, and the probability that it does
+    goodput_per_s   those / duration of the cell; requests_per_s, output_tokens_per_s as in Metrics
+    """
+
+    name: str
+    share: float | None = _null()
+    planned_share: float
+    slots: int = 0
+    priority: int | None = None
+    rejected: int = 0
+    slo_met: bool | None = None
+    p_slo: float | None = None
+    attainment: float | None = None
+    goodput_per_s: float | None = None
+    requests_per_s: float | None = _null()
+    output_tokens_per_s: float | None = _null()
+
+
 class Level(msgspec.Struct, frozen=True):
     """A quantity that was read again and again."""
 
@@ -712,6 +737,7 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
     by_turn: list[TurnPart] = []
     by_replica: list[ReplicaPart] = []
     by_piece: list[PiecePart] = []
+    by_class: list[ClassPart] = []
     sessions: SessionNumbers | None = None
     client: Client = msgspec.field(default_factory=Client)
     measured_by: str | None = None
@@ -787,15 +813,19 @@ class CellSummary(msgspec.Struct, kw_only=True, omit_defaults=True):
         Of what was measured, bounds on one measure stand and fall together; those on several are
         independent.
         """
-        if self.p_slo is not None:
-            return self.p_slo
-        lowest: dict[str, float] = {}
-        for bound in self.slo:
-            if bound.p_met is None:
-                return None
-            base = bound.metric.partition("_")[0]
-            lowest[base] = min(bound.p_met, lowest.get(base, 1.0))
-        return math.prod(lowest.values()) if lowest else None
+        return self.p_slo if self.p_slo is not None else _joint_probability(self.slo)
+
+
+def _joint_probability(bounds: Iterable[SloBound]) -> float | None:
+    """Return the probability that all bounds are met: those on one measure of one class stand and
+    fall together, others are independent."""
+    lowest: dict[str, float] = {}
+    for bound in bounds:
+        if bound.p_met is None:
+            return None
+        measure = bound.metric.rpartition("_")[0] or bound.metric
+        lowest[measure] = min(bound.p_met, lowest.get(measure, 1.0))
+    return math.prod(lowest.values()) if lowest else None
 
 
 class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):

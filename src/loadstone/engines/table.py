@@ -90,7 +90,8 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     that accept as many guessed tokens as they are told to; `profiles`: those by which it profiles
     itself; `shorthand`: what engines.toml of the
     catalogue has of engines that come with Loadstone; `flags`: by name without dashes, `-` for `_`,
-    and NAME=VALUE for one value alone."""
+    and NAME=VALUE for one value alone; `priority_sign`: 1 where a larger `priority` of a request is
+    served first, −1 where a smaller one is, 0 where there is none."""
 
     program: str = ""
     install: str = ""
@@ -103,6 +104,7 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shorthand: Engine | None = None
     failure: tuple[Failure, ...] = ()
     flags: dict[str, ReleaseFlag] = {}
+    priority_sign: int = 0
 
 
 @cache
@@ -154,6 +156,15 @@ def find_profiler(text: str) -> str | None:
     names = [name for table in engine_tables().values() for name in table.profiles]
     found = re.search("|".join(names), text)
     return None if found is None else found[0]
+
+
+def priority_sign(title: str | None) -> int:
+    """Return how an engine orders the priorities of requests: 1 larger first, −1 smaller first, 0
+    where it has none, or is not known."""
+    for name, table in engine_tables().items():
+        if engine_title(name) == title:
+            return table.priority_sign
+    return 0
 
 
 def offline_table(engine: str) -> Offline | None:

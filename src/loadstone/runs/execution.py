@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from loadstone.analyse.other_tools import DIALECTS
-from loadstone.analyse.slo import parse_slo
 from loadstone.analyse.summary import conclude
 from loadstone.core import host, run_folder
+from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import DiskFullError, InputError
 from loadstone.core.plan import Plan
 from loadstone.core.record import CellInfo, RunInfo, Target
@@ -41,6 +41,13 @@ def bounds_of(output: OutputOptions, plan: Plan) -> dict[str, float]:
             f"--dialect {output.dialect}: unknown; choose one of {', '.join(DIALECTS)}"
         )
     bounds = dict(parse_slo(output.slo)) if output.slo is not None else {}
+    if plan.classes and bounds:
+        raise InputError("--mix and --slo: each class has its own bounds; give them there, as slo")
+    for of_class in plan.classes:
+        bounds |= {f"{of_class.name}:{name}": limit for name, limit in of_class.slo.items()}
+    unknown = next((name for name in bounds if ":" in name and not plan.classes), None)
+    if unknown is not None:
+        raise InputError(f"--slo {unknown}: is of a class of traffic, and there is no --mix")
     if not plan.has_sessions and any(name.startswith(TASK) for name in bounds):
         raise InputError(
             "--slo task: is the time of a session; give --agents FILE or --turns, or leave it out"

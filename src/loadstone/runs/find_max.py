@@ -23,10 +23,10 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from loadstone.analyse.slo import parse_slo
 from loadstone.analyse.stopping import Stopping, parse_rules
 from loadstone.catalogue import parse_worker
 from loadstone.core import run_folder
+from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.provenance import Provenance
 from loadstone.core.settings import FoundMax, SearchedLoad

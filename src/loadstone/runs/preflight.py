@@ -48,6 +48,8 @@ LOADED = 2.0
 load."""
 _PROBE_TOKENS = 17
 KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
+_FAIRNESS = "x-gateway-inference-fairness-id"
+"""The header in which gateways of Kubernetes (llm-d) read the tenant of a request."""
 _MARK = "[01234567] "
 """As long as what stands in front of a file's prompt; see PromptWriter."""
 
@@ -173,11 +175,13 @@ def probe(
             missed += server.missed
     target.engines = engines if len(set(engines)) > 1 else []
     # A header may name the model, too, which is no key.
-    named = keys_in([header for header in headers if names_key(header[0])], client.extra_body)
+    of_classes = [header for by_class in class_headers(plan) for header in by_class]
+    secret = [header for header in [*headers, *of_classes] if names_key(header[0])]
+    named = keys_in(secret, client.extra_body)
     model = target.model.lower()
     keys = [
         key
-        for key in keys_in(headers, client.extra_body)
+        for key in keys_in([*headers, *of_classes], client.extra_body)
         if key in named or key.lower() not in model
     ]
     # A server may repeat a key in anything that it says of itself; run.json has all of that.
@@ -352,6 +356,26 @@ def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
             )
         headers.append(("Authorization", f"Bearer {key}"))
     return headers
+
+
+def class_headers(plan: Plan) -> list[list[tuple[str, str]]]:
+    """Return the headers of each class of traffic; keys come from the environment. Raises
+    InputError where a class has no key there."""
+    found = []
+    for of_class in plan.classes:
+        headers = list(of_class.headers.items())
+        if of_class.tenant is not None:
+            headers.append((_FAIRNESS, of_class.tenant))
+        if of_class.key_env is not None:
+            key = os.environ.get(of_class.key_env)
+            if not key or not key.isprintable() or not key.isascii():
+                raise InputError(
+                    f"class {of_class.name}: the variable {of_class.key_env} holds no key of"
+                    " printable ASCII; set it"
+                )
+            headers.append(("Authorization", f"Bearer {key}"))
+        found.append(headers)
+    return found
 
 
 def salt_of(text: str) -> str | None:

@@ -47,5 +47,5 @@ def _names_no_load(options: Options) -> bool:
     """Tell whether nothing says what load is to be measured: no flag, and no trace or sessions."""
     load, workload = options.load, options.workload
     flags = load.rate, load.concurrency, load.ramp, load.max_concurrency
-    planned = workload.plan, workload.trace, workload.agents, workload.turns
-    return not any((*flags, *planned))
+    planned = workload.plan, workload.trace, workload.agents, workload.turns, workload.mix
+    return not any((*flags, *planned, *workload.classes))

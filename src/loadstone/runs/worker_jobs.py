@@ -8,15 +8,16 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone.core.errors import TargetError
+from loadstone.core.errors import InputError, TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
+from loadstone.engines.table import priority_sign
 from loadstone.measure.client.pool import choose_workers
-from loadstone.measure.client.protocol import Address, Destination, Job
+from loadstone.measure.client.protocol import Address, ClassWire, Destination, Job
 from loadstone.measure.engines.http import check_url
 from loadstone.measure.wire.request import make_body, make_path
 from loadstone.runs.execution import OpenRun
-from loadstone.runs.preflight import ProbedServer
+from loadstone.runs.preflight import ProbedServer, class_headers
 from loadstone.workload.options import ClientOptions, Options
 from loadstone.workload.request import RequestSpec, Route
 
@@ -109,8 +110,31 @@ def graded_request(request: RequestSpec) -> RequestSpec:
     )
 
 
+def class_wires(plan: Plan, server: ProbedServer) -> list[ClassWire]:
+    """Write the bodies and headers of each class of traffic. Raises InputError for a priority that
+    the server does not know."""
+    request, sign = server.request, priority_sign(server.target.engine)
+    wires = []
+    for of_class, headers in zip(plan.classes, class_headers(plan), strict=True):
+        fields: dict[str, Any] = {}
+        if of_class.priority is not None:
+            if not sign:
+                engine = server.target.engine or "this server"
+                raise InputError(
+                    f"class {of_class.name}: priority: nothing is known of priorities in {engine};"
+                    " leave it out, or send what the server reads with headers"
+                )
+            fields["priority"] = sign * of_class.priority
+        spec = msgspec.structs.replace(
+            request, model=of_class.model or request.model, extra=fields | request.extra
+        )
+        wires.append(ClassWire(body=make_body(spec), headers=headers))
+    return wires
+
+
 def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
-    """Write a job for each worker; times of the run count from now. Raises TargetError."""
+    """Write a job for each worker; times of the run count from now. Raises
+    TargetError, InputError."""
     client, plan, info, request = options.client, run.plan, run.info, server.request
     streams = max((load.value for load in plan.cells if not load.is_open), default=1000)
     path = make_path(request)
@@ -118,7 +142,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
         _destination(client, parts, base_path + path, server.headers, server.keys)
         for parts, base_path in server.addresses
     ]
-    graded = make_body(graded_request(request))
+    graded, classes = make_body(graded_request(request)), class_wires(plan, server)
     origin_ns = time.monotonic_ns()
     return [
         Job(
@@ -131,6 +155,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
             streams=request.stream,
             body=make_body(request),
             graded_body=graded,
+            classes=classes,
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",

@@ -48,6 +48,8 @@ class Draw:
     warm       requests (sessions) before the measured ones
     output     lengths of answers where a data set does not say
     sessions   turns per session and pauses; None: single requests, or sessions of a file
+    begin      requests (sessions) that begin after the warm-up, where that is given
+    lead_s     how long the warm-up takes at a rate; None: as long as so many take
     """
 
     load: Load
@@ -57,6 +59,8 @@ class Draw:
     warm: int
     output: Length | None = None
     sessions: Sessions | None = None
+    begin: int | None = None
+    lead_s: float | None = None
 
     def generator(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, purpose])
@@ -65,6 +69,7 @@ class Draw:
         """Count the requests (sessions) that begin after the warm-up, but for those of later
         laps."""
         load = self.load
+        requested = self.begin if requested is None else requested
         if requested is not None:
             return requested
         if load.is_open and load.profile:
@@ -106,7 +111,7 @@ class Draw:
             return np.full(warm + measured, 0.0 if load.is_burst else np.nan)
         # Drawn first, as lengths are: how long the warm-up is shifts what is measured as a whole.
         times = arrivals(load, measured, rng, load.duration_s or measured / load.value)
-        lead_s = warm / load.value
+        lead_s = warm / load.value if self.lead_s is None else self.lead_s
         return np.concatenate([arrivals(load, warm, rng, lead_s), times + lead_s])
 
     def lead_in(self, times_s: Floats) -> Floats:

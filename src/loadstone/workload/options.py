@@ -341,6 +341,18 @@ class WorkloadOptions(Flags):
         "multiply a trace's lengths in tokens by this; prefixes stay shared",
         limits=ABOVE_0,
     )
+    mix: Path | None = flag(
+        WORKLOAD,
+        "YAML file of classes of traffic, each with its share, lengths and bounds (docs/mixed.md)",
+        read=values.path,
+    )
+    classes: Sequence[str] = flag(
+        WORKLOAD,
+        "a class of traffic, 'chat,share=0.7,input=512,output=128,slo=ttft_p99<1s'; once for each",
+        (),
+        values.texts,
+        name="class_",
+    )
     skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a file, and report how many", False)
     plan: Path | None = flag(
         WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,6 +15,14 @@ from loadstone.workload import agents, arrivals, dataset, option_values, real_te
 from loadstone.workload.checks import CheckSet, mix, read_checks
 from loadstone.workload.draw import Beyond, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions, parse_length, parse_think
+from loadstone.workload.mix import (
+    WORKLOAD_KEYS,
+    ClassRequest,
+    Mix,
+    MixedPart,
+    rate_shares,
+    read_classes,
+)
 from loadstone.workload.options import (
     CheckOptions,
     LoadOptions,
@@ -24,6 +32,7 @@ from loadstone.workload.options import (
     change,
     changed_flags,
     check_limits,
+    options_of,
 )
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
@@ -31,6 +40,8 @@ from loadstone.workload.synthetic import Synthetic
 _DEFAULT_INPUT, _DEFAULT_OUTPUT = "1024", "128"
 _MAX_REQUESTS = 20_000_000
 """In one run: a plan of more would not fit into memory, and its run would take days."""
+_MIX_S = 60.0
+"""How long classes with slots are measured, where nobody says it."""
 _LONGEST_S = 600.0
 """Of a cell that ends by its precision."""
 _WITH_A_PLAN = ("plan", "structured", "grace")
@@ -41,6 +52,9 @@ _WITH_AGENTS = ("answers", "tool-time")
 """Options that need --agents."""
 
 
+Run = TypeVar("Run", bound=RunOptions)
+
+
 class Planner:
     """Makes the plans that follow from a user's options. Files that they name are read once.
 
@@ -49,7 +63,9 @@ class Planner:
 
     def __init__(self, options: RunOptions) -> None:
         check_limits(options)
-        self.options = options = until_precise(options) if isinstance(options, Options) else options
+        options = until_precise(options) if isinstance(options, Options) else options
+        requests = read_classes(options.workload.mix, options.workload.classes)
+        self.options = options = _load_of_mix(options, requests) if requests else options
         self._plan: Plan | None = None
         self._grading = options.grading
         if options.workload.plan is not None:
@@ -65,7 +81,10 @@ class Planner:
         self._output: Length | None = None
         if options.workload.dataset is not None and options.workload.output is not None:
             self._output = _parse_output(options.workload)
-        self._workload = _read_workload(options.workload, self._sessions)
+        if requests:
+            self._workload: Workload = Mix([_read_part(request) for request in requests])
+        else:
+            self._workload = _read_workload(options.workload, self._sessions)
         self._checks = _read_checks(self._grading, options.workload.seed, self._workload)
 
     @property
@@ -110,6 +129,8 @@ class Planner:
         )
         workload = self._workload.fit(limits)
         single = self._sessions is None and given.agents is None
+        if isinstance(self._workload, Mix):
+            single = any(part.sessions is None for part in self._workload.parts)
         loads, requests = _loads(options, workload, "requests" if single else "sessions")
         if e2e_s and self.chooses_length:
             requests = [
@@ -252,6 +273,69 @@ def _check_combinations(asked: WorkloadOptions) -> None:
             "--skip-bad: leaves out bad lines of a file; it goes with --trace, --dataset or"
             " --agents"
         )
+
+
+# --- classes of traffic ---------------------------------------------------------------------------
+
+_NOT_IN_A_MIX = (*WORKLOAD_KEYS, "trace", "agents", "plan", "structured", "range_ratio")
+_NOT_WITH_A_MIX = ("max-concurrency", "ramp", "find-max")
+
+
+def _load_of_mix(options: Run, requests: Sequence[ClassRequest]) -> Run:
+    """Return the options with the load that the classes make: the sum of their rates or slots.
+    Raises InputError for options that a mix does not go with."""
+    for flag in changed_flags(options.workload):
+        if flag.replace("-", "_") in _NOT_IN_A_MIX:
+            raise InputError(f"--mix and --{flag}: each class says this of itself; give it there")
+    load = options.load
+    for flag in changed_flags(load):
+        if flag in _NOT_WITH_A_MIX:
+            raise InputError(f"--mix and --{flag}: do not go together; leave one out")
+    if options.grading.check is not None:
+        raise InputError("--mix and --check: do not go together; leave one out")
+    slots = sum(request.traffic.slots for request in requests)
+    open_classes = [request.name for request in requests if not request.traffic.slots]
+    if slots:
+        if open_classes:
+            raise InputError(
+                f"class {open_classes[0]}: comes at a rate, and another class has slots; give all"
+                " of them slots, or all a share or rate"
+            )
+        if load.rate or load.concurrency or load.requests:
+            raise InputError(
+                "--mix: classes with slots are a load of their own, which goes by --duration; leave"
+                " out --rate, --concurrency and --requests"
+            )
+        return change(options, concurrency=[slots], duration_s=load.duration_s or _MIX_S)
+    if load.concurrency:
+        raise InputError(
+            "--mix and --concurrency: classes with a share come at a --rate; for a closed loop give"
+            " each class slots"
+        )
+    if math.inf in load.rate:
+        raise InputError("--mix and --rate inf: a mix comes at a rate; give it in requests/s")
+    if not load.rate:
+        if any(request.rate is None for request in requests):
+            raise InputError("--mix: classes with a share need the --rate that they share")
+        return change(options, rate=[sum(request.rate or 0.0 for request in requests)])
+    for rate in load.rate:
+        rate_shares(requests, rate)
+    return options
+
+
+def _read_part(request: ClassRequest) -> MixedPart:
+    """Read what a class asks. Raises InputError, which names the class."""
+    try:
+        asked = options_of(request.workload, WorkloadOptions)
+        check_limits(asked)
+        _check_combinations(asked)
+        sessions = _sessions(asked)
+        output = None
+        if asked.dataset is not None and asked.output is not None:
+            output = _parse_output(asked)
+        return MixedPart(request, _read_workload(asked, sessions), output, sessions)
+    except InputError as error:
+        raise InputError(f"class {request.name}: {error}") from None
 
 
 # --- what is sent ---------------------------------------------------------------------------------

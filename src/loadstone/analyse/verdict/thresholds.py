@@ -369,3 +369,8 @@ REPEATED_SHARE = 0.01
 """Share of a file's prompts that are sent again, from which a finding tells it."""
 SYSTEM_TOKENS = 16
 """The tokens that a chat template may add for a system message, which is shared too."""
+
+CLASS_ANSWERS = 16
+"""Answers of a class of traffic from which its median means anything."""
+CLASS_DRIFT = 0.1
+"""Relative difference between a class's share of the requests sent and of those planned."""

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from loadstone.core.calls import CallGraph
 from loadstone.core.errors import InputError, check_room
 from loadstone.core.files import check_regular
-from loadstone.core.plan import Blocks, Load, Plan, rank_by_first_use
+from loadstone.core.plan import Blocks, Load, Plan, TrafficClass, rank_by_first_use
 from loadstone.core.run_folder.folder import replace_file
 from loadstone.core.run_folder.records import read_columns
 from loadstone.core.vectors import Array, Ints32, Ints64
@@ -22,7 +22,9 @@ PLAN_SCHEMA = 3
 """In 2, arrivals were drawn otherwise; the file is the same."""
 _GRAPH_SCHEMA = 4
 """With recorded calls; other sessions are chains, which follow from the turns."""
-_SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA)
+_CLASS_SCHEMA = 5
+"""With classes of traffic."""
+_SCHEMAS = (2, PLAN_SCHEMA, _GRAPH_SCHEMA, _CLASS_SCHEMA)
 _LONGEST = 1 << 24
 """Tokens; nothing longer can be asked for (wire.tolerant.MAX_COUNT)."""
 _COUNTS = ("input_tokens", "output_tokens", "prefix_tokens")
@@ -43,9 +45,13 @@ def write_plan(path: Path, plan: Plan) -> None:
         columns["blocks"] = _lists(plan.blocks.offsets, plan.blocks.ids)
     if plan.graph.recorded:
         columns |= _graph_columns(plan)
+    schema = _GRAPH_SCHEMA if plan.graph.recorded else PLAN_SCHEMA
+    if plan.traffic_class is not None:
+        columns["class"] = pa.array(plan.traffic_class)
+        schema = _CLASS_SCHEMA
     table = pa.table(columns)
     description = _PlanDescription(
-        _GRAPH_SCHEMA if plan.graph.recorded else PLAN_SCHEMA,
+        schema,
         plan.seed,
         plan.cells,
         plan.workload,
@@ -53,6 +59,7 @@ def write_plan(path: Path, plan: Plan) -> None:
         plan.chat,
         0 if plan.blocks is None else plan.blocks.tokens,
         plan.graph.recorded and plan.graph.live,
+        plan.classes,
     )
     table = table.replace_schema_metadata({"loadstone.plan": msgspec.json.encode(description)})
     with replace_file(path) as partial:
@@ -95,6 +102,7 @@ class _PlanDescription(msgspec.Struct, forbid_unknown_fields=True, omit_defaults
     chat: bool
     block_tokens: int
     live: bool = False
+    classes: tuple[TrafficClass, ...] = ()
 
 
 def read_plan(path: Path) -> Plan:
@@ -111,6 +119,7 @@ def read_plan(path: Path) -> Plan:
         columns = {name: table[name].to_numpy() for name in Plan.COLUMNS if name != "prompt"}
         texts = table["prompt"].combine_chunks().dictionary_encode()
         blocks = _blocks(table, about.block_tokens) if "blocks" in table.column_names else None
+        classes = table["class"].to_numpy().astype(np.uint8) if about.classes else None
         graph = CallGraph.of_turns(columns["turn"])
         if about.schema == _GRAPH_SCHEMA:
             graph = _graph(table, about.live)
@@ -140,6 +149,8 @@ def read_plan(path: Path) -> Plan:
         or (np.diff(columns["cell"]) < 0).any()
     ):
         impossible.append("cell")
+    if classes is not None and not _check_within(classes, len(about.classes) - 1, 0):
+        impossible.append("class")
     impossible += _find_impossible(blocks, graph, columns["turn"], len(messages))
     if impossible:
         raise InputError(f"{path}: not a plan: numbers in {', '.join(impossible)} are impossible")
@@ -154,6 +165,8 @@ def read_plan(path: Path) -> Plan:
         prompts=[*messages, *texts.dictionary.to_pylist()],
         blocks=blocks,
         graph=graph,
+        classes=about.classes,
+        traffic_class=classes,
         **columns,
     )
 

@@ -7,7 +7,7 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from loadstone.core.plan import Plan, PlannedRequest
@@ -48,24 +48,27 @@ class Feed:
         self,
         plan: Plan,
         prompts: PromptWriter,
-        body: RequestBody,
+        bodies: Sequence[RequestBody],
         graded: RequestBody,
         soon: Callable[..., object],
     ) -> None:
-        """`graded`: the body of requests whose answers are graded. `soon(callback)`: call back when
-        there is time."""
+        """`bodies`: of requests, by class; `graded`: the body of requests whose answers are graded.
+        `soon(callback)`: call back when there is time."""
         self._plan = plan
         self._prompts = prompts
-        self._body, self._graded = body, graded
+        self._bodies, self._graded = bodies, graded
         self._soon = soon
-        self._ready: deque[Due] = deque()
+        queues = max(1, len(plan.class_slots))
+        self._ready: list[deque[Due]] = [deque() for _ in range(queues)]
+        """Starters; where slots are a class's own, of each class."""
         self._ready_bytes = 0
         self._later: list[Due] = []
         self.sessions: OpenSessions | None = None
         self._answers: dict[str, dict[int, str]] = {}
         """Those that later prompts hold, of each session by turn."""
         self._refilling = False
-        self._indices: Iterator[int] = iter(())
+        self._indices: list[Iterator[int]] = [iter(())] * queues
+        """Those of each class that are not written yet."""
         self._cell = 0
         self._start_ns = 0
 
@@ -73,31 +76,49 @@ class Feed:
         """`at_once`: how many are wanted at the very start; they are written now, as far as memory
         allows."""
         self._cell, self._start_ns = step.cell, step.start_ns
-        indices: Iterator[int] = itertools.islice(itertools.count(), step.first, step.last)
         if self._plan.has_sessions:
             self.sessions = OpenSessions(self._plan, step.cell, per_s=1e9)
-            indices = (i for i in indices if self._plan.turn[self._plan.row(step.cell, i)] <= 0)
-        self._indices = itertools.islice(indices, step.part, None, step.parts)
-        while len(self._ready) < at_once and self._ready_bytes < _READY_BYTES and self._prepare(1):
-            pass
+        for number in range(len(self._ready)):
+            indices = self._starters(step, number)
+            self._indices[number] = itertools.islice(indices, step.part, None, step.parts)
+        while self._count_ready() < at_once and self._ready_bytes < _READY_BYTES:
+            if not self._prepare(1):
+                break
         self._refill()
+
+    def _starters(self, step: Step, number: int) -> Iterator[int]:
+        """Return the indices of a step's requests and first turns in one of the queues."""
+        indices: Iterator[int] = itertools.islice(itertools.count(), step.first, step.last)
+        plan = self._plan
+        if self.sessions is not None:
+            indices = (i for i in indices if plan.turn[plan.row(step.cell, i)] <= 0)
+        if plan.class_slots:
+            indices = (i for i in indices if plan.class_of(plan.row(step.cell, i)) == number)
+        return indices
+
+    def _count_ready(self) -> int:
+        return sum(map(len, self._ready))
 
     def end(self) -> None:
         """Send nothing more."""
-        self._indices = iter(())
-        self._ready.clear()
+        self._indices = [iter(())] * len(self._ready)
+        for ready in self._ready:
+            ready.clear()
         self._later.clear()
         self._ready_bytes = 0
 
     @property
     def ended(self) -> bool:
-        return self.next_later() is None and self.next_starter() is None
+        starters = (self.next_starter(number) for number in range(len(self._ready)))
+        return self.next_later() is None and not any(starters)
 
-    def next_starter(self) -> Due | None:
-        """Return the next request (first turn) of the plan."""
-        if not self._ready:
-            self._prepare(1)
-        return self._ready[0] if self._ready else None
+    def next_starter(self, number: int = 0) -> Due | None:
+        """Return the next request (first turn) of the plan; where slots are a class's own, of that
+        class."""
+        ready = self._ready[number]
+        if not ready:
+            self._prepare(1, number)
+        return ready[0] if ready else None
 
     def next_later(self) -> Due | None:
         """Return the next later turn."""
@@ -109,8 +130,8 @@ class Feed:
             heapq.heappop(self._later)
         return self._later[0] if self._later else None
 
-    def take_starter(self) -> Due:
-        due = self._ready.popleft()
+    def take_starter(self, number: int = 0) -> Due:
+        due = self._ready[number].popleft()
         self._ready_bytes -= len(due.body)
         self._refill()
         return due
@@ -154,7 +175,8 @@ class Feed:
     ) -> Due:
         answers = self._answers.get(request.session_id or "") if request.answers else None
         opened = self._prompts.opened(request, history, answers or {})
-        of_phase = self._graded if request.phase == "check" else self._body
+        of_class = self._bodies[request.traffic_class]
+        of_phase = self._graded if request.phase == "check" else of_class
         body = of_phase.render(self._prompts.closed(opened, request), request.output_tokens)
         if not self._keeps(request):
             opened = b""
@@ -168,14 +190,17 @@ class Feed:
         row = self._plan.row(self._cell, request.index) + 1
         return row < rows.stop and bool(self._plan.turn[row] > 0)
 
-    def _prepare(self, count: int) -> int:
-        """Write up to `count` more starters; returns how many there were."""
+    def _prepare(self, count: int, number: int | None = None) -> int:
+        """Write up to `count` more starters, of class `number` or of that with the fewest; returns
+        how many there were."""
+        if number is None:
+            number = min(range(len(self._ready)), key=lambda place: len(self._ready[place]))
         made = 0
-        for index in itertools.islice(self._indices, count):
+        for index in itertools.islice(self._indices[number], count):
             request = self._plan.request(self._cell, index)
             due_ns = self._start_ns + round((request.intended_s or 0.0) * 1e9)
             due = self._write(request, b"", due_ns, None)
-            self._ready.append(due)
+            self._ready[number].append(due)
             self._ready_bytes += len(due.body)
             made += 1
         return made
@@ -185,7 +210,7 @@ class Feed:
         is due."""
         if (
             not self._refilling
-            and len(self._ready) < _READY_REQUESTS
+            and self._count_ready() < _READY_REQUESTS
             and self._ready_bytes < _READY_BYTES
         ):
             self._refilling = True
@@ -230,7 +255,9 @@ class StepLoad:
         self._feed = feed
         self._cyclic = plan.cyclic(step.cell)
         self._cap = math.inf if load.max_concurrency is None else self._share(load.max_concurrency)
-        self._taken = 0
+        self._class_slots = plan.class_slots
+        self._taken = [0] * max(1, len(self._class_slots))
+        """Slots that hold a request or a session; where slots are a class's own, of each class."""
         self._measure_start_ns: int | None = None
         self.cut = False
         """It is to end now, though it has more to send."""
@@ -254,16 +281,17 @@ class StepLoad:
         if under_way >= self._cap:
             return None  # the end of a request makes room
         now_ns = time.monotonic_ns()
-        later, starter = self._feed.next_later(), self._feed.next_starter()
+        later = self._feed.next_later()
         if later is not None and later.due_ns <= now_ns:
             return self._feed.take_later(), later.due_ns
+        starter = None if self._load.is_closed else self._feed.next_starter()
         if self._load.is_closed:
-            if starter is not None and self._taken < self._count_slots():
-                self._taken += 1
-                return self._feed.take_starter(), freed_ns
+            for number, taken in enumerate(self._taken):
+                if taken < self._count_slots(number) and self._feed.next_starter(number):
+                    self._taken[number] += 1
+                    return self._feed.take_starter(number), freed_ns
         elif starter is not None:
             if starter.due_ns <= now_ns:
-                self._taken += 1
                 return self._feed.take_starter(), starter.due_ns
             self.wake_ns = starter.due_ns
         if later is not None:
@@ -319,8 +347,8 @@ class StepLoad:
         self.result.cpu_s = time.process_time() - self._cpu_before_s
         return self.result
 
-    def free_slot(self) -> None:
-        self._taken -= 1
+    def free_slot(self, request: PlannedRequest) -> None:
+        self._taken[request.traffic_class if self._class_slots else 0] -= 1
 
     def is_over(self) -> bool:
         """Return whether the cell's time is up."""
@@ -330,8 +358,10 @@ class StepLoad:
             return False
         return time.monotonic_ns() >= self._measure_start_ns + self.duration_s * 1e9
 
-    def _count_slots(self) -> int:
-        """Count the slots of a closed loop at this moment."""
+    def _count_slots(self, number: int) -> int:
+        """Count the slots of a queue of a closed loop at this moment."""
+        if self._class_slots:
+            return self._share(self._class_slots[number])
         profile, start_ns = self._load.profile, self._measure_start_ns
         if not profile:
             return self._share(int(self._load.value))

@@ -46,6 +46,14 @@ class Destination(msgspec.Struct, kw_only=True):
     """Texts that are not to be written down, wherever they turn up."""
 
 
+class ClassWire(msgspec.Struct, kw_only=True):
+    """What the requests of a class of traffic have of their own: a body, and headers in place of
+    those of the same name."""
+
+    body: dict[str, Any]
+    headers: list[tuple[str, str]] = []
+
+
 class Job(msgspec.Struct, kw_only=True, tag="job"):
     """All a worker needs to know; travels through a pipe, never through a file, for it may hold
     secrets."""
@@ -61,6 +69,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     """Every request's body, with marks for prompt and length; see wire.request."""
     graded_body: dict[str, Any] = {}
     """That of requests whose answers are graded: they end by themselves."""
+    classes: list[ClassWire] = []
+    """Of each class of traffic; none: all requests have `body`."""
     vocabulary: Vocabulary
     salt: str | None
     request_tag: str

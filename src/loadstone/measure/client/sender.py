@@ -15,7 +15,14 @@ from loadstone.measure.client.clock import Pacer, RunClock
 from loadstone.measure.client.connection import Connection
 from loadstone.measure.client.fleet import ServerFleet
 from loadstone.measure.client.load import Due, Feed, StepLoad
-from loadstone.measure.client.protocol import GradedText, Job, Progress, Step
+from loadstone.measure.client.protocol import (
+    ClassWire,
+    Destination,
+    GradedText,
+    Job,
+    Progress,
+    Step,
+)
 from loadstone.measure.client.stream import Fragments, Stream
 from loadstone.measure.wire.request import RequestBody
 from loadstone.measure.wire.wire import find_wire
@@ -75,17 +82,15 @@ class Sender:
         prompts = PromptWriter(
             job.vocabulary, seed=plan.seed, salt=job.salt, chat=wire.takes_messages
         )
-        self._feed = Feed(
-            plan, prompts, RequestBody(job.body), RequestBody(job.graded_body), loop.call_soon
-        )
+        classes = job.classes or [ClassWire(body=job.body)]
+        bodies = [RequestBody(of_class.body) for of_class in classes]
+        self._feed = Feed(plan, prompts, bodies, RequestBody(job.graded_body), loop.call_soon)
         self._fleet = ServerFleet(self, job.destinations, job.route)
-        tag = f"X-Request-Id: {job.request_tag}"
         self._heads = [
-            "\r\n".join(
-                [to.request_line, *(f"{name}: {value}" for name, value in to.headers), tag]
-            ).encode("latin-1")
-            for to in job.destinations
+            [_head(destination, of_class.headers, job.request_tag) for of_class in classes]
+            for destination in job.destinations
         ]
+        """Of each destination, for each class."""
         self._pacer = Pacer(loop, self._pump)
         self._active: dict[Stream, Connection | None] = {}
         self._sessions: dict[Stream, bytes] = {}
@@ -156,7 +161,7 @@ class Sender:
             self._compared[stream] = due.body
         stream.replica = self._fleet.choose(request) if due.replica is None else due.replica
         stream.payload = b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (
-            self._heads[stream.replica],
+            self._heads[stream.replica][request.traffic_class],
             self._name(request).encode(),
             len(due.body),
             due.body,
@@ -281,7 +286,7 @@ class Sender:
             else:
                 self._feed.follow(stream, opened, stream.replica if self._fleet.sticky else None)
         if self._feed.close(request):
-            load.free_slot()
+            load.free_slot(request)
         self._send_due(freed_ns)
 
     def _give_up(self, indices: list[int], failed: Stream) -> None:
@@ -445,3 +450,13 @@ class Sender:
 def _whole(text: str) -> str:
     """Replace halves of surrogate pairs, which JSON can write and no text holds."""
     return text.encode("utf-8", "replace").decode()
+
+
+def _head(destination: Destination, headers: list[tuple[str, str]], request_tag: str) -> bytes:
+    """Write the head of a request up to its id; `headers`: in place of those of the same name."""
+    replaced = {name.lower() for name, _ in headers}
+    kept = [header for header in destination.headers if header[0].lower() not in replaced]
+    lines = [f"{name}: {value}" for name, value in [*kept, *headers]]
+    return "\r\n".join([destination.request_line, *lines, f"X-Request-Id: {request_tag}"]).encode(
+        "latin-1"
+    )

@@ -33,6 +33,7 @@ class CellRequests:
     input_tokens    of each request whole: later turns of a session bring all that was said before
     request_s       from being sent to the scheduler
     turnaround_s    of the client before it
+    traffic_class   where slots are a class's own
     intended_s_of, sent_s_of   filled by the client, by index
     """
 
@@ -51,6 +52,9 @@ class CellRequests:
         self.output_tokens: list[int] = plan.output_tokens[cell_rows].tolist()
         self.intended_s: list[float] = plan.intended_s[cell_rows].tolist()
         self.turn: list[int] = plan.turn[cell_rows].tolist()
+        self.traffic_class = [0] * self.count
+        if plan.class_slots and plan.traffic_class is not None:
+            self.traffic_class = plan.traffic_class[cell_rows].tolist()
         self.request_s: list[float] = (request_s + request_token_s * tokens).tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count
@@ -114,10 +118,13 @@ class SimulatedClient:
         self._start_s = self._now_s = start_s
         self._closed = load.is_closed
         self._cap = load.max_concurrency or (1 << 62)
-        self._taken = self._active = 0  # slots of a closed loop; requests under way
+        self._class_slots = requests.plan.class_slots
+        self._taken = [0] * max(1, len(self._class_slots))  # slots of a closed loop, of each class
+        self._active = 0  # requests under way
         self._ending: list[tuple[float, int]] = []  # answers that end at the client: when, index
         self._later: list[tuple[float, int]] = []  # later turns: due, index
-        self._first = self._next = first
+        self._first = first
+        self._next = [first] * len(self._taken)
         self._last = (1 << 62) if last is None else last
         self._sessions = (
             OpenSessions(requests.plan, requests.cell)
@@ -143,7 +150,7 @@ class SimulatedClient:
 
     def _send_all(self) -> None:
         """Send everything at its own time, whatever is answered."""
-        requests, unsent = self._requests, range(self._next, self._last)
+        requests, unsent = self._requests, range(self._first, self._last)
         times_s = [self._start_s + requests.intended_s[index] for index in unsent]
         requests.intended_s_of[unsent.start : unsent.stop] = requests.sent_s_of[
             unsent.start : unsent.stop
@@ -156,9 +163,9 @@ class SimulatedClient:
 
     def _start_next(self, _: int, at_s: float) -> None:
         """Send the next request of a closed loop, where an answer ends at the client at `at_s`."""
-        following = self._next
+        following = self._next[0]
         if following < self._last:
-            self._next = following + 1
+            self._next[0] = following + 1
             requests = self._requests
             sent_s = requests.sent_s_of[following] = at_s + requests.turnaround_s[following]
             requests.intended_s_of[following] = at_s
@@ -175,15 +182,16 @@ class SimulatedClient:
             _, index = heappop(self._ending)
             self._active -= 1
             sessions = self._sessions
+            number = self._queue_of(index)
             if sessions is None:
-                self._taken -= 1
+                self._taken[number] -= 1
                 continue
             if self._is_over(now_s):
                 sessions.stopped(index)
             else:
                 for due in sessions.ended(index, now_s):
                     heappush(self._later, due)
-            self._taken -= sessions.close(index)
+            self._taken[number] -= sessions.close(index)
         self._act(now_s)
 
     def _act(self, now_s: float) -> None:
@@ -198,12 +206,12 @@ class SimulatedClient:
                 due_s, index = heappop(later_turns)
                 self._send(index, due_s, now_s, at_once=False)
                 continue
-            starter_s = self._next_start_s()
+            starter_s, number = self._next_start()
             if starter_s > now_s:
                 break
-            index = self._next
-            self._next += 1
-            self._taken += 1
+            index = self._next[number]
+            self._next[number] += 1
+            self._taken[number] += 1
             self._send(index, now_s if self._closed else starter_s, now_s, at_once=not self._closed)
         ending_s = self._ending[0][0] if self._ending else NEVER
         if self._active >= self._cap:
@@ -214,31 +222,47 @@ class SimulatedClient:
                 later_s = min(
                     later_s, self._time_up_s()
                 )  # nobody waits for pauses that end after that
-            self.timer_s = min(ending_s, later_s, self._next_start_s())
+            self.timer_s = min(ending_s, later_s, self._next_start()[0])
 
-    def _next_start_s(self) -> float:
-        """Find when the next request that begins something may be sent; of sessions those are the
-        first turns."""
+    def _next_start(self) -> tuple[float, int]:
+        """Find when the next request that begins something may be sent, and of which queue it is;
+        of sessions those are the first turns."""
+        queues = range(len(self._taken))
+        return min((self._next_start_s(number), number) for number in queues)
+
+    def _next_start_s(self, number: int) -> float:
+        """Find when the next request of a queue may be sent."""
         requests = self._requests
-        while (
-            self._next < self._last
-            and self._sessions is not None
-            and requests.turn[requests.row(self._next)] > 0
-        ):
-            self._next += 1
-        if self._next >= self._last:
+        self._skip(number)
+        following = self._next[number]
+        if following >= self._last:
             return NEVER
         if not self._closed:
-            return self._start_s + requests.intended_s[self._next]
+            return self._start_s + requests.intended_s[following]
         if self._is_over(self._now_s):
             return NEVER
-        if self._taken < self._slot_count():
+        if self._taken[number] < self._slot_count(number):
             return self._now_s
         return self._now_s + _PROFILE_S if self._load.profile else NEVER
 
-    def _slot_count(self) -> int:
-        """Count the slots of a closed loop at this moment."""
+    def _skip(self, number: int) -> None:
+        """Pass over later turns, and over requests of other queues."""
+        requests = self._requests
+        while self._next[number] < self._last:
+            row = requests.row(self._next[number])
+            is_later = self._sessions is not None and requests.turn[row] > 0
+            if not is_later and (not self._class_slots or requests.traffic_class[row] == number):
+                return
+            self._next[number] += 1
+
+    def _queue_of(self, index: int) -> int:
+        return self._requests.traffic_class[self._requests.row(index)]
+
+    def _slot_count(self, number: int) -> int:
+        """Count the slots of a queue of a closed loop at this moment."""
         load = self._load
+        if self._class_slots:
+            return self._class_slots[number]
         if not load.profile:
             return int(load.value)
         if self.measure_start_s is None:
@@ -257,7 +281,7 @@ class SimulatedClient:
         """Send a request. `at_once`: the clock says when, and the client was ready, unless it is
         late already."""
         requests = self._requests
-        if index >= len(requests.sent_s_of):
+        while index >= len(requests.sent_s_of):
             room = [math.nan] * requests.count
             requests.intended_s_of += room
             requests.sent_s_of += room

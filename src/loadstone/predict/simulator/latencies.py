@@ -5,9 +5,9 @@ import numpy as np
 
 from loadstone.core import arrays
 from loadstone.core.pace import Pace, pace_of
-from loadstone.core.plan import Load
+from loadstone.core.plan import Load, Plan
 from loadstone.core.sessions import time_tasks
-from loadstone.core.vectors import Array, Floats
+from loadstone.core.vectors import Array, Floats, Ints64
 from loadstone.predict.simulator.run import CellRun
 
 
@@ -30,6 +30,14 @@ def answered_rows(run: CellRun) -> Array:
     rows = request_rows(run)
     answered: Array = rows[rows["measured"] & ~np.isnan(rows["end"])]
     return answered
+
+
+def answered_classes(run: CellRun, plan: Plan) -> Ints64:
+    """Return the place of the class of traffic of each of answered_rows()."""
+    rows = request_rows(run)
+    answered = np.flatnonzero(rows["measured"] & ~np.isnan(rows["end"]))
+    planned = plan.rows(run.requests.cell)
+    return np.array([plan.class_of(planned[index]) for index in answered.tolist()], np.int64)
 
 
 def task_times(run: CellRun) -> tuple[Floats, Floats]:

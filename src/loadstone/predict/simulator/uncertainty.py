@@ -23,6 +23,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from loadstone.core.bounds import split_bound
 from loadstone.core.plan import Load, Plan
 from loadstone.core.statistics.distribution import PERCENTILES, Z80
 from loadstone.core.statistics.quantiles import maxwell_quantile
@@ -32,6 +33,7 @@ from loadstone.predict.scheduler import EnginePolicy
 from loadstone.predict.simulator.cell import run_cell
 from loadstone.predict.simulator.fleet import Fleet
 from loadstone.predict.simulator.latencies import (
+    answered_classes,
     answered_rows,
     latencies_s,
     simulated_pace,
@@ -408,7 +410,8 @@ def bound_factors(
         for name, value in best.items():
             logs[name].append(math.log(max(figures.get(name, value), 1e-9) / max(value, 1e-9)))
         if pace > 0 and any(
-            figure * math.exp(pace) > _FAR.get(name[:4], _FAR_OFF) * limits.get(name, math.inf)
+            figure * math.exp(pace)
+            > _FAR.get(split_bound(name).base[:4], _FAR_OFF) * limits.get(name, math.inf)
             for name, figure in figures.items()
         ):
             broken_from = pace
@@ -430,7 +433,7 @@ def bound_factors(
 def _mix_factors(name: str, run: CellRun, factors: Floats) -> Floats:
     """Return a bounded figure's own factor by draw: of E2E by the shares of TTFT and of what comes
     then; of a task so for its calls, and tools take as long as they take."""
-    base = name.partition("_")[0]
+    base = split_bound(name).base
     if base == TASK:
         first, rest = split_tasks(run)
         return np.asarray(1 + first * (factors[:, 0] - 1) + rest * (factors[:, 1] - 1))
@@ -457,11 +460,18 @@ def bounded_figures(run: CellRun, part: Plan, slo: Collection[str]) -> dict[str,
     """Return the figure that each bound bounds, in seconds: a percentile, or of a bound on every
     request the slowest; of requests that ended."""
     rows, load = answered_rows(run), part.cells[0]
-    latencies = latencies_s(rows)
+    by_class = {"": latencies_s(rows)}
+    if part.traffic_class is not None:
+        classes = answered_classes(run, part)
+        for number, of_class in enumerate(part.classes):
+            by_class[of_class.name] = latencies_s(rows[classes == number])
     found = {}
     for name in slo:
-        base, _, percentile = name.partition("_")
-        values = task_times(run)[0] if base == TASK else latencies[latency_field(base, load)]
+        traffic_class, base, percentile = split_bound(name)
+        latencies = by_class.get(traffic_class, {})
+        values = (
+            task_times(run)[0] if base == TASK else latencies.get(latency_field(base, load), ())
+        )
         if len(values):
             found[name] = float(np.quantile(values, PERCENTILES[percentile] if percentile else 1.0))
     return found

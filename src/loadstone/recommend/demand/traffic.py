@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from loadstone.analyse.slo import parse_slo
+from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.plan import Plan
 from loadstone.core.statistics.distribution import PERCENTILES

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from loadstone.analyse.metrics import latencies_of
-from loadstone.analyse.slo import Bound, bounds_of, probability_of
+from loadstone.analyse.slo import bounds_of, probability_of
+from loadstone.core.bounds import Bound
 from loadstone.core.plan import Plan
 from loadstone.core.statistics import distribution
 from loadstone.core.summary import Latency, Requests

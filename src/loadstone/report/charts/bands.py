@@ -9,6 +9,7 @@ import altair as alt
 from msgspec import json
 
 from loadstone.analyse.trend import ChangePoint, TrendSeries
+from loadstone.core.bounds import split_bound
 from loadstone.core.units import show_number, show_seconds
 from loadstone.report.charts.captions import CROSSED, count_requests, unit_of
 from loadstone.report.charts.layers import (
@@ -144,7 +145,7 @@ def _tail_panel(
         (spell(f"{bound.metric} < {show_seconds(bound.limit_s)}"), bound.limit_s * scale)
         for point in frame.points
         for bound in point.cells[0].slo
-        if bound.metric.partition("_")[0] == measure.key
+        if split_bound(bound.metric).base == measure.key
     }
     bound_rows: list[Row] = [{"y": limit, "text": f"SLO: {text}"} for text, limit in sorted(limits)]
     x = load_axis(frame.x_title if last else "", sorted({row["x"] for row in rows}))

@@ -14,6 +14,7 @@ from loadstone.core.settings import FirstToken
 from loadstone.core.summary import (
     Accuracy,
     CellSummary,
+    ClassPart,
     Finding,
     Latency,
     Metrics,
@@ -91,6 +92,9 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
         for load, cell in zip(loads, cells, strict=True)
     ]
     tables = [_table(head, rows, findings)]
+    classes = [(row, part) for row in rows for part in row.cell.by_class]
+    if classes:
+        tables.append(_table_classes(f"{head} · class", classes, cells))
     for name, parts_of, name_part in _PARTS if explain else ():
         parts = [(row, part) for row in rows for part in parts_of(row.cell)]
         if parts:
@@ -271,6 +275,9 @@ def _row(
 def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Table:
     names = ["ok", "failed", "output", "ttft", "ttft_p99", "tpot", "tpot_p99", "itl_p99"]
     names += ["e2e", "e2e_p99"]
+    if any(row.cell.by_class for row in rows):
+        # A percentile over classes is no one's, and bounds are each class's own.
+        names = ["ok", "failed", "output"]
     if _roofline_shares([row.cell for row in rows], "tpot_ratio"):
         names.append("roofline")
         # Where nothing failed its column is empty, and makes room for this one within 120
@@ -287,6 +294,36 @@ def _table(head: str, rows: Sequence[CellRow], doubts: Sequence[Finding]) -> Tab
         Column("trusted", lambda row: _show_trust(row.cell, doubts), "l"),
     ]
     return tabulate(columns, rows, style=show_verdict, spare=_SPARE)
+
+
+def _table_classes(
+    head: str, parts: Sequence[tuple[CellRow, ClassPart]], cells: Sequence[CellSummary]
+) -> Table:
+    """Make one row for each class of traffic of each cell."""
+
+    def show_slo(row: CellRow) -> str:
+        part = row.numbers
+        return show_met(part.slo_met, part.p_slo) if isinstance(part, ClassPart) else ""
+
+    turned_away = any(part.rejected for _, part in parts)
+    columns: list[Column[CellRow]] = [
+        Column(head, lambda row: row.load, "l"),
+        RUN["ok"],
+        *([RUN["failed"]] if any(show_failed(part.requests) for _, part in parts) else []),
+        *([Column[CellRow]("rejected", _show_rejected)] if turned_away else []),
+        *(RUN[key] for key in ("ttft", "ttft_p99", "tpot", "tpot_p99", "e2e", "e2e_p99")),
+    ]
+    if any(part.slo_met is not None for _, part in parts):
+        columns.append(Column("SLO", show_slo))
+    rows = [
+        _row(f"{row.load} · {part.name}", row.cell, part.requests, part, cells)
+        for row, part in parts
+    ]
+    return tabulate(columns, rows, style=show_verdict, spare=_SPARE)
+
+
+def _show_rejected(row: CellRow) -> str:
+    return str(getattr(row.numbers, "rejected", 0) or "")
 
 
 def _table_parts(

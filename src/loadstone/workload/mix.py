@@ -1,0 +1,424 @@
+"""Mixes classes of traffic: each asks for its own requests, and comes at its own share of a load.
+
+A class draws its lengths and times from generators of its own, so that another class changes
+nothing of it. The first has those of a run without classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from loadstone.core.bounds import parse_slo
+from loadstone.core.errors import InputError
+from loadstone.core.files import read_bytes
+from loadstone.core.plan import Plan, TrafficClass
+from loadstone.core.secrets import names_key
+from loadstone.core.summary import TASK
+from loadstone.core.vectors import Array, Ints64
+from loadstone.core.yaml_text import decode_yaml
+from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload
+from loadstone.workload.lengths import Length, Sessions
+
+MAX_CLASSES = 64
+_MAX_BYTES = 1 << 20
+_NAME_MARKS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
+_PRIORITIES = {"high": 1, "normal": 0, "low": -1}
+_OWN_KEYS = (
+    "name",
+    "share",
+    "rate",
+    "slots",
+    "slo",
+    "priority",
+    "tenant",
+    "headers",
+    "key_env",
+    "model",
+)
+WORKLOAD_KEYS = (
+    "input",
+    "output",
+    "range_ratio",
+    "prefix",
+    "prefix_groups",
+    "dataset",
+    "turns",
+    "think_time",
+    "skip_bad",
+)
+"""Options of a run that a class may have as its own, by their names in Python."""
+_GROUPS = 1 << 20
+"""Prefix groups that a class may have: those of two classes are never one."""
+
+
+class ClassRequest(msgspec.Struct, frozen=True):
+    """A class of traffic as the user asks for it.
+
+    share, rate   of an open load, one of them; `rate` requests/s, whatever the load is
+    slots         of a closed one
+    workload      options of the run that it has as its own
+    """
+
+    traffic: TrafficClass
+    share: float | None = None
+    rate: float | None = None
+    workload: dict[str, Any] = {}
+
+    @property
+    def name(self) -> str:
+        return self.traffic.name
+
+
+# --- reading them ---------------------------------------------------------------------------------
+
+
+def read_classes(file: Path | None, texts: Sequence[str]) -> list[ClassRequest]:
+    """Read the classes of a mix: of a YAML file, and each of `texts` as --class has it. Raises
+    InputError."""
+    classes = [] if file is None else _read_file(file)
+    classes += [_read_class(_split(text), f"--class {text.partition(',')[0]}") for text in texts]
+    names = [of_class.name for of_class in classes]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise InputError(f"class {repeated}: two classes have this name; rename one")
+    if len(classes) > MAX_CLASSES:
+        raise InputError(f"--mix: {len(classes)} classes; at most {MAX_CLASSES}")
+    return classes
+
+
+def _read_file(file: Path) -> list[ClassRequest]:
+    try:
+        document = decode_yaml(
+            read_bytes(file, _MAX_BYTES, "give a file of classes of traffic").decode()
+        )
+    except ValueError as error:
+        raise InputError(f"--mix {file}: no YAML ({error}); see docs/mixed.md") from None
+    if not isinstance(document, dict):
+        document = {}
+    listed = document.get("classes")
+    if not isinstance(listed, list) or not listed:
+        raise InputError(
+            f"--mix {file}: has no list 'classes'; write e.g. classes: [{{name: chat}}]"
+        )
+    unknown = set(document) - {"mix", "classes"}
+    if unknown:
+        raise InputError(f"--mix {file}: {sorted(map(str, unknown))[0]!r} is no key of a mix")
+    if document.get("mix", 1) != 1:
+        raise InputError(f"--mix {file}: this version of Loadstone reads 'mix: 1'")
+    return [
+        _read_class(entry, f"--mix {file}: class {number}")
+        for number, entry in enumerate(listed, start=1)
+    ]
+
+
+def _split(text: str) -> dict[str, Any]:
+    """Split `chat,share=0.7,input=512`: a part without `=` goes on the value before it."""
+    name, *parts = text.split(",")
+    found: dict[str, Any] = {"name": name.strip()}
+    last = ""
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if equals:
+            last = key.strip()
+            found[last] = value.strip()
+        elif last:
+            found[last] += f",{part}"
+        else:
+            raise InputError(f"--class {text!r}: {part!r} is no KEY=VALUE")
+    return found
+
+
+def _read_class(entry: Any, place: str) -> ClassRequest:
+    """Read one class of a mapping. Raises InputError."""
+    if not isinstance(entry, Mapping):
+        raise InputError(f"{place}: is no mapping; write e.g. {{name: chat, share: 0.7}}")
+    given = {str(key).replace("-", "_"): value for key, value in entry.items()}
+    name = given.get("name")
+    if not isinstance(name, str) or not name or not _NAME_MARKS.issuperset(name):
+        raise InputError(f"{place}: needs a name of letters, digits, '-' and '.'")
+    unknown = set(given) - {*_OWN_KEYS, *WORKLOAD_KEYS}
+    if unknown:
+        key = sorted(unknown)[0]
+        known = ", ".join((*_OWN_KEYS[1:], *WORKLOAD_KEYS))
+        raise InputError(f"class {name}: {key!r} is no key of a class; there are {known}")
+    amounts = {
+        key: _number(given[key], name, key) for key in ("share", "rate", "slots") if key in given
+    }
+    if len(amounts) != 1:
+        raise InputError(f"class {name}: needs one of share, rate (requests/s) and slots")
+    slots = amounts.get("slots", 0.0)
+    if slots != int(slots):
+        raise InputError(f"class {name}: slots {slots:g} is no whole number")
+    headers = given.get("headers", {})
+    if not isinstance(headers, Mapping):
+        raise InputError(f"class {name}: headers is no mapping; write headers: {{x-team: batch}}")
+    secret = next((str(key) for key in headers if names_key(str(key))), None)
+    if secret is not None:
+        raise InputError(
+            f"class {name}: headers: {secret} holds a key, which is read from the environment"
+            " alone; name its variable under key_env"
+        )
+    traffic = TrafficClass(
+        name,
+        slots=int(slots),
+        slo=_read_bounds(given.get("slo"), name),
+        priority=_read_priority(given.get("priority"), name),
+        tenant=_read_text(given, "tenant", name),
+        headers={str(key): str(value) for key, value in headers.items()},
+        key_env=_read_text(given, "key_env", name),
+        model=_read_text(given, "model", name),
+    )
+    workload = {key: given[key] for key in WORKLOAD_KEYS if key in given}
+    return ClassRequest(traffic, amounts.get("share"), amounts.get("rate"), workload)
+
+
+def _number(value: Any, name: str, key: str) -> float:
+    text = str(value).strip()
+    text, per_second = text.removesuffix("/s"), text.endswith("/s")
+    try:
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9 or (per_second and key != "rate"):
+        raise InputError(f"class {name}: {key} {value!r} must be a number above 0")
+    return number
+
+
+def _read_text(given: Mapping[str, Any], key: str, name: str) -> str | None:
+    value = given.get(key)
+    if value is None:
+        return None
+    text = str(value)
+    if not text or "\n" in text or "\r" in text:
+        raise InputError(f"class {name}: {key} must be one line of text")
+    return text
+
+
+def _read_priority(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    number = _PRIORITIES.get(str(value))
+    if number is not None:
+        return number
+    try:
+        return int(str(value))
+    except ValueError:
+        raise InputError(
+            f"class {name}: priority {value!r} must be high, normal, low, or a whole number (larger"
+            " is served first)"
+        ) from None
+
+
+def _read_bounds(text: Any, name: str) -> dict[str, float]:
+    if text is None:
+        return {}
+    try:
+        bounds = dict(parse_slo(str(text)))
+    except InputError as error:
+        raise InputError(str(error).replace("--slo", f"class {name}: slo", 1)) from None
+    if any(":" in bound or bound.startswith(TASK) for bound in bounds):
+        raise InputError(f"class {name}: slo: bounds of a class are on ttft, tpot, e2e or answer")
+    return bounds
+
+
+# --- their requests -------------------------------------------------------------------------------
+
+
+class MixedPart(NamedTuple):
+    """What a class asks: its workload, lengths of answers where a file does not say, turns."""
+
+    request: ClassRequest
+    workload: Workload
+    output: Length | None = None
+    sessions: Sessions | None = None
+
+
+class Mix(Workload):
+    """Several classes of traffic in one cell."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[MixedPart]) -> None:
+        self.parts = tuple(parts)
+        if len({type(part.workload) for part in parts}) > 1 and self._have_chats:
+            raise InputError(
+                "--mix: one class has prompts of messages and another synthetic ones, which would"
+                " be no messages; give each class a data set, or none"
+            )
+
+    @property
+    def _have_chats(self) -> bool:
+        return any(getattr(part.workload, "chat", False) for part in self.parts)
+
+    def describe(self, output: Length | None) -> dict[str, Any]:
+        described = []
+        for part in self.parts:
+            one = part.workload.describe(part.output) | {"class": part.request.name}
+            if part.sessions is not None:
+                one["sessions"] = msgspec.to_builtins(part.sessions)
+            described.append(one)
+        return {"kind": "mix", "classes": described}
+
+    def fit(self, limits: ServerLimits) -> Mix:
+        return Mix([part._replace(workload=part.workload.fit(limits)) for part in self.parts])
+
+    def check(self, plan: Plan, limits: ServerLimits, name: str) -> None:
+        for part in self.parts:
+            part.workload.check(plan, limits, f"class {part.request.name}")
+
+    def rows(self, draw: Draw) -> Rows:
+        """Draw the rows of each class, and put them in the order in which they begin."""
+        drawn = [
+            part.workload.rows(of_class)
+            for part, of_class in zip(self.parts, self._draws(draw), strict=True)
+        ]
+        groups = np.repeat(np.arange(len(drawn)), [len(rows["turn"]) for rows in drawn])
+        merged = {name: np.concatenate([rows[name] for rows in drawn]) for name in drawn[0]}
+        shared = merged["prefix_group"]
+        merged["prefix_group"] = np.where(shared < 0, -1, shared + groups * _GROUPS).astype(
+            np.int32
+        )
+        merged["traffic_class"] = groups.astype(np.uint8)
+        order = _order_of_begins(merged)
+        return {name: column[order] for name, column in merged.items()}
+
+    def _draws(self, draw: Draw) -> list[Draw]:
+        """Return how each class is drawn: its part of the load, of the requests and of the
+        warm-up."""
+        load = draw.load
+        if len(self.parts) == 1:
+            part = self.parts[0]
+            return [replace(draw, output=part.output, sessions=part.sessions)]
+        if load.is_closed:
+            loads = [
+                msgspec.structs.replace(load, value=part.request.traffic.slots)
+                for part in self.parts
+            ]
+            counts: list[int | None] = [None] * len(loads)
+            warm = [int(part.value) if draw.warm else 0 for part in loads]
+            lead_s = None
+        else:
+            shares = rate_shares([part.request for part in self.parts], load.value)
+            measured = draw.count(draw.requested)
+            span_s = load.duration_s or measured / load.value
+            loads = [
+                msgspec.structs.replace(load, value=load.value * share, duration_s=span_s)
+                for share in shares
+            ]
+            counts = list(divide(measured, shares))
+            warm = divide(draw.warm, shares)
+            lead_s = draw.warm / load.value
+            for part, count in zip(self.parts, counts, strict=True):
+                if not count:
+                    raise InputError(
+                        f"class {part.request.name}: none of {measured} requests is of this class;"
+                        " ask for more (--requests), or for a larger share"
+                    )
+        return [
+            replace(
+                draw,
+                load=of_class,
+                seed=draw.seed if not number else _seed_of(draw.seed, number),
+                requested=count if mixed.sessions is None else None,
+                begin=count,
+                warm=lead,
+                lead_s=lead_s,
+                output=mixed.output,
+                sessions=mixed.sessions,
+            )
+            for number, (mixed, of_class, count, lead) in enumerate(
+                zip(self.parts, loads, counts, warm, strict=True)
+            )
+        ]
+
+    def finish(self, rows: Rows, draw: Draw) -> dict[str, Any]:
+        """Make the contents of a plan: the texts of each class's prompts, one after another."""
+        prompts: list[str] = []
+        prompt = rows["prompt"].copy()
+        has_chat, has_exact = False, True
+        for number, part in enumerate(self.parts):
+            chosen = rows["traffic_class"] == number
+            of_class = {name: column[chosen] for name, column in rows.items()}
+            of_draw = replace(draw, output=part.output, sessions=part.sessions)
+            contents = part.workload.finish(of_class, of_draw)
+            places = contents.get("prompt", of_class["prompt"])
+            prompt[chosen] = np.where(places < 0, -1, places + len(prompts))
+            prompts += contents.get("prompts", [])
+            has_chat |= contents.get("chat", False)
+            has_exact &= contents.get("exact_output", True)
+        return {
+            "prompt": prompt.astype(np.int32),
+            "prompts": prompts,
+            "chat": has_chat,
+            "exact_output": has_exact,
+            "classes": tuple(part.request.traffic for part in self.parts),
+            "traffic_class": rows["traffic_class"],
+        }
+
+
+def rate_shares(requests: Sequence[ClassRequest], rate: float) -> list[float]:
+    """Return each class's share of a load of `rate` requests/s: fixed rates first, the shares
+    divide what is left. Raises InputError where nothing is left for them."""
+    fixed = sum(request.rate or 0.0 for request in requests)
+    total = sum(request.share or 0.0 for request in requests)
+    left = rate - fixed
+    if total and left <= 1e-9 * rate:
+        raise InputError(
+            f"--rate {rate:g}: classes with a rate of their own take {fixed:g} requests/s, and"
+            " nothing is left for those with a share; give a higher rate"
+        )
+    if not total and abs(left) > 1e-9 * rate:
+        raise InputError(
+            f"--rate {rate:g}: the classes' own rates add up to {fixed:g} requests/s; leave --rate"
+            " out"
+        )
+    return [
+        request.rate / rate if request.rate else (request.share or 0.0) / total * left / rate
+        for request in requests
+    ]
+
+
+def divide(count: int, shares: Sequence[float]) -> list[int]:
+    """Divide a whole number by shares, so that the parts add up to it: each as near to its share
+    as can be (largest remainder)."""
+    exact = np.asarray(shares) * count / sum(shares)
+    parts = np.floor(exact + 1e-9).astype(int)
+    order = np.argsort(parts - exact, kind="stable")
+    parts[order[: count - int(parts.sum())]] += 1
+    return [int(part) for part in parts]
+
+
+def _seed_of(seed: int, number: int) -> int:
+    """Return a seed for the class at a place behind the first."""
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _order_of_begins(rows: Rows) -> Ints64:
+    """Order rows by when their session begins, the warm-up first; where answers decide, so that
+    each class is spread evenly over the others."""
+    begins = rows["turn"] <= 0
+    session = np.cumsum(begins) - 1
+    intended = np.asarray(rows["intended_s"])[begins]
+    timed = np.where(np.isnan(intended), _spread(rows, begins), intended)
+    phase = np.asarray(rows["phase"])[begins]
+    order = np.lexsort((np.arange(len(timed)), timed, phase))
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return np.argsort(rank[session], kind="stable")
+
+
+def _spread(rows: Rows, begins: Array) -> Array:
+    """Return for each session how far it is within those of its class and phase, from 0 to 1."""
+    classes = np.asarray(rows["traffic_class"])[begins].astype(int) * 2
+    kinds = classes + np.asarray(rows["phase"])[begins]
+    places = np.zeros(len(kinds))
+    for kind in np.unique(kinds):
+        chosen = kinds == kind
+        places[chosen] = (np.arange(chosen.sum()) + 0.5) / chosen.sum()
+    return places
