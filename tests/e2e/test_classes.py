@@ -1,0 +1,200 @@
+"""Classes of traffic, as a user measures and simulates them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from conftest import MODEL, Ask, Json, Loadstone, ScriptedServer, Send, answer, whole
+from loadstone.core.run_folder import read_plan
+from loadstone.measure.simulated_server import TimingServer
+
+DEPLOYMENT = "llama-3.1-8b@1xh100"
+
+
+def by_class(cell: Json) -> dict[str, Json]:
+    return {part["name"]: part for part in cell["by_class"]}
+
+
+def class_names(folder: Path) -> dict[str, str]:
+    """The class of each request, by its id."""
+    plan = read_plan(folder)
+    return {request.request_id: plan.classes[request.traffic_class].name for request in plan}
+
+
+def test_slots_belong_to_their_class(loadstone: Loadstone, timing: TimingServer) -> None:
+    outcome = loadstone(
+        "bench", timing.url, "--duration", "2s", "--json",
+        "--class", "short,slots=3,input=8,output=4",
+        "--class", "long,slots=1,input=8,output=40,slo=e2e_p50<10s",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
+    cell, names = outcome.cell, class_names(outcome.folder)
+    spans: dict[str, list[tuple[float, float]]] = {"short": [], "long": []}
+    for record in outcome.records:
+        spans[names[record["request_id"]]].append((record["sent_s"], record["end_s"]))
+    for name, slots in (("short", 3), ("long", 1)):
+        at_once = [
+            sum(sent_s <= at_s < end_s for sent_s, end_s in spans[name]) for at_s, _ in spans[name]
+        ]
+        assert max(at_once) == slots
+    parts = by_class(cell)
+    assert parts["short"]["slots"] == 3
+    assert parts["short"]["requests"]["ok"] > 3 * parts["long"]["requests"]["ok"]
+    assert sum(part["requests"]["sent"] for part in parts.values()) == cell["requests"]["sent"]
+    assert parts["long"]["slo_met"] is True
+    assert [bound["metric"] for bound in cell["slo"]] == ["long:e2e_p50"]
+
+
+def vllm(ask: Ask, send: Send) -> None:
+    """A server that says it is vLLM."""
+    if ask.path == "/v1/models":
+        entry = {"id": MODEL, "owned_by": "vllm", "max_model_len": 4096}
+        send(whole("200 OK", json.dumps({"data": [entry]}).encode()))
+    else:
+        answer(ask, send)
+
+
+def test_each_class_has_its_own_fields_headers_and_key(
+    loadstone: Loadstone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mix = tmp_path / "mix.yaml"
+    mix.write_text(
+        "classes:\n"
+        "  - {name: chat, share: 3, input: 8, output: 4, priority: high, tenant: acme}\n"
+        "  - {name: legal, share: 1, input: 9, output: 4, model: legal-r16, key_env: LEGAL_KEY,"
+        " headers: {x-team: law}, priority: -2}\n"
+    )
+    monkeypatch.setenv("LEGAL_KEY", "sk-legal-0123456789")
+    with ScriptedServer(vllm, meets=True) as server:
+        outcome = loadstone(
+            "bench", server.url, "--mix", mix, "--rate", "100", "--requests", "40", "--json"
+        )
+    assert outcome.code == 0, outcome
+    asks = {
+        name: [ask for ask in server.measured if ask.json["max_tokens"] and ask.prompt_tokens == n]
+        for name, n in (("chat", 8), ("legal", 9))
+    }
+    assert len(asks["chat"]) >= 30
+    assert len(asks["legal"]) >= 10
+    for ask in asks["chat"]:
+        assert (ask.json["model"], ask.json["priority"]) == (MODEL, -1)
+        assert ask.headers["x-gateway-inference-fairness-id"] == "acme"
+        assert "authorization" not in ask.headers
+    for ask in asks["legal"]:
+        assert (ask.json["model"], ask.json["priority"]) == ("legal-r16", 2)
+        assert ask.headers["x-team"] == "law"
+        assert ask.headers["authorization"] == "Bearer sk-legal-0123456789"
+    files = [path for path in outcome.folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"sk-legal-0123456789" in path.read_bytes()]
+
+
+def test_priorities_of_a_server_that_is_not_known_are_refused(
+    loadstone: Loadstone, timing: TimingServer
+) -> None:
+    text = "chat,share=1,input=8,output=4,priority=high"
+    outcome = loadstone("bench", timing.url, "--rate", "50", "--requests", "8", "--class", text)
+    assert outcome.code == 2
+    assert "class chat: priority: nothing is known of priorities" in outcome.err
+
+
+def test_what_the_server_turned_away_is_counted_by_class(loadstone: Loadstone) -> None:
+    def busy(ask: Ask, send: Send) -> None:
+        if ask.prompt_tokens == 9:
+            send(whole("503 Service Unavailable", b'{"error": {"message": "The queue is full"}}'))
+        else:
+            answer(ask, send)
+
+    with ScriptedServer(busy) as server:
+        outcome = loadstone(
+            "bench", server.url, "--rate", "100", "--requests", "60", "--json",
+            "--class", "chat,share=2,input=8,output=4,slo=e2e<5s",
+            "--class", "batch,share=1,input=9,output=4,slo=e2e<5s",
+        )  # fmt: skip
+    assert outcome.code == 0, outcome
+    parts = by_class(outcome.cell)
+    assert (parts["chat"]["requests"]["ok"], parts["chat"].get("rejected", 0)) == (40, 0)
+    assert (parts["batch"]["requests"]["error"], parts["batch"]["rejected"]) == (20, 20)
+    assert (parts["chat"]["attainment"], parts["batch"]["attainment"]) == (1.0, 0.0)
+    assert outcome.cell["metrics"]["attainment"] == pytest.approx(40 / 60)
+    assert {"class_rejected", "class_starved"} <= outcome.findings
+
+
+def test_a_bound_of_one_class_is_not_spoilt_by_another(loadstone: Loadstone) -> None:
+    """95 % take a tenth of a second, 5 % two seconds: by class all is well, by one bound not."""
+    outcome = loadstone(
+        "simulate", DEPLOYMENT, "--rate", "2", "--requests", "400", "--draws", "0", "--json",
+        "--class", "short,share=95,input=64,output=10,slo=e2e_p99<1s",
+        "--class", "long,share=5,input=64,output=400,slo=e2e_p99<20s",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
+    parts = by_class(outcome.cell)
+    assert parts["short"]["slo_met"]
+    assert parts["long"]["slo_met"]
+    whole_p99_s = outcome.cell["metrics"]["e2e_intended_s"]["p99"]
+    assert whole_p99_s > 1.0 > parts["short"]["e2e_intended_s"]["p99"]
+    assert outcome.cell["metrics"]["attainment"] == 1.0
+
+
+def test_requests_under_way_follow_from_rate_and_time_in_each_class(loadstone: Loadstone) -> None:
+    """Little's law, class by class."""
+    outcome = loadstone(
+        "simulate", DEPLOYMENT, "--rate", "20", "--requests", "4000", "--draws", "0", "--json",
+        "--class", "chat,share=3,input=lognormal:300:0.6,output=uniform:20:200",
+        "--class", "batch,share=1,input=2k,output=300",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
+    names = class_names(outcome.folder)
+    records = [record for record in outcome.records if record["phase"] == "measure"]
+    begin_s = min(record["intended_s"] for record in records)
+    end_s = max(record["end_s"] for record in records)
+    for name in ("chat", "batch"):
+        own = [record for record in records if names[record["request_id"]] == name]
+        times_s = [record["end_s"] - record["intended_s"] for record in own]
+        rate = len(own) / (end_s - begin_s)
+        steps = sorted(
+            [(record["intended_s"], 1) for record in own]
+            + [(record["end_s"], -1) for record in own]
+        )
+        area = active = 0.0
+        last_s = begin_s
+        for at_s, change in steps:
+            area += active * (at_s - last_s)
+            active, last_s = active + change, at_s
+        assert area / (end_s - begin_s) == pytest.approx(
+            rate * math.fsum(times_s) / len(own), rel=0.01
+        )
+
+
+def test_simulated_slots_belong_to_their_class(loadstone: Loadstone) -> None:
+    outcome = loadstone(
+        "simulate", DEPLOYMENT, "--duration", "20s", "--draws", "0", "--json",
+        "--class", "short,slots=4,input=64,output=21", "--class", "long,slots=4,input=64,output=201",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
+    names = class_names(outcome.folder)
+    for name in ("short", "long"):
+        own = [
+            (record["sent_s"], record["end_s"])
+            for record in outcome.records
+            if names[record["request_id"]] == name
+        ]
+        at_once = [sum(sent_s <= at_s < end_s for sent_s, end_s in own) for at_s, _ in own]
+        assert max(at_once) == 4
+    parts = by_class(outcome.cell)
+    assert 8 < parts["short"]["requests"]["ok"] / parts["long"]["requests"]["ok"] < 11
+
+
+def test_the_table_has_a_row_for_each_class(loadstone: Loadstone) -> None:
+    outcome = loadstone(
+        "simulate", DEPLOYMENT, "--rate", "20", "--requests", "200", "--draws", "0",
+        "--class", "chat,share=3,input=300,output=20,slo=ttft_p99<1s",
+        "--class", "batch,share=1,input=2k,output=30",
+    )  # fmt: skip
+    assert "· chat" in outcome.out
+    assert "· batch" in outcome.out
+    head = outcome.out.split("· class")[0]
+    assert "TTFT p99" not in head
