@@ -130,7 +130,7 @@ class Planner:
         workload = self._workload.fit(limits)
         single = self._sessions is None and given.agents is None
         if isinstance(self._workload, Mix):
-            single = any(part.sessions is None for part in self._workload.parts)
+            single = all(part.sessions is None for part in self._workload.parts)
         loads, requests = _loads(options, workload, "requests" if single else "sessions")
         if e2e_s and self.chooses_length:
             requests = [

@@ -15,7 +15,9 @@ def class_findings(parts: Sequence[ClassPart], load: Load) -> Findings:
         if done < thresholds.CLASS_ANSWERS:
             yield finding("class_starved", traffic_class=part.name, answers=done, sent=sent)
         if part.rejected:
-            yield finding("class_rejected", traffic_class=part.name, rejected=part.rejected, sent=sent)
+            yield finding(
+                "class_rejected", traffic_class=part.name, rejected=part.rejected, sent=sent
+            )
         planned, share = part.planned_share, part.share
         drift = 0.0 if share is None or not planned else abs(share / planned - 1)
         if load.is_open and drift > thresholds.CLASS_DRIFT:

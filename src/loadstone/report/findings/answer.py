@@ -142,7 +142,7 @@ def _describe_alone(frame: Frame) -> Iterator[str]:
             shown = [
                 f"{measure.name} {value(first, measure)}"
                 for measure in (TTFT, TPOT)
-                if measure.of(first)
+                if measure.of(first) and not first.cells[0].by_class
             ]
             if first.output_tokens_per_s:
                 shown.insert(0, f"{show_number(first.output_tokens_per_s, 4)} output tok/s")

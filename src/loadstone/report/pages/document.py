@@ -135,6 +135,11 @@ class Report(msgspec.Struct, kw_only=True):
         return next(table for table in self.tables if table.key == "cells")
 
     @property
+    def classes(self) -> Table | None:
+        """The classes of traffic, where there are any: a page always shows them."""
+        return next((table for table in self.tables if table.key == "classes"), None)
+
+    @property
     def figures(self) -> list[Figure]:
         """All that are of several runs, those of the answer first."""
         return [
@@ -342,6 +347,7 @@ def build(
         tables=[
             *tables.ratios(cells),
             tables.cells(points, title=title, run=len(runs) > 1, place=pictures.place),
+            *tables.classes(points),
             *tables.stated_otherwise(runs),
         ],
         pictures=pictures,

@@ -6,13 +6,16 @@ from itertools import pairwise
 
 import msgspec
 
-from loadstone.core.units import show_number, show_seconds, show_share
+from loadstone.core.summary import CellSummary, ClassPart, latency_field
+from loadstone.core.units import show_met, show_number, show_seconds, show_share
 from loadstone.report.data.frames import load_label
 from loadstone.report.data.points import CellPoint
 from loadstone.report.data.statistic import Estimate
 from loadstone.report.data.wording import clean, join, spell
 from loadstone.report.findings.sentence import setup
-from loadstone.report.pages.columns import show_middle, show_tail
+from loadstone.report.pages.columns import show_middle, show_p50, show_p99, show_tail
+
+_MAX_CLASS_TILES = 3
 
 
 class Tile(msgspec.Struct, frozen=True):
@@ -61,13 +64,26 @@ def _tiles(point: CellPoint) -> Iterator[Tile]:
     tone = {"met": "good", "MISSED": "bad"}.get(point.slo_words.partition(" ")[0], "")
     rate = show_number(point.output_tokens_per_s, 4)
     yield Tile("Output tok/s", rate, point.measured_over)
-    for name, stat in (("TTFT", point.ttft), ("TPOT", point.tpot), ("E2E", point.e2e)):
+    cell = point.cells[0]
+    for part in cell.by_class[:_MAX_CLASS_TILES]:
+        yield _class_tile(part, cell)
+    times = (("TTFT", point.ttft), ("TPOT", point.tpot), ("E2E", point.e2e))
+    for name, stat in () if cell.by_class else times:
         yield _time_tile(name, stat, point)
     if point.goodput_per_s is not None:
         share = f"{show_share(point.attainment, 1)} within the SLO"
         yield Tile("Goodput req/s", show_number(point.goodput_per_s), share, tone)
     else:
         yield Tile("Requests/s", show_number(point.requests_per_s), "no SLO was given")
+
+
+def _class_tile(part: ClassPart, cell: CellSummary) -> Tile:
+    """Write the TTFT of a class of traffic: of all classes together it is no one's."""
+    values = getattr(part, latency_field("ttft", cell.load))
+    tone = {True: "good", False: "bad", None: ""}[part.slo_met]
+    note = "" if part.slo_met is None else f"SLO: {show_met(part.slo_met, part.p_slo)}"
+    name = f"TTFT p50 / p99 of {clean(part.name, 40)}"
+    return Tile(name, f"{show_p50(values)} / {show_p99(values, cell)}", note, tone)
 
 
 def _time_tile(name: str, stat: Estimate | None, point: CellPoint) -> Tile:

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
-from loadstone.core.summary import CellSummary, StatedNumber
-from loadstone.core.units import show_load, show_number, show_seconds
+from loadstone.core.summary import CellSummary, ClassPart, StatedNumber, latency_field
+from loadstone.core.units import show_load, show_met, show_number, show_seconds
 from loadstone.report.data.frames import (
     DOLLARS,
     E2E,
@@ -37,7 +37,13 @@ from loadstone.report.data.series import list_common, series_of, workload_label
 from loadstone.report.data.statistic import PREDICTED
 from loadstone.report.data.wording import clean, join
 from loadstone.report.findings.sentence import within_slo
-from loadstone.report.pages.columns import INTERVAL, PAGE, UNBOUNDED_NOTE
+from loadstone.report.pages.columns import (
+    INTERVAL,
+    PAGE,
+    UNBOUNDED_NOTE,
+    show_p50,
+    show_p99,
+)
 from loadstone.report.table import Column, Table, drop_empty_columns, tabulate
 
 MAX_ROWS = 400
@@ -163,6 +169,46 @@ _RATE_NAMES = {
     "total_tokens_per_s": "total tok/s",
     "requests_per_s": "requests/s",
 }
+
+
+def classes(points: Sequence[CellPoint]) -> list[Table]:
+    """Make a table of the classes of traffic of all loads, or no table."""
+    several = len({point.number for point in points}) > 1
+    rows = [
+        _class_row(point, point.cells[0], part, several)
+        for point in points
+        for part in point.cells[0].by_class
+    ]
+    if not rows:
+        return []
+    heads = [*(["run"] if several else []), "load", "class", "requests/s", "output tok/s"]
+    heads += ["rejected", "TTFT", "p99", "TPOT", "p99", "E2E", "p99", "SLO"]
+    table = Table(
+        key="classes",
+        title="Classes of traffic",
+        heads=heads,
+        align=("l" if several else "") + "llrrrrururur",
+        rows=rows[:MAX_ROWS],
+        notes=["Each class is judged by its own bounds. Times are medians, p99 beside them."],
+    )
+    return [drop_empty_columns(table)]
+
+
+def _class_row(point: CellPoint, cell: CellSummary, part: ClassPart, several: bool) -> list[str]:
+    times = []
+    for base in ("ttft", "tpot", "e2e"):
+        values = getattr(part, latency_field(base, cell.load))
+        times += [show_p50(values), show_p99(values, cell)]
+    return [
+        *([f"run {point.number}"] if several else []),
+        load_label(point),
+        part.name,
+        show_number(part.requests_per_s),
+        show_number(part.output_tokens_per_s, 4),
+        str(part.rejected or "-"),
+        *times,
+        show_met(part.slo_met, part.p_slo) if part.slo_met is not None else "-",
+    ]
 
 
 def stated_otherwise(runs: Sequence[StoredRun]) -> list[Table]:
