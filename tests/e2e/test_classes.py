@@ -198,3 +198,28 @@ def test_the_table_has_a_row_for_each_class(loadstone: Loadstone) -> None:
     assert "· batch" in outcome.out
     head = outcome.out.split("· class")[0]
     assert "TTFT p99" not in head
+
+
+def test_priorities_are_served_as_a_queue_with_two_priorities(loadstone: Loadstone) -> None:
+    """One place to run in and equal service: Cobham's means of a queue without preemption."""
+    service = loadstone(
+        "simulate", f"{DEPLOYMENT}/max_num_seqs=1", "--concurrency", "1", "--requests", "8",
+        "--input", "64", "--output", "100", "--draws", "0", "--json",
+    ).records  # fmt: skip
+    service_s = sorted(record["end_s"] - record["sent_s"] for record in service)[len(service) // 2]
+    rates = 0.3 / service_s, 0.4 / service_s
+    waits_s = {}
+    for policy in ("priority", "fcfs"):
+        outcome = loadstone(
+            "simulate", f"{DEPLOYMENT}/max_num_seqs=1,scheduling_policy={policy}",
+            "--requests", "12000", "--draws", "0", "--json",
+            "--class", f"high,rate={rates[0]},input=64,output=100,priority=high",
+            "--class", f"low,rate={rates[1]},input=64,output=100,priority=low",
+        )  # fmt: skip
+        assert outcome.code == 0, outcome
+        for name, part in by_class(outcome.cell).items():
+            waits_s[policy, name] = part["e2e_intended_s"]["mean"] / service_s - 1
+    assert waits_s["priority", "high"] == pytest.approx(0.5, rel=0.05)
+    assert waits_s["priority", "low"] == pytest.approx(1.667, rel=0.08)
+    assert waits_s["fcfs", "high"] == pytest.approx(1.167, rel=0.08)
+    assert waits_s["fcfs", "low"] == pytest.approx(1.167, rel=0.08)

@@ -18,20 +18,25 @@ from loadstone.predict.scheduler.blocks import SingleBlocks
 
 pytestmark = pytest.mark.process
 
-CASES = 120
+CASES, PRIORITY_CASES = 120, 300
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [False, True], ids=["own prompts", "shared prompts"])
-def test_every_step_is_vllms(shared: bool, tmp_path: Path) -> None:
-    draw = random.Random(shared)
-    cases = [drawn(draw, shared) for _ in range(CASES)]
+@pytest.mark.parametrize(
+    ("shared", "priorities"),
+    [(False, False), (True, False), (False, True)],
+    ids=["own prompts", "shared prompts", "priorities"],
+)
+def test_every_step_is_vllms(shared: bool, priorities: bool, tmp_path: Path) -> None:
+    draw = random.Random(shared + 2 * priorities)
+    count = PRIORITY_CASES if priorities else CASES
+    cases = [drawn(draw, shared, priorities) for _ in range(count)]
     theirs = vllm_steps(cases, tmp_path)
     ours = [loadstone_steps(case, shared) for case in cases]
     assert (
         sum(len(lost) for said in theirs for _, lost, _ in said) > CASES
     )  # what matters most did happen
-    odd = [at for at in range(CASES) if ours[at] != theirs[at]]
+    odd = [at for at in range(count) if ours[at] != theirs[at]]
     if not shared:
         assert odd == []
         return
@@ -45,8 +50,8 @@ def test_every_step_is_vllms(shared: bool, tmp_path: Path) -> None:
     assert computed == pytest.approx(expected, rel=1e-3)
 
 
-def drawn(draw: random.Random, shared: bool) -> dict[str, Any]:
-    """A small cache, and requests that crowd it."""
+def drawn(draw: random.Random, shared: bool, priorities: bool = False) -> dict[str, Any]:
+    """A small cache, and requests that crowd it. `priorities`: as vLLM has them, smaller first."""
     block, kv_blocks, max_seqs = (
         draw.choice([1, 2, 4, 16]),
         draw.randint(8, 60),
@@ -64,7 +69,8 @@ def drawn(draw: random.Random, shared: bool) -> dict[str, Any]:
             common = draw.randint(0, len(prompt))
             prompt[:common] = draw.choice(prefixes)[:common]
         output = draw.randint(1, longest - len(prompt))
-        requests.append({"id": str(name), "step": step, "prompt": prompt, "output": output})
+        asked = {"id": str(name), "step": step, "prompt": prompt, "output": output}
+        requests.append(asked | ({"priority": draw.randint(-1, 1)} if priorities else {}))
     budget = draw.choice([max_seqs, max_seqs + draw.randint(0, 20), 64, 256])
     return {
         "block_tokens": block,
@@ -74,6 +80,7 @@ def drawn(draw: random.Random, shared: bool) -> dict[str, Any]:
         "max_batched_tokens": max(budget, max_seqs if chunked else most),
         "chunked": chunked,
         "prefix_cache": draw.random() < 0.8,
+        "policy": "priority" if priorities else "fcfs",
         "requests": requests,
     }
 
@@ -108,7 +115,9 @@ def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
         "chunked",
         "prefix_cache",
     )
-    scheduler = Scheduler(EnginePolicy(**{name: case[name] for name in names}), shared=shared)
+    habits = {name: case[name] for name in names}
+    policy = EnginePolicy(**habits, priorities=case["policy"] == "priority")
+    scheduler = Scheduler(policy, shared=shared)
     block = case["block_tokens"]
     coming = list(reversed(case["requests"]))
     known: list[Sequence] = []
@@ -123,6 +132,7 @@ def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
                 else []
             )
             asking = Sequence(int(asked["id"]), len(prompt), asked["output"])
+            asking.priority = -asked.get("priority", 0)
             known.append(asking.share(SingleBlocks(keys), len(keys)))
             scheduler.add(known[-1])
         before = [sequence.preempted for sequence in known]

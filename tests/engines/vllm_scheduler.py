@@ -37,6 +37,7 @@ def scheduler_of(case: dict[str, Any], model: str) -> Scheduler:
         max_num_batched_tokens=case["max_batched_tokens"],
         enable_prefix_caching=case["prefix_cache"],
         enable_chunked_prefill=case["chunked"],
+        scheduling_policy=case["policy"],
     ).create_engine_config()
     blocks = case["kv_blocks"] + 1  # one of them it never gives out
     config.cache_config.num_gpu_blocks = blocks
@@ -56,8 +57,17 @@ def steps(case: dict[str, Any], model: str) -> list[Any]:
         while coming and coming[-1]["step"] <= len(said):
             asked = coming.pop()
             wanted = SamplingParams(max_tokens=asked["output"], ignore_eos=True)
+            arrived = len(scheduler.requests) + 1000.0 * len(said)
             scheduler.add_request(
-                Request(asked["id"], asked["prompt"], wanted, None, block_hasher=hasher)
+                Request(
+                    asked["id"],
+                    asked["prompt"],
+                    wanted,
+                    None,
+                    arrival_time=arrived,
+                    priority=asked.get("priority", 0),
+                    block_hasher=hasher,
+                )
             )
         before = {name: request.num_preemptions for name, request in scheduler.requests.items()}
         out = scheduler.schedule()

@@ -35,13 +35,13 @@ class StandInFeed:
         request = self._plan.request(0, order % len(self._plan))
         return Due(time.monotonic_ns() + round(hours * HOUR_NS), order, request, b"", b"", None)
 
-    def next_starter(self) -> Due | None:
+    def next_starter(self, number: int = 0) -> Due | None:
         return self._starters[0] if self._starters else None
 
     def next_later(self) -> Due | None:
         return self._later[0] if self._later else None
 
-    def take_starter(self) -> Due:
+    def take_starter(self, number: int = 0) -> Due:
         return self._starters.popleft()
 
     def take_later(self) -> Due:
@@ -77,13 +77,13 @@ def orders(load: StepLoad, under_way: int = 0, freed_ns: int = 7) -> list[int]:
 
 
 def test_a_closed_loop_fills_its_slots_and_no_more() -> None:
-    load, _ = step_of(Load("concurrency", 3), [-1] * 10)
+    load, feed = step_of(Load("concurrency", 3), [-1] * 10)
     due = load.next(7, 0)
     assert due is not None
     assert due[1] == 7  # when its slot came free
     assert orders(load) == [1, 2]
     assert load.wake_ns is None  # until a request ends
-    load.free_slot()
+    load.free_slot(feed._plan.request(0, 0))
     assert orders(load, 2) == [3]
 
 

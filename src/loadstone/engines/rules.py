@@ -128,6 +128,7 @@ class Scheduling(NamedTuple):
     hold_steps: int = 0
     gather_steps: int = 0
     gather_tokens: int = 0
+    priorities: bool = False
 
 
 class Handover(NamedTuple):

@@ -302,7 +302,8 @@ class Vllm(EngineRules):
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
         chunked = self.chunks_prompts(self.context_limit or 0)
         if not self.is_v0:
-            return Scheduling(chunked=chunked)
+            by_priority = self.worker.argument("scheduling_policy") == "priority"
+            return Scheduling(chunked=chunked, priorities=by_priority)
         return Scheduling("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
 
     @property

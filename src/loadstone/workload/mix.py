@@ -231,7 +231,7 @@ def _read_bounds(text: Any, name: str) -> dict[str, float]:
 
 
 class MixedPart(NamedTuple):
-    """What a class asks: its workload, lengths of answers where a file does not say, turns."""
+    """Says what a class asks: its workload, lengths of answers where a file does not say, turns."""
 
     request: ClassRequest
     workload: Workload

@@ -47,8 +47,8 @@ class Destination(msgspec.Struct, kw_only=True):
 
 
 class ClassWire(msgspec.Struct, kw_only=True):
-    """What the requests of a class of traffic have of their own: a body, and headers in place of
-    those of the same name."""
+    """Holds the body of the requests of a class of traffic, and headers in place of those of the
+    same name."""
 
     body: dict[str, Any]
     headers: list[tuple[str, str]] = []

@@ -108,6 +108,8 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                              pipeline; they share the cache, the queue and the slots
     batch_seqs               requests that run in one of them; None: as many as in all
     tiers                    below the cache; None: there are none
+    priorities               requests of a higher priority are let in first, and give way last; of
+                             equal ones those that came first (vLLM's --scheduling-policy priority)
     """
 
     kv_blocks: int
@@ -128,6 +130,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     pipeline: int = 1
     batch_seqs: int | None = None
     tiers: Tiers | None = None
+    priorities: bool = False
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):

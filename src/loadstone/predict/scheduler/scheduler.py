@@ -68,6 +68,8 @@ class Scheduler(Running):
         self._budget = policy.max_batched_tokens
         self._chunked = policy.chunked
         self._decode_tokens = policy.decode_tokens
+        self._by_priority = policy.priorities
+        self._arrived = 0
         self._beyond = (
             self._decode_tokens - 2
         )  # KV tokens beyond prompt and answer: guesses, less the last token
@@ -118,7 +120,7 @@ class Scheduler(Running):
             return not self.running
         if self._gather:
             return len(self.running) + len(self.waiting) < self._max_seqs
-        if self.tiers is not None:
+        if self.tiers is not None or self._by_priority:
             return len(self.running) < self._max_seqs
         return not self.waiting and len(self.running) < self._max_seqs
 
@@ -136,9 +138,25 @@ class Scheduler(Running):
                 f" fit into the KV cache, which holds {self.policy.kv_tokens}; ask for less, or"
                 " deploy on more memory"
             )
-        self.waiting.append(sequence)
+        self._arrived += 1
+        sequence.order = (-sequence.priority, self._arrived)
+        self._enqueue(sequence)
         if self._poll:
             self._unseen += 1
+
+    def _enqueue(self, sequence: Sequence, *, first: bool = False) -> None:
+        """Have a request wait: by its order where there are priorities, else behind all others, or
+        `first`."""
+        waiting = self.waiting
+        if self._by_priority:
+            place = len(waiting)
+            while place and waiting[place - 1].order > sequence.order:
+                place -= 1
+            waiting.insert(place, sequence)
+        elif first:
+            waiting.appendleft(sequence)
+        else:
+            waiting.append(sequence)
 
     def schedule(self, hold: bool = False) -> int:
         """Decide the next step; returns how many like it follow one another, 1 with chunks, 0 where
@@ -364,7 +382,7 @@ class Scheduler(Running):
                 break
             waiting.popleft()
             running[sequence] = None
-            if sequence.preempted and not self._shares and not (waiting and waiting[0].preempted):
+            if sequence.preempted and not self._shares and not self._awaits_preempted():
                 pool.cache = None  # nobody waits who could find anything again
             if not new:  # its cache was computed elsewhere
                 self.joined.append(sequence)
@@ -378,6 +396,14 @@ class Scheduler(Running):
                 self._prefilling.append(sequence)
         if aside:
             waiting.extendleft(reversed(aside))
+
+    def _awaits_preempted(self) -> bool:
+        """Tell whether one that gave way waits, who stands in front where there are no
+        priorities."""
+        waiting = self.waiting
+        if self._by_priority:
+            return any(sequence.preempted for sequence in waiting)
+        return bool(waiting) and waiting[0].preempted > 0
 
     def _adopt_prompts(self) -> None:
         """Have prompts whose last chunks went with other batches go on with this one."""
@@ -530,8 +556,11 @@ class Scheduler(Running):
             self._resume = True
 
     def _preempt_newest(self) -> Sequence:
-        """The newest loses its KV and waits, in front, to be computed again."""
+        """The newest, of the lowest priority, loses its KV and waits to be computed again: in front
+        of all others, of its own priority."""
         sequence = next(reversed(self.running))
+        if self._by_priority:
+            sequence = max(self.running, key=lambda running: running.order)
         self.preemptions += 1
         self.held_back = True
         sequence.preempted += 1
@@ -545,7 +574,7 @@ class Scheduler(Running):
         sequence.target = sequence.prompt_tokens + emitted
         sequence.computed = sequence.end_tick = 0
         sequence.gains = None
-        self.waiting.appendleft(sequence)
+        self._enqueue(sequence, first=True)
         return sequence
 
 

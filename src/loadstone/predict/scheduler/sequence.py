@@ -31,13 +31,16 @@ class Sequence:
     preempted      how many times
     fetched        it holds the blocks of what is computed, though it does not run: they are or were
                    loaded into them
+    priority       the larger is served first, where the policy has priorities
+    order          by which it is served then: the smallest first
     found          what each tier has of it, where the step loads it (LowerTiers.find)
     """
 
     # Defaults of the class: a million of these are made, and most fields are set only once it runs.
     emitted = computed = end_tick = cached_tokens = most_blocks = preempted = held = (
         shared_blocks
-    ) = session = 0
+    ) = session = priority = 0
+    order: tuple[int, int] = (0, 0)
     base: float = 0
     growth: float = 1
     fetched = False

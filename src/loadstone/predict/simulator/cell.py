@@ -158,6 +158,7 @@ def _arrive(
             begun_s = now_s if client.measure_start_s is None else client.measure_start_s
             run.grow((now_s - begun_s) / duration_s if duration_s else 0.0)
     sequence = Sequence(index, requests.input_tokens[row], requests.output_tokens[row])
+    sequence.priority = requests.priority[row]
     turn = requests.turn[row]
     sequence.session = index - turn if turn > 0 else index
     if contents is not None:

@@ -34,6 +34,7 @@ class CellRequests:
     request_s       from being sent to the scheduler
     turnaround_s    of the client before it
     traffic_class   where slots are a class's own
+    priority        of each request; the larger is served first
     intended_s_of, sent_s_of   filled by the client, by index
     """
 
@@ -55,6 +56,7 @@ class CellRequests:
         self.traffic_class = [0] * self.count
         if plan.class_slots and plan.traffic_class is not None:
             self.traffic_class = plan.traffic_class[cell_rows].tolist()
+        self.priority = _priorities(plan, cell)
         self.request_s: list[float] = (request_s + request_token_s * tokens).tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count
@@ -70,6 +72,16 @@ class CellRequests:
         if not self.cyclic and index + 1 >= self.count:
             return False
         return self.turn[self.row(index + 1)] > 0
+
+
+def _priorities(plan: Plan, cell: int) -> list[int]:
+    """Return the priorities of a cell's requests, 0 where they have none."""
+    if plan.traffic_class is None:
+        return [0] * len(plan.rows(cell))
+    by_class = np.array([kind.priority or 0 for kind in plan.classes])
+    rows = plan.rows(cell)
+    priorities: list[int] = by_class[plan.traffic_class[rows.start : rows.stop]].tolist()
+    return priorities
 
 
 def whole_prompts(plan: Plan, cell: int) -> Ints64:
