@@ -277,7 +277,7 @@ def _check_combinations(asked: WorkloadOptions) -> None:
 
 # --- classes of traffic ---------------------------------------------------------------------------
 
-_NOT_IN_A_MIX = (*WORKLOAD_KEYS, "trace", "agents", "plan", "structured", "range_ratio")
+_NOT_IN_A_MIX = (*WORKLOAD_KEYS, "text", "trace", "agents", "plan", "structured", "range_ratio")
 _NOT_WITH_A_MIX = ("max-concurrency", "ramp", "find-max")
 
 
