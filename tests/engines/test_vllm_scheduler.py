@@ -41,8 +41,8 @@ def test_every_step_is_vllms(shared: bool, priorities: bool, tmp_path: Path) -> 
         assert odd == []
         return
     # By priority, a request that finds no block and is the last in order itself ends vLLM's step
-    # for all that were let in behind it; here these go on. Of shared prompts, vLLM keeps two blocks of the same content where two requests computed it side by side; here
-    # they are one.
+    # for all that were let in behind it; here these go on. Of shared prompts, vLLM keeps two blocks
+    # of the same content where two requests computed it side by side; here they are one.
     assert len(odd) <= count * 0.06
     computed, expected = (
         sum(sum(step[0].values()) for said in all_said for step in said)
