@@ -27,6 +27,8 @@ from hypothesis import settings
 
 import tiers
 from loadstone import commands
+from loadstone.core.errors import InputError
+from loadstone.measure.client.packets import check_packets
 from loadstone.measure.simulated_server import FixedLatency, TimingServer, start
 from preloaded import Preloader
 
@@ -492,6 +494,17 @@ def script(path: Path) -> ModuleType:
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _refused_packets() -> str:
+    try:
+        check_packets()
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+needs_packets = pytest.mark.skipif(bool(_refused_packets()), reason=_refused_packets())
 
 
 def eventually(condition: Callable[[], object]) -> bool:

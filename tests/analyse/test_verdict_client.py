@@ -214,6 +214,9 @@ CASES: list[Case] = [
     ("=", None, {}, lambda: ran(None)),
     ("=", None, {}, lambda: ran(9.5, end_s=None)),
     ("user_clock", "info", {}, lambda: found(rows(), clock="user")),
+    ("=", None, {}, lambda: found(rows(), clock="packets")),
+    ("packets_missed", "info", {"missed": 2, "lost": 0}, lambda: found(rows(), info=CellInfo(load=LOAD, packets_missed=2))),
+    ("packets_missed", "info", {"missed": 0, "lost": 5}, lambda: found(rows(), info=CellInfo(load=LOAD, packets_lost=5))),
     # Events in one read: two of three that follow another, in a share of the answers.
     ("=", None, {}, lambda: found(rows(read=None))),
     ("=", None, {}, lambda: found(in_one_read(0.1, receive_lag_s=1e-4))),

@@ -38,6 +38,7 @@ from conftest import (
     events,
     eventually,
     lines,
+    needs_packets,
     processes_about,
     state_of,
     token,
@@ -508,6 +509,18 @@ def test_a_planted_error_is_flagged(plant: Plant, loadstone: Loadstone, tmp_path
             break
     assert plant.kind in spoiling, outcome.document["cells"]
     assert not any(cell["verdict"]["trusted"] for cell in outcome.document["cells"])
+
+
+@needs_packets
+def test_packets_keep_their_times_where_the_client_reads_late(loadstone: Loadstone) -> None:
+    flags = f"{CLOSED} --concurrency 1 --requests 4 --clock packets"
+    outcome = measure(loadstone, reads_late, flags)
+    assert outcome.cell["client"]["clock"] == "packets"
+    assert not {"client_read_late", "packets_missed", "user_clock"} & {
+        each["kind"] for each in outcome.cell["verdict"]["findings"]
+    }
+    for record in outcome.records:
+        assert len(set(record["arrival_s"])) == len(record["arrival_s"]) == 8
 
 
 def test_strict_runs_fail_where_an_error_is_planted(loadstone: Loadstone) -> None:

@@ -27,6 +27,7 @@ class Owner:
     """Stands for the worker; remembers what it was told."""
 
     held_limit_bytes = 65536
+    packets = None
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

@@ -30,7 +30,7 @@ class Workers:
     """A pool whose steps take a second each, and resend a request each."""
 
     origin_ns = 0
-    kernel_clock = True
+    clock = "kernel"
 
     def __init__(self) -> None:
         self.failures: list[str] = []

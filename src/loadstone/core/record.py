@@ -13,7 +13,7 @@ from loadstone.core.settings import RunSettings
 
 TokenSource = Literal["running usage", "final usage", "pieces"]
 Status = Literal["ok", "error", "timeout", "cancelled", "short"]
-Clock = Literal["kernel", "user"]
+Clock = Literal["kernel", "user", "packets"]
 Source = Literal["measured", "simulated", "imported"]
 RunStatus = Literal["running", "done", "interrupted", "failed"]
 
@@ -157,6 +157,10 @@ class CellInfo(msgspec.Struct, kw_only=True):
     requests_resent: int | None = None
     """Sent a second time, warm-up included: the server had cut the kept connection before it
     answered."""
+    packets_missed: int = 0
+    """Reads of several events of which a packet was not seen, where packets are the clock."""
+    packets_lost: int = 0
+    """Packets for which the ring had no room."""
     models: dict[str, int] | None = None
     """Answers by the model that they name, warm-up included; those that name none are not counted.
     """

@@ -70,7 +70,7 @@ class CellLoop:
         info.origin_ns = pool.origin_ns
         info.origin_unix_ns = time.time_ns() - time.monotonic_ns() + pool.origin_ns
         with pool:
-            info.clock = "kernel" if pool.kernel_clock else "user"
+            info.clock = pool.clock
             info.settings.worker_clocks = [
                 WorkerClock(worker, ready.clock_offset_ns * 1e-9, ready.clock_within_ns * 1e-9)
                 for worker, ready in sorted(pool.clocks.items())
@@ -141,6 +141,8 @@ class CellLoop:
             client_cpu_s=step.cpu_s,
             clocks_apart_s=step.clocks_apart_ns * 1e-9 or None,
             requests_resent=resent,
+            packets_missed=step.packets_missed,
+            packets_lost=step.packets_lost,
             models=dict(step.models),
             unlisted=dict(step.unlisted),
             hidden_tokens=step.hidden_tokens,

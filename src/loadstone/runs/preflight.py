@@ -25,6 +25,7 @@ from loadstone.core.extras import require
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
+from loadstone.measure.client.packets import check_packets
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
 from loadstone.measure.engines.http import check_proxy
@@ -109,6 +110,7 @@ def prepare(
     draft = planner.plan()
     execution.bounds_of(options.output, draft)
     check_client(options.client)
+    check_clock(options.client, options.target.urls)
     check_start(options)
     declared = declared_deployment(options.target)
     stopping = stopping or stopping_of(until_precise(options).early_end, options.client)
@@ -294,6 +296,20 @@ def check_client(options: ClientOptions) -> None:
         check_proxy(options.proxy)
     if options.ray is not None:
         _check_ray(options.ray)
+
+
+def check_clock(client: ClientOptions, urls: Sequence[str]) -> None:
+    """Refuse packets as the clock where they cannot be. Raises InputError."""
+    if client.clock != "packets":
+        return
+    if any(url.lower().startswith("https:") for url in urls):
+        raise InputError(
+            "--clock packets: with https a packet does not tell which events it brought; measure"
+            " over http, or leave it out"
+        )
+    if client.ray is not None:
+        raise InputError("--clock packets and --ray: packets are read on this machine; give one")
+    check_packets()
 
 
 def _check_ray(address: str) -> None:

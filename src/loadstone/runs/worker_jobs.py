@@ -164,6 +164,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
             grace_s=options.load.grace_s,
             held_limit_bytes=int(min(65_536, max(2048, _HELD_BYTES / streams))),
             watched=options.early_end.stop_when is not None,
+            packets=client.clock == "packets",
             ray=client.ray,
         )
         for worker in range(client.workers or choose_workers(plan.cells))

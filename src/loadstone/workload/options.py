@@ -555,6 +555,12 @@ class ClientOptions(Flags):
         limits=ABOVE_0,
     )
     workers: int | None = flag(RUN, "client processes [default: as many as the load needs]")
+    clock: Literal["kernel", "packets"] = flag(
+        RUN,
+        "what times arrivals: the kernel's stamp of a read, or that of each packet, which a client"
+        " that reads late does not spoil (http, Linux, root)",
+        "kernel",
+    )
     ray: str | None = flag(
         RUN,
         "spread the client processes over the machines of this Ray cluster, host:port of its head",

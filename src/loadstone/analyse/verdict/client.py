@@ -79,8 +79,10 @@ def client_limits(cell: JudgedCell) -> Findings:
     # them.
     if info.clocks_apart_s is not None and info.clocks_apart_s > thresholds.LATE_FLOOR_S:
         yield finding("clocks_apart", apart_s=info.clocks_apart_s)
-    if cell.clock != "kernel":
+    if cell.clock == "user":
         yield finding("user_clock")
+    if info.packets_missed or info.packets_lost:
+        yield finding("packets_missed", missed=info.packets_missed, lost=info.packets_lost)
 
 
 # --- events that came together --------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from loadstone.core.text import excerpt
 from loadstone.measure.client.clock import ANCILLARY_BYTES, RunClock, ask_for_stamps
 from loadstone.measure.client.http import CHUNKED_END, HttpReader
+from loadstone.measure.client.packets import Flow, PacketRing
 from loadstone.measure.client.protocol import Address
 from loadstone.measure.client.stream import Stream
 
@@ -33,6 +34,7 @@ class Owner(Protocol):
     loop: asyncio.AbstractEventLoop
     clock: RunClock
     held_limit_bytes: int
+    packets: PacketRing | None
 
     def on_ended(self, connection: Any, stream: Stream) -> None: ...
     def on_broke(self, connection: Any, stream: Stream, reason: str, *, retry: bool) -> None: ...
@@ -46,11 +48,13 @@ class Connection:
 
     __slots__ = (
         "_fd",
+        "_flow",
         "_held",
         "_held_limit",
         "_incoming",
         "_outgoing",
         "_owner",
+        "_packets",
         "_proxy_answer",
         "_reader",
         "_reads",
@@ -70,6 +74,8 @@ class Connection:
     def __init__(self, owner: Owner, address: Address, tls: ssl.SSLContext | None) -> None:
         self.stream: Stream | None = None
         self._owner = owner
+        self._packets = owner.packets
+        self._flow: Flow | None = None
         self._held_limit = owner.held_limit_bytes
         self._reads: list[bytes] = []
         self._stamps: list[bytes] = []
@@ -104,6 +110,8 @@ class Connection:
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             ask_for_stamps(self._sock)
             code = self._sock.connect_ex(address.sockaddr)
+            if self._packets is not None:
+                self._flow = self._packets.follow(self._sock, *address.sockaddr[:2])
         except OSError as error:
             code = error.errno or errno.EIO
         if code in (0, errno.EINPROGRESS):
@@ -340,6 +348,8 @@ class Connection:
         """Read what is held: fills the stream's events; tells the owner when the answer ends."""
         reads, stamps, reads_ns = self._reads, self._stamps, self._reads_ns
         self._reads, self._stamps, self._reads_ns, self._held = [], [], [], 0
+        if self._packets is not None and self._flow is not None:
+            reads, stamps, reads_ns = self._packets.cut(self._flow, reads, stamps, reads_ns)
         stream = self.stream
         if stream is None:
             # An idle connection: the server closed it, or speaks out of turn.
@@ -381,6 +391,8 @@ class Connection:
         if self.closed:
             return
         self.closed = True
+        if self._packets is not None and self._flow is not None:
+            self._packets.forget(self._flow)
         loop = self._owner.loop
         loop.remove_reader(self._fd)
         loop.remove_writer(self._fd)

@@ -17,7 +17,7 @@ import msgspec
 from loadstone.core.errors import DiskFullError, LoadstoneError
 from loadstone.core.host import count_processors
 from loadstone.core.plan import Load
-from loadstone.core.record import WatchedRequest
+from loadstone.core.record import Clock, WatchedRequest
 from loadstone.measure.client.priority import needs_own_session
 from loadstone.measure.client.protocol import (
     NOTHING_YET,
@@ -72,7 +72,7 @@ class WorkerPool:
         self._take_answers = take_answers
         self.failures: list[str] = []
         self.disk_full = False
-        self.kernel_clock = True
+        self.clock: Clock = "packets" if jobs[0].packets else "kernel"
         self.clocks: dict[int, Ready] = {}
         """The clock of each worker on another machine, beside the one here."""
         self.watched: list[WatchedRequest] = []
@@ -101,7 +101,7 @@ class WorkerPool:
             while waiting and not self.failures and time.monotonic() < deadline:
                 for worker, message in self._listen(0.1):
                     if isinstance(message, Ready):
-                        self.kernel_clock = self.kernel_clock and message.kernel_clock
+                        self.clock = self.clock if message.kernel_clock else "user"
                         waiting.discard(worker)
                         if worker.job.ray is not None:
                             self.clocks[worker.job.worker] = message

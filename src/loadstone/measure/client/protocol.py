@@ -82,6 +82,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     held_limit_bytes: int
     watched: bool = False
     """Tell of each measured request that ended."""
+    packets: bool = False
+    """Arrivals are timed by packets."""
     ray: str | None = None
     """Address of the Ray cluster on whose machines the worker runs; None: here."""
 
@@ -163,6 +165,9 @@ class StepDone(msgspec.Struct, tag="done"):
     """Processor time that the workers took for the step, user and system."""
     resent: int = 0
     """Requests sent again, after the server had cut the kept connection that they were on."""
+    packets_missed: int = 0
+    packets_lost: int = 0
+    """These two of CellInfo."""
     models: dict[str, int] = {}
     """Answers by the model that they name."""
     unlisted: dict[str, int] = {}
@@ -186,6 +191,8 @@ class StepDone(msgspec.Struct, tag="done"):
         self.end_ns = max(self.end_ns, other.end_ns)
         self.cpu_s += other.cpu_s
         self.resent += other.resent
+        self.packets_missed += other.packets_missed
+        self.packets_lost += other.packets_lost
         self.clocks_apart_ns = max(self.clocks_apart_ns, other.clocks_apart_ns)
         self.hidden_tokens += other.hidden_tokens
         self.models = dict(Counter(self.models) + Counter(other.models))
