@@ -25,7 +25,7 @@ from loadstone.calibrate.cases import (
     slopes,
 )
 from loadstone.calibrate.points import Point, deployment_of
-from loadstone.calibrate.update import _widths, update
+from loadstone.calibrate.update import update, widths
 from loadstone.catalogue import parse_deployment, parse_worker
 from loadstone.core import run_folder
 from loadstone.core.errors import InputError
@@ -665,6 +665,6 @@ def test_calibration_states_the_interval_that_a_simulation_has() -> None:
     profile = profile_of(parse_worker("llama-3.1-8b@1xh100"))
     known = np.zeros((1, len(profile.names)))
     for quantity, least in (("tpot", 0.30), ("ttft", 0.63)):
-        (width,) = _widths(profile, known, quantity)
+        (width,) = widths(profile, known, quantity)
         assert width == pytest.approx(np.expm1(Z80 * remaining(profile)[quantity]))
         assert width >= np.expm1(Z80 * least)

@@ -9,6 +9,8 @@ from loadstone.workload.arrivals import SPANS, arrivals, default_requests, defau
 from loadstone.workload.dataset import Dataset
 from loadstone.workload.draw import CYCLE_MIN_REQUESTS
 from loadstone.workload.lengths import Length, Sessions, Think
+from loadstone.workload.options import Options
+from loadstone.workload.planning import plan_of
 from loadstone.workload.schedule import make_plan
 from loadstone.workload.synthetic import Synthetic
 
@@ -144,6 +146,22 @@ def test_a_closed_loop_has_no_intended_times_and_begins_as_if_long_under_way() -
 
 def test_only_a_closed_loop_staggers_its_warm_up() -> None:
     assert warm(make_plan(FIXED, [Load("rate", 4.0)]), 0, "output_tokens") == [40] * 4
+
+
+def test_a_plan_says_how_its_users_begin() -> None:
+    load = Load("concurrency", 4)
+    assert make_plan(FIXED, [load]).workload["start"] == "staggered"
+    assert make_plan(FIXED, [load], warmup=0).workload["start"] == "together"
+    assert "start" not in make_plan(FIXED, [Load("rate", 4.0)]).workload
+
+
+def test_users_that_begin_together_have_no_warm_up() -> None:
+    asked = {"input": "64", "output": "40", "start": "together"}
+    plan = plan_of(Options.read(**asked, concurrency=[4], requests=[12]))
+    assert (plan.warmup_count(0), plan.workload["start"]) == (0, "together")
+    assert plan_of(Options.read(**asked, rate=[4.0])).warmup_count(0) == 4
+    with pytest.raises(InputError, match="--start together and --warmup"):
+        plan_of(Options.read(**asked, concurrency=[4], warmup=4))
 
 
 def test_a_seed_draws_each_purpose_apart() -> None:

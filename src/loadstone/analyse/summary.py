@@ -144,6 +144,7 @@ def run_summary(
     folder: Path, info: RunInfo, cells: list[CellSummary], findings: Iterable[Finding] = ()
 ) -> Summary:
     """Make a run's summary of its cells' summaries; `findings`: those of the run."""
+    start = info.settings.workload.get("start")
     return Summary(
         schema=SCHEMA,
         run_id=info.run_id,
@@ -155,6 +156,7 @@ def run_summary(
         seed=info.seed,
         cells=cells,
         findings=list(findings),
+        start=start if isinstance(start, str) else None,
         first_token=info.settings.first_token if info.source == "simulated" else None,
     )
 

@@ -59,8 +59,8 @@ def update(
     that family."""
     table = CaseTable(cases)
     start = np.log(profile.values(without=without))
-    covariance = np.array(profile.covariance) + np.diag(OWN**2)
-    inverse = np.linalg.inv(covariance)
+    covariance = widen(profile)
+    inverse = np.asarray(np.linalg.inv(covariance), np.float64)
     measured = _measured(cases)
     logarithms = start
     gap_before: dict[Quantity, list[float]] = {}
@@ -79,7 +79,7 @@ def update(
             break
         normal, right = inverse.copy(), inverse @ (start - logarithms)
         _add_measurements(normal, right, table, gap, by)
-        covariance = np.linalg.inv(normal)
+        covariance = np.asarray(np.linalg.inv(normal), np.float64)
         step = covariance @ right
         longest = float(np.abs(step).max())
         logarithms = logarithms + step * min(1.0, _LONGEST_STEP / max(1e-9, longest))
@@ -104,11 +104,16 @@ def update(
     )
     return Calibration(
         updated,
-        before={key: _widths(profile, by[key], key) for key in gap},
-        after={key: _widths(updated, by[key], key) for key in gap},
+        before={key: widths(profile, by[key], key) for key in gap},
+        after={key: widths(updated, by[key], key) for key in gap},
         gap_before=gap_before,
         gap_after={key: _finite(values) for key, values in gap.items()},
     )
+
+
+def widen(profile: Profile) -> Floats:
+    """Return the covariance of one deployment's coefficients before anything of it was measured."""
+    return np.asarray(np.array(profile.covariance) + np.diag(OWN**2))
 
 
 def _add_measurements(
@@ -149,7 +154,7 @@ def _measured(cases: Sequence[Case]) -> dict[Quantity, Floats]:
     return {"ttft": ttft, "tpot": tpot}
 
 
-def _widths(profile: Profile, by: Floats, quantity: Quantity) -> list[float]:
+def widths(profile: Profile, by: Floats, quantity: Quantity) -> list[float]:
     """Return exp(Z80·√(J·C·Jᵀ + s²)) − 1: the margin of predictions with the profile upwards."""
     return [float(value) for value in np.expm1(Z80 * spreads(profile, by, quantity))]
 

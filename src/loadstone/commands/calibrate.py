@@ -1,5 +1,6 @@
 """`loadstone calibrate`: the performance model fitted to the user's own runs."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,8 +11,9 @@ from loadstone.commands.flags import json_flag
 
 def calibrate(
     runs: Annotated[
-        list[Path], typer.Argument(help="run folders of `loadstone bench`, all of one deployment")
-    ],
+        list[Path] | None,
+        typer.Argument(help="run folders of `loadstone bench`, all of one deployment"),
+    ] = None,
     deployment: Annotated[
         str | None,
         typer.Option(
@@ -31,6 +33,14 @@ def calibrate(
     force: Annotated[
         bool, typer.Option("--force", help="learn from loads that are not trusted, too")
     ] = False,
+    advise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INPUT/OUTPUT@USERS",
+            help="without runs: say which loads to measure for the loads that matter, e.g."
+            " 1024/128@1,16,64",
+        ),
+    ] = None,
     json: Annotated[bool, json_flag("the result")] = False,
 ) -> None:
     """Fit the performance model to your own runs. A few runs are enough; the output says how wide
@@ -39,7 +49,10 @@ def calibrate(
     from loadstone.commands.output import print_json
     from loadstone.runs.calibrate import calibrate as fit
 
-    result = fit(runs, deployment, profile, out, force=force)
+    if advise is not None:
+        _advise(runs, deployment, advise, json)
+        return
+    result = fit(runs or [], deployment, profile, out, force=force)
     if json:
         print_json(result)
         return
@@ -70,6 +83,42 @@ def calibrate(
     if result.remark:
         print(result.remark)
     print(f"kept in {result.path}; use it with --profile {profile if out is None else result.path}")
+
+
+def _advise(runs: list[Path] | None, deployment: str | None, loads: str, json: bool) -> None:
+    """Print what to measure before a calibration."""
+    from loadstone.calibrate.advise import advise
+    from loadstone.catalogue import parse_deployment
+    from loadstone.commands.output import print_json, print_text
+    from loadstone.core.errors import InputError
+    from loadstone.report.table import Table
+    from loadstone.workload.option_values import counts
+
+    parts = re.fullmatch(r"([^/@]+)/([^/@]+)@([^/@]+)", loads)
+    if runs or deployment is None or parts is None:
+        raise InputError(
+            f"--advise {loads!r}: needs INPUT/OUTPUT@USERS, such as 1024/128@1,16,64, --deployment,"
+            " and no runs"
+        )
+    input, output, *users = (count for part in parts.groups() for count in counts(part, "advise"))
+    advice = advise(parse_deployment(deployment), input, output, users)
+    if json:
+        print_json(advice)
+        return
+    rows = [["nothing", "", *map(_ends, advice.interval_before.values())]] + [
+        [
+            f"{load.input_tokens:,} tokens",
+            f"{load.concurrency}",
+            *map(_ends, load.interval_after.values()),
+        ]
+        for load in advice.loads
+    ]
+    print_text(
+        f"80% intervals of {input:,}-token prompts with {parts[3]} users on {advice.deployment},"
+        " after measuring",
+        Table(heads=["prompts of", "users", "TTFT", "TPOT"], align="lrrr", rows=rows),
+        "\n".join(advice.commands),
+    )
 
 
 def _ends(up: float) -> str:

@@ -832,6 +832,7 @@ class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     """A run: what it was of, a CellSummary for each load that was begun, and findings that none of
     these can tell.
 
+    start        how users of a closed loop began: staggered, or together
     first_token  of a simulated run: what the TTFT of its first prompt consists of
     """
 
@@ -845,6 +846,7 @@ class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     seed: int
     cells: list[CellSummary]
     findings: list[Finding] = msgspec.field(default_factory=lambda: [])
+    start: str | None = None
     first_token: FirstToken | None = None
 
     @classmethod

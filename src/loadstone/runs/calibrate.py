@@ -81,6 +81,8 @@ def calibrate(
     """
     if not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
         raise InputError(f"--profile {name!r}: letters, digits, - _ . only")
+    if not runs:
+        raise InputError("RUNS: none; name run folders, or ask what to measure with --advise")
     runs = list(
         {run.resolve(): run for run in runs}.values()
     )  # a run that is named twice counts once

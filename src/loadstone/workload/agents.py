@@ -147,7 +147,7 @@ class AgentTrace(Workload, msgspec.Struct, frozen=True, eq=False):
         picks = draw.choose(len(sizes), count)
         ends = sizes[picks]
         begins = np.zeros(len(picks), np.int64)
-        if load.is_closed and warm > 1:
+        if draw.staggers:
             lead = ends[count:]
             begins[count:] = lead - np.maximum(1, np.rint(lead * (np.arange(warm) + 1) / warm))
         if draw.requested is not None:

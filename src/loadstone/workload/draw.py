@@ -62,6 +62,11 @@ class Draw:
     begin: int | None = None
     lead_s: float | None = None
 
+    @property
+    def staggers(self) -> bool:
+        """Return whether the warm-up is cut, so that slots end one after another; see stagger()."""
+        return self.load.is_closed and self.warm > 1
+
     def generator(self, purpose: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, purpose])
 
@@ -137,7 +142,7 @@ class Draw:
         """Put together the rows of requests that are no sessions, warm-up first."""
         frame = self.frame(np.ones(len(starts_s), np.int64), starts_s)
         frame["turn"] = np.full(len(starts_s), -1, np.int32)
-        if self.load.is_closed and self.warm > 1:
+        if self.staggers:
             rows["output_tokens"] = stagger(rows["output_tokens"], self.warm)
         return frame | rows
 
@@ -174,7 +179,7 @@ class Draw:
             last = int(np.searchsorted(ends, requested))
             measured_turns = measured_turns[: last + 1].copy()
             measured_turns[last] -= ends[last] - requested
-        if self.load.is_closed and warm > 1:
+        if self.staggers:
             # Slots that begin in step would meet all their long prompts together; see stagger().
             lead = np.maximum(1, np.rint(lead * (np.arange(warm) + 1) / warm))
         return np.concatenate([lead, measured_turns]).astype(np.int64)

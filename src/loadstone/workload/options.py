@@ -452,6 +452,12 @@ class LoadOptions(Flags):
         " at most a tenth]",
         limits=AT_LEAST_0,
     )
+    start: Literal["staggered", "together"] = flag(
+        LOAD,
+        "users begin staggered, by a warm-up of cut answers, or together, without one, as with"
+        " other tools",
+        "staggered",
+    )
 
 
 @dataclasses.dataclass(kw_only=True)

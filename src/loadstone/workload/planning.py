@@ -146,7 +146,7 @@ class Planner:
             loads,
             seed=given.seed,
             requests=requests,
-            warmup=load.warmup,
+            warmup=_warmup(load, loads),
             output=self._output,
             sessions=self._sessions,
         )
@@ -234,6 +234,15 @@ def _read_given_plan(options: RunOptions, path: Path) -> Plan:
     ):
         raise InputError(f"--plan {path}: a load without requests; give a plan that was measured")
     return plan
+
+
+def _warmup(asked: LoadOptions, loads: Sequence[Load]) -> int | None:
+    """Return the warm-up's requests; None: as many as the load has by default."""
+    if asked.start == "staggered" or not any(load.is_closed for load in loads):
+        return asked.warmup
+    if asked.warmup:
+        raise InputError("--start together and --warmup: there is no warm-up then; leave one out")
+    return 0
 
 
 def _check_count(asked: LoadOptions, loads: Sequence[Load], requests: Sequence[float]) -> None:

@@ -478,6 +478,7 @@ def _environment(run: StoredRun) -> list[tuple[str, str]]:
         "longest context": f"{context} tokens" if context else None,
         "precision": join(facts.weights_dtype, f"KV {facts.kv_dtype}" if facts.kv_dtype else None),
         "plan": f"{info.plan_id}, seed {info.seed}" if info.plan_id else None,
+        "users' start": settings.workload.get("start"),
         "salt": info.salt,
         "prefix cache": cache if isinstance(cache, str) else None,
         "sampling": _flat(settings.sampling),

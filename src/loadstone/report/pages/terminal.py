@@ -237,7 +237,8 @@ def heading(summary: Summary) -> str:
         )
     model = excerpt((target and target.model) or "?", 120)
     plan = f"plan {summary.plan_id[:6]} seed {summary.seed}"
-    return " · ".join([engine, model, target.endpoint if target else "?", plan])
+    start = f"start {excerpt(summary.start, 20)}" if summary.start else ""
+    return join(engine, model, target.endpoint if target else "?", plan, start, by=" · ")
 
 
 def _list_doubts(cells: Sequence[CellSummary]) -> list[Finding]:
