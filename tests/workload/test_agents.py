@@ -463,3 +463,47 @@ def test_fields_of_order_and_time_that_are_not_known_are_told(tmp_path: Path) ->
     rows = [row | {"fork_of": "1", "branch_id": 3, "mood": "calm"} for row in ROWS]
     dropped = agents.read(written(tmp_path, rows)).dropped
     assert dropped == {"field fork_of": 4, "field branch_id": 4}
+
+
+# --- TraceLab -------------------------------------------------------------------------------------
+
+
+def tracelab(
+    session: str, prefix: int, more: int, out: int, at: str, **other: Any
+) -> dict[str, Any]:
+    events = [
+        {"event_type": "user_message", "timestamp": f"2026-04-18T08:{at}Z", "source": "user"},
+        {"event_type": "text", "timestamp": f"2026-04-18T08:{at}.500Z", "source": "assistant"},
+    ]
+    return {
+        "provider": "claude", "session_id": session, "round_id": at, "input_tokens_total": prefix + more,
+        "prefix_tokens": prefix, "newly_append_tokens": more, "output_tokens": out,
+        "claude_cache_creation_input_tokens": None, "timing_events": events, "tools": [], **other,
+    }  # fmt: skip
+
+
+def test_tracelab_rounds_share_what_the_cache_had(tmp_path: Path) -> None:
+    tools = [
+        {"tool_name": "Read", "tool_wall_latency_ms": 9000, "tool_internal_latency_ms": 2000},
+        {"tool_name": "Bash", "tool_wall_latency_ms": 3000, "tool_internal_latency_ms": None},
+    ]
+    rows = [
+        tracelab("a", 0, 1600, 50, "00:00", tools=tools),
+        tracelab("b", 4800, 10, 7, "00:01"),
+        tracelab("a", 1600, 320, 40, "00:10"),
+        tracelab("a", 9999, 80, 30, "00:20"),  # more than was said: another session's cache
+        tracelab("a", 160, 400, 20, "01:00"),  # compacted
+    ]
+    trace = agents.read(written(tmp_path, rows))
+    assert (trace.format, len(trace.sessions), trace.block_tokens) == ("tracelab", 2, 16)
+    (first, second, third, fourth), (other,) = trace.sessions
+    assert [call.input_tokens for call in (first, second, third, fourth)] == [
+        1600,
+        1920,
+        10079,
+        560,
+    ]
+    assert [call.delay_s for call in (first, second, third, fourth)] == [0, 3.0, 9.5, 39.5]
+    assert [call.kept for call in (second, third, fourth)] == [100, 120, 10]
+    assert [call.parents for call in (first, second, third)] == [(), (0,), (1,)]
+    assert (other.input_tokens, other.kept, other.output_tokens) == (4810, 0, 7)

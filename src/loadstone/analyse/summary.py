@@ -23,6 +23,7 @@ from loadstone.analyse.imported_run import ImportedCell
 from loadstone.analyse.metrics import CellNumbers, measure_cell
 from loadstone.analyse.roofline import roofline_of
 from loadstone.analyse.run_facts import RunFacts, run_facts
+from loadstone.analyse.scenario import scenario_findings, scenario_result
 from loadstone.analyse.server_figures import gpu_figures, server_figures
 from loadstone.analyse.sessions import cacheable_shares, session_numbers
 from loadstone.analyse.slo import bounds_of, probability_of, request_bounds
@@ -114,6 +115,7 @@ def measured_summary(
     changed = run_folder.find_changed(folder, info.marks)
     for cell in summary.cells:
         cell.verdict = judge([*cell.verdict.findings, *late_findings(cell, info, changed)])
+    summary.scenario = scenario_result(info, summary.cells, facts.gpus)
     return summary, facts
 
 
@@ -537,6 +539,7 @@ def _find(cell: _Cell, numbers: CellNumbers, events: EventReader, summary: CellS
     yield from kept_findings(info, plan, cell.number, cell.scalars.num_rows)
     yield from session_findings(plan, summary.sessions)
     yield from class_findings(summary.by_class, cell.load)
+    yield from scenario_findings(info, plan, cell.number, cell.scalars, summary)
     yield from prediction_findings(info)
 
 

@@ -209,6 +209,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     """
 
     label: str | UnsetType | None = UNSET
+    scenario: str | None = None
     workload: dict[str, Any] = {}
     dialect: str | UnsetType | None = UNSET
     grace_s: float | None = None

@@ -828,6 +828,30 @@ def _joint_probability(bounds: Iterable[SloBound]) -> float | None:
     return math.prod(lowest.values()) if lowest else None
 
 
+class PerGpu(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Agents per GPU at the highest load that keeps the bounds. `low`, `high`: those at which they
+    surely hold, and surely fail; `per_mw`: over the power that was read, of what `boundary` says.
+    """
+
+    value: float
+    low: float
+    high: float | None = None
+    per_mw: float | None = None
+    boundary: str | None = None
+
+
+class ScenarioResult(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """Says how a run stands to the scenario that was asked for: which rules its loads broke, and
+    which nobody checked."""
+
+    name: str
+    source: str
+    keeps_rules: bool
+    broken: list[str]
+    unchecked: list[str] = []
+    agents_per_gpu: PerGpu | None = None
+
+
 class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     """A run: what it was of, a CellSummary for each load that was begun, and findings that none of
     these can tell.
@@ -848,6 +872,7 @@ class Summary(Document, msgspec.Struct, kw_only=True, omit_defaults=True):
     findings: list[Finding] = msgspec.field(default_factory=lambda: [])
     start: str | None = None
     first_token: FirstToken | None = None
+    scenario: ScenarioResult | None = None
 
     @classmethod
     def of(cls, document: object) -> Summary:

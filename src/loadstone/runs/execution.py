@@ -70,6 +70,7 @@ def describe(
     begun = datetime.now(UTC)
     settings.label, settings.dialect = options.output.label, options.output.dialect
     settings.workload, settings.grace_s = plan.workload, options.load.grace_s
+    settings.scenario = options.workload.scenario
     return RunInfo(
         run_id=run_folder.run_id(begun, *name),
         source=source,

@@ -7,6 +7,7 @@ otel      OpenTelemetry GenAI spans: `spans`, or OTLP's resourceSpans; a session
 mlperf    a message per line: conversation_id, turn, role; an answer's line is a call
 messages  {"messages": [...], "tools": [...]}: OpenAI's; every assistant's message is the answer to
           a call
+tracelab  a call per line, with prefix_tokens and newly_append_tokens and no text
 rows      a call per line: Mooncake's fields with session_id, Dynamo's with wait_for; or our own:
           session_id, id, after, trigger, delay_s, input_tokens, output_tokens, hash_ids with
           block_tokens, or messages

@@ -22,6 +22,7 @@ from loadstone.core.errors import InputError
 from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
 from loadstone.workload.request import Route, Sampling, Timeouts
+from loadstone.workload.scenarios import complete
 
 ARGUMENT, TARGET, WORKLOAD = "Arguments", "Target", "Workload"
 LOAD, SIMULATOR, RUN = "Load", "Simulator", "Run"
@@ -354,6 +355,12 @@ class WorkloadOptions(Flags):
         name="class_",
     )
     skip_bad: bool = flag(WORKLOAD, "leave out bad lines of a file, and report how many", False)
+    scenario: str | None = flag(
+        WORKLOAD,
+        "published rules that set options and are checked: agentx@0.13, mlperf-agentic@ea332753,"
+        " like:aa-agentperf",
+        read=values.text,
+    )
     plan: Path | None = flag(
         WORKLOAD, "replay the plan of a run folder, or a plan.parquet", read=values.path
     )
@@ -883,6 +890,10 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
     kind.
     """
     flags = flags_of(kind)
+    if given.get("scenario") is not None:
+        by_flag = {flags[name].name if name in flags else name: given[name] for name in given}
+        defaults = {flag.name: flag.default for flag in flags.values()}
+        given = complete(str(given["scenario"]), by_flag, defaults)
     field_of = {flag.name: field for field, flag in flags.items()}
     field_of |= {field: field for field in fields_of(kind)}
     fields: dict[str, Any] = {}

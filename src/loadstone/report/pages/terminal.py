@@ -21,6 +21,7 @@ from loadstone.core.summary import (
     Part,
     PiecePart,
     Requests,
+    ScenarioResult,
     SloBound,
     Summary,
     TaskAccuracy,
@@ -107,7 +108,8 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
         tables.append(_dialect(cells))
     found = [f"({number}) {show_finding(finding)}" for number, finding in enumerate(findings, 1)]
     found += of_run
-    first: list[Shown] = [heading(summary), *_answer(cells), *tables]
+    told = _scenario(summary.scenario)
+    first: list[Shown] = [heading(summary), *told, *_answer(cells), *tables]
     if not explain:
         # What changed the work itself is always said.
         changes, groups = [*of_run, *_say_text_alone(cells)], _group(findings)
@@ -769,6 +771,23 @@ def _intervals(cells: Sequence[CellSummary]) -> str:
         if shown
         else "simulated"
     )
+
+
+def _scenario(result: ScenarioResult | None) -> list[str]:
+    """Say how a run stands to its scenario."""
+    if result is None:
+        return []
+    kept = "keeps the rules that are checked" if result.keeps_rules else "is broken"
+    imitated = ", an imitation," if result.name.startswith("like:") else ""
+    lines = [f"{result.name}{imitated} {kept}; not checked: {', '.join(result.unchecked)}"]
+    agents = result.agents_per_gpu
+    if agents is not None:
+        high = "?" if agents.high is None else show_number(agents.high)
+        shown = f"{show_number(agents.value)} agents per GPU ({show_number(agents.low)} to {high})"
+        if agents.per_mw is not None:
+            shown += f", {show_number(agents.per_mw)} per MW of {agents.boundary}"
+        lines.append(shown)
+    return lines
 
 
 def _first_token(first: FirstToken | None) -> list[str]:

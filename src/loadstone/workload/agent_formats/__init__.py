@@ -12,6 +12,7 @@ from loadstone.workload.agent_formats.mlperf import read_mlperf
 from loadstone.workload.agent_formats.otel import read_otel
 from loadstone.workload.agent_formats.rows import read_rows
 from loadstone.workload.agent_formats.session import RawSession
+from loadstone.workload.agent_formats.tracelab import read_tracelab
 from loadstone.workload.agent_formats.weka import read_weka
 from loadstone.workload.files import BadLine, RequestFile, decode
 
@@ -26,6 +27,7 @@ READERS: dict[str, Callable[[RequestFile, Counter[str]], Iterator[RawSession]]] 
     "mlperf": read_mlperf,
     "messages": read_messages,
     "rows": read_rows,
+    "tracelab": read_tracelab,
 }
 """By format: yields the sessions of a file; counts, by name, what cannot be sent."""
 _KEYS = (
@@ -33,6 +35,7 @@ _KEYS = (
     ("otel", {"spans"}),
     ("otel", {"resourceSpans"}),
     ("mlperf", {"conversation_id", "role"}),
+    ("tracelab", {"session_id", "prefix_tokens", "newly_append_tokens"}),
     ("rows", {"session_id", "messages"}),
     ("rows", {"schema", "version"}),
     ("rows", {"input_length", "output_length"}),
