@@ -37,13 +37,12 @@ def test_every_step_is_vllms(shared: bool, priorities: bool, tmp_path: Path) -> 
         sum(len(lost) for said in theirs for _, lost, _ in said) > count
     )  # what matters most did happen
     odd = [at for at in range(count) if ours[at] != theirs[at]]
-    if not shared and not priorities:
+    if not shared:
         assert odd == []
         return
-    # By priority, a request that finds no block and is the last in order itself ends vLLM's step
-    # for all that were let in behind it; here these go on. Of shared prompts, vLLM keeps two blocks
-    # of the same content where two requests computed it side by side; here they are one.
-    assert len(odd) <= count * 0.06
+    # vLLM keeps two blocks of the same content where two requests computed it side by side; here
+    # they are one.
+    assert len(odd) <= count * 0.05
     computed, expected = (
         sum(sum(step[0].values()) for said in all_said for step in said)
         for all_said in (ours, theirs)
@@ -139,7 +138,11 @@ def loadstone_steps(case: dict[str, Any], shared: bool) -> list[Any]:
         before = [sequence.preempted for sequence in known]
         steps = scheduler.schedule()
         decoding = (
-            [sequence for sequence in scheduler.running if sequence.end_tick]
+            [
+                sequence
+                for sequence in scheduler.running
+                if sequence.end_tick and sequence not in scheduler.paused
+            ]
             if scheduler.decoding
             else []
         )

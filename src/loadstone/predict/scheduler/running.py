@@ -77,6 +77,8 @@ class Running:
         self._owed = 0  # tokens still to be written by those that run but do not decode yet
         self._ends: dict[int, list[Sequence]] = {}  # decodes by the tick that ends them
         self._next_end = 0  # the first such tick
+        self.paused: list[Sequence] = []
+        """Those that decode, and take no part in the step that is scheduled."""
         self._end_ticks = 0  # sum over those that decode
         self._block = policy.block_tokens
         self._blocks = policy.kv_blocks
@@ -147,9 +149,13 @@ class Running:
             sequence.base = sequence.target - tick * sequence.growth
         else:
             sequence.base = sequence.target - tick
-        sequence.end_tick = end = tick + left
+        sequence.end_tick = tick + left
+        self._join(sequence, sequence.target)
+
+    def _join(self, sequence: Sequence, tokens: float) -> None:
+        """Count a sequence among those that decode, with so many tokens in the KV cache."""
+        end, ends = sequence.end_tick, self._ends
         self._end_ticks += end
-        ends = self._ends
         if end in ends:
             ends[end].append(sequence)
         else:
@@ -158,9 +164,23 @@ class Running:
             ends[end] = [sequence]
         self.decodes += 1
         self.growth += sequence.growth
-        self.context_tokens += sequence.target + 1
+        self.context_tokens += tokens + 1
         if self._tight:
             self._phases[int(sequence.base) % self._block] += 1
+
+    def _pause(self, sequence: Sequence) -> None:
+        """It decodes, and takes no part in the next step."""
+        self._drop_end(sequence)
+        self._stop_decoding(sequence)
+        self.paused.append(sequence)
+
+    def _end_pause(self, steps: int) -> None:
+        """So many steps are over without those that paused, which go on."""
+        for sequence in self.paused:
+            sequence.base -= steps * sequence.growth
+            sequence.end_tick += steps
+            self._join(sequence, sequence.base + self.tick * sequence.growth)
+        self.paused = []
 
     def _stop_decoding(self, sequence: Sequence) -> None:
         self.decodes -= 1

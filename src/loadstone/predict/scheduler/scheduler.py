@@ -184,7 +184,7 @@ class Scheduler(Running):
             steps = self._steps_unchanged()
             steps = min(steps, gathering) if gathering else steps
         else:
-            return 0
+            return int(bool(self.paused))
         if self._pipelined and self.decoding:
             self._take_first_step()
         return steps
@@ -287,6 +287,7 @@ class Scheduler(Running):
         """The step is over, or `steps` of those that schedule() counted; who ended, in the order
         they began."""
         ended: list[Sequence] = []
+        begun_at = self.tick
         if self.decoding:
             if self._tight:
                 self._pool.used_blocks -= self._taken_blocks
@@ -304,6 +305,8 @@ class Scheduler(Running):
                 self._find_next_end()
                 if self._padding and not self._ends:
                     self._clear_static()
+        if self.paused:
+            self._end_pause(self.tick - begun_at)
         self.begun = begun = []
         if self.chunks:
             for sequence, new, done in self.chunks:
@@ -551,9 +554,33 @@ class Scheduler(Running):
 
     def _make_room(self) -> None:
         """Preempt the newest until the next decode step finds its blocks."""
+        if self._by_priority:
+            self._make_room_in_order()
+            return
         while self.decodes and self._needed() > self._blocks - self._pool.used_blocks:
             self._preempt_newest()
             self._resume = True
+
+    def _make_room_in_order(self) -> None:
+        """Have the decodes take their blocks, in the order in which they were let in; those of the
+        lowest priority give way. One that lacks a block and is itself the last in order ends the
+        step for all that were let in behind it (vLLM: Scheduler.schedule)."""
+        decodes = [sequence for sequence in self.running if sequence.end_tick]
+        served: set[Sequence] = set()
+        for place, sequence in enumerate(decodes):
+            tokens = sequence.base + (self.tick + 1) * sequence.growth
+            if sequence not in self.running or self.blocks_for(tokens) == self._blocks_of(sequence):
+                continue
+            while len(served) >= self._blocks - self._pool.used_blocks:
+                self._resume = True
+                last = self._preempt_newest()
+                served.discard(last)
+                if last is sequence:
+                    for behind in decodes[place + 1 :]:
+                        if behind in self.running:
+                            self._pause(behind)
+                    return
+            served.add(sequence)
 
     def _preempt_newest(self) -> Sequence:
         """The newest, of the lowest priority, loses its KV and waits to be computed again: in front
