@@ -120,6 +120,7 @@ def test_the_catalogue_is_a_table_on_a_terminal(
     [
         ("loadstone be", "bench"),
         ("loadstone bench --endp", "--endpoint"),
+        ("loadstone bench --endpoint mes", "messages"),
         ("loadstone catalogue ", "gpus"),
         ("loadstone recommend llama-3.1-8", "llama-3.1-8b"),
         ("loadstone simulate llama-3.1-8b@1xh20", "llama-3.1-8b@1xh200"),

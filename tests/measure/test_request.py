@@ -162,6 +162,8 @@ def test_an_answer_in_one_piece_does_not_begin_with_its_prompt() -> None:
         (spec(), "/v1/completions"),
         (spec("chat"), "/v1/chat/completions"),
         (spec("sglang", stream=False), "/generate"),
+        (spec("messages"), "/v1/messages"),
+        (spec("responses"), "/v1/responses"),
         (spec("triton"), "/v2/models/m/generate_stream"),
         (spec("triton", stream=False), "/v2/models/m/generate"),
         (RequestSpec(endpoint="triton", model="a/b ?"), "/v2/models/a%2Fb%20%3F/generate_stream"),
@@ -171,10 +173,21 @@ def test_paths(asked: RequestSpec, expected: str) -> None:
     assert make_path(asked) == expected
 
 
+SAID = b'{"choices": [{"text": "a"}], "text_output": "a", "text": "a", "meta_info": {"completion_tokens": 1}}'
+EVENTS = {
+    "messages": b'{"type": "content_block_delta", "delta": {"text": "a"}}',
+    "responses": b'{"type": "response.output_text.delta", "delta": "a"}',
+}
+WHOLE = {
+    "messages": b'{"type": "message", "content": [{"text": "a"}]}',
+    "responses": b'{"output": [{"type": "message", "content": [{"text": "a"}]}]}',
+}
+
+
 @pytest.mark.parametrize("endpoint", list_wires())
 def test_every_endpoint_has_answers_of_both_kinds(endpoint: Any) -> None:
-    said = b'{"choices": [{"text": "a"}], "text_output": "a", "text": "a", "meta_info": {"completion_tokens": 1}}'
     for stream, keep_text in product((True, False), repeat=2):
+        said = (EVENTS if stream else WHOLE).get(endpoint, SAID)
         answer = find_wire(endpoint).answer(stream=stream, keep_text=keep_text)
         assert (answer.streams, answer.events, answer.text, answer.done) == (stream, 0, "", False)
         answer.feed(b"data: %b\n\n" % said if stream else said)

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from loadstone.measure.wire import answer as base
 from loadstone.measure.wires import sglang as sglang_wire
+from loadstone.measure.wires.anthropic import MessagesReply
 from loadstone.measure.wires.openai import OpenAIAnswer
+from loadstone.measure.wires.responses import ResponsesReply
 from loadstone.measure.wires.sglang import SglangAnswer
 from loadstone.measure.wires.triton import TritonAnswer
 from test_sglang import said
@@ -18,14 +20,52 @@ from test_triton import response
 from wires import DONE, JSON, check_storable, cut, event, fields, hear, state
 
 LENGTH = {"type": "length", "length": 3}
-CLASSES = {"openai": OpenAIAnswer, "sglang": SglangAnswer, "triton": TritonAnswer}
+CLASSES = {
+    "openai": OpenAIAnswer,
+    "messages": MessagesReply,
+    "responses": ResponsesReply,
+    "sglang": SglangAnswer,
+    "triton": TritonAnswer,
+}
 
 
 def text(value: Any, finish: Any = None, **more: Any) -> bytes:
     return event(choices=[{"index": 0, "text": value, "finish_reason": finish}], **more)
 
 
+def block(delta: Any, **more: Any) -> bytes:
+    return event(type="content_block_delta", index=0, delta=delta, **more)
+
+
+def speech(delta: Any, **more: Any) -> bytes:
+    return event(type="response.output_text.delta", output_index=0, delta=delta, **more)
+
+
 STREAMS = {
+    "messages": [
+        event(type="message_start", message={"usage": {"input_tokens": 4, "output_tokens": 1}}),
+        event(type="content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        block({"type": "text_delta", "text": " one"}),
+        event(type="ping"),
+        block({"type": "text_delta", "text": " two\u00e9"}),
+        event(
+            type="message_delta", delta={"stop_reason": "max_tokens"}, usage={"output_tokens": 2}
+        ),
+        event(type="message_stop"),
+    ],
+    "responses": [
+        event(type="response.created", response={"id": "r", "status": "in_progress"}),
+        speech(" one", sequence_number=1),
+        speech(" two\u00e9", sequence_number=2),
+        event(
+            type="response.incomplete",
+            response={
+                "status": "incomplete",
+                "incomplete_details": {"reason": "max_output_tokens"},
+                "usage": {"input_tokens": 4, "output_tokens": 2},
+            },
+        ),
+    ],
     "openai": [text(" one"), text(" two\u00e9"), text("", "length"), DONE],
     "sglang": [
         said(" one", 1),
@@ -52,7 +92,55 @@ def documents(names: tuple[str, ...], **more: Any) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({}, optional=dict.fromkeys(names, JSON) | more)
 
 
+_COUNTS = fields(
+    (
+        "input_tokens",
+        "output_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+        "input_tokens_details",
+        "output_tokens_details",
+    )
+)
+_BLOCK = fields(
+    ("text", "thinking", "partial_json", "name", "input", "stop_reason"),
+    type=st.sampled_from(["text_delta", "thinking_delta", "signature_delta", "odd_delta"]),
+)
+_MESSAGE = fields(("model", "content", "stop_reason"), usage=_COUNTS)
+_RESPONSE = fields(
+    ("id", "model", "incomplete_details", "error", "output"),
+    usage=_COUNTS,
+    status=st.sampled_from(["in_progress", "completed", "incomplete", "failed"]) | JSON,
+)
 DOCUMENTS = {
+    "messages": documents(
+        ("index", "error", "content", "stop_reason"),
+        type=st.sampled_from(
+            ["message_start", "content_block_start", "content_block_delta", "message_delta"]
+        )
+        | JSON,
+        message=_MESSAGE,
+        content_block=_BLOCK,
+        delta=_BLOCK,
+        usage=_COUNTS,
+    ),
+    "responses": documents(
+        ("error", "message", "item", "output_index", "output", "status"),
+        type=st.sampled_from(
+            [
+                "response.output_text.delta",
+                "response.reasoning_summary_text.delta",
+                "response.function_call_arguments.delta",
+                "response.odd.delta",
+                "response.output_item.added",
+                "error",
+            ]
+        )
+        | JSON,
+        delta=JSON,
+        response=_RESPONSE,
+        usage=_COUNTS,
+    ),
     "openai": documents(
         ("error", "message"),
         choices=JSON | st.lists(_CHOICE, max_size=3),
@@ -100,6 +188,8 @@ def test_no_body_makes_an_answer_in_one_piece_raise(wire: str, data: st.DataObje
 
 
 PLAIN = {
+    "messages": lambda: block({"type": "text_delta", "text": "a"}),
+    "responses": lambda: speech("a"),
     "openai": lambda: text("a"),
     "sglang": lambda: said("a", 1),
     "triton": lambda: response("a", 1),

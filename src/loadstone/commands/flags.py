@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from loadstone.core import plugins
 from loadstone.workload.options import (
     RUN,
     Flag,
@@ -55,12 +56,18 @@ def _offer_deployments(incomplete: str) -> list[str]:
     return [word for word in words if word.startswith(incomplete)]
 
 
+def _offer_endpoints(incomplete: str) -> list[str]:
+    """Offer a shell the names of APIs that begin so."""
+    return sorted(name for name in plugins.offers(plugins.WIRES) if name.startswith(incomplete))
+
+
 _OFFERED = {
     "model": _offer_models,
     "models": _offer_deployments,
     "deployment": _offer_deployments,
+    "endpoint": _offer_endpoints,
 }
-"""What completes an argument of this name."""
+"""What completes an argument, or a flag, of this name."""
 
 
 def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
@@ -77,6 +84,7 @@ def _parameter(flag: Flag, hint: Any) -> inspect.Parameter:
     if flag.name.endswith("_") or (kind is bool and not default):
         names = [f"--{flag.dashed}"]
     shown = option(flag.heading, flag.help, *names)
+    shown.autocompletion = _OFFERED.get(flag.name)
     if flag.argument:
         shown = typer.Argument(help=flag.help, autocompletion=_OFFERED.get(flag.argument))
     return inspect.Parameter(

@@ -210,6 +210,8 @@ def _add_channels(table: Array, batch: pa.RecordBatch, events: Events) -> None:
     has_answer = np.isin(np.arange(len(table)), who)
     credible = (counted > 0) & (counted <= tokens - has_answer)
     spread = tokens * _share(sums[:, THINKING], sums[:, THINKING:].sum(axis=1))
+    # More than came at all: what came of it are a summary's words.
+    spread[counted > tokens] = 0.0
     table["thinking"][thought] = np.where(credible, counted, spread)[thought]
     called = _share(sums[:, TOOL_CALL], sums[:, ANSWER:].sum(axis=1))
     table["tool"] = (tokens - table["thinking"]) * np.where(complete, called, np.nan)
@@ -318,7 +320,10 @@ def is_completed(rows: Array) -> Bools:
 
 
 def tpot_s(rows: Array) -> Floats:
-    """Compute (tT − t1)/(T − 1) of each ROW, NaN for T < 2."""
+    """Compute (tT − t1)/(T − 1) of each ROW, NaN for T < 2; from the answer's first event where a
+    summary of hidden thinking, which has no tokens, came before."""
     tpot = np.full(len(rows), np.nan)
-    np.divide(rows["last"] - rows["first"], rows["tokens"] - 1, out=tpot, where=rows["tokens"] >= 2)
+    first = np.where(rows["thinking"] == 0, rows["answer"], rows["first"])
+    first = np.where(np.isnan(first), rows["first"], first)
+    np.divide(rows["last"] - first, rows["tokens"] - 1, out=tpot, where=rows["tokens"] >= 2)
     return tpot

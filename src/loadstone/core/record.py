@@ -22,6 +22,15 @@ THINKING, ANSWER, TOOL_CALL = 1, 2, 3
 """Channels of output: what of an answer an event is of. 0: it tells none, as a token without text.
 """
 
+CUT_REASONS = ("length", "max_tokens", "max_output_tokens")
+"""Finish reasons, in the words of each API, of answers that ended at the limit of their tokens."""
+
+STOP_REASONS = ("stop", "end_turn", "stop_sequence", "completed")
+"""Those of answers that the model ended itself."""
+
+MESSAGE_APIS = ("chat", "messages", "responses")
+"""APIs that take conversations and tools, and put prompts into the model's template."""
+
 StopRule = Literal["precise", "imprecise", "errors", "time"]
 
 

@@ -222,6 +222,7 @@ class RunSettings(msgspec.Struct, kw_only=True, omit_defaults=True):
     structured: str | UnsetType | None = UNSET
     check: dict[str, Any] | None = None
     route: str | None = None
+    history: str | None = None
     extra_body_fields: list[str] | None = None
     headers: list[str] | None = None
     sent: dict[str, str] | None = None

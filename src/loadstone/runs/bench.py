@@ -254,6 +254,7 @@ def _settings(ready: Prepared) -> RunSettings:
         check=_check_settings(ready),
         structured=ready.options.workload.structured,
         route=worker_jobs.route_of(client, ready.plan),
+        history=client.history if client.history != "sent" else None,
         extra_body_fields=sorted(client.extra_body),
         headers=sorted(name for name, _ in client.headers),
         sent=digest_sent(client),

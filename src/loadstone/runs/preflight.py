@@ -48,7 +48,8 @@ LOADED = 2.0
 """E2E of a request among others over that of one alone, guessed: before a run nobody knows its
 load."""
 _PROBE_TOKENS = 17
-KEY_VARIABLES = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
+_KEYS_OF_ALL = ("LOADSTONE_API_KEY", "OPENAI_API_KEY")
+KEY_VARIABLES = (*_KEYS_OF_ALL, "ANTHROPIC_API_KEY")
 _FAIRNESS = "x-gateway-inference-fairness-id"
 """The header in which gateways of Kubernetes (llm-d) read the tenant of a request."""
 _MARK = "[01234567] "
@@ -114,7 +115,7 @@ def prepare(
     check_start(options)
     declared = declared_deployment(options.target)
     stopping = stopping or stopping_of(until_precise(options).early_end, options.client)
-    headers = headers_of(options.client.headers)
+    headers = headers_of(options.client.headers, options.client.endpoint)
     servers = targets.find_servers(options, draft, stack, tell)
     if options.client.profile_s is not None:
         profiler.check(servers.urls, headers, options.client)
@@ -162,7 +163,13 @@ def probe(
         stream=client.stream,
         exact=plan.exact_output,
         text_only=plan.is_real_text or (plan.has_sessions and (plan.graph.live or plan.chat)),
+        stored=client.history == "stored",
     )
+    if needs.stored and not (plan.has_sessions and plan.graph.live):
+        raise InputError(
+            "--history stored: no prompt of this plan holds an answer of the server's; give"
+            " --turns, or --agents with --answers live"
+        )
     with Server(urls[0], headers, client.proxy, extra_body=client.extra_body) as server:
         target, vocabulary, request = attach.attach(server, needs)
         addresses, cuts = [(server.parts, server.base_path)], server.cuts
@@ -257,7 +264,8 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
         salt=os.urandom(6).hex(),
         chat=find_wire(target.endpoint).takes_messages,
     )
-    requests = RequestBody(make_body(server.request))
+    wire = find_wire(target.endpoint)
+    requests = RequestBody(make_body(server.request), wire.spell)
     with Server(target.url, server.headers, proxy) as connection:
         # The first may find the server cold, and does not count.
         took_s = {}
@@ -265,7 +273,8 @@ def answer_times_s(plan: Plan, server: ProbedServer, proxy: str | None = None) -
             prompt = writer.write(plan.request(0, min(index, len(plan.rows(0)) - 1)))
             start_s = time.monotonic()
             try:
-                answer = connection.post(make_path(server.request), requests.render(prompt, tokens))
+                body = requests.render(prompt, tokens)
+                answer = connection.post(make_path(server.request), body, wire.headers)
             except TargetError:
                 return []
             if answer.status_code != 200:
@@ -350,9 +359,12 @@ def count_long_prompts(client: ClientOptions, server: ProbedServer) -> Iterator[
         yield beyond
 
 
-def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the headers of every request: those given, and a key that the environment holds.
-    Raises InputError."""
+def headers_of(
+    named: Sequence[tuple[str, str]], endpoint: str | None = None
+) -> list[tuple[str, str]]:
+    """Return the headers of every request: those given, and a key that the environment holds, in
+    the header of the API `endpoint` too, and in that alone where it is the API's own. Raises
+    InputError."""
     headers = list(named)
     for name, value in headers:
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(
@@ -363,13 +375,20 @@ def headers_of(named: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
             )
         if name.lower() in ("content-length", "transfer-encoding"):
             raise InputError(f"--header: {name} follows from the request; leave it out")
-    key = next((os.environ[name] for name in KEY_VARIABLES if os.environ.get(name)), None)
-    if key is not None and not any(name.lower() == "authorization" for name, _ in headers):
-        if not re.fullmatch("[!-~]+", key):
-            raise InputError(
-                f"{' or '.join(KEY_VARIABLES)}: the key holds a space or a character that is not"
-                " ASCII"
-            )
+    own = None if endpoint is None else find_wire(endpoint).key
+    variables = _KEYS_OF_ALL if own is None else (own[1], *_KEYS_OF_ALL)
+    variable = next((name for name in variables if os.environ.get(name)), None)
+    given = {name.lower() for name, _ in headers}
+    if variable is None or given & {"authorization", own[0] if own is not None else ""}:
+        return headers
+    key = os.environ[variable]
+    if not re.fullmatch("[!-~]+", key):
+        raise InputError(
+            f"{' or '.join(variables)}: the key holds a space or a character that is not ASCII"
+        )
+    if own is not None:
+        headers.append((own[0], key))
+    if own is None or variable != own[1]:
         headers.append(("Authorization", f"Bearer {key}"))
     return headers
 

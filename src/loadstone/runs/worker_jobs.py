@@ -16,6 +16,7 @@ from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.client.protocol import Address, ClassWire, Destination, Job
 from loadstone.measure.engines.http import check_url
 from loadstone.measure.wire.request import make_body, make_path
+from loadstone.measure.wire.wire import find_wire
 from loadstone.runs.execution import OpenRun
 from loadstone.runs.preflight import ProbedServer, class_headers
 from loadstone.workload.options import ClientOptions, Options
@@ -138,8 +139,11 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
     client, plan, info, request = options.client, run.plan, run.info, server.request
     streams = max((load.value for load in plan.cells if not load.is_open), default=1000)
     path = make_path(request)
+    given = {name.lower() for name, _ in server.headers}
+    fixed = find_wire(request.endpoint).headers
+    headers = [*server.headers, *(header for header in fixed if header[0] not in given)]
     destinations = [
-        _destination(client, parts, base_path + path, server.headers, server.keys)
+        _destination(client, parts, base_path + path, headers, server.keys)
         for parts, base_path in server.addresses
     ]
     graded, classes = make_body(graded_request(request)), class_wires(plan, server)
@@ -156,6 +160,7 @@ def jobs(options: Options, run: OpenRun, server: ProbedServer) -> list[Job]:
             body=make_body(request),
             graded_body=graded,
             classes=classes,
+            stored=request.stored,
             vocabulary=server.vocabulary,
             salt=info.salt,
             request_tag=f"{info.salt or info.run_id}-",

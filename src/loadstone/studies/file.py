@@ -320,6 +320,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OF_A_REQUEST = (
     "endpoint",
+    "history",
     "extra_body",
     "timeout_connect_s",
     "timeout_first_s",

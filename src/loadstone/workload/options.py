@@ -21,7 +21,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.workload import option_values as values
 from loadstone.workload.flag_names import no_such_option
-from loadstone.workload.request import Route, Sampling, Timeouts
+from loadstone.workload.request import History, Route, Sampling, Timeouts
 from loadstone.workload.scenarios import complete
 
 ARGUMENT, TARGET, WORKLOAD = "Arguments", "Target", "Workload"
@@ -503,9 +503,15 @@ class ClientOptions(Flags):
 
     endpoint: str | None = flag(
         TARGET,
-        "API to use: completions, chat, sglang, triton [default: what the server offers,"
-        " completions first]",
+        "API to use: completions, chat, messages, responses, sglang, triton [default: what the"
+        " server offers, completions first]",
         read=values.endpoint,
+    )
+    history: History = flag(
+        TARGET,
+        "what a later turn holds of those before: all of it (sent), or the name of an answer that"
+        " the server keeps (stored, with --endpoint responses)",
+        "sent",
     )
     route: Route | None = flag(
         TARGET, "how to spread requests over a fleet [default: round-robin; for sessions: sticky]"

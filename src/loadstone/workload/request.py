@@ -10,6 +10,8 @@ StructuredKind = Literal["json_schema", "regex", "grammar"]
 
 Spelling = Literal[
     "response_format",
+    "output_config",
+    "text_format",
     "structured_outputs",
     "guided",
     "sglang",
@@ -17,7 +19,8 @@ Spelling = Literal[
     "sampling_params",
     "guided_decoding",
 ]
-"""Whose field names: response_format is OpenAI's; structured_outputs vLLM's, and guided its older
+"""Whose field names: response_format is OpenAI's, text_format its Responses', output_config
+Anthropic's; structured_outputs vLLM's, and guided its older
 ones (to 0.11); sglang SGLang's on the OpenAI endpoints, sampling_params its native ones;
 guided_decoding TensorRT-LLM's on Triton.
 """
@@ -67,6 +70,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     ignore_eos   the server goes on after its end token; min_tokens: the length is demanded as a
                  minimum, too
     spelling     how the engine is asked for `structured`
+    stored       the server keeps answers, and later turns name them
     inputs       Triton: the names of the model's inputs; others are not sent
     extra        the user's own fields, merged last, object by object: they win
     """
@@ -83,6 +87,7 @@ class RequestSpec(msgspec.Struct, kw_only=True, frozen=True):
     sampling: Sampling = Sampling()
     structured: Structured | None = None
     spelling: Spelling | None = None
+    stored: bool = False
     inputs: tuple[str, ...] = ()
     extra: dict[str, Any] = {}
 
@@ -96,5 +101,8 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle_s: float = 300.0
     total_s: float = 21_600.0
 
+
+History = Literal["sent", "stored"]
+"""What a later turn of a session has of those before it: all of it, or its name at the server."""
 
 Route = Literal["round-robin", "least-busy", "sticky", "prefix"]

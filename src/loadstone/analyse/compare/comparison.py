@@ -228,6 +228,9 @@ def _findings(
     sides: Sides, compared: Sequence[ComparedCell], setup: Sequence[Difference]
 ) -> Findings:
     yield from _different_workloads(setup)
+    rows = [row for row in setup if row.what != "label"]
+    if [row.what for row in rows] == ["endpoint"]:
+        yield finding("api_layer", a=rows[0].a, b=rows[0].b)
     doubted = [
         f"{side} {cell.load.kind} {cell.load.value:g}"
         for side, run in _runs(sides)

@@ -71,7 +71,7 @@ def _speculation(run: ComparedRun) -> str | None:
 
 
 def _client(run: ComparedRun) -> Any:
-    names = ("sampling", "structured", "route")
+    names = ("sampling", "structured", "route", "history")
     return _without_unset({name: getattr(run.info.settings, name) or None for name in names})
 
 

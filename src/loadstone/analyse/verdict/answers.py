@@ -12,7 +12,7 @@ from loadstone.analyse.verdict.requests import JudgedCell, RequestTable
 from loadstone.core.arrays import (
     drop_missing,
 )
-from loadstone.core.record import Target
+from loadstone.core.record import STOP_REASONS, Target
 from loadstone.core.summary import Finding
 from loadstone.core.vectors import Bools, Floats
 from loadstone.workload.schedule import promised_tokens
@@ -170,7 +170,7 @@ def _finish_reasons(cell: JudgedCell) -> Findings:
             reasons[_printable(reason)] += count
     if len(reasons) < 2:
         return
-    against = cell.plan.exact_output and reasons["stop"] > 0
+    against = cell.plan.exact_output and any(reasons[reason] for reason in STOP_REASONS)
     shown = [{"count": n, "reason": reason[:40]} for reason, n in reasons.most_common(4)]
     yield finding("finish_reasons.exact" if against else "finish_reasons", reasons=shown)
 

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from loadstone.analyse.verdict import thresholds
 from loadstone.analyse.verdict.finding import Findings, finding, finding_rows
 from loadstone.core.plan import CHECK, Plan
-from loadstone.core.record import CellInfo, JournalDamage, RunInfo, Source
+from loadstone.core.record import MESSAGE_APIS, CellInfo, JournalDamage, RunInfo, Source
 from loadstone.core.settings import PredictionBasis
 from loadstone.core.summary import Roofline, SessionNumbers
 
@@ -149,7 +149,12 @@ def _messages_dropped(file: _File, plan: Plan, info: RunInfo) -> Findings:
     take."""
     counts = Counter(file.dropped)
     target = info.target
-    if plan.chat and info.source == "measured" and target is not None and target.endpoint != "chat":
+    if (
+        plan.chat
+        and info.source == "measured"
+        and target is not None
+        and target.endpoint not in MESSAGE_APIS
+    ):
         objects = ('{"messages"', '{"tools"')
         with_tools = [prompt for prompt in plan.prompts if prompt.startswith(objects)]
         counts["tools"] += sum('"check":{' not in prompt for prompt in with_tools)

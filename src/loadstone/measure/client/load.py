@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from loadstone.core.plan import Plan, PlannedRequest
 from loadstone.core.secrets import blank
 from loadstone.core.sessions import OpenSessions
@@ -51,9 +53,12 @@ class Feed:
         bodies: Sequence[RequestBody],
         graded: RequestBody,
         soon: Callable[..., object],
+        *,
+        stored: bool,
     ) -> None:
         """`bodies`: of requests, by class; `graded`: the body of requests whose answers are graded.
-        `soon(callback)`: call back when there is time."""
+        `soon(callback)`: call back when there is time. `stored`: later turns name the server's
+        stored answers."""
         self._plan = plan
         self._prompts = prompts
         self._bodies, self._graded = bodies, graded
@@ -66,6 +71,8 @@ class Feed:
         self.sessions: OpenSessions | None = None
         self._answers: dict[str, dict[int, str]] = {}
         """Those that later prompts hold, of each session by turn."""
+        self._stored: dict[str, dict[int, str]] | None = {} if stored else None
+        """The server's names of these, where it stores them."""
         self._refilling = False
         self._indices: list[Iterator[int]] = [iter(())] * queues
         """Those of each class that are not written yet."""
@@ -155,6 +162,9 @@ class Feed:
             return
         if opened:
             self._answers.setdefault(request.session_id or "", {})[request.turn] = answer
+            if self._stored is not None and stream.answer.stored_id is not None:
+                names = self._stored.setdefault(request.session_id or "", {})
+                names[request.turn] = stream.answer.stored_id
         for due_ns, index in self.sessions.ended(request.index, stream.end_ns or 0):
             following = self._plan.request(self._cell, index)
             history = self._prompts.answered(opened, answer, following)
@@ -167,7 +177,8 @@ class Feed:
             return True
         over = self.sessions.close(request.index)
         if over:
-            self._answers.pop(request.session_id or "", None)
+            for kept in (self._answers, self._stored or {}):
+                kept.pop(request.session_id or "", None)
         return over
 
     def _write(
@@ -177,10 +188,27 @@ class Feed:
         opened = self._prompts.opened(request, history, answers or {})
         of_class = self._bodies[request.traffic_class]
         of_phase = self._graded if request.phase == "check" else of_class
-        body = of_phase.render(self._prompts.closed(opened, request), request.output_tokens)
+        prompt = self._prompts.closed(opened, request)
+        body = of_phase.render(prompt, request.output_tokens, self._find_stored(request))
         if not self._keeps(request):
             opened = b""
         return Due(due_ns, request.index, request, body, opened, replica)
+
+    def _find_stored(self, request: PlannedRequest) -> str | None:
+        """Return the server's name of the last answer in a later turn's prompt; None where it is
+        not stored."""
+        if self._stored is None or not request.turn:
+            return None
+        turn = request.turn - 1
+        if request.messages:
+            place, turn = request.answers[-1] if request.answers else (0, -1)
+            index = request.index - request.turn + max(0, turn)
+            asked = self._plan.request(self._cell, index).messages
+            later = map(msgspec.json.decode, request.messages[place + 1 :])
+            # What was said meanwhile, or of tools that the server did not call, it has not stored.
+            if asked != request.messages[:place] or any(m.get("role") != "user" for m in later):
+                return None
+        return self._stored.get(request.session_id or "", {}).get(turn)
 
     def _keeps(self, request: PlannedRequest) -> bool:
         """Tell whether a later turn's prompt holds this one, or its answer."""

@@ -71,6 +71,8 @@ class Job(msgspec.Struct, kw_only=True, tag="job"):
     """That of requests whose answers are graded: they end by themselves."""
     classes: list[ClassWire] = []
     """Of each class of traffic; none: all requests have `body`."""
+    stored: bool = False
+    """Later turns of a session name the server's stored answer, and say what is new."""
     vocabulary: Vocabulary
     salt: str | None
     request_tag: str

@@ -86,8 +86,14 @@ class Sender:
             job.vocabulary, seed=plan.seed, salt=job.salt, chat=wire.takes_messages
         )
         classes = job.classes or [ClassWire(body=job.body)]
-        bodies = [RequestBody(of_class.body) for of_class in classes]
-        self._feed = Feed(plan, prompts, bodies, RequestBody(job.graded_body), loop.call_soon)
+        self._feed = Feed(
+            plan,
+            prompts,
+            [RequestBody(of_class.body, wire.spell) for of_class in classes],
+            RequestBody(job.graded_body, wire.spell),
+            loop.call_soon,
+            stored=job.stored,
+        )
         self.packets = _open_ring(job) if job.packets else None
         self._fleet = ServerFleet(self, job.destinations, job.route)
         self._heads = [
@@ -337,7 +343,7 @@ class Sender:
             GradedText(
                 request_id=stream.request.request_id,
                 ended=stream.status == "ok",
-                cut=answer.finish_reason == "length",
+                cut=answer.is_cut,
                 tokens=stream.output_tokens(),
                 text=text,
                 thought=answer.thought,

@@ -132,7 +132,7 @@ class Stream:
             requested_tokens = self.request.output_tokens * self.answer.choices
             # Where the server ended it at the limit, and nothing tells how many tokens its events
             # held, it is whole.
-            full = self.answer.output_tokens is None and self.answer.finish_reason == "length"
+            full = self.answer.output_tokens is None and self.answer.is_cut
             made = self.output_tokens() + max(0, self.hidden_tokens())
             short = exact_output and made < requested_tokens and not full
             self.status = "short" if short else "ok"

@@ -62,7 +62,7 @@ def check_same(server: Server, target: Target, request: RequestSpec) -> str | No
 
     Raises TargetError, naming the server.
     """
-    kept = ("endpoint", "model", "stream", "query", "length", "least_tokens")
+    kept = ("endpoint", "model", "stream", "query", "length", "least_tokens", "stored")
     spec = RequestSpec(**{name: getattr(request, name) for name in kept})
     models = server.get_json("/v1/models", must_allow=True)
     names = pages.list_models(models)
@@ -110,8 +110,8 @@ def _identify(server: Server, plain: RequestSpec, needs: Requirements) -> Found:
     endpoint.
 
     Without an endpoint: those whose servers list their models at /v1/models, completions (which
-    take exact prompts) first, or with `text_only` those that take messages; else those that are
-    recognised by pages of their own. Raises TargetError, one line, where it cannot be measured.
+    take exact prompts) first, or with `text_only` the first that takes messages; else those that
+    are recognised by pages of their own. Raises TargetError, one line, where it cannot be measured.
     """
     endpoint, model = needs.endpoint, needs.model
     if endpoint is not None:
@@ -164,7 +164,8 @@ def _list_endpoints(needs: Requirements) -> list[str]:
     """List the APIs to try on a server that lists its models at /v1/models, in order."""
     wires = {name: wire for name, wire in list_wires().items() if wire.describe is None}
     if needs.text_only:
-        return sorted(wires, key=lambda name: not wires[name].takes_messages)
+        first = [name for name, wire in wires.items() if wire.takes_messages][:1]
+        return [*first, *(name for name in wires if name not in first)]
     return list(wires)
 
 

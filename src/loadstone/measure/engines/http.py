@@ -143,7 +143,9 @@ def check_url(url: str) -> SplitResult:
             "the URL holds a user name or password; give keys in LOADSTONE_API_KEY or"
             " OPENAI_API_KEY"
         )
-    endpoint = re.search(r"/v1/(chat/completions|completions|models)/?$", parts.path)
+    endpoint = re.search(
+        r"/v1/(chat/completions|completions|messages|responses|models)/?$", parts.path
+    )
     if endpoint is not None and not parts.query:
         raise InputError(f"{url}: leave out {endpoint[0]}; --endpoint says what is asked there")
     return parts

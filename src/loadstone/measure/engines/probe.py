@@ -10,7 +10,7 @@ import msgspec
 
 from loadstone.core.errors import InputError
 from loadstone.core.extras import require
-from loadstone.core.record import Target
+from loadstone.core.record import STOP_REASONS, Target
 from loadstone.core.text import excerpt
 from loadstone.measure.engines.server import Server
 from loadstone.measure.wire.structured import has_shape
@@ -43,6 +43,7 @@ class Requirements(msgspec.Struct, kw_only=True, frozen=True):
                       server's counts
     extra             the user's own fields of every request
     exact             lengths of answers are demanded, as far as the server can be told so
+    stored            later turns of sessions name answers that the server stores
     text_only         prompts must be text (conversations): chat is preferred, and token ids are not
                       used
     """
@@ -55,6 +56,7 @@ class Requirements(msgspec.Struct, kw_only=True, frozen=True):
     extra: dict[str, Any] = {}
     stream: bool = True
     exact: bool = True
+    stored: bool = False
     text_only: bool = False
 
 
@@ -85,6 +87,8 @@ def negotiate(
         if error is not None:
             raise InputError(f"{flag}: the server does not take it ({error}); leave it out")
     spec = msgspec.structs.replace(spec, sampling=sampling)
+    if needs.stored:
+        spec = _with_stored(server, spec)
     return spec if needs.structured is None else _with_shape(server, spec, needs.structured)
 
 
@@ -114,6 +118,27 @@ def _with_optional(
         ignore_eos=exact and target.accepts.get("ignore_eos", False),
         min_tokens=exact and target.accepts.get("min_tokens", False),
     )
+
+
+def _with_stored(server: Server, spec: RequestSpec) -> RequestSpec:
+    """Have answers stored, and name them in later turns. Raises InputError where the API has no
+    name for them, or the server does not know it afterwards."""
+    if not find_wire(spec.endpoint).stores:
+        raise InputError(
+            f"--history stored: no answer of {spec.endpoint} can be named later; write --endpoint"
+            " responses, or leave it out"
+        )
+    stored = msgspec.structs.replace(spec, stored=True)
+    answer, error, _ = server.send_once(stored)
+    if error is None:
+        error = server.send_once(stored, previous=answer.stored_id or "none").error
+    if error is not None:
+        raise InputError(
+            f"--history stored: the server stores no answers ({error}); start it with its store"
+            " (vLLM: VLLM_ENABLE_RESPONSES_API_STORE=1, SGLang: --enable-response-store), or leave"
+            " it out"
+        )
+    return stored
 
 
 def _list_wishes(sampling: Sampling) -> Iterator[tuple[str, str, Any]]:
@@ -149,7 +174,7 @@ def _with_shape(server: Server, spec: RequestSpec, structured: Structured) -> Re
             msgspec.structs.replace(calm, **shape), tokens=_SHAPED_TOKENS, keep_text=True
         )
         if error is None:
-            obeys = has_shape(structured, answer.text, ended=answer.finish_reason == "stop")
+            obeys = has_shape(structured, answer.text, ended=answer.finish_reason in STOP_REASONS)
             if obeys is None and answer.text:
                 if free is None:
                     free = server.send_once(calm, tokens=_SHAPED_TOKENS, keep_text=True).answer.text

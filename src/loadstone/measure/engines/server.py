@@ -86,7 +86,9 @@ class Server:
         self.query = f"?{self.parts.query}" if self.parts.query else ""
         path = self.parts.path.rstrip("/")
         self.base_path = (
-            re.sub("(/chat)?/completions$", "", path) if self.query else path.removesuffix("/v1")
+            re.sub("(/chat)?/completions$|/(messages|responses)$", "", path)
+            if self.query
+            else path.removesuffix("/v1")
         )
         self.origin = f"{self.parts.scheme}://{self.parts.netloc}"
         self.cuts: Counter[str] = Counter()
@@ -131,10 +133,12 @@ class Server:
         """Return the answer, whatever its status. Raises TargetError where there is no server."""
         return self._ask("GET", path, None, self._patience.answer_s)
 
-    def post(self, path: str, body: bytes) -> httpx.Response:
-        """Return the answer to a JSON body, whatever its status. Raises TargetError where there is
-        no server."""
-        return self._ask("POST", path, body, self._patience.answer_s)
+    def post(
+        self, path: str, body: bytes, headers: Sequence[tuple[str, str]] = ()
+    ) -> httpx.Response:
+        """Return the answer to a JSON body, whatever its status; `headers` where the user gives no
+        others. Raises TargetError where there is no server."""
+        return self._ask("POST", path, body, self._patience.answer_s, headers)
 
     def options(self, path: str) -> httpx.Response:
         """Ask which methods a path takes. Raises TargetError where there is no server."""
@@ -170,11 +174,13 @@ class Server:
         *,
         tokens: int | None = None,
         keep_text: bool = False,
+        previous: str | None = None,
     ) -> Trial:
         """Send one request as in a run, and return what came of it. Raises TargetError where there
         is no server.
 
-        tokens   the most in its answer; but as many at least as a user's own fields demand
+        tokens    the most in its answer; but as many at least as a user's own fields demand
+        previous  the server's name of a stored answer that it goes on from
         """
         wire = find_wire(spec.endpoint)
         content: object = wire.probe_prompt if prompt is None else prompt
@@ -182,8 +188,9 @@ class Server:
             content = [{"role": "user", "content": content}]
         demanded = _find_count(spec.extra, wire.least_field)
         tokens = max(tokens or wire.probe_tokens, spec.least_tokens, demanded)
-        body = RequestBody(make_body(spec)).render(msgspec.json.encode(content), tokens)
-        response = self.post(make_path(spec), body)
+        body = RequestBody(make_body(spec), wire.spell)
+        rendered = body.render(msgspec.json.encode(content), tokens, previous)
+        response = self.post(make_path(spec), rendered, wire.headers)
         answer = wire.answer(stream=spec.stream, keep_text=keep_text)
         if response.status_code != 200:
             error = f"HTTP {response.status_code}: {error_text(response.content)}"
@@ -210,8 +217,16 @@ class Server:
             took_s = time.monotonic() - begun_s
             self._spare_s -= max(0.0, took_s - self._patience.prompt_s)
 
-    def _ask(self, method: str, path: str, body: bytes | None, limit_s: float) -> httpx.Response:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        limit_s: float,
+        added: Sequence[tuple[str, str]] = (),
+    ) -> httpx.Response:
         headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers |= {name: value for name, value in added if name not in self._http.headers}
         for pause_s in (*self._patience.pauses_s, None):
             try:
                 request = self._http.build_request(method, path, content=body, headers=headers)

@@ -70,7 +70,7 @@ async def _serve(settings: Settings, fleet: Fleet | None) -> None:
         wire.simulated.path: wire.simulated for wire in list_wires().values() if wire.simulated
     }
     server = ServerState(
-        settings, WriteScheduler(loop), ServerCounters(settings.model), wires, {}, engine
+        settings, WriteScheduler(loop), ServerCounters(settings.model), wires, {}, {}, engine
     )
     try:
         listener = await loop.create_server(

@@ -8,13 +8,14 @@ import msgspec
 from loadstone.core.record import ANSWER, THINKING, TOOL_CALL
 from loadstone.measure.simulated_server.body import GenerateBody, OpenAIBody
 from loadstone.measure.simulated_server.settings import Settings
+from loadstone.measure.wire.simulated import SimulatedBody
 
 WORDS = [
     b" w%04d" % number for number in range(1000)
 ]  # all of one length, so the chunk's size is known beforehand
 
 
-_Body = TypeVar("_Body", OpenAIBody, GenerateBody)
+_Body = TypeVar("_Body", bound=SimulatedBody)
 
 
 class _Shape(NamedTuple):
@@ -86,7 +87,7 @@ def count_drafts(accepted: list[int]) -> tuple[int, int, int]:
     )
 
 
-class _TimedAnswer(Generic[_Body]):
+class TimedAnswer(Generic[_Body]):
     """One generation: the bytes of its parts. `accepted`: how many steps accepted exactly 0, 1, …
     guesses."""
 
@@ -108,26 +109,50 @@ class _TimedAnswer(Generic[_Body]):
         self.is_stream = bool(body.stream)
         self._settings, self._truth = settings, truth
         self._id = msgspec.json.encode(name.decode("latin-1"))[1:-1]
+        self._parts = self._divide()
         self._prepare(body)
 
     def _prepare(self, body: _Body) -> None:
         """Make what all parts have in common."""
 
+    def opening(self) -> bytes:
+        """Return the events sent as soon as the request is read; nothing where there are none."""
+        return b""
+
     def role(self) -> bytes:
         """Return the event before the first token; nothing where there is none."""
         return b""
 
-    def _event(self, payload: bytes) -> bytes:
+    def _event(self, payload: bytes, name: bytes = b"") -> bytes:
         """Make an HTTP chunk of one server-sent event."""
         stamp = b": t=%d\n" % time.monotonic_ns() if self._truth else b""
-        text = b"%bdata: %b\n\n" % (stamp, payload)
+        named = b"event: %b\n" % name if name else b""
+        text = b"%b%bdata: %b\n\n" % (stamp, named, payload)
         return b"%x\r\n%b\r\n" % (len(text), text)
+
+    def _words(self, begin: int, end: int) -> bytes:
+        """Return the text of the tokens from `begin` to before `end`."""
+        return b"".join([WORDS[index % len(WORDS)] for index in range(begin, end)])
+
+    def _divide(self) -> tuple[int, int]:
+        """Return the tokens of thinking, and the first token of a tool call, of an answer that may
+        have both."""
+        latency = self._settings.latency
+        thinking, calls = (
+            round(share * self.output_tokens) for share in (latency.thinking, latency.tool_calls)
+        )
+        return thinking, max(thinking, self.output_tokens - calls)
+
+    def _channel(self, end: int) -> int:
+        """Return the channel of an event whose tokens end before `end`."""
+        thinking, calls_from = self._parts
+        return THINKING if end <= thinking else TOOL_CALL if end > calls_from else ANSWER
 
     def _ending(self) -> bytes:
         return (self._event(b"[DONE]") if self._settings.done else b"") + b"0\r\n\r\n"
 
 
-class CompletionAnswer(_TimedAnswer[OpenAIBody]):
+class CompletionAnswer(TimedAnswer[OpenAIBody]):
     """One answer to a prompt."""
 
     _shape = _COMPLETION
@@ -147,12 +172,10 @@ class CompletionAnswer(_TimedAnswer[OpenAIBody]):
         # Of a plain event all but the word is known beforehand, its size too.
         self._tails = _TAILS[shape]
         self._plain_head = b""
-        self._thinking, calls = (
-            round(share * self.output_tokens) if shape is _CHAT else 0
-            for share in (settings.latency.thinking, settings.latency.tool_calls)
-        )
-        self._calls_from = max(self._thinking, self.output_tokens - calls)
-        plain = not self._thinking and self._calls_from == self.output_tokens
+        if shape is not _CHAT:
+            self._parts = 0, self.output_tokens
+        self._thinking, _ = self._parts
+        plain = self._parts == (0, self.output_tokens)
         if (
             plain
             and settings.tokens_per_event == 1
@@ -175,15 +198,13 @@ class CompletionAnswer(_TimedAnswer[OpenAIBody]):
         if self._plain_head and end < self.output_tokens:
             return self._plain_head + self._tails[begin % len(WORDS)]
         shape = self._shape
-        channel = (
-            THINKING if end <= self._thinking else TOOL_CALL if end > self._calls_from else ANSWER
-        )
+        channel = self._channel(end)
         opening, closing = _CHANNELS.get(channel, (shape.chunk_before, b'"}'))
         chunk_after, last_after = (
             text if channel == ANSWER else closing + text.removeprefix(b'"}')
             for text in (shape.chunk_after, shape.last_after)
         )
-        choice = self._prefix + opening + self._text(begin, end)
+        choice = self._prefix + opening + self._words(begin, end)
         if end < self.output_tokens:
             return self._event(choice + chunk_after + b"]" + self._running_usage(end) + b"}")
         usage = self._final_usage() if self._usage == "unasked" else self._running_usage(end)
@@ -195,13 +216,10 @@ class CompletionAnswer(_TimedAnswer[OpenAIBody]):
     def whole(self) -> bytes:
         """Return the body of an answer in one piece."""
         choice = (
-            self._shape.whole_before + self._text(0, self.output_tokens) + self._shape.last_after
+            self._shape.whole_before + self._words(0, self.output_tokens) + self._shape.last_after
         )
         usage = b"" if self._usage == "none" else self._final_usage()
         return self._prefix + choice + b"]" + usage + b"}"
-
-    def _text(self, begin: int, end: int) -> bytes:
-        return b"".join([WORDS[index % len(WORDS)] for index in range(begin, end)])
 
     def _counts(self, tokens: int) -> bytes:
         counts = (self.input_tokens, self.input_tokens + tokens, tokens)
@@ -246,7 +264,7 @@ class ChatAnswer(CompletionAnswer):
     _shape = _CHAT
 
 
-class GenerateAnswer(_TimedAnswer[GenerateBody]):
+class GenerateAnswer(TimedAnswer[GenerateBody]):
     """One answer of SGLang's own dialect.
 
     Each event holds all text and ids so far, as SGLang's do: what a stream costs grows with its

@@ -1,6 +1,7 @@
 """Reads what a request asks for: its JSON body, how many tokens go in and out, and when it is
 refused."""
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from loadstone.measure.simulated_server.settings import MODEL, Usage
 from loadstone.measure.wire.simulated import SimulatedBody, SimulatedWire
 
-_ROLE_TOKENS, _END = 3, "<end>"
+_ROLE_TOKENS, END = 3, "<end>"
 """What the pretended chat template puts before a message, the answer's own too, and behind it: so
 that a later turn goes on with the tokens of this one and its answer."""
 
@@ -77,11 +78,19 @@ class OpenAIBody(SimulatedBody):
         for message in self.messages:
             content = message.content or ""
             texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
-            tokens += [f"<{message.role}>"] * _ROLE_TOKENS
-            for text in texts:
-                tokens += text.split()
-            tokens.append(_END)
-        return tokens + ["<assistant>"] * _ROLE_TOKENS
+            tokens += split_turn(message.role or "", texts)
+        return tokens + begin_turn("assistant")
+
+
+def begin_turn(role: str) -> list[Any]:
+    """Return the tokens that the pretended chat template puts before a message."""
+    return [f"<{role}>"] * _ROLE_TOKENS
+
+
+def split_turn(role: str, texts: Iterable[str]) -> list[Any]:
+    """Return the tokens of a message, with all that the pretended chat template adds."""
+    words = [word for text in texts for word in text.split()]
+    return [*begin_turn(role), *words, END]
 
 
 class GenerateBody(SimulatedBody):

@@ -19,20 +19,23 @@ from loadstone.core.errors import InputError
 from loadstone.core.version import __version__
 from loadstone.measure.simulated_server.answer import count_drafts
 from loadstone.measure.simulated_server.body import (
+    END,
     OpenAIBody,
     RefusalError,
     count_tokens,
     parse_body,
     split_prompt,
 )
+from loadstone.measure.simulated_server.responses import RESPONSE
 from loadstone.measure.simulated_server.settings import FixedLatency, Settings
 from loadstone.measure.simulated_server.stream import (
     AnswerWriter,
     HttpRequest,
     Keys,
     WriteScheduler,
+    answered,
 )
-from loadstone.measure.wire.simulated import SimulatedWire
+from loadstone.measure.wire.simulated import SimulatedBody, SimulatedWire
 
 if TYPE_CHECKING:
     from loadstone.measure.simulated_server.engine import RealTimeEngine
@@ -54,6 +57,10 @@ MAX_HEAD_BYTES = 64 * 1024
 """The most bytes of a request's line and headers, give or take what came in one read."""
 _STARTED_S = int(time.time())
 _generated_ids = (b"%016x" % serial for serial in itertools.count(1))
+
+
+_STORED = 4096
+"""Conversations that are stored; then the oldest is forgotten."""
 
 
 class ServerCounters:
@@ -135,6 +142,8 @@ class ServerState(NamedTuple):
     truth: dict[str, array[int]]
     """Times by X-Request-Id, CLOCK_MONOTONIC ns: when the request was read, when each event with
     text was written."""
+    answers: dict[str, list[Any]]
+    """The tokens of conversations that are stored, by the name of their newest answer."""
     engine: RealTimeEngine | None = None
 
 
@@ -343,7 +352,7 @@ class ServerConnection(asyncio.Protocol):
         name = request.id or next(_generated_ids)
         settings, engine = self._server.settings, self._server.engine
         body = parse_body(request.body, wire.body, settings.model)
-        content = wire.content(body)
+        content = self._recall(body) + wire.content(body)
         tokens = count_tokens(wire, body, len(content), settings.max_model_len)
         answer = wire.answer(body, settings, tokens, name=name, truth=request.truth)
         times = array("q", [request.arrival_ns]) if settings.keep_truth else None
@@ -354,15 +363,33 @@ class ServerConnection(asyncio.Protocol):
                 engine.submit(stream, request.arrival_ns)
             except InputError as error:
                 raise RefusalError(400, str(error)) from None
+        if body.keeps():
+            said = [*content, *answered(stream.output_tokens), END]
+            answers = self._server.answers
+            answers[name.decode("latin-1")] = said
+            if len(answers) > _STORED:
+                del answers[next(iter(answers))]
         self._stream = stream
         self._server.metrics.running += 1
         if answer.is_stream:  # the head leaves long before the first token, as vLLM's does
             kind = "text/event-stream; charset=utf-8"
-            self.write(_make_head(200, request, kind, "transfer-encoding: chunked"))
+            head = _make_head(200, request, kind, "transfer-encoding: chunked")
+            self.write(head + answer.opening())
         if times is not None:
             self._server.truth[name.decode("latin-1")] = times
         if engine is None:
             self._server.scheduler.add(self._write_on_time(settings.latency, stream))
+
+    def _recall(self, body: SimulatedBody) -> list[Any]:
+        """Return the tokens of a stored conversation that a request goes on with. Raises
+        RefusalError."""
+        named = body.follows()
+        if named is None:
+            return []
+        earlier = self._server.answers.get(named.removeprefix(RESPONSE))
+        if earlier is None:
+            raise RefusalError(404, f"Response with id '{named}' not found.")
+        return earlier
 
     def _write_on_time(self, latency: FixedLatency, stream: AnswerWriter) -> Iterator[int]:
         """Write an answer at fixed times: yields the next of them, in CLOCK_MONOTONIC ns, and is

@@ -158,6 +158,11 @@ class AnswerWriter:
         return True
 
 
+def answered(tokens: int) -> list[Any]:
+    """Return the tokens of an answer of so many."""
+    return [_WORDS[index % len(_WORDS)] for index in range(tokens)]
+
+
 class Keys(Sequence[int]):
     """Keys of the whole blocks of a prompt and its answer, each with all before it; none without a
     prefix cache.

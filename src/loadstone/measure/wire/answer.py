@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from loadstone.core.record import ANSWER
+from loadstone.core.record import ANSWER, CUT_REASONS
 from loadstone.core.text import excerpt
 from loadstone.measure.wire import sse
 from loadstone.measure.wire.drafts import DraftCounts
@@ -80,6 +80,7 @@ class Answer:
     voids            the first so many output events were none, as later ones show; they are counted
                      and have times
     model            whose answer it is, as it first says (OpenAI's dialect)
+    stored_id        the server's name of the answer, by which a later prompt may begin with it
     choices          how many answers have ended, at least 1: with `n` a request has several side by
                      side, and events and counts are of all of them together
     ends             what its first and its last output event say; None: not known
@@ -106,6 +107,7 @@ class Answer:
     error: str | None = None
     voids: int = 0
     model: str | None = None
+    stored_id: str | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
@@ -127,6 +129,11 @@ class Answer:
     @property
     def choices(self) -> int:
         return max(1, len(self._ended))
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether it ended at the limit of its tokens."""
+        return self.finish_reason in CUT_REASONS
 
     @property
     def unlisted(self) -> list[str]:

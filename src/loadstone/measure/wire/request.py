@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from loadstone.measure.wire.wire import find_wire
+from loadstone.measure.wire.wire import Spell, find_wire
 from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, RequestSpec
 
 
@@ -39,7 +39,9 @@ def _merge(fields: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
 class RequestBody:
     """Writes the request bodies of one run: everything but prompt and length is encoded once."""
 
-    def __init__(self, template: dict[str, Any]) -> None:
+    def __init__(self, template: dict[str, Any], spell: Spell | None = None) -> None:
+        """`spell`: writes prompts as the API has them, see Wire."""
+        self._spell = spell
         marks = [msgspec.json.encode(mark) for mark in (PROMPT, LENGTH, TEXT_OR_IDS)]
         self._pieces = re.split(
             b"(%b)" % b"|".join(map(re.escape, marks)), msgspec.json.encode(template)
@@ -48,9 +50,12 @@ class RequestBody:
             [i for i, piece in enumerate(self._pieces) if piece == mark] for mark in marks
         )
 
-    def render(self, prompt: bytes, output_tokens: int) -> bytes:
+    def render(self, prompt: bytes, output_tokens: int, previous: str | None = None) -> bytes:
         """Write the body for a prompt already in JSON (a string, an array of token ids, or an array
-        of messages)."""
+        of messages). `previous`: the server's name of a stored answer that the prompt goes on
+        from."""
+        if self._spell is not None:
+            prompt = self._spell(prompt, previous)
         pieces = self._pieces.copy()
         for place in self._prompts:
             pieces[place] = prompt

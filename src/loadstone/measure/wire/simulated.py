@@ -16,6 +16,14 @@ class SimulatedBody(msgspec.Struct):
         """Return by their names the fields that ask for several answers: one is simulated."""
         return {}
 
+    def follows(self) -> str | None:
+        """Return the name of a stored answer that stands before the prompt; None: there is none."""
+        return None
+
+    def keeps(self) -> bool:
+        """Return whether the answer is to be stored."""
+        return False
+
 
 class SimulatedAnswer(Protocol):
     """The bytes of one answer. The timing server sets `cached_tokens`, and `accepted`: how many
@@ -26,6 +34,9 @@ class SimulatedAnswer(Protocol):
     cached_tokens: int
     accepted: list[int]
     is_stream: bool
+
+    def opening(self) -> bytes:
+        """Return the chunks sent as soon as the request is read; nothing where there are none."""
 
     def role(self) -> bytes:
         """Return the chunk before the first token; nothing where there is none."""

@@ -38,19 +38,11 @@ class SseDecoder:
         Raises SseError from an endless event on (after the call that gave what was complete before
         it).
         """
-        # What nearly every server sends: one piece, one event, one data line.
-        end = len(piece) - 2
-        if (
-            self.at_rest
-            and piece.startswith(b"data: ")
-            and piece.find(b"\n") == end
-            and piece.endswith(b"\n\n")
-            and b"\r" not in piece
-            and end <= MAX_EVENT_BYTES
-        ):
-            self._start = False
-            return [piece[6:-2]]
-        return self._feed_lines(piece)
+        payload = find_payload(piece) if self.at_rest else None
+        if payload is None:
+            return self._feed_lines(piece)
+        self._start = False
+        return [payload]
 
     def _feed_lines(self, piece: bytes) -> list[bytes]:
         if self._endless:
@@ -113,6 +105,21 @@ class SseDecoder:
         payloads = [bytes(self._data[:-1])] if self._data else []
         self._data.clear()
         return payloads
+
+
+def find_payload(piece: bytes) -> bytes | None:
+    """Return the payload of a piece that is what nearly every server sends: one event of one data
+    line, its name before it or not. None of any other piece."""
+    begin = piece.find(b"\n") + 1 if piece.startswith(b"event: ") else 0
+    end = len(piece) - 2
+    is_plain = (
+        piece.startswith(b"data: ", begin)
+        and piece.find(b"\n", begin) == end
+        and piece.endswith(b"\n\n")
+        and b"\r" not in piece
+        and end <= MAX_EVENT_BYTES
+    )
+    return piece[begin + len(b"data: ") : end] if is_plain else None
 
 
 def _endless_event() -> SseError:

@@ -19,15 +19,17 @@ _JSON_BEGINNINGS = {
 }
 
 
-def make_sampling_fields(spec: RequestSpec, seed: str = "seed") -> dict[str, Any]:
+def make_sampling_fields(
+    spec: RequestSpec, seed: str = "seed", stop: str = "stop"
+) -> dict[str, Any]:
     """Make the fields of a request body that say how tokens are drawn, as far as that is said;
-    `seed`: the name of that field."""
+    `seed`, `stop`: the names of these fields."""
     sampling = spec.sampling
     fields = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         seed: sampling.seed,
-        "stop": list(sampling.stop) or None,
+        stop: list(sampling.stop) or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -44,6 +46,11 @@ def make_shape_fields(spec: RequestSpec) -> dict[str, Any]:
         case "response_format":
             schema = {"name": "answer", "schema": value, "strict": True}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "output_config":
+            return {"output_config": {"format": {"type": "json_schema", "schema": value}}}
+        case "text_format":
+            schema = {"type": "json_schema", "name": "answer", "schema": value, "strict": True}
+            return {"text": {"format": schema}}
         case "structured_outputs":
             return {"structured_outputs": {"json" if kind == "json_schema" else kind: value}}
         case "guided":

@@ -11,15 +11,17 @@ counts are JSON numbers, and the chunk is as long as it says.
 import re
 from collections.abc import Sequence
 
-from loadstone.measure.wire.sse import SseDecoder
+from loadstone.measure.wire.sse import SseDecoder, find_payload
 from loadstone.measure.wire.tolerant import MAX_COUNT
 
 _MARKS = tuple(
     f'"{key}":{space}"'.encode()
-    for key in ("text", "content", "reasoning_content", "reasoning")
+    for key in ("text", "content", "reasoning_content", "reasoning", "thinking", "delta")
     for space in ("", " ")
 )
-_COUNT_KEY = re.compile(rb'("(?:total|completion)_tokens": ?)[0-9]+(?=[,}\s])')
+_KEYS = rb'("(?:%b)": ?)[0-9]+(?=[,}\s])'
+_SERIAL_KEY = re.compile(_KEYS % b"sequence_number")
+_COUNT_KEY = re.compile(_KEYS % b"sequence_number|total_tokens|completion_tokens")
 _COUNT = b'"completion_tokens"'
 _DIGITS = b"0123456789"
 _CONTROLS = bytes(range(0x20))
@@ -31,20 +33,17 @@ class Template:
     `learn`.
 
     `counted`: the tail states the running token count. `stop`: a tag in the text is not plain. It
-    recognises nothing while `sse` holds part of an event.
+    recognises nothing while `sse` holds part of an event. The event's own number may be anywhere.
     """
 
-    __slots__ = ("_count_at", "_head", "_sse", "_stop", "_tails")
+    __slots__ = ("_count_at", "_heads", "_sse", "_stop", "_tails")
 
     def __init__(
         self, head: bytes, tail: bytes, *, counted: bool, sse: SseDecoder, stop: bool = False
     ) -> None:
-        pieces = _COUNT_KEY.split(tail) if counted else [tail]
-        # split() gives constant, key, constant, key, …: a number follows each key.
-        keys = pieces[1::2]
-        tails = [b"".join(pieces[i : i + 2]) for i in range(0, len(pieces), 2)]
+        keys, tails = _split(_COUNT_KEY if counted else _SERIAL_KEY, tail)
         self._sse, self._stop = sse, stop
-        self._head = b"\r\n" + head
+        _, self._heads = _split(_SERIAL_KEY, b"\r\n" + head)
         self._tails = [*tails[:-1], tails[-1] + b"\r\n"]
         self._count_at = [key.startswith(_COUNT) for key in keys].index(True) if counted else -1
 
@@ -72,8 +71,21 @@ class Template:
         rests = _unframe(reads)
         if rests is None:
             return None
-        left = sum(map(len, rests)) - len(self._head) * len(reads)
-        rests = [rest.removeprefix(self._head) for rest in rests]
+        left = sum(map(len, rests))
+        for gap, head in enumerate(self._heads, 1 - len(self._heads)):
+            left -= len(head) * len(reads)
+            rests = [rest.removeprefix(head) for rest in rests]
+            if gap:
+                if sum(map(len, rests)) != left:
+                    return None
+                behind = [rest.lstrip(_DIGITS) for rest in rests]
+                numbers = [
+                    rest[: len(rest) - len(keep)] for rest, keep in zip(rests, behind, strict=True)
+                ]
+                if not _are_numbers(numbers):
+                    return None
+                rests = behind
+                left = sum(map(len, rests))
         counts: list[int] = []
         for gap in range(len(self._tails) - 1, -1, -1):
             tail = self._tails[gap]
@@ -88,13 +100,7 @@ class Template:
                 numbers = [
                     rest[len(keep) :] for rest, keep in zip(rests, without_digits, strict=True)
                 ]
-                # No number, one with a leading zero (or zero: read in full), or one that nobody
-                # counts to.
-                if (
-                    not all(numbers)
-                    or b" 0" in b" " + b" ".join(numbers)
-                    or max(map(len, numbers)) > 10
-                ):
+                if not _are_numbers(numbers):
                     return None
                 if gap - 1 == self._count_at:
                     counts = list(map(int, numbers))
@@ -110,6 +116,18 @@ class Template:
         if (b'"' in texts or b"\\" in texts) and not all(map(_TEXT.fullmatch, rests)):
             return None
         return counts
+
+
+def _split(key: re.Pattern[bytes], text: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys in a text, and its pieces: a number follows each that ends with a key."""
+    pieces = key.split(text)  # constant, key, constant, key, …
+    return pieces[1::2], [b"".join(pieces[i : i + 2]) for i in range(0, len(pieces), 2)]
+
+
+def _are_numbers(numbers: list[bytes]) -> bool:
+    """Return False where one is none, has a leading zero (or is zero: read in full), or is one that
+    nobody counts to."""
+    return all(numbers) and b" 0" not in b" " + b" ".join(numbers) and max(map(len, numbers)) <= 10
 
 
 def _unframe(reads: Sequence[bytes]) -> list[bytes] | None:
@@ -135,13 +153,7 @@ def learn(
     completion_tokens. `sse`: the decoder that read it, and reads what the template does not
     recognise.
     """
-    if (
-        not body.startswith(b"data: ")
-        or body.find(b"\n") != len(body) - 2
-        or not body.endswith(b"\n\n")
-    ):
-        return None
-    if b"\\" in body or b"\r" in body:
+    if find_payload(body) is None or b"\\" in body:
         return None
     for mark in _MARKS:
         if body.count(mark) != 1:

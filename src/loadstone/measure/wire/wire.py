@@ -19,6 +19,7 @@ Fields = Mapping[str, Any]
 
 
 Found = tuple[Target, RequestSpec]
+Spell = Callable[[bytes, str | None], bytes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,12 @@ class Wire:
     answer         reads an answer: made with `stream`, whether it comes as events or in one piece,
                    and `keep_text`. It counts as Answer says, whatever the API's own counts mean
     prompts        what a request may hold
+    spell          writes a prompt that is messages of OpenAI's chat, with the body's fields behind
+                   them, as the API has it; the second value is the server's name of a stored answer
+                   that stands before them. None: they are written so
+    headers        of every request, unless the user gives them
+    key            the header, and the variable of the environment, of a key beside what all have
+    stores         an answer may be kept by the server, and a later prompt name it
     length_names   names for the most tokens of an answer, the preferred one first
     least_field    where a user's own fields ask for a least number of tokens, from the body's root
                    on
@@ -57,6 +64,10 @@ class Wire:
     body: Callable[[RequestSpec], dict[str, Any]]
     answer: type[Answer]
     prompts: Literal["text or ids", "text", "messages"] = "text"
+    spell: Spell | None = None
+    headers: Sequence[tuple[str, str]] = ()
+    key: tuple[str, str] | None = None
+    stores: bool = False
     length_names: Sequence[str] = ("max_tokens",)
     least_field: Sequence[str] = ("min_tokens",)
     spellings: Mapping[StructuredKind, tuple[Spelling, ...]] = field(default_factory=dict)

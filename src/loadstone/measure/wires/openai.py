@@ -36,7 +36,7 @@ from loadstone.measure.wire.chunk import (
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.first_event import FirstEvent
 from loadstone.measure.wire.simulated import SimulatedWire
-from loadstone.measure.wire.sse import SseDecoder
+from loadstone.measure.wire.sse import SseDecoder, find_payload
 from loadstone.measure.wire.structured import make_sampling_fields, make_shape_fields
 from loadstone.measure.wire.template import Template, learn
 from loadstone.measure.wire.tolerant import (
@@ -127,11 +127,21 @@ class _PlainEvent(NamedTuple):
 class OpenAIAnswer(Answer):
     """Reads an answer of /v1/completions or /v1/chat/completions."""
 
-    __slots__ = ("_called", "_channels", "_decode", "_first", "_plain", "_total", "_unnumbered")
+    __slots__ = (
+        "_called",
+        "_channels",
+        "_decode",
+        "_first",
+        "_plain",
+        "_total",
+        "_unnumbered",
+        "summaries",
+    )
 
     def __init__(self, *, stream: bool = True, keep_text: bool = False) -> None:
         super().__init__(stream=stream, keep_text=keep_text)
         self._decode = decode_chunk if stream else decode_whole
+        self.summaries = 0  # first events that tell hidden reasoning in other words
         self._channels = Channels()
         self._first = FirstEvent()
         self._plain = _PlainEvent(None, 0, ANSWER, False)
@@ -160,11 +170,11 @@ class OpenAIAnswer(Answer):
         counts and the number of events show which.
         """
         tokens, thinking = self.output_tokens, self.reasoning_tokens
-        events = self.events - self.voids
+        events = self.events - self.voids - self.summaries
         if not (tokens and thinking and events and self.streams) or self._counts:
             return tokens, tokens
         thinking_came = (
-            self.thought
+            (self.thought and not self.summaries)
             or bool(self.unlisted)
             or (self.running and 0 < self._first.count <= thinking)
         )
@@ -205,9 +215,12 @@ class OpenAIAnswer(Answer):
         and that a plain one; else None."""
         if not self._sse.at_rest or self.keeps_text or not isinstance(self._sse, SseDecoder):
             return None
+        payload = find_payload(body)
         try:
-            chunk = decode_chunk(body[len(b"data: ") :])
+            chunk = None if payload is None else self._read_plain(payload)
         except UNREADABLE:
+            return None
+        if chunk is None:
             return None
         choice, usage = _plain_choice(chunk), chunk.usage
         if choice is None:
@@ -288,6 +301,10 @@ class OpenAIAnswer(Answer):
         if chunk.timings is not None:
             self._take_timings(chunk.timings)
         self._take_error(chunk, payload)
+
+    def _read_plain(self, payload: bytes) -> Chunk | None:
+        """Read an event that may be plain, and keep nothing of it. Raises one of UNREADABLE."""
+        return decode_chunk(payload)
 
     def _read_chunk(self, payload: bytes) -> Chunk | None:
         try:

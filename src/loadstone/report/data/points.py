@@ -19,6 +19,7 @@ from loadstone.analyse.run_facts import RunFacts, mapping, number
 from loadstone.analyse.stored_run import StoredRun
 from loadstone.core.groups import by_key
 from loadstone.core.plan import Load, LoadKind
+from loadstone.core.record import MESSAGE_APIS
 from loadstone.core.summary import (
     Accuracy,
     CellSummary,
@@ -562,8 +563,9 @@ def _describe_load(run: StoredRun, load: Load) -> str:
 
 
 def _chat(run: StoredRun) -> str:
-    """Name the chat endpoint, whose template lengthens every prompt."""
-    return "chat" if run.info.target is not None and "chat" in run.info.target.endpoint else ""
+    """Name an endpoint whose template lengthens every prompt."""
+    endpoint = "" if run.info.target is None else run.info.target.endpoint
+    return next((name for name in MESSAGE_APIS if name in endpoint), "")
 
 
 def _prefix(facts: RunFacts) -> str:
