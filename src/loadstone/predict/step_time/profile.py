@@ -239,12 +239,14 @@ def leave_out(profile: Profile, family: str) -> Profile:
 
 def _without_client(profile: Profile) -> Profile:
     """Return the profile without what the clients of public measurements take. What is left is
-    the engine's own, whatever GPU is behind it: it is that of all architectures together."""
+    the engine's own, whatever GPU is behind it: it is that of all architectures together, but for
+    AMD's, whose engines are builds of their own."""
     logarithms, covariance = np.array(profile.logarithms), np.array(profile.covariance)
-    wide = shipped_profiles().get((profile.engine, profile.era, "*"), profile).logarithms
+    key = (profile.engine, profile.era, "*")
+    alike = profile if is_amd(profile.architecture) else shipped_profiles().get(key, profile)
     for name, client_s, least_s in zip(FRONTEND, CLIENT_S, LEAST_FRONTEND_S, strict=True):
         row = INDEX[name]
-        logarithms[row] = np.log(max(least_s, np.exp(wide[row]) - client_s))
+        logarithms[row] = np.log(max(least_s, np.exp(alike.logarithms[row]) - client_s))
         covariance[row, :] = covariance[:, row] = 0.0
         covariance[row, row] = (profile.wider * _FRONTEND_SPREAD) ** 2
     return msgspec.structs.replace(
