@@ -7,7 +7,8 @@ One deployment against another that differs from it in one thing alone:
 
 - `fp8`: 8-bit weights are not slower than the 16-bit ones of the same model, GPU, engine and
   layout;
-- `newer`: a GPU is not slower than the one before it in its line;
+- `newer`: a GPU is not slower than the one before it in its line, a card with the same chip and
+  more of everything than one with less;
 - `longer`: a longer prompt is not answered faster, nor a longer context read faster;
 - `users`: more users at once are not served faster, each of them;
 - `gpus`: twice the ranks within a node are not slower, of models that use LARGE parameters or more
@@ -50,6 +51,14 @@ SMALL = 64e6
 """Bytes: products of fewer take as long in FP8 as in BF16, or longer."""
 NVIDIA = ("a100", "h100", "h200", "b200", "b300")
 AMD = ("mi300x", "mi325x", "mi355x")
+CARDS = (
+    ("a100-pcie", "a100"),
+    ("a100-40gb", "a100"),
+    ("h100-pcie", "h100"),
+    ("h200-nvl", "h200"),
+    ("rtx-5090", "rtx-pro-6000"),
+)
+"""Of one chip: the latter has more of everything."""
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 BLOCKS = "fp8 blocks"
 """The maker's own FP8 checkpoint, whose blocks of 128 × 128 weights have a scale each."""
@@ -174,6 +183,11 @@ def relations(
     for model in models:
         widths = MODELS[model]
         large = parse_deployment(f"{model}@8xb200").model.active_parameters >= LARGE
+        for small, large_card in CARDS:
+            for engine, ranks, prompt, many in product(ENGINES, RANKS, prompts, users):
+                for weights in widths:
+                    point = Point(model, weights, large_card, engine, ranks, prompt, many)
+                    yield "newer", point, point._replace(gpu=small)
         for line in (NVIDIA, AMD):
             for gpu, engine, ranks, prompt, many in product(line, ENGINES, RANKS, prompts, users):
                 if line is AMD and engine == "tensorrt-llm":
@@ -267,6 +281,19 @@ EXPLAINED = (
         "in a mesh two GPUs have one link of seven, which AMD measured at 48 of 64 GB/s (ROCm blog,"
         " RCCL and xGMI on MI300X, March 2025): all-reduces take longer than half of a prompt's"
         " products",
+    ),
+    Explanation(
+        "longer chunks",
+        lambda each: (
+            each.kind == "newer"
+            and (each.slower.engine, each.faster.gpu, each.metric)
+            in {("sglang", "a100-40gb", "TTFT"), ("vllm", "rtx-5090", "TPOT")}
+        ),
+        0.25,
+        "SGLang computes chunks of 8,192 tokens where a GPU has 60 GiB, of 4,096 where it has less"
+        " (its memory_hook.py), vLLM steps of 8,192 from 70 GiB on, of 2,048 below"
+        " (get_batch_defaults): first tokens come together, with the last of the chunk, and decodes"
+        " wait for it",
     ),
     Explanation(
         "first tokens on B200",
