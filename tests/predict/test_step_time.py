@@ -1045,7 +1045,7 @@ def test_users_are_told_nothing_of_the_clients_of_public_measurements() -> None:
     worker = parse_worker("llama-3.1-8b@1xh200/engine=vllm,version=0.26.0")
     ours, public = (profile_of(worker, published=published) for published in (False, True))
     prompt = np.array([1.0, 1024.0, 1.0])
-    assert prompt @ ours.values()[front] == pytest.approx(0.0025, rel=0.1)
+    assert prompt @ ours.values()[front] == pytest.approx(0.0028, rel=0.1)
     assert prompt @ public.values()[front] > 0.015
     same = [number for number in range(len(NAMES)) if number not in front]
     assert (ours.values()[same] == public.values()[same]).all()
