@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import loadstone
+from loadstone.analyse.query import find_unsealed
 from loadstone.analyse.stored_run import read_run
 from loadstone.analyse.summary import summary_of
 from loadstone.core.errors import InputError
@@ -144,6 +145,7 @@ def edit_settings(folder: Path) -> None:
     [
         ((), None),
         ((strip_marks,), "run.json"),
+        ((strip_marks, lambda folder: (folder / "summary.json").unlink()), "run.json"),
         ((trust_all, strip_marks), "run.json"),
         ((edit_settings,), "run.json"),
         ((edit_settings, strip_marks), "run.json"),
@@ -167,6 +169,13 @@ def test_a_verdict_whose_evidence_was_changed_is_judged_again(
     assert (told and told.values["files"]) == files
     assert cell.verdict.trusted == (files is None)
     assert cell.metrics.ttft_s == right.metrics.ttft_s
+
+
+def test_a_query_tells_runs_that_are_not_sealed(run: Path, tmp_path: Path) -> None:
+    sealed, folder = copied(run, tmp_path / "a"), copied(run, tmp_path / "b")
+    seal(sealed, read_info(sealed))
+    strip_marks(folder)
+    assert find_unsealed(tmp_path) == ["b"]
 
 
 @pytest.mark.parametrize(("phase", "kept"), [("measure", True), ("warmup", False)])

@@ -93,6 +93,27 @@ def test_each_character_in_any_spelling() -> None:
     assert blank_bytes(b"[\\ud83d\\ude00-geheim]", ["😀-geheim"]) == "[…]".encode()
 
 
+@pytest.mark.parametrize("key", [KEY, "abcdefgh", "sk-é?>~ÿ/x", "geheim-1234"])
+def test_encoded_within_a_longer_text(key: str) -> None:
+    for before in ("", "a", "ab", "user:", "alice:ab"):
+        for behind in ("", ":x", "-more of it"):
+            for encode in (base64.b64encode, base64.urlsafe_b64encode):
+                text = encode(f"{before}{key}{behind}".encode()).decode()
+                left = blank(f"no {text} here", [key])
+                assert "…" in left
+                assert len(left) <= len(f"no {text} here") - len(key)
+    for text in (key.encode().hex(), key.encode().hex().upper()):
+        assert blank(f"no {text} here", [key]) == "no … here"
+    assert blank(base64.b64encode(key.encode()).decode(), [key]) == "…"
+
+
+def test_parts_of_a_composite_value_are_blanked_encoded() -> None:
+    keys = keys_in([("X", "alice:geheim-1234; session=abcdefgh1234")])
+    for part in ("geheim-1234", "abcdefgh1234"):
+        assert blank(base64.b64encode(part.encode()).decode(), keys) == "…"
+        assert blank(part.encode().hex(), keys) == "…"
+
+
 def test_what_is_no_key_stays() -> None:
     for body in (b"sk-geheim/123456789", b"sk geheim 1234567890 %20", b"\xff\\u0073k", b""):
         assert blank_bytes(body, [KEY]) == body

@@ -716,6 +716,16 @@ def test_accuracy_that_aiperf_writes_beside_a_result_is_read_with_it(tmp_path: P
     assert summary_of(run).cells[0].graded is None
 
 
+@pytest.mark.parametrize("start_ns", [2 * 10**19, 10**400], ids=["large", "huge"])
+def test_moments_too_large_to_be_read_are_told(tmp_path: Path, start_ns: int) -> None:
+    metadata = AIPERF_REQUEST["metadata"] | {"request_start_ns": start_ns}
+    rows = [AIPERF_REQUEST, AIPERF_REQUEST | {"metadata": metadata}]
+    (tmp_path / "profile_export.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = import_files([tmp_path], tmp_path / "out", given=["concurrency=2"]).findings
+    (told,) = [each["evidence"] for each in found if each["kind"] == "impossible_number"]
+    assert "metadata.request_start_ns is over 1e+19" in told
+
+
 def test_accuracy_is_taken_as_it_is_stated(tmp_path: Path) -> None:
     stated = {}
     for name, document in (("ix", [EVALUATION]), ("lm", LM_EVAL)):

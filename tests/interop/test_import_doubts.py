@@ -17,6 +17,7 @@ SUMS: dict[str, Any] = {
     "request_throughput": 10.0, "output_throughput": 2000.0, "total_token_throughput": 3000.0,
     "mean_ttft_ms": 50, "median_ttft_ms": 49, "mean_tpot_ms": 8.0, "median_tpot_ms": 8.0, "mean_e2el_ms": 1642.0,
 }  # fmt: skip
+OPEN = {"mean_e2el_ms": None, "max_concurrency": None, "request_rate": 4}
 SPECULATION: dict[str, Any] = {
     "spec_decode_num_drafts": 16000, "spec_decode_draft_tokens": 48000, "spec_decode_accepted_tokens": 24000,
     "spec_decode_per_position_acceptance_rates": [0.75, 0.5, 0.25],
@@ -105,11 +106,20 @@ def test_an_accepted_length_alone_is_speculation(tmp_path: Path) -> None:
             "request_rate": 10,
         },
         {"mean_ttft_ms": 1700.0},
+        OPEN | {"mean_ttft_ms": 0.05},
+        OPEN | {"mean_ttft_ms": 0.2},
+        OPEN | {"mean_ttft_ms": 1.2, "total_input_tokens": 200_000, "total_token_throughput": None},
     ],
 )
 def test_latencies_in_another_unit_are_doubted(tmp_path: Path, change: dict[str, Any]) -> None:
     assert "unit_doubted" not in kinds(run(tmp_path, save(tmp_path, "a.json", SUMS)))
     assert "unit_doubted" in kinds(run(tmp_path, save(tmp_path, "b.json", SUMS | change)))
+
+
+@pytest.mark.parametrize("ttft_ms", [4.0, 50.0, 4000.0])
+def test_a_first_token_within_a_step_is_believed(tmp_path: Path, ttft_ms: float) -> None:
+    change = OPEN | {"mean_ttft_ms": ttft_ms, "median_ttft_ms": ttft_ms, "duration": 400.0}
+    assert "unit_doubted" not in kinds(run(tmp_path, save(tmp_path, "a.json", SUMS | change)))
 
 
 def _with_starts(starts: list[float]) -> dict[str, Any]:

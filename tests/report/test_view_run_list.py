@@ -49,7 +49,9 @@ def only(root: Path) -> RunRow:
 
 
 def test_a_run_is_told_in_a_line(tmp_path: Path) -> None:
-    finished(tmp_path / "r", [Load("concurrency", 1), Load("concurrency", 2)])
+    folder = finished(tmp_path / "r", [Load("concurrency", 1), Load("concurrency", 2)])
+    assert only(tmp_path).why == "not sealed, and perhaps changed since"
+    run_folder.seal(folder, run_folder.read_info(folder))
     row = only(tmp_path)
     assert (row.key, row.state, row.source, row.why) == ("r", "done", "measured", "")
     assert row.loads == "concurrency 1, 2"

@@ -97,6 +97,7 @@ class _Streams(msgspec.Struct):
 class _Run(msgspec.Struct):
     target: _Streams | None = None
     marks: dict[str, str] = {}
+    status: str = "running"
 
 
 class _Summary(msgspec.Struct):
@@ -121,11 +122,7 @@ def rows_of(
     require("duckdb", "sql", "query")
     import duckdb
 
-    folders = (
-        [runs]
-        if (runs / "run.json").exists()
-        else sorted(path.parent for path in runs.glob("*/run.json"))
-    )
+    folders = _folders(runs)
     if not folders:
         raise InputError(
             f"{runs}: no run folders here; measure something first, or name the folder with --runs"
@@ -272,6 +269,23 @@ def _write_lines(target: Path, lines: Iterator[bytes]) -> None:
 def _runs(files: Sequence[Path]) -> Iterator[bytes]:
     for path in files:
         yield msgspec.json.encode(_read(path, dict[str, msgspec.Raw]))
+
+
+def find_unsealed(runs: Path) -> list[str]:
+    """List the concluded runs, by their folders' names, of which nobody can tell whether they were
+    changed: run.json has no digests of their files."""
+    read = [(folder, _read(folder / "run.json", _Run)) for folder in _folders(runs)]
+    return [
+        folder.name
+        for folder, run in read
+        if not run.marks and run_folder.find_changed(folder, run.marks, run.status)
+    ]
+
+
+def _folders(runs: Path) -> list[Path]:
+    if (runs / "run.json").exists():
+        return [runs]
+    return sorted(path.parent for path in runs.glob("*/run.json"))
 
 
 def _cells(files: Sequence[Path]) -> Iterator[bytes]:

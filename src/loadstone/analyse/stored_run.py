@@ -65,20 +65,20 @@ def read_run(folder: Path) -> StoredRun:
 
     info = run_folder.read_info(folder)
     has_records = (folder / "records.parquet").exists()
-    changed = run_folder.find_changed(folder, info.marks)
+    changed = run_folder.find_changed(folder, info.marks, info.status)
     is_stored = (folder / "summary.json").exists()
     is_ours = info.loadstone == __version__
     if is_stored and is_ours and not imported_run.is_summary_only(folder, info):
         summaries.read(folder)  # one that cannot be read is an error, also where it is made again
     if not is_stored or (has_records and (changed or not is_ours)):
         summary, facts = measured_summary(folder, info)
-        return StoredRun(folder=folder, info=info, summary=summary, facts=facts)
-    only_stated = imported_run.is_summary_only(folder, info)
-    summary = imported_run.read(folder, info) if only_stated else summaries.read(folder)
-    if has_records or any(cell.roofline is not None for cell in summary.cells):
-        facts = run_facts(info, summary)
     else:
-        facts = add_limits(summary, info)
+        only_stated = imported_run.is_summary_only(folder, info)
+        summary = imported_run.read(folder, info) if only_stated else summaries.read(folder)
+        if has_records or any(cell.roofline is not None for cell in summary.cells):
+            facts = run_facts(info, summary)
+        else:
+            facts = add_limits(summary, info)
     for cell in summary.cells:
         findings = list(late_findings(cell, info, changed))
         if findings:

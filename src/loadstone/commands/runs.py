@@ -104,9 +104,13 @@ def query(
     """Query all runs with SQL. Tables: `records` (a row per request), `cells` (a row per load),
     `runs`, and `server` (samples of the servers' /metrics and of GPUs).
     """
-    from loadstone.analyse.query import rows_of
+    from loadstone.analyse.query import find_unsealed, rows_of
 
     found = rows_of(sql, runs)
+    unsealed = find_unsealed(runs)
+    if unsealed:
+        names = ", ".join(unsealed)
+        print(f"warning: not sealed, and perhaps changed since: {names}", file=sys.stderr)
     if json:
         print_json(found.document())
     else:

@@ -140,7 +140,8 @@ def blank(text: str, keys: Sequence[str]) -> str:
 
 def blank_bytes(body: bytes, keys: Sequence[str]) -> bytes:
     """`body` without the keys: in capitals or small letters, with space between their characters,
-    in whichever way JSON or a URL may write these.
+    in whichever way JSON or a URL may write these; also in hexadecimal digits, and in base64 within
+    a longer text.
     """
     if not keys:
         return body
@@ -150,7 +151,27 @@ def blank_bytes(body: bytes, keys: Sequence[str]) -> bytes:
         # every second.
         if plain is None or "".join(key.split()).encode().lower() in plain:
             body = _spellings(key).sub(_BLANK.encode(), body)
+        for encoded, beside in _encodings(key):
+            if encoded in body:
+                whole = beside + re.escape(encoded) + beside + rb"={0,2}"
+                body = re.sub(whole, _BLANK.encode(), body)
     return body
+
+
+@lru_cache(maxsize=256)
+def _encodings(key: str) -> list[tuple[bytes, bytes]]:
+    """Returns a key in hexadecimal digits and in base64, each with a pattern of the characters
+    beside it that may still hold some of it. In base64 that depends on how many bytes are before
+    it: by three."""
+    plain = key.encode("utf-8", "surrogatepass")
+    found = {(plain.hex().encode(), b""), (plain.hex().upper().encode(), b"")}
+    for before in range(3):
+        whole = base64.b64encode(b"\0" * before + plain)
+        first, last = (before * 8 + 5) // 6, (before + len(plain)) * 8 // 6
+        inside = whole[first:last]
+        for encoded in (inside, inside.translate(bytes.maketrans(b"+/", b"-_"))):
+            found.add((encoded, rb"[\w+/-]{0,2}"))
+    return sorted(found)
 
 
 @lru_cache(maxsize=256)

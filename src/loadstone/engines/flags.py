@@ -1,5 +1,5 @@
-"""Refuses flags that an engine's release does not have, or does not take beside others, by its
-table (`[flags]`)."""
+"""Refuses models and flags that an engine's release does not have, or does not take beside others,
+by its table (`[models]`, `[flags]`)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -10,13 +10,16 @@ from loadstone.engines.table import EngineTable, ReleaseFlag, engine_tables
 
 
 def check_flags(worker: Worker, version: Version, commands: Iterable[Sequence[str]]) -> None:
-    """Raises InputError where a command has a flag that the engine's release lacks, or two that
-    contradict each other. A release that nobody named is taken to have all."""
-    rows = engine_tables().get(worker.engine, EngineTable()).flags
+    """Raises InputError where the engine's release lacks the model or a flag of a command, or where
+    two flags contradict each other. A release that nobody named is taken to have all."""
+    table = engine_tables().get(worker.engine, EngineTable())
+    rows, model = table.flags, worker.model
+    if model.model_type in table.models:
+        _check(model.name, table.models[model.model_type], {}, worker, version)
     for words in commands:
         given = dict(_pairs(words))
         for name, value in given.items():
-            row = rows.get(f"{name}={value}", rows.get(name))
+            row = rows.get(f"{name}={value}", rows.get(name, rows.get(name.removeprefix("no-"))))
             if row is not None:
                 flag = f"--{name} {value}" if f"{name}={value}" in rows else f"--{name}"
                 _check(flag, row, given, worker, version)
@@ -34,7 +37,8 @@ def _check(
     flag: str, row: ReleaseFlag, given: dict[str, str], worker: Worker, version: Version
 ) -> None:
     engine = f"{worker.engine} {worker.engine_version}"
-    if worker.engine_version and row.since and version < _parse(row.since):
+    known = row.lacks and version[: row.lacks.count(".") + 1] > _parse(row.lacks)
+    if worker.engine_version and row.since and version < _parse(row.since) and not known:
         raise InputError(
             f"{flag}: {engine} does not have it; {row.since} and later have"
             f" (version={row.since}){row.instead and f', or {row.instead}'}"

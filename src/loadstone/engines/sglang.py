@@ -69,8 +69,8 @@ _COMPRESSED_SEQS = 256
 """Likewise of DeepSeek-V4, with guesses and without (its apply_deepseek_v4_defaults, which comes
 first)."""
 
-_NEW_SPELLINGS_SINCE = (0, 5, 23)
-"""--attn-dp-size and --cuda-graph-backend-…; the older forms are refused from 2027 on."""
+_NEW_SPELLINGS_SINCE, _NEW_GRAPHS_SINCE = (0, 5, 23), (0, 5, 20)
+"""--attn-dp-size, whose older form is refused from 2027 on; --cuda-graph-backend-… and its like."""
 _OWN_FLAGS = (
     "mem_fraction_static",
     "max_running_requests",
@@ -393,6 +393,7 @@ class Sglang(EngineRules):
             )
         weights = self.weights(site)
         new, apart = self.version >= _NEW_SPELLINGS_SINCE, worker.attention_dp
+        graphs = self.version >= _NEW_GRAPHS_SINCE
         chunk = -1 if worker.switch("enable_chunked_prefill") is False else None
         flags: Flags = [
             ("served-model-name", site.served_name),
@@ -412,16 +413,16 @@ class Sglang(EngineRules):
             *((name, worker.argument(name)) for name in _OWN_FLAGS),
             ("chunked-prefill-size", chunk or worker.argument("chunked_prefill_size")),
             (
-                "cuda-graph-max-bs-decode" if new else "cuda-graph-max-bs",
+                "cuda-graph-max-bs-decode" if graphs else "cuda-graph-max-bs",
                 worker.argument("cuda_graph_max_bs"),
             ),
             (
-                "cuda-graph-max-bs-prefill" if new else "piecewise-cuda-graph-max-tokens",
+                "cuda-graph-max-bs-prefill" if graphs else "piecewise-cuda-graph-max-tokens",
                 worker.argument("piecewise_cuda_graph_max_tokens"),
             ),
             ("enable-eplb", worker.switch("eplb") is True),
             ("enable-two-batch-overlap", worker.switch("two_batch_overlap") is True),
-            *self._eager_flags(new),
+            *self._eager_flags(graphs),
             ("disable-radix-cache", worker.switch("prefix_caching") is False),
             *self._speculation,
             *self._offload_flags,

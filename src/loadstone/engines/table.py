@@ -71,15 +71,17 @@ class Offline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReleaseFlag(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Says which releases have a flag of the command line.
+    """Says which releases have a flag of the command line, or load a model.
 
     since     the first that is known to have it; until: the first that no longer has it
+    lacks     the last that is known to lack it, where those between are not known, and are let pass
     instead   what to do where a release lacks it
     excludes  other flags, and values of these beside which it is refused
     """
 
     since: str = ""
     until: str = ""
+    lacks: str = ""
     instead: str = ""
     excludes: dict[str, tuple[str, ...]] = {}
 
@@ -88,10 +90,10 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Holds one engine's table; `gauges`, `counters`: see server_metrics.py; `offline`: None
     without interface; `program`: what starts it, and how one gets it; `forced_drafts`: its switches
     that accept as many guessed tokens as they are told to; `profiles`: those by which it profiles
-    itself; `shorthand`: what engines.toml of the
-    catalogue has of engines that come with Loadstone; `flags`: by name without dashes, `-` for `_`,
-    and NAME=VALUE for one value alone; `priority_sign`: 1 where a larger `priority` of a request is
-    served first, −1 where a smaller one is, 0 where there is none."""
+    itself; `shorthand`: what engines.toml of the catalogue has of engines that come with Loadstone;
+    `flags`: by name without dashes, `-` for `_`, and NAME=VALUE for one value alone; `models`: by
+    their model_type; `priority_sign`: 1 where a larger `priority` of a request is served first, −1
+    where a smaller one is, 0 where there is none."""
 
     program: str = ""
     install: str = ""
@@ -104,6 +106,7 @@ class EngineTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shorthand: Engine | None = None
     failure: tuple[Failure, ...] = ()
     flags: dict[str, ReleaseFlag] = {}
+    models: dict[str, ReleaseFlag] = {}
     priority_sign: int = 0
 
 

@@ -23,11 +23,12 @@ def seal(folder: Path, info: RunInfo) -> None:
     write_info(folder, info)
 
 
-def find_changed(folder: Path, marks: Mapping[str, str]) -> list[str]:
-    """List the files that are not as they were written, or gone, by `marks`, those of run.json. A
-    run that was concluded has some."""
+def find_changed(folder: Path, marks: Mapping[str, str], status: str = "running") -> list[str]:
+    """List the files that are not as they were written, or gone, by `marks` and `status`, those of
+    run.json. A run that was concluded has some."""
     if not marks:
-        concluded = (folder / "summary.json").exists() and (folder / "records.parquet").exists()
+        files = ("records.parquet",) if status == "done" else ("summary.json", "records.parquet")
+        concluded = all((folder / name).exists() for name in files)
         return ["run.json"] if concluded else []
     found = _digest_files(folder)
     return [name for name, mark in marks.items() if found.get(name) != mark]

@@ -199,7 +199,9 @@ class ResultCell:
         """Add a finding about numbers of the file that were left out, see Value."""
         if odd:
             numbers = list_some([f"{name} is {value}" for name, value in odd.items()])
-            self.say("impossible_number", f"{numbers}, and cannot be below 0; left out")
+            negative = all(value.startswith("-") for value in odd.values())
+            limit = "below 0" if negative else "so"
+            self.say("impossible_number", f"{numbers}, and cannot be {limit}; left out")
 
     def say_recounted(self, recounted: int, of: int | None, remedy: str | None = None) -> None:
         """Add a finding about a client that counts the answers' text anew beside the server's own

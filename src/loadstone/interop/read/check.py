@@ -42,6 +42,11 @@ OTHER_FILL = 4.0
 """The ratio from which requests under way and places are another load's, or in another unit."""
 LEAST_TPOT_S = 2e-5
 """The least seconds a token: the fastest machines that are sold take ten times as long."""
+LEAST_TTFT_S = 1e-4
+"""The least seconds to a first token: a request and its answer alone take longer on one machine."""
+PROMPT_SPEED, PART_OF_A_STEP = 5e5, 3.0
+"""Tokens a second, from which a prompt is computed in no time if its TTFT is also a small part of a
+token's; a prompt from a cache takes a step, too."""
 LEAST_TOKENS = 4
 """Tokens from which TPOT and all of an answer's time are not mistaken for one another."""
 
@@ -189,16 +194,20 @@ def _check_sum(cell: ResultCell) -> None:
 
 def _check_units(cell: ResultCell) -> None:
     """Find a latency in another unit than it is said to be in: ITL is near TPOT, no engine writes a
-    token in no time, and no request takes longer than the run; and by Little's law no more requests
-    are under way than there are places, and not a small part of these.
+    token in no time, the first one takes a step, and no request takes longer than the run; and by
+    Little's law no more requests are under way than there are places, and not a small part of
+    these.
     """
-    _, n = cell.mean_lengths
+    prompt, n = cell.mean_lengths
     ttft, tpot, itl, e2e = (cell.mean(name) for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s"))
     if tpot and itl and _are_far(tpot, itl):
         evidence = f"mean TPOT {show_seconds(tpot)} and ITL {show_seconds(itl)} are worlds apart"
         cell.say("unit_doubted", evidence)
     elif tpot and tpot < LEAST_TPOT_S:
         cell.say("unit_doubted", f"no engine writes a token every {show_seconds(tpot)}")
+    elif ttft and _is_too_early(ttft, tpot, prompt):
+        beside = f" where the others take {show_seconds(tpot)}" if tpot else ""
+        cell.say("unit_doubted", f"no first token comes in {show_seconds(ttft)}{beside}")
     done, load = cell.completed, cell.load
     if ttft and tpot and n and not e2e:
         e2e = ttft + tpot * (n - 1)
@@ -214,6 +223,13 @@ def _check_units(cell: ResultCell) -> None:
     if cell.duration_s and longest > 2 * cell.duration_s:
         evidence = f"its requests took {show_seconds(longest)} on average"
         cell.say("unit_doubted", f"{evidence}, the run {show_seconds(cell.duration_s)}")
+
+
+def _is_too_early(ttft: float, tpot: float | None, prompt: float | None) -> bool:
+    if ttft < LEAST_TTFT_S or not tpot:
+        return ttft < LEAST_TTFT_S
+    fast = prompt is not None and prompt > PROMPT_SPEED * ttft and PART_OF_A_STEP * ttft < tpot
+    return fast or OTHER_UNIT * ttft < tpot
 
 
 def _are_far(a: float, b: float, times: float = OTHER_UNIT) -> bool:

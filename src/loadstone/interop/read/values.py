@@ -114,6 +114,15 @@ _AMOUNTS = (positive, amount, whole)
 """The readers that take no number below 0."""
 
 
+def _show_odd(value: Any) -> str | None:
+    """Write a number that is below 0, or too large to be read; None for any other."""
+    found = number(value)
+    if found is not None:
+        return f"{found:.6g}" if found < 0 else None
+    too_large = type(value) in (int, float) and MAX_NUMBER < abs(value) < math.inf
+    return f"over {MAX_NUMBER:.0e}" if too_large else None
+
+
 def text(value: Any, limit: int = 200) -> str | None:
     """Read a short printable line; None where there is no text."""
     if not isinstance(value, str) or not value.strip():
@@ -175,7 +184,7 @@ class Value:
     A path is keys and indices of lists, joined by dots, with alternatives between bars:
     `backend.model|models.0`. The first part that is what is asked for counts; without any the
     answer is None (of `items`: none). The empty path is the value itself. `odd` collects, of it and
-    its parts, numbers below 0 that were left out as there cannot be so many.
+    its parts, numbers below 0 or too large that were left out as there cannot be so many.
     """
 
     __slots__ = ("name", "odd", "raw")
@@ -213,9 +222,9 @@ class Value:
             converted = convert(value)
             if converted is not None:
                 return converted
-            negative = number(value) if convert in _AMOUNTS else None
-            if negative is not None and negative < 0:
-                self.odd.setdefault(".".join(filter(None, (self.name, *steps))), f"{negative:.6g}")
+            odd = _show_odd(value) if convert in _AMOUNTS else None
+            if odd is not None:
+                self.odd.setdefault(".".join(filter(None, (self.name, *steps))), odd)
         return None
 
     def get(self, path: str) -> Any:

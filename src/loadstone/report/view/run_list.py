@@ -193,7 +193,9 @@ def _row(key: str, folder: Path) -> RunRow:
     busiest = max(points, key=lambda point: point.output_tokens_per_s or 0.0, default=None)
     bounded = [point.slo_met for point in points if point.slo_met is not None]
     state: State = info.status if info.status == "running" or not why else "no summary"
+    sealed = info.marks or not run_folder.find_changed(folder, info.marks, info.status)
     problems = [why if state == "no summary" else "", clean(info.error or "", 300)]
+    problems += [] if sealed else ["not sealed, and perhaps changed since"]
     first = points[0] if points else None
     row = RunRow(
         key=key,
