@@ -569,3 +569,13 @@ def test_llama_server_counts_what_real_text_was_cut_to(
     assert [row["input_tokens"] for row in measured] == [200] * 60
     assert not {"input_length", "prompts_repeated", "prefix_cache_helped"} & set(outcome.findings)
     assert "used up after" in line
+
+
+def test_real_text_needs_what_counts_tokens(loadstone: Loadstone, tmp_path: Path) -> None:
+    path = tmp_path / "book.txt"
+    path.write_text("A line of a book. " * 400)
+    with ScriptedServer() as server:
+        line = loadstone("bench", server.url, "--text", path, "--concurrency", "1").line()
+        assert not server.measured
+    assert line.startswith("--text: the server counts no tokens")
+    assert line.endswith("with --tokenizer")
