@@ -103,6 +103,52 @@ def test_the_chat_endpoint_has_prompts_of_exact_length(
     assert not outcome.spoilt_by
 
 
+@pytest.mark.slow
+@pytest.mark.quiet
+def test_one_plan_by_three_apis_has_its_counts_and_times(
+    loadstone: Loadstone, engine: ServerProcess
+) -> None:
+    shape = ("--input", INPUT, "--output", OUTPUT, "--concurrency", "1", "--requests", "12")
+    apis = ("chat", "messages", "responses")
+    ttfts: dict[str, list[float]] = {api: [] for api in apis}
+    for api in 3 * apis:  # in turn
+        outcome = loadstone("bench", engine.url, *shape, "--endpoint", api, "--json")
+        assert outcome.code == 0, outcome
+        assert outcome.cell["requests"]["ok"] == 12
+        for record in outcome.records:
+            assert (record["input_tokens"], record["output_tokens"]) == (INPUT, OUTPUT)
+            assert len(record["arrival_s"]) == OUTPUT
+        ttfts[api].append(outcome.cell["metrics"]["ttft_s"]["p50"])
+    for api in apis[1:]:
+        ratios = [mine / chat for mine, chat in zip(ttfts[api], ttfts["chat"], strict=True)]
+        assert 0.7 <= statistics.median(ratios) <= 1.4, ratios
+
+
+def test_histories_with_tools_are_taken_by_each_api(
+    loadstone: Loadstone, engine: ServerProcess, tmp_path: Path
+) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "ls", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "out"},
+        {"role": "assistant", "content": "well"},
+        {"role": "user", "content": "more"},
+        {"role": "assistant", "content": "no"},
+    ]
+    file = tmp_path / "session.jsonl"
+    file.write_text(json.dumps({"messages": messages}) + "\n")
+    for api in ("chat", "messages", "responses"):
+        outcome = loadstone(
+            "bench", engine.url, "--endpoint", api, "--agents", file, "--concurrency", "1",
+            "--output", 4, "--json",
+        )  # fmt: skip
+        assert outcome.code == 0, outcome
+        assert {record["status"] for record in outcome.records} <= {"ok", "short"}, api
+        assert len(outcome.records) >= 3
+
+
 def test_a_dataset(loadstone: Loadstone, engine: ServerProcess, tmp_path: Path) -> None:
     file = tmp_path / "chats.json"
     words = ("time", "people", "water")

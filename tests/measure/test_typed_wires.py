@@ -448,6 +448,29 @@ def test_the_key_goes_in_the_headers_of_the_api_and_into_no_file(
         assert key.encode() not in (path.read_bytes() if path.is_file() else b"")
 
 
+def test_a_summary_is_the_first_output_and_no_token(loadstone: Loadstone) -> None:
+    pause_s = 0.2
+
+    def reply(ask: Ask, send: Send) -> None:
+        send(SSE)
+        send(chunk(said("reasoning_summary_text", "It thought.")))
+        for sent in (
+            said("output_text", "a"),
+            said("output_text", "b") + ended("completed", 330, 328),
+        ):
+            time.sleep(pause_s if sent == said("output_text", "a") else 0.0)
+            send(chunk(sent))
+        send(LAST_CHUNK)
+
+    outcome, _ = run(loadstone, "responses", reply)
+    for record in outcome.records:
+        assert (record["output_tokens"], record["reasoning_tokens"]) == (2, 328)
+        assert record["arrival_s"][1] - record["arrival_s"][0] >= 0.9 * pause_s
+    metrics = outcome.cell["metrics"]
+    assert metrics["tpot_s"]["p50"] < pause_s / 2  # of the answer alone
+    assert "tokens_hidden" in outcome.findings
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_one_plan_has_the_same_counts_by_three_apis(
     loadstone: Loadstone, in_parts: TimingServer, stream: bool

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from loadstone.core.errors import DiskFullError, InputError, check_room
 from loadstone.core.files import check_regular
+from loadstone.core.record import THINKING
 from loadstone.core.run_folder.journal import Journal, wait_for_writers
 from loadstone.core.run_folder.records import (
     EVENT_LISTS,
@@ -203,7 +204,7 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
         np.array(pc.is_in(table["status"], pa.array(["ok", "short"]))) & (total > 0) & (void == 0)
     )
     ended &= np.array(pc.is_in(table["token_source"], pa.array(["final usage", "running usage"])))
-    spare = np.where(ended, events - total, 0)
+    spare = np.where(ended & ~_are_summarised(table, total), events - total, 0)
     rows = np.flatnonzero(ended & (total > 1) & (events > 2))
     begun, beyond = firsts[rows], np.clip(spare[rows], 1, events[rows] - 2)
     own_s = times[begun + beyond]
@@ -235,6 +236,18 @@ def _drop_voids(table: pa.Table, voids: Counter[int]) -> pa.Table:
         lists = pa.ListArray.from_arrays(pa.array(offsets), values)
         table = table.set_column(table.schema.get_field_index(name), name, lists)
     return table
+
+
+def _are_summarised(table: pa.Table, total: Array) -> Array:
+    """Mark the answers that begin with a summary of thinking which is hidden: more was counted than
+    came, `total`."""
+    thinking = pc.fill_null(table["reasoning_tokens"], 0).to_numpy()
+    channels = _list_column(table, "channel")
+    sizes = channels.value_lengths().to_numpy()
+    begins = np.zeros(len(sizes), np.int64)
+    places = (np.cumsum(sizes) - sizes)[sizes > 0]
+    begins[sizes > 0] = channels.flatten().to_numpy()[places]
+    return np.asarray((begins == THINKING) & (thinking > total))
 
 
 def _are_alike(digests: Array) -> bool | None:
