@@ -47,8 +47,8 @@ def parse_slo(text: str) -> tuple[Bound, ...]:
         name, sign, limit = part.partition("<")
         _, base, percentile = split_bound(name.strip())
         is_joint = "_" in name.rpartition(":")[2]
-        known = base in (*SLO_KEYS, TASK) and (not is_joint or percentile in PERCENTILES)
-        if not sign or not known:
+        has_metric = base in (*SLO_KEYS, TASK) and (not is_joint or percentile in PERCENTILES)
+        if not sign or not has_metric:
             raise InputError(
                 f"--slo: {part.strip()!r} is not a bound; write e.g. ttft<500ms,tpot_p99<30ms "
                 f"({', '.join(SLO_KEYS)}; of sessions task; {', '.join(PERCENTILES)})"

@@ -145,8 +145,8 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
     unknown = set(given) - {*_OWN_KEYS, *WORKLOAD_KEYS}
     if unknown:
         key = sorted(unknown)[0]
-        known = ", ".join((*_OWN_KEYS[1:], *WORKLOAD_KEYS))
-        raise InputError(f"class {name}: {key!r} is no key of a class; there are {known}")
+        keys = ", ".join((*_OWN_KEYS[1:], *WORKLOAD_KEYS))
+        raise InputError(f"class {name}: {key!r} is no key of a class; there are {keys}")
     amounts = {
         key: _number(given[key], name, key) for key in ("share", "rate", "slots") if key in given
     }
@@ -259,10 +259,10 @@ class Mix(Workload):
     def describe(self, output: Length | None) -> dict[str, Any]:
         described = []
         for part in self.parts:
-            one = part.workload.describe(part.output) | {"class": part.request.name}
+            workload = part.workload.describe(part.output) | {"class": part.request.name}
             if part.sessions is not None:
-                one["sessions"] = msgspec.to_builtins(part.sessions)
-            described.append(one)
+                workload["sessions"] = msgspec.to_builtins(part.sessions)
+            described.append(workload)
         return {"kind": "mix", "classes": described}
 
     def fit(self, limits: ServerLimits) -> Mix:

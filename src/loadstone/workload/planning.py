@@ -335,14 +335,14 @@ def _load_of_mix(options: Run, requests: Sequence[ClassRequest]) -> Run:
 def _read_part(request: ClassRequest) -> MixedPart:
     """Read what a class asks. Raises InputError, which names the class."""
     try:
-        asked = options_of(request.workload, WorkloadOptions)
-        check_limits(asked)
-        _check_combinations(asked)
-        sessions = _sessions(asked)
+        workload = options_of(request.workload, WorkloadOptions)
+        check_limits(workload)
+        _check_combinations(workload)
+        sessions = _sessions(workload)
         output = None
-        if asked.dataset is not None and asked.output is not None:
-            output = _parse_output(asked)
-        return MixedPart(request, _read_workload(asked, sessions), output, sessions)
+        if workload.dataset is not None and workload.output is not None:
+            output = _parse_output(workload)
+        return MixedPart(request, _read_workload(workload, sessions), output, sessions)
     except InputError as error:
         raise InputError(f"class {request.name}: {error}") from None
 
