@@ -319,6 +319,8 @@ def test_a_call_beside_the_right_one_is_wrong() -> None:
         ("text", "Some might say Lyon. In fact it is Paris.", "Paris", "Lyon"),
         ("text", "Paris. No, wait: Lyon.", "Lyon", "Paris"), ("text", "Paris. Wait, let me see. Yes.", "Paris", "let us"),
         ("text", "Paris, I mean Lyon.", "Lyon", "Paris"), ("text", "Paris. I mean it.", "Paris", "Lyon"),
+        ("text", "Paris. Sorry, it took a while.", "Paris", "Lyon"), ("text", "Paris. Correction of it: none.", "Paris", "Lyon"),
+        ("text", "Paris, I mean, of course", "Paris", "Lyon"), ("text", "Paris, actually correct", "Paris", "Lyon"),
         ("text", "Paris. No, really.", "Paris", "Lyon"), ("text", "Lyon, or rather Paris", "Paris", "Lyon"),
         ("text", "Lyon. Actually, Paris.", "Paris", "Lyon"), ("text", "Paris. Sorry for the delay.", "Paris", "Lyon"),
         ("text", "It would be wrong to say Lyon; it is Paris.", "Paris", "Lyon"),

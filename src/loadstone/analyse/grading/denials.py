@@ -48,11 +48,12 @@ _BEHIND = (
     r"|not\s+(?:\w+ly\s+)?(?:right|correct|true|so|it|the)\b)",
     r"\s?[.,;:!?…—–-]{0,3}\s+(?:(?:oh|hmm|uh|er|ah|but)[\s,.]{1,3}){0,2}"
     r"(?:no[,:;—–-]|no\.(?=\s+(?:it|the|that)\b)|no wait\b|wait,? no\b|nope\b|oops\b|or rather\b"
-    r"|(?:scratch|strike|make) that\b|correction\b|on second thoughts?\b|I mean(?!\s+(?:it|that))\b"
-    r"|sorry\b[,:—–-]?\s+(?:I meant|it|that|the answer|make)\b"
+    r"|(?:scratch|strike|make) that\b|correction:|on second thoughts?\b"
+    r"|I mean\b(?!,|\s+(?:it|that)\b)"
+    r"|sorry\b[,:—–-]?\s+(?:I meant|(?:it|that)(?:['’]s| is| should)|the answer|make)\b"
     r"|actually,?(?=\s+[^\s.]{1,30}\.?\s*\Z))"
-    r"(?!\W{0,3}(?:wait\W{1,3})?(?:really|seriously|doubt|yes|(?:that|it)(?:['’]s| is) "
-    r"(?:right|correct|indeed)|I(?:['’]m| am)))",
+    r"(?!\W{0,3}(?:wait\W{1,3})?(?:really|seriously|doubt|yes|right|correct|true|I(?:['’]m| am)"
+    r"|(?:that|it)(?:['’]s| is) (?:right|correct|indeed)))",
 )
 """Ways to say behind a value that it is not; the last is a correction of oneself."""
 _REFUTED = re.compile(rf"{_CLOSED}(?:{'|'.join(_BEHIND)})", re.IGNORECASE)
