@@ -18,7 +18,8 @@ def request_rows(run: CellRun) -> Array:
     count = requests.count
     rows = np.zeros(count, arrays.ROW)
     rows["measured"] = np.arange(count) >= requests.warm
-    rows["first"] = np.array(run.journal.first_s[:count]) + run.stream_s
+    # Nobody thinks: the first token is the answer's.
+    rows["first"] = rows["answer"] = np.array(run.journal.first_s[:count]) + run.stream_s
     rows["last"] = rows["end"] = np.array(run.end_s[:count]) + run.stream_s
     rows["sent"], rows["intended"] = requests.sent_s_of[:count], requests.intended_s_of[:count]
     rows["tokens"] = requests.output_tokens
