@@ -323,7 +323,7 @@ def tpot_s(rows: Array) -> Floats:
     """Compute (tT − t1)/(T − 1) of each ROW, NaN for T < 2; from the answer's first event where a
     summary of hidden thinking, which has no tokens, came before."""
     tpot = np.full(len(rows), np.nan)
-    first = np.where(rows["thinking"] == 0, rows["answer"], rows["first"])
-    first = np.where(np.isnan(first), rows["first"], first)
+    answer = np.fmax(rows["first"], rows["answer"])  # of rows without one, the first output
+    first = np.where(rows["thinking"] == 0, answer, rows["first"])
     np.divide(rows["last"] - first, rows["tokens"] - 1, out=tpot, where=rows["tokens"] >= 2)
     return tpot
