@@ -63,6 +63,7 @@ _OWN_FLAGS = (
     "block_size",
     "max_cudagraph_capture_size",
     "hf_overrides",
+    "scheduling_policy",
 )
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bfloat16", "fp16": "float16", "int8": "int8_per_token_head"} | {
