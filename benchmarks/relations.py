@@ -302,11 +302,11 @@ EXPLAINED = (
             and each.metric != "TPOT"
             and (each.slower.engine, each.faster.gpu, each.slower.gpu) == ("vllm", "h200", "b200")
         ),
-        0.15,
+        0.20,
         "prompts of 1,024 tokens in vLLM (points.csv): TTFT of Llama 70B FP8 on B200 is over 3 %"
         " above H200's in 16 of 40 pairs of rows, up to 1.8 times, of MiniMax FP8 in 3 of 10; of"
         " 8,192 tokens in none. Some of these rows' scripts left prompts out of CUDA graphs on B200"
-        " alone",
+        " alone, and the 15 ms of their clients, which predictions leave out, made the shares smaller",
     ),
 )
 OPEN = (
