@@ -70,8 +70,8 @@ def advise(
     `input_tokens` and get `output_tokens` each. Raises InputError where they do not fit."""
     if deployment.is_split:
         raise InputError(f"{deployment.name}: a profile is of one engine; name one")
-    asked = [make_case(deployment, input_tokens, output_tokens, count) for count in users]
-    cases = [*asked]
+    targets = [make_case(deployment, input_tokens, output_tokens, count) for count in users]
+    cases = [*targets]
     for prompt, count in product({*_PROMPTS, input_tokens}, {*_USERS, *users}):
         try:
             cases.append(make_case(deployment, prompt, output_tokens, count))
@@ -82,24 +82,24 @@ def advise(
     values = np.tile(profile.values(), (len(cases), 1))
     refresh(table, values)
     by = dict(zip(_QUANTITIES, slopes(table, values), strict=True))
-    matter = {name: slope[: len(asked)] for name, slope in by.items()}
-    told = [
+    matter = {name: slope[: len(targets)] for name, slope in by.items()}
+    rows = [
         sum(
             np.outer(by[name][place], by[name][place]) / SIGMA[name] ** 2
             for name in _QUANTITIES
             # A queue for memory says nothing of kernels.
             if name != "ttft" or not table.held_back[place]
         )
-        for place in range(len(asked), len(cases))
+        for place in range(len(targets), len(cases))
     ]
-    known = np.asarray(np.linalg.inv(widen(profile)), np.float64)
-    left, loads = dict(enumerate(told)), []
+    precision = np.asarray(np.linalg.inv(widen(profile)), np.float64)
+    left, loads = dict(enumerate(rows)), []
     for _ in range(MOST):
-        after = {place: _spreads(matter, known + more) for place, more in left.items()}
-        best = min(after, key=lambda place: sum(row.mean() for row in after[place].values()))
-        known = np.asarray(known + left.pop(best), np.float64)
-        case = cases[len(asked) + best]
-        interval = {name: float(np.expm1(Z80 * row).mean()) for name, row in after[best].items()}
+        spreads = {place: _spreads(matter, precision + gain) for place, gain in left.items()}
+        best = min(spreads, key=lambda place: sum(row.mean() for row in spreads[place].values()))
+        precision = np.asarray(precision + left.pop(best), np.float64)
+        case = cases[len(targets) + best]
+        interval = {name: float(np.expm1(Z80 * row).mean()) for name, row in spreads[best].items()}
         loads.append(AdvisedLoad(int(case.inputs[0]), case.users, interval))
     return Advice(
         schema=1,

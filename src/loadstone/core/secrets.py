@@ -165,9 +165,9 @@ def _encodings(key: str) -> list[tuple[bytes, bytes]]:
     it: by three."""
     plain = key.encode("utf-8", "surrogatepass")
     found = {(plain.hex().encode(), b""), (plain.hex().upper().encode(), b"")}
-    for before in range(3):
-        whole = base64.b64encode(b"\0" * before + plain)
-        first, last = (before * 8 + 5) // 6, (before + len(plain)) * 8 // 6
+    for offset in range(3):
+        whole = base64.b64encode(b"\0" * offset + plain)
+        first, last = (offset * 8 + 5) // 6, (offset + len(plain)) * 8 // 6
         inside = whole[first:last]
         for encoded in (inside, inside.translate(bytes.maketrans(b"+/", b"-_"))):
             found.add((encoded, rb"[\w+/-]{0,2}"))

@@ -37,8 +37,8 @@ def _check(
     flag: str, row: ReleaseFlag, given: dict[str, str], worker: Worker, version: Version
 ) -> None:
     engine = f"{worker.engine} {worker.engine_version}"
-    known = row.lacks and version[: row.lacks.count(".") + 1] > _parse(row.lacks)
-    if worker.engine_version and row.since and version < _parse(row.since) and not known:
+    has_it = row.lacks and version[: row.lacks.count(".") + 1] > _parse(row.lacks)
+    if worker.engine_version and row.since and version < _parse(row.since) and not has_it:
         raise InputError(
             f"{flag}: {engine} does not have it; {row.since} and later have"
             f" (version={row.since}){row.instead and f', or {row.instead}'}"

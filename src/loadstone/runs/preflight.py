@@ -375,20 +375,23 @@ def headers_of(
             )
         if name.lower() in ("content-length", "transfer-encoding"):
             raise InputError(f"--header: {name} follows from the request; leave it out")
-    own = None if endpoint is None else find_wire(endpoint).key
-    variables = _KEYS_OF_ALL if own is None else (own[1], *_KEYS_OF_ALL)
+    key_header = None if endpoint is None else find_wire(endpoint).key
+    variables = _KEYS_OF_ALL if key_header is None else (key_header[1], *_KEYS_OF_ALL)
     variable = next((name for name in variables if os.environ.get(name)), None)
     given = {name.lower() for name, _ in headers}
-    if variable is None or given & {"authorization", own[0] if own is not None else ""}:
+    if variable is None or given & {
+        "authorization",
+        key_header[0] if key_header is not None else "",
+    }:
         return headers
     key = os.environ[variable]
     if not re.fullmatch("[!-~]+", key):
         raise InputError(
             f"{' or '.join(variables)}: the key holds a space or a character that is not ASCII"
         )
-    if own is not None:
-        headers.append((own[0], key))
-    if own is None or variable != own[1]:
+    if key_header is not None:
+        headers.append((key_header[0], key))
+    if key_header is None or variable != key_header[1]:
         headers.append(("Authorization", f"Bearer {key}"))
     return headers
 

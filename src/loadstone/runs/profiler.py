@@ -149,5 +149,7 @@ class _Window:
         """Return when that was, in seconds from the run's origin."""
         if not self._end_ns:
             return None
-        start_s, end_s = ((at - origin_ns) * 1e-9 for at in (self._start_ns, self._end_ns))
+        start_s, end_s = (
+            (stamp_ns - origin_ns) * 1e-9 for stamp_ns in (self._start_ns, self._end_ns)
+        )
         return ProfiledWindow(start_s, end_s, stopped=not self._profiler.running)

@@ -176,8 +176,8 @@ class _Windows:
                 window, counted = self._fill(low, tokens)
                 break
             if between < 0:
-                more = size * (tokens - empty) / max(1, counted - empty)
-                size += max(1, min(9 * size, round(more) - size))
+                longer = size * (tokens - empty) / max(1, counted - empty)
+                size += max(1, min(9 * size, round(longer) - size))
             else:
                 share = 0.5 if turn % 4 == 3 else (tokens - low[1]) / (high[1] - low[1])
                 size = low[0] + min(between - 1, max(1, round(share * between)))
@@ -339,8 +339,8 @@ def _read_tables(
             parquet = pq.ParquetFile(file)
             groups = np.arange(parquet.num_row_groups)
             for group in groups if rng is None else rng.permutation(groups):
-                known = column in parquet.schema_arrow.names
-                yield parquet.read_row_group(int(group), columns=[column] if known else None)
+                has_column = column in parquet.schema_arrow.names
+                yield parquet.read_row_group(int(group), columns=[column] if has_column else None)
             return
         with pa.memory_map(str(file)) as mapped, pa.ipc.open_stream(mapped) as stream:
             for batch in stream:

@@ -67,13 +67,13 @@ def complete(named: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) 
     what the command has no option for is left out. Raises InputError, which names the flag, where
     one contradicts a rule.
     """
-    known = scenarios()
-    scenario = known.get(named) or next(
-        (known[name] for name in known if name.partition("@")[0] == named), None
+    offered = scenarios()
+    scenario = offered.get(named) or next(
+        (offered[name] for name in offered if name.partition("@")[0] == named), None
     )
     if scenario is None:
         raise InputError(
-            f"--scenario {named}: none of this name and version; write one of {', '.join(known)}"
+            f"--scenario {named}: none of this name and version; write one of {', '.join(offered)}"
         )
     chosen = {
         name: value
@@ -98,10 +98,10 @@ def complete(named: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) 
             raise InputError(f"--scenario {scenario.name}: goes with --{name} FILE; give it")
     if "find_max" in chosen:
         chosen["slo"] = None
-    asked = {"agents", "trace", "dataset", "text"} & chosen.keys()
+    files = {"agents", "trace", "dataset", "text"} & chosen.keys()
     options = {
         name: value
         for name, value in scenario.options.items()
-        if name in defaults and name not in chosen and not (asked and not scenario.needs)
+        if name in defaults and name not in chosen and not (files and not scenario.needs)
     }
     return {**given, **options, "scenario": scenario.name}

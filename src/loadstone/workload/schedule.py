@@ -49,9 +49,9 @@ def make_plan(
     described = workload.describe(output)
     if sessions is not None:
         described["sessions"] = msgspec.to_builtins(sessions)
-    many = [draw for draw in draws if draw.load.is_closed and draw.load.value > 1]
-    if many:
-        staggered = all(draw.staggers for draw in many)
+    closed = [draw for draw in draws if draw.load.is_closed and draw.load.value > 1]
+    if closed:
+        staggered = all(draw.staggers for draw in closed)
         described["start"] = "staggered" if staggered else "together"
     contents: dict[str, Any] = {name: rows[name] for name in Plan.COLUMNS} | {
         "graph": CallGraph.of_turns(rows["turn"]),

@@ -97,8 +97,8 @@ def denial_before(text: str, begin: int) -> re.Match[str] | None:
 def is_refuted(text: str, begin: int, end: int) -> bool:
     """Tell whether it is said behind a value, or on both sides of it, that it is not the answer."""
     return _REFUTED.match(text, end) is not None or any(
-        behind.match(text, end) and before.search(text, max(0, begin - _NEAR), begin)
-        for before, behind in _DENIED_AROUND
+        behind.match(text, end) and front.search(text, max(0, begin - _NEAR), begin)
+        for front, behind in _DENIED_AROUND
     )
 
 

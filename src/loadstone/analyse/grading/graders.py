@@ -189,10 +189,10 @@ def _grade_number(question: Question, text: str) -> Grade:
     number = number or _find_last(amounts, text) or _find_last(numbers, text)
     found = [] if number is None else [number]
     if not is_stated and number is not None:
-        beside = (one for one in amounts if _REMARK.match(text, one.end()))
-        found += [one for one in beside if not is_denied(text, *one.span())]
+        beside = (amount for amount in amounts if _REMARK.match(text, amount.end()))
+        found += [amount for amount in beside if not is_denied(text, *amount.span())]
     # "12 300" may be one number, or two: then the last one, or the one that is stated.
-    spellings = [one[0] for one in found]
+    spellings = [amount[0] for amount in found]
     spellings += [SPACES.split(spelled)[0 if is_stated else -1] for spelled in spellings]
     loose = any(right in readings(spelled) for spelled in spellings)
     return Grade(same_number(strict, question.answer) and loose, loose, number is not None)
@@ -259,7 +259,7 @@ def _grade_maths(question: Question, text: str) -> Grade:
             or _find_last((value for value in values if not value["formula"]), text),
         )
         found = [value["formula"] or value[0] for value in chosen if value is not None]
-    loose = any(right in readings(said, _value_of) for said in found)
+    loose = any(right in readings(text_found, _value_of) for text_found in found)
     return Grade(bool(boxed) and loose, loose, bool(found))
 
 

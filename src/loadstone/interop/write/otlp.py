@@ -74,9 +74,9 @@ def send(folder: Path, info: RunInfo, url: str) -> None:
                 f"{url}: no collector takes spans there ({error}); give its OTLP/HTTP address"
             ) from error
         if not answer.is_success:
-            said = error_text(answer.content)
+            reason = error_text(answer.content)
             raise TargetError(
-                f"{url}: HTTP {answer.status_code}: {said}; give its OTLP/HTTP address"
+                f"{url}: HTTP {answer.status_code}: {reason}; give its OTLP/HTTP address"
             )
 
 
@@ -118,15 +118,15 @@ def _asked(plan: Plan, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the plan knows of a request: its length, and its prompt where that is text."""
     index = int(row["request_id"].partition("-")[2])
     request = plan.request(row["cell"], index)
-    asked: dict[str, Any] = {"gen_ai.request.max_tokens": request.output_tokens}
+    attributes: dict[str, Any] = {"gen_ai.request.max_tokens": request.output_tokens}
     messages = [msgspec.json.decode(message) for message in request.messages]
     if request.prompt is not None and not messages:
         decoded = msgspec.json.decode(request.prompt) if request.chat else request.prompt
         listed = decoded["messages"] if isinstance(decoded, dict) else decoded
         messages = [{"role": "user", "content": listed}] if isinstance(listed, str) else listed
     if messages:
-        asked["gen_ai.input.messages"] = msgspec.json.encode(messages).decode()
-    return asked
+        attributes["gen_ai.input.messages"] = msgspec.json.encode(messages).decode()
+    return attributes
 
 
 class _Writer:
@@ -159,8 +159,13 @@ class _Writer:
         over_s = first["end_s"]
         for row in calls[1:]:
             if row["sent_s"] > over_s:
-                own, facts = f"pause {row['request_id']}", {"gen_ai.operation.name": "execute_tool"}
-                yield self._span(row, own, "execute_tool", (over_s, row["sent_s"]), facts, name)
+                span_name, facts = (
+                    f"pause {row['request_id']}",
+                    {"gen_ai.operation.name": "execute_tool"},
+                )
+                yield self._span(
+                    row, span_name, "execute_tool", (over_s, row["sent_s"]), facts, name
+                )
             over_s = max(over_s, row["end_s"])
 
     def request(

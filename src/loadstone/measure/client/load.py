@@ -203,10 +203,12 @@ class Feed:
         if request.messages:
             place, turn = request.answers[-1] if request.answers else (0, -1)
             index = request.index - request.turn + max(0, turn)
-            asked = self._plan.request(self._cell, index).messages
-            later = map(msgspec.json.decode, request.messages[place + 1 :])
+            messages = self._plan.request(self._cell, index).messages
+            following_turn = map(msgspec.json.decode, request.messages[place + 1 :])
             # What was said meanwhile, or of tools that the server did not call, it has not stored.
-            if asked != request.messages[:place] or any(m.get("role") != "user" for m in later):
+            if messages != request.messages[:place] or any(
+                m.get("role") != "user" for m in following_turn
+            ):
                 return None
         return self._stored.get(request.session_id or "", {}).get(turn)
 
@@ -309,9 +311,9 @@ class StepLoad:
         if under_way >= self._cap:
             return None  # the end of a request makes room
         now_ns = time.monotonic_ns()
-        later = self._feed.next_later()
-        if later is not None and later.due_ns <= now_ns:
-            return self._feed.take_later(), later.due_ns
+        following_turn = self._feed.next_later()
+        if following_turn is not None and following_turn.due_ns <= now_ns:
+            return self._feed.take_later(), following_turn.due_ns
         starter = None if self._load.is_closed else self._feed.next_starter()
         if self._load.is_closed:
             for number, taken in enumerate(self._taken):
@@ -322,8 +324,8 @@ class StepLoad:
             if starter.due_ns <= now_ns:
                 return self._feed.take_starter(), starter.due_ns
             self.wake_ns = starter.due_ns
-        if later is not None:
-            self.wake_ns = min(later.due_ns, self.wake_ns or later.due_ns)
+        if following_turn is not None:
+            self.wake_ns = min(following_turn.due_ns, self.wake_ns or following_turn.due_ns)
         return None
 
     def note_sent(self, request: PlannedRequest, now_ns: int) -> bool:

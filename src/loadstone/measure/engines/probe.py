@@ -268,9 +268,9 @@ def prompt_counter(
     mark = " ".join(words[:MARK_TOKENS]) + MARK_END
     sample = f'{mark}"A line, of 27 words"\n\tand (another): it\'s over.'
     added = target.overhead_tokens
-    told, alone = _prompt_tokens(server, spec, sample), count(f" {sample}")
-    if alone is not None and told is not None:
-        added = told - alone
+    counted, alone = _prompt_tokens(server, spec, sample), count(f" {sample}")
+    if alone is not None and counted is not None:
+        added = counted - alone
 
     def whole(text: str) -> int:
         tokens = count(f" {mark}{text}")

@@ -149,8 +149,8 @@ def ease_floors(fleet: Fleet, worker: Worker) -> Fleet:
     there."""
     rules = rules_of(worker)
     # The newest era has them without being asked.
-    asked = rules.era not in ("*", *(era.name for era in rules.eras[:1]))
-    fused = asked and architecture_of(worker.gpu) == "blackwell"
+    has_new_era = rules.era not in ("*", *(era.name for era in rules.eras[:1]))
+    fused = has_new_era and architecture_of(worker.gpu) == "blackwell"
     if isinstance(fleet.model, StepModel) and fused and not is_wide(worker):
         return replace(fleet, model=fleet.model.eased(DECODE_FLOORS))
     return fleet

@@ -231,10 +231,13 @@ class StepModel:
             first = drafter._tokens_s(
                 decodes, decodes * self.draft_tokens + new_tokens, 0.0, chunks
             )
-            later = drafter._tokens_s(decodes + chunks, 0, 0.0)
+            following = drafter._tokens_s(decodes + chunks, 0, 0.0)
             if self._draft_launch:
-                first, later = both(first, self._draft_launch), both(later, self._draft_launch)
-            drafting = first + (self.draft_tokens - 1) * later
+                first, following = (
+                    both(first, self._draft_launch),
+                    both(following, self._draft_launch),
+                )
+            drafting = first + (self.draft_tokens - 1) * following
         elif self.draft_tokens and decodes:
             # Each draft token is a pass through the draft layers and a head of its own.
             draft_pass = self._draft * self._body_s(decodes, decodes) + self._interpolate(

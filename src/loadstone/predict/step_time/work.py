@@ -649,24 +649,24 @@ class _Counter:
     def _precision(self, form: Format) -> dict[str, float]:
         """Return the columns peak, compute and memory of products in a format. Where the GPU cannot
         multiply it, weights are widened and multiplied in 16 bits."""
-        own, widens = _efficiency_index(form), self._widened_memory(form) is not None
+        compute_index, widens = _efficiency_index(form), self._widened_memory(form) is not None
         native = self._is_native(form)
         return {
             "peak": self.gpu.flops_per_s[_unit(form)]
             if native
             else self.gpu.peak_flops_per_s("bf16"),
-            "compute": own if native else 0,
-            "memory": 0 if widens else own,
+            "compute": compute_index if native else 0,
+            "memory": 0 if widens else compute_index,
         }
 
     def _efficiencies(self, form: Format) -> dict[str, float]:
         """Return both efficiency columns of products in a format."""
         efficiency, precision = board_efficiency(self.gpu), self._precision(form)
         compute, memory = int(precision["compute"]), int(precision["memory"])
-        own = compute == _efficiency_index(form)
+        is_native = compute == _efficiency_index(form)
         return {
             "efficiency_compute": efficiency.compute[compute]
-            * (1.0 if own else widened(self.gpu, self.rules)),
+            * (1.0 if is_native else widened(self.gpu, self.rules)),
             "efficiency_memory": efficiency.memory[memory] * (self._widened_memory(form) or 1.0),
         }
 

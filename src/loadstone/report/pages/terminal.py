@@ -108,8 +108,8 @@ def render(summary: Summary, explain: bool = True) -> list[Shown]:
         tables.append(_dialect(cells))
     found = [f"({number}) {show_finding(finding)}" for number, finding in enumerate(findings, 1)]
     found += of_run
-    told = _scenario(summary.scenario)
-    first: list[Shown] = [heading(summary), *told, *_answer(cells), *tables]
+    scenario_lines = _scenario(summary.scenario)
+    first: list[Shown] = [heading(summary), *scenario_lines, *_answer(cells), *tables]
     if not explain:
         # What changed the work itself is always said.
         changes, groups = [*of_run, *_say_text_alone(cells)], _group(findings)

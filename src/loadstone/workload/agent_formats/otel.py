@@ -109,8 +109,8 @@ def _session_of_spans(timed: list[tuple[float, float, RawCall]]) -> RawSession:
     if all(call.messages for call in calls):
         return RawSession(calls, 0)
     # Of spans without texts, all that was said before stands in front.
-    said = [0, *(call.input_tokens + call.output_tokens for call in calls)]
-    return grow([call._replace(messages=()) for call in calls], said[:-1])
+    lengths = [0, *(call.input_tokens + call.output_tokens for call in calls)]
+    return grow([call._replace(messages=()) for call in calls], lengths[:-1])
 
 
 def _spans(item: dict[str, Any]) -> Iterator[Any]:

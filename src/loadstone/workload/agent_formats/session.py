@@ -49,8 +49,8 @@ def grow(calls: Sequence[RawCall], shared_tokens: Sequence[int]) -> RawSession:
     for call, shared in zip(calls, shared_tokens, strict=True):
         count = -(-call.input_tokens // GROWN_BLOCK)
         kept = ids[: min(count, shared // GROWN_BLOCK)]
-        more = np.arange(fresh, fresh + count - len(kept), dtype=np.uint64)
-        ids, fresh = np.concatenate([kept, more]), fresh + len(more)
+        fresh_blocks = np.arange(fresh, fresh + count - len(kept), dtype=np.uint64)
+        ids, fresh = np.concatenate([kept, fresh_blocks]), fresh + len(fresh_blocks)
         grown.append(call._replace(blocks=ids))
     return RawSession(grown, GROWN_BLOCK, is_local=True)
 

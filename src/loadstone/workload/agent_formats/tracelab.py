@@ -29,8 +29,8 @@ class _Tool(Struct):
     @property
     def took_s(self) -> float:
         """Its own time, else the wall's, in which it also waited for a person."""
-        own = self.tool_internal_latency_ms
-        took_ms = self.tool_wall_latency_ms if own is None else own
+        latency_ms = self.tool_internal_latency_ms
+        took_ms = self.tool_wall_latency_ms if latency_ms is None else latency_ms
         return min(MAX_SECONDS, max(0.0, took_ms or 0.0) / 1e3)
 
 
@@ -72,12 +72,12 @@ def read_tracelab(file: RequestFile, dropped: Counter[str]) -> Iterator[RawSessi
         for place, row in enumerate(members):
             past = members[place - 1] if place else None
             tokens = max(1, row.prefix_tokens + row.newly_append_tokens)
-            said = calls[-1].input_tokens + calls[-1].output_tokens if calls else 0
+            context_tokens = calls[-1].input_tokens + calls[-1].output_tokens if calls else 0
             parents = (place - 1,) if place else ()
             pause_s = 0.0 if past is None else _pause_s(past, row)
             output = max(1, row.output_tokens)
             calls.append(RawCall(parents, False, pause_s, tokens, output, NO_BLOCKS))
-            shared.append(min(row.prefix_tokens, said))
+            shared.append(min(row.prefix_tokens, context_tokens))
         yield grow(calls, shared)
 
 
