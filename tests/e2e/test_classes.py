@@ -188,6 +188,37 @@ def test_simulated_slots_belong_to_their_class(loadstone: Loadstone) -> None:
     assert 8 < parts["short"]["requests"]["ok"] / parts["long"]["requests"]["ok"] < 11
 
 
+def test_a_replay_of_slots_is_the_same_load(loadstone: Loadstone) -> None:
+    flags = ("--draws", "0", "--json")
+    first = loadstone(
+        "simulate", DEPLOYMENT, "--duration", "20s", *flags,
+        "--class", "short,slots=4,input=64,output=21", "--class", "long,slots=1,input=64,output=201",
+    )  # fmt: skip
+    again = loadstone("simulate", DEPLOYMENT, "--plan", first.folder, *flags)
+    assert again.code == 0, again
+    counts = [
+        {name: part["requests"]["sent"] for name, part in by_class(run.cell).items()}
+        for run in (first, again)
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_priorities_that_are_not_served_are_told(loadstone: Loadstone) -> None:
+    classes = (
+        "--class",
+        "a,share=1,input=8,output=4,priority=1",
+        "--class",
+        "b,share=1,input=8,output=4",
+    )
+    flags = ("--rate", "9", "--requests", "40", "--draws", "0", "--json", *classes)
+    assert "priorities_unused" in loadstone("simulate", DEPLOYMENT, *flags).findings
+    served = loadstone("simulate", f"{DEPLOYMENT}/scheduling_policy=priority", *flags)
+    assert "priorities_unused" not in served.findings
+    wrong = loadstone("simulate", f"{DEPLOYMENT}/scheduling_policy=sjf", *flags)
+    assert wrong.code == 2
+    assert "use fcfs or priority" in wrong.err
+
+
 def test_the_table_has_a_row_for_each_class(loadstone: Loadstone) -> None:
     outcome = loadstone(
         "simulate", DEPLOYMENT, "--rate", "20", "--requests", "200", "--draws", "0",

@@ -164,6 +164,10 @@ def test_whole_numbers_are_divided_by_the_largest_remainder() -> None:
         (["chat,share=1", "b,rate=20"], {}, "nothing is left for those with a share"),
         (["chat,slots=2", "b,share=1"], {}, "another class has slots"),
         (["chat,slots=2"], {}, "leave out --rate"),
+        (["chat,share=1,share=2"], {}, "share is given twice"),
+        (["chat,rate=50%"], {}, "class chat: rate '50%' must be a number above 0"),
+        (["chat,share=1,text=x.txt"], {}, "'text' is no key of a class"),
+        (["chat,share=1"], {"text": "x.txt"}, "--mix and --text: do not go together"),
         (["chat,share=1"], {"input": "8"}, "--mix and --input: each class says this of itself"),
         (["chat,share=1", "rare,share=0.0001"], {}, "class rare: none of 100 requests"),
     ],
@@ -181,6 +185,26 @@ def test_keys_are_refused_among_headers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name its variable under key_env") as refused:
         plan_of(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", mix=path, rate="1"))
     assert "secret-key" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ('{x-team: "a\\r\\nInjected: yes"}', "not an HTTP header"),
+        ('{"a\\nb": x}', "not an HTTP header"),
+        ("{x-team: ☃}", "not an HTTP header"),
+        ('{content-length: "3"}', "follows from the request"),
+        ("{x-upstream: Bearer sk-0123456789}", "holds a key"),
+    ],
+)
+def test_headers_that_cannot_be_sent_or_kept_are_refused(
+    tmp_path: Path, headers: str, message: str
+) -> None:
+    path = tmp_path / "mix.yaml"
+    path.write_text(f"classes: [{{name: a, share: 1, headers: {headers}}}]")
+    with pytest.raises(InputError, match=message) as refused:
+        plan_of(SimulateOptions.read(deployment="llama-3.1-8b@1xh100", mix=path, rate="1"))
+    assert "sk-0123456789" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

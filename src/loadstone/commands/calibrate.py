@@ -85,6 +85,9 @@ def calibrate(
     print(f"kept in {result.path}; use it with --profile {profile if out is None else result.path}")
 
 
+_MAX_ADVISED_USERS = 4096
+
+
 def _advise(runs: list[Path] | None, deployment: str | None, loads: str, json: bool) -> None:
     """Print what to measure before a calibration."""
     from loadstone.calibrate.advise import advise
@@ -92,7 +95,7 @@ def _advise(runs: list[Path] | None, deployment: str | None, loads: str, json: b
     from loadstone.commands.output import print_json, print_text
     from loadstone.core.errors import InputError
     from loadstone.report.table import Table
-    from loadstone.workload.option_values import counts
+    from loadstone.workload.option_values import counts, tokens
 
     parts = re.fullmatch(r"([^/@]+)/([^/@]+)@([^/@]+)", loads)
     if runs or deployment is None or parts is None:
@@ -100,7 +103,12 @@ def _advise(runs: list[Path] | None, deployment: str | None, loads: str, json: b
             f"--advise {loads!r}: needs INPUT/OUTPUT@USERS, such as 1024/128@1,16,64, --deployment,"
             " and no runs"
         )
-    input, output, *users = (count for part in parts.groups() for count in counts(part, "advise"))
+    input, output = (tokens(part, "--advise") for part in parts.groups()[:2])
+    users = counts(parts[3], "--advise")
+    if max(users) > _MAX_ADVISED_USERS:
+        raise InputError(
+            f"--advise: {max(users):,} users at once; advice is for up to {_MAX_ADVISED_USERS:,}"
+        )
     advice = advise(parse_deployment(deployment), input, output, users)
     if json:
         print_json(advice)

@@ -44,6 +44,7 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
     moves_in_waves       a closed loop whose requests are all of one length
     nodes_crossed        nodes that one replica spans; `own_profile`: the profile is the user's
     assumed              where the model's config.json is silent
+    priorities_unused    classes of traffic have priorities that the simulated engine does not read
     not_simulated        arguments of the deployment that change nothing here; `not_read`: inputs
                          that are left out
     assumed_acceptance   the probability that a draft token is accepted, where nobody gave it
@@ -53,6 +54,7 @@ class PredictionBasis(msgspec.Struct, kw_only=True):
     assumed: list[str] = []
     not_read: str = ""
     not_simulated: list[str] = []
+    priorities_unused: bool = False
     profile: str | UnsetType = UNSET
     unmeasured: str | UnsetType = UNSET
     vendor_unmeasured: bool | UnsetType = UNSET

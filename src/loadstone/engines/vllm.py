@@ -303,7 +303,12 @@ class Vllm(EngineRules):
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
         chunked = self.chunks_prompts(self.context_limit or 0)
         if not self.is_v0:
-            by_priority = self.worker.argument("scheduling_policy") == "priority"
+            policy = self.worker.argument("scheduling_policy") or "fcfs"
+            if policy not in ("fcfs", "priority"):
+                raise InputError(
+                    f"--scheduling-policy: {policy!r} is no policy of vLLM; use fcfs or priority"
+                )
+            by_priority = policy == "priority"
             return Scheduling(chunked=chunked, priorities=by_priority)
         return Scheduling("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
 

@@ -105,6 +105,8 @@ def find_max(
 
     Raises InputError, and Interrupted with what was measured.
     """
+    if options.workload.mix is not None or options.workload.classes:
+        raise InputError("--mix and --find-max: do not go together; leave one out")
     search = read_search(options)
     if isinstance(options, SimulateOptions):
         first = search.start or _guess(options, options.simulator.deployment, search)

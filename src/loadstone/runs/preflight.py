@@ -25,6 +25,7 @@ from loadstone.core.extras import require
 from loadstone.core.plan import CHECK, Plan
 from loadstone.core.record import Target
 from loadstone.core.secrets import blank, blank_bytes, keys_in, names_key
+from loadstone.engines.table import priority_sign
 from loadstone.measure.client.packets import check_packets
 from loadstone.measure.client.pool import choose_workers
 from loadstone.measure.engines import attach
@@ -38,7 +39,7 @@ from loadstone.runs.deployments import declared_deployment
 from loadstone.runs.launched import check_start
 from loadstone.runs.targets import Servers, Tell, longest_tokens
 from loadstone.workload.draw import Beyond
-from loadstone.workload.option_values import parse_structured
+from loadstone.workload.option_values import check_headers, parse_structured
 from loadstone.workload.options import ClientOptions, EarlyEndOptions, Options
 from loadstone.workload.planning import Planner, until_precise
 from loadstone.workload.prompts import PromptWriter, Vocabulary, prompt_text
@@ -127,6 +128,7 @@ def prepare(
         and (options.target.launch or names_engine(text))
     ):
         server.target.engine = engine_title(declared.decoder.engine)
+    check_priorities(draft, server.target)
     plan, expected_s = plan_for(planner, draft, server, options.client)
     salt = salt_of(options.client.salt)
     check_plan(plan, server, salt, options.client.workers)
@@ -366,15 +368,7 @@ def headers_of(
     the header of the API `endpoint` too, and in that alone where it is the API's own. Raises
     InputError."""
     headers = list(named)
-    for name, value in headers:
-        if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", name) or not re.fullmatch(
-            r"[\t -~]*", value
-        ):
-            raise InputError(
-                "--header: not an HTTP header (name and value in plain ASCII); write 'Name: value'"
-            )
-        if name.lower() in ("content-length", "transfer-encoding"):
-            raise InputError(f"--header: {name} follows from the request; leave it out")
+    check_headers(headers, "--header")
     key_header = None if endpoint is None else find_wire(endpoint).key
     variables = _KEYS_OF_ALL if key_header is None else (key_header[1], *_KEYS_OF_ALL)
     variable = next((name for name in variables if os.environ.get(name)), None)
@@ -414,6 +408,17 @@ def class_headers(plan: Plan) -> list[list[tuple[str, str]]]:
             headers.append(("Authorization", f"Bearer {key}"))
         found.append(headers)
     return found
+
+
+def check_priorities(plan: Plan, target: Target) -> None:
+    """Raise InputError for a class's priority that the server does not read."""
+    for of_class in plan.classes:
+        if of_class.priority is not None and not priority_sign(target.engine):
+            raise InputError(
+                f"class {of_class.name}: priority: nothing is known of priorities in"
+                f" {target.engine or 'this server'}; leave it out, or send what the server reads"
+                " with headers"
+            )
 
 
 def salt_of(text: str) -> str | None:

@@ -130,6 +130,8 @@ def _open(options: SimulateOptions, signals: Signals) -> _Simulation:
         fleet, deployment, lengths, acceptance=simulator.acceptance, route=simulator.route
     )
     settings = _settings(deployment, fleet, simulator)
+    if len({kind.priority for kind in plan.classes}) > 1 and settings.basis is not None:
+        settings.basis.priorities_unused = not fleet.policy.priorities
     if planner.chooses_length:
         settings.expected_e2e_s = [
             answer_s(run_cell(plan, cell, fleet)) for cell in range(len(plan.cells))

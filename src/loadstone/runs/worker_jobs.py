@@ -8,7 +8,7 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from loadstone.core.errors import InputError, TargetError
+from loadstone.core.errors import TargetError
 from loadstone.core.plan import Plan
 from loadstone.core.version import __version__
 from loadstone.engines.table import priority_sign
@@ -112,19 +112,13 @@ def graded_request(request: RequestSpec) -> RequestSpec:
 
 
 def class_wires(plan: Plan, server: ProbedServer) -> list[ClassWire]:
-    """Write the bodies and headers of each class of traffic. Raises InputError for a priority that
-    the server does not know."""
+    """Write the bodies and headers of each class of traffic. Raises InputError where one has no
+    key."""
     request, sign = server.request, priority_sign(server.target.engine)
     wires = []
     for of_class, headers in zip(plan.classes, class_headers(plan), strict=True):
         fields: dict[str, Any] = {}
         if of_class.priority is not None:
-            if not sign:
-                engine = server.target.engine or "this server"
-                raise InputError(
-                    f"class {of_class.name}: priority: nothing is known of priorities in {engine};"
-                    " leave it out, or send what the server reads with headers"
-                )
             fields["priority"] = sign * of_class.priority
         spec = msgspec.structs.replace(
             request, model=of_class.model or request.model, extra=fields | request.extra

@@ -343,13 +343,11 @@ ACCEPTANCE = "acceptance"
 """An option of a workload, whose text decides it: simulations take it, and what is measured has its
 own."""
 WORKLOAD_FLAGS = {
-    flag.name.replace("_", "-")
+    flag.dashed
     for field, flag in flags_of(Options).items()
     if (flag.heading == WORKLOAD and field not in _OF_THE_STUDY) or field in _OF_A_REQUEST
 } | {ACCEPTANCE}
-LOAD_FLAGS = {
-    flag.name.replace("_", "-") for flag in flags_of(Options).values() if flag.heading == LOAD
-}
+LOAD_FLAGS = {flag.dashed for flag in flags_of(Options).values() if flag.heading == LOAD}
 """Options of `bench` that a study\'s workloads and loads may have."""
 
 

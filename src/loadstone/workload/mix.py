@@ -6,6 +6,7 @@ nothing of it. The first has those of a run without classes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,13 @@ from loadstone.core.vectors import Array, Ints64
 from loadstone.core.yaml_text import decode_yaml
 from loadstone.workload.draw import Draw, Rows, ServerLimits, Workload
 from loadstone.workload.lengths import Length, Sessions
+from loadstone.workload.option_values import check_headers
 
 MAX_CLASSES = 64
 _MAX_BYTES = 1 << 20
 _NAME_MARKS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
+_SCHEME = re.compile(r"\s*(bearer|basic|token|apikey)\s", re.IGNORECASE)
+"""How the value of a header begins that is a key, whatever the header's name."""
 _PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 _OWN_KEYS = (
     "name",
@@ -126,6 +130,8 @@ def _split(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if equals:
             last = key.strip()
+            if last in found:
+                raise InputError(f"--class {text!r}: {last} is given twice; give one")
             found[last] = value.strip()
         elif last:
             found[last] += f",{part}"
@@ -141,7 +147,10 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
     given = {str(key).replace("-", "_"): value for key, value in entry.items()}
     name = given.get("name")
     if not isinstance(name, str) or not name or not _NAME_MARKS.issuperset(name):
-        raise InputError(f"{place}: needs a name of letters, digits, '-' and '.'")
+        raise InputError(
+            f"{place}: needs a name of letters, digits, '-' and '.'; in quotes where YAML reads a"
+            " number, yes or no"
+        )
     unknown = set(given) - {*_OWN_KEYS, *WORKLOAD_KEYS}
     if unknown:
         key = sorted(unknown)[0]
@@ -157,8 +166,16 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
         raise InputError(f"class {name}: slots {slots:g} is no whole number")
     headers = given.get("headers", {})
     if not isinstance(headers, Mapping):
-        raise InputError(f"class {name}: headers is no mapping; write headers: {{x-team: batch}}")
-    secret = next((str(key) for key in headers if names_key(str(key))), None)
+        raise InputError(
+            f"class {name}: headers is no mapping; write {{x-team: batch}} in a file, --mix"
+        )
+    own_headers = {str(key): str(value) for key, value in headers.items()}
+    tenant = _read_text(given, "tenant", name)
+    of_tenant = [] if tenant is None else [("tenant", tenant)]
+    check_headers([*own_headers.items(), *of_tenant], f"class {name}: headers")
+    secret = next(
+        (key for key, value in own_headers.items() if names_key(key) or _SCHEME.match(value)), None
+    )
     if secret is not None:
         raise InputError(
             f"class {name}: headers: {secret} holds a key, which is read from the environment"
@@ -169,8 +186,8 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
         slots=int(slots),
         slo=_read_bounds(given.get("slo"), name),
         priority=_read_priority(given.get("priority"), name),
-        tenant=_read_text(given, "tenant", name),
-        headers={str(key): str(value) for key, value in headers.items()},
+        tenant=tenant,
+        headers=own_headers,
         key_env=_read_text(given, "key_env", name),
         model=_read_text(given, "model", name),
     )
@@ -182,7 +199,8 @@ def _number(value: Any, name: str, key: str) -> float:
     text = str(value).strip()
     text, per_second = text.removesuffix("/s"), text.endswith("/s")
     try:
-        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        share = key == "share" and text.endswith("%")
+        number = float(text.removesuffix("%")) / 100 if share else float(text)
     except ValueError:
         number = 0.0
     if not 0 < number < 1e9 or (per_second and key != "rate"):

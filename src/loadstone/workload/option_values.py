@@ -4,7 +4,8 @@ A reader is named after what it returns. It takes the value, and the flag that a
 raises InputError with one line.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from loadstone.core.units import parse_counts, parse_list, parse_seconds
 from loadstone.workload.lengths import parse_tokens
 from loadstone.workload.request import Structured
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t -~]*")
 DEFAULT_SIM = "llama-3.1-8b@1xh100"
 """What is simulated where nothing is named."""
 
@@ -153,6 +156,17 @@ def headers(value: Any, flag: str) -> list[tuple[str, str]]:
             raise InputError(f"{flag}: write 'Name: value'")
         pairs.append((str(pair[0]).strip(), str(pair[1]).strip()))
     return pairs
+
+
+def check_headers(pairs: Iterable[tuple[str, str]], flag: str) -> None:
+    """Raise InputError for what is no header, or one that follows from the request."""
+    for name, value in pairs:
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise InputError(
+                f"{flag}: not an HTTP header (name and value in plain ASCII); write 'Name: value'"
+            )
+        if name.lower() in ("content-length", "transfer-encoding"):
+            raise InputError(f"{flag}: {name} follows from the request; leave it out")
 
 
 def engine_flags(value: Any, flag: str) -> list[tuple[str, str | None]]:

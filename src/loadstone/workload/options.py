@@ -901,6 +901,7 @@ def options_of(given: Mapping[str, Any], kind: type[Kind]) -> Kind:
         defaults = {flag.name: flag.default for flag in flags.values()}
         given = complete(str(given["scenario"]), by_flag, defaults)
     field_of = {flag.name: field for field, flag in flags.items()}
+    field_of |= {flag.name.rstrip("_"): field for field, flag in flags.items()}
     field_of |= {field: field for field in fields_of(kind)}
     fields: dict[str, Any] = {}
     for name, value in given.items():

@@ -286,13 +286,15 @@ def _check_combinations(asked: WorkloadOptions) -> None:
 
 # --- classes of traffic ---------------------------------------------------------------------------
 
-_NOT_IN_A_MIX = (*WORKLOAD_KEYS, "text", "trace", "agents", "plan", "structured", "range_ratio")
+_NOT_IN_A_MIX = (*WORKLOAD_KEYS, "trace", "agents", "plan", "structured", "range_ratio")
 _NOT_WITH_A_MIX = ("max-concurrency", "ramp", "find-max")
 
 
 def _load_of_mix(options: Run, requests: Sequence[ClassRequest]) -> Run:
     """Return the options with the load that the classes make: the sum of their rates or slots.
     Raises InputError for options that a mix does not go with."""
+    if options.workload.text is not None:
+        raise InputError("--mix and --text: do not go together; leave one out")
     for flag in changed_flags(options.workload):
         if flag.replace("-", "_") in _NOT_IN_A_MIX:
             raise InputError(f"--mix and --{flag}: each class says this of itself; give it there")

@@ -203,6 +203,8 @@ def prediction_findings(info: RunInfo) -> Findings:
         )
     if basis.uncovered:
         yield finding("uncovered", classes=basis.uncovered)
+    if basis.priorities_unused:
+        yield finding("priorities_unused")
     if basis.moves_in_waves is True:
         yield finding("waves")
     if basis.nodes_crossed and not basis.own_profile:

@@ -238,7 +238,9 @@ def cut_to_issued(folder: Path, plan: Plan, cut: Collection[int] = ()) -> Plan:
             if count > warm and not plan.cyclic(cell):
                 planned = planned[:count]
             elif count > warm:
-                cells[cell] = msgspec.structs.replace(load, duration_s=None)
+                if not plan.class_slots:
+                    # Slots of classes came to unlike numbers, and end together by time alone.
+                    cells[cell] = msgspec.structs.replace(load, duration_s=None)
                 lap = np.arange(count - warm) % (len(planned) - warm)
                 planned = np.concatenate([planned[:warm], planned[warm + lap]])
         rows.append(planned)
