@@ -15,9 +15,11 @@ def study_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Study, schema_hook=_quantity)
     study = schema["$defs"]["Study"]["properties"]
     options = json_schema(Options)
-    options["properties"][ACCEPTANCE] = json_schema(SimulateOptions)["properties"][ACCEPTANCE]
-    load = _entry(options["properties"], LOAD_FLAGS)
-    study["workloads"]["additionalProperties"] = _entry(options["properties"], WORKLOAD_FLAGS)
+    # Names that Python keeps for itself end in "_" there.
+    named = {name.rstrip("_"): schema for name, schema in options["properties"].items()}
+    named[ACCEPTANCE] = json_schema(SimulateOptions)["properties"][ACCEPTANCE]
+    load = _entry(named, LOAD_FLAGS)
+    study["workloads"]["additionalProperties"] = _entry(named, WORKLOAD_FLAGS)
     study["loads"] = {"anyOf": [load, {"type": "array", "items": load}]}
     study["study"]["pattern"] = f"^{NAME.pattern}$"
     schema["$defs"] |= options["$defs"]

@@ -983,7 +983,7 @@ def json_schema(kind: type[Flags]) -> dict[str, Any]:
             schema = {"anyOf": [kind_of_value, {"type": ["string", "number", "boolean"]}]}
         default = {} if flag.default in (None, dataclasses.MISSING) else {"default": flag.default}
         bounds = {} if flag.limits is None else flag.limits.schema()
-        properties[flag.name.rstrip("_")] = schema | default | bounds | {"description": flag.help}
+        properties[flag.name] = schema | default | bounds | {"description": flag.help}
     required = [flag.name for flag in flags.values() if flag.default is dataclasses.MISSING]
     return {
         "type": "object",
