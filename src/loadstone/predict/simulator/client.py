@@ -239,13 +239,15 @@ class SimulatedClient:
     def _next_start(self) -> tuple[float, int]:
         """Find when the next request that begins something may be sent, and of which queue it is;
         of sessions those are the first turns."""
-        queues = range(len(self._taken))
-        return min((self._next_start_s(number), number) for number in queues)
+        if not self._class_slots:
+            return self._next_start_s(0), 0
+        return min((self._next_start_s(number), number) for number in range(len(self._taken)))
 
     def _next_start_s(self, number: int) -> float:
         """Find when the next request of a queue may be sent."""
         requests = self._requests
-        self._skip(number)
+        if self._sessions is not None or self._class_slots:
+            self._skip(number)
         following = self._next[number]
         if following >= self._last:
             return NEVER
