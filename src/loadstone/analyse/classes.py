@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from loadstone.analyse.metrics import measure_part, meets_bounds
+from loadstone.analyse.metrics import label_rows, measure_part, meets_bounds
 from loadstone.analyse.slo import request_bounds
 from loadstone.core import arrays
 from loadstone.core.bounds import Bound
@@ -37,18 +37,26 @@ def classes_of(
     one kind. `read`: the records, with COLUMNS."""
     if plan.traffic_class is None:
         return []
-    rows, label, turned_away = _read_rows(read, plan, cell)
+    turned_away: list[Array] = []
+
+    def keys(batch: pa.RecordBatch) -> Ints64:
+        turned_away.append(_find_turned_away(batch))
+        return np.fromiter(_class_numbers(batch, plan, cell), np.int64, batch.num_rows)
+
+    rows, label = label_rows(read, keys)
+    is_rejected = np.concatenate([*turned_away, np.zeros(0, np.bool_)])
     measured = rows["measured"]
     tokens = float(np.nansum(rows["tokens"][measured]))
-    planned = plan.traffic_class[np.array(plan.rows(cell))][_measured_rows(plan, cell)]
+    planned_rows = slice(plan.rows(cell).start, plan.rows(cell).stop)
+    planned = plan.traffic_class[planned_rows][plan.phase[planned_rows] == 1]
     return [
         _class_part(
             plan,
             number,
-            rows[measured & (label == number)],
+            rows[label == number],
             _Whole(load, duration_s, int(measured.sum()), tokens, streams),
             planned_share=float(np.mean(planned == number)),
-            rejected=int((turned_away & measured & (label == number)).sum()),
+            rejected=int((is_rejected & (label == number)).sum()),
         )
         for number in range(len(plan.classes))
     ]
@@ -87,22 +95,6 @@ def _class_part(
     )
 
 
-def _read_rows(
-    read: Iterable[pa.RecordBatch], plan: Plan, cell: int
-) -> tuple[Array, Ints64, Array]:
-    """Read a ROW for each record, the class of each, and whether the server turned it away."""
-    rows, labels, turned_away = [np.empty(0, arrays.ROW)], [np.empty(0, np.int64)], [_no_flags()]
-    for batch in read:
-        rows.append(arrays.rows(batch, arrays.events(batch)))
-        labels.append(np.fromiter(_class_numbers(batch, plan, cell), np.int64, batch.num_rows))
-        turned_away.append(_find_turned_away(batch))
-    return np.concatenate(rows), np.concatenate(labels), np.concatenate(turned_away)
-
-
-def _no_flags() -> Array:
-    return np.zeros(0, np.bool_)
-
-
 def _class_numbers(batch: pa.RecordBatch, plan: Plan, cell: int) -> Iterator[int]:
     """Yield the place of each record's class; −1 where the plan has no such request."""
     for request_id in batch.column("request_id").to_pylist():
@@ -124,8 +116,3 @@ def _find_turned_away(batch: pa.RecordBatch) -> Array:
     failed = pc.equal(batch.column("status"), "error")
     flags = pc.and_kleene(failed, pc.or_kleene(by_status, in_words))
     return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
-
-
-def _measured_rows(plan: Plan, cell: int) -> Array:
-    rows = plan.rows(cell)
-    return np.asarray(plan.phase[rows.start : rows.stop] == 1)

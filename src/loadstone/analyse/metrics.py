@@ -70,18 +70,25 @@ def parts(
 ) -> dict[int, Part]:
     """Compute the numbers of a cell's measured requests by a key ≥ 0 that `keys` gives each record;
     −1: to none."""
-    rows, labels = [np.empty(0, arrays.ROW)], [np.empty(0, np.int64)]
-    for batch in read():
-        rows.append(arrays.rows(batch, arrays.events(batch)))
-        labels.append(keys(batch))
-    all_rows, label = np.concatenate(rows), np.concatenate(labels)
-    label = np.where(all_rows["measured"], label, -1)
+    all_rows, label = label_rows(read(), keys)
     tokens = float(np.nansum(all_rows["tokens"][all_rows["measured"]]))
     return {
         int(key): measure_part(all_rows[label == key], tokens, streams)
         for key in np.unique(label)
         if key >= 0
     }
+
+
+def label_rows(
+    batches: Iterable[pa.RecordBatch], keys: Callable[[pa.RecordBatch], Ints64]
+) -> tuple[Array, Ints64]:
+    """Read a ROW for each record, and its key; −1 for those that are not measured."""
+    rows, labels = [np.empty(0, arrays.ROW)], [np.empty(0, np.int64)]
+    for batch in batches:
+        rows.append(arrays.rows(batch, arrays.events(batch)))
+        labels.append(keys(batch))
+    all_rows = np.concatenate(rows)
+    return all_rows, np.where(all_rows["measured"], np.concatenate(labels), -1)
 
 
 def measure_part(rows: Array, all_tokens: float, streams: bool) -> Part:

@@ -41,7 +41,7 @@ def request_bounds(slo: Sequence[Bound]) -> RequestBounds:
     worst.
     """
     limits: dict[str, float] = {}
-    per_request = [bound for bound in slo if not split_bound(bound.name).percentile]
+    per_request = [bound for bound in slo if bound.name in SLO_KEYS]
     for name, limit_s in per_request or slo:
         base = split_bound(name).base
         if base in SLO_KEYS:  # run.json may have another version's bounds

@@ -42,9 +42,7 @@ def keys_in(headers: Iterable[tuple[str, str]], body: object = None) -> list[str
 def _words(text: str) -> Iterator[str]:
     """The words of a value, and their parts, without what says how they are to be read."""
     words = text.split()
-    if words[1:] and _SCHEMES.match(words[0]):
-        words = words[1:]
-    for word in words:
+    for word in words[1:] if has_scheme(text) else words:
         yield word
         values = _FIELD_NAMES.sub(" ", word)
         for part in _PARTS.split(values):
@@ -52,6 +50,12 @@ def _words(text: str) -> Iterator[str]:
             yield unquote(part)
             if values != word or part.startswith("eyJ"):  # of a signature, of a JSON web token
                 yield from re.split("[/.]", part)
+
+
+def has_scheme(text: str) -> bool:
+    """Return True if a header's value begins with the word of a way to give a key: `Bearer …`."""
+    words = text.split()
+    return bool(words[1:] and _SCHEMES.match(words[0]))
 
 
 def names_key(name: str) -> bool:

@@ -6,7 +6,6 @@ nothing of it. The first has those of a run without classes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from loadstone.core.bounds import parse_slo
 from loadstone.core.errors import InputError
 from loadstone.core.files import read_bytes
 from loadstone.core.plan import Plan, TrafficClass
-from loadstone.core.secrets import names_key
+from loadstone.core.secrets import has_scheme, names_key
 from loadstone.core.summary import TASK
 from loadstone.core.vectors import Array, Ints64
 from loadstone.core.yaml_text import decode_yaml
@@ -30,8 +29,6 @@ from loadstone.workload.option_values import check_headers
 MAX_CLASSES = 64
 _MAX_BYTES = 1 << 20
 _NAME_MARKS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
-_SCHEME = re.compile(r"\s*(bearer|basic|token|apikey)\s", re.IGNORECASE)
-"""How the value of a header begins that is a key, whatever the header's name."""
 _PRIORITIES = {"high": 1, "normal": 0, "low": -1}
 _OWN_KEYS = (
     "name",
@@ -174,7 +171,7 @@ def _read_class(entry: Any, place: str) -> ClassRequest:
     of_tenant = [] if tenant is None else [("tenant", tenant)]
     check_headers([*own_headers.items(), *of_tenant], f"class {name}: headers")
     secret = next(
-        (key for key, value in own_headers.items() if names_key(key) or _SCHEME.match(value)), None
+        (key for key, value in own_headers.items() if names_key(key) or has_scheme(value)), None
     )
     if secret is not None:
         raise InputError(

@@ -303,8 +303,12 @@ def _message(role: bytes, text: bytes) -> bytes:
     return b'{"role":"%b","content":"%b"}' % (role, text)
 
 
-def _content(message: dict[str, object]) -> str:
-    content = message.get("content")
+def text_of(content: object) -> str:
+    """Return the text of a message's content, which may be in parts."""
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return str(content or "")
+
+
+def _content(message: dict[str, object]) -> str:
+    return text_of(message.get("content"))

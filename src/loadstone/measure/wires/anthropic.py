@@ -23,14 +23,17 @@ from loadstone.measure.wire.simulated import SimulatedWire
 from loadstone.measure.wire.structured import make_sampling_fields, make_shape_fields
 from loadstone.measure.wire.tolerant import NO_RAW, count, is_present, load_object, raw
 from loadstone.measure.wire.wire import Wire
+from loadstone.measure.wires.openai import list_length_fields, make_path
 from loadstone.measure.wires.typed import (
     TypedAnswer,
     TypedEvent,
+    demanded_length,
     functions_of,
     join_fields,
     split_prompt,
-    text_of,
+    thinking_of,
 )
+from loadstone.workload.prompts import text_of
 from loadstone.workload.request import LENGTH, PROMPT, RequestSpec
 
 _SILENT = ("signature_delta", "citations_delta")
@@ -154,11 +157,11 @@ class MessagesReply(TypedAnswer):
 def make_body(spec: RequestSpec) -> dict[str, Any]:
     """Return the body of a request."""
     body: dict[str, Any] = {"model": spec.model, "stream": spec.stream, "max_tokens": LENGTH}
-    if spec.ignore_eos:
-        body["ignore_eos"] = True
-    if spec.min_tokens:
-        body["min_tokens"] = LENGTH
-    body |= make_sampling_fields(spec, stop="stop_sequences") | make_shape_fields(spec)
+    body |= (
+        demanded_length(spec)
+        | make_sampling_fields(spec, stop="stop_sequences")
+        | make_shape_fields(spec)
+    )
     return body | {"messages": PROMPT}
 
 
@@ -201,7 +204,7 @@ def spell_prompt(prompt: bytes, previous: str | None = None) -> bytes:
 def _spell_blocks(message: dict[str, Any]) -> Any:
     """Return the content of a message: its text, or blocks where it thinks or calls tools."""
     content, calls = message.get("content"), functions_of(message)
-    thinking = message.get("reasoning_content") or message.get("reasoning")
+    thinking = thinking_of(message)
     if not calls and not thinking:
         return content or ""
     blocks: list[dict[str, Any]] = []
@@ -236,7 +239,7 @@ def _spell_tools(fields: dict[str, Any]) -> None:
 
 
 WIRE = Wire(
-    path=lambda spec: f"/messages{spec.query}" if spec.query else "/v1/messages",
+    path=lambda spec: make_path(spec, "messages"),
     body=make_body,
     answer=MessagesReply,
     prompts="messages",
@@ -245,7 +248,7 @@ WIRE = Wire(
     key=("x-api-key", "ANTHROPIC_API_KEY"),
     spellings={"json_schema": ("output_config", "structured_outputs", "llama.cpp")},
     order=4,
-    optional=lambda spec: {"ignore_eos": {"ignore_eos": True}, "min_tokens": {"min_tokens": True}},
+    optional=list_length_fields,
     simulated=SimulatedWire(
         path="/v1/messages",
         body=MessagesBody,

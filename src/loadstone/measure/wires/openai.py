@@ -78,12 +78,14 @@ def make_path(spec: RequestSpec, name: str) -> str:
     return f"/{name}{spec.query}" if spec.query else f"/v1/{name}"
 
 
+def list_length_fields(spec: RequestSpec) -> dict[str, Fields]:
+    """Return the fields by which some servers write a whole length, as changes of the request."""
+    return {"ignore_eos": {"ignore_eos": True}, "min_tokens": {"min_tokens": True}}
+
+
 def list_optional(spec: RequestSpec) -> dict[str, Fields]:
     """Return the fields that not every server of the dialect takes, as changes of the request."""
-    fields: dict[str, Fields] = {
-        "ignore_eos": {"ignore_eos": True},
-        "min_tokens": {"min_tokens": True},
-    }
+    fields = list_length_fields(spec)
     if spec.stream:
         fields["stream_options"] = {"usage": "final"}
         fields["continuous_usage_stats"] = {"usage": "running"}

@@ -25,14 +25,17 @@ from loadstone.measure.wire.simulated import SimulatedWire
 from loadstone.measure.wire.structured import make_sampling_fields, make_shape_fields
 from loadstone.measure.wire.tolerant import NO_RAW, is_error, raw
 from loadstone.measure.wire.wire import Wire
+from loadstone.measure.wires.openai import list_length_fields, make_path
 from loadstone.measure.wires.typed import (
     TypedAnswer,
     TypedEvent,
+    demanded_length,
     functions_of,
     join_fields,
     split_prompt,
-    text_of,
+    thinking_of,
 )
+from loadstone.workload.prompts import text_of
 from loadstone.workload.request import LENGTH, PROMPT, RequestSpec
 
 _SUMMARIES = ("response.reasoning_summary_text.delta", "response.reasoning_summary.delta")
@@ -181,10 +184,7 @@ def make_body(spec: RequestSpec) -> dict[str, Any]:
     """Return the body of a request. Answers are stored where a later prompt names them, and only
     then: some servers never forget what they store."""
     body: dict[str, Any] = {"model": spec.model, "stream": spec.stream, "store": spec.stored}
-    if spec.ignore_eos:
-        body["ignore_eos"] = True
-    if spec.min_tokens:
-        body["min_tokens"] = LENGTH
+    body |= demanded_length(spec)
     body |= make_sampling_fields(spec) | make_shape_fields(spec)
     return body | {"max_output_tokens": LENGTH, "input": PROMPT}
 
@@ -222,7 +222,7 @@ def _spell_message(message: dict[str, Any]) -> list[dict[str, Any]]:
     if role != "assistant":
         return [{"role": role, "content": _spell_parts(content)}]
     items: list[dict[str, Any]] = []
-    thinking = message.get("reasoning_content") or message.get("reasoning")
+    thinking = thinking_of(message)
     if thinking:
         parts = [{"type": "reasoning_text", "text": text_of(thinking)}]
         items.append({"type": "reasoning", "summary": [], "content": parts})
@@ -252,7 +252,7 @@ def _spell_fields(fields: dict[str, Any]) -> None:
 
 
 WIRE = Wire(
-    path=lambda spec: f"/responses{spec.query}" if spec.query else "/v1/responses",
+    path=lambda spec: make_path(spec, "responses"),
     body=make_body,
     answer=ResponsesReply,
     prompts="messages",
@@ -261,7 +261,7 @@ WIRE = Wire(
     length_names=("max_output_tokens",),
     spellings={"json_schema": ("text_format", "structured_outputs", "llama.cpp")},
     order=5,
-    optional=lambda spec: {"ignore_eos": {"ignore_eos": True}, "min_tokens": {"min_tokens": True}},
+    optional=list_length_fields,
     simulated=SimulatedWire(
         path="/v1/responses",
         body=ResponsesBody,

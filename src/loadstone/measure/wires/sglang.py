@@ -35,6 +35,7 @@ from loadstone.measure.wire.tolerant import (
     raw,
 )
 from loadstone.measure.wire.wire import Found, Wire
+from loadstone.measure.wires.openai import list_length_fields
 from loadstone.workload.request import LENGTH, PROMPT, TEXT_OR_IDS, RequestSpec
 
 if TYPE_CHECKING:
@@ -189,10 +190,7 @@ WIRE = Wire(
     # Such a prompt it takes though it has no tokenizer (--skip-tokenizer-init), and every
     # vocabulary has these.
     probe_prompt=list(range(100, 108)),
-    optional=lambda spec: {
-        "ignore_eos": {"ignore_eos": True},
-        "min_tokens": {"min_tokens": True},
-    },
+    optional=list_length_fields,
     recognise=recognise,
     describe=describe,
     simulated=SimulatedWire(

@@ -15,6 +15,7 @@ from loadstone.measure.wire.chunk import Choice, Chunk, Delta, Timings, Usage
 from loadstone.measure.wire.drafts import read_drafts
 from loadstone.measure.wire.tolerant import NO_RAW, UNREADABLE, is_error, load_object, raw
 from loadstone.measure.wires.openai import OpenAIAnswer
+from loadstone.workload.request import LENGTH, RequestSpec
 
 _CALL = msgspec.Raw(b"[{}]")
 """Stands for a piece of a tool call whose text nobody keeps."""
@@ -128,11 +129,15 @@ def join_fields(messages: list[Any], fields: dict[str, Any]) -> bytes:
     return msgspec.json.encode(messages) + (b"," + rest if rest else b"")
 
 
-def text_of(content: object) -> str:
-    """Return the text of a message's content, which may be in parts."""
-    if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return str(content or "")
+def thinking_of(message: dict[str, Any]) -> object:
+    """Return what a message of the model's holds of its thinking; None or empty: nothing."""
+    return message.get("reasoning_content") or message.get("reasoning")
+
+
+def demanded_length(spec: RequestSpec) -> dict[str, Any]:
+    """Return the fields by which servers of these APIs are made to write a whole length."""
+    fields: dict[str, Any] = {"ignore_eos": True} if spec.ignore_eos else {}
+    return fields | ({"min_tokens": LENGTH} if spec.min_tokens else {})
 
 
 def functions_of(message: dict[str, Any]) -> list[tuple[str, str, str]]:
