@@ -247,12 +247,20 @@ VALUES = {
     "batch_wait_max_tokens_ratio": "0.8", "cudagraph_mode": "full", "draft": "llama-3.2-1b",
     "hf_overrides": '{"max_position_embeddings":4096}',
     "json_model_override_args": '{"max_position_embeddings":4096}',
-    "prefix_caching": "0", "enable_chunked_prefill": "0",
+    "prefix_caching": "0", "enable_chunked_prefill": "0", "device_cache_percent": "0.1", "lora_modules": "a=/b",
 }  # fmt: skip
 """Of arguments that take no count."""
 BESIDE = {"draft": ",num_speculative_tokens=3", "num_speculative_tokens": ",draft=llama-3.2-1b"}
 TIERS = {"kv_host", "kv_disk", "kv_offload", "hicache_write_policy"}
 """They go together, and each engine has some of them."""
+ADAPTERS = {
+    "max_loras",
+    "max_cpu_loras",
+    "max_lora_rank",
+    "lora_target_modules",
+    "enable_lora_overlap_loading",
+}
+"""They go with adapters, without which SGLang does not start."""
 
 
 @pytest.mark.parametrize("engine", list(ENGINES))
@@ -267,6 +275,10 @@ def test_every_argument_reaches_the_engine_or_is_refused(engine: str) -> None:
     reached = []
     for name in names:
         base = f"llama-3.1-8b@1xh100/engine={engine}"
+        if engine == "sglang" and name in ADAPTERS:
+            base += ",lora_modules=a=/b"
+        if engine == "sglang" and name == "enable_lora":
+            continue
         beside = BESIDE.get(name, "")
         value = (
             "1"

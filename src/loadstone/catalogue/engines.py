@@ -83,9 +83,13 @@ contrast."""
 SWITCHES = (
     "disable_piecewise_cuda_graph",
     "enable_chunked_prefill",
+    "enable_lora",
+    "enable_lora_overlap_loading",
     "enforce_eager",
     "eplb",
+    "fully_sharded_loras",
     "prefix_caching",
+    "specialize_active_lora",
     "two_batch_overlap",
     *{name for engine in ENGINES.values() for name in engine.switches},
 )

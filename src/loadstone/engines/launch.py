@@ -109,8 +109,9 @@ def site_of(start: StartOptions) -> Site:
     )
 
 
-Flags = list[tuple[str, str | int | float | bool | None]]
-"""Names of flags without dashes, and values: True stands alone, False and None are left out."""
+Flags = list[tuple[str, str | int | float | bool | tuple[str, ...] | None]]
+"""Names of flags without dashes, and values: True stands alone, False and None are left out;
+several words are a value each."""
 
 
 class Command(NamedTuple):
@@ -326,7 +327,10 @@ def _spell_words(flags: Flags, underscores: bool) -> list[str]:
         words.append(
             "--" + (flag.replace("-", "_") if underscores else flag.replace("_", "-")) + dot + key
         )
-        words += [] if value is True else [str(value)]
+        if isinstance(value, tuple):
+            words += value
+        elif value is not True:
+            words.append(str(value))
     return words
 
 

@@ -11,6 +11,7 @@ from loadstone.catalogue.architecture.precision import KV_BYTES
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site
 from loadstone.engines.rules import EngineRules
+from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import BatchLimits, Budget
 from loadstone.engines.sharding.rank import Rank
@@ -33,7 +34,9 @@ class LlamaCpp(EngineRules):
     cache_dtypes = ("fp32", "bf16", "fp16", "int8")
     """Its --cache-type-k; q8_0 is int8 here."""
     unreadable_weights = ("fp8", "nvfp4")
-    spelled = frozenset({"tp", "pp", "kv", "max_model_len", "max_seq_len", "prefix_caching"})
+    spelled = frozenset(
+        {"tp", "pp", "kv", "lora_modules", "max_model_len", "max_seq_len", "prefix_caching"}
+    )
 
     @property
     def slots(self) -> int:
@@ -101,10 +104,27 @@ class LlamaCpp(EngineRules):
         activation = float(_FLOAT_BYTES * model.vocab * max(limits.max_seqs, piece))
         states = limits.max_seqs * sum(layer.count * layer.state_bytes for layer in rank.cache)
         states += self._window_bytes(rank)
-        room = total - rank.weights_bytes - activation - states
+        adapters = len(self.adapter_paths) * self.slot_bytes(rank)
+        room = total - rank.weights_bytes - activation - states - adapters
         wanted = self.cache_tokens * self.cache(rank, limits).block_bytes
         outside = max(0.0, room - wanted)
-        return Budget(total, outside, rank.weights_bytes, activation, 0.0, state_bytes=states)
+        return Budget(
+            total,
+            outside,
+            rank.weights_bytes,
+            activation,
+            0.0,
+            state_bytes=states,
+            adapters_bytes=adapters,
+        )
+
+    @property
+    def adapter_slots(self) -> AdapterSlots | None:
+        """Return one slot: all adapters are loaded, taken as of rank 16, and requests of unlike
+        ones, or none, are not computed together (its can_batch_with)."""
+        if not self.adapter_paths:
+            return None
+        return AdapterSlots(1, needs_base=True, overlaps=True, idle="used")
 
     def cache_arguments(self, context_tokens: int, requests: int) -> tuple[tuple[str, int], ...]:
         return ("ctx_size", context_tokens * requests), ("parallel", requests)
@@ -128,6 +148,9 @@ class LlamaCpp(EngineRules):
             ("no-cache-prompt", self.worker.switch("prefix_caching") is False),
             # Over all GPUs it sees it otherwise deals layers, which is pp.
             ("split-mode", "tensor" if self.worker.tp > 1 else None),
+            *(("lora", path) for path in self.adapter_paths.values()),
+            # Requests that name no adapter are of the model alone.
+            ("lora-init-without-apply", bool(self.adapter_paths)),
             ("swa-full", bool(self.worker.switch("swa_full"))),
             ("metrics", True),
             # The old name of --no-ui: old and new versions know it.

@@ -15,12 +15,14 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import msgspec
 
 from loadstone.catalogue.architecture.model import Layers
+from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.catalogue.deployment.pools import Role
 from loadstone.catalogue.engines import CHOICES
 from loadstone.core.errors import InputError
-from loadstone.engines.launch import Command, Site, Weights, choose_weights
+from loadstone.engines.launch import Command, Flags, Site, Weights, choose_weights
+from loadstone.engines.sharding.adapters import AdapterSlots, adapter_numbers
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import (
     BatchLimits,
@@ -43,6 +45,26 @@ SGLang."""
 _UNSCALED = ("su", "longrope", "llama3")
 """Sorts of RoPE scaling with which `max_position_embeddings` is what comes out (vLLM 0.32,
 get_max_model_len)."""
+
+
+LORA_ARGUMENTS = (
+    "enable_lora",
+    "lora_modules",
+    "lora_target_modules",
+    "max_cpu_loras",
+    "max_lora_rank",
+    "max_loras",
+)
+"""Arguments of several engines that give a deployment adapters."""
+_OF_ADAPTERS = (
+    *LORA_ARGUMENTS,
+    "device_cache_percent",
+    "enable_lora_overlap_loading",
+    "fully_sharded_loras",
+    "host_cache_size",
+    "specialize_active_lora",
+)
+"""With those that one engine alone has."""
 
 
 _COMMON = frozenset(
@@ -439,6 +461,92 @@ class EngineRules:
         """Return why it does not take the draft model."""
         return None
 
+    # --- adapters ---------------------------------------------------------------------------------
+
+    @property
+    def has_adapters(self) -> bool:
+        """Return whether the deployment was given LoRA adapters, or slots for them."""
+        given = self.worker.switch("enable_lora")
+        named = any(self.worker.argument(name) is not None for name in _OF_ADAPTERS)
+        return named if given is None else given
+
+    @property
+    def adapter_slots(self) -> AdapterSlots | None:
+        """Return how it keeps LoRA adapters; None: it was not told to have any, or what it does is
+        not known here."""
+        return None
+
+    @property
+    def adapter_paths(self) -> dict[str, str]:
+        """Return the adapters that it loads at its start, by name. Raises InputError."""
+        found = {}
+        for part in filter(None, (self.worker.argument("lora_modules") or "").split("+")):
+            name, _, path = part.partition("=")
+            if not name or not path:
+                raise InputError(
+                    f"lora_modules: {part!r} is no NAME=PATH; write e.g."
+                    " lora_modules=legal=/adapters/legal+chat=/adapters/chat"
+                )
+            found[name] = path
+        return found
+
+    @property
+    def lora_flags(self) -> Flags:
+        """Return the flags of adapters that several engines spell alike; none without adapters."""
+        if not self.has_adapters:
+            return []
+        return [
+            ("enable-lora", True),
+            ("max-lora-rank", self.worker.count("max_lora_rank")),
+        ]
+
+    @property
+    def lora_words(self) -> tuple[str, ...] | None:
+        """Return the adapters to load as words NAME=PATH; None: there are none."""
+        return tuple(map("=".join, self.adapter_paths.items())) or None
+
+    @property
+    def lora_targets(self) -> tuple[str, ...] | None:
+        """Return the modules that `lora_target_modules` names, with + between them."""
+        return (
+            tuple(filter(None, (self.worker.argument("lora_target_modules") or "").split("+")))
+            or None
+        )
+
+    def slot_bytes(self, rank: Rank | None = None) -> float:
+        """Return the bytes of a slot for an adapter on one rank; None: of all stages."""
+        slots, worker = self.adapter_slots, self.worker
+        if slots is None:
+            return 0.0
+        stage = None if rank is None else rank.stage
+        numbers = adapter_numbers(worker.model, shape_of(worker), stage, slots.targets, slots.split)
+        return slots.rank * numbers * FORMATS[worker.model.dtype].bytes
+
+    def adapters_bytes(self, rank: Rank) -> float:
+        """Return the bytes that slots for adapters take of one rank before its cache is sized."""
+        slots = self.adapter_slots
+        return slots.slots * self.slot_bytes(rank) if slots and slots.allocated else 0.0
+
+    def adapter_refusal(self) -> str | None:
+        """Return why it cannot have the adapters that the deployment names."""
+        if not self.has_adapters:
+            return None
+        slots, engine = self.adapter_slots, self.worker.engine
+        if slots is None:
+            return (
+                f"LoRA adapters in {engine} are not sized or simulated here; leave"
+                f" {', '.join(name for name, _ in self.worker.arguments if name in LORA_ARGUMENTS)}"
+                " out, or use vllm"
+            )
+        if slots.slots < 1:
+            return "no slot for an adapter has room in its cache; raise device_cache_percent"
+        if slots.host < slots.slots:
+            return (
+                f"max_cpu_loras={slots.host} is below the {slots.slots} slots of the GPU, and"
+                f" {engine} refuses that; write at least {slots.slots}"
+            )
+        return None
+
     # --- scheduling and steps ---------------------------------------------------------------------
 
     def scheduling(self, max_batched_tokens: int) -> Scheduling:
@@ -560,7 +668,7 @@ class EngineRules:
         wanted = [name for name in counts if getattr(worker, name) > 1]
         wanted += ["attention-dp"] if worker.attention_dp else []
         wanted += ["kv"] if worker.kv_dtype != worker.model.kv_dtype else []
-        wanted += [name for name, _ in worker.arguments if name in _COMMON]
+        wanted += [name for name, _ in worker.arguments if name in (*_COMMON, *LORA_ARGUMENTS)]
         for name in wanted:
             if name not in self.spelled:
                 raise InputError(f"{name}: no command of {worker.engine} says that; leave it out")

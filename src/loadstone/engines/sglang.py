@@ -10,7 +10,15 @@ from collections.abc import Sequence
 
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
+from loadstone.engines.rules import (
+    LORA_ARGUMENTS,
+    EngineRules,
+    Era,
+    Handover,
+    Offload,
+    Scheduling,
+)
+from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.kv_cache import Cache, pooled
 from loadstone.engines.sharding.limits import (
     GIB,
@@ -127,7 +135,7 @@ class Sglang(EngineRules):
     )
     """0.5 overlaps host and device; its prompts run in piecewise CUDA graphs by default from about
     0.5.10 on."""
-    spelled = EngineRules.spelled - {"block_size"}
+    spelled = EngineRules.spelled.union(LORA_ARGUMENTS) - {"block_size"}
     cache_dtypes = ("fp32", "bf16", "fp16", "nvfp4", "fp8_e5m2", "fp8")
     """Its --kv-cache-dtype."""
     refuses_longer = True
@@ -266,7 +274,8 @@ class Sglang(EngineRules):
         context = CONTEXT_TP_BYTES if several else CONTEXT_BYTES
         graphs = self._graphs_mib(limits) * MIB if self._sized_after_capture else 0.0
         slack = (total - context) * (1 - self.static_fraction(limits))
-        room = total - context - slack - rank.weights_bytes - graphs
+        adapters = self.adapters_bytes(rank)
+        room = total - context - slack - rank.weights_bytes - graphs - adapters
         states = any(layer.state_bytes for layer in rank.cache)
         return Budget(
             total_bytes=total,
@@ -277,7 +286,50 @@ class Sglang(EngineRules):
             graphs_bytes=graphs,
             state_bytes=max(0.0, room) * STATE_SHARE / (1 + STATE_SHARE) if states else 0.0,
             request_states=REQUEST_STATES if self._shares_states else 1,
+            adapters_bytes=adapters,
         )
+
+    @property
+    def adapter_slots(self) -> AdapterSlots | None:
+        """Return `max_loras_per_batch` slots (LoRAMemoryPool) for `lora_target_modules`. The host
+        keeps all adapters that are loaded. Before 0.5.5 who finds no slot ends the step's list of
+        prompts."""
+        if not self.has_adapters:
+            return None
+        worker = self.worker
+        return AdapterSlots(
+            worker.count("max_loras") or 8,
+            worker.count("max_lora_rank") or 16,
+            worker.count("max_cpu_loras") or 1 << 30,
+            targets=worker.argument("lora_target_modules") or "all",
+            needs_base=True,
+            passes=self.version >= (0, 5, 5),
+            overlaps=worker.switch("enable_lora_overlap_loading") is True,
+        )
+
+    @property
+    def lora_flags(self) -> Flags:
+        worker, flags = self.worker, super().lora_flags
+        if not flags:
+            return []
+        paths, targets = self.lora_words, self.lora_targets
+        if paths is None and not (worker.argument("max_lora_rank") and targets):
+            raise InputError(
+                "enable_lora: without adapters at its start sglang is told their largest rank and"
+                " modules; write lora_modules=NAME=PATH, or max_lora_rank=16 and"
+                " lora_target_modules=all"
+            )
+        return [
+            *flags,
+            ("max-loras-per-batch", worker.count("max_loras")),
+            ("max-loaded-loras", worker.count("max_cpu_loras")),
+            ("lora-target-modules", targets),
+            ("lora-paths", paths),
+            (
+                "enable-lora-overlap-loading",
+                worker.switch("enable_lora_overlap_loading") is True,
+            ),
+        ]
 
     @property
     def _shares_states(self) -> bool:
@@ -426,6 +478,7 @@ class Sglang(EngineRules):
             ("disable-radix-cache", worker.switch("prefix_caching") is False),
             *self._speculation,
             *self._offload_flags,
+            *self.lora_flags,
             ("enable-metrics", True),
             *self._pool_flags(site),
         ]

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from loadstone.catalogue.architecture.precision import FORMATS
 from loadstone.catalogue.checkpoints import Checkpoint
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import (
@@ -23,12 +24,20 @@ from loadstone.engines.launch import (
     name_draft,
     over_one,
 )
-from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
+from loadstone.engines.rules import (
+    LORA_ARGUMENTS,
+    EngineRules,
+    Era,
+    Handover,
+    Offload,
+    Scheduling,
+)
+from loadstone.engines.sharding.adapters import AdapterSlots, adapter_numbers
 from loadstone.engines.sharding.limits import (
     BatchLimits,
     Budget,
 )
-from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes
+from loadstone.engines.sharding.rank import LOGIT_BYTES, Rank, activation_bytes, shape_of
 from loadstone.engines.vllm import runtime_bytes
 
 _OLD_GPUS = ("Volta", "Turing")
@@ -47,6 +56,10 @@ _KV_FLAGS = {
     "fp8": "fp8",
 }
 _SETTINGS_FILE, _ROUTER_FILE = "trtllm.yaml", "disagg.yaml"
+_DEVICE_CACHE, _HOST_CACHE_BYTES = 0.02, 1 << 30
+"""Its PeftCacheConfig (1.3.0rc3; 0.05 in the C++ one)."""
+_ADAPTERS_SINCE = (1, 0)
+_LORA_SETTINGS = ("max_lora_rank", "max_loras", "max_cpu_loras")
 _UNREAD = ("neuralmagic", "redhatai")
 
 
@@ -60,7 +73,7 @@ class TensorrtLlm(EngineRules):
     """Its KvCacheConfig."""
     step_argument, seqs_argument = "max_num_tokens", "max_batch_size"
     fp8_widening = 200.0
-    spelled = EngineRules.spelled - {"eplb", "two_batch_overlap"}
+    spelled = EngineRules.spelled.union(LORA_ARGUMENTS) - {"eplb", "two_batch_overlap"}
     handover = Handover(
         reserves_first=False,
         spare_tokens=None,
@@ -89,6 +102,31 @@ class TensorrtLlm(EngineRules):
         runtime = runtime_bytes(self.worker)
         free = max(0.0, total - rank.weights_bytes - activation - runtime)
         return Budget(total, free * (1 - share), rank.weights_bytes, activation, runtime)
+
+    @property
+    def adapter_slots(self) -> AdapterSlots | None:
+        """Return those that its PEFT cache holds: `device_cache_percent` of what weights and KV
+        cache leave, in the host `host_cache_size` bytes."""
+        if not self.has_adapters:
+            return None
+        worker, limits = self.worker, self.limits()
+        slots = AdapterSlots(
+            0,
+            worker.count("max_lora_rank") or 64,
+            allocated=False,
+            targets=worker.argument("lora_target_modules") or "all",
+        )
+        numbers = adapter_numbers(worker.model, shape_of(worker), 0, slots.targets)
+        share = worker.fraction("device_cache_percent") or _DEVICE_CACHE
+        room = share * self.budget(self.ranks[0], limits).outside_bytes
+        each = slots.rank * numbers * FORMATS[worker.model.dtype].bytes
+        held = int(room / each)
+        host = int((worker.count("host_cache_size") or _HOST_CACHE_BYTES) / each)
+        return msgspec.structs.replace(
+            slots,
+            slots=min(held, worker.count("max_loras") or held),
+            host=max(held, min(host, worker.count("max_cpu_loras") or host)),
+        )
 
     def max_seqs(self, limits: BatchLimits, kv_tokens: int) -> int:
         """Return the most requests: max_batch_size is of each batch in its pipeline."""
@@ -252,6 +290,24 @@ class TensorrtLlm(EngineRules):
             dtype=dict(weights.flags).get("dtype"),
             quant_config={"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"} if quantised else None,
         )
+        if self.has_adapters:
+            if self.version < _ADAPTERS_SINCE:
+                raise InputError(
+                    f"lora_modules: trtllm-serve {worker.engine_version} is not started with"
+                    " adapters here; version=1.0 and later are"
+                )
+            settings["lora_config"] = _given(
+                lora_dir=list(self.adapter_paths.values()) or None,
+                lora_target_modules=self.lora_targets,
+                **{name: worker.count(name) for name in _LORA_SETTINGS},
+            )
+            settings |= _given(
+                peft_cache_config=_given(
+                    device_cache_percent=worker.fraction("device_cache_percent"),
+                    host_cache_size=worker.count("host_cache_size"),
+                )
+                or None
+            )
         for key, value in launch_settings(worker):
             group, dot, name = key.partition(".")
             (settings.setdefault(group, {}) if dot else settings)[name or group] = value

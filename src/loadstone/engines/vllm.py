@@ -20,7 +20,15 @@ from loadstone.catalogue.architecture.model import (
 from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
-from loadstone.engines.rules import EngineRules, Era, Handover, Offload, Scheduling
+from loadstone.engines.rules import (
+    LORA_ARGUMENTS,
+    EngineRules,
+    Era,
+    Handover,
+    Offload,
+    Scheduling,
+)
+from loadstone.engines.sharding.adapters import AdapterSlots
 from loadstone.engines.sharding.kv_cache import Cache, grouped
 from loadstone.engines.sharding.limits import (
     GIB,
@@ -82,6 +90,7 @@ _ANY_VOCABULARY_SINCE = (0, 25)
 _DRAFT_GRAPHS_SINCE = (0, 26)
 """From then on a draft model's passes run as CUDA graphs; before, they were captured and never
 replayed (its pull request 47460, July 2026)."""
+_NO_MORE_WORDS_SINCE, _MORE_WORDS = (0, 12), 256
 _MASTER_PORT, _RPC_PORT = 29501, 13345
 _SIDE, _SIDE_PORT, _SIDE_PORTS = "VLLM_NIXL_SIDE_CHANNEL", 5600, 100
 _TRANSFERS = {
@@ -101,6 +110,7 @@ class Vllm(EngineRules):
     name = "vllm"
     sized = True
     newest = (0, 32)
+    spelled = EngineRules.spelled.union(LORA_ARGUMENTS)
     eras = (
         Era((0, 14), "async"),
         Era((0, 8), "v1"),
@@ -207,7 +217,52 @@ class Vllm(EngineRules):
             activation_bytes=activation_bytes(worker, rank, limits, logit_bytes),
             runtime_bytes=runtime_bytes(worker) + beside,
             graphs_bytes=GRAPHS_BYTES if self.version >= (0, 21) and not without_graphs else 0.0,
+            adapters_bytes=self.adapters_bytes(rank),
         )
+
+    @property
+    def adapter_slots(self) -> AdapterSlots | None:
+        """Return `max_loras` slots of `max_lora_rank`, for all modules whatever adapters have
+        (LoRAConfig). Steps without adapters have graphs of their own since 0.11.1 (pull request
+        25914), those with few of them where it is told so (32005)."""
+        if not self.has_adapters:
+            return None
+        worker, version = self.worker, self.version
+        by_active = worker.switch("specialize_active_lora") is True
+        slots = worker.count("max_loras") or 1
+        return AdapterSlots(
+            slots,
+            worker.count("max_lora_rank") or 16,
+            worker.count("max_cpu_loras") or slots,
+            targets=worker.argument("lora_target_modules") or "all",
+            split=worker.switch("fully_sharded_loras") is True,
+            idle="always" if version < (0, 11, 1) else "active" if by_active else "used",
+        )
+
+    @property
+    def lora_flags(self) -> Flags:
+        worker, flags = self.worker, super().lora_flags
+        if not flags:
+            return []
+        return [
+            *flags,
+            ("max-loras", worker.count("max_loras")),
+            ("max-cpu-loras", worker.count("max_cpu_loras")),
+            ("fully-sharded-loras", worker.switch("fully_sharded_loras") is True),
+            ("specialize-active-lora", worker.switch("specialize_active_lora") is True),
+            ("lora-target-modules", self.lora_targets),
+            ("lora-modules", self.lora_words),
+        ]
+
+    def slot_bytes(self, rank: Rank | None = None) -> float:
+        """Return the bytes of a slot; before 0.12 those of embeddings and head too, of a
+        vocabulary with 256 more words (lora_extra_vocab_size)."""
+        total, slots, model = super().slot_bytes(rank), self.adapter_slots, self.worker.model
+        if slots is None or self.version >= _NO_MORE_WORDS_SINCE:
+            return total
+        words = model.vocab + _MORE_WORDS
+        numbers = 2 * slots.rank * (words + model.hidden) + 2 * _MORE_WORDS * model.hidden
+        return total + 2.0 * numbers
 
     def cache(self, rank: Rank, limits: BatchLimits) -> Cache:
         """Return its cache: in 0.32 two steps may be in flight at once (one more than pipeline
@@ -394,6 +449,7 @@ class Vllm(EngineRules):
             ("speculative-config", self._speculation),
             ("kv-transfer-config", _TRANSFERS.get(site.role or "")),
             *self._offload_flags,
+            *self.lora_flags,
         ]
         ranks = worker.moe_ranks if worker.attention_dp else worker.tp * worker.dp
         if worker.ep > 1 and worker.ep != ranks:

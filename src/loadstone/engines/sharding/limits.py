@@ -23,6 +23,7 @@ class Budget(msgspec.Struct, frozen=True):
     state_bytes       pools of fixed size for linear attention's states, where the engine has them
                       apart
     request_states    states that it keeps there for each running request
+    adapters_bytes    slots of LoRA adapters, where they are taken before the cache
     """
 
     total_bytes: float
@@ -33,12 +34,14 @@ class Budget(msgspec.Struct, frozen=True):
     graphs_bytes: float = 0.0
     state_bytes: float = 0.0
     request_states: int = 1
+    adapters_bytes: float = 0.0
 
     @property
     def kv_bytes(self) -> float:
         """Return the room for the KV cache; negative where the rest alone does not fit."""
         taken = self.outside_bytes + self.weights_bytes + self.activation_bytes + self.runtime_bytes
-        return self.total_bytes - taken - self.graphs_bytes - self.state_bytes
+        taken += self.graphs_bytes + self.state_bytes + self.adapters_bytes
+        return self.total_bytes - taken
 
 
 class BatchLimits(msgspec.Struct, frozen=True):

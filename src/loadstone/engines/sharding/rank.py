@@ -112,7 +112,7 @@ def ranks_of(
     """
     stages, start = [], 0
     for stage, size in enumerate(stage_layers(model.layer_count, shape.pp)):
-        runs = list(_cut(model.layers, start, start + size))
+        runs = list(layers_between(model.layers, start, start + size))
         start += size
         first, last = stage == 0, stage == shape.pp - 1
         if last and drafts:
@@ -143,7 +143,9 @@ def stage_layers(layers: int, pp: int) -> list[int]:
     return sizes
 
 
-def _cut(layers: tuple[Layers, ...], start: int, stop: int) -> Iterator[tuple[Layers, int]]:
+def layers_between(
+    layers: tuple[Layers, ...], start: int, stop: int
+) -> Iterator[tuple[Layers, int]]:
     """Yield the runs of layers `start` to `stop`, each with how many of them are inside."""
     first = 0
     for run in layers:

@@ -48,6 +48,7 @@ def find_misfits(rules: EngineRules) -> list[str]:
         *_draft(worker),
         rules.draft_refusal(),
         rules.offload_refusal(),
+        rules.adapter_refusal(),
     ]
     return list(dict.fromkeys(line for line in lines if line is not None))
 

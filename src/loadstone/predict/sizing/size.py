@@ -60,6 +60,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
                              `prefill` or `decode`
     staging_bytes            of such a worker, room that caches on their way take: buffers beside
                              the cache, and what is kept free in it for each request
+    adapters_bytes           slots for LoRA adapters, used or not; None: there are none
     assumed                  what the model's config left open and was assumed, and fields not
                              understood; a draft that is not counted
     """
@@ -98,6 +99,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     pool: str | None = None
     workers: int | None = None
     staging_bytes: float | None = None
+    adapters_bytes: float | None = None
 
     @property
     def machine(self) -> str:
@@ -158,6 +160,11 @@ def size(worker: Worker, context_tokens: int | None = None, batch: int = 1) -> R
         warm_sessions_host=_warm_with_host(rules, context, capacity) if fits else None,
         kv_blocks=memory.blocks,
         block_tokens=memory.cache.block_tokens if memory.cache.groups else 0,
+        adapters_bytes=(
+            _as_integer(ways * sum(budget.adapters_bytes for budget in budgets))
+            if rules.has_adapters
+            else None
+        ),
         why=_why(worker, memory, _Request(taken, batch, longest, seqs), fits, wrong),
         assumed="; ".join(
             [

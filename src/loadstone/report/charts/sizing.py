@@ -105,7 +105,7 @@ def _parts(row: Row) -> dict[str, float]:
     """Return GiB per GPU, none negative: what lacks shows as a bar that is too long."""
     gpus = row.gpus * _GIB
     sizes = (
-        row.weights_bytes,
+        row.weights_bytes + (row.adapters_bytes or 0.0),
         row.activation_bytes,
         row.kv_bytes,
         row.free_bytes,
