@@ -151,6 +151,12 @@ class Scheduling(NamedTuple):
     gather_steps: int = 0
     gather_tokens: int = 0
     priorities: bool = False
+    priority_sign: int = 1
+    unset_priority: int = 0
+    preempt_above: int | None = None
+    max_waiting: int | None = None
+    max_under_way: int | None = None
+    max_queued_tokens: int | None = None
 
 
 class Handover(NamedTuple):

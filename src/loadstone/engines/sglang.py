@@ -7,7 +7,9 @@ KV = free after loading − free before loading · (1 − mem_fraction_static)
 """
 
 from collections.abc import Sequence
+from typing import Any
 
+from loadstone.catalogue.deployment.deployment import Worker
 from loadstone.core.errors import InputError
 from loadstone.engines.launch import Command, Flags, Site, addresses_of, name_draft, over_one
 from loadstone.engines.rules import (
@@ -82,6 +84,7 @@ _NEW_SPELLINGS_SINCE, _NEW_GRAPHS_SINCE = (0, 5, 23), (0, 5, 20)
 _OWN_FLAGS = (
     "mem_fraction_static",
     "max_running_requests",
+    "max_queued_requests",
     "max_total_tokens",
     "max_prefill_tokens",
     "page_size",
@@ -90,9 +93,20 @@ _OWN_FLAGS = (
     "cuda_graph_bs",
     "ep_dispatch_algorithm",
     "load_balance_method",
+    "default_priority_value",
+    "priority_scheduling_preemption_threshold",
 )
 """Arguments of the shorthand that are its own flags by the same names."""
 _KV_FLAGS = {"bf16": "bf16", "nvfp4": "nvfp4", "fp8_e5m2": "fp8_e5m2", "fp8": "fp8_e4m3"}
+_PREEMPTION_THRESHOLD = 10
+"""Its --priority-scheduling-preemption-threshold: a running request gives way where its priority is
+lower by more than that (schedule_policy.py, preempt_to_schedule, 0.5.23)."""
+_LOWEST = -(1 << 62)
+_PRIORITY_SWITCHES = (
+    "enable_priority_scheduling",
+    "schedule_low_priority_values_first",
+    "disable_priority_preemption",
+)
 _DIST_PORT = 20000
 _BOOTSTRAP_PORT = 8998
 
@@ -383,7 +397,33 @@ class Sglang(EngineRules):
             route="round-robin",
             poll_steps=worker.count("scheduler_recv_interval") or 0,
             budget_tokens=budget_tokens,
+            max_waiting=worker.count("max_queued_requests"),
+            **self._priorities(),
         )
+
+    def _priorities(self) -> dict[str, Any]:
+        """Return Scheduling's fields of requests with priorities, as 0.5.23 serves them
+        (scheduler.py, _get_new_batch_prefill and _set_or_validate_priority)."""
+        worker = self.worker
+        if not worker.switch("enable_priority_scheduling"):
+            return {}
+        if worker.argument("scheduler_recv_interval") is not None:
+            raise InputError(
+                f"{worker.name}: priorities are not simulated with scheduler_recv_interval; leave"
+                " one of them out"
+            )
+        sign = -1 if worker.switch("schedule_low_priority_values_first") else 1
+        unset = _whole_number(worker, "default_priority_value", None)
+        threshold = _whole_number(
+            worker, "priority_scheduling_preemption_threshold", _PREEMPTION_THRESHOLD
+        )
+        preempts = not worker.switch("disable_priority_preemption")
+        return {
+            "priorities": True,
+            "priority_sign": sign,
+            "unset_priority": _LOWEST if unset is None else sign * unset,
+            "preempt_above": threshold if preempts else None,
+        }
 
     @property
     def graph_tokens(self) -> int:
@@ -476,6 +516,7 @@ class Sglang(EngineRules):
             ("enable-two-batch-overlap", worker.switch("two_batch_overlap") is True),
             *self._eager_flags(graphs),
             ("disable-radix-cache", worker.switch("prefix_caching") is False),
+            *((name.replace("_", "-"), worker.switch(name) is True) for name in _PRIORITY_SWITCHES),
             *self._speculation,
             *self._offload_flags,
             *self.lora_flags,
@@ -562,6 +603,18 @@ class Sglang(EngineRules):
             ("speculative-eagle-topk", 1),
             ("speculative-num-draft-tokens", tokens + 1),
         ]
+
+
+def _whole_number(worker: Worker, name: str, default: int | None) -> int | None:
+    """Return an argument that may be below zero. Raises InputError."""
+    text = worker.argument(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        flag = name.replace("_", "-")
+        raise InputError(f"--{flag}: {text!r} is not a whole number; write e.g. 10") from None
 
 
 def _prefill_sizes(chunk: int) -> int:

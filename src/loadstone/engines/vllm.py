@@ -68,6 +68,8 @@ _OWN_FLAGS = (
     "gpu_memory_utilization",
     "max_num_seqs",
     "max_num_batched_tokens",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
     "block_size",
     "max_cudagraph_capture_size",
     "hf_overrides",
@@ -363,8 +365,13 @@ class Vllm(EngineRules):
                 raise InputError(
                     f"--scheduling-policy: {policy!r} is no policy of vLLM; use fcfs or priority"
                 )
-            by_priority = policy == "priority"
-            return Scheduling(chunked=chunked, priorities=by_priority)
+            return Scheduling(
+                chunked=chunked,
+                priorities=policy == "priority",
+                priority_sign=-1,
+                max_under_way=self.worker.count("max_num_queued_reqs"),
+                max_queued_tokens=self.worker.count("max_num_queued_tokens"),
+            )
         return Scheduling("mixed" if chunked else "prefill-first", chunked, prefix_cache=False)
 
     @property

@@ -109,7 +109,18 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch_seqs               requests that run in one of them; None: as many as in all
     tiers                    below the cache; None: there are none
     priorities               requests of a higher priority are let in first, and give way last; of
-                             equal ones those that came first (vLLM's --scheduling-policy priority)
+                             equal ones those that came first (vLLM's --scheduling-policy priority,
+                             SGLang's --enable-priority-scheduling)
+    priority_sign            −1: the engine's own numbers are smaller for what it serves first
+    unset_priority           of requests that have none: vLLM 0, SGLang below all others
+    preempt_above            one that waits while all slots are taken has running ones give way
+                             whose priority is lower by more than that (SGLang); None: it never does
+    max_waiting              requests; one more is turned away, or with priorities the last of all
+                             that wait (SGLang's --max-queued-requests)
+    max_under_way            requests that wait or run, in all ranks of a server; one more is turned
+                             away (vLLM's --max-num-queued-reqs)
+    max_queued_tokens        of prompts whose first token has not come, likewise; while there are as
+                             many, all that come are turned away (vLLM's --max-num-queued-tokens)
     """
 
     kv_blocks: int
@@ -131,6 +142,12 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     batch_seqs: int | None = None
     tiers: Tiers | None = None
     priorities: bool = False
+    priority_sign: int = 1
+    unset_priority: int = 0
+    preempt_above: int | None = None
+    max_waiting: int | None = None
+    max_under_way: int | None = None
+    max_queued_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("kv_blocks", "block_tokens", "max_batched_tokens", "max_seqs", "pipeline"):
@@ -152,6 +169,12 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 f" {self.max_batched_tokens} that a step has room for; lower it, or raise"
                 " max_batched_tokens"
             )
+
+    @property
+    def turns_away(self) -> bool:
+        """Whether requests may be turned away."""
+        limits = (self.max_waiting, self.max_under_way, self.max_queued_tokens)
+        return any(limit is not None for limit in limits)
 
     @property
     def draft_tokens(self) -> int:

@@ -21,6 +21,7 @@ its part of the cache, RFC 11945: those are schedulers of their own.)
 """
 
 from itertools import islice
+from typing import NamedTuple
 
 from loadstone.core.errors import InputError
 from loadstone.predict.scheduler.blocks import PrefixCache
@@ -28,6 +29,20 @@ from loadstone.predict.scheduler.policy import EnginePolicy
 from loadstone.predict.scheduler.running import NO_CHUNKS, Pool, Running
 from loadstone.predict.scheduler.sequence import Sequence
 from loadstone.predict.scheduler.tiers import LowerTiers
+
+_QUEUE_FULL = "The request queue is full."
+_HIGHER_CAME = "The request is aborted by a higher priority request."
+_TOO_MANY = "busy: max_num_queued_reqs is reached"
+_TOO_LONG = "busy: max_num_queued_tokens is reached"
+
+
+class Refusal(NamedTuple):
+    """A request that was turned away: by an HTTP status, or (`status` of an answer that has begun)
+    by an event in the stream."""
+
+    sequence: Sequence
+    status: int
+    reason: str
 
 
 class Scheduler(Running):
@@ -42,6 +57,8 @@ class Scheduler(Running):
     After `advance()`: `begun`, those whose prompt was completed and who wrote a token with it.
     `joined` has those who were let in with a cache that was computed elsewhere (`computed` =
     `target`), until its reader empties it. `tick` counts the steps in which decodes took part.
+    `refused` has those who were turned away, until its reader empties it; `peers` are the
+    schedulers of its server, which counts requests of them all together.
     """
 
     def __init__(
@@ -58,6 +75,8 @@ class Scheduler(Running):
         super().__init__(policy, pool or Pool(), shared=shared, seed=seed)
         self.begun: list[Sequence] = []
         self.joined: list[Sequence] = []
+        self.refused: list[Refusal] = []
+        self.peers: list[Scheduler] = [self]
         self.decoding = False
         self.preemptions = 0
         self.cache_queries = self.cache_hits = 0  # prompt tokens looked for, and found
@@ -69,6 +88,9 @@ class Scheduler(Running):
         self._chunked = policy.chunked
         self._decode_tokens = policy.decode_tokens
         self._by_priority = policy.priorities
+        self._turns_away = policy.turns_away
+        self._displaces = policy.priorities and policy.preempt_above is not None
+        self._displaced: list[Sequence] = []
         self._arrived = 0
         self._beyond = (
             self._decode_tokens - 2
@@ -114,7 +136,7 @@ class Scheduler(Running):
     def open(self) -> bool:
         """One more that arrives might get into the very next step, or be looked for before others
         end."""
-        if self._poll:
+        if self._poll or self._displaces:
             return True
         if self._static:
             return not self.running
@@ -140,9 +162,47 @@ class Scheduler(Running):
             )
         self._arrived += 1
         sequence.order = (-sequence.priority, self._arrived)
+        if self._turns_away and not self._is_admitted(sequence):
+            return
         self._enqueue(sequence)
         if self._poll:
             self._unseen += 1
+
+    def _is_admitted(self, sequence: Sequence) -> bool:
+        """Tell whether the server takes a request that comes; if not, or if another has to go for
+        it, `refused` has who was turned away."""
+        policy, refused = self.policy, self.refused
+        queues = {id(peer.waiting): peer.waiting for peer in self.peers}.values()
+        if policy.max_under_way is not None:
+            under_way = sum(map(len, queues)) + sum(len(peer.running) for peer in self.peers)
+            if under_way >= policy.max_under_way:
+                refused.append(Refusal(sequence, 503, _TOO_MANY))
+                return False
+        if policy.max_queued_tokens is not None:
+            unbegun = [
+                each.prompt_tokens
+                for among in (*queues, *(peer.running for peer in self.peers))
+                for each in among
+                if not each.emitted and not each.end_tick
+            ]
+            if sum(unbegun) >= policy.max_queued_tokens:
+                refused.append(Refusal(sequence, 503, _TOO_LONG))
+                return False
+        return self._has_queue_room(sequence)
+
+    def _has_queue_room(self, sequence: Sequence) -> bool:
+        """Tell whether the queue takes one more, the last of a lower priority leaving it where it
+        is full (SGLang: Scheduler._abort_on_queued_limit)."""
+        limit, waiting = self.policy.max_waiting, self.waiting
+        if limit is None or len(waiting) < limit:
+            return True
+        last = waiting[-1]
+        if not self._by_priority or sequence.priority <= last.priority:
+            self.refused.append(Refusal(sequence, 200, _QUEUE_FULL))
+            return False
+        self.abort(last)
+        self.refused.append(Refusal(last, 200, _HIGHER_CAME))
+        return True
 
     def _enqueue(self, sequence: Sequence, *, first: bool = False) -> None:
         """Have a request wait: by its order where there are priorities, else behind all others, or
@@ -363,8 +423,12 @@ class Scheduler(Running):
         waiting, running, max_seqs = self.waiting, self.running, self._max_seqs
         tiers = self.tiers
         aside: list[Sequence] = []
-        while len(waiting) > self._unseen and budget > 0 and len(running) < max_seqs:
+        full = False
+        while len(waiting) > self._unseen and budget > 0:
             sequence = waiting[0]
+            full = full or len(running) >= max_seqs
+            if full and not (self._displaces and self._displace_for(sequence)):
+                break
             loaded = tiers is not None and sequence.fetched
             if pool.cache is not None and not loaded and sequence.computed < sequence.target:
                 self._look_up(sequence)
@@ -399,13 +463,17 @@ class Scheduler(Running):
                 self._prefilling.append(sequence)
         if aside:
             waiting.extendleft(reversed(aside))
+        for sequence in self._displaced:
+            if self._has_queue_room(sequence):
+                self._enqueue(sequence)
+        self._displaced.clear()
 
     def _awaits_preempted(self) -> bool:
         """Tell whether one that gave way waits, who stands in front where there are no
         priorities."""
         waiting = self.waiting
         if self._by_priority:
-            return any(sequence.preempted for sequence in waiting)
+            return bool(self._displaced) or any(sequence.preempted for sequence in waiting)
         return bool(waiting) and waiting[0].preempted > 0
 
     def _adopt_prompts(self) -> None:
@@ -554,7 +622,7 @@ class Scheduler(Running):
 
     def _make_room(self) -> None:
         """Preempt the newest until the next decode step finds its blocks."""
-        if self._by_priority:
+        if self._by_priority and self._mixed:
             self._make_room_in_order()
             return
         while self.decodes and self._needed() > self._blocks - self._pool.used_blocks:
@@ -584,10 +652,48 @@ class Scheduler(Running):
 
     def _preempt_newest(self) -> Sequence:
         """The newest, of the lowest priority, loses its KV and waits to be computed again: in front
-        of all others, of its own priority."""
+        of all others, of its own priority. SGLang looks at no priority there."""
         sequence = next(reversed(self.running))
-        if self._by_priority:
+        if self._by_priority and self._mixed:
             sequence = max(self.running, key=lambda running: running.order)
+        self._preempt(sequence)
+        self._enqueue(sequence, first=True)
+        return sequence
+
+    def _displace_for(self, sequence: Sequence) -> bool:
+        """Tell whether running requests gave way to one that waits, for whom there is no slot:
+        those of the lowest priority and the newest first, until there is room for it by what they
+        have still to write (SGLang: PrefillAdder.preempt_to_schedule)."""
+        policy, lacking = self.policy, self._lacking_tokens(sequence)
+        assert policy.preempt_above is not None  # noqa: S101
+        below = sequence.priority - policy.preempt_above
+        lower = [each for each in self.running if each.end_tick and each.priority < below]
+        lower.sort(key=lambda running: running.order, reverse=True)
+        count = 0
+        for each in lower:
+            count += 1
+            lacking -= (each.output_tokens - self.written_by(each)) * policy.keep_free
+            if lacking <= 0:
+                break
+        if lower and lacking > 0:
+            self._resume = True  # what is lacking changes with each step
+            return False
+        for each in lower[:count]:
+            self._preempt(each)
+            self._displaced.append(each)
+        return count > 0
+
+    def _lacking_tokens(self, sequence: Sequence) -> float:
+        """Count the tokens of the cache that a request lacks to be let in."""
+        beyond = self._pool.most_blocks + sequence.most_blocks - self._blocks
+        if beyond > 0 and not self._sure:
+            if not self._tight:
+                self._count()
+            beyond = self._wanted(sequence) - self._free()
+        return beyond * self._block
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """It loses its KV."""
         self.preemptions += 1
         self.held_back = True
         sequence.preempted += 1
@@ -601,8 +707,6 @@ class Scheduler(Running):
         sequence.target = sequence.prompt_tokens + emitted
         sequence.computed = sequence.end_tick = 0
         sequence.gains = None
-        self._enqueue(sequence, first=True)
-        return sequence
 
 
 def batches_of(policy: EnginePolicy, *, shared: bool = False, seed: int = 0) -> list[Scheduler]:

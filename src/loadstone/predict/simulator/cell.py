@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from loadstone.core.plan import Plan
 from loadstone.predict.scheduler import Sequence
+from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import NEVER, CellRequests, SimulatedClient
 from loadstone.predict.simulator.content import Contents, shares
 from loadstone.predict.simulator.fast import applies, run_fast
@@ -33,7 +34,9 @@ def run_cell(
     `quick`: by the faster loop (fast.py) where that gives the same.
     """
     model, policy = fleet.model, fleet.policy
-    requests = CellRequests(plan, cell, model.request_s, model.request_token_s)
+    requests = CellRequests(
+        plan, cell, model.request_s, model.request_token_s, policy.unset_priority
+    )
     run = CellRun(requests, start_s, model.stream_s)
     run.route = fleet.route
     contents = None
@@ -94,6 +97,7 @@ def _run_step(
     only = units[0] if len(units) == 1 else None
     unit = units[0]
     turn, how = 0, run.route or run.replicas[0].scheduler.policy.route
+    refused = _share_refused(run)
     now_s = run.start_s
     timer_s = client.timer_s
     look_s = now_s if look is not None else NEVER
@@ -128,6 +132,9 @@ def _run_step(
                 turn += 1
                 unit = route(units, turn, how, sequence)
             unit.add(sequence, now_s)
+            if refused:
+                _turn_away(run, client, refused, now_s)
+                timer_s = client.timer_s
         else:
             now_s = next_s
             for sequence in complete(unit):
@@ -137,8 +144,28 @@ def _run_step(
                     cached_tokens[index] = sequence.cached_tokens
                 over_s = now_s + stream_s
                 answered(index, over_s)
+            if refused:
+                _turn_away(run, client, refused, now_s)
             timer_s = client.timer_s
-    run.over_s = over_s
+    run.over_s = max(run.over_s, over_s)
+
+
+def _share_refused(run: CellRun) -> list[Refusal]:
+    """Return the list in which all schedulers note whom they turn away."""
+    refused: list[Refusal] = []
+    for replica in run.replicas:
+        replica.scheduler.refused = refused
+    return refused
+
+
+def _turn_away(run: CellRun, client: SimulatedClient, refused: list[Refusal], now_s: float) -> None:
+    """Tell the client of those that were turned away at `now_s`."""
+    at_s = now_s + run.stream_s
+    for refusal in refused:
+        run.turn_away(refusal, at_s)
+        client.failed(refusal.sequence.row, at_s)
+    refused.clear()
+    run.over_s = max(run.over_s, at_s)
 
 
 def _arrive(

@@ -38,7 +38,14 @@ class CellRequests:
     intended_s_of, sent_s_of   filled by the client, by index
     """
 
-    def __init__(self, plan: Plan, cell: int, request_s: float, request_token_s: float) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        cell: int,
+        request_s: float,
+        request_token_s: float,
+        unset_priority: int = 0,
+    ) -> None:
         rows = plan.rows(cell)
         cell_rows = slice(rows.start, rows.stop)
         self.plan, self.cell = plan, cell
@@ -56,7 +63,7 @@ class CellRequests:
         self.traffic_class = [0] * self.count
         if plan.class_slots and plan.traffic_class is not None:
             self.traffic_class = plan.traffic_class[cell_rows].tolist()
-        self.priority = _priorities(plan, cell)
+        self.priority = _priorities(plan, cell, unset_priority)
         self.request_s: list[float] = (request_s + request_token_s * tokens).tolist()
         self.turnaround_s: list[float] = turnaround.tolist()
         self.intended_s_of = [math.nan] * self.count
@@ -74,11 +81,13 @@ class CellRequests:
         return self.turn[self.row(index + 1)] > 0
 
 
-def _priorities(plan: Plan, cell: int) -> list[int]:
-    """Return the priorities of a cell's requests, 0 where they have none."""
+def _priorities(plan: Plan, cell: int, unset: int) -> list[int]:
+    """Return the priorities of a cell's requests, `unset` where they have none."""
     if plan.traffic_class is None:
-        return [0] * len(plan.rows(cell))
-    by_class = np.array([kind.priority or 0 for kind in plan.classes])
+        return [unset] * len(plan.rows(cell))
+    by_class = np.array(
+        [unset if kind.priority is None else kind.priority for kind in plan.classes]
+    )
     rows = plan.rows(cell)
     priorities: list[int] = by_class[plan.traffic_class[rows.start : rows.stop]].tolist()
     return priorities
@@ -114,7 +123,7 @@ class SimulatedClient:
 
     `arrivals` has (s when it reaches the scheduler, index), the earliest first; `pop(arrivals)`
     takes that. `act()` wants to be called at `timer_s`, `ended(index, s)` where an answer ends at
-    the client.
+    the client, or `failed(index, s)`.
     """
 
     def __init__(
@@ -135,6 +144,7 @@ class SimulatedClient:
         self._active = 0  # requests under way
         self._ending: list[tuple[float, int]] = []  # answers that end at the client: when, index
         self._later: list[tuple[float, int]] = []  # later turns: due, index
+        self._failed: set[int] = set()  # that were turned away
         self._first = first
         self._next = [first] * len(self._taken)
         self._last = (1 << 62) if last is None else last
@@ -187,6 +197,11 @@ class SimulatedClient:
         heappush(self._ending, (at_s, index))
         self.timer_s = min(self.timer_s, at_s)
 
+    def failed(self, index: int, at_s: float) -> None:
+        """Note that a request was turned away, which ends its session too."""
+        self._failed.add(index)
+        self.ended(index, at_s)
+
     def act(self) -> None:
         """It is `timer_s` now."""
         now_s = self.timer_s
@@ -198,7 +213,9 @@ class SimulatedClient:
             if sessions is None:
                 self._taken[number] -= 1
                 continue
-            if self._is_over(now_s):
+            if index in self._failed:
+                sessions.failed(index)
+            elif self._is_over(now_s):
                 sessions.stopped(index)
             else:
                 for due in sessions.ended(index, now_s):
@@ -216,6 +233,8 @@ class SimulatedClient:
         while self._active < self._cap:
             if later_turns and later_turns[0][0] <= now_s:
                 due_s, index = heappop(later_turns)
+                if self._failed and self._sessions and self._sessions.is_given_up(index):
+                    continue
                 self._send(index, due_s, now_s, at_once=False)
                 continue
             starter_s, number = self._next_start()

@@ -170,6 +170,10 @@ def engines_of(
         for number, scheduler in enumerate(schedulers)
     ]
     size = len(replicas) // fleet.workers
+    if policy.turns_away:
+        for number, scheduler in enumerate(schedulers):
+            first = number // size * size
+            scheduler.peers = schedulers[first : first + size]
     if fleet.in_step and size > batches:
         workers = [replicas[first : first + size] for first in range(0, len(replicas), size)]
         if batches == 1:

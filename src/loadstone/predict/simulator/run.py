@@ -17,6 +17,7 @@ import msgspec
 from loadstone.core.errors import InputError
 from loadstone.engines.rules import Route
 from loadstone.predict.scheduler import Scheduler
+from loadstone.predict.scheduler.scheduler import Refusal
 from loadstone.predict.simulator.client import CellRequests
 from loadstone.predict.simulator.engine import NEVER, Replica, RequestLog
 
@@ -106,8 +107,8 @@ class CellRun:
     route    of the router before the replicas; None: the engine's own
     prefill_replicas, pool_times   where prefill and decode are apart; `replicas` are then those
                                    that decode
-    paused   of those that were preempted and did not go on before `stop_s`, the tokens written by
-             then
+    paused   of those that were preempted and did not go on, the tokens written by then
+    refused  those that were turned away: the client's time, the status and the reason
     """
 
     def __init__(self, requests: CellRequests, start_s: float, stream_s: float) -> None:
@@ -116,6 +117,7 @@ class CellRun:
         self.stream_s = stream_s
         self.stop_s = NEVER
         self.paused: dict[int, int] = {}
+        self.refused: dict[int, tuple[float, int, str]] = {}
         self.journal = RequestLog(requests.count)
         self.replicas: list[Replica] = []
         self.prefill_replicas: list[Replica] = []
@@ -146,12 +148,19 @@ class CellRun:
         """All that the client has not heard the end of by then is cancelled."""
         self.stop_s = self.over_s = at_s
         self.end_s = [math.nan if end_s + self.stream_s > at_s else end_s for end_s in self.end_s]
-        self.paused = {
+        self.paused |= {
             sequence.row: sequence.emitted
             for replica in self.replicas
             for sequence in (*replica.scheduler.waiting, *replica.scheduler.running)
             if sequence.emitted and not sequence.end_tick
         }
+
+    def turn_away(self, refusal: Refusal, at_s: float) -> None:
+        """A request was turned away, and its client knows of it at `at_s`."""
+        sequence, status, reason = refusal
+        self.refused[sequence.row] = at_s, status, reason
+        if sequence.emitted:
+            self.paused[sequence.row] = sequence.emitted
 
     def states(self, at_s: float | None = None) -> list[State]:
         """Return the engines as they stand at `at_s`, before the end of what is under way; None: at
@@ -202,8 +211,12 @@ def _written(scheduler: Scheduler, over: int) -> int:
 
 
 def _written_before(scheduler: Scheduler) -> int:
-    """Count what those wrote that were preempted and wait, in front of all others, to go on."""
-    preempted = takewhile(lambda sequence: sequence.preempted, scheduler.waiting)
+    """Count what those wrote that were preempted and wait to go on: in front of all others, where
+    there are no priorities."""
+    waiting = scheduler.waiting
+    if scheduler.policy.priorities:
+        return sum(sequence.emitted for sequence in waiting)
+    preempted = takewhile(lambda sequence: sequence.preempted, waiting)
     return sum(sequence.emitted for sequence in preempted)
 
 

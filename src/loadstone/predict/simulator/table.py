@@ -60,6 +60,7 @@ class _Records:
         self._tick = np.array(journal.first_tick, np.int64)[index] + starts[self._replica]
         self._starts = starts
         self._events = np.where(np.isnan(self._first), 0, self._output)
+        self._refused = np.isin(index, [*run.refused])
         self._odd = self._odd_ones()
         self._odd_at = np.array(sorted(self._odd), np.int64)
         for place, (times, _) in self._odd.items():
@@ -177,7 +178,11 @@ class _Records:
 
         plan, run = self._plan, self._run
         index, row = self._index[here], self._row[here]
+        refused = self._refused[here]
         end = np.where(done, self._end[here] + run.stream_s, run.stop_s)
+        turned_away = [run.refused[place] for place in index[refused].tolist()]
+        if turned_away:
+            end[refused] = [at_s for at_s, _, _ in turned_away]
 
         def named(numbers: Array) -> pa.Array:
             return pc.binary_join_element_wise(
@@ -198,12 +203,19 @@ class _Records:
             "output_tokens": pa.array(written),
             "token_source": one_of(np.zeros(len(index)), "running usage"),
             "finish_reason": one_of(done, None, "length"),
-            "status": one_of(done, "cancelled", "ok"),
+            "status": one_of(np.where(refused, 2, done), "cancelled", "ok", "error"),
         }
         if not done.all():
-            columns["error"] = one_of(
-                done, "not ended within the grace period after the duration", None
+            errors = np.full(
+                len(index), "not ended within the grace period after the duration", "O"
             )
+            errors[done] = None
+            errors[refused] = [reason for _, _, reason in turned_away]
+            columns["error"] = pa.array(errors, pa.string())
+        if turned_away:
+            statuses = np.full(len(index), 0)
+            statuses[refused] = [status for _, status, _ in turned_away]
+            columns["http_status"] = pa.array(statuses, pa.int32(), mask=~refused)
         if self._policy.prefix_cache:
             columns["cached_tokens"] = pa.array(self._cached[here], mask=~done)  # told with the end
         if plan.has_sessions:
