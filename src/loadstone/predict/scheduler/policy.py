@@ -172,7 +172,7 @@ class EnginePolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def turns_away(self) -> bool:
-        """Whether requests may be turned away."""
+        """Tell whether requests may be turned away."""
         limits = (self.max_waiting, self.max_under_way, self.max_queued_tokens)
         return any(limit is not None for limit in limits)
 

@@ -18,6 +18,7 @@ from loadstone.predict.simulator.run import CellRun
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_CUT_OFF = "not ended within the grace period after the duration"
 _MAX_EVENTS = 2_000_000
 """Of one table: a row group, some 32 MB while it is built."""
 
@@ -206,9 +207,7 @@ class _Records:
             "status": one_of(np.where(refused, 2, done), "cancelled", "ok", "error"),
         }
         if not done.all():
-            errors = np.full(
-                len(index), "not ended within the grace period after the duration", "O"
-            )
+            errors = np.full(len(index), _CUT_OFF, object)
             errors[done] = None
             errors[refused] = [reason for _, _, reason in turned_away]
             columns["error"] = pa.array(errors, pa.string())
