@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import groupby
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from conftest import script
-from loadstone.catalogue.deployment.shorthand import parse_worker
+from loadstone.catalogue.deployment.deployment import Deployment
+from loadstone.catalogue.deployment.shorthand import parse_deployment, parse_worker
 from loadstone.core.errors import InputError
 from loadstone.core.summary import Summary
+from loadstone.predict.simulator.cell import run_cell
+from loadstone.predict.simulator.fleet import fleet_of
+from loadstone.predict.simulator.latencies import answered_rows, latencies_s
 from loadstone.predict.step_time import StepModel
 from loadstone.predict.step_time.boards import architecture_of
 from loadstone.predict.step_time.expert_kernels import PER_TENSOR, expert_kernel
@@ -20,7 +26,8 @@ from loadstone.predict.step_time.work import COLLECTIVE, work_of
 from loadstone.report.pages.terminal import render
 from loadstone.report.table import to_text
 from loadstone.runs.simulate import simulate
-from loadstone.workload.options import SimulateOptions
+from loadstone.workload.options import Options, SimulateOptions
+from loadstone.workload.planning import plan_of
 
 relations = script(Path(__file__).resolve().parents[2] / "benchmarks/relations.py")
 
@@ -59,6 +66,51 @@ def test_a_violation_beyond_what_was_measured_is_not_explained() -> None:
     assert relations.explanation_of(measured).name == "Marlin on A100"
     assert relations.explanation_of(measured._replace(slower_s=2.0)) is None
     assert relations.explanation_of(measured._replace(slower=slower._replace(gpu="h100"))) is None
+
+
+@pytest.mark.long
+def test_the_least_busy_is_no_worse_than_in_turn() -> None:
+    """Of open loops that replicas keep up with. First tokens may come later by half a step: fewest
+    are where an answer has just ended, so where a step has just begun."""
+    later = []
+    for seed in range(60):
+        deployment, load = _replicas_under_load(np.random.default_rng(seed))
+        plan = plan_of(Options.read(**load))
+        busy, turn = (
+            latencies_s(answered_rows(run_cell(plan, 0, fleet_of(deployment, route=route))))
+            for route in ("least-busy", "round-robin")
+        )
+        assert busy["e2e_s"].mean() < 1.02 * turn["e2e_s"].mean(), (seed, load)
+        gap_s = busy["ttft_s"].mean() - turn["ttft_s"].mean()
+        assert gap_s < 0.5 * turn["tpot_s"].mean(), (seed, load)
+        later.append(gap_s / turn["ttft_s"].mean())
+    assert np.median(later) < 0.03
+
+
+def _replicas_under_load(random: np.random.Generator) -> tuple[Deployment, dict[str, object]]:
+    """Draw replicas, and requests at a third to nine tenths of what they can take."""
+    replicas, engine = int(random.integers(2, 9)), random.choice(["vllm", "sglang"])
+    name = random.choice(["llama-3.1-8b@{0}xh100/dp{0}", "qwen3-32b:fp8@{0}xh200/dp{0}"])
+    prompt, answer = (
+        int(np.exp(random.uniform(*np.log(span)))) for span in ((64, 6000), (16, 400))
+    )
+    load: dict[str, object] = {"input": prompt, "output": f"uniform:{answer // 4}:{2 * answer}"}
+    if random.random() < 0.4:
+        load |= {
+            "prefix": 1000,
+            "prefix_groups": int(random.integers(1, 40)),
+            "input": 1000 + prompt,
+        }
+    load |= {"warmup": 0, "seed": 3}
+    every = plan_of(Options.read(**load, rate=[math.inf], requests=[200]))
+    alone = run_cell(every, 0, fleet_of(parse_deployment(f"{name.format(1)},engine={engine}")))
+    most = 200 / np.max(alone.end_s)
+    load |= {
+        "rate": [float(random.uniform(0.3, 0.9) * replicas * most)],
+        "requests": [150 * replicas],
+        "burstiness": float(random.choice([0.3, 1.0, 4.0])),
+    }
+    return parse_deployment(f"{name.format(replicas)},engine={engine}"), load
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])

@@ -697,7 +697,7 @@ def test_in_step_all_take_as_long_as_the_slowest() -> None:
     assert len(first_s) == 1 or max(first_s) - min(first_s) < 0.02 + tokens * 0.0001
 
 
-def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None:
+def test_the_next_goes_where_the_fewest_are_before_their_first_token_four_times() -> None:
     from loadstone.predict.scheduler import Sequence as Request
 
     policy = msgspec.structs.replace(POLICY, max_seqs=2)
@@ -706,9 +706,9 @@ def test_the_next_goes_where_the_fewest_are_those_that_wait_four_times() -> None
     for row in range(4):
         replica.add(Request(row, 100, 5), 0.0)
         loads.append(replica.load)
-    assert loads == [1, 1 + 4, 1 + 8, 1 + 12]
+    assert loads == [4, 4 + 4, 4 + 8, 4 + 12]
     complete(replica)
-    assert replica.load == 2 + 8
+    assert replica.load == 1 + 4 + 8
     assert choose_replica([9, 3, 3], 0, "least-busy") == 1
     assert [choose_replica([3, 3, 9], turn, "least-busy") for turn in range(4)] == [0, 1, 0, 0]
     assert [choose_replica([9, 3, 3], turn, "round-robin") for turn in range(4)] == [0, 1, 2, 0]

@@ -53,7 +53,7 @@ def test_the_router_of_a_plan_is_the_one_that_keeps_its_sessions() -> None:
 
 
 def test_without_anything_to_find_the_least_busy_takes_it() -> None:
-    asked = {"rate": 60, "input": "uniform:64:6000", "output": "uniform:16:500"}
+    asked = {"rate": 50, "input": "uniform:64:6000", "output": "uniform:16:500"}
     found = ask(6, **asked, slo="ttft_p99<1s,tpot_p99<30ms")
     assert (found.route, found.side_by_side) == ("least-busy", 6)
     in_turn = ask(6, **asked, slo="ttft_p99<1s,tpot_p99<30ms", route="round-robin")

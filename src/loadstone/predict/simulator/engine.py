@@ -165,9 +165,15 @@ class Replica:
 
     @property
     def load(self) -> int:
-        """Count requests here; those that wait count four times, as for vLLM's data-parallel
-        router."""
-        return 4 * len(self.scheduler.waiting) + len(self.scheduler.running)
+        """Count requests here; those that wait or whose prompt is computed count four times, as for
+        vLLM's data-parallel router, to which what it sent waits until the engine tells of it after
+        a step (get_core_engine_for_request)."""
+        return 4 * len(self.scheduler.waiting) + self.running_load
+
+    @property
+    def running_load(self) -> int:
+        """Count what runs, as `load` does."""
+        return len(self.scheduler.running) + 3 * len(self.scheduler.chunks)
 
     @property
     def ending(self) -> list[Replica]:

@@ -55,9 +55,7 @@ class Pipeline:
     def _loads(self) -> list[int]:
         """Return Replica.load of each rank: its batches have one queue."""
         ranks = zip(*map(_members, self._slots), strict=True)
-        return [
-            rank[0].load + sum(len(batch.scheduler.running) for batch in rank[1:]) for rank in ranks
-        ]
+        return [rank[0].load + sum(batch.running_load for batch in rank[1:]) for rank in ranks]
 
     def add(self, sequence: Sequence, at_s: float) -> None:
         ranks = _members(self._slots[0])
